@@ -40,7 +40,7 @@ class Job:
     _due: float = math.inf
     _woken: float = math.inf  # while it runs: when it was asked to run again
     _thread: int | None = None  # that runs it
-    _is_slow: bool = False
+    is_slow: bool = False
     _is_removed: bool = False
 
 
@@ -148,7 +148,7 @@ class Scheduler:
                 job = self._next()
                 if job is not None:
                     job._thread, job._due = threading.get_ident(), math.inf
-                    self._slow_running += job._is_slow
+                    self._slow_running += job.is_slow
                     if self._waiting or self._ready.heap or self._slow.heap:
                         self._call_threads()  # another one watches the clock, and takes what else is ready
                     return job
@@ -173,7 +173,7 @@ class Scheduler:
             due, number, job = heapq.heappop(self._waiting)
             if due == job._due and not job._is_removed and job._thread is None:
                 start = min(job.head_start_seconds, HEAD_START_SECONDS_MAX)
-                heapq.heappush((self._slow if job._is_slow else self._ready).heap, (due - start, number, job))
+                heapq.heappush((self._slow if job.is_slow else self._ready).heap, (due - start, number, job))
 
     def _next(self) -> Job | None:
         quick, slow = self._ready.first(), self._slow.first()
@@ -186,8 +186,8 @@ class Scheduler:
     def _ended(self, job: Job, started: float, again: float | None) -> None:
         with self._changed:
             now = self._clock()
-            self._slow_running -= job._is_slow
-            job._is_slow = now - started >= self._slow_seconds
+            self._slow_running -= job.is_slow
+            job.is_slow = now - started >= self._slow_seconds
             due = min(job._woken, math.inf if again is None else now + again)
             job._thread, job._woken = None, math.inf
             if job._is_removed:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pytest
 
@@ -20,7 +21,10 @@ from lakebed.compaction.upkeep import Chore, Upkeep
 from lakebed.errors import Cancelled, Corrupt, Retry, TableNotFound
 from lakebed.events import QueryChanged
 from lakebed.failures import Restarts
+from lakebed.manifest import log_reader
 from lakebed.manifest.claims import claims_of
+from lakebed.parts.changes import write_spec_of
+from lakebed.parts.locate import ScanLocator
 from lakebed.table import internals_of
 from tests.foreign.readers import delta_rs, own
 from tests.internals import log_of
@@ -182,13 +186,15 @@ def test_a_table_that_fails_often_waits_between_its_tries_whatever_comes_in(
         assert len(tries) == 1, "the next try is in an hour"
 
 
-def test_a_table_that_was_dropped_ends_alone_and_may_be_made_anew(tmp_path: Path) -> None:
+def test_a_table_that_was_dropped_ends_alone_and_may_be_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other, dropped = tables_in(tmp_path, 2)
     with maintained([upkeep_of(other), upkeep_of(dropped)]) as maintenance:
         wait_until(lambda: len(log_of(dropped).refresh().parts) == 0)
         shutil.rmtree(dropped.path)
-        internals_of(dropped).log._listed_at = 0.0  # the log is listed once a minute
-        maintenance._tables[dropped.path].look()
+        monkeypatch.setattr(log_reader, "_RELIST_SECONDS", -1.0)  # the log is listed at each look
+        maintenance.hold_back(dropped.path, None)
         wait_until(lambda: maintenance.ended() == {dropped.path})
         assert isinstance(maintenance.troubles()[dropped.path], TableNotFound)
         made_anew = lakebed.create(dropped.path, SCHEMA, keys=["id"])
@@ -201,7 +207,9 @@ def test_a_table_that_was_dropped_ends_alone_and_may_be_made_anew(tmp_path: Path
         assert maintenance.tables == (other.path,)
 
 
-def test_a_table_made_anew_behind_the_back_of_its_maintenance_is_settled(tmp_path: Path) -> None:
+def test_a_table_made_anew_behind_the_back_of_its_maintenance_is_settled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     [old] = tables_in(tmp_path, 1)
     old.apply(changes(1, 2, 3))
     with maintained([upkeep_of(old)]) as maintenance:
@@ -209,8 +217,8 @@ def test_a_table_made_anew_behind_the_back_of_its_maintenance_is_settled(tmp_pat
         shutil.rmtree(old.path)
         anew = lakebed.create(old.path, SCHEMA, keys=["id"])
         anew.apply(changes(7))
-        internals_of(old).log._listed_at = 0.0
-        maintenance._tables[old.path].look()
+        monkeypatch.setattr(log_reader, "_RELIST_SECONDS", -1.0)
+        maintenance.hold_back(old.path, None)
         wait_until(lambda: is_settled(anew), lambda: f"{maintenance.troubles()}")
         assert anew.to_arrow()["id"].to_pylist() == [7]
 
@@ -237,19 +245,17 @@ def test_leases_are_extended_while_all_other_threads_are_busy(tmp_path: Path) ->
         may_end.set()
 
 
-def test_no_thread_and_no_duckdb_database_belongs_to_an_idle_table(tmp_path: Path) -> None:
-    from lakebed.storage import engine
-
-    tables = tables_in(tmp_path, 60)
-    with maintained([upkeep_of(table) for table in tables]) as maintenance:
-        wait_until(lambda: all(each._cycles for each in maintenance._tables.values()))
-        databases = len(engine._databases)
-        assert len(threads_here()) <= 4 + 2 + 2 + 2
-        more = tables_in(tmp_path / "more", 60)
-        for table in more:
-            maintenance.add(upkeep_of(table))
-        wait_until(lambda: all(each._cycles for each in maintenance._tables.values()))
-        assert len(threads_here()) <= 4 + 2 + 2 + 2 and len(engine._databases) == databases
+def test_no_thread_and_no_duckdb_database_belongs_to_an_idle_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect, opened, running = duckdb.connect, list[int](), set[str]()
+    monkeypatch.setattr(duckdb, "connect", lambda *given, **named: opened.append(1) or connect(*given, **named))
+    end = events.listen(lambda event: running.add(event.table) if isinstance(event, QueryChanged) else None)
+    tables = tables_in(tmp_path, 120)
+    with maintained([upkeep_of(table) for table in tables]):
+        wait_until(lambda: len(running) == 120)
+        assert len(threads_here()) <= 4 + 2 + 2 + 2 and len(opened) <= 1
+    end()
 
 
 def test_what_runs_ends_before_the_stop_returns(tmp_path: Path) -> None:
@@ -348,7 +354,10 @@ def test_a_table_into_which_nothing_comes_lets_go_of_its_key_index_and_takes_it_
         for round in range(3):
             table.apply(changes(round, 100))
             wait_until(lambda: is_settled(table))
-            wait_until(lambda: internals.locators._open is None and log_of(table).is_idle)
+            wait_until(lambda: log_of(table).is_idle)
+            wait_until(
+                lambda: isinstance(internals.locators.for_reading(write_spec_of(internals.log.refresh())), ScanLocator)
+            )
         assert table.lookup([100])["v"].to_pylist() == [100] and table.to_arrow().num_rows == 4
     finally:
         maintenance.stop()

@@ -105,7 +105,7 @@ def test_slow_jobs_get_half_of_the_threads_so_that_others_run() -> None:
         for held in slow:
             held.may_end.release()
             four.wake(held.job)
-        wait_until(lambda: all(held.runs == 1 and held.job._is_slow for held in slow))
+        wait_until(lambda: all(held.runs == 1 and held.job.is_slow for held in slow))
         for held in slow:
             four.wake(held.job)
         wait_until(lambda: sum(held.runs for held in slow) == 12, "two of four threads run slow jobs")

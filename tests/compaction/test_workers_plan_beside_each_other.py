@@ -148,10 +148,10 @@ def test_what_others_have_in_flight_counts_for_a_plan_that_was_made_before(pool:
     compactor = compactor_of({"a": 9, "b": 9, "c": 9}, planner, **{"lakebed.plan_bytes_max": str(256 * MB)})
     slow = pool.submit(compactor.next_plan)
     assert planner.begun.acquire(timeout=SECONDS_MAX)
-    compactor._planner, held = plan, compactor._planner
+    compactor._planner, held = plan, planner
     jobs = [compactor.next_plan(), compactor.next_plan()]
     assert None not in jobs, "twice lakebed.plan_bytes_max may be in flight"
-    planned = held.calls  # type: ignore[attr-defined]
+    planned = held.calls
     planner.may_end.release()
     assert slow.result(SECONDS_MAX) is None and planned == 1
     assert len(compactor.running()) == 2
