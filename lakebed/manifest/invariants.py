@@ -301,6 +301,11 @@ INVARIANTS: dict[str, Invariant] = {
             _tail_is_left_in_order,
         ),
         Invariant(
+            "T2",
+            "At the version that settling up to a version returns, the base has exactly the rows and columns that"
+            " the table had at that version.",
+        ),
+        Invariant(
             "C1",
             "Every part is readable by the schema of every version that refers to it: it has the schema's columns in their "
             "types or in narrower ones, or was written before they were added; no stored name is given twice.",
@@ -317,6 +322,26 @@ INVARIANTS: dict[str, Invariant] = {
             _rearranging_keeps_the_live_rows,
         ),
         Invariant("P4", "No part is a source of two claims.", _part_is_claimed_once),
+        Invariant(
+            "Q1",
+            "A table that fails, or whose store does not answer, delays the maintenance of no other table of the "
+            "process.",
+        ),
+        Invariant(
+            "X1",
+            "A table of a database that fails, hangs or can't be made stops no other table of it, and delays none"
+            " by more than the time of one batch.",
+        ),
+        Invariant("X2", "What fails for all tables of a database parks none of them."),
+        Invariant("X3", "A parked table goes on where it stopped, with nothing lost or twice, whoever resumes it."),
+        Invariant(
+            "W1",
+            "At a point each table that is in it has every event of every transaction up to the point, and none "
+            "of a later one.",
+        ),
+        Invariant("W2", "Points only grow; the newest one may be taken again, with tables that were left out of it."),
+        Invariant("W3", "At the versions that a settled point names every Delta reader sees the rows of the point."),
+        Invariant("W4", "A table that is not in a point is named in it with the reason, and can't be read there."),
         Invariant(
             "S1",
             "Within a part rows are in the order of the sort key whose version the part records, and its bounds "
