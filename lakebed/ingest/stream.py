@@ -45,7 +45,7 @@ from lakebed.ingest.source import Range, RangeChanges, RecordChanges, batch_of
 from lakebed.ingest.table_batch import ATTEMPTS_MAX, BatchDone, TableIngest, WriteWork, run_alone
 from lakebed.ingest.transform.decode import SourceRows
 from lakebed.ingest.transform.query import Transform
-from lakebed.ingest.transform.run import transformed
+from lakebed.ingest.transform.run import TransformedRows, transformed
 from lakebed.ingest.truncates import cutoff_of
 from lakebed.ingest.unknown_report import report_unknown
 from lakebed.manifest.actions import Transaction
@@ -155,8 +155,8 @@ class FrameIngest:
     """Called by Structured Streaming with every micro-batch of records or rows."""
 
     def __init__(
-        self, table: str, log: TableLog, stream: ChangeStream, quarantine: str, quarantine_log: Callable[[], TableLog],
-        *, evolution: Evolution, documents: OffsetDocuments | None = None,
+        self, table: str, log: TableLog, stream: ChangeStream | TransformedRows, quarantine: str,
+        quarantine_log: Callable[[], TableLog], *, evolution: Evolution, documents: OffsetDocuments | None = None,
     ) -> None:  # fmt: skip
         """``evolution``: changes the table where records need it; ``documents``: of a query that reads folders of files."""
         _check_quarantine(quarantine)
@@ -202,7 +202,7 @@ class FrameIngest:
         files = files_of_batch(*documents.of_batch(batch_id), documents.read)
         read = FilesRead.of(snapshot)
         unread = read.without(files)
-        assert isinstance(self._stream, (RecordChanges, RowChanges))
+        assert isinstance(self._stream, (RecordChanges, RowChanges, TransformedRows))
         self._stream = replace(self._stream, left_out=frozenset(files).difference(unread))
         return read.plus(unread)
 
@@ -231,7 +231,8 @@ class FrameIngest:
             spec = write_spec_of(snapshot)
             if isinstance(self._stream, RowChanges):  # its rows are of the columns that the table had when it started
                 spec = self._stream.spec.in_the_order_of(spec)
-            written = written_with(self._run(frame), WriteTask(spec, self._table, self._stream), cutoff_of(snapshot))
+            stream = RowChanges(spec) if isinstance(self._stream, TransformedRows) else self._stream
+            written = written_with(self._run(frame), WriteTask(spec, self._table, stream), cutoff_of(snapshot))
             if written.schema_needed is None:
                 return snapshot, written
             snapshot = self._evolution.evolve(snapshot, written.schema_needed)
@@ -241,6 +242,9 @@ class FrameIngest:
         if isinstance(self._stream, RecordChanges) and isinstance(self._stream.decoder, SourceRows):
             transform = self._stream.decoder.transform
             return lambda task: transformed(frame, task, transform)
+        if isinstance(self._stream, TransformedRows):
+            rows = self._stream
+            return lambda task: rows.write(frame, task)
         return lambda task: in_tasks(frame, task)
 
 

@@ -16,7 +16,8 @@ from lakebed.ingest.generator import OrderStream
 from lakebed.ingest.pace import BATCH_SECONDS
 from lakebed.ingest.source import RangeChanges, RecordChanges, Source
 from lakebed.ingest.transform.decode import SourceRows
-from lakebed.ingest.transform.query import TYPE, changes_in_rows
+from lakebed.ingest.transform.query import changes_in_rows
+from lakebed.ingest.transform.run import TransformedRows
 from lakebed.ingest.upstream.decoder import ChangeRows
 from lakebed.ingest.upstream.reader import UpstreamSettings
 from lakebed.manifest.type_names import table_schema
@@ -61,10 +62,9 @@ def start_ingest(pipeline: Pipeline, table: Table, spark: SparkSession) -> Strea
     if isinstance(pipeline.format, RowsFormat):
         rows = pipeline.format
         if pipeline.transform is not None:
-            result = transform_of(pipeline, records).over(
-                changes_in_rows(frame, rows.apply_as_deletes, rows.except_columns)
-            )
-            return table.ingest(result, f"{TYPE} = 'delete'" if shape.keys else None, (), evolve=("add",), **common)
+            transform = transform_of(pipeline, records)
+            through = TransformedRows(transform, rows.apply_as_deletes, tuple(rows.except_columns))
+            return internals_of(table).start_ingest(through, frame, **common)
         return table.ingest(frame, rows.apply_as_deletes, rows.except_columns, **common)
     decoding = open_decoder(pipeline, table)
     reader = source.reader

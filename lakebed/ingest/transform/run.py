@@ -10,15 +10,17 @@ Nothing is committed here. If a task is lost, its part is decoded again, to the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from lakebed.error_transport import from_spark
 from lakebed.ingest.batch_writer import TaskRow, WriteTask, in_tasks
+from lakebed.ingest.changes_frame import FILE_COLUMN
 from lakebed.ingest.row_changes import RowChanges
 from lakebed.ingest.transform.decode import DecodeTask
-from lakebed.ingest.transform.query import Transform
+from lakebed.ingest.transform.query import Transform, changes_in_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -47,3 +49,23 @@ def transformed(
         finally:
             decoded.unpersist()
     return [*sorted((tuple(note) for note in notes), key=lambda note: int(note[1])), *written]
+
+
+@dataclass(frozen=True, slots=True)
+class TransformedRows:
+    """Rows of files that go through SQL. ``left_out``: files that the table has read."""
+
+    transform: Transform
+    apply_as_deletes: str | None = None
+    except_columns: tuple[str, ...] = ()
+    left_out: frozenset[str] = frozenset()
+
+    def write(self, frame: DataFrame, task: WriteTask) -> list[TaskRow]:
+        """Write the result of the SQL for the rows of a batch."""
+        from pyspark.sql import functions as F
+
+        if self.left_out:
+            frame = frame.where(~F.col(FILE_COLUMN).isin(sorted(self.left_out)))
+        given = changes_in_rows(frame.drop(FILE_COLUMN), self.apply_as_deletes, self.except_columns)
+        rows, unknown = self.transform.rows_for(self.transform.over(given), task.spec.incoming)
+        return in_tasks(rows, WriteTask(task.spec, task.root, RowChanges(task.spec, unknown_columns=unknown)))
