@@ -380,19 +380,21 @@ def test_a_late_change_of_a_deleted_row_loses_in_a_layer_that_began_after_the_de
     assert layer.rows() == rows_of(upstream) and [row["id"] for row in layer.rows()] == [2]
 
 
-def test_two_processes_that_begin_a_table_without_keys_bring_each_row_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("older_first", [True, False])
+def test_two_processes_that_begin_a_table_without_keys_bring_each_row_once(older_first: bool, tmp_path: Path) -> None:
     upstream = lakebed.create(tmp_path / "ods", SCHEMA)
     row = {"region": "eu", "small": 1, "large": ""}
     upstream.apply([{"id": 1, **row}])
     copy = lakebed.create(tmp_path / "dwd", SCHEMA)
-    one, other = (Layer(upstream, copy, starting_version="snapshot") for _ in range(2))
-    mine = ranges_between({}, one.planner.next({}))
+    layers = [Layer(upstream, copy, starting_version="snapshot") for _ in range(2)]
+    planned = [ranges_between({}, layers[0].planner.next({}))]
     upstream.apply([{"id": 2, **row}])
-    other.follow()
-    run_alone(one.ingest.batch(mine), here)
-    one.follow()
-    other.follow()
-    assert [row["id"] for row in one.rows()] == [1, 2]
+    planned.append(ranges_between({}, layers[1].planner.next({})))
+    for number in (0, 1) if older_first else (1, 0):
+        run_alone(layers[number].ingest.batch(planned[number]), here)
+    for layer in layers:
+        layer.follow()
+    assert [found["id"] for found in layers[0].rows()] == [1, 2]
 
 
 def test_versions_that_only_rearrange_rows_are_no_batch_until_they_are_many(tmp_path: Path) -> None:
