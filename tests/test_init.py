@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from lakebed.cli import main
@@ -129,6 +129,7 @@ def test_a_terminal_is_asked_for_the_rest(tmp_path: Path) -> None:
 @example(path="'no'", folder="yes", names=["y", "null"])
 @given(path=TEXTS, folder=TEXTS, names=st.lists(PLAIN, min_size=1, max_size=4, unique=True))
 def test_whatever_the_answers_hold_comes_back_from_the_file(path: str, folder: str, names: list[str]) -> None:
+    assume(not Path(folder).is_dir())  # of one that is there, init also asks whether the table lies in it
     columns = {name: "long" for name in names}
     draft = Draft(path=path, source="files", format="json", columns=columns, keys=(names[0],), folder=folder)
     read = parse_pipeline(text_of(draft, "p.yml"), "p.yml", {})

@@ -343,6 +343,14 @@ INVARIANTS: dict[str, Invariant] = {
         Invariant("W3", "At the versions that a settled point names every Delta reader sees the rows of the point."),
         Invariant("W4", "A table that is not in a point is named in it with the reason, and can't be read there."),
         Invariant(
+            "L1",
+            "A layer has each change of its upstream once, in order, whatever becomes of the checkpoint, and "
+            "however many processes read.",
+        ),
+        Invariant("L2", "No cleanup deletes what a live reader of changes has not read."),
+        Invariant("L3", "What `transform` gives does not depend on where batches end."),
+        Invariant("L4", "The rows of `bootstrap` and the positions are in one commit."),
+        Invariant(
             "S1",
             "Within a part rows are in the order of the sort key whose version the part records, and its bounds "
             "hold for every live row; its sort-key range also leaves deletes out, unless all columns of the sort key are keys.",

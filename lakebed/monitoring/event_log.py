@@ -63,7 +63,7 @@ _PLAIN = re.compile(r"[^\s\"=\\\x00-\x1f\x7f]+")
 _LOGGED_BY_OTHERS = frozenset(
     {
         Operation.STREAMING_UPDATE, Operation.APPLY, Operation.SETTLE, Operation.MERGE, Operation.UPLOAD, Operation.DELETE,
-        Operation.UPDATE, Operation.CLAIM, Operation.EXTEND_CLAIM, Operation.ABANDON_CLAIM,
+        Operation.UPDATE, Operation.CLAIM, Operation.EXTEND_CLAIM, Operation.ABANDON_CLAIM, Operation.POINT,
     }
 )  # fmt: skip
 

@@ -27,6 +27,7 @@ from tests.infra.postgres import PostgresServer
 from tests.infra.server import ServerFailed
 
 DATABASE = PREFIX = "shop"
+TRANSACTIONS = f"{PREFIX}.transaction"
 LAKE = Path("lake/shop")
 ROOT = Path(__file__).parents[2]
 PIPELINE = ROOT / "examples/shop.yml"
@@ -79,6 +80,7 @@ class Shop:
     def open(self, transactions_per_second: float, pause_seconds: float) -> None:
         self.postgres.create_database(DATABASE)
         self.postgres.sql(Path(__file__).with_name("shop.sql").read_text(), DATABASE)
+        self.kafka.create_topic(TRANSACTIONS)  # in one partition: it says in which order transactions ended
         self._debezium.capture(DATABASE, ["public\\..*"], PREFIX, CONNECTOR)
         for work in (lambda: self._trade(transactions_per_second), lambda: self._change(pause_seconds)):
             thread = threading.Thread(target=work, name="shop", daemon=True)
