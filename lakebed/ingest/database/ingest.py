@@ -314,16 +314,21 @@ class DatabaseIngest:
 
     def _report(self, member: Member, before: Failing | None, now: Failing | None) -> None:
         place = member.table.root if member.table else member.topic
-        if now is not None:
-            health = self._health.setdefault(place, Health(place, ROLE))
-            health.waits(now.error, max(0.0, now.due - self._clock()))
-        elif before is not None and member.parked is None and place in self._health:
-            self._health[place].runs()
+        health = self._health.get(member.topic)
+        if health is not None and health.table != place:  # it has become a table since
+            health.stopped()
+            health = None
+        if now is not None or (before is not None and member.parked is None):
+            health = self._health[member.topic] = health or Health(place, ROLE)
+            if now is None:
+                health.runs()
+            else:
+                health.waits(now.error, max(0.0, now.due - self._clock()))
 
     def _report_parked(self, member: Member) -> None:
         assert member.table is not None and member.parked is not None
         root, parked = member.table.root, member.parked
-        if (health := self._health.pop(root, None)) is not None:
+        if (health := self._health.pop(member.topic, None)) is not None:
             health.stopped()
         _logger.error(
             "%s is parked: %s (lakebed resume lets it go on)",
@@ -353,15 +358,28 @@ class DatabaseIngest:
                 _logger.exception("the planner can't be told to plan a batch")
 
     def _tell_if_due(self) -> None:
-        """Tell the planner what changed: that a batch is wanted, and what no batch need read."""
-        with self._lock:
-            state, now = self._state, self._clock()
-            members = state.members.values()
-            wants = any(member.is_due(now) and not member.is_stopped for member in members)
-            wants = not state.in_batch and (wants or (self._points is not None and self._points.wants_batch()))
-            left_out = frozenset(one.topic for one in members if one.parked is not None or one.is_ignored)
-            told = Told(state.tick + 1 if wants else state.tick, left_out)
-            changed = told != state.told
-            state.told = told
-        if changed:
-            self._tell(told)
+        """Tell the planner what changed: that a batch is wanted, and what no batch need read.
+
+        Two threads may tell it at once: the one whose words came last tells again if they are not the newest.
+        """
+        told: Told | None = None
+        while True:
+            with self._lock:
+                news = self._news()
+                if news == self._state.told and told in (None, news):
+                    return
+                self._state.told = told = news
+            try:
+                self._tell(told)
+            except BaseException:
+                with self._lock:
+                    self._state.told = None  # the next look tells it
+                raise
+
+    def _news(self) -> Told:
+        state, now = self._state, self._clock()
+        members = state.members.values()
+        wants = any(member.is_due(now) and not member.is_stopped for member in members)
+        wants = not state.in_batch and (wants or (self._points is not None and self._points.wants_batch()))
+        left_out = frozenset(one.topic for one in members if one.parked is not None or one.is_ignored)
+        return Told(state.tick + 1 if wants else state.tick, left_out)

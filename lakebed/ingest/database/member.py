@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from lakebed.ingest.source import Range
-from lakebed.ingest.table_batch import BatchDone, TableIngest
+from lakebed.ingest.table_batch import BatchDone, TableIngest, is_another
 from lakebed.manifest.parked import Parked
 from lakebed.manifest.table_log import TableLog
 
@@ -72,8 +72,9 @@ class Member:
             return
         before = self.wanted.get(chosen.partition)
         # Where the source begins again, or with another topic of that name, offsets mean other records.
-        if before is not None and not chosen.is_first and chosen.topic_id == before.topic_id:
-            chosen = replace(before, start=min(before.start, chosen.start), end=chosen.end)
+        if before is not None and not chosen.is_first and not is_another(before.topic_id, chosen.topic_id):
+            topic_id = chosen.topic_id or before.topic_id
+            chosen = replace(before, start=min(before.start, chosen.start), end=chosen.end, topic_id=topic_id)
         self.wanted[chosen.partition] = chosen
 
     def has_read(self, done: BatchDone) -> int:

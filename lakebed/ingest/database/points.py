@@ -61,6 +61,7 @@ class Points:
         for member, outcome in ended:
             if isinstance(outcome, BatchDone):
                 self._keeper.done(member.topic, outcome)
+                self._parked.discard(member.topic)  # one that is parked none the less is left out again
             elif isinstance(outcome, LakebedError) and member.table is not None:
                 self._keeper.failed(member.topic)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -84,6 +85,6 @@ def read_positions(folder: Path) -> dict[str, Position]:
 
 
 def _replace(path: Path, text: str) -> None:
-    written = path.with_suffix(".tmp")
+    written = path.with_name(f"{path.name}.{threading.get_ident()}")  # several threads may write it
     written.write_text(text)
     os.replace(written, path)

@@ -13,6 +13,7 @@ import pytest
 
 import lakebed
 from lakebed.errors import DataLoss, LakebedError, Retry, StoreUnavailable
+from lakebed.failures import unwell_here
 from lakebed.ingest import table_batch
 from lakebed.ingest.database import runner
 from lakebed.ingest.database.standing import FAILURES_MAX
@@ -174,9 +175,11 @@ def test_a_table_that_can_not_be_made_waits_and_stops_nobody(tmp_path: Path) -> 
         one.batches(3)
         everything(one, 5, ALL[:3])
         assert one.states()["sick"] == "waiting" and not (tmp_path / "sick").exists()
+        assert unwell_here("sick")
         one.opening = lambda topic: None
         one.batches(1)
         everything(one, 5)
+        assert not unwell_here("sick") and not unwell_here(str(tmp_path / "sick"))
 
 
 def test_nobody_waits_for_a_table_whose_store_hangs_and_what_it_does_late_counts(tmp_path: Path) -> None:

@@ -19,10 +19,11 @@ from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.formats import decoder
 from lakebed.ingest.points.keeper import PointKeeper, PointSettings
 from lakebed.ingest.points.transaction_records import JsonTransactions
-from lakebed.manifest.parked import resume
+from lakebed.manifest.parked import Parked, park, resume
 from lakebed.manifest.point_log import PointLog
-from tests.ingest.database.databases import Database, database
-from tests.ingest.database.test_database_ingest import at_random, refusing_work
+from lakebed.manifest.table_log import TableLog
+from tests.ingest.database.databases import Database, Gate, database
+from tests.ingest.database.test_database_ingest import at_random, failing, refusing_work
 from tests.ingest.memory_source import COLUMNS, MemorySource
 from tests.internals import log_of
 from tests.waiting import wait_until
@@ -63,11 +64,11 @@ class Bank:
 
 
 @contextmanager
-def pipeline(folder: Path, bank: Bank) -> Iterator[Database]:
+def pipeline(folder: Path, bank: Bank, **more: float) -> Iterator[Database]:
     settings = PointSettings(topic=TRANSACTIONS, prefix="shop")
     keeper = PointKeeper(settings, PointLog.of(str(folder)), bank.source, JsonTransactions())
     points = Points(keeper, interval_seconds=0.0)
-    with database(folder, bank.source, points=points, reading=READING) as one:
+    with database(folder, bank.source, points=points, reading=READING, **more) as one:
         yield one
 
 
@@ -134,6 +135,23 @@ def test_a_parked_table_is_left_out_of_points_and_comes_back(tmp_path: Path) -> 
             assert points_of(tmp_path)[-1] == {TABLES[0]: list(range(bank.count))}
         wait_until(lambda: resume(log_of(one.table(TABLES[1]))))
         wait_until(lambda: (one.batches(1), points_of(tmp_path)[-1] == everything(bank))[1])
+
+
+def test_a_table_that_is_parked_while_a_thread_still_reads_it_is_left_out_of_points(tmp_path: Path) -> None:
+    bank, gate = Bank(random.Random(9)), Gate()
+    with pipeline(tmp_path, bank, patience_seconds=0.3) as one:
+        busy(one, bank, 4)
+        park(log_of(one.table(TABLES[1])), Parked(error="by hand", kind="DataLoss", since_ms=0))
+        with failing(TableLog, "commit", TABLES[1], gate):
+            bank.transfer()
+            bank.send()
+            one.batches(1)
+            gate.is_open.set()
+            wait_until(lambda: (one.batches(1), one.states()[TABLES[1]] == "parked")[1])
+        bank.transfer()
+        bank.send()
+        one.batches(2)
+        assert points_of(tmp_path)[-1] == {TABLES[0]: list(range(bank.count))}
 
 
 def everything(bank: Bank) -> dict[str, list[int]]:

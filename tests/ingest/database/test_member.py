@@ -1,0 +1,22 @@
+"""What a topic wants: each record that was planned and not read, from its first one on."""
+
+from __future__ import annotations
+
+from lakebed.ingest.database.member import Member
+from lakebed.ingest.source import Range
+
+
+def test_an_id_that_was_not_known_before_is_no_other_topic() -> None:
+    member = Member("a")
+    member.want(Range("a", 0, 100, 150, topic_id=None, is_first=True))
+    member.want(Range("a", 0, 150, 180, topic_id="x"))
+    assert member.wanted[0] == Range("a", 0, 100, 180, topic_id="x", is_first=True)
+    member.want(Range("a", 0, 180, 190, topic_id=None))
+    assert member.wanted[0] == Range("a", 0, 100, 190, topic_id="x", is_first=True)
+
+
+def test_records_of_a_topic_that_was_made_anew_replace_those_that_are_gone() -> None:
+    member = Member("a")
+    member.want(Range("a", 0, 100, 150, topic_id="x"))
+    member.want(Range("a", 0, 0, 7, topic_id="y", is_first=True))
+    assert member.wanted[0] == Range("a", 0, 0, 7, topic_id="y", is_first=True)

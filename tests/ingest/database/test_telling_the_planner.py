@@ -1,0 +1,58 @@
+"""The planner is always told the newest at last, whatever fails on the way, and whoever tells it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from unittest.mock import patch
+
+from lakebed.ingest.database.ingest import Told
+from lakebed.ingest.kafka import control
+from lakebed.ingest.kafka.control import Control, ControlFile, write_control
+from tests.ingest.database.databases import database, filled
+from tests.waiting import wait_until
+
+
+def test_what_could_not_be_told_is_told_at_the_next_look(tmp_path: Path) -> None:
+    calls: list[Told] = []
+
+    def tell(told: Told) -> None:
+        calls.append(told)
+        if len(calls) == 1:
+            raise OSError(28, "No space left on device")
+
+    with database(tmp_path, filled("a")) as one:
+        one.ingest.begin(lambda batch_id: one.planner.next(), tell)
+        wait_until(lambda: len(calls) > 1)
+        assert calls[1] == calls[0]
+
+
+def test_the_newest_is_told_last_though_an_older_one_is_told_late(tmp_path: Path) -> None:
+    heard: list[Told] = []
+    with database(tmp_path, filled("_heartbeat", "a")) as one:
+
+        def tell(told: Told) -> None:
+            if not heard and not batches:
+                batches.append(told)
+                one.batch()  # a batch that ends meanwhile tells what it found out
+            heard.append(told)
+
+        batches: list[Told] = []
+        one.ingest.begin(lambda batch_id: one.planner.next(), tell)
+        wait_until(lambda: len(heard) > 1)
+        wait_until(lambda: heard[-1].left_out == {"_heartbeat"}, heard.__repr__)
+
+
+def test_two_threads_may_write_the_control_file_at_once(tmp_path: Path) -> None:
+    whole, replaced = os.replace, []
+
+    def replace(written: Path, path: Path) -> None:
+        replaced.append(written)
+        if len(replaced) == 1:
+            with patch.object(control.threading, "get_ident", lambda: 1):  # another thread, which is quicker
+                write_control(tmp_path, Control(tick=1))
+        whole(written, path)
+
+    with patch.object(control.os, "replace", replace):
+        write_control(tmp_path, Control(tick=2))
+    assert ControlFile(tmp_path).newest().tick == 2
