@@ -118,9 +118,13 @@ class DatabaseWork:
         if self._pipeline.checkpoint or self._settings.starting_offsets != "earliest":
             checkpoint = spark_path(checkpoint_of(self._pipeline, QUERY_NAME))
         documents = OffsetDocuments.of(spark, checkpoint)
+        first: int | None = None
 
         def planned(batch_id: int) -> PlannedBatch:
-            return PlannedBatch.of(documents.of_batch(batch_id)[1])
+            nonlocal first
+            first = batch_id if first is None else first
+            batch = PlannedBatch.of(documents.of_batch(batch_id)[1])
+            return batch.with_beginnings(positions) if batch_id == first else batch
 
         positions = self._ingest.begin(planned, lambda told: self._tell(folder, told))
         source = KafkaDatabaseSource(self._settings, folder, positions, pace(self._pipeline))

@@ -239,7 +239,7 @@ class KafkaDatabaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         others = [partition for partition in new if partition not in known]
         if before.number or self._settings.starting_offsets == "earliest":
             begin = known | self._cluster.earliest(others)
-            self._begin |= known
+            self._begin |= known if self._settings.starting_offsets == "earliest" else begin
         else:
             begin = self._begin = self._cluster.starting(others)
         self._gathering.start_over(begin)
@@ -269,6 +269,8 @@ class KafkaDatabaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if partitions:
             log.warning("kafka: the reading of these partitions starts over: %s: %s", why, partitions)
             begin = self._cluster.earliest(partitions)
+            if self._settings.starting_offsets != "earliest":
+                self._begin |= begin
             self._gathering.start_over(begin)
             self._first |= begin.keys()
             self._ends_at = float("-inf")

@@ -10,11 +10,12 @@ where the tables have read is in their logs (``manifest.positions``).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lakebed.ingest.kafka.cluster import Partitions
 from lakebed.ingest.source import Range
+from lakebed.manifest.positions import Position
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +23,7 @@ class PlannedBatch:
     """``number``: 1 for the first batch of a checkpoint. ``tick``: the last tick of the driver when the batch was planned.
 
     A range ``is_first`` if nothing before it was read, or what was read is no longer there. ``begin``: where partitions begin
-    that were there before the first batch, unless that is their earliest offset.
+    that had no position as the process began, unless the settings begin all at the earliest offset.
     """
 
     number: int = 0
@@ -49,6 +50,18 @@ class PlannedBatch:
                 for number, offset in of.items()
             },
         )
+
+    def with_beginnings(self, positions: Mapping[str, Position]) -> PlannedBatch:
+        """The first batch of a process, which may come again: what batches before it planned of a partition that still has no
+        position was not read, so the partition is read from its beginning.
+        """
+        read = {(topic, number) for topic, position in positions.items() for number in position.offsets}
+        begin = {place: offset for place, offset in self.begin.items() if place not in read}
+        ranges = tuple(
+            replace(one, start=min(begin[one.place], one.start), is_first=True) if one.place in begin else one
+            for one in self.ranges
+        )
+        return replace(self, ranges=ranges)
 
     def document(self) -> dict[str, Any]:
         """The offset document, in a fixed order."""
