@@ -29,7 +29,7 @@ from lakebed.ingest.database.naming import NoTable, TableName
 from lakebed.ingest.database.points import Points
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.formats import decoder
-from lakebed.ingest.kafka.lag import lag_by_topic, lag_in_all
+from lakebed.ingest.kafka.lag import lag_of_tables
 from lakebed.ingest.offset_documents import OffsetDocuments
 from lakebed.ingest.points.keeper import PointKeeper, PointSettings
 from lakebed.ingest.points.transaction_records import JsonTransactions, TransactionReader, TypedTransactions
@@ -102,6 +102,7 @@ class DatabaseWork:
         self._ending = threading.Event()
         self._spark: SparkSession | None = None
         self._unread: int | None = None
+        self._lagging: set[str] = set()
         self._ingest = DatabaseIngest(self.path, self._open, points=self._points())
         self._ingest.know(self._members())
 
@@ -140,9 +141,10 @@ class DatabaseWork:
         return self._ingest.trouble
 
     def report_lag(self, query: StreamingQuery) -> None:
-        progress = dict(query.lastProgress or {})
-        self._unread = lag_in_all(progress)
-        for topic, records in lag_by_topic(progress).items():
+        waiting = {one.topic: one.unread for one in self._ingest.standings() if one.state != "live"}
+        lag, self._unread = lag_of_tables(dict(query.lastProgress or {}), waiting, self._lagging)
+        self._lagging = {topic for topic in self._lagging | lag.keys() if lag.get(topic, 1)}
+        for topic, records in lag.items():
             if topic in self._opened:
                 events.emit(events.SourceLagged(table=self._opened[topic].table.path, topic=topic, records=records))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from lakebed.ingest.kafka.lag import lag_by_topic
+from lakebed.ingest.kafka.lag import lag_by_topic, lag_of_tables
 from lakebed.ingest.kafka.settings import KafkaSettings
 from lakebed.ingest.kafka.source import KafkaSource
 from tests.infra.kafka import KafkaServer
@@ -27,6 +27,20 @@ def test_records_left_are_added_up_by_topic() -> None:
     latest = {"topics": {"a": {"0": 15, "1": 7}, "b": {"0": 1}}}
     assert lag_by_topic(progress(latest, end)) == {"a": 10, "b": 0}
     assert lag_by_topic(progress(json.dumps(latest), json.dumps(end))) == {"a": 10, "b": 0}
+
+
+def test_a_topic_of_a_database_that_has_caught_up_is_said_to_have_no_lag() -> None:
+    all_named, some_named = {"left_in_all": 7, "left": {"a": 7}}, {"left_in_all": 9, "left": {"a": 7}}
+    assert lag_of_tables(progress(all_named, {}), {}, ["b"]) == ({"a": 7, "b": 0}, 7)
+    assert lag_of_tables(progress(some_named, {}), {}, ["b"]) == ({"a": 7}, 9)  # of b nothing is known
+    assert lag_of_tables({}, {}, ["b"]) == ({}, 0)
+
+
+def test_records_that_wait_for_a_table_in_trouble_are_lag_though_they_were_planned() -> None:
+    assert lag_of_tables(progress({"left_in_all": 7, "left": {"a": 7}}, {}), {"a": 3, "b": 5}) == (
+        {"a": 10, "b": 5},
+        15,
+    )
 
 
 def test_a_source_that_does_not_tell_has_no_lag() -> None:

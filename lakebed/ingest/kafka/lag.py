@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -31,6 +31,21 @@ def lag_in_all(progress: Mapping[str, Any]) -> int:
     """The same for all topics together."""
     known = [_document(source["latestOffset"]).get("left_in_all") for source in progress.get("sources", ())]
     return sum(lag_by_topic(progress).values()) if not known or known[0] is None else int(known[0])
+
+
+def lag_of_tables(
+    progress: Mapping[str, Any], waiting: Mapping[str, int], before: Iterable[str] = ()
+) -> tuple[dict[str, int], int]:
+    """Of a database, by topic and in all, the records that are in no table yet, as far as this is known.
+
+    ``waiting``: by topic, what batches planned for tables that can't be read now; ``before``: topics that had such records
+    the last time. Those that have none any more are in the result with 0.
+    """
+    left, in_all = lag_by_topic(progress), lag_in_all(progress)
+    is_whole = bool(progress) and sum(left.values()) == in_all
+    topics = [*left, *waiting, *(before if is_whole else ())]
+    found = {topic: left.get(topic, 0) + waiting.get(topic, 0) for topic in topics}
+    return found, in_all + sum(waiting.values())
 
 
 def _topics(document: Mapping[str, Any]) -> Mapping[str, Mapping[str, int]]:
