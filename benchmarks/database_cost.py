@@ -163,17 +163,18 @@ def produce(bootstrap: str, topics: Sequence[str], rate: int) -> None:
     made = [event(number, max(1, KEYS // len(topics))) for number in range(20_000)]
     split = []
     for number, (key, value) in enumerate(made):
-        head, tail = value.split(str(1_790_000_000_000_000 + number).encode(), 1)
-        split.append((key, head, tail))
+        head, rest = value.split(b'"updated_at":%d' % (1_790_000_000_000_000 + number), 1)
+        middle, tail = rest.split(b'"ts_ms":%d,"snapshot"' % (1_790_000_000_000 + number), 1)
+        split.append((key, head + b'"updated_at":', middle + b'"ts_ms":', b',"snapshot"' + tail))
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "compression.type": "lz4"})
     started, sent = time.time(), 0
     while True:
         now = time.time()
         due = int((now - started) * rate)
-        stamp = str(int(now * 1e6)).encode()
+        row_time, source_time = b"%d" % int(now * 1e6), b"%d" % int(now * 1e3)
         for number in range(sent, due):
-            key, head, tail = split[number // len(topics) % len(split)]
-            producer.produce(topics[number % len(topics)], head + stamp + tail, key)
+            key, head, middle, tail = split[number // len(topics) % len(split)]
+            producer.produce(topics[number % len(topics)], head + row_time + middle + source_time + tail, key)
         sent = due
         producer.poll(0)
         time.sleep(0.01)
@@ -227,7 +228,7 @@ def freshness(paths: Sequence[str], since: float, until: float) -> dict[str, np.
     for path in paths:
         for name, each in ages(path, since, until).items():
             found[name].append(each)
-    return {name: np.concatenate(each) for name, each in found.items()}
+    return {name: np.concatenate(each or [np.array([np.nan])]) for name, each in found.items()}
 
 
 if __name__ == "__main__":

@@ -38,8 +38,8 @@ def test_a_shorter_age_costs_more_and_never_less() -> None:
 
 def test_the_bill_adds_up() -> None:
     cost = bill([100, 0], puts_price=0.005, gets_price=0.0004)
-    assert (cost.commits, cost.puts, cost.gets) == (200, 300, 400 + 2 * 2_880 - 100)
-    assert cost.dollars == pytest.approx(0.3 * 0.005 + 6.06 * 0.0004)
+    assert (cost.commits, cost.puts, cost.gets) == (200, 300, 400 + 2 * 1_440 - 100)
+    assert cost.dollars == pytest.approx(0.3 * 0.005 + 3.18 * 0.0004)
     assert bill([], 1, 1).dollars == 0
 
 

@@ -390,3 +390,19 @@ def test_a_name_that_no_column_can_have_is_said(tmp_path: Path) -> None:
         introduced(
             pipeline(tmp_path), [as_json(event("c", {"id": 1}), [ID, {"type": "string", "field": "_lakebed_op"}])]
         )
+
+
+def test_tables_that_are_there_are_read_however_many_there_are_and_a_topic_that_gets_none_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    topics = [f"shop.public.t{number}" for number in range(4)]
+    source = Topic({topic: records([as_json(event("c", ROW))], None, topic) for topic in topics})
+    introducer = Introducer(pipeline(tmp_path), source)
+    for topic in topics[:3]:
+        introducer.table_for(topic, [Range(topic, 3, 0, 1)])
+    later = Introducer(pipeline(tmp_path, "  max_tables: 2"), source)
+    assert all(isinstance(later.table_for(topic, []), Introduced) for topic in topics[:3])
+    for _ in range(2):
+        assert isinstance(later.table_for(topics[3], [Range(topics[3], 3, 0, 1)]), NoTable)
+    [warning] = [one.getMessage() for one in caplog.records if "becomes no table" in one.getMessage()]
+    assert topics[3] in warning and "raise database.max_tables" in warning

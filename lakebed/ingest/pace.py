@@ -13,6 +13,8 @@ from collections.abc import Callable
 
 BATCH_SECONDS = 0.75
 """The pace of a pipeline. A shorter one costs more, and a longer one makes events older."""
+HOT_RECORDS = 1_000
+"""About as many cost as much to decode and write as a table's commit and all that follows it."""
 
 
 class Pace:

@@ -5,7 +5,7 @@
     follows from how many records come.
 2.  A batch is a commit, and mostly a settle follows it. Both together take the requests that docs/guides/s3.md counts. Merges
     come on top: they depend on the bytes, not on the number of tables, and most of them stay on the local disk.
-3.  A table into which nothing comes is looked at every ``LOOK_SECONDS``, as another process may write to it.
+3.  A table into which nothing comes is looked at after the longest of ``LOOK_SECONDS``, as another process may write to it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from lakebed.compaction.maintenance import LOOK_SECONDS
+from lakebed.ingest.pace import HOT_RECORDS
+
 DAY_SECONDS = 86_400.0
-HOT_RECORDS = 1_000
-LOOK_SECONDS = 30.0
 PUTS_PER_BATCH = 3
 """A part, the version of the commit, and that of the settle."""
 GETS_PER_BATCH = 4
@@ -45,6 +46,6 @@ def bill(batches: Iterable[float], puts_price: float, gets_price: float) -> Bill
     """``batches``: of each table a day; prices: of 1,000 requests."""
     each = list(batches)
     total = sum(each)
-    looks = sum(max(0.0, DAY_SECONDS / LOOK_SECONDS - one) for one in each)
+    looks = sum(max(0.0, DAY_SECONDS / max(LOOK_SECONDS) - one) for one in each)
     puts, gets = total * PUTS_PER_BATCH, total * GETS_PER_BATCH + looks
     return Bill(2 * total, puts, gets, puts / 1000 * puts_price + gets / 1000 * gets_price)

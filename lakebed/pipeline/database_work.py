@@ -190,12 +190,12 @@ class DatabaseWork:
     def _member(self, topic: str) -> Member | None:
         try:
             found = self._open(topic, ())
+            if isinstance(found, Ignored):
+                return Member(topic, is_ignored=True)
+            return Member(topic, found, parked=parked_of(found.log.refresh()))
         except LakebedError as error:  # or it has none yet: the batch that reads it tries again, and reports it
             _logger.debug("the table of the topic %s is not opened yet: %s", topic, error)
             return None
-        if isinstance(found, Ignored):
-            return Member(topic, is_ignored=True)
-        return Member(topic, found, parked=parked_of(found.log.refresh()))
 
     def _open(self, topic: str, ranges: Sequence[Range]) -> OpenTable | Ignored:
         found = self._introducer.table_for(topic, ranges)

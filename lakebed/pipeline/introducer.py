@@ -5,6 +5,7 @@ Any number of processes may do so at once: one of them makes the table, and the 
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from lakebed.pipeline.settings import DatabasePipeline, TableSection, decoder_op
 from lakebed.pipeline.target import Difference, differences, refusal
 from lakebed.table import Table
 
+_logger = logging.getLogger("lakebed.run")
 TOPIC_PROPERTY = "lakebed.source_topic"
 _OTHERWISE = "move the table elsewhere, so that a new one is made"
 
@@ -79,6 +81,7 @@ class Introducer:
         self._first: dict[str, FirstRows] = {}
         self._lock = threading.Lock()
         self._names: set[TableName] = set()
+        self._is_full = self._said_full = False
 
     def table_for(self, topic: str, ranges: Sequence[Range]) -> Introduced | NoTable | NotYet:
         """``ranges``: of this topic, from which a new table is made; a table that is there needs none.
@@ -88,6 +91,9 @@ class Introducer:
         """
         found = self.expected(topic, ranges)
         if not isinstance(found, Expected):
+            if isinstance(found, NoTable) and self._is_full and not self._said_full:
+                self._said_full = True
+                _logger.warning("the topic %s becomes no table, nor does any other new one: %s", topic, found.reason)
             return found
         try:
             return Introduced(found.name, found.create(), found.wishes, created=True)
@@ -101,13 +107,19 @@ class Introducer:
         name = self._naming.table_of(topic)
         if isinstance(name, NoTable):
             return name
+        wishes = self._pipeline.database.wishes_for(str(name))
+        opened = self._opened(topic, name, wishes)
+        if opened is not None:  # a table that is there is read, however many there are
+            with self._lock:
+                self._names.add(name)
+            return opened
         if not self._has_room(name):
+            self._is_full = True
             most = self._pipeline.database.max_tables
             return NoTable(f"there are {most:,} tables already; raise database.max_tables, or exclude some")
-        wishes = self._pipeline.database.wishes_for(str(name))
-        found: Introduced | Expected | NotYet | None = None
+        found: Expected | NotYet | None = None
         try:
-            found = self._opened(topic, name, wishes) or self._described(topic, name, wishes, ranges)
+            found = self._described(topic, name, wishes, ranges)
         finally:
             if found is None or isinstance(found, NotYet):
                 self._names.discard(name)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 
 from lakebed.ingest.kafka.control import Control
-from lakebed.ingest.kafka.gathering import HOT_RECORDS, JOINS, PIECE_RECORDS, TOPICS_MAX, Gathering
+from lakebed.ingest.kafka.gathering import JOINS, PIECE_RECORDS, TOPICS_MAX, Gathering
 from lakebed.ingest.kafka.shares import in_proportion, in_turn
+from lakebed.ingest.pace import HOT_RECORDS
 from lakebed.ingest.source import Range
 
 TEN = Control(default_max_age_seconds=10.0)

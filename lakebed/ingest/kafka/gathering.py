@@ -19,10 +19,9 @@ from dataclasses import dataclass, field
 from lakebed.ingest.kafka.cluster import Partitions
 from lakebed.ingest.kafka.control import Control
 from lakebed.ingest.kafka.shares import in_proportion, in_turn
+from lakebed.ingest.pace import HOT_RECORDS
 from lakebed.ingest.source import Range
 
-HOT_RECORDS = 1_000
-"""About as many cost as much to decode and write as a table's commit and all that follows it."""
 JOINS = 0.8
 """A topic joins a batch from this share of its maximal age on."""
 TOPICS_MAX = 20
