@@ -39,6 +39,7 @@ class SettledPoints:
     _round: tuple[Point, Mapping[str, Future[int | None]]] | None = None
     _began: float = float("-inf")
     _number: int = -1
+    _said: int = -1
     _moved: float = 0.0
     _known: dict[str, tuple[TableAt, int]] = field(default_factory=dict)
 
@@ -49,6 +50,8 @@ class SettledPoints:
                 self.next()
             except LakebedError as error:
                 _logger.warning("the tables are not settled up to a point yet: %s", error)
+            except Exception:  # a later round may do better, and nobody else begins one
+                _logger.exception("the tables are not settled up to a point yet")
 
     def next(self) -> None:
         """Begin a round if one is due, or end the one under way if its tables are settled. Raises LakebedError."""
@@ -71,7 +74,7 @@ class SettledPoints:
         for name in point.left_out:
             self.release(name)
         changed = {n: at for n, at in point.tables.items() if n not in self._known or self._known[n][0] != at}
-        if changed:
+        if changed or point.number > self._said:  # all may be settled, and the log could not be written
             self._round = point, {name: self.settle_to(name, at.version) for name, at in changed.items()}
 
     def _end(self, point: Point, futures: Mapping[str, Future[int | None]]) -> None:
@@ -89,3 +92,4 @@ class SettledPoints:
         if all(name in self._known and self._known[name][0] == at for name, at in point.tables.items()):
             versions = {name: self._known[name][1] for name in point.tables}
             self.points.settle(Settled(number=point.number, versions=versions))
+            self._said = point.number

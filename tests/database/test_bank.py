@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from concurrent.futures import Future
 from pathlib import Path
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -12,7 +13,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 import lakebed
 from lakebed.database.settled_points import SettledPoints
-from lakebed.errors import InvalidInput, TableNotFound, VersionNotFound
+from lakebed.errors import InvalidInput, StoreUnavailable, TableNotFound, VersionNotFound
 from lakebed.manifest.point_log import Point, PointLog, TableAt
 from lakebed.table import internals_of
 from tests.database.bank import TOTAL, TRANSACTIONS, Bank, Copy
@@ -125,6 +126,28 @@ def test_tables_are_settled_at_their_own_pace_where_points_do_not_come(tmp_path:
         rounds.next()
     assert points.settled().number == 7
     assert set(released) == {"a.b", "a.c"}
+
+
+def test_that_tables_are_settled_is_said_later_if_the_log_could_not_be_written(tmp_path: Path) -> None:
+    points, now = PointLog.of(str(tmp_path)), [0.0]
+    points.create()
+
+    def settle_to(name: str, version: int) -> Future[int | None]:
+        future: Future[int | None] = Future()
+        future.set_result(version)
+        return future
+
+    rounds = SettledPoints(points, settle_to, 1.0, clock=lambda: now[0])
+    at = TableAt(version=1, table_id="x")
+    points.take(Point(number=7, time_ms=0, transaction="7", tables={"a.b": at}))
+    with patch.object(PointLog, "settle", side_effect=StoreUnavailable("no answer")):
+        rounds.next()
+        with pytest.raises(StoreUnavailable):
+            rounds.next()
+    now[0] += 1.0
+    rounds.next()
+    rounds.next()
+    assert points.settled().number == 7
 
 
 def test_without_points_money_is_missing(tmp_path: Path) -> None:
