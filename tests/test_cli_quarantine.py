@@ -142,3 +142,32 @@ def test_records_of_a_schema_that_was_unknown_are_shown_with_its_id_and_replayed
         assert main(["quarantine", "replay", str(file)]) == exit_codes.OK
         assert capsys.readouterr().out.split()[-2:] == ["left", "1"]
     assert table.to_arrow().to_pylist() == [{"id": 7, "price": None, "name": "größe"}]
+
+
+def test_a_replay_of_a_table_of_a_database_takes_the_file_of_the_database(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, path = tmp_path / "shop.yml", str(tmp_path / "shop" / "public" / "t")
+    file.write_text(
+        f"database: {{path: {tmp_path / 'shop'}}}\n"
+        'source: {kind: kafka, topic_pattern: "shop\\\\..*", config: {bootstrap.servers: "localhost:1"}}\n'
+        "format: debezium-json\n"
+    )
+    columns = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
+    topic = {"lakebed.source_topic": "shop.public.t"}
+    lakebed.create(path, columns, keys=["id"], sequence_by="id", properties=topic)
+    event = {"before": None, "after": {"id": 7, "name": "x"}, "op": "c", "ts_ms": 1, "source": {"ts_ms": 1}}
+    refused = decoder("json", DecoderSchema(SCHEMA, ("id",))).decode(records(["{not json"])).quarantined
+    value = pa.array([json.dumps(event).encode()], refused.schema.field("value").type)
+    at = refused.schema.get_field_index("value")
+    lakebed.create(path + "_quarantine", QUARANTINE_SCHEMA).apply(refused.set_column(at, "value", value))
+    assert main(["quarantine", "replay", str(file)]) == exit_codes.WRONG_INPUT
+    assert f"lakebed quarantine replay {tmp_path / 'shop'}/SCHEMA/TABLE --pipeline {file}" in capsys.readouterr().err
+    assert main(["quarantine", "replay", str(tmp_path / "t"), "--pipeline", str(file)]) == exit_codes.WRONG_INPUT
+    assert "is none of them" in capsys.readouterr().err
+    lakebed.create(tmp_path / "shop" / "public" / "other", columns)
+    other = ["quarantine", "replay", str(tmp_path / "shop" / "public" / "other"), "--pipeline", str(file)]
+    assert main(other) == exit_codes.WRONG_INPUT
+    assert "has no property lakebed.source_topic" in capsys.readouterr().err
+    assert main(["quarantine", "replay", path, "--pipeline", str(file)]) == exit_codes.OK
+    assert lakebed.open(path).to_arrow().to_pylist() == [{"id": 7, "name": "x"}]

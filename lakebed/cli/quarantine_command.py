@@ -17,7 +17,7 @@ from lakebed.errors import InvalidInput
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from lakebed.pipeline.settings import Pipeline
+    from lakebed.pipeline.settings import AnyPipeline
 
 REPLAY = "replay"
 REASONS_MAX = 20
@@ -35,7 +35,7 @@ def quarantine(options: argparse.Namespace) -> int:
     wants_replay = len(words) == 2 and words[0] == REPLAY
     if len(words) > 1 and not wants_replay:
         raise InvalidInput(f"{' '.join(words)!r} is neither PATH nor replay PATH")
-    options.path = words[-1]
+    options.path, options.is_replay = words[-1], wants_replay
     return _replay(options) if wants_replay else _show(options)
 
 
@@ -45,10 +45,15 @@ def _show(options: argparse.Namespace) -> int:
     from lakebed.errors import TableNotFound
     from lakebed.parts.expression import expression
     from lakebed.parts.quarantine import QUARANTINE_SUFFIX
+    from lakebed.pipeline.settings import Pipeline
     from lakebed.table import open as open_table
 
     pipeline = _pipeline_of(options)
-    path = (pipeline.table.path if pipeline else options.path).rstrip("/").removesuffix(QUARANTINE_SUFFIX)
+    path = (
+        (pipeline.table.path if isinstance(pipeline, Pipeline) else options.path)
+        .rstrip("/")
+        .removesuffix(QUARANTINE_SUFFIX)
+    )
     where = expression(options.where or "true", "--where").sql
     try:
         table = open_table(path + QUARANTINE_SUFFIX)
@@ -153,10 +158,10 @@ def _replay(options: argparse.Namespace) -> int:
     from lakebed.cli.confirm import confirmed
     from lakebed.cli.logs import hide, note
     from lakebed.cli.output import print_record
+    from lakebed.pipeline.introducer import decoder_of
     from lakebed.pipeline.layer_sections import ChangesFormat
-    from lakebed.pipeline.settings import RowsFormat
+    from lakebed.pipeline.settings import DatabasePipeline, RowsFormat
     from lakebed.pipeline.sources import open_decoder
-    from lakebed.storage.roots import parse_root
     from lakebed.table import internals_of
     from lakebed.table import open as open_table
 
@@ -166,9 +171,7 @@ def _replay(options: argparse.Namespace) -> int:
             f"a replay decodes records with the format of a pipeline file: give it as --pipeline FILE, for {options.path}"
         )
     hide(pipeline.document.redact)
-    path = pipeline.table.path
-    if options.pipeline and str(parse_root(options.path)) != str(parse_root(path)):
-        raise InvalidInput(f"{options.pipeline} writes to {path}, not to {options.path}")
+    path = _replayed_path(options, pipeline)
     if isinstance(pipeline.format, RowsFormat | ChangesFormat):
         raise InvalidInput(
             f"the format {pipeline.format_kind} has rows, not records that could be decoded again: apply the rows anew"
@@ -179,7 +182,8 @@ def _replay(options: argparse.Namespace) -> int:
         what = f"{path} has no sequence_by, so a replayed record takes the place of a newer row of its key"
         if not confirmed(what, options):
             return exit_codes.FAILED
-    done = internals_of(table).replay_quarantine(open_decoder(pipeline, table), options.where or "true")
+    decoder = decoder_of(pipeline, table) if isinstance(pipeline, DatabasePipeline) else open_decoder(pipeline, table)
+    done = internals_of(table).replay_quarantine(decoder, options.where or "true")
     left = sum(done.left.values())
     print_record({"version": done.version, "records": done.records, "rows": done.rows, "left": left}, options)
     for reason, count in done.left.most_common(REASONS_MAX):
@@ -187,11 +191,34 @@ def _replay(options: argparse.Namespace) -> int:
     return exit_codes.OK
 
 
-def _pipeline_of(options: argparse.Namespace) -> Pipeline | None:
+def _replayed_path(options: argparse.Namespace, pipeline: AnyPipeline) -> str:
+    """Of the table. Raises InvalidInput if the pipeline file does not write to it."""
+    from lakebed.pipeline.settings import Pipeline
+    from lakebed.storage.roots import parse_root
+
+    if isinstance(pipeline, Pipeline):
+        path = pipeline.table.path
+        if options.pipeline and str(parse_root(options.path)) != str(parse_root(path)):
+            raise InvalidInput(f"{options.pipeline} writes to {path}, not to {options.path}")
+        return path
+    path, database = options.path, pipeline.path
+    if not options.pipeline:
+        raise InvalidInput(
+            f"{path} is the file of a database: say which of its tables, as lakebed quarantine replay "
+            f"{database.rstrip('/')}/SCHEMA/TABLE --pipeline {path}"
+        )
+    if not str(parse_root(path)).startswith(str(parse_root(database)).rstrip("/") + "/"):
+        raise InvalidInput(f"{options.pipeline} writes to tables below {database}, and {path} is none of them")
+    return str(path)
+
+
+def _pipeline_of(options: argparse.Namespace) -> AnyPipeline | None:
     """The pipeline file that is given, by its option or in place of the table."""
-    from lakebed.pipeline.settings import load_table
+    from lakebed.pipeline.settings import load, load_table
 
     file = options.pipeline
     if file is None and options.path.endswith((".yml", ".yaml")) and Path(options.path).is_file():
         file = options.path
-    return None if file is None else load_table(file)
+    if file is None:
+        return None
+    return load(file) if options.pipeline or options.is_replay else load_table(file)

@@ -15,6 +15,8 @@ from lakebed.errors import InvalidInput, TableExists, TableNotFound
 from lakebed.ingest.database.introduce import FirstRows, Rows, introduction, rows_of
 from lakebed.ingest.database.naming import NoTable, TableName
 from lakebed.ingest.database.wishes import TableWishes
+from lakebed.ingest.decoder import Decoder, DecoderSchema
+from lakebed.ingest.formats import decoder
 from lakebed.ingest.source import Range, RangeReader
 from lakebed.manifest.schema import canonical_schema
 from lakebed.operations.create import NewTable, check_layout
@@ -186,6 +188,18 @@ class Introducer:
 def path_of(pipeline: DatabasePipeline, name: TableName) -> str:
     """Where a table is."""
     return f"{pipeline.path.rstrip('/')}/{name.folder}"
+
+
+def decoder_of(pipeline: DatabasePipeline, table: Table) -> Decoder:
+    """The decoder of the format for the columns of a table. Raises InvalidInput for one that the pipeline does not keep."""
+    topic = table.properties.get(TOPIC_PROPERTY)
+    name = pipeline.naming.table_of(topic) if topic else NoTable(f"it has no property {TOPIC_PROPERTY}")
+    if isinstance(name, NoTable):
+        raise InvalidInput(f"{table.path} is no table of {pipeline.document.file}: {name.reason}")
+    [detail] = table.inspect.detail().to_pylist()
+    policy = pipeline.policy_of(pipeline.database.wishes_for(str(name)))
+    shape = DecoderSchema.of_table(table.schema, tuple(detail["keys"]), detail["sequence_by"], policy)
+    return decoder(pipeline.format_kind, shape, decoder_options(pipeline))
 
 
 def _differences(pipeline: DatabasePipeline, path: str, wishes: TableWishes, table: Table) -> list[Difference]:
