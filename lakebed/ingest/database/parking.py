@@ -95,7 +95,7 @@ class ParkedTables:
         if one.place == "log":
             return parked_of(log.refresh()) is None
         park(log, parked)
-        if one.place == "here" and may_pass(parked.kind):
+        if one.place == "here" and may_pass(parked.kind) and parked_of(log.refresh()) == parked:  # nobody else's
             resume(log)
             return True
         one.place = "log"
