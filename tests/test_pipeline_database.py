@@ -93,6 +93,8 @@ def test_a_command_for_one_table_refuses_the_file_of_a_database() -> None:
         ("  exclude", "  max_age_seconds: -1\n  exclude", "database.max_age_seconds: it must be at least 0"),
         ("  exclude", "  points: {transaction_topic: ''}\n  exclude", "it must name Debezium's topic of transactions"),
         ("  exclude", "  points: {interval_seconds: 1}\n  exclude", "the key 'transaction_topic' is missing"),
+        ("  exclude", "  signal_topic: ''\n  exclude", "database.signal_topic: it must name a topic"),
+        ("  exclude", "  notification_topic: ''\n  exclude", "database.notification_topic: it must name a topic"),
         ("  exclude", "  prices: {puts: -1}\n  exclude", "database.prices.puts: a price must be at least 0"),
         ("{password: passwd}", "{a: a}", "line 11: database.tables.public.secret_tokens.columns: "),
         (r'topic_pattern: "shop\\.', r'topic_pattern: "(shop|store)\\.', "set database.topic_prefix"),

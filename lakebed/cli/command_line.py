@@ -310,6 +310,21 @@ def _add_health(add: _Add, rows: argparse.ArgumentParser) -> None:
     resume.add_argument(
         "tables", nargs="*", metavar="TABLE", help="tables of the database, such as public.orders (default: all)"
     )
+    resnapshot = add(
+        "resnapshot", "have Debezium send all rows of tables again, while everything goes on", database_commands.resnapshot
+    )  # fmt: skip
+    resnapshot.add_argument(
+        "file", metavar="FILE", help="the pipeline file of the database, which names the signal_topic"
+    )
+    resnapshot.add_argument(
+        "tables", nargs="+", metavar="TABLE", help="such as public.orders; MariaDB, MySQL: shop.orders"
+    )
+    resnapshot.add_argument(
+        "--where", metavar="SQL", help='only rows for which this is true, in the SQL of the source, such as "id > 17"'
+    )
+    resnapshot.add_argument(
+        "--wait", action="store_true", help="show how far it is, until it is over (database.notification_topic)"
+    )
     status = add(
         "status", "show on one screen whether a table is healthy, and if not, why and what to do", commands.status, rows
     )

@@ -73,3 +73,34 @@ def status(options: argparse.Namespace) -> int:
     found = database_status(tables)
     print_rows(found, options, DATABASE)
     return exit_codes.OK if found["error"].null_count == len(found) else exit_codes.FAILED
+
+
+def resnapshot(options: argparse.Namespace) -> int:
+    """Ask Debezium for the rows of tables again; with ``--wait`` until it has sent them."""
+    from lakebed.cli.logs import note
+    from lakebed.cli.progress import progress
+    from lakebed.pipeline.resnapshot import Resnapshot
+    from lakebed.pipeline.settings import DatabasePipeline, load
+
+    pipeline = load(options.file)
+    if not isinstance(pipeline, DatabasePipeline):
+        raise InvalidInput(f"{options.file} describes one table; this needs the file of a database")
+    try:
+        asking = Resnapshot(pipeline)
+        if options.wait:
+            asking.check_waits()
+        sent = asking.send(options.tables, options.where)
+        note(f"the signal {sent.signal_id} is sent: the connector is asked for the rows of {', '.join(sent.tables)}")
+        if not options.wait:
+            return exit_codes.OK
+        with progress("the connector is asked", options.log_format) as report:
+            done = asking.follow(sent, lambda text: report(text, None, None))
+    except LakebedError as error:
+        raise error.with_text(pipeline.document.redact(str(error))) from None
+    for table, rows in done.rows.items():
+        print(f"{table}: the connector has sent {rows:,} rows")
+    for table, status in done.failed.items():
+        note(f"{table}: the connector has sent no rows: {status}")
+    if done.was_aborted:
+        note("the snapshot was stopped before its end")
+    return exit_codes.FAILED if done.failed or done.was_aborted else exit_codes.OK

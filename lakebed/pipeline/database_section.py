@@ -75,6 +75,10 @@ class DatabaseSection:
     """How old a record may be before a batch takes it, where a table has so few that they can wait."""
     max_tables: int = MAX_TABLES
     points: PointsSection | None = None
+    signal_topic: str | None = None
+    """The topic from which the connector takes signals (``signal.kafka.topic``); None: nothing can be asked of it."""
+    notification_topic: str | None = None
+    """The topic of the connector's notifications (``notification.sink.topic.name``), in JSON; None: it sends none."""
     prices: PricesSection = field(default_factory=PricesSection)
 
     def rules_for(self, name: str) -> list[str]:
@@ -110,6 +114,9 @@ def wrong_in(document: Document, section: DatabaseSection) -> Iterator[InvalidIn
             if why := _no_pattern(pattern):
                 yield document.error(document.at("database", name, number), why)
     yield from _wrong_numbers(document, section)
+    for name in ("signal_topic", "notification_topic"):
+        if getattr(section, name) == "":
+            yield document.error(document.at("database", name), "it must name a topic; leave it out if there is none")
     yield from _wrong_properties(document, section.properties, "database", "properties")
     for pattern, rules in section.tables.items():
         if why := _no_pattern(pattern):

@@ -291,6 +291,8 @@ class DatabasePipeline(_OfDatabase):
             exclude=section.exclude,
             events=events,
             transaction_topic=section.points.transaction_topic if section.points else None,
+            signal_topic=section.signal_topic,
+            notification_topic=section.notification_topic,
         )
 
     def policy_of(self, wishes: TableWishes) -> EvolvePolicy:

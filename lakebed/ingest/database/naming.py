@@ -82,11 +82,17 @@ class Naming:
     exclude: tuple[str, ...] = ()
     events: bool = True
     transaction_topic: str | None = None
+    signal_topic: str | None = None
+    notification_topic: str | None = None
 
     def table_of(self, topic: str) -> TableName | NoTable:
         """The table that a topic is. The same one always, and for no other topic."""
         if topic == self.transaction_topic:
             return NoTable("it has the source's transactions")
+        if topic == self.signal_topic:
+            return NoTable("it has the signals to the connector")
+        if topic == self.notification_topic:
+            return NoTable("it has the connector's notifications")
         if self.events and topic.startswith("__debezium-heartbeat"):
             return NoTable("it has Debezium's heartbeats")
         if self.events and topic == self.prefix:

@@ -114,8 +114,9 @@ def test_a_topic_is_the_table_of_its_name_without_the_prefix() -> None:
     assert SHOP.table_of("shop.public.orders") == TableName("public.orders")
     assert Naming(events=False).table_of("transaction") == TableName("transaction")
     assert Naming(prefix="a.b").table_of("a.b.c.d") == TableName("c.d")
-    told = Naming(prefix="shop", transaction_topic="shop.tx").table_of("shop.tx")
-    assert isinstance(told, NoTable)
+    others = {"transaction_topic": "shop.tx", "signal_topic": "shop.signal", "notification_topic": "shop.told"}
+    for topic in others.values():
+        assert isinstance(Naming(prefix="shop", **others).table_of(topic), NoTable)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,136 @@
+"""Asks the connector of a database to send rows of tables again, by a signal over Kafka, and follows how far it is.
+
+The rows come through the tables' topics, beside all other changes: the pipeline need not know of them, nor run.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lakebed.errors import InvalidInput, Retry
+from lakebed.ingest.database.naming import NoTable
+from lakebed.ingest.database.tables import tables_below
+from lakebed.ingest.debezium.snapshots import SnapshotProgress, read_notification, snapshot_signal
+from lakebed.pipeline.settings import DatabasePipeline
+from lakebed.pipeline.sources import kafka_settings
+from lakebed.settings import suggest
+
+if TYPE_CHECKING:
+    from lakebed.ingest.kafka.cluster import Partitions
+    from lakebed.ingest.kafka.settings import KafkaSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """A signal that was sent. ``begin``: from where the notifications of it are."""
+
+    signal_id: str
+    tables: tuple[str, ...]
+    begin: Partitions
+
+
+class Resnapshot:
+    """Sends signals to the connector of a database."""
+
+    def __init__(self, pipeline: DatabasePipeline) -> None:
+        """Raises InvalidInput if the file does not say what is needed, MissingPrerequisite."""
+        self._pipeline = pipeline
+        self._naming = pipeline.naming
+        self._settings: KafkaSettings = kafka_settings(pipeline.source)
+        section = pipeline.database
+        if not self._naming.events:
+            raise self._wrong("format", "its records are not Debezium's events, so there is no Debezium to ask")
+        if not self._naming.prefix:
+            raise self._wrong(
+                "database", "topic_prefix must be the connector's topic.prefix: by it the connector knows its signals"
+            )
+        if section.signal_topic is None:
+            raise self._wrong("database", "signal_topic is missing; set it to the connector's signal.kafka.topic")
+        self._topic = section.signal_topic
+
+    def send(self, tables: Sequence[str], where: str | None = None) -> Sent:
+        """Ask for all rows of tables, or for those for which the source's SQL is true.
+
+        Raises InvalidInput for a table that is none of the database's, and for a signal topic that is not there or has more
+        than one partition; Retry if brokers or the store do not answer.
+        """
+        from lakebed.ingest.kafka.signal_topic import ends_of, partitions_of, send
+
+        names = tuple(dict.fromkeys(tables))
+        self._check_tables(names)
+        if len(partitions := partitions_of(self._settings, self._topic)) != 1:
+            raise self._wrong(
+                "database",
+                f"signal_topic: {self._topic} has {len(partitions)} partitions, of which the connector reads the first alone; "
+                "make it anew with one",
+            )
+        notifications = self._pipeline.database.notification_topic
+        begin = ends_of(self._settings, notifications) if notifications is not None else {}
+        signal_id = str(uuid.uuid4())
+        send(self._settings, self._topic, self._naming.prefix, snapshot_signal(signal_id, names, where))
+        return Sent(signal_id=signal_id, tables=names, begin=begin)
+
+    def check_waits(self) -> None:
+        """Raises InvalidInput if nobody tells how far a snapshot is."""
+        if self._pipeline.database.notification_topic is None:
+            raise self._wrong(
+                "database", "notification_topic is missing, so nobody says how far it is; leave --wait out, or set it to the "
+                "connector's notification.sink.topic.name",
+            )  # fmt: skip
+
+    def follow(self, sent: Sent, tell: Callable[[str], None]) -> SnapshotProgress:
+        """Wait until the connector has sent all that the signal asked for; ``tell`` is given each step in words.
+
+        Raises Retry if the connector does not begin within ``timeout_seconds``; InvalidInput for records that are no
+        notifications, and if the brokers refuse access.
+        """
+        from lakebed.ingest.kafka.signal_topic import messages_from
+
+        progress = SnapshotProgress(sent.signal_id, self._naming.prefix, sent.tables)
+        until = time.monotonic() + self._settings.timeout_seconds
+        with closing(messages_from(self._settings, sent.begin, until)) as messages:
+            for message in messages:
+                if message is None:
+                    if not progress.has_begun and time.monotonic() >= until:
+                        raise Retry(
+                            f"the connector {self._naming.prefix} has not begun; the signal stays in {self._topic}. Does it "
+                            "run, with kafka in signal.enabled.channels, and sink in notification.enabled.channels?"
+                        )
+                    continue
+                notification = read_notification(message.value())
+                if notification is not None and (text := progress.take(notification)) is not None:
+                    tell(text)
+                if progress.is_over:
+                    return progress
+        raise AssertionError("the topic of notifications has an end")
+
+    def _check_tables(self, names: Sequence[str]) -> None:
+        """Each has a table, or a topic that will be one."""
+        from lakebed.ingest.kafka.database_cluster import DatabaseCluster
+
+        start = f"{self._naming.prefix}."
+        for name in names:
+            if isinstance(found := self._naming.table_of(start + name), NoTable):
+                raise InvalidInput(f"{name} is no table of the database: {found.reason}")
+        known = set(tables_below(self._pipeline.path))
+        if known.issuperset(names):
+            return
+        topics = {topic for topic, _ in DatabaseCluster(self._settings).partitions() if topic.startswith(start)}
+        known |= {
+            topic.removeprefix(start) for topic in topics if not isinstance(self._naming.table_of(topic), NoTable)
+        }
+        for name in names:
+            if name not in known:
+                raise InvalidInput(
+                    f"there is no table {name} below {self._pipeline.path}, nor a topic {start}{name} that the source selects"
+                    f"{suggest(name, sorted(known))}"
+                )
+
+    def _wrong(self, key: str, text: str) -> InvalidInput:
+        document = self._pipeline.document
+        return document.error(document.at(key), text)
