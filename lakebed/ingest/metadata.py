@@ -2,6 +2,12 @@
 
 ``source.pos`` of MariaDB and MySQL begins anew with each file of the server's binary log. So it stands for the file's number
 and the position in the file, as one number: ``number << 40 | pos``. It counts within the log of one server.
+
+``source.lsn`` of PostgreSQL is where a change is in the log, which is no order of commits: a transaction may write, and commit
+after others that wrote later. So it stands for the greater one of it and of the last commit before its transaction, which is
+the first text of ``source.sequence``. Changes of one row by several transactions are in the order of ``lsn`` anyway, since a
+transaction waits for the one before it. But rows of an incremental snapshot are as of a moment between two commits: what commits
+later is newer than they, wherever it is in the log. Changes of one row by one transaction may be equal: the later one counts.
 """
 
 from __future__ import annotations
@@ -18,7 +24,10 @@ PARENTS = ("source", "transaction", "kafka")
 KAFKA = ("offset", "timestamp", "partition")
 BINLOG_POSITION = ("source", "pos")
 BINLOG_FILE = ("source", "file")
+LOG_POSITION = ("source", "lsn")
+LOG_SEQUENCE = ("source", "sequence")
 FILE_NUMBER = re.compile(r"\.([0-9]+)\Z")
+_LAST_COMMIT = r'^\["(?P<commit>[0-9]{1,18})"'
 FILE_NUMBERS, POSITIONS_PER_FILE = 1 << 23, 1 << 40  # all positions fit into 63 bits
 
 
@@ -55,6 +64,18 @@ def binlog_positions(files: pa.Array, positions: pa.Array) -> pa.Array:
     in_range = pc.and_(pc.greater_equal(positions, 0), pc.less(positions, POSITIONS_PER_FILE))
     known = pc.if_else(in_range, positions, pa.scalar(None, pa.int64()))
     return pc.add(pa.array(firsts, pa.int64()).take(encoded.indices), known)
+
+
+def log_position(sequence: object, lsn: int) -> int:
+    """The place of an event in PostgreSQL's log in the order of commits. ``sequence``: as ``["39419360","39419152"]``."""
+    found = re.match(_LAST_COMMIT, sequence) if isinstance(sequence, str) else None
+    return max(lsn, int(found["commit"])) if found else lsn
+
+
+def log_positions(sequences: pa.Array, lsns: pa.Array) -> pa.Array:
+    """``log_position`` of each event; null where there is no ``lsn``."""
+    commits = pc.struct_field(pc.extract_regex(sequences, _LAST_COMMIT), "commit").cast(pa.int64())
+    return pc.if_else(lsns.is_valid(), pc.max_element_wise(lsns, commits), pa.scalar(None, pa.int64()))
 
 
 def _file_number(file: object) -> int | None:

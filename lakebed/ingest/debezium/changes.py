@@ -16,7 +16,16 @@ import pyarrow.compute as pc
 
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.json.columns import micros_of, names_of
-from lakebed.ingest.metadata import BINLOG_FILE, BINLOG_POSITION, binlog_positions, kafka_metadata, metadata_path
+from lakebed.ingest.metadata import (
+    BINLOG_FILE,
+    BINLOG_POSITION,
+    LOG_POSITION,
+    LOG_SEQUENCE,
+    binlog_positions,
+    kafka_metadata,
+    log_positions,
+    metadata_path,
+)
 from lakebed.ingest.slices import AT_COLUMN, TIME_COLUMN, FastReading, from_arrays
 from lakebed.ingest.truncates import Cutoff, positions
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
@@ -30,7 +39,7 @@ MetadataPath = tuple[str, str]
 
 def metadata_type(parent: str, name: str) -> pa.DataType:
     """The type of the metadata at a path."""
-    return pa.string() if (parent, name) == BINLOG_FILE else pa.int64()
+    return pa.string() if (parent, name) in (BINLOG_FILE, LOG_SEQUENCE) else pa.int64()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +73,8 @@ class ChangeRules:
             wanted.add(self._sequence)
         if self._sequence == BINLOG_POSITION:
             wanted.add(BINLOG_FILE)
+        if self._sequence == LOG_POSITION:
+            wanted.add(LOG_SEQUENCE)
         self.metadata: tuple[MetadataPath, ...] = tuple(sorted(wanted))
 
     def no_before(self, count: int) -> dict[str, pa.Array]:
@@ -155,6 +166,8 @@ class ChangeRules:
     def _ordering(self, path: MetadataPath, events: Events, records: pa.RecordBatch) -> pa.Array:
         if path == BINLOG_POSITION:
             return binlog_positions(events.metadata[BINLOG_FILE], events.metadata[path])
+        if path == LOG_POSITION:
+            return log_positions(events.metadata[LOG_SEQUENCE], events.metadata[path])
         return kafka_metadata(records, path[1]) if path[0] == "kafka" else events.metadata[path]
 
     def _times(self, events: Events, records: pa.RecordBatch) -> pa.Array:

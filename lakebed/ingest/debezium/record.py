@@ -10,7 +10,7 @@ from lakebed.ingest.debezium.connect_types import INTEGER, PLAIN, LogicalType, c
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.json.text import Mismatch, Unreadable, is_unicode, parse, shown
 from lakebed.ingest.json.values import JsonOptions, convert, is_unavailable
-from lakebed.ingest.metadata import BINLOG_POSITION, binlog_position, metadata_path
+from lakebed.ingest.metadata import BINLOG_POSITION, LOG_POSITION, binlog_position, log_position, metadata_path
 from lakebed.ingest.schema_evolution import RESCUED_COLUMN
 from lakebed.ingest.slices import TIME_COLUMN, Changes, Ignored, Reading, Record, SchemaNeeded, Truncated
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate, position_of
@@ -256,8 +256,9 @@ class Event:
         value = self._metadata(*path)
         if path == BINLOG_POSITION:
             return binlog_position(self._binlog_file(), value)
-        if value is None and path == ("source", "lsn"):
-            return self._lsn_of_snapshot()
+        if path == LOG_POSITION:
+            lsn = self._lsn_of_snapshot() if value is None else value
+            return None if lsn is None else log_position(self._log_sequence(), lsn)
         return value
 
     def _binlog_file(self) -> str | None:
@@ -281,16 +282,20 @@ class Event:
         Such rows have no ``lsn``; the last text of ``sequence`` holds this position. The rows are as new as it: if the log
         has a change of a row between reading and sending it, the connector leaves the row out.
         """
-        source = self._event.get("source")
-        text = source.get("sequence") if isinstance(source, dict) else None
+        text = self._log_sequence()
         try:
-            sequence = parse(text.encode(errors="replace")) if isinstance(text, str) else None
+            sequence = parse(text.encode(errors="replace")) if text is not None else None
         except Unreadable:
             return None
         position = sequence[-1] if isinstance(sequence, list) and sequence else None
         if not isinstance(position, str) or not INTEGER.fullmatch(position):
             return None
         return int(position) if INT64_MIN <= int(position) <= INT64_MAX else None
+
+    def _log_sequence(self) -> str | None:
+        source = self._event.get("source")
+        text = source.get("sequence") if isinstance(source, dict) else None
+        return text if isinstance(text, str) else None
 
     def _time(self) -> int | None:
         for millis in (self._metadata("source", "ts_ms"), self._metadata("", "ts_ms"), self._record.timestamp):
