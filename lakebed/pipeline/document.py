@@ -39,7 +39,8 @@ _NULLS = frozenset(["", "~", "null", "Null", "NULL"])
 _WORDS = frozenset(["true", "false", "yes", "no", "on", "off", "null"])  # common words are not secrets
 _HARMLESS = ("table.", "database.")  # keys below are the user's own columns and tables
 _PLACE = re.compile(
-    r"\.(path|folder|topics(\[\d+\])?|topic_(pattern|prefix)|(transaction|signal|notification)_topic|bootstrap\.servers|ssl\.ca\.location|url)$"
+    r"\.(path|folder|topics(\[\d+\])?|topic_(pattern|prefix)|(transaction|signal|notification)_topic"
+    r"|bootstrap\.servers|ssl\.ca\.location|url)$"
 )
 
 

@@ -51,6 +51,11 @@ def event(
     }
 
 
+def in_log(change: dict[str, Any], sequence: Any) -> dict[str, Any]:
+    """The event with ``source.sequence``, where the connector says how far commits were: ``["39419360","39419152"]``."""
+    return {**change, "source": {**change["source"], "sequence": sequence}}
+
+
 def with_schema(change: dict[str, Any], fields: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The event inside the envelope that a JSON converter with schemas writes."""
     row = {"type": "struct", "fields": list(fields), "optional": True}

@@ -15,7 +15,7 @@ from lakebed.ingest.decoder import Decoded, Decoder, DecoderSchema
 from lakebed.ingest.json import rows as json_rows
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate
 from tests.ingest.fuzz import assert_same, only_one_by_one, without_native_code
-from tests.ingest.records import event, records, with_schema
+from tests.ingest.records import event, in_log, records, with_schema
 
 COLUMNS = pa.schema(
     [
@@ -74,11 +74,15 @@ MOSTLY_GOOD = st.fixed_dictionaries(
 WILD = st.dictionaries(st.sampled_from(COLUMNS.names), ANY, max_size=6)
 ROWS = st.one_of(MOSTLY_GOOD, MOSTLY_GOOD, MOSTLY_GOOD, WILD)
 EVENTS = st.builds(
-    event,
-    st.sampled_from(["c", "u", "u", "d", "r", "m", "t", "x"]),
-    st.one_of(ROWS, st.none()),
-    st.one_of(st.none(), ROWS),
-    st.integers(0, 1000),
+    in_log,
+    st.builds(
+        event,
+        st.sampled_from(["c", "u", "u", "d", "r", "m", "t", "x"]),
+        st.one_of(ROWS, st.none()),
+        st.one_of(st.none(), ROWS),
+        st.integers(0, 1000),
+    ),
+    st.sampled_from([None, '["500","1"]', '["9","1"]', "", '[null,"7"]', 7]),
 )
 BROKEN = st.sampled_from(
     [None, "", "{", "null", '{"op":"c"} {"op":"c"}', '{"op":null}', b"\xff", '{"op":"c"}null{"op":"d"}']

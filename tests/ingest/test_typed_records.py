@@ -20,7 +20,7 @@ from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate
 from lakebed.ingest.typed.records import TypedRecords, TypedSettings
 from lakebed.ingest.typed.schemas import FixedSchema
 from tests.ingest.avro_events import CONNECT, avro_type, avro_value, encoded, envelope, envelope_schema
-from tests.ingest.records import event, records, with_schema
+from tests.ingest.records import event, in_log, records, with_schema
 from tests.ingest.test_logical_types import WITH_SCHEMA, b64
 
 DEBEZIUM = "io.debezium.time."
@@ -99,11 +99,15 @@ ROWS = st.fixed_dictionaries(
     }
 )
 EVENTS = st.builds(
-    event,
-    st.sampled_from(["c", "u", "u", "d", "r", "m", "t", "x"]),
-    st.one_of(ROWS, ROWS, st.none()),
-    st.one_of(st.none(), ROWS),
-    st.integers(0, 1000),
+    in_log,
+    st.builds(
+        event,
+        st.sampled_from(["c", "u", "u", "d", "r", "m", "t", "x"]),
+        st.one_of(ROWS, ROWS, st.none()),
+        st.one_of(st.none(), ROWS),
+        st.integers(0, 1000),
+    ),
+    st.sampled_from([None, '["500","1"]', '["9","1"]', ""]),
 )
 KEYS = st.one_of(st.none(), st.fixed_dictionaries({"id": st.integers(0, 3)}))
 
