@@ -51,6 +51,7 @@ def test_a_connector_sends_rows_again_when_it_is_asked(
     settings = {
         "signal.enabled.channels": "source,kafka",
         "signal.data.collection": "public.debezium_signal",
+        "signal.poll.interval.ms": "200",
         "signal.kafka.topic": "again-signal",
         "signal.kafka.bootstrap.servers": kafka.bootstrap,
         "notification.enabled.channels": "sink",

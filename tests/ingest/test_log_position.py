@@ -139,11 +139,12 @@ def test_rows_that_are_sent_again_hide_no_change_whatever_transactions_are_open(
 @pytest.mark.parametrize("settled", [False, True])
 def test_a_change_that_commits_after_a_row_was_sent_again_counts(tmp_path: Path, settled: bool) -> None:
     table = lakebed.create(tmp_path / "orders", COLUMNS, keys=["id"], sequence_by="source.lsn")
-    sent = [
-        placed("u", 1, 10, 50, '["40","50"]'),
-        placed("r", 1, 10, None, '["60","95"]'),  # read while the next one was not committed
-        placed("u", 1, 20, 90, '["100","90"]'),
-        placed("r", 1, 10, None, '["60","95"]'),  # and what a connector sends twice
+    again = placed("r", 1, 10, None, '["26745080","26745080"]')
+    sent = [  # the positions are those that Debezium 3.7 sent of a row that an open transaction had changed
+        placed("u", 1, 10, 26_744_000, '["26743000","26744000"]'),
+        again,
+        placed("u", 1, 20, 26_744_400, '["26746488","26744400"]'),
+        again,
     ]
     for one in sent:
         changes = DebeziumJson(SCHEMA).decode(records([one])).changes
