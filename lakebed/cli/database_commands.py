@@ -76,7 +76,7 @@ def status(options: argparse.Namespace) -> int:
 
 
 def resnapshot(options: argparse.Namespace) -> int:
-    """Ask Debezium for the rows of tables again; with ``--wait`` until it has sent them."""
+    """Ask Debezium for the rows of tables again; with ``--wait`` until it has read them."""
     from lakebed.cli.logs import note
     from lakebed.cli.progress import progress
     from lakebed.pipeline.resnapshot import Resnapshot
@@ -98,9 +98,9 @@ def resnapshot(options: argparse.Namespace) -> int:
     except LakebedError as error:
         raise error.with_text(pipeline.document.redact(str(error))) from None
     for table, rows in done.rows.items():
-        print(f"{table}: the connector has sent {rows:,} rows")
+        print(f"{table}: the connector has read {rows:,} rows; they come through its topic")
     for table, status in done.failed.items():
-        note(f"{table}: the connector has sent no rows: {status}")
+        note(f"{table}: the connector sends no rows: {status}")
     if done.was_aborted:
         note("the snapshot was stopped before its end")
     return exit_codes.FAILED if done.failed or done.was_aborted else exit_codes.OK

@@ -84,7 +84,9 @@ class Resnapshot:
             )  # fmt: skip
 
     def follow(self, sent: Sent, tell: Callable[[str], None]) -> SnapshotProgress:
-        """Wait until the connector has sent all that the signal asked for; ``tell`` is given each step in words.
+        """Wait until the connector has read all that the signal asked for; ``tell`` is given each step in words.
+
+        The last rows may still be on their way into Kafka then.
 
         Raises Retry if the connector does not begin within ``timeout_seconds``; InvalidInput for records that are no
         notifications, and if the brokers refuse access.

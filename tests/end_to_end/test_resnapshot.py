@@ -12,6 +12,7 @@ from lakebed.cli import main
 from tests.infra.debezium import DebeziumServer
 from tests.infra.kafka import KafkaServer, end_offsets, messages_before
 from tests.infra.postgres import PostgresServer
+from tests.waiting import wait_until
 
 DATABASE = PREFIX = "again"
 FILE = """
@@ -65,16 +66,19 @@ def test_a_connector_sends_rows_again_when_it_is_asked(
         assert "there is no table public.order" in capsys.readouterr().err
 
         assert main(["resnapshot", str(file), "public.orders", "--wait"]) == 0
-        assert capsys.readouterr().out == "public.orders: the connector has sent 2,500 rows\n"
+        assert (
+            capsys.readouterr().out == "public.orders: the connector has read 2,500 rows; they come through its topic\n"
+        )
+        wait_until(lambda: len(rows_again(kafka, f"{PREFIX}.public.orders")) >= 2500)
         again = rows_again(kafka, f"{PREFIX}.public.orders")
         assert {one["op"] for one in again} == {"r"}
         assert sorted(one["after"]["id"] for one in again) == list(range(1, 2501))
 
         assert main(["resnapshot", str(file), "public.orders", "--where", "id <= 7", "--wait"]) == 0
-        assert "public.orders: the connector has sent 7 rows" in capsys.readouterr().out
+        assert "public.orders: the connector has read 7 rows" in capsys.readouterr().out
 
         assert main(["resnapshot", str(file), "public.lines", "--wait"]) == 1  # it has no primary key
-        assert "public.lines: the connector has sent no rows: NO_PRIMARY_KEY" in capsys.readouterr().err
+        assert "public.lines: the connector sends no rows: NO_PRIMARY_KEY" in capsys.readouterr().err
 
         file.write_text(file.read_text().replace("again-signal", "wide-signal"))
         kafka.create_topic("wide-signal", 2)
