@@ -26,7 +26,8 @@ from lakebed.error_transport import (
 )
 from lakebed.errors import Contention, Corrupt, InvalidChanges, LakebedError, StoreUnavailable, Unexpected
 from lakebed.ingest.batch_writer import WriteTask
-from lakebed.ingest.stream import Ingest
+from lakebed.ingest.database.ingest import DatabaseIngest
+from lakebed.ingest.stream import FrameIngest, RangeIngest
 from lakebed.storage.duckdb_files import HOST, RangeFileSystem
 from lakebed.storage.file_errors import naming_unreadable
 
@@ -182,4 +183,4 @@ def test_everything_that_spark_calls_passes_on_its_errors() -> None:
                 if not needs <= decorators:
                     bare.add(f"{path.relative_to(source)}: {node.name}")
     assert bare == set()
-    assert all(hasattr(kind.__call__, "__wrapped__") for kind in (WriteTask, Ingest))
+    assert all(hasattr(kind.__call__, "__wrapped__") for kind in (WriteTask, RangeIngest, FrameIngest, DatabaseIngest))

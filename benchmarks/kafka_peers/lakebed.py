@@ -7,8 +7,9 @@ Its own reader sees a batch when that is committed, any Delta reader when it is 
 
 from __future__ import annotations
 
+import json
 import os
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,18 +17,18 @@ from pyspark.sql import DataFrame, SparkSession
 
 import lakebed
 from benchmarks.kafka import SCHEMA
-from benchmarks.kafka_peers.stream import COLUMNS, Commit, DeltaLog, Ends, Feed, batch_ends
+from benchmarks.kafka_peers.stream import COLUMNS, Commit, DeltaLog, Ends, Feed
 from lakebed.ingest.debezium.events import DebeziumJson
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.kafka.settings import KafkaSettings
 from lakebed.ingest.kafka.source import KafkaSource
 from lakebed.ingest.source import RangeChanges
-from lakebed.manifest.entries import PART
+from lakebed.manifest.entries import PART, POSITION
 from lakebed.pipeline.driver import spark_settings
 from lakebed.pipeline.java import quick_start
 from lakebed.pipeline.settings import parse_pipeline
 from lakebed.session import settings
-from lakebed.table.internals import STREAMS_FOLDER, internals_of
+from lakebed.table.internals import internals_of
 
 _SEQUENCE = "source.lsn"
 _PIPELINE = """
@@ -45,9 +46,8 @@ class Lakebed:
         self._spark = lakebed.spark(session=spark)
         self._feed = feed
         self._table = lakebed.create(f"{feed.table}/{name}", SCHEMA, keys=["id"], sequence_by=_SEQUENCE)
-        self._checkpoint = Path(f"{feed.table}/{name}/{STREAMS_FOLDER}/ingest")
         self._log = DeltaLog(Path(f"{feed.table}/{name}"))
-        self._unsettled: OrderedDict[int, tuple[Ends, set[str]]] = OrderedDict()
+        self._unsettled: deque[tuple[Ends, set[str]]] = deque()
 
     @staticmethod
     def session(feed: Feed) -> Mapping[str, str]:
@@ -78,17 +78,17 @@ class Lakebed:
     def commits(self) -> Mapping[str, list[Commit]]:
         committed, settled = [], []
         for time, actions in self._log.commits():
-            parts = [action["domainMetadata"] for action in actions if "domainMetadata" in action]
-            parts = [part for part in parts if part["domain"].startswith(PART)]
-            for batch in [action["txn"]["version"] for action in actions if "txn" in action]:
-                ends = batch_ends(self._checkpoint, batch)
+            entries = [action["domainMetadata"] for action in actions if "domainMetadata" in action]
+            parts = [entry for entry in entries if entry["domain"].startswith(PART)]
+            for position in [entry for entry in entries if entry["domain"].startswith(POSITION)]:
+                ends: Ends = json.loads(position["configuration"])["offsets"]
                 committed.append(Commit(time, ends))
-                self._unsettled[batch] = ends, {part["domain"] for part in parts if not part["removed"]}
+                self._unsettled.append((ends, {part["domain"] for part in parts if not part["removed"]}))
             gone = {part["domain"] for part in parts if part["removed"]}
-            for _, waiting in self._unsettled.values():
+            for _, waiting in self._unsettled:
                 waiting -= gone
-            while self._unsettled and not next(iter(self._unsettled.values()))[1]:
-                _, (ends, _) = self._unsettled.popitem(last=False)
+            while self._unsettled and not self._unsettled[0][1]:
+                ends, _ = self._unsettled.popleft()
                 settled.append(Commit(time, ends))
         return {"own reader": committed, "any Delta reader": settled}
 

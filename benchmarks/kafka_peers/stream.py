@@ -115,9 +115,8 @@ def newest(changes: DataFrame) -> DataFrame:
 
 
 def batch_ends(checkpoint: Path, batch: int) -> Ends:
-    """Where a batch of a query ends, by its checkpoint: Spark's own Kafka source, or lakebed's."""
-    document = json.loads((checkpoint / "offsets" / str(batch)).read_text().splitlines()[2])
-    (ends,) = document.get("topics", document).values()
+    """Where a batch of a query ends, by its checkpoint."""
+    (ends,) = json.loads((checkpoint / "offsets" / str(batch)).read_text().splitlines()[2]).values()
     return {partition: int(end) for partition, end in ends.items()}
 
 

@@ -358,6 +358,9 @@ def test_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s3: S3Server, spark
 @pytest.mark.slow
 def test_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> None:
     orders_table(tmp_path / "lake/orders")
+    bank = Bank(random.Random(3))
+    bank.transfer()
+    assert Copy(tmp_path / "lake/bank", bank).batch() is not None
     (tmp_path / "changes").mkdir()
     around = Circumstances(environment={"KAFKA_USER": "loader", "KAFKA_PASSWORD": "Gr0und-water"})
     try:

@@ -77,9 +77,8 @@ class Reader:
         for name, at in self.names.items():
             if at in CORE or (value := stored.get(at)) is None:
                 continue
-            assert abs(value) < LIMITS[self.types[name]], (
-                f"C1: {value} of {row} does not fit {name}: {self.types[name]}"
-            )
+            kind = self.types[name]
+            assert abs(value) < LIMITS.get(kind, 0), f"C1: {value} of {row} does not fit {name}: {kind}"
             found.append((columns.lines[name][0], value))
         return row._replace(extra=tuple(sorted(found)))
 

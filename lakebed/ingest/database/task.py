@@ -15,7 +15,7 @@ from heapq import heapify, heapreplace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from lakebed.error_transport import decode, encode, from_spark
+from lakebed.error_transport import crosses_spark, decode, encode, from_spark
 from lakebed.errors import LakebedError, Unexpected
 from lakebed.ingest.batch_writer import TaskRow, in_this_process
 from lakebed.ingest.source import RangeChanges
@@ -80,6 +80,7 @@ def run_piece(piece: Piece) -> Iterator[_Answer]:
         yield piece.topic, piece.number, _ERROR, encode(unexpected)
 
 
+@crosses_spark
 def run_task(payloads: Iterable[bytes]) -> Iterator[_Answer]:
     """What a Spark task does: ``payloads`` are its pieces, pickled."""
     for payload in payloads:
