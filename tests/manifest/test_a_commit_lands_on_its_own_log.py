@@ -17,10 +17,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakebed.errors import Corrupt, StoreUnavailable, TableNotFound
+from lakebed.errors import Corrupt, StoreUnavailable, TableNotFound, VersionNotFound
 from lakebed.manifest.actions import AddPart, Commit, CommitInfo, Part, Transaction
 from lakebed.manifest.conflicts import BLIND, ConflictKind
-from lakebed.manifest.log_files import LOG_FOLDER, LogFiles
+from lakebed.manifest.log_files import LOG_FOLDER, LogFiles, commit_name
 from lakebed.manifest.log_reader import LogReader
 from lakebed.manifest.snapshot import Snapshot, apply, follows
 from lakebed.manifest.stores import MemoryLogStore
@@ -361,3 +361,30 @@ def test_without_a_check_a_row_is_lost(
     with pytest.raises((AssertionError, Corrupt)):
         for _ in all_nestings(cast, cast in AGED):
             pass
+
+
+@pytest.mark.parametrize("before", range(16))
+def test_a_log_is_not_called_corrupt_while_a_cleanup_frees_a_name_that_a_sleeper_takes(before: int) -> None:
+    world = World()
+    late = [AddPart(Part(path="_lakebed/late.parquet", rows=1, bytes=1, min_block=-1, max_block=-1))]
+    log = world.log(world.store)
+    for _ in range(3):
+        world.append(log)
+    log.write_checkpoint(log.refresh())
+
+    def clean_up_and_wake() -> None:
+        for version in range(world.asleep.version + 2):  # a cleanup, oldest first, has come so far
+            world.store.delete(commit_name(version))
+        sleeper = world.opened(Stepped(world.store, 1, end))
+        with suppress(EOFError):
+            sleeper.commit(world.asleep, late, INFO, BLIND)
+
+    def end() -> None:
+        raise EOFError  # before it sees that its commit counts for nobody
+
+    reader = LogReader(Stepped(world.store, before, clean_up_and_wake))
+    try:
+        found = reader.at_version(3)
+    except VersionNotFound:
+        return
+    assert "_lakebed/late.parquet" not in found.parts

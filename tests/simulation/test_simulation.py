@@ -330,7 +330,7 @@ BREAKS: Mapping[Break, str] = {
 }
 FIRST = {  # the world to begin with, a little before one where the break shows
     careless_attach: 555, a_damaged_local_file_is_used: 380, a_mutation_overlooks_claimed_parts: 50,
-    a_stored_name_is_used_again: 27,
+    a_stored_name_is_used_again: 27, a_cleanup_overlooks_holds: 1170,
 }  # fmt: skip
 RARE = {  # so that a break shows, several things must come together: some hundred worlds
     an_upload_forgets_what_died_meanwhile, a_damaged_local_file_is_used, a_cleanup_overlooks_holds,
