@@ -415,6 +415,11 @@ INVARIANTS: dict[str, Invariant] = {
             "nothing.",
         ),
         Invariant(
+            "D10",
+            "A row that an incremental snapshot of PostgreSQL sends never hides a change that commits later,"
+            " whatever transactions are open.",
+        ),
+        Invariant(
             "A1",
             "Both ways of reading Avro give the same rows and the same errors, for all bytes; what the native "
             "reader of Protobuf is sure of, google.protobuf reads to the same values.",
