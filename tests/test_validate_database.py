@@ -112,7 +112,7 @@ def test_without_asking_anybody_validate_says_what_a_table_costs(
     assert "database:\n  path: s3://lake/shop" in said
     assert "# fine; what the topics become below s3://lake/shop was not looked at" in said
     assert "# a table with a record a second costs $0.13 a day of requests" in said
-    assert "max_age_seconds: 10; an idle one $0.0012 a day" in said
+    assert "max_age_seconds: 10; an idle one $0.0006 a day" in said
 
 
 @pytest.mark.parametrize(

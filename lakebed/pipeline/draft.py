@@ -5,10 +5,10 @@ What it writes passes ``validate``, as soon as the folder of files and, if it gi
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 import yaml
@@ -75,7 +75,7 @@ def text_of(draft: Draft, file: str) -> str:
     """The pipeline file, to be saved as ``file``. Raises InvalidInput, with the line, for an answer that can't be used."""
     text = "".join(_lines(draft, file))
     pipeline = parse_pipeline(text, file, {})
-    if draft.columns and not (draft.folder and not Path(draft.folder).is_dir()):
+    if draft.columns and not (draft.folder and not os.path.isdir(draft.folder)):
         check(pipeline)
     return text
 
