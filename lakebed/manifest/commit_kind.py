@@ -8,6 +8,9 @@ Where the actions of two operations would be the same, an entry distinguishes th
 - A settle and a truncate both take change parts out of the tail. A truncate writes the entry ``lakebed.truncated``.
 - An update of a table without keys and the replacement of a partition both put new rows in the place of old ones. The latter
   writes the entry ``lakebed.replaced``.
+- A restore may look like any of them. It writes the entry ``lakebed.restored``.
+- Rows whose time to live has ended leave like those of a delete in a table without keys, with the entry
+  ``lakebed.rows_expired``.
 - A change of the schema and one of properties both set the metadata. The former writes an entry ``lakebed.schema.…``.
 - A change part records whether a mutation wrote it (``ChangePart.mutation``).
 - A claim that ends keeps its description in the action that ends it, so an upload differs from a merge.
@@ -43,6 +46,8 @@ from lakebed.manifest.entries import (
     POSITION,
     QUARANTINED,
     REPLACED,
+    RESTORED,
+    ROWS_EXPIRED,
     SCHEMA,
     TRUNCATED,
     UNKNOWN_NAMES,
@@ -66,6 +71,8 @@ class CommitKind(Enum):
     DETACH_PARTITION = "detach partition"
     ATTACH_PARTITION = "attach partition"
     DROP_DETACHED = "drop detached"
+    RESTORE = "restore"  # an earlier version is the newest again
+    EXPIRE_ROWS = "expire rows"  # rows whose time to live has ended leave
     CLAIM = "claim"  # made, extended or given back
     HOLD = "hold"  # a reader begins or stops holding a version
     EXPIRE = "expire"
@@ -82,6 +89,21 @@ def replaced(version: int, partition: Mapping[str, str | None]) -> Domain:
     return Domain(REPLACED, orjson.dumps({"version": version, "partition": dict(partition)}).decode())
 
 
+def restored(version: int, earlier: int) -> Domain:
+    """The entry of a commit that restores an earlier version: the version that did so last, and the one it restored."""
+    return Domain(RESTORED, orjson.dumps({"version": version, "restored": earlier}).decode())
+
+
+def rows_expired(version: int, column: str, before: str) -> Domain:
+    """The entry of a commit that removes old rows: the version that did so last, and below what their column was."""
+    return Domain(ROWS_EXPIRED, orjson.dumps({"version": version, "column": column, "before": before}).decode())
+
+
+def restores(commit: Commit) -> bool:
+    """Whether the commit made the table what it was at an earlier version."""
+    return any(_sets(action, RESTORED) for action in commit.actions)
+
+
 def truncates(commit: Commit) -> bool:
     """Whether the commit took everything out of the table that was in it before."""
     return any(_sets(action, TRUNCATED) for action in commit.actions)
@@ -89,7 +111,8 @@ def truncates(commit: Commit) -> bool:
 
 def settles(commit: Commit) -> bool:
     """Whether the commit brought change parts from the tail into the base."""
-    return any(isinstance(action, RemoveChangePart) for action in commit.actions) and not truncates(commit)
+    leaves = any(isinstance(action, RemoveChangePart) for action in commit.actions)
+    return leaves and not truncates(commit) and not restores(commit)
 
 
 def ended_claim(commit: Commit) -> Claim | None:
@@ -126,6 +149,8 @@ def is_append(actions: Iterable[Action], batch: Transaction | None = None) -> bo
 
 def kind_of(commit: Commit) -> CommitKind:
     """What the commit did to the table."""
+    if restores(commit):
+        return CommitKind.RESTORE
     if any(isinstance(action, Domain) and action.domain.startswith(SCHEMA) for action in commit.actions):
         return CommitKind.ALTER
     if any(isinstance(action, Protocol) for action in commit.actions):
@@ -150,6 +175,8 @@ def _kind_of_parts(commit: Commit) -> CommitKind | None:
         return CommitKind.UPLOAD if claim is not None and claim.volatile else CommitKind.MERGE
     if any(_sets(action, REPLACED) for action in actions):
         return CommitKind.REPLACE_PARTITION
+    if any(_sets(action, ROWS_EXPIRED) for action in actions):
+        return CommitKind.EXPIRE_ROWS
     detached = [action for action in actions if isinstance(action, Domain) and action.domain.startswith(DETACHED)]
     if moved and detached:
         return CommitKind.ATTACH_PARTITION if detached[0].removed else CommitKind.DETACH_PARTITION

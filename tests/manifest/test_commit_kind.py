@@ -27,6 +27,9 @@ from lakebed.manifest.commit_kind import (
     is_append,
     kind_of,
     replaced,
+    restored,
+    restores,
+    rows_expired,
     settles,
     truncated,
     truncates,
@@ -73,6 +76,9 @@ KINDS: list[tuple[str, CommitKind, tuple[Action, ...]]] = [
     ("a partition is detached", CommitKind.DETACH_PARTITION, (OLD, DETACH)),
     ("a partition is attached", CommitKind.ATTACH_PARTITION, (NEW, ATTACH)),
     ("a detached partition is dropped", CommitKind.DROP_DETACHED, (ATTACH,)),
+    ("an earlier version is restored", CommitKind.RESTORE, (OLD, NEW, SETTLED, CHANGES, restored(9, 3))),
+    ("a detached partition is again what it was", CommitKind.RESTORE, (ATTACH, restored(9, 3))),
+    ("parts with old rows leave", CommitKind.EXPIRE_ROWS, (OLD, rows_expired(9, "day", "2026-01-01"))),
     ("a claim is made", CommitKind.CLAIM, (MERGE.to_action(),)),
     ("a claim is given back", CommitKind.CLAIM, (MERGE.ended(),)),
     ("a reader holds a version", CommitKind.HOLD, (Domain(HOLD + "r", "{}"),)),
@@ -104,6 +110,11 @@ def test_a_commit_that_empties_the_table_is_no_settle() -> None:
     assert (truncates(settle), settles(settle)) == (False, True)
 
 
+def test_a_restore_is_no_settle_though_change_parts_leave() -> None:
+    restore = Commit(9, (restored(9, 3), SETTLED, NEW))
+    assert (restores(restore), settles(restore), truncates(restore)) == (True, False, False)
+
+
 def test_the_claim_that_a_commit_ends_is_known_with_its_sources() -> None:
     assert ended_claim(Commit(1, (MOVED_OUT, MERGE.ended()))) == MERGE
     assert ended_claim(Commit(1, (MERGE.to_action(),))) is None  # begins
@@ -114,7 +125,16 @@ def test_an_append_brings_rows_and_what_is_kept_of_its_batch_and_nothing_else() 
     kept = Domain(BATCH.app_id, "{}")
     for brings in (CHANGES, NEW):
         assert is_append((brings,), BATCH) and is_append((INFO, brings, BATCH, kept))
-        for other in (OLD, SETTLED, METADATA, PROTOCOL, DETACH, truncated(1), Domain(SOURCE_TRUNCATES, "{}")):
+        for other in (
+            OLD,
+            SETTLED,
+            METADATA,
+            PROTOCOL,
+            DETACH,
+            truncated(1),
+            restored(9, 3),
+            Domain(SOURCE_TRUNCATES, "{}"),
+        ):
             assert not is_append((brings, other), BATCH), other
     assert not is_append((MOVED_IN,), BATCH)  # the rows were in the table before
     assert not is_append((), BATCH)
