@@ -201,18 +201,37 @@ INT, TEXT = {"type": "int64"}, {"type": "string"}
         ({"file": TEXT, "pos": INT, "gtid": TEXT}, "source.pos"),
         ({"pos": INT}, None),
         ({"scn": TEXT, "commit_scn": TEXT}, "source.scn"),
-        ({"change_lsn": TEXT, "commit_lsn": TEXT, "event_serial_no": INT}, None),
+        ({"change_lsn": TEXT, "commit_lsn": TEXT, "event_serial_no": INT}, "source.commit_lsn"),
+        ({"change_lsn": TEXT, "commit_lsn": TEXT}, None),
         ({"ord": INT, "collection": TEXT}, None),
         ({"lsn": TEXT}, None),
         ({}, None),
     ],
-    ids=["PostgreSQL", "MySQL", "no file", "Oracle", "SQL Server", "MongoDB", "a text", "unknown"],
+    ids=["PostgreSQL", "MySQL", "no file", "Oracle", "SQL Server", "Db2", "MongoDB", "a text", "unknown"],
 )
 def test_the_order_is_that_of_the_source(tmp_path: Path, source: dict[str, Any], expected: str | None) -> None:
     members = [{**kind, "field": name, "optional": True} for name, kind in source.items()]
     change = as_json(event("c", ROW), source=members)
     [detail] = table_of(introduced(pipeline(tmp_path), [change], [key_of(id=1)])).inspect.detail().to_pylist()
     assert detail["sequence_by"] == expected
+
+
+def test_documents_of_mongodb_make_no_table_and_the_reason_says_what_to_do(tmp_path: Path) -> None:
+    text = {"type": "string", "optional": True}
+    members = [{"type": "string", "field": "connector"}, {"type": "string", "field": "collection"}]
+    fields = [{**text, "field": side} for side in ("before", "after")]
+    fields += [{"type": "struct", "fields": members, "field": "source"}, {**text, "field": "op"}]
+    schema = {"type": "struct", "fields": fields, "name": "shop.orders.Envelope"}
+    source = {"connector": "mongodb", "collection": "orders"}
+    change = {"before": None, "after": '{"_id": 1}', "source": source, "op": "c"}
+    with SchemaRegistry() as registry:
+        number = registry.register(avro_type(schema, "Envelope"))
+        typed = framed(number, encoded(avro_type(schema, "Envelope"), change))
+        json_record = json.dumps({"schema": schema, "payload": change}).encode()
+        for format, value in (("debezium-json", json_record), ("debezium-avro", typed)):
+            url = registry.url if format == "debezium-avro" else ""
+            found = introduced(pipeline(tmp_path, "", format, url), [value])
+            assert isinstance(found, NotYet) and "ExtractNewDocumentState" in found.reason
 
 
 def test_records_that_say_nothing_yet_leave_no_table_and_say_why(tmp_path: Path) -> None:

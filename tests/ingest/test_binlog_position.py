@@ -14,7 +14,7 @@ import pytest
 import lakebed
 from lakebed.ingest.debezium.events import DebeziumJson
 from lakebed.ingest.decoder import DecoderSchema
-from lakebed.ingest.metadata import binlog_position, binlog_positions
+from lakebed.ingest.source_order import binlog_position, binlog_positions
 from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN
 from tests.ingest.records import event, records
 from tests.ingest.test_fast_equals_slow import check
@@ -75,7 +75,7 @@ def test_events_that_come_again_late_and_in_any_batches_change_nothing(tmp_path:
 def test_a_file_with_a_higher_number_is_later_whatever_the_position_in_it() -> None:
     places = [("binlog.000007", 4), ("binlog.000007", 2**40 - 1), ("binlog.000008", 4), ("binlog.999999", 9),
               ("binlog.1000000", 4), ("binlog.8388607", 2**40 - 1)]  # fmt: skip
-    positions = [binlog_position(file, pos) for file, pos in places]
+    positions = [binlog_position(pos, file) for file, pos in places]
     assert all(position is not None for position in positions)
     assert positions == sorted(positions, key=int)
     assert len(set(positions)) == len(positions)
@@ -89,8 +89,8 @@ def test_a_file_with_a_higher_number_is_later_whatever_the_position_in_it() -> N
      ("binlog.000007", 2**40)],
 )  # fmt: skip
 def test_an_event_without_a_place_in_a_binary_log_is_quarantined(file: Any, pos: Any) -> None:
-    assert binlog_position(file, pos) is None
-    assert binlog_positions(pa.array([file], pa.string()), pa.array([pos], pa.int64())).to_pylist() == [None]
+    assert binlog_position(pos, file) is None
+    assert binlog_positions(pa.array([pos], pa.int64()), pa.array([file], pa.string())).to_pylist() == [None]
     decoded = DebeziumJson(SCHEMA).decode(records([mysql_event(file, pos), mysql_event("mysql-bin.000001", 4)]))
     assert decoded.changes[SEQUENCE_COLUMN].to_pylist() == [(1 << 40) + 4]
     [reason] = decoded.quarantined["reason"].to_pylist()

@@ -15,7 +15,7 @@ import pytest
 import lakebed
 from lakebed.ingest.debezium.events import DebeziumJson
 from lakebed.ingest.decoder import DecoderSchema
-from lakebed.ingest.metadata import log_position, log_positions
+from lakebed.ingest.source_order import log_position, log_positions
 from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN
 from tests.ingest.records import event, records
 from tests.ingest.test_fast_equals_slow import check
@@ -171,9 +171,9 @@ def test_a_change_that_commits_after_a_row_was_sent_again_counts(tmp_path: Path,
     ],
 )
 def test_a_change_is_at_the_last_commit_before_it_if_that_is_later(sequence: Any, lsn: int, place: int) -> None:
-    assert log_position(sequence, lsn) == place
+    assert log_position(lsn, sequence) == place
     sequences, lsns = pa.array([sequence, sequence], pa.string()), pa.array([lsn, None], pa.int64())
-    assert log_positions(sequences, lsns).to_pylist() == [place, None]
+    assert log_positions(lsns, sequences).to_pylist() == [place, None]
 
 
 @pytest.mark.parametrize("seed", range(20))

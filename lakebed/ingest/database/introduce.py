@@ -39,10 +39,19 @@ from lakebed.settings import suggest
 
 ASKED_MAX = 100
 """So many records are asked at a time, of those that have a value."""
-ORDERS = (("lsn", "source.lsn"), ("pos", "source.pos"), ("scn", "source.scn"))
-"""Members of ``source`` that are whole numbers and order the changes of a row, with what ``sequence_by`` says for them:
-PostgreSQL's; MariaDB's and MySQL's, with the number of ``source.file``; Oracle's.
+ORDERS = (
+    ("lsn", "int", "lsn"),
+    ("pos", "int", "file"),
+    ("scn", "string", "commit_scn"),
+    ("commit_lsn", "string", "event_serial_no"),
+)
+"""Members of ``source`` that order the changes of a row (``source_order``), with their kind and the member that shows whose they
+are: PostgreSQL's; MariaDB's and MySQL's; Oracle's; SQL Server's. Db2's events have a ``commit_lsn`` too, and no serial number.
 """
+DOCUMENTS = (
+    "its rows are texts, as MongoDB's documents are: let the connector flatten them (its transformation "
+    "ExtractNewDocumentState), and read them with format avro, protobuf or json-schema"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +204,8 @@ def _connect_rows(record: Record) -> Rows | None:
     if event["op"] not in CHANGES:
         return None
     columns = row_of_envelope(schema)
+    if columns is None and any(isinstance(event.get(side), str) for side in ("after", "before")):
+        raise Unreadable(DOCUMENTS)
     if columns is None:
         raise Unreadable("it carries no schema; set value.converter.schemas.enable of the connector, or use a registry")
     source = {one["field"]: one for one in connect_fields(schema)}.get("source")
@@ -213,11 +224,9 @@ def _json_key(key: bytes | None) -> tuple[str, ...] | None:
 
 def _order(kinds: Mapping[str, str]) -> str | None:
     """What orders the changes of a row, from the members of ``source`` with their types."""
-    for name, sequence_by in ORDERS:
-        kind = kinds.get(name, "")
-        is_whole = kind.startswith(("int", "uint")) or (name == "scn" and kind == "string")
-        if is_whole and (name != "pos" or "file" in kinds):
-            return sequence_by
+    for name, kind, shown_by in ORDERS:
+        if kinds.get(name, "").removeprefix("u").startswith(kind) and shown_by in kinds:
+            return f"source.{name}"
     return None
 
 
@@ -237,6 +246,8 @@ class _TypedRows:
         fields, logical = row_of(reader, events=self.events)
         if self.events and column_of(rows, "op", pa.string())[0].as_py() not in CHANGES:
             return None
+        if not fields and self.events and "collection" in _members(reader, "source"):
+            raise Unreadable(DOCUMENTS)
         if not fields:
             raise Unreadable(
                 "its schema has no rows ('after', 'before')" if self.events else "its schema has no fields"

@@ -16,17 +16,9 @@ import pyarrow.compute as pc
 
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.json.columns import micros_of, names_of
-from lakebed.ingest.metadata import (
-    BINLOG_FILE,
-    BINLOG_POSITION,
-    LOG_POSITION,
-    LOG_SEQUENCE,
-    binlog_positions,
-    kafka_metadata,
-    log_positions,
-    metadata_path,
-)
+from lakebed.ingest.metadata import kafka_metadata, metadata_path
 from lakebed.ingest.slices import AT_COLUMN, TIME_COLUMN, FastReading, from_arrays
+from lakebed.ingest.source_order import ORDERS
 from lakebed.ingest.truncates import Cutoff, positions
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
 
@@ -35,11 +27,6 @@ Mask = np.ndarray[Any, Any]
 
 MetadataPath = tuple[str, str]
 """(parent, name) of a member of the event's metadata; the parent of the envelope's own members is ""."""
-
-
-def metadata_type(parent: str, name: str) -> pa.DataType:
-    """The type of the metadata at a path."""
-    return pa.string() if (parent, name) in (BINLOG_FILE, LOG_SEQUENCE) else pa.int64()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +41,7 @@ class Events:
     before: Mapping[str, pa.Array] = field(default_factory=dict)
     """Likewise, for ``ChangeRules.before_names``."""
     metadata: Mapping[MetadataPath, pa.Array]
-    """For each of ``ChangeRules.metadata``, in its ``metadata_type``."""
+    """For each of ``ChangeRules.metadata``, in its ``metadata_type`` (``source_order``)."""
 
 
 class ChangeRules:
@@ -71,10 +58,9 @@ class ChangeRules:
             wanted |= {("source", name) for name in ("ts_us", *cutoff.places)}
         if self._sequence and self._sequence[0] != "kafka":
             wanted.add(self._sequence)
-        if self._sequence == BINLOG_POSITION:
-            wanted.add(BINLOG_FILE)
-        if self._sequence == LOG_POSITION:
-            wanted.add(LOG_SEQUENCE)
+        self._order = ORDERS.get(self._sequence) if self._sequence else None
+        if self._order and self._order.beside:
+            wanted.add(("source", self._order.beside))
         self.metadata: tuple[MetadataPath, ...] = tuple(sorted(wanted))
 
     def no_before(self, count: int) -> dict[str, pa.Array]:
@@ -164,10 +150,9 @@ class ChangeRules:
         return moved
 
     def _ordering(self, path: MetadataPath, events: Events, records: pa.RecordBatch) -> pa.Array:
-        if path == BINLOG_POSITION:
-            return binlog_positions(events.metadata[BINLOG_FILE], events.metadata[path])
-        if path == LOG_POSITION:
-            return log_positions(events.metadata[LOG_SEQUENCE], events.metadata[path])
+        if self._order:
+            beside = ("source", self._order.beside) if self._order.beside else path
+            return self._order.places(events.metadata[path], events.metadata[beside])
         return kafka_metadata(records, path[1]) if path[0] == "kafka" else events.metadata[path]
 
     def _times(self, events: Events, records: pa.RecordBatch) -> pa.Array:

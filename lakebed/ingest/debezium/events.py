@@ -29,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.ingest.debezium.changes import ChangeRules, Events, Mask, metadata_type
+from lakebed.ingest.debezium.changes import ChangeRules, Events, Mask
 from lakebed.ingest.debezium.connect_schema import row_of_envelope
 from lakebed.ingest.debezium.connect_types import PLAIN, LogicalType, columns_of_envelope
 from lakebed.ingest.debezium.record import read_event, row_of
@@ -61,6 +61,7 @@ from lakebed.ingest.slices import (
     schema_needed,
     with_rescued,
 )
+from lakebed.ingest.source_order import metadata_type
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff
 from lakebed.ingest.unknown_fields import (
     KnownFields,

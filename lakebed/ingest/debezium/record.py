@@ -10,9 +10,10 @@ from lakebed.ingest.debezium.connect_types import INTEGER, PLAIN, LogicalType, c
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.json.text import Mismatch, Unreadable, is_unicode, parse, shown
 from lakebed.ingest.json.values import JsonOptions, convert, is_unavailable
-from lakebed.ingest.metadata import BINLOG_POSITION, LOG_POSITION, binlog_position, log_position, metadata_path
+from lakebed.ingest.metadata import metadata_path
 from lakebed.ingest.schema_evolution import RESCUED_COLUMN
 from lakebed.ingest.slices import TIME_COLUMN, Changes, Ignored, Reading, Record, SchemaNeeded, Truncated
+from lakebed.ingest.source_order import ORDERS
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate, position_of
 from lakebed.ingest.unknown_fields import KnownFields, UnknownMembers, UnknownOperation, rescued_text, unknown_mode
 from lakebed.manifest.schema_change import SchemaChange
@@ -246,25 +247,28 @@ class Event:
         if path is not None:
             row[SEQUENCE_COLUMN] = self._ordering(path)
             if row[SEQUENCE_COLUMN] is None:
-                beside = " (with source.file, a file of a binary log)" if path == BINLOG_POSITION else ""
+                needs = ORDERS[path].needs if path in ORDERS else ""
                 raise Unreadable(
-                    f"sequence_by {self._decoder_schema.sequence_metadata!r}{beside} is null, missing or not an integer"
+                    f"sequence_by {self._decoder_schema.sequence_metadata!r}{needs} is null, missing or not an integer"
                 )
         return row
 
     def _ordering(self, path: tuple[str, str]) -> int | None:
-        value = self._metadata(*path)
-        if path == BINLOG_POSITION:
-            return binlog_position(self._binlog_file(), value)
-        if path == LOG_POSITION:
-            lsn = self._lsn_of_snapshot() if value is None else value
-            return None if lsn is None else log_position(self._log_sequence(), lsn)
-        return value
+        order = ORDERS.get(path)
+        if order is None:
+            return self._metadata(*path)
+        return order.place(self._member(path[1]), self._member(order.beside) if order.beside else None)
 
-    def _binlog_file(self) -> str | None:
+    def _member(self, name: str) -> int | str | None:
+        """A member of ``source`` that is a whole number or a text."""
+        number = self._metadata("source", name)
+        return self._text(name) if number is None else number
+
+    def _text(self, name: str) -> str | None:
+        """A member of ``source`` that is a text."""
         source = self._event.get("source")
-        file = source.get("file") if isinstance(source, dict) else None
-        return file if isinstance(file, str) and is_unicode(file) else None
+        text = source.get(name) if isinstance(source, dict) else None
+        return text if isinstance(text, str) and is_unicode(text) else None
 
     def _metadata(self, parent: str, name: str) -> int | None:
         if parent == "kafka":
@@ -275,27 +279,6 @@ class Event:
             value = int(value)
         whole = isinstance(value, int) and not isinstance(value, bool) and INT64_MIN <= value <= INT64_MAX
         return value if whole else None
-
-    def _lsn_of_snapshot(self) -> int | None:
-        """The position of the connector in PostgreSQL's log when it sent a row of an ad hoc snapshot.
-
-        Such rows have no ``lsn``; the last text of ``sequence`` holds this position. The rows are as new as it: if the log
-        has a change of a row between reading and sending it, the connector leaves the row out.
-        """
-        text = self._log_sequence()
-        try:
-            sequence = parse(text.encode(errors="replace")) if text is not None else None
-        except Unreadable:
-            return None
-        position = sequence[-1] if isinstance(sequence, list) and sequence else None
-        if not isinstance(position, str) or not INTEGER.fullmatch(position):
-            return None
-        return int(position) if INT64_MIN <= int(position) <= INT64_MAX else None
-
-    def _log_sequence(self) -> str | None:
-        source = self._event.get("source")
-        text = source.get("sequence") if isinstance(source, dict) else None
-        return text if isinstance(text, str) else None
 
     def _time(self) -> int | None:
         for millis in (self._metadata("source", "ts_ms"), self._metadata("", "ts_ms"), self._record.timestamp):
@@ -315,6 +298,6 @@ class Event:
             time_us=self._time() if micros is None else micros,
             lsn=lsn,
             server_id=server_id,
-            file=self._binlog_file(),
+            file=self._text("file"),
             pos=pos,
         )

@@ -6,7 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.ingest.debezium.changes import Mask, MetadataPath, metadata_type
+from lakebed.ingest.debezium.changes import Mask, MetadataPath
+from lakebed.ingest.source_order import metadata_type
 from lakebed.ingest.typed.values import plain_values
 
 _DIGITS = r"^-?[0-9]{1,18}$"

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.errors import InvalidInput, InvalidSchema
-from lakebed.ingest.debezium.changes import ChangeRules, Events, Mask, MetadataPath, metadata_type
+from lakebed.ingest.debezium.changes import ChangeRules, Events, Mask, MetadataPath
 from lakebed.ingest.debezium.connect_types import PLAIN, LogicalType
 from lakebed.ingest.debezium.record import Event
 from lakebed.ingest.decoder import Decoded, DecoderSchema
@@ -40,6 +40,7 @@ from lakebed.ingest.slices import (
     from_arrays,
     schema_needed,
 )
+from lakebed.ingest.source_order import metadata_type
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff
 from lakebed.ingest.typed.keys import MessageKeys
 from lakebed.ingest.typed.metadata import column_of, members_of, metadata_of
