@@ -30,6 +30,8 @@ MergeFirst = Literal["newest", "lightest"]
 CONFLICT_SCOPES: tuple[ConflictScope, ...] = get_args(ConflictScope)
 Volatile = Literal["auto", "on", "off"]
 VOLATILE: tuple[Volatile, ...] = get_args(Volatile)
+Tier = Literal["p0", "p1", "p2"]
+TIERS: tuple[Tier, ...] = get_args(Tier)
 MERGE_POLICIES: tuple[MergePolicy, ...] = get_args(MergePolicy)
 MERGE_FIRST: tuple[MergeFirst, ...] = get_args(MergeFirst)
 RETENTION_PROPERTY = "delta.deletedFileRetentionDuration"
@@ -109,6 +111,9 @@ class TableSettings:
     volatile_bytes_max: int = 10 * 2**30
     count_reads: bool = False
     source_topic: str | None = None
+    tier: Tier = "p1"
+    pool: str = "default"
+    freshness_seconds: int | None = None
 
     @property
     def order_by(self) -> tuple[str, ...]:
@@ -379,6 +384,19 @@ def _one_of(*allowed: str) -> Callable[[str], str]:
     return value
 
 
+def _some_seconds(text: str) -> int:
+    seconds = _seconds(text)
+    if seconds < 1:
+        raise InvalidInput("an interval of at least 1 second")
+    return seconds
+
+
+def _pool(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", text, re.ASCII):
+        raise InvalidInput("a name of letters, digits, '_', '-' and '.', at most 64 of them")
+    return text
+
+
 _on_or_off = _one_of("on", "off")
 _VALUES: dict[str, Callable[[str], Any]] = {
     "lakebed.keys": _names,
@@ -408,6 +426,9 @@ _VALUES: dict[str, Callable[[str], Any]] = {
     "lakebed.volatile_bytes_max": _count,
     "lakebed.count_reads": lambda text: _on_or_off(text) == "on",
     "lakebed.source_topic": str,
+    "lakebed.tier": _one_of(*TIERS),
+    "lakebed.pool": _pool,
+    "lakebed.freshness": _some_seconds,
 }
 INTERVAL_PROPERTIES = frozenset(["delta.logRetentionDuration", RETENTION_PROPERTY])
 _ALWAYS_ON = ("delta.enableDeletionVectors", "delta.enableInCommitTimestamps")

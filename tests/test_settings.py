@@ -25,6 +25,7 @@ from lakebed.settings import (
     INTERVAL_SECONDS_MAX,
     MERGE_FIRST,
     MERGE_POLICIES,
+    TIERS,
     VOLATILE,
     DailyHours,
     ReclusterDepth,
@@ -63,6 +64,9 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("lakebed.volatile", "true", "it must be one of auto, on, off"),
     ("lakebed.merge", "Auto", "it must be one of auto"),
     ("lakebed.plan_bytes_max", "1000", "twice lakebed.target_part_bytes"),
+    ("lakebed.tier", "0", "it must be one of p0, p1, p2"),
+    ("lakebed.pool", "a pool", "it must be a name of letters"),
+    ("lakebed.freshness", "interval 0 seconds", "it must be an interval of at least 1 second"),
     ("lakebed.reed_budget", "8", "did you mean 'lakebed.read_budget'?"),
     ("LAKEBED.read_budget", "8", "there is no table property 'LAKEBED.read_budget'"),
     ("delta.enableChangeDataFeed", "true", "is not supported"),
@@ -178,6 +182,9 @@ _seconds = st.integers(0, INTERVAL_SECONDS_MAX)
         volatile=st.sampled_from(VOLATILE),
         upload_after_seconds=_seconds,
         volatile_bytes_max=_counts,
+        tier=st.sampled_from(TIERS),
+        pool=st.from_regex(r"[A-Za-z0-9_.-]{1,64}", fullmatch=True),
+        freshness_seconds=st.none() | st.integers(1, 10**6),
     )
 )
 def test_settings_come_out_of_the_log_as_they_went_in(found: TableSettings) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Literal, NoReturn, Protocol
 
-from lakebed.cli import exit_codes, logs
+from lakebed.cli import exit_codes, fleet_command, logs
 from lakebed.cli.escapes import shown, shown_lines
 from lakebed.cli.interrupt import ends_at_once
 from lakebed.cli.suggestions import did_you_mean, near_file, near_table
@@ -284,6 +284,9 @@ def _add_servers(add: _Add) -> None:
     ui.add_argument("--host", default="127.0.0.1", help="where to listen (default: 127.0.0.1)")
     ui.add_argument(
         "--interval", type=_positive, default=2.0, metavar="SECONDS", help="seconds between looks (default: 2)"
+    )
+    fleet_command.add_options(
+        add("fleet", "maintain all tables below some folders, with any number of such workers", fleet_command.fleet)
     )
 
 

@@ -36,11 +36,18 @@ class DatabaseMaintenance:
     A table that is idle has no thread and no DuckDB database. While one table fails, or its store does not answer, others go on.
     """
 
-    def __init__(self, threads: int | None = None, look_seconds: tuple[float, float] = LOOK_SECONDS) -> None:
-        """``threads``: those that settle, by default 4; as many more at most merge, clean up and extend leases."""
+    def __init__(
+        self,
+        threads: int | None = None,
+        look_seconds: tuple[float, float] = LOOK_SECONDS,
+        merges: int | None = None,
+    ) -> None:
+        """``threads``: those that settle, by default 4; ``merges``: those that merge, by default half of that, or the processors
+        if there are fewer. Some more clean up and extend leases.
+        """
         _raise_limit_of_files()
         threads = threads or 4
-        merges = max(1, min(threads // 2, os.cpu_count() or 1))
+        merges = merges or max(1, min(threads // 2, os.cpu_count() or 1))
         self._pools = Pools(cycles=threads, merges=merges, chores=2, leases=2)
         self._look_seconds = look_seconds
         self._tables: dict[str, Maintained] = {}
@@ -65,6 +72,16 @@ class DatabaseMaintenance:
         """Maintain a table no more: its cycle ends, its merges are cancelled, and their claims released."""
         with self._changing:
             self._stop(path)
+
+    def look(self, path: str) -> None:
+        """Let a table's maintenance look at its log at once."""
+        if maintained := self._tables.get(path):
+            maintained.look()
+
+    def is_at_rest(self, path: str) -> bool:
+        """Whether nothing of a table runs, waits or is in trouble, so that its maintenance can end and lose nothing."""
+        maintained = self._tables.get(path)
+        return maintained is None or maintained.is_at_rest()
 
     def hold_back(self, path: str, version: int | None) -> None:
         """Settle nothing that was committed after this version, until ``settle_to`` moves the bound. None: there is no bound."""

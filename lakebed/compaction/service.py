@@ -105,14 +105,18 @@ class Compaction:
         """Run a job in this process. Raises the error of a merge that fails."""
         return job.run(self.merger(), self.local_kernel())
 
-    def in_background(self, spark: SparkSession | None) -> Compactor:
+    def in_background(self, spark: SparkSession | None, in_fleet: bool = False) -> Compactor:
         """A compactor for this process. On a cluster, merges are Spark jobs and nothing is volatile."""
         self.close()
         self._reads.begin_maintaining()
         cluster = spark if spark and not str(spark.sparkContext.master).startswith("local") else None
         merger: Merger | VolatileMerger
         choice = volatile_choice(
-            self._log.refresh().settings, self._storage.root, self.volatile_base, on_cluster=cluster is not None
+            self._log.refresh().settings,
+            self._storage.root,
+            self.volatile_base,
+            on_cluster=cluster is not None,
+            in_fleet=in_fleet,
         )
         _logger.debug(
             "merges of %s %s on local disk: %s", self._path, "stay" if choice.is_on else "do not stay", choice.why
@@ -142,6 +146,10 @@ class Compaction:
             Chore(run=self._upload, seconds=UPLOAD_LOOK_SECONDS, is_needed=volatile.holds_any),
             Chore(run=volatile.extend, seconds=heartbeat, is_needed=volatile.holds_any, extends_leases=True),
         )
+
+    def holds_local_parts(self) -> bool:
+        """Whether merges of this process are on its local disk alone."""
+        return self.volatile_merger is not None and self.volatile_merger.holds_any()
 
     def _has_claims(self) -> bool:
         return self._log.newest is not None and bool(claims_of(self._log.newest.domains))

@@ -76,7 +76,8 @@ class Upkeep:
 
     ``step`` runs one cycle on the newest snapshot that ``log`` has; ``settle_to``: see ``Settler``; ``release`` lets go of the
     key index, unless it has more bytes than that; ``renewed`` gives the upkeep for another beginning, after an error that ended
-    it; ``spark_runs``: the maintenance ends when it returns False.
+    it; ``holds_local_parts``: whether it has parts that are on this host alone; ``spark_runs``: the maintenance ends when it
+    returns False.
     """
 
     path: str
@@ -88,6 +89,7 @@ class Upkeep:
     chores: tuple[Chore, ...] = ()
     release: Callable[[int | None], object] = lambda bytes_max: None
     renewed: Callable[[], Upkeep] | None = None
+    holds_local_parts: Callable[[], bool] = lambda: False
     spark_runs: Callable[[], bool] = always
 
 
@@ -156,6 +158,18 @@ class Maintained:
     def look(self) -> None:
         """Let the cycle look for a new version at once, or as soon as the pause after a failure is over."""
         self._pools.cycles.wake(self._cycle, max(0.0, self._not_before - time.monotonic()))
+
+    def is_at_rest(self) -> bool:
+        """Whether it knows the newest version that this process has seen, and nothing of it runs, waits or is in trouble."""
+        newest = self.upkeep.log.newest
+        return (
+            newest is not None
+            and _version_of(newest) == self._seen
+            and not self._settles
+            and self.trouble is None
+            and not self.upkeep.compactor.running()
+            and not self.upkeep.holds_local_parts()
+        )
 
     def settle_to(self, version: int) -> Future[int | None]:
         """Settle up to a version as soon as a thread is free. See ``Settler.settle_to``; its errors are the future's."""

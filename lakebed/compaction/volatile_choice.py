@@ -25,8 +25,12 @@ class VolatileChoice:
         return f"{'on' if self.is_on else 'off'}: {self.why}"
 
 
-def volatile_choice(settings: TableSettings, root: str, folder: Path, on_cluster: bool = False) -> VolatileChoice:
-    """The choice for a process on this host. ``folder``: where it would keep its parts; ``on_cluster``: merges are Spark jobs."""
+def volatile_choice(
+    settings: TableSettings, root: str, folder: Path, on_cluster: bool = False, in_fleet: bool = False
+) -> VolatileChoice:
+    """The choice for a process on this host. ``folder``: where it would keep its parts; ``on_cluster``: merges are Spark jobs;
+    ``in_fleet``: the process is a worker of a fleet.
+    """
     if settings.volatile == "off":
         return VolatileChoice(False, "lakebed.volatile is off")
     if on_cluster:
@@ -35,6 +39,8 @@ def volatile_choice(settings: TableSettings, root: str, folder: Path, on_cluster
         return VolatileChoice(True, "lakebed.volatile is on")
     if isinstance(parse_root(root), LocalRoot):
         return VolatileChoice(False, "lakebed.volatile is auto, the table is on a file system")
+    if in_fleet:
+        return VolatileChoice(False, "lakebed.volatile is auto, and nobody reads on the host of a fleet's worker")
     room, place = ROOM_PLANS * settings.plan_bytes_max, _existing(folder)
     if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
         return VolatileChoice(False, f"lakebed.volatile is auto, and {place} is no folder that can be written")

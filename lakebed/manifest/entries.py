@@ -52,6 +52,9 @@ SETTLED = "lakebed.settled"
 SETTLED_TABLE = "lakebed.settled_table."
 """The version of a table at which it is settled up to that point; with the table's name."""
 
+WORKER = "lakebed.worker."
+"""A worker that maintains tables, in the log of a fleet; with its id."""
+
 # Names of applications in ``txn``, which committed a batch.
 STREAM = "lakebed.ingest."
 """A streaming query whose source has no positions; with the id of its checkpoint."""
@@ -123,5 +126,6 @@ class Operation(StrEnum):
     RELEASE_VERSION = "RELEASE VERSION"
     EXPIRE_VERSIONS = "EXPIRE VERSIONS"
     POINT = "POINT"
+    WORKER = "WORKER"
     PARK = "PARK TABLE"
     RESUME = "RESUME TABLE"

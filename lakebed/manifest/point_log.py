@@ -17,34 +17,24 @@
 from __future__ import annotations
 
 import hashlib
-import time
-import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
-import pyarrow as pa
 
-from lakebed.errors import Corrupt, StoreUnavailable, TableNotFound, VersionNotFound
-from lakebed.manifest.actions import Action, CommitInfo, Domain, Metadata, Protocol
+from lakebed.errors import Corrupt, TableNotFound, VersionNotFound
+from lakebed.manifest.actions import Action, Domain
 from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.entries import POINT, POINT_TABLE, SETTLED, SETTLED_TABLE, Operation
-from lakebed.manifest.format import FORMAT, GATE_FEATURE
-from lakebed.manifest.outcome import Unknown
+from lakebed.manifest.log_without_rows import create_log_without_rows
 from lakebed.manifest.positions import entry_of, positions_of
-from lakebed.manifest.schema import schema_to_json
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
-from lakebed.settings import FORMAT_PROPERTY
-from lakebed.version import ENGINE
 
 FOLDER = "_lakebed/database"
-_FEATURES = frozenset(
-    {"deletionVectors", "domainMetadata", "appendOnly", "invariants", "inCommitTimestamp", GATE_FEATURE}
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,27 +88,7 @@ class PointLog:
 
     def create(self) -> None:
         """Create the log, unless it is there. Raises StoreUnavailable."""
-        if self.log.exists():
-            return
-        metadata = Metadata(
-            id=str(uuid.uuid4()),
-            schema_string=schema_to_json(pa.schema([pa.field("point", pa.int64())])),
-            partition_columns=(),
-            configuration={
-                "delta.enableDeletionVectors": "true",
-                "delta.enableInCommitTimestamps": "true",
-                FORMAT_PROPERTY: str(FORMAT),
-            },
-            created_ms=int(time.time() * 1000),
-        )
-        protocol = Protocol(3, 7, frozenset({"deletionVectors"}), _FEATURES)
-        outcome = self.log.create(
-            [protocol, metadata], CommitInfo(operation=Operation.CREATE, commit_id="", engine=ENGINE)
-        )
-        if isinstance(outcome, Unknown):
-            raise StoreUnavailable(
-                f"whether {self.log.root} was created is unknown: {outcome.cause}", table=self.log.root
-            )
+        create_log_without_rows(self.log, "point")
 
     def newest(self) -> Point | None:
         """The newest point; None if there is none, or no log."""

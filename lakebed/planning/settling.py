@@ -1,5 +1,7 @@
 """When the tail is settled: when the table's thresholds say so, or when that is cheap. Pure.
 
+With ``lakebed.freshness`` at the latest when half of it is over, so that the rest is left to find the changes and to settle them.
+
 Without thresholds: as soon as marking base parts costs less than the tail costs readers, each of whom resolves it anew; at the
 latest after two minutes, because other readers see nothing of the tail.
 
@@ -54,6 +56,21 @@ def reason_to_settle(snapshot: Snapshot, now_ms: int, statistics: StatisticsCach
     return found.why if found else None
 
 
+def due_ms(snapshot: Snapshot) -> int | None:
+    """When the tail is due by its age, in epoch milliseconds; None without a tail, or if only more changes make it due."""
+    if not snapshot.tail:
+        return None
+    settings = snapshot.settings
+    thresholds = (settings.settle_after_changes, settings.settle_after_bytes, settings.settle_after_age_seconds)
+    ages = [settings.settle_after_age_seconds] if settings.settle_after_age_seconds is not None else []
+    if settings.freshness_seconds is not None:
+        ages.append(-(-settings.freshness_seconds // 2))
+    if all(threshold is None for threshold in thresholds):
+        ages.append(_TAIL_SECONDS_MAX)
+    oldest_ms = min(part.modified_ms for part in snapshot.tail.values())
+    return oldest_ms + 1000 * min(ages) if ages else None
+
+
 def _reason_to_settle(
     snapshot: Snapshot, tail: Sequence[ChangePart], now_ms: int, statistics: StatisticsCache
 ) -> str | None:
@@ -68,6 +85,9 @@ def _reason_to_settle(
     for name, threshold, value, text in thresholds:
         if threshold is not None and value >= threshold:
             return f"the tail {text}; lakebed.settle_after_{name} is {threshold:,}"
+    freshness = settings.freshness_seconds
+    if freshness is not None and 2 * age_seconds >= freshness:
+        return f"the tail is {age_seconds:,} seconds old, half of lakebed.freshness, {freshness:,} seconds"
     if rows >= _TAIL_ROWS_MAX:
         return f"the tail holds {rows:,} rows, as many as one settle takes"
     if any(threshold is not None for _, threshold, _, _ in thresholds):

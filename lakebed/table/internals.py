@@ -184,9 +184,12 @@ class Internals:
         finally:
             maintenance.stop()
 
-    def upkeep(self, spark: SparkSession | None = None) -> Upkeep:
-        """What the maintenance of this table consists of; starts nothing. With a session, it ends when Spark stops."""
-        compactor = self.compaction.in_background(spark)
+    def upkeep(self, spark: SparkSession | None = None, in_fleet: bool = False) -> Upkeep:
+        """What the maintenance of this table consists of; starts nothing. With a session, it ends when Spark stops.
+
+        ``in_fleet``: by a worker of a fleet, on whose host nobody reads.
+        """
+        compactor = self.compaction.in_background(spark, in_fleet)
         log_retention_seconds = self.log.refresh().settings.log_retention_seconds
         return Upkeep(
             path=self.path,
@@ -196,7 +199,8 @@ class Internals:
             settle_to=lambda version: self.settler.settle_to(version, spark),
             compactor=compactor,
             release=self.locators.release,
-            renewed=lambda: self.upkeep(spark),
+            renewed=lambda: self.upkeep(spark, in_fleet),
+            holds_local_parts=self.compaction.holds_local_parts,
             chores=(
                 *self.compaction.chores(),
                 Chore(run=self.tidy, seconds=max(60.0, min(_TIDY_SECONDS, log_retention_seconds / 2))),

@@ -1,0 +1,128 @@
+"""``lakebed fleet``: a worker of a fleet that maintains all tables below some folders."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+import threading
+import time
+
+from lakebed.cli import exit_codes
+from lakebed.errors import InvalidInput
+
+# What a command needs is imported when it runs: a parser must not wait for it.
+
+_SAY_SECONDS = 60.0
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    parser.set_defaults(runs_on=True)
+    parser.add_argument(
+        "roots", nargs="*", metavar="ROOT", help="folders with tables; the first one has the fleet's own log"
+    )
+    parser.add_argument("--cores", type=_cores, metavar="N", help="threads that merge (default: all processors)")
+    parser.add_argument("--memory", type=memory_bytes, metavar="BYTES", help="such as 8GB (default: 4GiB)")
+    parser.add_argument("--estimate", type=int, metavar="N", help="do nothing; print what a day of N idle tables costs")
+    parser.add_argument("--duration", type=float, metavar="SECONDS", help="stop after so many seconds")
+    parser.add_argument(
+        "--metrics-port", type=int, metavar="PORT", help="serve metrics at this port, 0: any (default: none)"
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="where metrics listen (default: 127.0.0.1)")
+
+
+def fleet(options: argparse.Namespace) -> int:
+    """Work until Ctrl-C or SIGTERM, or for ``--duration`` seconds; or say what a day of looks costs."""
+    if options.estimate is not None:
+        return _estimate(options)
+    if not options.roots:
+        raise InvalidInput("lakebed fleet needs a folder with tables, such as s3://lake/shop")
+    return _work(options)
+
+
+def _estimate(options: argparse.Namespace) -> int:
+    from lakebed.fleet.cost import day_of_looks
+    from lakebed.fleet.membership import BEAT_SECONDS, listed_workers
+    from lakebed.fleet.worker import DISCOVERY_SECONDS
+    from lakebed.manifest.looks import SECONDS_MAX
+
+    workers = max(1, len(listed_workers(options.roots[0]))) if options.roots else 1
+    day = day_of_looks(options.estimate, workers, beat_seconds=BEAT_SECONDS, discovery_seconds=DISCOVERY_SECONDS)
+    print(f"a day of {options.estimate:,} tables to which nothing comes, and {workers} workers:")
+    often = f"every {SECONDS_MAX:.0f} seconds; more often where lakebed.freshness asks for it"
+    print(f"  {day.looks:12,.0f} looks, one GET each: {often}")
+    print(f"  {day.listings:12,.0f} listings of logs")
+    print(f"  {day.beats:12,.0f} beats of workers, and {day.discoveries:,.0f} listings of folders")
+    print(f"  {day.reads:12,.0f} GET and {day.writes:,.0f} PUT or LIST: ${day.dollars:,.2f} at S3's list price")
+    return exit_codes.OK
+
+
+def _work(options: argparse.Namespace) -> int:
+    from lakebed.fleet.worker import FleetWorker, Limits
+    from lakebed.monitoring.event_log import log_fields
+    from lakebed.monitoring.metrics import Metrics
+
+    limits = Limits(cores=options.cores or Limits().cores, memory_bytes=options.memory or Limits().memory_bytes)
+    done = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: done.set())
+    worker = FleetWorker(options.roots, limits)
+    server = None
+    if options.metrics_port is not None:
+        server = Metrics().serve(options.host, options.metrics_port, "--metrics-port")
+    worker.start()
+    if options.log_format != "json":
+        print(f"lakebed: worker {worker.id} of the fleet at {worker.roots[0]}", file=sys.stderr, flush=True)
+    ends_at = time.monotonic() + options.duration if options.duration else None
+    before = None
+    while not done.wait(min(1.0 if before is None else _SAY_SECONDS, _left(ends_at))) and _left(ends_at) > 0:
+        state = worker.state()
+        figures = {
+            "workers": len(state.workers), "tables": state.known, "owned": state.owned, "active": state.active,
+            "waiting": state.waiting, "looks": state.looks, "troubles": len(state.troubles),
+        }  # fmt: skip
+        if options.log_format == "json":
+            log_fields(logging.INFO, "fleet", figures)
+        elif figures["owned"] and figures != before:
+            print(
+                "lakebed: " + ", ".join(f"{value} {name}" for name, value in figures.items()),
+                file=sys.stderr,
+                flush=True,
+            )
+        before = figures if figures["owned"] else None
+    worker.close()
+    if server is not None:
+        server.close()
+    return exit_codes.OK
+
+
+def _left(ends_at: float | None) -> float:
+    return _SAY_SECONDS if ends_at is None else max(0.0, ends_at - time.monotonic())
+
+
+def _cores(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 1024:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of cores from 1 to 1024")
+    return int(text)
+
+
+def memory_bytes(text: str) -> int:
+    """``8GB``, ``512MiB`` or bytes."""
+    units = {
+        "kb": 10**3,
+        "mb": 10**6,
+        "gb": 10**9,
+        "tb": 10**12,
+        "kib": 2**10,
+        "mib": 2**20,
+        "gib": 2**30,
+        "tib": 2**40,
+    }
+    lowered = text.strip().lower()
+    unit = next((unit for unit in sorted(units, key=len, reverse=True) if lowered.endswith(unit)), "")
+    digits = lowered.removesuffix(unit).strip()
+    if not digits.isdecimal() or int(digits) * units.get(unit, 1) < 256 * 2**20:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size of at least 256MiB, such as 8GB")
+    return int(digits) * units.get(unit, 1)

@@ -1,0 +1,186 @@
+r"""One table that a worker owns: it rests, or it is under maintenance in this process.
+
+                 a look finds work, and there is room
+        resting --------------------------------------> active
+           ^                                               |
+           \--- nothing ran, waited or came for a while ---/
+
+A resting table is the number of its newest version, the name of its log, and a time: no thread, no snapshot, no file. Its log may
+be in the cache of logs, which is bounded in bytes. What an active table is, ``compaction.upkeep`` says.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+
+from lakebed.compaction.maintenance import DatabaseMaintenance
+from lakebed.errors import LakebedError, Retry, TableNotFound
+from lakebed.fleet.cleaning import clean_pause_seconds
+from lakebed.fleet.work import Work, work_of
+from lakebed.manifest.log_cache import LogCache
+from lakebed.manifest.log_files import commit_name
+from lakebed.manifest.log_store import LogStore
+from lakebed.manifest.looks import RELIST_SECONDS, pause_seconds
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.stores import open_store
+from lakebed.manifest.table_log import TableLog, require_writable
+from lakebed.table.internals import Internals
+
+REST_SECONDS = 30.0
+"""A table rests after so long without a new version."""
+REST_LOOK_SECONDS = 5.0
+LEAVE_SECONDS = 600.0
+"""So long a merge may go on whose table another worker owns by now."""
+_FAILED_SECONDS = (2.0, 300.0)
+_NO_ROOM_SECONDS = 1.0
+_logger = logging.getLogger("lakebed.fleet")
+
+
+class Watched:
+    """One table of a worker. ``look`` is for one thread at a time; the other members may be read by any."""
+
+    def __init__(
+        self, root: str, logs: LogCache, maintenance: DatabaseMaintenance, may_begin: Callable[[], bool]
+    ) -> None:
+        """``may_begin``: whether there is room for one more active table; it is taken if so."""
+        self.root = root
+        self.is_active = False
+        self.waits_for_room = False
+        self.is_gone = False
+        self.error: LakebedError | None = None
+        self.looks = 0
+        """Looks that read the name of the next version and nothing else."""
+        self._logs = logs
+        self._maintenance = maintenance
+        self._may_begin = may_begin
+        self._store: LogStore | None = None
+        self._log: TableLog | None = None  # while it is active
+        self._known: tuple[str, int] = ("", -1)  # the table's id and version
+        self._changed_at = self._listed_at = -math.inf
+        self._due_at = self._clean_at = self._leave_at = math.inf
+        self._freshness: int | None = None
+        self._failures = 0
+
+    # -- from other threads --------------------------------------------------------------------------------------------
+
+    def leave(self) -> None:
+        """Let go of the table at the next looks: it is another worker's."""
+        self._leave_at = min(self._leave_at, time.monotonic() + LEAVE_SECONDS)
+
+    def stay(self) -> None:
+        """It is this worker's after all."""
+        self._leave_at = math.inf
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def look(self) -> float | None:
+        """Find out whether the table has work; returns the seconds until the next look. None: it is let go of."""
+        try:
+            pause = self._look()
+            self.error, self._failures = None, 0
+            return pause
+        except TableNotFound:
+            self._end()
+            self.is_gone = True
+            self._logs.forget(self.root)
+            return None
+        except LakebedError as error:
+            if str(error) != str(self.error):
+                _logger.warning("%s is looked at again later: %s", self.root, error)
+            self.error = error
+            self._failures += 1
+            first, last = _FAILED_SECONDS
+            return min(last, first * 2.0 ** min(self._failures, 10)) if isinstance(error, Retry) else last
+
+    def _look(self) -> float | None:
+        now = time.monotonic()
+        if self._leave_at < math.inf and self._lets_go(now):
+            return None
+        if self.is_active:
+            return self._look_at_active(now)
+        if self._has_news(now) and self._look_closer(now):
+            return REST_LOOK_SECONDS
+        if self.waits_for_room:
+            return _NO_ROOM_SECONDS
+        next_look = now + pause_seconds(now - self._changed_at, self._freshness)
+        return max(0.0, min(next_look, self._due_at, self._clean_at) - now)
+
+    def _lets_go(self, now: float) -> bool:
+        if self.is_active and now < self._leave_at and not self._maintenance.is_at_rest(self.root):
+            return False
+        self._end()
+        return True
+
+    def _has_news(self, now: float) -> bool:
+        """Whether there is a new version, or it is time to look closer."""
+        if now >= min(self._due_at, self._clean_at) or now - self._listed_at >= RELIST_SECONDS or self.waits_for_room:
+            return True
+        self.looks += 1
+        self._store = self._store or open_store(self.root)
+        try:
+            self._store.read(commit_name(self._known[1] + 1))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _look_closer(self, now: float) -> bool:
+        """Read the newest version, and clean up if it is time; returns whether the table is active from now on."""
+        log = self._logs.open(self.root)
+        snapshot = log.refresh()  # lists the log too, if it was not listed lately
+        self._listed_at = now
+        require_writable(snapshot.protocol)
+        self._saw(snapshot, now)
+        if now >= self._clean_at:
+            Internals(self.root, log).tidy()
+            self._clean_at = now + clean_pause_seconds(snapshot, now - self._changed_at)
+            snapshot = log.refresh()
+        work = work_of(snapshot, log.now_ms(), log.statistics)
+        if work.why or log.checkpoint_is_due(snapshot):
+            return self._begin(log)
+        self.waits_for_room = False
+        self._rest(snapshot, work, log.now_ms(), now)
+        return False
+
+    def _look_at_active(self, now: float) -> float:
+        assert self._log is not None
+        log, newest = self._log, self._log.newest
+        if newest is None or not self._maintenance.is_at_rest(self.root):
+            return REST_LOOK_SECONDS
+        self._saw(newest, now)
+        if now - self._changed_at < REST_SECONDS:
+            return REST_LOOK_SECONDS
+        work = work_of(newest, log.now_ms(), log.statistics)
+        if not work.why and not log.checkpoint_is_due(newest):
+            self._end()
+            self._rest(newest, work, log.now_ms(), now)
+            return 0.0
+        return REST_LOOK_SECONDS
+
+    def _saw(self, snapshot: Snapshot, now: float) -> None:
+        seen = snapshot.metadata.id, snapshot.version
+        self._freshness = snapshot.settings.freshness_seconds
+        if seen == self._known:
+            return
+        is_first, self._known = self._known[1] < 0, seen
+        # How long nothing came before this worker knew the table, by the clock of who committed last. It is a guess.
+        self._changed_at = now - (max(0.0, time.time() - snapshot.timestamp_ms / 1000) if is_first else 0.0)
+        self._clean_at = min(self._clean_at, now + clean_pause_seconds(snapshot, 0.0))
+
+    def _rest(self, snapshot: Snapshot, work: Work, now_ms: int, now: float) -> None:
+        self._known = snapshot.metadata.id, snapshot.version
+        self._due_at = math.inf if work.due_ms is None else now + max(1.0, (work.due_ms - now_ms) / 1000)
+
+    def _begin(self, log: TableLog) -> bool:
+        self.waits_for_room = not self._may_begin()
+        if not self.waits_for_room:
+            self.is_active, self._log = True, log
+            self._maintenance.add(Internals(self.root, log).upkeep(in_fleet=True))
+        return self.is_active
+
+    def _end(self) -> None:
+        if self.is_active:
+            self._maintenance.remove(self.root)
+        self._log, self.is_active, self.waits_for_room = None, False, False

@@ -1,0 +1,52 @@
+"""What a table needs now, and when it may need something although nobody commits to it. Pure.
+
+A table that needs nothing rests: a worker keeps of it the number of its newest version, and looks for the next one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lakebed.compaction.merge import LEASE_SECONDS
+from lakebed.manifest.claims import claims_of
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.planning.planner import plan
+from lakebed.planning.settling import due_ms as settle_due_ms
+from lakebed.planning.settling import reason_to_settle
+from lakebed.settings import DailyHours
+from lakebed.sortkey.statistics_cache import StatisticsCache
+
+_DAY_MS = 86_400_000
+_MINUTE_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """``why``: what there is to do now; empty: nothing. ``due_ms``: when there may be something without another commit."""
+
+    why: str = ""
+    due_ms: int | None = None
+
+
+def work_of(snapshot: Snapshot, now_ms: int, statistics: StatisticsCache) -> Work:
+    """What the table needs at a version. Times in epoch milliseconds."""
+    if why := reason_to_settle(snapshot, now_ms, statistics):
+        return Work(why=why)
+    claims = claims_of(snapshot.domains).values()
+    lease_ms = int(LEASE_SECONDS * 1000)
+    if any(not claim.is_live(now_ms - lease_ms) for claim in claims):
+        return Work(why="a claim is left in the log whose lease has ended")
+    live = frozenset(path for claim in claims if claim.is_live(now_ms) for path in claim.sources)
+    if merges := plan(snapshot, live, now_ms, statistics=statistics).plans:
+        return Work(why=merges[0].why)
+    due = [claim.lease_ms + (0 if claim.is_live(now_ms) else lease_ms) for claim in claims]
+    if (settles := settle_due_ms(snapshot)) is not None:
+        due.append(settles)
+    if snapshot.settings.off_peak is not None:
+        due.append(_next_begin_ms(snapshot.settings.off_peak, now_ms))
+    return Work(due_ms=min(due, default=None))
+
+
+def _next_begin_ms(hours: DailyHours, now_ms: int) -> int:
+    begin = now_ms - now_ms % _DAY_MS + hours.start_minute * _MINUTE_MS
+    return begin if begin > now_ms else begin + _DAY_MS

@@ -1,0 +1,200 @@
+"""A worker of a fleet: maintains the tables below some folders that it owns, with a few threads and bounded memory.
+
+1. The *beat* says that this worker lives, and shows who else does (``membership``).
+2. *Discovery* lists the folders below the roots now and then (``discovery``).
+3. After either, the tables are *assigned*: this worker looks at those that rendezvous hashing gives to it (``hashing``).
+4. Each owned table is looked at, seldom while nothing comes (``looks``, ``watched``). One that has work is maintained here until
+   it has none. At most ``tables_max`` are at a time; the others that have work wait, and go in the order of the scheduler.
+
+Nothing here is needed for the tables to be right. Any number of workers may run, with any view of each other.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from lakebed import events
+from lakebed.compaction.maintenance import DatabaseMaintenance
+from lakebed.compaction.scheduler import Job, Scheduler
+from lakebed.errors import LakebedError
+from lakebed.fleet.hashing import owner_of
+from lakebed.fleet.membership import BEAT_SECONDS, Membership, Worker, fleet_log
+from lakebed.fleet.watched import Watched
+from lakebed.manifest.discovery import tables_in
+from lakebed.manifest.log_cache import LogCache
+from lakebed.storage.roots import parse_root
+
+DISCOVERY_SECONDS = 600.0
+LOOK_THREADS = 4
+_SLOW_SECONDS = 5.0
+_CLOSE_SECONDS = 10.0
+_TABLE_BYTES = 2 << 20
+"""What an active table takes beside its snapshot, at most, so that ``tables_max`` follows from the memory."""
+_logger = logging.getLogger("lakebed.fleet")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a worker may use. ``cores``: threads that merge; ``memory_bytes``: a quarter for snapshots, a quarter for tables."""
+
+    cores: int = field(default_factory=lambda: os.cpu_count() or 1)
+    memory_bytes: int = 4 << 30
+
+    @property
+    def tables_max(self) -> int:
+        """How many tables are maintained at a time."""
+        return max(4, self.memory_bytes // 4 // _TABLE_BYTES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetState:
+    """``known``: tables below the roots; ``owned``: by this worker; ``active``: under maintenance here; ``waiting``: they have
+    work, and wait for room. ``looks``: requests that only asked for a new version. ``troubles``: by root of a table."""
+
+    workers: Mapping[str, float]
+    known: int
+    owned: int
+    active: int
+    waiting: int
+    looks: int
+    troubles: Mapping[str, LakebedError]
+
+
+class FleetWorker:
+    """One worker. Safe to use from several threads."""
+
+    def __init__(self, roots: Sequence[str], limits: Limits | None = None, name: str | None = None) -> None:
+        """``roots``: the first one has the log of the fleet; ``name``: an id of its own. Raises InvalidInput."""
+        self.roots = tuple(dict.fromkeys(str(parse_root(root)) for root in roots))
+        self.limits = limits or Limits()
+        host = os.uname().nodename
+        self.id = name or f"{host}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self._membership = Membership(fleet_log(self.roots[0]), Worker(id=self.id, host=host, cores=self.limits.cores))
+        self._maintenance = DatabaseMaintenance(threads=max(4, 2 * self.limits.cores), merges=self.limits.cores)
+        self._logs = LogCache(self.limits.memory_bytes // 4)
+        self._scheduler = Scheduler("look", LOOK_THREADS, slow_seconds=_SLOW_SECONDS)
+        self._alive: dict[str, float] = {}
+        self._found: dict[str, frozenset[str]] = {}
+        self._tables: dict[str, tuple[Watched, Job]] = {}
+        self._room = threading.Lock()  # of _active
+        self._active: set[str] = set()
+        self._beat = Job(self._run_beat, "the beat")
+        self._assign = Job(self._run_assign, "the assignment")
+        self._discoveries = [Job(partial(self._discover, root), f"the discovery of {root}") for root in self.roots]
+        self._end_listening = events.listen(self._hear)
+
+    def start(self) -> None:
+        """Join the fleet and begin to work."""
+        self._scheduler.wake(self._beat)
+        for job in self._discoveries:
+            self._scheduler.wake(job)
+
+    def close(self) -> None:
+        """Stop working, release the claims, and leave the fleet."""
+        self._end_listening()
+        self._scheduler.close(_CLOSE_SECONDS)
+        self._maintenance.stop()
+        try:
+            self._membership.leave()
+        except LakebedError as error:
+            _logger.warning("the others will notice by themselves that this worker has ended: %s", error)
+
+    def poke(self, root: str) -> bool:
+        """Let a table be looked at now; returns whether this worker owns it."""
+        watched = self._tables.get(root)
+        if watched is None:
+            return False
+        self._maintenance.look(root)
+        self._scheduler.wake(watched[1])
+        return True
+
+    def state(self) -> FleetState:
+        """What this worker does now."""
+        tables = [watched for watched, _ in list(self._tables.values())]
+        troubles = {each.root: each.error for each in tables if each.error is not None}
+        return FleetState(
+            workers=dict(self._alive),
+            known=len(frozenset().union(*self._found.values())),
+            owned=len(tables),
+            active=sum(each.is_active for each in tables),
+            waiting=sum(each.waits_for_room for each in tables),
+            looks=sum(each.looks for each in tables),
+            troubles=troubles | self._maintenance.troubles(),
+        )
+
+    # -- the jobs ------------------------------------------------------------------------------------------------------
+
+    def _run_beat(self) -> float:
+        try:
+            alive = self._membership.beat()
+            self._membership.tidy()
+        except LakebedError as error:
+            _logger.warning("the log of the fleet will be tried again: %s", error)
+            alive = self._alive or {self.id: self.limits.cores}  # alone, until it is known better
+        if alive != self._alive:
+            _logger.info("%d workers are alive: %s", len(alive), ", ".join(sorted(alive)))
+            self._alive = alive
+            self._scheduler.wake(self._assign)
+        return BEAT_SECONDS
+
+    def _discover(self, root: str) -> float:
+        try:
+            found = frozenset(tables_in(root, self._found.get(root, frozenset())))
+        except LakebedError as error:
+            _logger.warning("the tables below %s are listed again later: %s", root, error)
+            return BEAT_SECONDS
+        if found != self._found.get(root):
+            self._found = {**self._found, root: found}
+            self._scheduler.wake(self._assign)
+        return DISCOVERY_SECONDS
+
+    def _run_assign(self) -> None:
+        """Take the tables that this worker owns, and let go of the others."""
+        if not self._alive:
+            return
+        tables = frozenset().union(*self._found.values())
+        owned = {root for root in tables if owner_of(root, self._alive) == self.id}
+        for root in owned:
+            if root in self._tables:
+                self._tables[root][0].stay()
+            else:
+                self._take(root)
+        for root in self._tables.keys() - owned:
+            watched, job = self._tables[root]
+            watched.leave()
+            self._scheduler.wake(job)
+        _logger.info("this worker owns %d of %d tables", len(owned), len(tables))
+
+    def _take(self, root: str) -> None:
+        watched = Watched(root, self._logs, self._maintenance, partial(self._begins, root))
+        job = Job(lambda: self._look(watched), f"the look at {root}")
+        self._tables[root] = watched, job
+        self._scheduler.wake(job)
+
+    def _look(self, watched: Watched) -> float | None:
+        pause = watched.look()
+        if not watched.is_active:
+            with self._room:
+                self._active.discard(watched.root)
+        if pause is None:
+            self._tables.pop(watched.root, None)
+            if watched.is_gone:
+                self._found = {root: found - {watched.root} for root, found in self._found.items()}
+            self._scheduler.wake(self._assign)  # it may be this worker's again by now
+        return pause
+
+    def _begins(self, root: str) -> bool:
+        with self._room:
+            if len(self._active) < self.limits.tables_max:
+                self._active.add(root)
+            return root in self._active
+
+    def _hear(self, event: events.Event) -> None:
+        if isinstance(event, events.BatchCommitted):
+            self.poke(event.table)

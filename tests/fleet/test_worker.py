@@ -1,0 +1,123 @@
+"""Workers of a fleet on real tables: what has work is maintained, what has none costs nothing, and who dies is replaced."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import lakebed
+from lakebed.fleet import watched
+from lakebed.fleet.worker import FleetWorker, Limits
+from lakebed.manifest.claims import claims_of
+from tests.internals import log_of
+from tests.waiting import wait_until
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
+LIMITS = Limits(cores=1, memory_bytes=1 << 30)
+
+
+@pytest.fixture(autouse=True)
+def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr("lakebed.fleet.worker.BEAT_SECONDS", 0.1)
+    monkeypatch.setattr("lakebed.fleet.worker.DISCOVERY_SECONDS", 0.2)
+    monkeypatch.setattr(watched, "REST_SECONDS", 0.2)
+    monkeypatch.setattr(watched, "REST_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("lakebed.manifest.looks.SECONDS_MAX", 1.0)
+
+
+def tables_in(folder: Path, count: int, **properties: str) -> list[lakebed.Table]:
+    named = {f"lakebed.{name}": value for name, value in properties.items()}
+    return [
+        lakebed.create(folder / "public" / f"t{number}", SCHEMA, keys=["id"], properties=named)
+        for number in range(count)
+    ]
+
+
+def changes(*ids: int) -> pa.Table:
+    return pa.table({"id": list(ids), "v": list(ids)}, SCHEMA)
+
+
+def is_settled(table: lakebed.Table) -> bool:
+    return not log_of(table).refresh().tail
+
+
+@contextmanager
+def working(root: Path, *names: str, limits: Limits = LIMITS) -> Iterator[list[FleetWorker]]:
+    workers = [FleetWorker([str(root)], limits, name) for name in names]
+    try:
+        for worker in workers:
+            worker.start()
+        yield workers
+    finally:
+        for worker in workers:
+            worker.close()
+
+
+def test_a_worker_maintains_what_it_finds_and_lets_it_rest(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    tables = tables_in(lake, 6, read_budget="2")
+    for table in tables[:3]:
+        for batch in range(5):
+            table.apply(changes(*range(batch, 500, 50)))
+            table.settle()
+    tables[4].apply(changes(1))
+    with working(lake, "one") as [worker]:
+        wait_until(lambda: worker.state().owned == 6 and not worker.state().active and worker.state().looks > 12)
+        assert all(map(is_settled, tables)) and not any(claims_of(log_of(each).refresh().domains) for each in tables)
+        assert all(len(log_of(table).refresh().parts) <= 3 for table in tables[:3])
+        late = lakebed.create(lake / "public" / "late", SCHEMA, keys=["id"])
+        late.apply(changes(1, 2))
+        wait_until(lambda: is_settled(late), "a table that appears later is found")
+        tables[5].apply(changes(7))
+        wait_until(lambda: is_settled(tables[5]), "a commit to a table that rests is found")
+        assert not worker.state().troubles
+    assert not [each for each in threading.enumerate() if each.name.startswith("lakebed-look")]
+
+
+def test_workers_share_the_tables_and_take_over_those_of_one_that_ends(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    tables = tables_in(lake, 20)
+    with working(lake, "a", "b") as [a, b]:
+        wait_until(lambda: a.state().owned + b.state().owned == 20 and min(a.state().owned, b.state().owned) > 0)
+        b.close()
+        wait_until(lambda: a.state().owned == 20)
+        for table in tables:
+            table.apply(changes(1))
+        wait_until(lambda: all(map(is_settled, tables)))
+
+
+def test_more_tables_with_work_than_there_is_room_for_wait_and_are_all_done(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    tables = tables_in(lake, 12)
+    for table in tables:
+        table.apply(changes(1))
+    limits = Limits(cores=1, memory_bytes=1)
+    assert limits.tables_max == 4
+    most = 0
+    with working(lake, "one", limits=limits) as [worker]:
+
+        def all_settled() -> bool:
+            nonlocal most
+            most = max(most, worker.state().active)
+            return all(map(is_settled, tables))
+
+        wait_until(all_settled, moving=lambda: sum(map(is_settled, tables)))
+    assert most <= 4
+
+
+def test_a_dropped_table_is_forgotten_and_a_foreign_one_left_alone(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    [table] = tables_in(lake, 1)
+    foreign = lake / "public" / "foreign" / "_delta_log"
+    foreign.mkdir(parents=True)
+    (foreign / f"{0:020d}.json").write_text("this is no commit")
+    with working(lake, "one") as [worker]:
+        wait_until(lambda: worker.state().owned == 2 and list(worker.state().troubles) == [str(foreign.parent)])
+        table.apply(changes(1))
+        wait_until(lambda: is_settled(table))
