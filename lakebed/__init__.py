@@ -12,6 +12,7 @@ from lakebed.version import __version__
 
 if TYPE_CHECKING:
     from lakebed import errors, events
+    from lakebed.client import connect
     from lakebed.compaction.recluster_job import ReclusterResult
     from lakebed.compaction.service import CompactResult
     from lakebed.compaction.settle import SettleResult
@@ -31,6 +32,7 @@ __all__ = [
     "Table",
     "Warehouse",
     "__version__",
+    "connect",
     "convert",
     "create",
     "errors",
@@ -50,6 +52,7 @@ _HOMES = {
     "SettleResult": "lakebed.compaction.settle",
     "Table": "lakebed.table",
     "Warehouse": "lakebed.database.warehouse",
+    "connect": "lakebed.client",
     "convert": "lakebed.table",
     "create": "lakebed.table",
     "open": "lakebed.table",

@@ -157,6 +157,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_cleanup(add, rows)
     _add_health(add, rows)
     _add_servers(add)
+    _add_service(add)
     _add_files(add)
     return parser
 
@@ -288,6 +289,15 @@ def _add_servers(add: _Add) -> None:
     fleet_command.add_options(
         add("fleet", "maintain all tables below some folders, with any number of such workers", fleet_command.fleet)
     )
+
+
+def _add_service(add: _Add) -> None:
+    from lakebed.cli import serve_command as commands
+
+    commands.add_serve_options(
+        add("serve", "answer over HTTP what tables are, and what to read of them", commands.serve)
+    )
+    commands.add_token_options(add("token", "make a token for callers of lakebed serve", commands.token))
 
 
 def _add_files(add: _Add) -> None:

@@ -17,8 +17,8 @@ from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
 
 _LOG_BYTES = 20_000
-_PART_BYTES = 1_200
-_STATISTICS_SHARE = 3  # the text, and what is parsed of it
+_PART_BYTES = 600
+_STATISTICS_SHARE = 2  # the text, and what is parsed of it
 _SAMPLED = 16
 
 

@@ -49,8 +49,12 @@ class AlterResult(HtmlResult):
     notes: tuple[str, ...] = ()
 
 
-def alter(log: TableLog, change: Wanted, *, reason: str = "") -> AlterResult:
+def alter(
+    log: TableLog, change: Wanted, *, reason: str = "", require: Callable[[Snapshot], None] = lambda snapshot: None
+) -> AlterResult:
     """Change the schema; returns what was done. ``reason`` goes into the history; see ``evolve`` for what is refused.
+
+    ``require`` raises for a version that the change was not meant for; it is asked before each attempt to commit.
 
     Raises InvalidSchema naming the column, what is wrong and the way out; Contention; StoreUnavailable, which says whether
     altering again is safe: a second time names might be swapped back, or a column that was added in place of one be dropped.
@@ -60,6 +64,7 @@ def alter(log: TableLog, change: Wanted, *, reason: str = "") -> AlterResult:
     first: list[Snapshot] = []
 
     def build(snapshot: Snapshot) -> Proposal[AlterResult] | Finished[AlterResult]:
+        require(snapshot)
         wanted = change(snapshot.logical_schema) if callable(change) else change
         if first and not callable(change):
             wanted = without_done(wanted, first[0], snapshot)

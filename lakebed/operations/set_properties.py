@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from lakebed.errors import InvalidInput
@@ -14,11 +14,17 @@ from lakebed.manifest.table_log import TableLog
 from lakebed.settings import check_changeable, wrong_properties
 
 
-def set_properties(log: TableLog, properties: Mapping[str, str]) -> int:
-    """Set some properties; returns the version. Raises InvalidInput, Contention, StoreUnavailable."""
+def set_properties(
+    log: TableLog, properties: Mapping[str, str], *, require: Callable[[Snapshot], None] = lambda snapshot: None
+) -> int:
+    """Set some properties; returns the version. Raises InvalidInput, Contention, StoreUnavailable.
+
+    ``require`` raises for a version that the properties were not meant for; it is asked before each attempt to commit.
+    """
     check_changeable(properties)
 
     def build(snapshot: Snapshot) -> Proposal[int]:
+        require(snapshot)
         merged = dict(snapshot.metadata.configuration) | dict(properties)
         for name, wrong in wrong_properties(merged).items():
             if name in properties:  # beside another

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import re
 import socket
@@ -25,6 +24,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from lakebed.errors import InvalidInput, MissingPrerequisite
+from lakebed.hosts import Hosts
 from lakebed.ui.live import Live
 from lakebed.ui.overview import Tables
 from lakebed.ui.runbook import sections
@@ -50,7 +50,6 @@ _HEADERS = {
     "Vary": "Accept-Encoding",
 }
 _TAG = re.compile(r'(?:W/)?"([^"]*)"')
-_PORT = re.compile(r":\d*$")
 Arguments = Mapping[str, Sequence[str]]
 
 
@@ -157,7 +156,7 @@ class _Page:
     """The files and answers of the page, and the host names that it is served under."""
 
     def __init__(self, tables: Tables, host: str) -> None:
-        self._names = {"localhost", host.lower(), socket.gethostname().lower(), socket.getfqdn().lower()}
+        self.hosts = Hosts(host)
         self._files = _files()
         self._answers: dict[str, Callable[[Arguments], Answer]] = {
             "/api/tables": lambda arguments: tables.overview(),
@@ -180,22 +179,6 @@ class _Page:
             raise _Refused(HTTPStatus.NOT_FOUND, "there is nothing here; /api/tables lists the tables")
         return _JSON, self._answers[request.path](parse_qs(request.query))
 
-    def is_allowed(self, hosts: Sequence[str]) -> bool:
-        """Whether the Host headers of a request are exactly one, with an IP address or a name of this machine."""
-        if len(hosts) != 1:
-            return False
-        name = hosts[0].strip().lower()
-        name = _PORT.sub("", name)
-        if name.startswith("[") and name.endswith("]"):
-            name = name[1:-1]
-        if name in self._names:
-            return True
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return True
-
 
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
@@ -206,7 +189,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
             self.close_connection = True  # the body is not read, and must not be taken for the next request
         try:
-            if not self.server.page.is_allowed(self.headers.get_all("Host") or []):
+            if not self.server.page.hosts.is_allowed(self.headers.get_all("Host") or []):
                 raise _Refused(
                     HTTPStatus.MISDIRECTED_REQUEST,
                     "this page answers to an address, to localhost and to this machine's name",

@@ -317,6 +317,11 @@ class TableView:
             self._newest = None
             self._shown.clear()
 
+    def pinned_for_others(self, snapshot: Snapshot) -> Pinned:
+        """What readers on other hosts read a version from. Raises Corrupt with the path of a file that is missing or damaged."""
+        with naming_damaged(_parts(snapshot), self._storage), naming_unreadable(_paths(snapshot)):
+            return self.pin(snapshot, on_this_host=False)
+
     def pin(self, snapshot: Snapshot, on_this_host: bool = True) -> Pinned:
         with self._lock:
             self._forget_another_table(snapshot)

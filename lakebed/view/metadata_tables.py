@@ -148,7 +148,7 @@ def parts(snapshot: Snapshot) -> pa.Table:
             "max_block": part.max_block,
             "sort_key_version": part.sort_key_version,
             "partition": [(columns.logical_name(name), value) for name, value in part.partition_values.items()],
-            "stats": _stats(part.stats, columns),
+            "stats": stats_for_users(part.stats, columns),
         }
         for part in sorted(snapshot.parts.values(), key=lambda part: (part.level, part.max_block, part.path))
     ]
@@ -164,14 +164,14 @@ def parts(snapshot: Snapshot) -> pa.Table:
             "max_block": part.version,
             "sort_key_version": part.sort_key_version,
             "partition": [(columns.logical_name(name), value) for name, value in part.partition_values.items()],
-            "stats": _stats(part.stats, columns),
+            "stats": stats_for_users(part.stats, columns),
         }
         for part in snapshot.tail_in_order()
     ]
     return pa.Table.from_pylist(rows, PARTS_SCHEMA)
 
 
-def _stats(stats: str | None, columns: ColumnMapping) -> str | None:
+def stats_for_users(stats: str | None, columns: ColumnMapping) -> str | None:
     """Statistics by the users' names of columns; as the log has them if these are the same, or if they can't be read."""
     if stats is None or columns.is_identity:
         return stats

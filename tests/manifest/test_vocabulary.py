@@ -63,5 +63,5 @@ def test_the_name_of_an_operation_in_the_log_is_for_people() -> None:
     assert readers == {
         "manifest/commit_codec.py", "manifest/table_log.py",  # writes it, and emits the event
         "compaction/log_source.py", "monitoring/recent_commits.py", "ui/history.py", "view/metadata_tables.py",
-        "view/schema_history.py",
+        "view/schema_history.py", "service/describing.py",
     }  # fmt: skip

@@ -16,6 +16,7 @@ from lakebed.table.inspect import TableInspect
 from lakebed.table.maintenance import TableMaintenance
 
 FUNCTIONS = {
+    "connect": "url, token=None, *, certificates=None",
     "create": "path, schema, keys=(), sort_key=(), *, sequence_by=None, partition_by=(), properties=None, "
     "types='given'",
     "open": "path",
@@ -110,6 +111,7 @@ PUBLIC = {
     "Table",
     "Warehouse",
     "__version__",
+    "connect",
     "convert",
     "create",
     "errors",

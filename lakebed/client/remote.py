@@ -1,0 +1,264 @@
+"""Tables behind a service, with the methods of the library's tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from lakebed.client.rows import table_of
+from lakebed.client.transport import Transport
+from lakebed.manifest.schema import canonical_type
+from lakebed.manifest.type_names import table_schema, type_text
+from lakebed.operations.alter import AlterResult
+from lakebed.planning.plan_table import PLANS_SCHEMA
+from lakebed.view import metadata_tables as rows
+from lakebed.view.partitions import PARTITIONS_SCHEMA
+from lakebed.view.schema_history import SCHEMAS_SCHEMA
+
+
+def connect(url: str, token: str | None = None, *, certificates: str | None = None) -> RemoteWarehouse:
+    """The tables of a service (``lakebed serve``) at ``http://host:port`` or ``https://host:port``. Nothing is sent yet.
+
+    ``token``: the caller's, by default the environment variable ``LAKEBED_TOKEN``; ``certificates``: a file in PEM with the
+    authorities to trust, by default the system's. Raises InvalidInput for a url that is none.
+    """
+    return RemoteWarehouse(Transport(url, token, certificates))
+
+
+class RemoteWarehouse:
+    """The tables of a service. Made by ``lakebed.connect``; safe to use from several threads."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def __repr__(self) -> str:
+        return f"lakebed.connect({self._transport.url!r})"
+
+    def tables(self, search: str | None = None) -> tuple[str, ...]:
+        """The names of all tables, or of those with this text in it. Raises StoreUnavailable."""
+        found: list[str] = []
+        after = None
+        while True:
+            answer = self._transport.get("tables", search=search, after=after)
+            found += dict.fromkeys(each["name"] for each in answer["tables"])
+            after = answer["next"]
+            if after is None:
+                return tuple(found)
+
+    def table(self, name: str) -> RemoteTable:
+        """A table. Raises TableNotFound."""
+        table = RemoteTable(self._transport, name)
+        table.describe()
+        return table
+
+    def create(
+        self,
+        name: str,
+        schema: pa.Schema,
+        keys: Sequence[str] = (),
+        sort_key: Sequence[str] = (),
+        *,
+        sequence_by: str | None = None,
+        partition_by: Sequence[str] = (),
+        properties: Mapping[str, str | int | float | bool] | None = None,
+        types: str = "given",
+    ) -> RemoteTable:
+        """Create a table, below the first root of the service. Needs an operator. Raises as ``lakebed.create``."""
+        columns = [
+            {"name": f.name, "type": type_text(canonical_type(f.type, f.name)), "nullable": f.nullable} for f in schema
+        ]
+        body: dict[str, Any] = {
+            "name": name, "columns": columns, "keys": list(keys), "sort_key": list(sort_key),
+            "partition_by": list(partition_by), "properties": dict(properties or {}), "types": types,
+        }  # fmt: skip
+        if sequence_by is not None:
+            body["sequence_by"] = sequence_by
+        self._transport.ask("POST", ("tables",), body=body)
+        return RemoteTable(self._transport, name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan:
+    """What to read of a table at ``version``: ``files`` as the service lists them (``path`` below ``root``, ``deletion_vector``,
+    ``stats`` …), and ``rows`` that are in no file, an Arrow IPC stream in base 64, None for none."""
+
+    root: str
+    version: int
+    files: tuple[Mapping[str, Any], ...]
+    files_of_version: int
+    stored_names: Mapping[str, str]
+    rows: str | None
+
+
+class RemoteTable:
+    """A table behind a service. Made by ``RemoteWarehouse.table``."""
+
+    def __init__(self, transport: Transport, name: str) -> None:
+        self.name = name
+        self._transport = transport
+        self.inspect = RemoteInspect(self)
+        """What the log says of the table, as Arrow tables."""
+        self.maintenance = RemoteMaintenance(self)
+        """Upkeep, as jobs that the service runs."""
+
+    def __repr__(self) -> str:
+        return f"lakebed.connect({self._transport.url!r}).table({self.name!r})"
+
+    def describe(self) -> dict[str, Any]:
+        """What the table is at its newest version, as the service answers it. Raises TableNotFound."""
+        answer: dict[str, Any] = self.get()
+        return answer
+
+    @property
+    def path(self) -> str:
+        """Its root, as the service sees it."""
+        return str(self.describe()["root"])
+
+    @property
+    def version(self) -> int:
+        """The newest version."""
+        return int(self.describe()["version"])
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The table's columns."""
+        columns = self.describe()["columns"]
+        return table_schema({c["name"]: c["type"] + ("" if c["nullable"] else " not null") for c in columns})
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The table's properties."""
+        return dict(self.describe()["properties"])
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        version: int | None = None,
+        *,
+        timestamp: str | float | None = None,
+        settled: bool = False,
+    ) -> Scan:
+        """The files to read for ``where`` at a version (default: the newest), with their dead rows and statistics.
+
+        ``settled``: what every Delta reader reads, without the tail. Files that can hold no such row are left out; the rows of
+        the others are the caller's to filter. Raises InvalidInput, VersionNotFound.
+        """
+        given = {"where": where, "columns": None if columns is None else list(columns), "version": version}
+        body = {name: value for name, value in (given | {"timestamp": timestamp}).items() if value is not None}
+        body["read"] = "settled" if settled else "fresh"
+        answer = first = self.ask("POST", "scan", body=body)
+        files = list(first["files"])
+        while answer["next"] is not None:
+            body = {name: value for name, value in body.items() if name != "timestamp"}
+            answer = self.ask("POST", "scan", body=body | {"version": first["version"], "after": answer["next"]})
+            files += answer["files"]
+        return Scan(
+            root=first["root"], version=first["version"], files=tuple(files), files_of_version=first["files_of_version"],
+            stored_names=first["stored_names"], rows=first["rows"],
+        )  # fmt: skip
+
+    def set_properties(
+        self, properties: Mapping[str, str | int | float | bool], *, if_version: int | None = None
+    ) -> int:
+        """Set some properties; returns the version. Needs an operator.
+
+        ``if_version``: only while columns and properties are those of this version. Raises as ``Table.set_properties``, and
+        InvalidInput if they are not.
+        """
+        answer = self.ask("PATCH", body={"properties": dict(properties)}, headers=_if_match(if_version))
+        return int(answer["version"])
+
+    def alter(
+        self,
+        *,
+        add: Mapping[str, str | pa.DataType] | None = None,
+        widen: Mapping[str, str | pa.DataType] | None = None,
+        rename: Mapping[str, str] | None = None,
+        drop: Sequence[str] = (),
+        relax: Sequence[str] = (),
+        comment: Mapping[str, str] | None = None,
+        reason: str = "",
+        if_version: int | None = None,
+    ) -> AlterResult:
+        """Change the columns in one commit, as ``Table.alter``. Needs an operator; ``if_version`` as in ``set_properties``."""
+        given = {
+            "add": _type_texts(add), "widen": _type_texts(widen), "rename": dict(rename or {}), "drop": list(drop),
+            "relax": list(relax), "comment": dict(comment or {}),
+        }  # fmt: skip
+        schema = {name: value for name, value in given.items() if value}
+        answer = self.ask("PATCH", body={"schema": schema, "reason": reason}, headers=_if_match(if_version))
+        return AlterResult(version=answer["version"], changed=answer["changed"], notes=tuple(answer["notes"]))
+
+    def get(self, *steps: str, **query: Any) -> Any:
+        """The answer of a route of this table."""
+        return self._transport.get("tables", self.name, *steps, **query)
+
+    def ask(self, method: str, *steps: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Any:
+        """The answer of a route of this table to a request with a body."""
+        return self._transport.ask(method, ("tables", self.name, *steps), body=body, headers=headers)
+
+
+class RemoteInspect:
+    """Tables about one table; the same as ``table.inspect`` of the library gives."""
+
+    def __init__(self, table: RemoteTable) -> None:
+        self._table = table
+
+    def parts(self, version: int | None = None) -> pa.Table:
+        """The parts at a version, a row each. Raises VersionNotFound."""
+        return table_of(self._pages("parts", version=version), rows.PARTS_SCHEMA)
+
+    def partitions(self, where: str | None = None) -> pa.Table:
+        """The partitions, a row each, with rows, bytes and last change. Raises InvalidInput for a table without any."""
+        return table_of(self._pages("partitions", where=where), PARTITIONS_SCHEMA)
+
+    def timeline(self, last: int = 100) -> pa.Table:
+        """The newest commits, newest first."""
+        return table_of(self._table.get("timeline", last=last)["commits"], rows.TIMELINE_SCHEMA)
+
+    def schemas(self) -> pa.Table:
+        """The schemas that the table has had, oldest first."""
+        return table_of(self._table.get("schemas")["schemas"], SCHEMAS_SCHEMA)
+
+    def claims(self) -> pa.Table:
+        """Who merges which parts until when."""
+        return table_of(self._table.get("claims")["claims"], rows.CLAIMS_SCHEMA)
+
+    def compactions(self, last: int = 100) -> pa.Table:
+        """The merges among the newest commits, newest first."""
+        return table_of(self._table.get("compactions", last=last)["compactions"], rows.COMPACTIONS_SCHEMA)
+
+    def _pages(self, what: str, **query: Any) -> list[dict[str, Any]]:
+        answer = self._table.get(what, **query)
+        found: list[dict[str, Any]] = list(answer[what])
+        while answer["next"] is not None:  # of the same version, if the route takes one
+            query = query | ({"version": answer["version"]} if what == "parts" else {})
+            answer = self._table.get(what, **query, after=answer["next"])
+            found += answer[what]
+        return found
+
+
+class RemoteMaintenance:
+    """Upkeep of one table, done by the service."""
+
+    def __init__(self, table: RemoteTable) -> None:
+        self._table = table
+
+    def plan(self) -> pa.Table:
+        """What the planner would do now, best first, and what it leaves alone and why; nothing is done."""
+        return table_of(self._table.get("plan")["plans"], PLANS_SCHEMA)
+
+
+def _if_match(version: int | None) -> dict[str, str]:
+    return {"If-Match": "*" if version is None else f'"{version}"'}
+
+
+def _type_texts(columns: Mapping[str, str | pa.DataType] | None) -> dict[str, str]:
+    return {
+        path: kind if isinstance(kind, str) else type_text(canonical_type(kind, path))
+        for path, kind in (columns or {}).items()
+    }

@@ -1,0 +1,247 @@
+"""The service as an ASGI application: who asks, whether the request is as its route declares, and what it is answered.
+
+1. If whoever has no token may read, the ``Host`` must be an address or a name of this machine (``hosts``): a page of somebody
+   else's, whose domain was made to resolve to this machine, gets nothing.
+2. The caller's token says their role; each route needs one. How many requests a caller may send is bounded.
+3. Path, parameters and body are checked against the schemas that the route declares; what is wrong is reported with its place.
+4. The route's function runs in one of a few threads. One that takes too long goes on there, and its caller gets an error.
+5. Every error is a problem document (``problems``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+from jsonschema import Draft202012Validator
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+from starlette.routing import Route as StarletteRoute
+
+from lakebed.errors import Corrupt, LakebedError, TableNotFound, Unexpected
+from lakebed.hosts import Hosts
+from lakebed.service import changing, describing, limits, scanning
+from lakebed.service.catalog import Catalog
+from lakebed.service.openapi import openapi
+from lakebed.service.problems import Refused, problem_of, problem_of_refusal
+from lakebed.service.routes import Answer, Call, Route, Schema
+from lakebed.service.schemas import COMPONENTS, record
+from lakebed.service.tokens import Caller, Role, Tokens
+from lakebed.version import __version__
+
+_logger = logging.getLogger("lakebed.service")
+_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache", "Referrer-Policy": "no-referrer"}
+
+
+def _healthz(call: Call) -> Answer:
+    return Answer(value={"status": "serving", "lakebed": __version__})
+
+
+def _openapi(call: Call) -> Answer:
+    return Answer(value=_DOCUMENT, etag=__version__)
+
+
+ROUTES: tuple[Route, ...] = (
+    Route(
+        method="GET", path="/v1/healthz", operation="health", summary="Whether the service answers.", role=Role.NOBODY,
+        answers={200: record({"status": {"enum": ["serving"]}, "lakebed": {"type": "string"}})}, handle=_healthz,
+    ),
+    Route(
+        method="GET", path="/v1/openapi.json", operation="openapi", summary="This document.", role=Role.NOBODY,
+        answers={200: {"type": "object"}}, handle=_openapi,
+    ),
+    *describing.ROUTES,
+    *changing.ROUTES,
+    *scanning.ROUTES,
+)  # fmt: skip
+_DOCUMENT = orjson.dumps(openapi(ROUTES))
+
+
+class Service:
+    """The application. ``catalog``: its tables; ``tokens``: who may do what; ``host``: what it was started with."""
+
+    def __init__(
+        self, catalog: Catalog, tokens: Tokens, host: str = "127.0.0.1", mounted: Sequence[BaseRoute] = ()
+    ) -> None:
+        """``mounted``: other routes of the same server, after those of the service."""
+        self._catalog = catalog
+        self._tokens = tokens
+        self._hosts = Hosts(host) if tokens.nobody > Role.NOBODY else None
+        self._rates = limits.Rates()
+        self._under_way = 0
+        self._pool = ThreadPoolExecutor(limits.THREADS, thread_name_prefix="lakebed-service")
+        routes = [
+            StarletteRoute(route.path, partial(self._serve, route, *_validators(route)), methods=[route.method])
+            for route in ROUTES
+        ]
+        handlers: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
+            Refused: self._refused, LakebedError: self._failed, HTTPException: self._unknown, Exception: self._unexpected,
+        }  # fmt: skip
+        self.app = Starlette(routes=[*routes, *mounted], exception_handlers=handlers)
+
+    def close(self) -> None:
+        """Let go of the tables. Requests under way are not waited for."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._catalog.close()
+
+    async def _serve(
+        self, route: Route, query: Mapping[str, Draft202012Validator], body: Draft202012Validator | None, request: Request
+    ) -> Response:  # fmt: skip
+        if self._hosts is not None and not self._hosts.is_allowed(request.headers.getlist("host")):
+            raise Refused(
+                HTTPStatus.MISDIRECTED_REQUEST,
+                "this service answers to an address, to localhost, to this machine's name and to its --host",
+            )
+        caller = self._caller(route, request)
+        call = Call(
+            catalog=self._catalog,
+            caller=caller,
+            path={name: str(value) for name, value in request.path_params.items()},
+            query=_query(request, query),
+            body=None if body is None else checked(await _body(request), body),
+            headers=request.headers,
+        )
+        if route.stream is not None:
+            return route.stream(call)
+        return _response(await self._run(route, call), request)
+
+    def _caller(self, route: Route, request: Request) -> Caller:
+        caller = self._tokens.caller(request.headers.get("authorization"))
+        who = caller.name if caller and caller.name else f"from {request.client.host if request.client else ''}"
+        if (wait := self._rates.wait_seconds(who)) > 0:
+            raise Refused(
+                HTTPStatus.TOO_MANY_REQUESTS, "too many requests; wait", {"Retry-After": str(math.ceil(wait))}
+            )
+        if caller is None or (caller.role < route.role and not caller.name):
+            text = "the token is none of this service's" if caller is None else "this needs a token"
+            raise Refused(HTTPStatus.UNAUTHORIZED, text, {"WWW-Authenticate": "Bearer"})
+        if caller.role < route.role:
+            raise Refused(
+                HTTPStatus.FORBIDDEN,
+                f"{caller.name} is a {caller.role.name.lower()}; this needs an {route.role.name.lower()}",
+            )
+        return caller
+
+    async def _run(self, route: Route, call: Call) -> Answer:
+        assert route.handle is not None
+        if self._under_way >= limits.REQUESTS_MAX:
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests are under way", {"Retry-After": "1"})
+        self._under_way += 1
+        future = asyncio.get_running_loop().run_in_executor(self._pool, route.handle, call)
+        future.add_done_callback(self._done)
+        try:
+            return await asyncio.wait_for(asyncio.shield(future), limits.REQUEST_SECONDS_MAX)
+        except TimeoutError:
+            future.cancel()  # unless a thread has begun with it
+            raise Refused(
+                HTTPStatus.GATEWAY_TIMEOUT,
+                f"it takes more than {limits.REQUEST_SECONDS_MAX:.0f} s; ask for less at once",
+            ) from None
+
+    def _done(self, future: asyncio.Future[Answer]) -> None:
+        self._under_way -= 1
+        if not future.cancelled():
+            future.exception()  # somebody has looked at it, also if the caller is gone
+
+    async def _refused(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, Refused)
+        return _with_headers(problem_of_refusal(error))
+
+    async def _failed(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, LakebedError)
+        if isinstance(error, (Corrupt, TableNotFound)):  # it may be gone, or another table may be there: look again
+            self._catalog.look_again(str(request.path_params.get("name", "")))
+        return _with_headers(problem_of(error))
+
+    async def _unknown(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        text = "there is nothing here; GET /v1/openapi.json lists the routes"
+        if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            text = f"{request.method} is not served here"
+        return _with_headers(problem_of_refusal(Refused(HTTPStatus(error.status_code), text, error.headers)))
+
+    async def _unexpected(self, request: Request, error: Exception) -> Response:
+        _logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        return _with_headers(problem_of(Unexpected("the service failed; its log says more")))
+
+
+def checked(value: Any, validator: Draft202012Validator, place: str = "the body") -> Any:
+    """The value, if it is as its schema says. Raises Refused with the first thing that is not."""
+    for error in validator.iter_errors(value):
+        where = "".join(f".{step}" if isinstance(step, str) else f"[{step}]" for step in error.absolute_path)
+        raise Refused(HTTPStatus.BAD_REQUEST, f"{place}{where}: {error.message[:1_000]}")
+    return value
+
+
+def _validators(route: Route) -> tuple[dict[str, Draft202012Validator], Draft202012Validator | None]:
+    def validator(schema: Schema) -> Draft202012Validator:
+        return Draft202012Validator({**schema, "components": {"schemas": COMPONENTS}})
+
+    query = {name: validator(schema) for name, schema in route.query.items()}
+    return query, None if route.body is None else validator(route.body)
+
+
+def _query(request: Request, known: Mapping[str, Draft202012Validator]) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for name, text in request.query_params.multi_items():
+        if name not in known:
+            allowed = f"it has {', '.join(known)}" if known else "it has none"
+            raise Refused(HTTPStatus.BAD_REQUEST, f"this route has no parameter {name!r}; {allowed}")
+        if name in out:
+            raise Refused(HTTPStatus.BAD_REQUEST, f"the parameter {name} is given twice")
+        out[name] = checked(_parsed(text, known[name].schema), known[name], f"the parameter {name}")
+    return out
+
+
+def _parsed(text: str, schema: Any) -> Any:
+    """A parameter as its schema has it, as far as its text can be read so."""
+    kind = schema.get("type")
+    if kind == "integer" and text.isascii() and text.removeprefix("-").isdigit() and len(text) < 20:
+        return int(text)
+    if kind == "boolean" and text in ("true", "false"):
+        return text == "true"
+    return text
+
+
+async def _body(request: Request) -> Any:
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body must be JSON: Content-Type: application/json")
+    data = bytearray()
+    try:
+        async with asyncio.timeout(limits.BODY_SECONDS_MAX):
+            async for chunk in request.stream():
+                data += chunk
+                if len(data) > limits.BODY_BYTES_MAX:
+                    raise Refused(
+                        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body has more than {limits.BODY_BYTES_MAX} bytes"
+                    )
+    except TimeoutError:
+        raise Refused(HTTPStatus.REQUEST_TIMEOUT, "the body did not come in time", {"Connection": "close"}) from None
+    except ClientDisconnect:
+        raise Refused(HTTPStatus.BAD_REQUEST, "the caller is gone") from None
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise Refused(HTTPStatus.BAD_REQUEST, f"the body is no JSON: {error}") from None
+
+
+def _response(answer: Answer, request: Request) -> Response:
+    headers = {**answer.headers, **({"ETag": f'"{answer.etag}"'} if answer.etag is not None else {})}
+    body = answer.value if isinstance(answer.value, bytes) else orjson.dumps(answer.value)
+    return _with_headers(Response(body, answer.status.value, headers, "application/json"))
+
+
+def _with_headers(response: Response) -> Response:
+    for name, value in _HEADERS.items():
+        response.headers.setdefault(name, value)
+    return response
