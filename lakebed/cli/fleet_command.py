@@ -25,6 +25,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--cores", type=_cores, metavar="N", help="threads that merge (default: all processors)")
     parser.add_argument("--memory", type=memory_bytes, metavar="BYTES", help="such as 8GB (default: 4GiB)")
+    parser.add_argument(
+        "--share",
+        type=_share,
+        action="append",
+        default=[],
+        metavar="POOL=N",
+        help="the share of a pool of tables (lakebed.pool), 1 for others; may be given several times",
+    )
     parser.add_argument("--estimate", type=int, metavar="N", help="do nothing; print what a day of N idle tables costs")
     parser.add_argument("--duration", type=float, metavar="SECONDS", help="stop after so many seconds")
     parser.add_argument(
@@ -64,7 +72,11 @@ def _work(options: argparse.Namespace) -> int:
     from lakebed.monitoring.event_log import log_fields
     from lakebed.monitoring.metrics import Metrics
 
-    limits = Limits(cores=options.cores or Limits().cores, memory_bytes=options.memory or Limits().memory_bytes)
+    limits = Limits(
+        cores=options.cores or Limits().cores,
+        memory_bytes=options.memory or Limits().memory_bytes,
+        shares=dict(options.share),
+    )
     done = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: done.set())
@@ -106,6 +118,17 @@ def _cores(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 1024:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of cores from 1 to 1024")
     return int(text)
+
+
+def _share(text: str) -> tuple[str, float]:
+    pool, _, number = text.partition("=")
+    try:
+        share = float(number)
+    except ValueError:
+        share = 0.0
+    if not pool or not 0 < share <= 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a pool and its share, such as reports=0.5")
+    return pool, share
 
 
 def memory_bytes(text: str) -> int:

@@ -11,7 +11,7 @@ import os
 import resource
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from contextlib import suppress
 
@@ -41,14 +41,15 @@ class DatabaseMaintenance:
         threads: int | None = None,
         look_seconds: tuple[float, float] = LOOK_SECONDS,
         merges: int | None = None,
+        shares: Mapping[str, float] | None = None,
     ) -> None:
         """``threads``: those that settle, by default 4; ``merges``: those that merge, by default half of that, or the processors
-        if there are fewer. Some more clean up and extend leases.
+        if there are fewer. Some more clean up and extend leases. ``shares``: of pools of tables in them, 1 for any other.
         """
         _raise_limit_of_files()
         threads = threads or 4
         merges = merges or max(1, min(threads // 2, os.cpu_count() or 1))
-        self._pools = Pools(cycles=threads, merges=merges, chores=2, leases=2)
+        self._pools = Pools(cycles=threads, merges=merges, chores=2, leases=2, shares=shares)
         self._look_seconds = look_seconds
         self._tables: dict[str, Maintained] = {}
         self._changing = threading.Lock()  # one change of the tables at a time; what maintains them does not take it

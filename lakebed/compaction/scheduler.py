@@ -2,8 +2,8 @@
 
 1. A job that waits is in a heap, by the time when it is due. One idle thread sleeps until the first job is due; the other idle
    threads sleep until a job is ready.
-2. Jobs that are due are ready. A thread takes the one that is due for longest; a *head start* counts as time that it waited.
-   As that is bounded, no ready job waits for ever behind others.
+2. Jobs that are due are ready. ``order`` says which of them a thread takes: by pool, by tier, and by how long it is due. No ready
+   job waits for ever behind others.
 3. A job returns in how many seconds it is due again, or None: then it waits until it is woken. Nothing runs twice at a time: a
    job that is woken while it runs is due again when it returns.
 4. A job that took ``slow_seconds`` or longer, such as that of a table whose store does not answer, is *slow* until it is fast
@@ -20,10 +20,11 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 
-HEAD_START_SECONDS_MAX = 10.0
+from lakebed.compaction.order import HEAD_START_SECONDS_MAX, ReadyJobs, Taken
+
 FAILED_SECONDS = 60.0
 """When a job that raised an error is due again. Jobs handle the errors that they expect."""
 _logger = logging.getLogger("lakebed.scheduler")
@@ -35,7 +36,10 @@ class Job:
 
     run: Callable[[], float | None]
     name: str = ""
-    head_start_seconds: float = 0.0  # set by whoever knows how urgent it is; at most HEAD_START_SECONDS_MAX counts
+    # Set by whoever knows how urgent it is; of the head start at most HEAD_START_SECONDS_MAX counts.
+    head_start_seconds: float = 0.0
+    tier: int = 1
+    pool: str = "default"
     # The scheduler's, guarded by its lock.
     _due: float = math.inf
     _woken: float = math.inf  # while it runs: when it was asked to run again
@@ -44,25 +48,22 @@ class Job:
     _is_removed: bool = False
 
 
-@dataclass(slots=True)
-class _Ready:
-    """Jobs that are due, the one to take next first."""
-
-    heap: list[tuple[float, int, Job]] = field(default_factory=list)
-
-    def first(self) -> float:
-        while self.heap and (self.heap[0][2]._is_removed or self.heap[0][2]._thread is not None):
-            heapq.heappop(self.heap)
-        return self.heap[0][0] if self.heap else math.inf
+def _is_stale(job: Job) -> bool:
+    return job._is_removed or job._thread is not None
 
 
 class Scheduler:
     """A heap of due times and a bounded pool. Safe to use from several threads."""
 
     def __init__(
-        self, name: str, threads: int, slow_seconds: float = math.inf, clock: Callable[[], float] = time.monotonic
+        self,
+        name: str,
+        threads: int,
+        slow_seconds: float = math.inf,
+        clock: Callable[[], float] = time.monotonic,
+        shares: Mapping[str, float] | None = None,
     ) -> None:
-        """``name``: of the threads; ``clock``: seconds that never go back."""
+        """``name``: of the threads; ``clock``: seconds that never go back; ``shares``: of pools of jobs, 1 if not given."""
         self._name = name
         self._threads_max = threads
         self._slow_seconds = slow_seconds
@@ -70,7 +71,7 @@ class Scheduler:
         self._clock = clock
         self._changed = threading.Condition()  # of the fields below
         self._waiting: list[tuple[float, int, Job]] = []
-        self._ready, self._slow = _Ready(), _Ready()
+        self._ready = ReadyJobs[Job](_is_stale, shares)
         self._numbers = itertools.count()
         self._threads: list[threading.Thread] = []
         self._idle = self._slow_running = 0
@@ -131,27 +132,28 @@ class Scheduler:
     def _work(self) -> None:
         with self._changed:
             self._idle -= 1
-        while (job := self._take()) is not None:
-            started, again = self._clock(), None
+        while (taken := self._take()) is not None:
+            job, started, again = taken.item, self._clock(), None
             try:
                 again = job.run()
             except Exception:
                 _logger.exception("%s failed and will be tried again", job.name or "a job")
                 again = FAILED_SECONDS
-            self._ended(job, started, again)
+            self._ended(taken, started, again)
 
-    def _take(self) -> Job | None:
+    def _take(self) -> Taken[Job] | None:
         """The next job, when it is due; None if the scheduler closes."""
         with self._changed:
             while not self._is_closed:
                 self._collect_due()
-                job = self._next()
-                if job is not None:
+                taken = self._ready.take(slow_too=self._slow_running < self._slow_max)
+                if taken is not None:
+                    job = taken.item
                     job._thread, job._due = threading.get_ident(), math.inf
                     self._slow_running += job.is_slow
-                    if self._waiting or self._ready.heap or self._slow.heap:
+                    if self._waiting or self._ready:
                         self._call_threads()  # another one watches the clock, and takes what else is ready
-                    return job
+                    return taken
                 self._sleep()
             return None
 
@@ -173,19 +175,13 @@ class Scheduler:
             due, number, job = heapq.heappop(self._waiting)
             if due == job._due and not job._is_removed and job._thread is None:
                 start = min(job.head_start_seconds, HEAD_START_SECONDS_MAX)
-                heapq.heappush((self._slow if job.is_slow else self._ready).heap, (due - start, number, job))
+                self._ready.add(job, due - start, number, pool=job.pool, tier=job.tier, is_slow=job.is_slow)
 
-    def _next(self) -> Job | None:
-        quick, slow = self._ready.first(), self._slow.first()
-        if self._slow_running >= self._slow_max:
-            slow = math.inf
-        if quick == slow == math.inf:
-            return None
-        return heapq.heappop((self._ready if quick <= slow else self._slow).heap)[2]
-
-    def _ended(self, job: Job, started: float, again: float | None) -> None:
+    def _ended(self, taken: Taken[Job], started: float, again: float | None) -> None:
+        job = taken.item
         with self._changed:
             now = self._clock()
+            self._ready.ended(taken, now - started)
             self._slow_running -= job.is_slow
             job.is_slow = now - started >= self._slow_seconds
             due = min(job._woken, math.inf if again is None else now + again)

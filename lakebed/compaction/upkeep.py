@@ -27,7 +27,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,6 +35,7 @@ from functools import partial
 from operator import is_not
 
 from lakebed.compaction.compactor import CLOSE_SECONDS_MAX, Compactor
+from lakebed.compaction.order import head_start_seconds
 from lakebed.compaction.scheduler import Job, Scheduler
 from lakebed.compaction.settler import Settler
 from lakebed.errors import Cancelled, LakebedError, Retry
@@ -42,6 +43,7 @@ from lakebed.failures import Health, Restarts, failure_in
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 from lakebed.planning.backpressure import pressure
+from lakebed.settings import TIERS
 
 QUERY = "maintain"
 SETTLE_LOOK_SECONDS = 5.0
@@ -96,10 +98,13 @@ class Upkeep:
 class Pools:
     """The threads that maintain tables: some for cycles, others for merges, for chores, and to extend leases."""
 
-    def __init__(self, cycles: int, merges: int, chores: int, leases: int) -> None:
-        self.cycles = Scheduler("maintain", cycles, slow_seconds=_SLOW_SECONDS)
-        self.merges = Scheduler("merge", merges)
-        self.chores = Scheduler("chore", chores, slow_seconds=_SLOW_SECONDS)
+    def __init__(
+        self, cycles: int, merges: int, chores: int, leases: int, shares: Mapping[str, float] | None = None
+    ) -> None:
+        """``shares``: of pools of tables (``lakebed.pool``) in each kind of threads but those of leases."""
+        self.cycles = Scheduler("maintain", cycles, slow_seconds=_SLOW_SECONDS, shares=shares)
+        self.merges = Scheduler("merge", merges, shares=shares)
+        self.chores = Scheduler("chore", chores, slow_seconds=_SLOW_SECONDS, shares=shares)
         self.leases = Scheduler("lease", leases, slow_seconds=_SLOW_SECONDS)
 
     def close(self, timeout_seconds: float = 0.0) -> None:
@@ -143,6 +148,8 @@ class Maintained:
         self._settles: deque[tuple[int, Future[int | None]]] = deque()
         chores = [(chore, Job(partial(self._run_chore, chore), f"a chore {name}")) for chore in upkeep.chores]
         self._chores = [(chore, job, pools.leases if chore.extends_leases else pools.chores) for chore, job in chores]
+        if upkeep.log.newest is not None:
+            self._rank(upkeep.log.newest)
 
     def start(self) -> None:
         """Begin, with a look at once."""
@@ -219,7 +226,7 @@ class Maintained:
         version = _version_of(newest)
         waits = bool(newest.tail) and time.monotonic() - self._stepped_at >= SETTLE_LOOK_SECONDS
         if version != self._seen or waits:
-            self._cycle.head_start_seconds = pressure(newest).factor - 1
+            self._rank(newest)
             self.upkeep.step()
             self._stepped_at = time.monotonic()
             self._cycles += 1
@@ -236,7 +243,20 @@ class Maintained:
             if not log.is_idle and time.monotonic() - self._stepped_at >= IDLE_SECONDS:
                 log.is_idle = True
                 self.upkeep.release(INDEX_BYTES_KEPT)
-        return min(self._pause, SETTLE_LOOK_SECONDS) if newest.tail else self._pause
+        pause = min(self._pause, SETTLE_LOOK_SECONDS) if newest.tail else self._pause
+        freshness = newest.settings.freshness_seconds
+        return pause if freshness is None else max(self._look_seconds[0], min(pause, freshness / 4))
+
+    def _rank(self, newest: Snapshot) -> None:
+        """Say how urgent the jobs are, by the table's settings and by how late its readers see what came."""
+        settings = newest.settings
+        for job in (self._cycle, self._merge, self._settle, *(job for _, job, _ in self._chores)):
+            job.tier, job.pool = TIERS.index(settings.tier), settings.pool
+        oldest_ms = min((part.modified_ms for part in newest.tail.values()), default=None)
+        late_seconds = 0.0 if oldest_ms is None else max(0.0, time.time() - oldest_ms / 1000)
+        lateness = late_seconds / settings.freshness_seconds if settings.freshness_seconds else 0.0
+        factor = pressure(newest).factor
+        self._cycle.head_start_seconds = head_start_seconds(lateness=lateness, pressure_factor=factor)
 
     def _failed(self, error: LakebedError) -> float | None:
         """The pause until the next try; None if there is none."""
@@ -274,7 +294,7 @@ class Maintained:
         compactor = self.upkeep.compactor
         try:
             job = compactor.next_plan(looks=False)  # the cycle looks
-            self._merge.head_start_seconds = compactor.depth_over_budget
+            self._merge.head_start_seconds = head_start_seconds(depth_over_budget=compactor.depth_over_budget)
             if job is not None:
                 with suppress(Exception):  # reported already, and tried again later
                     compactor.run(*job)

@@ -27,6 +27,7 @@ from lakebed.manifest.looks import RELIST_SECONDS, pause_seconds
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog, require_writable
+from lakebed.settings import TIERS
 from lakebed.table.internals import Internals
 
 REST_SECONDS = 30.0
@@ -43,10 +44,19 @@ class Watched:
     """One table of a worker. ``look`` is for one thread at a time; the other members may be read by any."""
 
     def __init__(
-        self, root: str, logs: LogCache, maintenance: DatabaseMaintenance, may_begin: Callable[[], bool]
+        self,
+        root: str,
+        logs: LogCache,
+        maintenance: DatabaseMaintenance,
+        may_begin: Callable[[int], bool],
+        others_wait: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``may_begin``: whether there is room for one more active table; it is taken if so."""
+        """``may_begin``: whether there is room for one more active table, of this tier; it is taken if so.
+
+        ``others_wait``: whether tables wait for room.
+        """
         self.root = root
+        self.tier, self.pool = 1, "default"
         self.is_active = False
         self.waits_for_room = False
         self.is_gone = False
@@ -56,6 +66,7 @@ class Watched:
         self._logs = logs
         self._maintenance = maintenance
         self._may_begin = may_begin
+        self._others_wait = others_wait
         self._store: LogStore | None = None
         self._log: TableLog | None = None  # while it is active
         self._known: tuple[str, int] = ("", -1)  # the table's id and version
@@ -150,7 +161,7 @@ class Watched:
         if newest is None or not self._maintenance.is_at_rest(self.root):
             return REST_LOOK_SECONDS
         self._saw(newest, now)
-        if now - self._changed_at < REST_SECONDS:
+        if now - self._changed_at < REST_SECONDS and not self._others_wait():
             return REST_LOOK_SECONDS
         work = work_of(newest, log.now_ms(), log.statistics)
         if not work.why and not log.checkpoint_is_due(newest):
@@ -160,8 +171,9 @@ class Watched:
         return REST_LOOK_SECONDS
 
     def _saw(self, snapshot: Snapshot, now: float) -> None:
-        seen = snapshot.metadata.id, snapshot.version
-        self._freshness = snapshot.settings.freshness_seconds
+        seen, settings = (snapshot.metadata.id, snapshot.version), snapshot.settings
+        self._freshness = settings.freshness_seconds
+        self.tier, self.pool = TIERS.index(settings.tier), settings.pool
         if seen == self._known:
             return
         is_first, self._known = self._known[1] < 0, seen
@@ -174,7 +186,7 @@ class Watched:
         self._due_at = math.inf if work.due_ms is None else now + max(1.0, (work.due_ms - now_ms) / 1000)
 
     def _begin(self, log: TableLog) -> bool:
-        self.waits_for_room = not self._may_begin()
+        self.waits_for_room = not self._may_begin(self.tier)
         if not self.waits_for_room:
             self.is_active, self._log = True, log
             self._maintenance.add(Internals(self.root, log).upkeep(in_fleet=True))

@@ -4,7 +4,8 @@
 2. *Discovery* lists the folders below the roots now and then (``discovery``).
 3. After either, the tables are *assigned*: this worker looks at those that rendezvous hashing gives to it (``hashing``).
 4. Each owned table is looked at, seldom while nothing comes (``looks``, ``watched``). One that has work is maintained here until
-   it has none. At most ``tables_max`` are at a time; the others that have work wait, and go in the order of the scheduler.
+   it has none. At most ``tables_max`` are at a time; the others that have work wait, and go in the order of the scheduler. Some
+   room is left for tables of the first tier.
 
 Nothing here is needed for the tables to be right. Any number of workers may run, with any view of each other.
 """
@@ -28,6 +29,7 @@ from lakebed.fleet.membership import BEAT_SECONDS, Membership, Worker, fleet_log
 from lakebed.fleet.watched import Watched
 from lakebed.manifest.discovery import tables_in
 from lakebed.manifest.log_cache import LogCache
+from lakebed.settings import TIERS
 from lakebed.storage.roots import parse_root
 
 DISCOVERY_SECONDS = 600.0
@@ -36,20 +38,24 @@ _SLOW_SECONDS = 5.0
 _CLOSE_SECONDS = 10.0
 _TABLE_BYTES = 2 << 20
 """What an active table takes beside its snapshot, at most, so that ``tables_max`` follows from the memory."""
+_TIERS = len(TIERS) + 1
 _logger = logging.getLogger("lakebed.fleet")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a worker may use. ``cores``: threads that merge; ``memory_bytes``: a quarter for snapshots, a quarter for tables."""
+    """What a worker may use. ``cores``: threads that merge; ``memory_bytes``: a quarter for snapshots, a quarter for tables.
+
+    ``shares``: of pools of tables (``lakebed.pool``), 1 for any other.
+    """
 
     cores: int = field(default_factory=lambda: os.cpu_count() or 1)
     memory_bytes: int = 4 << 30
+    shares: Mapping[str, float] = field(default_factory=dict)
 
-    @property
-    def tables_max(self) -> int:
-        """How many tables are maintained at a time."""
-        return max(4, self.memory_bytes // 4 // _TABLE_BYTES)
+    def tables_max(self, tier: int = 0) -> int:
+        """How many tables are maintained at a time before another one of this tier has to wait."""
+        return max(4, self.memory_bytes // 4 // _TABLE_BYTES) * (_TIERS - tier) // _TIERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,14 +82,17 @@ class FleetWorker:
         host = os.uname().nodename
         self.id = name or f"{host}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._membership = Membership(fleet_log(self.roots[0]), Worker(id=self.id, host=host, cores=self.limits.cores))
-        self._maintenance = DatabaseMaintenance(threads=max(4, 2 * self.limits.cores), merges=self.limits.cores)
+        self._maintenance = DatabaseMaintenance(
+            threads=max(4, 2 * self.limits.cores), merges=self.limits.cores, shares=self.limits.shares
+        )
         self._logs = LogCache(self.limits.memory_bytes // 4)
-        self._scheduler = Scheduler("look", LOOK_THREADS, slow_seconds=_SLOW_SECONDS)
+        self._scheduler = Scheduler("look", LOOK_THREADS, slow_seconds=_SLOW_SECONDS, shares=self.limits.shares)
         self._alive: dict[str, float] = {}
         self._found: dict[str, frozenset[str]] = {}
         self._tables: dict[str, tuple[Watched, Job]] = {}
-        self._room = threading.Lock()  # of _active
+        self._room = threading.Lock()  # of _active and _waiting
         self._active: set[str] = set()
+        self._waiting: set[str] = set()
         self._beat = Job(self._run_beat, "the beat")
         self._assign = Job(self._run_assign, "the assignment")
         self._discoveries = [Job(partial(self._discover, root), f"the discovery of {root}") for root in self.roots]
@@ -172,16 +181,19 @@ class FleetWorker:
         _logger.info("this worker owns %d of %d tables", len(owned), len(tables))
 
     def _take(self, root: str) -> None:
-        watched = Watched(root, self._logs, self._maintenance, partial(self._begins, root))
-        job = Job(lambda: self._look(watched), f"the look at {root}")
+        watched = Watched(root, self._logs, self._maintenance, partial(self._begins, root), lambda: bool(self._waiting))
+        job = Job(lambda: self._look(watched, job), f"the look at {root}")
         self._tables[root] = watched, job
         self._scheduler.wake(job)
 
-    def _look(self, watched: Watched) -> float | None:
+    def _look(self, watched: Watched, job: Job) -> float | None:
         pause = watched.look()
-        if not watched.is_active:
-            with self._room:
+        job.tier, job.pool = watched.tier, watched.pool
+        with self._room:
+            if not watched.is_active:
                 self._active.discard(watched.root)
+            if not watched.waits_for_room:
+                self._waiting.discard(watched.root)
         if pause is None:
             self._tables.pop(watched.root, None)
             if watched.is_gone:
@@ -189,11 +201,11 @@ class FleetWorker:
             self._scheduler.wake(self._assign)  # it may be this worker's again by now
         return pause
 
-    def _begins(self, root: str) -> bool:
+    def _begins(self, root: str, tier: int) -> bool:
         with self._room:
-            if len(self._active) < self.limits.tables_max:
-                self._active.add(root)
-            return root in self._active
+            may_begin = len(self._active) < self.limits.tables_max(tier)
+            (self._active if may_begin else self._waiting).add(root)
+            return may_begin
 
     def _hear(self, event: events.Event) -> None:
         if isinstance(event, events.BatchCommitted):
