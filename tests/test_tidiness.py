@@ -15,6 +15,7 @@ from pathlib import Path
 
 import lakebed
 from lakebed.compaction.maintenance import Maintenance
+from lakebed.manifest.table_event_types import EVENT_TYPES
 from lakebed.table.inspect import TableInspect
 from lakebed.table.maintenance import TableMaintenance
 
@@ -44,6 +45,7 @@ CALLED_BY_LIBRARIES = {
     "_check_value",  # argparse
 }
 FOR_TESTS = {
+    *("Feed", "table_event", "to_text", "of_text", "CONTENT_TYPE"),
     "DatabaseMaintenance",
     "drain",
     "hold_back",
@@ -170,7 +172,7 @@ def public() -> set[str]:
     exported = {name for name in lakebed.__all__ if not name.startswith("__")}
     kinds = [TableInspect, TableMaintenance, Maintenance, *(getattr(lakebed, name) for name in exported)]
     events = [kind for kind in vars(lakebed.events).values() if isinstance(kind, type)]
-    return exported.union(*(dir(kind) for kind in [*kinds, *events]))
+    return exported.union(*(dir(kind) for kind in [*kinds, *events, *EVENT_TYPES]))
 
 
 def test_nothing_is_defined_that_nobody_uses() -> None:

@@ -153,21 +153,24 @@ class Merger:
     ) -> MergeResult:
         """``run`` what was planned."""
         predicted = plan.predicted()
-        return self.run(plan.inputs, plan.level, kernel, progress=progress, predicted=predicted, claim_id=claim_id)
+        return self.run(
+            plan.inputs, plan.level, kernel, progress=progress, predicted=predicted, claim_id=claim_id,
+            kind=plan.kind.value,
+        )  # fmt: skip
 
     def run(
         self, paths: Sequence[str], level: int, kernel: MergeKernel, *, progress: Progress = no_progress,
-        predicted: Mapping[str, object] | None = None, claim_id: str | None = None,
+        predicted: Mapping[str, object] | None = None, claim_id: str | None = None, kind: str = "",
     ) -> MergeResult:  # fmt: skip
         """Merge these parts into parts of ``level``.
 
         ``predicted``: the figures of the plan; the commit repeats them beside the actual ones (``Table.compactions``).
-        ``claim_id``: the id of the claim (default: a new uuid).
+        ``claim_id``: the id of the claim (default: a new uuid); ``kind``: the plan's, which the claim records.
         Raises what the kernel raises (the claim is released first), Contention, StoreUnavailable (whether the output was
         committed may be unknown, so its files are left to the cleanup; the claim expires by itself).
         """
         started = time.perf_counter()
-        claimed = self.claim(paths, level, claim_id=claim_id)
+        claimed = self.claim(paths, level, claim_id=claim_id, kind=kind)
         if isinstance(claimed, MergeResult):
             return claimed
         claim, snapshot = claimed
@@ -193,7 +196,7 @@ class Merger:
 
     def claim(
         self, paths: Sequence[str], level: int, volatile: bool = False, ending: Sequence[Claim] = (),
-        claim_id: str | None = None,
+        claim_id: str | None = None, *, kind: str = "",
     ) -> _Claimed:  # fmt: skip
         """A claim on the parts and the snapshot at its commit; or why there is none. Raises StoreUnavailable, Contention.
 
@@ -220,6 +223,7 @@ class Merger:
                 lease_ms=lease_ms,
                 since_ms=now,
                 volatile=volatile,
+                kind=kind,
             )
             taken_over = any(other.id not in ours for other in rivals)
 

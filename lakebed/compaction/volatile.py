@@ -130,11 +130,11 @@ class VolatileMerger:
     ) -> MergeResult:
         """``run`` what was planned for readers here, ``run_and_upload`` the rest."""
         run = self.run if plan.is_local else self.run_and_upload
-        return run(plan.inputs, plan.level, kernel, progress=progress, claim_id=claim_id)
+        return run(plan.inputs, plan.level, kernel, progress=progress, claim_id=claim_id, kind=plan.kind.value)
 
     def run(
         self, paths: Sequence[str], level: int, kernel: MergeKernel, *, progress: Progress = no_progress,
-        claim_id: str | None = None,
+        claim_id: str | None = None, kind: str = "",
     ) -> MergeResult:  # fmt: skip
         """Merge parts of the view for readers here into a materialized part. Raises what the kernel raises.
 
@@ -143,7 +143,7 @@ class VolatileMerger:
         started = time.perf_counter()
         chosen = self._take(paths)
         try:
-            result = self._run(paths, level, kernel, progress, chosen, claim_id)
+            result = self._run(paths, level, kernel, progress, chosen, claim_id, kind=kind)
             return replace(result, seconds=time.perf_counter() - started)
         finally:
             with self._lock:
@@ -151,7 +151,7 @@ class VolatileMerger:
 
     def run_and_upload(
         self, paths: Sequence[str], level: int, kernel: MergeKernel, *, progress: Progress = no_progress,
-        claim_id: str | None = None,
+        claim_id: str | None = None, kind: str = "",
     ) -> MergeResult:  # fmt: skip
         """Merge parts of the store, and put the output in their place there. Raises what the kernel raises, StoreUnavailable."""
         started, wanted, claim_id = time.perf_counter(), frozenset(paths), claim_id or str(uuid.uuid4())
@@ -172,7 +172,7 @@ class VolatileMerger:
             inputs = [path for path in paths if path not in covered]
             if inputs or len(inside) != 1:
                 inputs += [one.url(part) for one in inside for part in one.parts]
-                result = self._run(inputs, level, kernel, progress, inside, claim_id)
+                result = self._run(inputs, level, kernel, progress, inside, claim_id, kind=kind)
                 if result.outcome is not MergeOutcome.COMPLETED:
                     return result
                 with self._lock:
@@ -184,12 +184,12 @@ class VolatileMerger:
 
     def _run(
         self, paths: Sequence[str], level: int, kernel: MergeKernel, progress: Progress, chosen: Sequence[Materialized],
-        claim_id: str | None,
+        claim_id: str | None, *, kind: str,
     ) -> MergeResult:  # fmt: skip
         local = {one.url(part) for one in chosen for part in one.parts}
         normal = [path for path in paths if path not in local]
         sources = [*normal, *(part.path for one in chosen for part in one.sources)]
-        claimed = self._merger.claim(sources, level, True, [one.claim for one in chosen], claim_id)
+        claimed = self._merger.claim(sources, level, True, [one.claim for one in chosen], claim_id, kind=kind)
         if isinstance(claimed, MergeResult):
             return claimed
         claim, snapshot = claimed

@@ -33,7 +33,10 @@ LEASE_MS_MAX = 86_400_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A merge under way. ``sources`` are paths of base parts; ``lease_ms`` is the end of the lease (epoch milliseconds)."""
+    """A merge under way. ``sources`` are paths of base parts; ``lease_ms`` is the end of the lease (epoch milliseconds).
+
+    ``kind``: merge, purge, recluster or resort; "" if the claim does not say it.
+    """
 
     id: str
     replica: str
@@ -42,6 +45,7 @@ class Claim:
     lease_ms: int
     since_ms: int = 0
     volatile: bool = False
+    kind: str = ""
 
     @property
     def domain(self) -> str:
@@ -62,7 +66,7 @@ class Claim:
     def _configuration(self) -> str:
         value = {
             "replica": self.replica, "sources": list(self.sources), "level": self.level, "lease_ms": self.lease_ms,
-            "since_ms": self.since_ms, "volatile": self.volatile,
+            "since_ms": self.since_ms, "volatile": self.volatile, **({"kind": self.kind} if self.kind else {}),
         }  # fmt: skip
         return orjson.dumps(value).decode()
 
@@ -80,6 +84,7 @@ def claim_of(domain: str, configuration: str) -> Claim | None:
         lease_ms=value["lease_ms"],
         since_ms=value["since_ms"],
         volatile=value["volatile"],
+        kind=value.get("kind", ""),
     )
 
 

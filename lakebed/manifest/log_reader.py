@@ -215,6 +215,10 @@ class LogReader:
         files = self._files(0)
         return list(files.commits), sorted(files.checkpoints)
 
+    def newest_version(self) -> int:
+        """The newest version, by the names in the log from the newest checkpoint on: no state is read. Raises TableNotFound."""
+        return max(self._files_of(None).commits, default=-1)
+
     def read_checkpoint(self, version: int) -> Snapshot:
         """The snapshot in the checkpoint of a version. Raises FileNotFoundError, Corrupt."""
         names = self._files(version).checkpoints.get(version)

@@ -1,0 +1,376 @@
+"""The feed: whoever reads from a cursor gets every event once and in order, or is shown what was lost.
+
+``LAKEBED_SEEDS=2000 pytest tests/listeners/test_feed.py`` runs more random worlds; a failing one prints its seed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from lakebed.errors import Corrupt, InvalidInput, TableNotFound, VersionNotFound
+from lakebed.listeners import feed as feed_module
+from lakebed.listeners.cursor import At, Cursor
+from lakebed.listeners.feed import CHECK_SECONDS, DISCOVERY_SECONDS, LOOK_SECONDS_MAX, Feed
+from lakebed.manifest.log_files import commit_name
+from lakebed.manifest.log_reader import LogReader
+from lakebed.manifest.looks import SECONDS_MIN
+from lakebed.manifest.point_log import FOLDER, PointLog
+from lakebed.manifest.stores import LocalLogStore, open_store
+from lakebed.manifest.table_event_types import Dropped, Resync, TableEvent
+from lakebed.manifest.table_log import TableLog
+from tests.listeners.worlds import TABLES, World
+from tests.manifest.test_point_log import point
+
+SEEDS = int(os.environ.get("LAKEBED_SEEDS", "25"))
+
+
+class Time:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Reader:
+    """Reads from a cursor, and collects. ``feed`` may be a new one at any time."""
+
+    def __init__(self, feed: Feed, cursor: Cursor | None = None) -> None:
+        self.feed = feed
+        self.cursor = cursor or Cursor()
+        self.events: list[TableEvent] = []
+
+    def read(self, limit: int = 1000) -> bool:
+        """Whether there may be more to read at once."""
+        batch = self.feed.read(self.cursor, limit)
+        assert not batch.errors
+        self.events += batch.events
+        moved = batch.cursor is not self.cursor
+        self.cursor = Cursor.of_text(batch.cursor.to_text())
+        return batch.more or moved
+
+    def read_all(self, clock: Time, limit: int = 1000) -> list[TableEvent]:
+        """Everything there is."""
+        while self.read(limit) or self.read(limit):
+            clock.now += LOOK_SECONDS_MAX
+        return self.events
+
+
+def feed_of(world: World, clock: Time) -> Feed:
+    return Feed(str(world.root), clock=clock)
+
+
+def by_table(events: Iterable[TableEvent]) -> dict[str, list[TableEvent]]:
+    out: dict[str, list[TableEvent]] = {}
+    for event in events:
+        out.setdefault(event.table, []).append(event)
+    return out
+
+
+def expected(world: World, name: str) -> list[TableEvent]:
+    recorded = world.events[world.table_id(name)]
+    return [event for version in sorted(recorded) for event in recorded[version]]
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_any_chunks_give_the_same_stream(seed: int, tmp_path: Path) -> None:
+    rng, clock = random.Random(seed), Time()
+    world = World(tmp_path / "lake", rng)
+    for name in TABLES:
+        world.create(name)
+    shared = feed_of(world, clock)
+    readers = [Reader(shared), Reader(shared), Reader(feed_of(world, clock))]
+    for _ in range(40):
+        world.commit(rng.choice(list(TABLES)))
+        clock.now += rng.choice([0.0, 0.3, 2.0, 100.0])
+        if rng.random() < 0.7:
+            reader = rng.choice(readers)
+            reader.read(rng.choice([1, 2, 5, 1000]))
+            reader.feed = rng.choice([reader.feed, reader.feed, shared, feed_of(world, clock)])
+    clock.now += DISCOVERY_SECONDS + LOOK_SECONDS_MAX
+    wanted = {name: expected(world, name) for name in TABLES}
+    for reader in (*readers, Reader(feed_of(world, clock))):
+        clock.now += LOOK_SECONDS_MAX
+        assert by_table(reader.read_all(clock, rng.choice([1, 3, 1000]))) == wanted, seed
+        assert {name: at.version for name, at in reader.cursor.tables.items()} == {
+            name: log.refresh().version for name, log in world.logs.items()
+        }
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_nothing_is_lost_in_silence_when_logs_are_cleaned_and_tables_made_anew(seed: int, tmp_path: Path) -> None:
+    rng, clock = random.Random(seed), Time()
+    world = World(tmp_path / "lake", rng)
+    world.create("orders")
+    shared = feed_of(world, clock)
+    readers = [Reader(shared), Reader(shared), Reader(feed_of(world, clock))]
+    for _ in range(40):
+        name = rng.choice(list(TABLES))
+        action = rng.choice(["commit"] * 6 + ["clean", "drop"])
+        if name not in world.logs:
+            world.create(name)
+        elif action == "clean":
+            world.clean(name)
+        elif action == "drop" and len(world.logs) > 1:
+            world.drop(name)
+            if rng.random() < 0.5:
+                world.create(name)
+        else:
+            world.commit(name)
+        clock.now += rng.choice([0.0, 0.3, 2.0, 100.0, 700.0])
+        reader = rng.choice(readers)
+        reader.read(rng.choice([1, 2, 5, 1000]))
+        reader.feed = rng.choice([reader.feed, shared, feed_of(world, clock)])
+    for reader in readers:
+        for _ in range(3):  # a table that is gone is noticed at the discovery, or at the check
+            clock.now += CHECK_SECONDS
+            reader.read_all(clock)
+        for name, events in by_table(reader.events).items():
+            check_stream(world, name, events, reader.cursor.tables.get(name))
+        assert reader.cursor.tables.keys() == world.logs.keys(), seed
+
+
+def check_stream(world: World, name: str, events: list[TableEvent], at: At | None) -> None:
+    """Each event follows the one before; where one does not, Resync or Dropped says so. The end is the table as it is.
+
+    ``seen``: the version of the last event; the reader may know later ones that have no event, up to ``version``.
+    """
+    table_id, seen, version = "", -1, -1
+    left = iter(events)
+    for event in left:
+        if isinstance(event, Dropped):
+            assert event.table_id == table_id and seen <= event.version <= version
+            table_id, seen, version = "", -1, -1
+            continue
+        if isinstance(event, Resync):
+            assert event.lost_after is None if seen < 0 else seen <= (event.lost_after or 0) <= version
+            assert not table_id or (event.table_id == table_id and event.version > seen)
+        else:
+            recorded = world.events[event.table_id]
+            assert event.version == version + 1
+            group = [event] + [next(left) for _ in recorded[event.version][1:]]
+            assert tuple(group) == recorded[event.version]
+            assert event.table_id == (table_id or event.table_id)
+        table_id, seen = event.table_id, event.version
+        version = skip_silent(world.events[table_id], seen)
+    if name in world.logs:
+        newest = world.logs[name].refresh()
+        assert (table_id, at.version if at else None, version) == (newest.metadata.id, newest.version, newest.version)
+    else:
+        assert table_id == ""
+
+
+def skip_silent(recorded: dict[int, tuple[TableEvent, ...]], version: int) -> int:
+    """The newest version after this one up to which no commit has an event."""
+    while version + 1 in recorded and not recorded[version + 1]:
+        version += 1
+    return version
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "lake", random.Random(0))
+
+
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The requests of all logs from now on."""
+    made: list[str] = []
+    for method in ("read", "list_from"):
+        plain = getattr(LocalLogStore, method)
+
+        def counted(self: LocalLogStore, *args: str, plain: object = plain) -> object:
+            made.append(args[0])
+            return plain(self, *args)  # type: ignore[operator]
+
+        monkeypatch.setattr(LocalLogStore, method, counted)
+    return made
+
+
+def test_an_idle_table_costs_one_request_a_look_and_readers_share_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Time()
+    world.create("orders")
+    feed = feed_of(world, clock)
+    readers = [Reader(feed) for _ in range(5)]
+    for reader in readers:
+        reader.read_all(clock)
+    made, looks = requests(monkeypatch), 0
+    checks = 0
+    for _ in range(3600):
+        clock.now += 1.0
+        before = len(made)
+        for reader in readers:
+            reader.read()
+        looks += len(made) > before
+        checks += len(made) > before + 1
+    assert 60 <= looks <= 100 and checks == 6  # every 60 s after ten minutes; what a check adds, every ten minutes
+    assert len(made) == looks + 2 * checks
+
+
+def test_a_commit_is_read_once_for_all_readers_and_found_within_a_second(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Time()
+    world.create("orders")
+    feed = feed_of(world, clock)
+    readers = [Reader(feed) for _ in range(5)]
+    for reader in readers:
+        reader.read_all(clock)
+    made = requests(monkeypatch)
+    for _ in range(10):
+        world.commit("orders")
+        clock.now += LOOK_SECONDS_MAX
+        made.clear()
+        for reader in readers:
+            reader.read()
+        assert len(made) == 3  # the commit, the one after it that is missing, and the one before it that must be there
+        assert len({at.version for reader in readers for at in reader.cursor.tables.values()}) == 1
+        world.commit("orders")
+        clock.now += SECONDS_MIN
+        assert readers[0].read()
+
+
+def test_a_poke_ends_the_pause(world: World) -> None:
+    clock = Time()
+    world.create("orders")
+    reader = Reader(feed_of(world, clock))
+    reader.read_all(clock)
+    clock.now += 3600.0
+    reader.read_all(clock)
+    for place in ("orders", str(world.folder("orders"))):
+        world.commit("orders")
+        assert not reader.read()
+        reader.feed.poke(place)
+        assert reader.feed.pause_seconds() == 0.0 and reader.read()
+    reader.feed.poke("public.items")  # not known yet
+    world.create("public.items")
+    assert reader.read() and by_table(reader.events).keys() == {"orders", "public.items"}
+
+
+def test_to_find_no_new_table_among_a_thousand_takes_a_few_listings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(1000):
+        (tmp_path / f"public/t{number}/_delta_log").mkdir(parents=True)
+    clock, listed = Time(), list[str]()
+    feed = Feed(str(tmp_path), clock=clock)
+    assert len(feed.tables()) == 1000
+    plain = feed_module.Folders.below
+    monkeypatch.setattr(feed_module.Folders, "below", lambda self, at="": listed.append(at) or plain(self, at))
+    clock.now += DISCOVERY_SECONDS
+    assert len(feed.tables()) == 1000
+    assert sorted(listed) == ["", FOLDER, "public"]
+
+
+def test_a_cursor_of_a_version_alone_goes_on_after_it(world: World) -> None:
+    world.create("orders")
+    for _ in range(9):
+        world.commit("orders")
+    feed = Feed(str(world.folder("orders")))
+    batch = feed.read(Cursor({"orders": At(4)}))
+    assert list(batch.events) == [event for event in expected(world, "orders") if event.version > 4]
+    assert batch.cursor.tables["orders"].table_id == world.table_id("orders")
+    with pytest.raises(VersionNotFound, match="there is no version 100: the newest is 9"):
+        raise feed.read(Cursor({"orders": At(100)})).errors["orders"]
+    world.clean("orders")
+    [resync, *_] = Feed(str(world.folder("orders"))).read(Cursor({"orders": At(4)})).events
+    assert isinstance(resync, Resync) and resync.lost_after == 4
+
+
+def test_what_comes_after_now_is_read_from_now(world: World) -> None:
+    world.create("orders")
+    world.commit("orders")
+    clock = Time()
+    feed = feed_of(world, clock)
+    now = feed.newest()
+    assert feed.read(now).events == ()
+    world.commit("orders")
+    world.create("plain")
+    clock.now += DISCOVERY_SECONDS
+    events = feed.read(now).events
+    assert {event.table for event in events} == {"orders", "plain"} or expected(world, "orders")[-1].version < 2
+    assert all(event.version == 2 for event in events if event.table == "orders")
+
+
+def test_a_damaged_table_stops_no_other_and_goes_on_when_it_is_mended(world: World) -> None:
+    clock = Time()
+    for name in ("orders", "plain"):
+        world.create(name)
+        world.commit(name)
+    file = world.folder("orders") / commit_name(1)
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-20])
+    feed = feed_of(world, clock)
+    batch = feed.read(Cursor())
+    assert isinstance(batch.errors["orders"], Corrupt) and {event.table for event in batch.events} == {"plain"}
+    file.write_bytes(whole)
+    clock.now += LOOK_SECONDS_MAX
+    rest = feed.read(batch.cursor)
+    assert not rest.errors and by_table(rest.events)["orders"] == expected(world, "orders")
+
+
+def test_points_are_events_of_the_database(world: World) -> None:
+    points = PointLog(TableLog(open_store(f"{world.root}/{FOLDER}")))
+    points.create()
+    points.take(point(7, orders=2))
+    world.create("orders")
+    events = by_table(feed_of(world, Time()).read(Cursor()).events)
+    [reached] = events[FOLDER]
+    assert (reached.kind, reached.version) == ("point_reached", 1)
+
+
+def test_a_root_that_is_empty_or_gone_is_no_proof_that_its_tables_were_dropped(world: World, tmp_path: Path) -> None:
+    clock = Time()
+    world.create("orders")
+    reader = Reader(feed_of(world, clock))
+    reader.read_all(clock)
+    world.root.rename(tmp_path / "elsewhere")
+    clock.now += CHECK_SECONDS
+    with pytest.raises(TableNotFound, match="no folder with tables"):
+        reader.read()
+    (tmp_path / "elsewhere").rename(world.root)
+    world.commit("orders")
+    clock.now += CHECK_SECONDS
+    assert by_table(reader.read_all(clock))["orders"] == expected(world, "orders")
+
+
+@pytest.mark.parametrize("text", ["", "x", "!!!", "eJwDAAAAAAE", Cursor({"a": At(1)}).to_text()[:-4]])
+def test_a_text_that_is_no_cursor_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="is no cursor of a feed"):
+        Cursor.of_text(text)
+
+
+def test_a_cursor_of_a_thousand_tables_is_a_text_of_bounded_length() -> None:
+    rng = random.Random(1)
+    tables = {f"public.t{n}": At(n, rng.randbytes(16).hex(), rng.randbytes(16).hex()) for n in range(1000)}
+    text = Cursor(tables).to_text()
+    assert Cursor.of_text(text) == Cursor(tables)
+    assert len(text) < 65_000
+
+
+def test_a_commit_that_counts_for_nobody_is_no_event(world: World) -> None:
+    """A writer that paused put its commit under a name that a cleanup had freed, and died before it deleted it."""
+    clock = Time()
+    world.create("orders")
+    reader = Reader(feed_of(world, clock))
+    reader.read_all(clock)
+    stray = (world.folder("orders") / commit_name(0)).read_bytes()
+    for _ in range(4):
+        world.commit("orders")
+    log = LogReader(open_store(str(world.folder("orders"))))
+    late = log.store.read(commit_name(1))
+    world.clean("orders")
+    reader.events.clear()
+    log.store.put(commit_name(1), late)
+    log.store.put(commit_name(0), stray)
+    clock.now += CHECK_SECONDS
+    while not any(isinstance(event, Resync) for event in reader.read_all(clock)):
+        assert len(reader.events) < 10
+        clock.now += CHECK_SECONDS
+    assert reader.cursor.tables["orders"].version == world.logs["orders"].refresh().version
