@@ -290,7 +290,8 @@ class S3Objects:
 
     def folders(self, folder: str) -> list[str]:
         """Names of the folders directly in ``folder`` (empty: at the root), in byte order; none is no error."""
-        prefix = f"{self.place.key(folder)}/".lstrip("/") if folder or self.place.prefix else ""
+        inside = self.place.key(folder) if folder else self.place.prefix
+        prefix = f"{inside}/" if inside else ""
         request: dict[str, Any] = {"Bucket": self.place.bucket, "Prefix": prefix, "Delimiter": "/"}
         names: list[str] = []
         while True:

@@ -93,7 +93,7 @@ class Bank:
 class Copy:
     """A copy of the bank, and the process that keeps it. ``cuts``: whether points are kept."""
 
-    def __init__(self, path: Path, bank: Bank, *, cuts: bool = True, wait_seconds: float = 60.0) -> None:
+    def __init__(self, path: Path | str, bank: Bank, *, cuts: bool = True, wait_seconds: float = 60.0) -> None:
         self.path = str(path)
         self.bank = bank
         self.cuts = cuts
