@@ -10,13 +10,15 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lakebed.errors import InvalidInput, Retry
 from lakebed.ingest.database.naming import NoTable
 from lakebed.ingest.database.tables import tables_below
 from lakebed.ingest.debezium.snapshots import SnapshotProgress, read_notification, snapshot_signal
-from lakebed.pipeline.settings import DatabasePipeline
+from lakebed.ingest.typed.formats import TYPED_FORMATS, schemas_of
+from lakebed.ingest.typed.schemas import Schemas, read_one
+from lakebed.pipeline.settings import DatabasePipeline, decoder_options
 from lakebed.pipeline.sources import kafka_settings
 from lakebed.settings import suggest
 
@@ -52,6 +54,9 @@ class Resnapshot:
         if section.signal_topic is None:
             raise self._wrong("database", "signal_topic is missing; set it to the connector's signal.kafka.topic")
         self._topic = section.signal_topic
+        self._schemas: Schemas | None = None
+        if pipeline.format_kind in TYPED_FORMATS:
+            self._schemas = schemas_of(pipeline.format_kind, decoder_options(pipeline))[0]
 
     def send(self, tables: Sequence[str], where: str | None = None) -> Sent:
         """Ask for all rows of tables, or for those for which the source's SQL is true.
@@ -104,12 +109,18 @@ class Resnapshot:
                             "run, with kafka in signal.enabled.channels, and sink in notification.enabled.channels?"
                         )
                     continue
-                notification = read_notification(message.value())
+                notification = read_notification(message.value(), self._typed)
                 if notification is not None and (text := progress.take(notification)) is not None:
                     tell(text)
                 if progress.is_over:
                     return progress
         raise AssertionError("the topic of notifications has an end")
+
+    @property
+    def _typed(self) -> Callable[[bytes], dict[str, Any]] | None:
+        """What reads a notification that has a schema, as the connector's converter writes all its records."""
+        schemas = self._schemas
+        return None if schemas is None else lambda value: read_one(schemas, value)[1].to_pylist()[0]
 
     def _check_tables(self, names: Sequence[str]) -> None:
         """Each has a table, or a topic that will be one."""

@@ -10,6 +10,11 @@ import pytest
 
 from lakebed.errors import InvalidInput
 from lakebed.ingest.debezium.snapshots import Notification, SnapshotProgress, read_notification, snapshot_signal
+from lakebed.ingest.typed.formats import schemas_of
+from lakebed.ingest.typed.registry import RegistrySettings
+from lakebed.ingest.typed.schemas import read_one
+from tests.ingest.avro_events import encoded, framed
+from tests.ingest.schema_registry import SchemaRegistry
 
 
 def notification(kind: str, signal_id: str = "mine", connector: str = "shop", **data: str) -> Notification:
@@ -52,6 +57,37 @@ def test_a_notification_is_read_with_an_inline_schema_or_without(with_schema: bo
     assert read_notification(value) == notification("IN_PROGRESS", last_processed_key="7")
     other = json.dumps(document | {"aggregate_type": "Initial Snapshot"}).encode()
     assert read_notification(other) is None and read_notification(None) is None
+
+
+def test_a_notification_is_read_in_the_format_of_the_records() -> None:
+    schema = {
+        "type": "record",
+        "name": "Notification",
+        "fields": [
+            {"name": "id", "type": "string"},
+            {"name": "aggregate_type", "type": "string"},
+            {"name": "type", "type": "string"},
+            {"name": "additional_data", "type": ["null", {"type": "map", "values": ["null", "string"]}], "default": None},
+        ],
+    }  # fmt: skip
+    document = {
+        "id": "mine",
+        "aggregate_type": "Incremental Snapshot",
+        "type": "IN_PROGRESS",
+        "additional_data": {"connector_name": "shop", "last_processed_key": "7"},
+    }
+    with SchemaRegistry() as registry:
+        value = framed(registry.register(schema), encoded(schema, document))
+        schemas, _ = schemas_of("debezium-avro", {"registry": RegistrySettings(url=registry.url)})
+
+        def typed(value: bytes) -> dict[str, Any]:
+            return dict(read_one(schemas, value)[1].to_pylist()[0])
+
+        expected = notification("IN_PROGRESS", last_processed_key="7")
+        assert read_notification(value, typed) == expected
+        assert read_notification(json.dumps(document).encode(), typed) == expected
+        with pytest.raises(InvalidInput, match=r"is no notification in the pipeline's format"):
+            read_notification(b"\x00\x00\x00\x00\x09abc", typed)
 
 
 @pytest.mark.parametrize("value", [b"", b"\x00\x00\x00\x00\x07abc", b"7", b"[]", b"{}", b'{"payload": null}'])

@@ -33,7 +33,7 @@ from lakebed.ingest.typed.formats import EVENTS, schemas_of
 from lakebed.ingest.typed.metadata import column_of
 from lakebed.ingest.typed.record_format import RecordReader
 from lakebed.ingest.typed.records import CHANGES, row_of
-from lakebed.ingest.typed.schemas import Schemas
+from lakebed.ingest.typed.schemas import Schemas, read_one
 from lakebed.ingest.typed.values import column_field
 from lakebed.settings import suggest
 
@@ -242,7 +242,7 @@ class _TypedRows:
 
     def __call__(self, record: Record) -> Rows | None:
         assert record.value is not None
-        reader, rows = _read(self.values, record.value)
+        reader, rows = read_one(self.values, record.value)
         fields, logical = row_of(reader, events=self.events)
         if self.events and column_of(rows, "op", pa.string())[0].as_py() not in CHANGES:
             return None
@@ -266,20 +266,8 @@ class _TypedRows:
             return None
         if self.keys == "json":
             return _json_key(key)
-        names = _read(self.keys, key)[0].schema.names
+        names = read_one(self.keys, key)[0].schema.names
         return None if names == ["value"] and not self.events else tuple(names) or None
-
-
-def _read(schemas: Schemas, value: bytes) -> tuple[RecordReader, pa.RecordBatch]:
-    """The reader of one record, and the record. Raises ``Unreadable``."""
-    grouped = schemas.grouped(pa.array([value], pa.binary()))
-    for reason in grouped.errors.values():
-        raise Unreadable(reason)
-    [group] = grouped.groups
-    read = group.reader.read(group.payload)
-    for reason in read.errors.values():
-        raise Unreadable(reason)
-    return group.reader, read.rows
 
 
 def _members(reader: RecordReader, name: str) -> dict[str, str]:

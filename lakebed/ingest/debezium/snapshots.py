@@ -8,7 +8,7 @@ notification: ``{"id": the signal's, "aggregate_type": "Incremental Snapshot", "
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,19 +51,22 @@ class Notification:
     data: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_notification(value: bytes | None) -> Notification | None:
-    """The notification in a record's JSON, with an inline schema or without; None for one of anything but incremental snapshots.
+def read_notification(
+    value: bytes | None, typed: Callable[[bytes], Mapping[str, Any]] | None = None
+) -> Notification | None:
+    """The notification in a record; None for one of anything but incremental snapshots.
 
-    Raises InvalidInput for a record that is no notification.
+    In JSON, with an inline schema or without; else ``typed`` reads it, which raises ``Unreadable``. Raises InvalidInput for a
+    record that is no notification.
     """
     if value is None:
         return None
     try:
-        document = orjson.loads(value)
+        document = orjson.loads(value) if typed is None or value.startswith(b"{") else typed(value)
         document = document.get("payload", document)
         if document["aggregate_type"] != _OF_SNAPSHOTS:
             return None
-        data = {str(name): str(text) for name, text in (document["additional_data"] or {}).items()}
+        data = {str(name): str(text) for name, text in dict(document["additional_data"] or {}).items()}
         return Notification(
             signal_id=str(document["id"]),
             connector=data.get("connector_name", ""),
@@ -71,9 +74,10 @@ def read_notification(value: bytes | None) -> Notification | None:
             data=data,
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
+        form = "in JSON" if typed is None else "in the pipeline's format"
         raise InvalidInput(
-            f"a record of database.notification_topic is no notification in JSON ({error!r}); it must be the connector's "
-            "notification.sink.topic.name, written with Kafka Connect's JsonConverter"
+            f"a record of database.notification_topic is no notification {form} ({error!r}); it must be the connector's "
+            "notification.sink.topic.name, written with the converter that the pipeline's format is for"
         ) from None
 
 

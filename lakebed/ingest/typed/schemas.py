@@ -45,6 +45,18 @@ class Schemas(Protocol):
         """``values`` has no nulls. Raises Retry if a registry does not answer."""
 
 
+def read_one(schemas: Schemas, value: bytes) -> tuple[RecordReader, pa.RecordBatch]:
+    """The reader of one record, and the record. Raises ``Unreadable``, and Retry if a registry does not answer."""
+    grouped = schemas.grouped(pa.array([value], pa.binary()))
+    for reason in grouped.errors.values():
+        raise Unreadable(reason)
+    [group] = grouped.groups
+    read = group.reader.read(group.payload)
+    for reason in read.errors.values():
+        raise Unreadable(reason)
+    return group.reader, read.rows
+
+
 @dataclass(frozen=True, slots=True)
 class FixedSchema:
     """All records are of one schema, and have no header."""
