@@ -285,27 +285,14 @@ class ChangingMariaDb(ChangingDatabase):
         return [Client(command, "call churn();", environment, log) for log in logs]
 
     def wait_until_idle(self) -> None:
-        # A procedure does not notice that its client is gone.
-        working = (
-            "select id from information_schema.processlist "
-            "where command = 'Query' and db = database() and id <> connection_id()"
-        )
-
-        def is_idle() -> bool:
-            found = self.sql(working)
-            for (number,) in found:
-                with suppress(ServerFailed):  # it may be gone by itself
-                    self.sql(f"kill {number}")
-            return not found
-
-        wait_until(is_idle, "a client is gone and its procedure is not")
+        self._mariadb.wait_until_idle(self.name)
 
     def rows(self, schema: pa.Schema, names: Mapping[str, str]) -> pa.Table:
-        members = ", ".join(f"'{field.name}', {_mariadb_json(field, names.get(field.name))}" for field in schema)
+        members = ", ".join(f"'{field.name}', {as_mariadb_json(field, names.get(field.name))}" for field in schema)
         return _table([line for (line,) in self.sql(f"select json_object({members}) from orders")], schema)
 
 
-def _mariadb_json(field: pa.Field, name: str | None) -> str:
+def as_mariadb_json(field: pa.Field, name: str | None = None) -> str:
     """An expression whose JSON form is exact."""
     column = f"`{name or field.name}`"
     if pa.types.is_timestamp(field.type):

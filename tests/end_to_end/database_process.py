@@ -4,7 +4,8 @@
 2.  Alter tables at random. Kill the pipeline with -9, now and then Debezium too, and start them again.
 3.  Give one column of one table a type that its column can't become: the table is parked, and the others go on. Put a column of
     that type in its place, and resume the table.
-4.  End the clients, wait until all has arrived, and compare every table with the database. If there are points, compare the sums
+4.  If the database has a table for signals: delete rows of a table of lakebed's, and have the connector send them again.
+5.  End the clients, wait until all has arrived, and compare every table with the database. If there are points, compare the sums
     of the bank at each of them.
 """
 
@@ -15,6 +16,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -28,17 +30,18 @@ from deltalake import DeltaTable, QueryBuilder
 import lakebed
 from lakebed.cli import main as command
 from lakebed.errors import TableNotFound
+from lakebed.ingest.database.tables import tables_below
 from lakebed.manifest.parked import Parked, parked_of
 from lakebed.manifest.positions import positions_of
-from lakebed.manifest.stores import LocalLogStore
 from lakebed.manifest.table_log import TableLog
-from tests.end_to_end.many_tables import ACCOUNTS, BALANCE, BANK, ManyTables
-from tests.end_to_end.run_process import RunProcess, newest_version
+from tests.end_to_end.many_tables import ACCOUNTS, BALANCE, BANK, SIGNALS, ManyTables
+from tests.end_to_end.run_process import RunProcess
 from tests.end_to_end.schema_changes import INLINE_SCHEMAS
 from tests.foreign.readers import comparable
 from tests.infra.connect import avro_converters
 from tests.infra.kafka import REQUEST_SECONDS_MAX, KafkaServer
 from tests.infra.registry import RegistryServer
+from tests.internals import log_of
 from tests.waiting import length_of, wait_until
 
 IMPOSSIBLE = "hot_0"
@@ -63,13 +66,14 @@ class Outcome:
 
 
 class DatabaseProcess(RunProcess):
-    """``lakebed run`` of a database."""
+    """``lakebed run`` of a database. ``root``: where its tables are, a folder or in an object store."""
 
     def __init__(
-        self, kafka: KafkaServer, database: ManyTables, folder: Path, *, registry: RegistryServer | None,
+        self, kafka: KafkaServer, database: ManyTables, folder: Path, *, root: str, registry: RegistryServer | None,
         max_age_seconds: float, more: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        self._kafka, self._prefix = kafka, f"{database.name}.public."
+        self.root = root
+        self._kafka, self._schema, self._prefix = kafka, database.schema, f"{database.name}.{database.schema}."
         self._logs: dict[str, TableLog] = {}
         section: dict[str, Any] = {"format": {"kind": "debezium-json"}}
         if registry is not None:
@@ -79,8 +83,9 @@ class DatabaseProcess(RunProcess):
             folder,
             {
                 "database": {
-                    "path": str(folder / "shop"),
-                    "include": [r"public\..*"],
+                    "path": root,
+                    "include": [rf"{database.schema}\..*"],
+                    "exclude": [rf"{database.schema}\.{SIGNALS}"],
                     "max_age_seconds": max_age_seconds,
                     **(more or {}),
                 },
@@ -99,17 +104,17 @@ class DatabaseProcess(RunProcess):
         )
 
     def version(self) -> int:
-        return sum(newest_version(log.parent) for log in self.table.glob("public/*/_delta_log"))
+        names = [name.partition(".")[2] for name in tables_below(self.root)]
+        return sum(log.refresh().version for log in map(self._log, names) if log is not None)
 
     def path(self, table: str) -> str:
-        return str(self.table / "public" / table)
+        return f"{self.root}/{self._schema}/{table}"
 
     def ends(self) -> dict[str, int]:
         """The end of each table's topic, which has one partition."""
         admin = self._kafka.admin()
-        topics = [
-            name for name in admin.list_topics(timeout=REQUEST_SECONDS_MAX).topics if name.startswith(self._prefix)
-        ]
+        known = admin.list_topics(timeout=REQUEST_SECONDS_MAX).topics
+        topics = [name for name in known if name.startswith(self._prefix) and not name.endswith(SIGNALS)]
         places = {TopicPartition(name, 0): OffsetSpec.latest() for name in topics}
         found = admin.list_offsets(places) if places else {}
         return {place.topic.removeprefix(self._prefix): each.result().offset for place, each in found.items()}
@@ -139,24 +144,29 @@ class DatabaseProcess(RunProcess):
 
     def _log(self, table: str) -> TableLog | None:
         if table not in self._logs:
-            log = TableLog(LocalLogStore(self.path(table)))
             try:
-                log.refresh()
+                self._logs[table] = log_of(lakebed.open(self.path(table)))
             except TableNotFound:
                 return None
-            self._logs[table] = log
         return self._logs[table]
 
 
 def run_and_compare(
     kafka: KafkaServer, database: ManyTables, folder: Path, *, registry: RegistryServer | None, kills: int, seed: int,
-    per_second: int, points: bool, max_age_seconds: float = 2.0, say: Callable[[str], None] = print,
+    per_second: int, points: bool, root: str | None = None, max_age_seconds: float = 2.0,
+    say: Callable[[str], None] = print,
 ) -> Outcome:  # fmt: skip
     """Runs the whole; raises AssertionError naming the table and what differs."""
     chance, started, outcome = random.Random(seed), time.monotonic(), Outcome(kills=kills)
-    more = {"points": {"transaction_topic": f"{database.name}.transaction", "settle_seconds": 1.0}} if points else {}
-    process = DatabaseProcess(kafka, database, folder, registry=registry, max_age_seconds=max_age_seconds, more=more)
-    database.capture(INLINE_SCHEMAS if registry is None else avro_converters(registry))
+    more: dict[str, Any] = {}
+    if points:
+        more = {"points": {"transaction_topic": f"{database.name}.transaction", "settle_seconds": 1.0}}
+    signals, topics = _signals(kafka, database)
+    process = DatabaseProcess(
+        kafka, database, folder, root=root or str(folder / "shop"), registry=registry, max_age_seconds=max_age_seconds,
+        more={**more, **topics},
+    )  # fmt: skip
+    database.capture({**(INLINE_SCHEMAS if registry is None else avro_converters(registry)), **signals})
     say(f"{time.monotonic() - started:3.0f} s: captured")
     try:
         process.start()
@@ -172,6 +182,8 @@ def run_and_compare(
                 _kill(process, database, chance)
                 say(f"{time.monotonic() - started:3.0f} s: killed and started again ({number + 1})")
             _give_an_impossible_type(process, database, outcome, say)
+            if database.has_signals:
+                _have_rows_sent_again(process, database)
         database.wait_until_idle()
         database.wait_until_sent()
         process.wait_until_ingested()
@@ -180,7 +192,7 @@ def run_and_compare(
         process.kill()
     _compare(process, database, outcome)
     if points:
-        _compare_points(process, outcome)
+        _compare_points(process, database.schema, outcome)
     database.release()
     outcome.seconds = time.monotonic() - started
     return outcome
@@ -205,8 +217,7 @@ def _give_an_impossible_type(
 ) -> None:
     """A number becomes text: its column can't, so the table is parked until somebody puts another in its place."""
     outcome.freshness_seconds["before"] = freshness(process, database)
-    database.sql(f"alter table {IMPOSSIBLE} alter qty type text using 'seven'")
-    database.change_all(IMPOSSIBLE)
+    database.make_impossible(IMPOSSIBLE)
     wait_until(
         lambda: process.parked(IMPOSSIBLE) is not None or not process.is_running,
         f"{IMPOSSIBLE} was not parked",
@@ -219,8 +230,32 @@ def _give_an_impossible_type(
     say(f"parked: {outcome.parked}")
     outcome.freshness_seconds["while one is parked"] = freshness(process, database)
     lakebed.open(process.path(IMPOSSIBLE)).alter(drop=["qty"], add={"qty": "string"})
-    assert command(["resume", str(process.table), f"public.{IMPOSSIBLE}"]) == 0
+    assert command(["resume", process.root, f"{database.schema}.{IMPOSSIBLE}"]) == 0
     database.change_all(IMPOSSIBLE)
+
+
+def _signals(kafka: KafkaServer, database: ManyTables) -> tuple[dict[str, object], dict[str, str]]:
+    """The settings of the connector, and of the pipeline's section, with which rows can be sent again over Kafka."""
+    if not database.has_signals:
+        return {}, {}
+    topics = {f"{use}_topic": kafka.create_topic(f"{database.name}-{use}") for use in ("signal", "notification")}
+    connector = {
+        "signal.enabled.channels": "source,kafka",
+        "signal.poll.interval.ms": 200,
+        "signal.kafka.topic": topics["signal_topic"],
+        "signal.kafka.bootstrap.servers": kafka.bootstrap,
+        "notification.enabled.channels": "sink",
+        "notification.sink.topic.name": topics["notification_topic"],
+    }
+    return connector, topics
+
+
+def _have_rows_sent_again(process: DatabaseProcess, database: ManyTables) -> None:
+    """Rows that lakebed has lost come back, also those of a table that clients change meanwhile."""
+    for table in ("quiet_0", "hot_1"):
+        lakebed.open(process.path(table)).delete("id <= 7")
+    names = [f"{database.schema}.{table}" for table in ("quiet_0", "hot_1")]
+    assert command(["resnapshot", str(process.file), *names, "--wait"]) == 0
 
 
 def freshness(process: DatabaseProcess, database: ManyTables) -> float:
@@ -247,7 +282,9 @@ def _compare(process: DatabaseProcess, database: ManyTables, outcome: Outcome) -
     differences = []
     for name in [*database.tables, *BANK]:
         table = lakebed.open(process.path(name))
-        assert newest_version(Path(f"{table.path}_quarantine")) < 0, f"records of {name} are in the quarantine"
+        with suppress(TableNotFound):
+            aside = lakebed.open(f"{table.path}_quarantine").to_arrow()
+            raise AssertionError(f"records of {name} are in the quarantine: {aside.slice(0, 3).to_pylist()}")
         here = set(database.columns(name))
         schema = pa.schema([column for column in table.schema if column.name in here])
         assert here == set(schema.names), f"{name} lacks {here - set(schema.names)}"
@@ -267,16 +304,16 @@ def _compare(process: DatabaseProcess, database: ManyTables, outcome: Outcome) -
     assert not differences, "\n".join(differences)
 
 
-def _compare_points(process: DatabaseProcess, outcome: Outcome) -> None:
+def _compare_points(process: DatabaseProcess, schema: str, outcome: Outcome) -> None:
     """At every point the bank's sums are what they must be; at versions that are chosen without points they need not be."""
-    warehouse = lakebed.warehouse(str(process.table))
+    warehouse = lakebed.warehouse(process.root)
     for point in warehouse.points(limit=1_000_000)["point"].to_pylist():
         with warehouse.at(point) as at:
-            debits, credits, moved = (at.to_arrow(f"public.{name}") for name in BANK)
+            debits, credits, moved = (at.to_arrow(f"{schema}.{name}") for name in BANK)
             assert _is_whole(debits, credits, moved), f"point {point}: {_sums(debits, credits, moved)}"
         outcome.points += 1
     settled = warehouse.at(settled=True).settled_versions
-    read = [_by_delta_rs(process.path(name), settled[f"public.{name}"]) for name in BANK]
+    read = [_by_delta_rs(process.path(name), settled[f"{schema}.{name}"]) for name in BANK]
     assert _is_whole(*read), f"for delta-rs, at {settled}: {_sums(*read)}"
     tables = [lakebed.open(process.path(name)) for name in BANK]
     steps = min(30, *(table.version for table in tables))
@@ -286,7 +323,9 @@ def _compare_points(process: DatabaseProcess, outcome: Outcome) -> None:
 
 
 def _by_delta_rs(path: str, version: int) -> pa.Table:
-    return pa.table(QueryBuilder().register("t", DeltaTable(path, version=version)).execute("select * from t"))
+    options = {"AWS_ALLOW_HTTP": "true"} if path.startswith("s3:") else None
+    table = DeltaTable(path, version=version, storage_options=options)
+    return pa.table(QueryBuilder().register("t", table).execute("select * from t"))
 
 
 def _sums(debits: pa.Table, credits: pa.Table, transfers: pa.Table) -> tuple[int, int, int]:

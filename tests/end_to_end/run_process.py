@@ -35,8 +35,8 @@ class RunProcess(Server):
         self._version = -1
         # When each began goes with its pid: the system gives pids to new processes, and those are nobody's orphans.
         self._orphans: dict[int, str | None] = {}
-        self._file = folder / f"{name}.yml"
-        self._file.write_text(yaml.safe_dump(dict(pipeline)))
+        self.file = folder / f"{name}.yml"
+        self.file.write_text(yaml.safe_dump(dict(pipeline)))
 
     def prepare(self) -> None:
         self._started = time.monotonic()
@@ -48,7 +48,7 @@ class RunProcess(Server):
             "-c",
             "import sys; from lakebed.cli import main; sys.exit(main())",
             "run",
-            str(self._file),
+            str(self.file),
         ]
 
     def environment(self) -> dict[str, str]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 from tests.infra.downloads import libraries_of, mariadb_folder
 from tests.infra.server import HOST, Server, ServerFailed
+from tests.waiting import wait_until
 
 USER = "root"
 SERVER_ID = 1
@@ -46,6 +48,25 @@ class MariaDbServer(Server):
         """The end of the binary log: its newest file and the position in it."""
         [[file, position, *_]] = self.sql("show master status")
         return file, int(position)
+
+    def wait_until_idle(self, database: str) -> None:
+        """Ends what still runs in a database, and returns when nothing does.
+
+        A procedure does not notice that its client is gone.
+        """
+        working = (
+            "select id from information_schema.processlist "
+            f"where command = 'Query' and db = '{database}' and id <> connection_id()"
+        )
+
+        def is_idle() -> bool:
+            found = self.sql(working)
+            for (number,) in found:
+                with suppress(ServerFailed):  # it may be gone by itself
+                    self.sql(f"kill {number}")
+            return not found
+
+        wait_until(is_idle, "a client is gone and its procedure is not")
 
     def prepare(self) -> None:
         data = self.run_folder / "data"
