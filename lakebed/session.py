@@ -47,6 +47,7 @@ PATIENCE = ("SPARK_AUTH_SOCKET_TIMEOUT", "120")
 """An environment variable: the seconds that Spark's Python side waits for an answer of its Java side."""
 _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+_LISTS = ("spark.jars.packages", "spark.jars.excludes", "spark.sql.extensions")
 
 
 def spark(
@@ -61,7 +62,8 @@ def spark(
 
     ``master`` defaults to ``local[*]``; ``s3`` adds the jars for ``s3a://`` (default: if ``AWS_ENDPOINT_URL`` or
     ``AWS_ACCESS_KEY_ID`` is set); ``session`` is a user's own, which is checked: Delta's jars must be in it.
-    ``conf`` adds or overrides Spark settings. Raises MissingPrerequisite (no Java, no jars).
+    ``conf`` adds or overrides Spark settings; packages and extensions are added to those that lakebed needs. Raises
+    MissingPrerequisite (no Java, no jars).
     """
     from pyspark.sql import SparkSession as Session
 
@@ -121,6 +123,12 @@ def settings(s3: bool, delta: bool = True) -> dict[str, str]:
     return out
 
 
+def with_own(needed: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
+    """Settings with a user's own, which win. In lists, such as that of packages, both are."""
+    joined = {name: f"{needed[name]},{own[name]}" for name in _LISTS if needed.get(name) and own.get(name)}
+    return {**needed, **own, **joined}
+
+
 def local_settings(master: str) -> dict[str, str]:
     """What is set besides if Spark runs on this machine alone."""
     if not master.startswith("local"):
@@ -164,7 +172,7 @@ def _s3a() -> dict[str, str]:
 def _build(app_name: str, master: str | None, s3: bool, conf: Mapping[str, str]) -> SparkSession:
     master = master or os.environ.get("LAKEBED_SPARK_MASTER") or "local[*]"
     prepare_environment(master)
-    return start_session(app_name, master, settings(s3) | local_settings(master) | dict(conf))
+    return start_session(app_name, master, with_own(settings(s3) | local_settings(master), conf))
 
 
 def start_session(app_name: str, master: str, conf: Mapping[str, str]) -> SparkSession:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from lakebed import session as sessions
 from lakebed.cli.display import PlainDisplay
 from lakebed.monitoring.progress import Progress
 from lakebed.pipeline import class_archive as archives
@@ -144,6 +145,17 @@ def test_a_table_on_a_local_disk_needs_no_jars() -> None:
     local, remote = (spark_settings(pipeline_of(more)).conf for more in ("", "checkpoint: s3://bucket/checkpoint\n"))
     assert "spark.jars.packages" not in local
     assert "hadoop-aws" in remote["spark.jars.packages"] and "delta" not in remote["spark.jars.packages"]
+
+
+def test_jars_of_the_pipeline_file_are_added_to_those_that_lakebed_needs() -> None:
+    own = "spark: {conf: {spark.jars.packages: 'org.postgresql:postgresql:42.7.13'}}\n"
+    conf = spark_settings(pipeline_of(f"checkpoint: s3://bucket/checkpoint\n{own}")).conf
+    assert "hadoop-aws" in conf["spark.jars.packages"]
+    assert conf["spark.jars.packages"].endswith(",org.postgresql:postgresql:42.7.13")
+    assert spark_settings(pipeline_of(own)).conf["spark.jars.packages"] == "org.postgresql:postgresql:42.7.13"
+    needed = sessions.settings(s3=False)
+    extensions = sessions.with_own(needed, {"spark.sql.extensions": "their.Extension"})["spark.sql.extensions"]
+    assert extensions == f"{needed['spark.sql.extensions']},their.Extension"
 
 
 # -- the archive of classes ------------------------------------------------------------------------------------------------

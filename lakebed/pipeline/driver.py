@@ -93,8 +93,8 @@ def spark_settings(pipeline: AnyPipeline, maintains: bool = False) -> SparkSetti
     # Batches are ranges that Python reads, and no rows go through the JVM, unless Spark itself reads the files.
     ranges = maintains or not (isinstance(pipeline.source, FilesSection) or _has_rows(pipeline))
     conf = sessions.settings(_wants_s3(pipeline), delta=False) | sessions.local_settings(master) | _STREAMING
-    conf |= (_LOCAL if is_local else {}) | (_RANGES if ranges else {}) | dict(section.conf)
-    return SparkSettings(master, conf, dict(section.conf), is_local and ranges)
+    conf |= (_LOCAL if is_local else {}) | (_RANGES if ranges else {})
+    return SparkSettings(master, sessions.with_own(conf, section.conf), dict(section.conf), is_local and ranges)
 
 
 class SparkStart:
