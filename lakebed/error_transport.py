@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar, cast
@@ -23,6 +24,7 @@ from lakebed import errors
 from lakebed.errors import InvalidInput, LakebedError, Unexpected
 
 MARKER = "lakebed-error: "
+_CALLED = re.compile(r"An error occurred while calling \S+\Z")  # Py4J's first line
 C = TypeVar("C", bound=type)
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -91,6 +93,14 @@ def from_spark() -> Iterator[None]:
             raise
         # Spark adds pages of text, which do not help to fix wrong input.
         raise found from (None if isinstance(found, InvalidInput) else error)
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says in one line. Of an error of the JVM that is not how it was called, but what it is."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if len(lines) > 1 and _CALLED.match(lines[0]):
+        return lines[1].removeprefix(": ")
+    return lines[0] if lines else "no reason given"
 
 
 def crosses_spark(called: Callable[P, R]) -> Callable[P, R]:

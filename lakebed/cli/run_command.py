@@ -14,6 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from lakebed.cli import exit_codes, logs
+from lakebed.error_transport import first_line
 from lakebed.errors import InvalidInput, LakebedError, Unexpected
 from lakebed.pipeline.document import Document
 from lakebed.pipeline.driver import SparkStart
@@ -151,5 +152,4 @@ def _text_of(error: Exception, document: Document) -> LakebedError:
     """The error to show: without secrets, and without the long text that Spark adds."""
     if isinstance(error, LakebedError):
         return error.with_text(document.redact(str(error)))
-    line = next((line for line in str(error).splitlines() if line.strip()), "no reason given")
-    return Unexpected(document.redact(f"unexpected {type(error).__name__}: {line}; --debug shows where"))
+    return Unexpected(document.redact(f"unexpected {type(error).__name__}: {first_line(error)}; --debug shows where"))

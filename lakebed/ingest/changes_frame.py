@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from lakebed.error_transport import first_line
 from lakebed.errors import InvalidChanges, InvalidInput
 from lakebed.ingest.row_evolution import name_in_rows
 from lakebed.ingest.schema_evolution import FIXED, RESCUED_COLUMN, EvolvePolicy
@@ -77,7 +78,7 @@ def changes_frame(
     except Exception as error:
         if apply_as_deletes is None or not _is_of_spark(error):
             raise
-        raise InvalidInput(f"apply_as_deletes={apply_as_deletes!r} can't be evaluated: {_first_line(error)}") from None
+        raise InvalidInput(f"apply_as_deletes={apply_as_deletes!r} can't be evaluated: {first_line(error)}") from None
 
 
 def unknown_columns(
@@ -106,14 +107,10 @@ def _require_spark_expression(frame: DataFrame, text: str) -> None:
     except Exception as error:
         if not _is_of_spark(error):
             raise
-        raise InvalidInput(f"apply_as_deletes={text!r} is not one SQL expression: {_first_line(error)}") from None
+        raise InvalidInput(f"apply_as_deletes={text!r} is not one SQL expression: {first_line(error)}") from None
 
 
 def _is_of_spark(error: Exception) -> bool:
     from pyspark.errors import PySparkException
 
     return isinstance(error, PySparkException)
-
-
-def _first_line(error: Exception) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), "no reason given")

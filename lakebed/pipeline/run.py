@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from lakebed import events
+from lakebed.error_transport import first_line
 from lakebed.errors import LakebedError, Unexpected
 from lakebed.failures import PROOF_SECONDS, Health, Restarts, failure_in, failure_of
 from lakebed.monitoring.metrics import Metrics, MetricsServer
@@ -334,7 +335,7 @@ def _stop(query: StreamingQuery) -> None:
     try:
         query.stop()
     except Exception as error:  # Spark is gone, or the batch does not end: the next execution continues in either case
-        _logger.warning("a query did not stop cleanly: %s", str(error).splitlines()[0])
+        _logger.warning("a query did not stop cleanly: %s", first_line(error))
 
 
 def _serve(pipeline: AnyPipeline, metrics: Metrics) -> MetricsServer | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from lakebed.error_transport import first_line
 from lakebed.errors import InvalidInput, MissingPrerequisite
 from lakebed.ingest.bootstrap import OLDEST
 from lakebed.ingest.decoder import Decoder, DecoderSchema
@@ -22,7 +23,7 @@ from lakebed.ingest.upstream.decoder import ChangeRows
 from lakebed.ingest.upstream.reader import UpstreamSettings
 from lakebed.manifest.type_names import table_schema
 from lakebed.pipeline.check import QUERY_NAME
-from lakebed.pipeline.layer_sections import ChangesFormat, LakebedSection
+from lakebed.pipeline.layer_sections import BootstrapSection, ChangesFormat, LakebedSection
 from lakebed.pipeline.settings import (
     AnyPipeline,
     FilesSection,
@@ -83,11 +84,20 @@ def bootstrap_rows(pipeline: Pipeline, records: Shape, spark: SparkSession) -> D
         rows = reader.load(*([spark_path(section.path)] if section.path is not None else []))
     except Exception as error:
         document = pipeline.document
-        first = next((line for line in str(error).splitlines() if line.strip()), "no reason given")
-        raise document.error(document.at("bootstrap"), f"Spark can't read it: {document.redact(first)}") from None
+        why = document.redact(first_line(error))
+        raise document.error(document.at("bootstrap"), f"Spark can't read it: {why}{_remedy(section, why)}") from None
     if pipeline.transform is None:
         return rows
     return transform_of(pipeline, records).over(changes_in_rows(rows, None, (), sequence=OLDEST))
+
+
+def _remedy(section: BootstrapSection, why: str) -> str:
+    """What to do, if Spark lacks the driver."""
+    if "No suitable driver" not in why and "ClassNotFoundException" not in why:
+        return ""
+    return (
+        "; name the jar of its driver in spark.conf (spark.jars.packages), and the driver's class as driver in options"
+    )
 
 
 def open_source(pipeline: Pipeline, columns: pa.Schema) -> Source:
