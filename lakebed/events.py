@@ -162,7 +162,7 @@ class MergeEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeFailed:
-    """A merge failed; ``parked``: its parts are left alone for an hour, else it is tried again."""
+    """A merge failed; ``parked``: its parts are left alone for an hour or longer, else it is tried again."""
 
     table: str
     kind: str

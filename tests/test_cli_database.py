@@ -78,7 +78,7 @@ def test_resume_takes_a_table_all_tables_or_some(shop: Path, capsys: pytest.Capt
     assert main(["resume", str(shop / "public/orders")]) == 0
     assert not is_parked(shop / "public/orders")
     assert main(["resume", str(shop)]) == 0
-    assert "no table is parked" in capsys.readouterr().out
+    assert "nothing is parked" in capsys.readouterr().out
     assert lakebed.open(shop / "public/items").maintenance.resume() is False
     assert main(["status", str(shop)]) == 0
 

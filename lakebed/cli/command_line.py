@@ -318,7 +318,11 @@ def _add_health(add: _Add, rows: argparse.ArgumentParser) -> None:
     from lakebed.cli import database_commands
     from lakebed.cli import health_commands as commands
 
-    resume = add("resume", "let a pipeline go on with tables that it has parked", database_commands.resume)
+    resume = add(
+        "resume",
+        "let go on what is parked: tables that a pipeline left alone, merges that keep failing",
+        database_commands.resume,
+    )
     resume.add_argument("path", metavar="PATH", help="the table, or the database")
     resume.add_argument(
         "tables", nargs="*", metavar="TABLE", help="tables of the database, such as public.orders (default: all)"

@@ -11,23 +11,29 @@ from lakebed.errors import InvalidInput, LakebedError, TableNotFound
 
 
 def resume(options: argparse.Namespace) -> int:
-    """Resume tables that are parked: the one at the path, or those of a database, all or some of them."""
+    """Resume what is parked of tables: of the one at the path, or of those of a database, all or some of them."""
     from lakebed.cli.logs import note
+    from lakebed.manifest.failing import resume_merges
     from lakebed.manifest.parked import resume as resumed
     from lakebed.table.internals import open_log
 
-    code, names = exit_codes.OK, []
+    code, names, merges = exit_codes.OK, [], dict[str, int]()
     for name, root in _chosen(options.path, options.tables).items():
         try:
-            if resumed(open_log(root)):
+            log = open_log(root)
+            if resumed(log):
                 names.append(name)
+            if count := resume_merges(log):
+                merges[name] = count
         except LakebedError as error:  # the others are resumed all the same
             note(f"{name} is not resumed: {error}")
             code = exit_codes.exit_code_of(error)
     for name in names:
         print(f"{name} is resumed: its pipeline goes on with it where it stopped")
-    if not names and code == exit_codes.OK:
-        print("no table is parked")
+    for name, count in merges.items():
+        print(f"{name}: {count} parked merge{'s are' if count > 1 else ' is'} planned again at once")
+    if not names and not merges and code == exit_codes.OK:
+        print("nothing is parked")
     return code
 
 

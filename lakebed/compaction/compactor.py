@@ -5,8 +5,9 @@
 2. The worker takes the first plan that shares no part with what other workers took since step 1, and that still fits beside
    it. Then it runs the plan. If no plan is left because others were faster, it plans again. Replicas do not know each other.
    The first that claims the parts gets the plan, and the planners of the others see the claim.
-3. A plan that fails is tried again, later each time. After ``FAILURES_MAX`` failures its parts are parked for an hour, and
-   this is reported. A part that is corrupt is parked alone, after the first failure. So no failure repeats without end.
+3. A plan that fails is tried again, later each time. After ``FAILURES_MAX`` failures its parts are parked in the table's log
+   (``manifest.failing``), for an hour at first, and this is reported. A part that is corrupt is parked alone, after the first
+   failure. So no failure repeats without end, in whichever process. If the log can't be written, this process remembers it.
 
 Nothing is planned, read or written under the lock, since planning many parts takes seconds.
 """
@@ -26,6 +27,7 @@ from typing import Protocol
 from lakebed import events
 from lakebed.compaction.merge import MergeKernel, MergeOutcome, MergeResult, PlanningView, Progress, no_progress
 from lakebed.errors import Cancelled, Corrupt, LakebedError, Retry
+from lakebed.manifest.failing import failing_of, park_merge, parked_paths
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 from lakebed.planning.admission import IN_FLIGHT_PLANS
@@ -160,10 +162,11 @@ class Compactor:
         return results
 
     def parked(self) -> frozenset[str]:
-        """Paths of parts that are not planned for now, because plans of them failed."""
-        now = self._clock()
+        """Paths of parts that are not planned for now, because plans of them failed, here or in another process."""
+        now, newest = self._clock(), self._log.newest
+        elsewhere = parked_paths(newest, int(now * 1000)) if newest is not None else frozenset()
         with self._lock:
-            return self._parked(now)
+            return self._parked(now) | elsewhere
 
     # -- planning and executing ----------------------------------------------------------------------------------------
 
@@ -314,21 +317,36 @@ class Compactor:
     def _failed(self, plan: MergePlan, error: Exception) -> bool:
         """Record when the parts may be planned again; returns whether they are parked."""
         corrupt = [path for path in plan.inputs if isinstance(error, Corrupt) and path in (error.part, error.path)]
-        now = self._clock()
-        parked = False
+        now, newest = self._clock(), self._log.newest
+        known = {path for each in failing_of(newest).values() for path in each.sources} if newest is not None else set()
+        parked, count = False, 0
         with self._lock:
             for path in corrupt or plan.inputs:
                 failures = self._shared.failures.setdefault(path, _Failures())
-                failures.count = FAILURES_MAX if corrupt and not isinstance(error, Retry) else failures.count + 1
-                parked = failures.count >= FAILURES_MAX
+                at_once = path in known or (corrupt and not isinstance(error, Retry))
+                failures.count = max(failures.count + 1, FAILURES_MAX if at_once else 0)
+                count, parked = failures.count, failures.count >= FAILURES_MAX
                 pause = PARKED_SECONDS if parked else min(BACKOFF_SECONDS_MAX, 2.0**failures.count)
                 failures.not_before = now + pause
         _logger.warning(
             "a %s of %d parts of %s failed%s: %s", plan.kind.value, len(plan.inputs), self._table,
-            ", its parts are left alone for an hour" if parked else " and will be tried again", error,
+            ", its parts are left alone for an hour or longer" if parked else " and will be tried again", error,
             exc_info=None if isinstance(error, LakebedError) else error, extra=events.ALSO_AN_EVENT,
         )  # fmt: skip
+        if parked:
+            self._park(corrupt or plan.inputs, error, count)
         return parked
+
+    def _park(self, paths: Sequence[str], error: Exception, failures: int) -> None:
+        """Park a merge in the log, which all processes read; while that does not succeed, this one remembers it."""
+        try:
+            is_known = park_merge(self._log, paths, error, failures, int(self._clock() * 1000)) is not None
+        except LakebedError as unparked:
+            _logger.warning("that a merge of %s keeps failing is not in its log: %s", self._table, unparked)
+            return
+        with self._lock:
+            for path in paths if is_known else ():  # from now on the log says it, and somebody may resume it
+                self._shared.failures.pop(path, None)
 
     def _parked(self, now: float) -> frozenset[str]:
         return frozenset(path for path, each in self._shared.failures.items() if now < each.not_before)

@@ -32,10 +32,11 @@ from pyroaring import BitMap64
 from lakebed import events
 from lakebed.errors import LakebedError, Retry
 from lakebed.manifest.actions import Action, AddPart, Part
-from lakebed.manifest.claims import Claim, claimed_paths, claims_of
+from lakebed.manifest.claims import Claim, claims_of
 from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.entries import Operation
+from lakebed.manifest.failing import taken_paths
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import Committed, TableLog
 from lakebed.parts.changes import WriteSpec, write_spec_of
@@ -146,7 +147,7 @@ class Merger:
 
     def views(self, snapshot: Snapshot, now_ms: int) -> Sequence[PlanningView]:
         """What plans are made for, the first first: all readers."""
-        return [PlanningView(snapshot=snapshot, claimed=claimed_paths(snapshot, now_ms))]
+        return [PlanningView(snapshot=snapshot, claimed=taken_paths(snapshot, now_ms))]
 
     def run_plan(
         self, plan: MergePlan, kernel: MergeKernel, *, progress: Progress = no_progress, claim_id: str | None = None

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from lakebed.compaction.compactor import Compactor, MergeWorker
 from lakebed.compaction.merge import MergeKernel, MergeOutcome, MergeResult, Progress
 from lakebed.errors import Cancelled, InvalidInput, StoreUnavailable
-from lakebed.manifest.claims import claimed_paths
+from lakebed.manifest.failing import taken_paths
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 from lakebed.notebook import HtmlResult
@@ -119,7 +119,7 @@ class ReclusterJob:
     def estimate(self) -> Estimate:
         """What the job will read and write, by the table's statistics."""
         snapshot = self._log.refresh()
-        claimed = claimed_paths(snapshot, self._log.now_ms())
+        claimed = taken_paths(snapshot, self._log.now_ms())
         return estimate(self._seen(snapshot), claimed, self._final, self._log.statistics)
 
     def predicted(self) -> ReclusterResult:

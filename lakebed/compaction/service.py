@@ -19,7 +19,8 @@ from lakebed.compaction.recluster_job import ReclusterJob, ReclusterResult
 from lakebed.compaction.upkeep import Chore
 from lakebed.compaction.volatile import VolatileMerger
 from lakebed.compaction.volatile_choice import volatile_choice
-from lakebed.manifest.claims import claimed_paths, claims_of
+from lakebed.manifest.claims import claims_of
+from lakebed.manifest.failing import forget_gone, has_gone, taken_paths
 from lakebed.manifest.table_log import TableLog
 from lakebed.notebook import HtmlResult
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
@@ -81,7 +82,7 @@ class Compaction:
         """What the planner would do now, without doing it."""
         snapshot = self._log.refresh()
         now_ms = int(time.time() * 1000)
-        claimed, reads = claimed_paths(snapshot, now_ms), self._reads.of(snapshot)
+        claimed, reads = taken_paths(snapshot, now_ms), self._reads.of(snapshot)
         return plan(snapshot, claimed, now_ms, reads=reads, statistics=self._log.statistics)
 
     def compact(self) -> CompactResult:
@@ -138,8 +139,8 @@ class Compaction:
         """What is to be done now and then beside the merges of the compactor in the background."""
         volatile, seconds = self.volatile_merger, min(TIDY_SECONDS, self.lease_seconds)
         if volatile is None:
-            return (Chore(run=self._tidy, seconds=seconds, is_needed=self._has_claims),)
-        tidy = Chore(run=self._tidy, seconds=seconds)
+            return (Chore(run=self._tidied, seconds=seconds, is_needed=self._has_entries),)
+        tidy = Chore(run=self._tidied, seconds=seconds)
         heartbeat = self.lease_seconds / HEARTBEATS
         return (
             tidy,
@@ -151,8 +152,14 @@ class Compaction:
         """Whether merges of this process are on its local disk alone."""
         return self.volatile_merger is not None and self.volatile_merger.holds_any()
 
-    def _has_claims(self) -> bool:
-        return self._log.newest is not None and bool(claims_of(self._log.newest.domains))
+    def _has_entries(self) -> bool:
+        newest = self._log.newest
+        return newest is not None and (bool(claims_of(newest.domains)) or has_gone(newest))
+
+    def _tidied(self) -> None:
+        self._tidy()
+        if self._log.newest is not None and has_gone(self._log.newest):
+            forget_gone(self._log)
 
     def due(self) -> bool:
         """Whether the compactor of this process has something to merge now."""
@@ -184,7 +191,7 @@ class Compaction:
         return self._compactor.running() if self._compactor else []
 
     def parked(self) -> frozenset[str]:
-        """Paths of parts that this process does not merge for now, because merges of them failed."""
+        """Paths of parts that are not merged for now, because merges of them failed."""
         return self._compactor.parked() if self._compactor else frozenset()
 
     def merger(self) -> Merger:

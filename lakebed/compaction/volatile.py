@@ -43,8 +43,9 @@ from lakebed.compaction.merge import (
     no_progress,
 )
 from lakebed.errors import Corrupt, Retry
-from lakebed.manifest.claims import claimed_paths, claims_of
+from lakebed.manifest.claims import claims_of
 from lakebed.manifest.entries import Operation
+from lakebed.manifest.failing import taken_paths
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 from lakebed.parts.changes import write_spec_of
@@ -116,7 +117,7 @@ class VolatileMerger:
         with self._lock:
             idle = [one for one in self._held.values() if one.claim.id not in self._busy]
             is_full = self._is_full
-        claimed = claimed_paths(snapshot, now_ms)
+        claimed = taken_paths(snapshot, now_ms)
         below = frozenset(part.path for one in idle for part in one.sources)
         goal = Goal.ALL if is_full else Goal.ELSEWHERE
         store = PlanningView(snapshot=snapshot, claimed=claimed - below, goal=goal, below=below)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from lakebed.compaction.merge import LEASE_SECONDS
 from lakebed.manifest.claims import claims_of
+from lakebed.manifest.failing import failing_of, has_gone, taken_paths
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.planning.planner import plan
 from lakebed.planning.settling import due_ms as settle_due_ms
@@ -36,10 +37,12 @@ def work_of(snapshot: Snapshot, now_ms: int, statistics: StatisticsCache) -> Wor
     lease_ms = int(LEASE_SECONDS * 1000)
     if any(not claim.is_live(now_ms - lease_ms) for claim in claims):
         return Work(why="a claim is left in the log whose lease has ended")
-    live = frozenset(path for claim in claims if claim.is_live(now_ms) for path in claim.sources)
-    if merges := plan(snapshot, live, now_ms, statistics=statistics).plans:
+    if has_gone(snapshot):
+        return Work(why="the log has an entry of a parked merge whose parts are gone")
+    if merges := plan(snapshot, taken_paths(snapshot, now_ms), now_ms, statistics=statistics).plans:
         return Work(why=merges[0].why)
     due = [claim.lease_ms + (0 if claim.is_live(now_ms) else lease_ms) for claim in claims]
+    due += [each.not_before_ms for each in failing_of(snapshot).values() if each.is_parked(now_ms)]
     if (settles := settle_due_ms(snapshot)) is not None:
         due.append(settles)
     if snapshot.settings.off_peak is not None:

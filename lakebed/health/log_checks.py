@@ -27,6 +27,7 @@ from lakebed.health.finding import Finding, critical, warning
 from lakebed.manifest.actions import ChangePart, Commit, Part
 from lakebed.manifest.claims import claims_of
 from lakebed.manifest.entries import NAMED_BATCH
+from lakebed.manifest.failing import failing_of
 from lakebed.manifest.format import require_format
 from lakebed.manifest.holds import holds_of
 from lakebed.manifest.invariants import Violation, violations
@@ -296,6 +297,18 @@ def parked_finding(snapshot: Snapshot, path: str) -> Finding | None:
     return critical("parked", "", what, f"remove the cause, then lakebed resume {path}")
 
 
+def failing_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Finding]:
+    """Merges that are parked, because they keep failing."""
+    for failing in failing_of(snapshot).values():
+        if failing.is_parked(now_ms):
+            until = datetime.fromtimestamp(failing.not_before_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
+            parts = failing.sources[0] if len(failing.sources) == 1 else f"{len(failing.sources):,} parts"
+            what = (
+                f"a merge of {parts} failed {failing.failures} times and is left alone until {until}: {failing.error}"
+            )
+            yield warning("failing", failing.sources[0], what, f"remove the cause, then lakebed resume {path}")
+
+
 def state_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Finding]:
     """Step 4: what a version shows without its files."""
     try:
@@ -321,6 +334,7 @@ def state_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Findi
         claims = claims_of(snapshot.domains)
         past_changes(snapshot.domains)
         parked = parked_finding(snapshot, path)
+        failing = [*failing_findings(snapshot, path, now_ms)]
         positions_of(snapshot)
     except (ValueError, KeyError, TypeError, Corrupt) as error:
         what = f"an entry of lakebed's in version {snapshot.version} can't be read: {error!r}"
@@ -328,6 +342,7 @@ def state_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Findi
         return
     if parked is not None:
         yield parked
+    yield from failing
     claims_by_source: dict[str, str] = {}
     for claim in sorted(claims.values(), key=lambda claim: (claim.since_ms, claim.id)):
         for source in claim.sources:

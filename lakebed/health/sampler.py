@@ -27,7 +27,8 @@ import numpy as np
 
 from lakebed.errors import LakebedError, Retry, TableNotFound
 from lakebed.manifest.actions import Part
-from lakebed.manifest.claims import claimed_paths, claims_of
+from lakebed.manifest.claims import claims_of
+from lakebed.manifest.failing import parked_paths, taken_paths
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_figures import TableFigures, figures_of
@@ -113,12 +114,13 @@ class Sampler:
             parts_by_state=parts,
             bytes_by_state=sizes,
             quarantine_rows=self._quarantine_rows,
+            parked_parts=len(parked_paths(snapshot, now_ms)),
             stored=self._stored,
             seconds=time.monotonic() - started,
         )
 
     def _take_costly_figures(self, snapshot: Snapshot, now_ms: int) -> None:
-        planning = plan(snapshot, claimed_paths(snapshot, now_ms), now_ms, statistics=self._log.statistics)
+        planning = plan(snapshot, taken_paths(snapshot, now_ms), now_ms, statistics=self._log.statistics)
         self._planned = Planned(
             backlog_bytes=planning.backlog_bytes,
             depth_max=planning.depth_max,

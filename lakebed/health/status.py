@@ -34,7 +34,8 @@ from lakebed.health.examination import examine_log
 from lakebed.health.file_checks import look_at_files
 from lakebed.health.finding import Finding, Severity, critical, html_findings, warning, worst
 from lakebed.health.log_checks import look_at_log, state_findings
-from lakebed.manifest.claims import claimed_paths, claims_of
+from lakebed.manifest.claims import claims_of
+from lakebed.manifest.failing import taken_paths
 from lakebed.manifest.holds import first_unexpired, held_versions
 from lakebed.manifest.parts_to_resort import parts_to_resort
 from lakebed.manifest.snapshot import Snapshot
@@ -225,7 +226,7 @@ class Observer:
 
     def _figures(self, snapshot: Snapshot, slow: _Slow) -> Status:
         now_ms = self._log.now_ms()
-        claimed, reads = claimed_paths(snapshot, now_ms), self._reads.of(snapshot)
+        claimed, reads = taken_paths(snapshot, now_ms), self._reads.of(snapshot)
         planning = plan(snapshot, claimed, now_ms, reads=reads, statistics=self._log.statistics)
         claims = claims_of(snapshot.domains)
         local = LocalParts(self._volatile / snapshot.metadata.id).load()

@@ -175,7 +175,7 @@ class Metrics:
         self._merging = self._gauge("lakebed_merges_running", "Merges that run in this process now.")
         self._failed_merges = self._counter(
             "lakebed_merge_failures",
-            "Merges that failed. parked: their parts are left alone for an hour.",
+            "Merges that failed. parked: their parts are left alone for an hour or longer.",
             "kind",
             "parked",
         )

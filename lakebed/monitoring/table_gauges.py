@@ -27,7 +27,7 @@ _PLAIN: dict[str, str] = {
     "lakebed_observation_seconds": "How long taking the figures of the table took.",
 }
 _SOMETIMES: dict[str, str] = {
-    "lakebed_parked_parts": "Parts that this process leaves alone for an hour because merges of them failed.",
+    "lakebed_parked_parts": "Parts that are left alone for now because merges of them failed, as the log of the table says.",
     "lakebed_ingest_timestamp_seconds": "When rows last came in; an hour ago if that is longer ago.",
     "lakebed_depth_max": "Runs of parts over the deepest point of the sort key.",
     "lakebed_depth_average": "Parts over the deepest point of a part's range, on average over parts.",

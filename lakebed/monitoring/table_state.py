@@ -66,8 +66,8 @@ class Recent:
 class TableState(TableFigures):
     """The figures of a version, and others beside them; None is not known (yet).
 
-    ``parts_by_state`` counts what is not in the base: materialized and volatile parts by level. ``parked_parts`` is known where
-    merges run. ``seconds``: how long taking the figures took.
+    ``parts_by_state`` counts what is not in the base: materialized and volatile parts by level. ``parked_parts``: what is
+    left alone because merges of it failed. ``seconds``: how long taking the figures took.
     """
 
     parts_by_state: Mapping[LevelState, int] = field(default_factory=dict)

@@ -11,6 +11,7 @@ import pyarrow as pa
 from lakebed.compaction.recluster_job import ReclusterJob, ReclusterProgress, ReclusterResult
 from lakebed.compaction.service import CompactResult
 from lakebed.manifest import parked
+from lakebed.manifest.failing import resume_merges
 from lakebed.operations import cleanup
 from lakebed.operations.hold import hold
 from lakebed.operations.rewind import rewind
@@ -79,11 +80,13 @@ class TableMaintenance:
     # -- the pipeline of a database ------------------------------------------------------------------------------------
 
     def resume(self) -> bool:
-        """Let the pipeline of the table's database go on with it, if it has parked it; returns whether it had.
+        """Let go on what is parked: the table in its database's pipeline, merges that keep failing; returns whether any was.
 
-        A pipeline that runs goes on within seconds, where it stopped. Raises Contention, StoreUnavailable.
+        A pipeline that runs goes on within seconds, where it stopped. Parts of parked merges are planned at once, by every
+        process that maintains the table. Raises Contention, StoreUnavailable.
         """
-        return parked.resume(self._log)
+        merges = resume_merges(self._log)
+        return parked.resume(self._log) or merges > 0
 
     # -- cleaning up ---------------------------------------------------------------------------------------------------
 

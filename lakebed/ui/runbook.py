@@ -20,6 +20,7 @@ _SECTIONS = {
     "quarantine": "LakebedQuarantineGrowing",
     "query": "LakebedQueryDown",
     "parked": "LakebedTableParked",
+    "failing": "LakebedPlansFailing",
 }
 _INVARIANT = re.compile(r"[A-Z]\d+")
 

@@ -24,7 +24,7 @@ import orjson
 from lakebed.errors import Corrupt, LakebedError, Retry, TableNotFound, Unsupported
 from lakebed.health.sampler import with_reference
 from lakebed.health.status import Observer
-from lakebed.manifest.claims import claimed_paths
+from lakebed.manifest.failing import taken_paths
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
 from lakebed.monitoring.recent_commits import RecentCommits
@@ -192,7 +192,7 @@ class Watched:
             table.recent, table.history = RecentCommits(table.log), History(table.log)
         table.table_id = snapshot.metadata.id
         now_ms = table.log.now_ms()
-        claimed = claimed_paths(snapshot, now_ms)
+        claimed = taken_paths(snapshot, now_ms)
         recent = with_reference(table.recent.read(snapshot.version, _LOG_SECONDS), status)
         table.history.look(snapshot, _LOG_SECONDS)
         summary["figures"] = documents.figures(status, recent, snapshot)

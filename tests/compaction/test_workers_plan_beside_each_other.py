@@ -56,6 +56,10 @@ class StillLog:
     def refresh(self) -> Snapshot:
         return self.snapshot
 
+    @property
+    def newest(self) -> Snapshot:
+        return self.snapshot
+
 
 class NoMerger:
     replica = "test"

@@ -415,7 +415,7 @@ def _processes(board: Dashboard, some: Tables) -> None:
         _graph("Claims", COUNT, "Claims in the log. An expired claim belongs to a replica that is gone.",
                Query(some.or_none(some.now("lakebed_claims", "state")), "{{table}} {{state}}")),
         _graph("Parked parts", COUNT,
-               "Parts that are left alone for an hour, because merges of them failed several times.",
+               "Parts that are left alone for now, because merges of them failed several times.",
                Query(some.or_none(some.running("lakebed_parked_parts")), "{{table}}")),
     ))  # fmt: skip
     _add(board, (
