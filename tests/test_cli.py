@@ -159,6 +159,8 @@ def test_settle_settles(tmp_path: Path) -> None:
         (["query", "prices", "select * from price"], 'Did you mean "prices"'),
         (["run", "mispelt.yml"], "did you mean misspelt.yml?"),
         (["truncate", "prices"], "truncate takes all 1 rows and 1 changes in the tail out of prices; give --yes"),
+        (["restore", "prices", "--version", "0"], "prices what it was at version 0, "),
+        (["restore", "prices"], "--version"),
         (["delete", "prices", "--where", "1 = 1"], "names no column"),
         (["drop-detached", "prices", "x"], "give --yes"),
         ([], "COMMAND"),
@@ -371,5 +373,11 @@ def test_rows_are_mutated_and_partitions_come_and_go(tmp_path: Path) -> None:
     assert sorted(table.to_arrow(["value"])["value"].to_pylist()) == [10, 30]
     assert main(["detach-partition", path, "day=b"]) == 0
     assert main(["drop-detached", path, table.inspect.detached()["name"][0].as_py(), "--yes"]) == 0
+    before = table.version
     assert main(["truncate", path, "--yes"]) == 0
     assert table.to_arrow().num_rows == 0
+    assert main(["restore", path, "--version", str(before), "--yes"]) == 0
+    assert (
+        table.to_arrow(["value"])["value"].to_pylist() == table.to_arrow(["value"], version=before)["value"].to_pylist()
+    )
+    assert main(["truncate", path, "--yes"]) == 0

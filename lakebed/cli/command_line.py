@@ -491,6 +491,12 @@ def _add_mutations(add: _Add, rows: argparse.ArgumentParser) -> None:
     for command in (delete, update):
         command.add_argument("--where", required=True, help=where)
     truncate = add("truncate", "delete all rows of a table", commands.truncate, rows)
+    restore = add("restore", "make a table what it was at an earlier version", commands.restore, rows)
+    which = restore.add_mutually_exclusive_group(required=True)
+    which.add_argument("--version", type=int, metavar="N", help="as lakebed timeline lists it")
+    which.add_argument(
+        "--timestamp", metavar="TIME", help="the newest version until then, such as '2026-01-31T12:00:00Z'"
+    )
     detach = add(
         "detach-partition",
         "remove a partition from a table; it can be attached again or dropped",
@@ -500,12 +506,12 @@ def _add_mutations(add: _Add, rows: argparse.ArgumentParser) -> None:
     attach = add("attach-partition", "put a detached partition back", commands.attach, rows)
     drop = add("drop-detached", "delete a detached partition for good", commands.drop, rows)
     detached = add("detached", "list the detached partitions of a table", commands.detached, rows)
-    for command in (delete, update, truncate, detach, attach, drop, detached):
+    for command in (delete, update, truncate, restore, detach, attach, drop, detached):
         command.add_argument("path", metavar="PATH", help="the table")
     detach.add_argument(
         "partition", nargs="+", metavar="COLUMN=VALUE", help="one for each partition column; no value means null"
     )
-    for command in (delete, truncate, drop):
+    for command in (delete, truncate, restore, drop):
         confirm.add_option(command)
     for command in (attach, drop):
         command.add_argument("name", metavar="NAME", help="as lakebed detached lists it")

@@ -1,13 +1,17 @@
-"""``lakebed delete | update | truncate | detach-partition | attach-partition | drop-detached | detached``."""
+"""``lakebed delete | update | truncate | restore | detach-partition | attach-partition | drop-detached | detached``."""
 
 from __future__ import annotations
 
 import argparse
+import datetime
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lakebed.cli import exit_codes
 from lakebed.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from lakebed.manifest.snapshot import Snapshot
 
 # What a command needs is imported when it runs: a parser must not wait for it.
 
@@ -41,6 +45,39 @@ def truncate(options: argparse.Namespace) -> int:
     if not confirmed(f"truncate takes all {figures['rows']:,} rows{tail} out of {options.path}", options):
         return exit_codes.FAILED
     return _print({"version": table.truncate()}, options)
+
+
+def restore(options: argparse.Namespace) -> int:
+    from lakebed.cli.confirm import confirmed
+    from lakebed.cli.logs import note
+    from lakebed.manifest.positions import positions_of
+    from lakebed.table import internals_of
+    from lakebed.view.time_travel import snapshot_at
+
+    table = _open(options)
+    log = internals_of(table).log
+    now, earlier = log.refresh(), snapshot_at(log, options.version, options.timestamp)
+    at = datetime.datetime.fromtimestamp(earlier.timestamp_ms / 1000, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    between = now.version - earlier.version
+    what = (
+        f"restore makes {options.path} what it was at version {earlier.version}, {at}: {_size(earlier)} in place of "
+        f"{_size(now)}; the {between:,} versions since stay readable"
+    )
+    if not confirmed(what, options):
+        return exit_codes.FAILED
+    version = table.restore(earlier.version)
+    read_then = positions_of(earlier)
+    for topic, position in positions_of(now).items():
+        if topic not in read_then or read_then[topic].offsets != position.offsets:
+            since = f"from {dict(read_then[topic].offsets)} on" if topic in read_then else "from its beginning"
+            note(f"what was read of {topic} since then, {since}, is not in the table; lakebed rewind reads it again")
+    return _print({"version": version, "restored": earlier.version}, options)
+
+
+def _size(snapshot: Snapshot) -> str:
+    rows = sum(part.live_rows for part in snapshot.parts.values())
+    changes = sum(part.rows for part in snapshot.tail.values())
+    return f"{rows:,} rows" + (f" and {changes:,} changes in the tail" if changes else "")
 
 
 def detach(options: argparse.Namespace) -> int:

@@ -7,11 +7,12 @@ A commit that replaces parts read a snapshot. The commits between that snapshot 
    unless ours changes metadata too: what we wrote is as good as any older part.
 3. For a commit that looked keys up: parts with new rows joined the base, so a key may live where we did not look. For one
    that read the changes (a mutation): change parts joined the tail, or rows left the table otherwise than by a settle.
-4. What both changed, by the table's scope: the same part, the same partition, or anything in the table.
-5. Claims: another claim on the same parts, or somebody who ended or took over the claim that ours rests on.
-6. Positions: somebody who read the same topic into the table.
+4. A restore of an earlier version: whatever read or replaces rows is worked out again.
+5. What both changed, by the table's scope: the same part, the same partition, or anything in the table.
+6. Claims: another claim on the same parts, or somebody who ended or took over the claim that ours rests on.
+7. Positions: somebody who read the same topic into the table.
 
-A blind append reads nothing, so only 1, 2 and 6 can stop it.
+A blind append reads nothing, so only 1, 2 and 7 can stop it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from lakebed.manifest.actions import (
     partition_key,
 )
 from lakebed.manifest.claims import claim_of
-from lakebed.manifest.commit_kind import CommitKind, is_append, kind_of, settles
+from lakebed.manifest.commit_kind import CommitKind, is_append, kind_of, restores, settles
 from lakebed.manifest.entries import FILES, POSITION
 from lakebed.manifest.evolve import is_compatible, only_adds_features
 from lakebed.manifest.snapshot import Snapshot
@@ -99,6 +100,8 @@ def find_conflict(
     replaces = bool(access.parts or access.change_parts or access.whole_table)
     partitions = set(access.parts.values())
     gone = _removed_for_good(winner) if access.claimed else frozenset()
+    if restores(winner) and not access.is_blind:
+        return Conflict(winner.version, ConflictKind.TABLE, kind_of(winner).value)
     if access.read_changes and takes_rows_away(winner):
         return Conflict(winner.version, ConflictKind.PARTS, "rows that were read left the table")
     for action in winner.actions:
@@ -140,12 +143,14 @@ def find_conflict(
 
 
 def takes_rows_away(winner: Commit) -> bool:
-    """Whether live rows may have left the table other than by a change: by truncate, detach, a replaced partition.
+    """Whether live rows may have left the table other than by a change: by truncate, detach, a replaced partition, a restore.
 
     A settle takes parts away too, when changes have replaced their last rows.
     """
     if settles(winner):
         return False
+    if restores(winner):
+        return True
     stays = {action.part.path for action in winner.actions if isinstance(action, AddPart)}
     return any(
         isinstance(action, RemoveChangePart)

@@ -34,6 +34,7 @@ from lakebed.manifest.actions import (
 )
 from lakebed.manifest.claims import Claim, claim_of, claims_of
 from lakebed.manifest.column_mapping import MAX_ID, StoredPath, columns_of
+from lakebed.manifest.commit_kind import restores
 from lakebed.manifest.readable import misfit
 from lakebed.manifest.snapshot import Snapshot
 
@@ -118,6 +119,7 @@ def _batch_is_committed_once(before: Snapshot, commit: Commit) -> Iterator[str]:
 
 def _base_changes_add_up(before: Snapshot, commit: Commit) -> Iterator[str]:
     removed = {action.path: action for action in commit.actions if isinstance(action, RemovePart)}
+    may_revive = restores(commit)
     for path, action in removed.items():
         part = before.parts.get(path)
         if part is None:
@@ -133,7 +135,7 @@ def _base_changes_add_up(before: Snapshot, commit: Commit) -> Iterator[str]:
             yield f"{part.path} is removed and added with the same dead rows: some readers would treat it as removed"
         if part.deletion_vector and not 0 < part.deletion_vector.dead_rows <= part.rows:
             yield f"{part.path} has {part.rows} rows but {part.deletion_vector.dead_rows} dead ones"
-        if earlier and earlier.dead_rows > part.dead_rows:
+        if earlier and earlier.dead_rows > part.dead_rows and not may_revive:
             yield f"dead rows of {part.path} would become live again ({earlier.dead_rows} to {part.dead_rows})"
         if part.deletes > part.dead_rows:
             yield f"{part.path} has {part.deletes} delete rows but only {part.dead_rows} dead ones"
@@ -143,11 +145,14 @@ def _base_changes_add_up(before: Snapshot, commit: Commit) -> Iterator[str]:
 
 def _tail_is_left_in_order(before: Snapshot, commit: Commit) -> Iterator[str]:
     removed = {action.domain for action in commit.actions if isinstance(action, RemoveChangePart)}
+    moved = {action.part.domain for action in commit.actions if isinstance(action, AddChangePart)}  # gets another place
     for domain in sorted(removed - before.tail.keys()):
         yield f"{domain} leaves the tail but is not in it"
     if removed:
         newest = max((before.tail[domain].order for domain in removed if domain in before.tail), default=None)
-        oldest = min((part.order for domain, part in before.tail.items() if domain not in removed), default=None)
+        oldest = min(
+            (part.order for domain, part in before.tail.items() if domain not in removed | moved), default=None
+        )
         if newest is not None and oldest is not None and newest > oldest:
             yield f"a change part of version {newest[0]} leaves the tail before one of version {oldest[0]}"
     places: dict[int, str] = {}
@@ -290,8 +295,8 @@ INVARIANTS: dict[str, Invariant] = {
         Invariant(
             "B5",
             "A commit's changes to the base add up: a part that it removes is there with that deletion vector, a "
-            "part that it adds is new or replaces itself, dead rows stay dead and are no more than the rows, and "
-            "no part holds rows of a later version.",
+            "part that it adds is new or replaces itself, dead rows stay dead (unless an earlier version is restored) and "
+            "are no more than the rows, and no part holds rows of a later version.",
             _base_changes_add_up,
         ),
         Invariant(
@@ -342,6 +347,11 @@ INVARIANTS: dict[str, Invariant] = {
         Invariant("W2", "Points only grow; the newest one may be taken again, with tables that were left out of it."),
         Invariant("W3", "At the versions that a settled point names every Delta reader sees the rows of the point."),
         Invariant("W4", "A table that is not in a point is named in it with the reason, and can't be read there."),
+        Invariant(
+            "R1",
+            "A restore shows exactly the rows of the version that it restores, and the versions in between stay as they "
+            "were.",
+        ),
         Invariant(
             "L1",
             "A layer has each change of its upstream once, in order, whatever becomes of the checkpoint, and "

@@ -96,7 +96,7 @@ class Detached:
     """Parts that were taken out of the table, by the commit ``version``, and can be put back.
 
     ``partition`` has stored names; ``schema`` is the table's at that version, as Delta's JSON, and ``stored`` in Arrow by stored
-    names.
+    names. ``restored``: the commit that detached the partition once more by restoring a version at which it was, 0 for none.
     """
 
     name: str
@@ -105,6 +105,12 @@ class Detached:
     detached_ms: int
     schema: str
     parts: tuple[Part, ...]
+    restored: int = 0
+
+    @property
+    def needed_below(self) -> int:
+        """All versions from this one on have the partition detached."""
+        return max(self.version, self.restored)
 
     @property
     def domain(self) -> str:
@@ -140,6 +146,7 @@ def detached_of(snapshot: Snapshot) -> dict[str, Detached]:
                     detached_ms=value["detached_ms"],
                     schema=value["schema"],
                     parts=parts,
+                    restored=value.get("restored", 0),
                 )
             )
     return {one.name: one for one in sorted(found, key=lambda one: (one.detached_ms, one.name))}
@@ -419,8 +426,8 @@ class Partitions:
 
     def _delete(self, entry: Detached, after: Snapshot) -> int:
         """Delete the files of parts. Deletion vectors lie in files that other parts share, so they are left to the cleanup."""
-        held = min(held_versions(after.domains, self._now_ms()), default=entry.version)
-        if min(first_unexpired(after.domains), held) < entry.version:
+        held = min(held_versions(after.domains, self._now_ms()), default=entry.needed_below)
+        if min(first_unexpired(after.domains), held) < entry.needed_below:
             return 0
         candidates = [part.path for part in entry.parts if part.path not in after.parts]
         failed = self._storage.delete_many(candidates)

@@ -8,8 +8,9 @@ whole row is not known before the tail is settled. The settle completes the chan
 the settle's version. By then the tail may hold a newer change of the key, which was a row of an earlier version. Then the
 completed row is left out, so that a reader who applies the rows in order ends with the newest.
 
-A truncate is a row of its own kind without values. Other commits that change rows of the base (a mutation of a table
-without keys, a partition detached, attached or replaced) give deletes for the rows that were live only before the commit,
+A truncate is a row of its own kind without values. A restore of an earlier version is a truncate and then all rows of the table:
+rows that are older than those that they replace would else be late. Other commits that change rows of the base (a mutation of a
+table without keys, a partition detached, attached or replaced) give deletes for the rows that were live only before the commit,
 then upserts for the rows that are live only after it.
 """
 
@@ -36,7 +37,7 @@ from lakebed.manifest.actions import (
     RemovePart,
     part_domain,
 )
-from lakebed.manifest.commit_kind import settles, truncates
+from lakebed.manifest.commit_kind import restores, settles, truncates
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
@@ -75,13 +76,13 @@ class ChangedVersion:
 
     @staticmethod
     def of_commit(commit: Commit, columns: ChangeColumns, newest: pa.Schema | None = None) -> ChangedVersion:
-        """What a commit changed."""
+        """What a commit changed; of a restore only what it moved (``of_restore`` has all of it)."""
         base = [action for action in commit.actions if isinstance(action, (AddPart, RemovePart)) and action.data_change]
         completed: list[Part] = []
         if settles(commit):
             completed = _completed(commit)
             base = []  # the changes that it settles were change rows of the versions that committed them
-        is_truncate = truncates(commit)
+        is_truncate = truncates(commit) or restores(commit)
         before = {} if is_truncate else {action.path: action for action in base if isinstance(action, RemovePart)}
         return ChangedVersion(
             version=commit.version,
@@ -101,12 +102,24 @@ class ChangedVersion:
 
         With a sequence, the deletes that the base remembers are among them, so that late changes lose against them in a copy too.
         """
-        columns = columns_at(snapshot)
+        return ChangedVersion._whole(snapshot, columns_at(snapshot), None, truncates=False)
+
+    @staticmethod
+    def of_restore(snapshot: Snapshot, columns: ChangeColumns, newest: pa.Schema | None = None) -> ChangedVersion:
+        """What the commit of this version changed, which restored an earlier one."""
+        return ChangedVersion._whole(snapshot, columns, newest, truncates=True)
+
+    @staticmethod
+    def _whole(
+        snapshot: Snapshot, columns: ChangeColumns, newest: pa.Schema | None, *, truncates: bool
+    ) -> ChangedVersion:
         has_sequence = columns.spec.sequence_column is not None
         return ChangedVersion(
             version=snapshot.version,
             timestamp_ms=snapshot.timestamp_ms,
             columns=columns,
+            newest=newest,
+            truncates=truncates,
             change_parts=snapshot.tail_in_order(),
             after=snapshot.parts,
             tombstones=[
@@ -147,7 +160,11 @@ def changed_versions(
     found: list[ChangedVersion] = []
     tail: dict[str, ChangePart] | None = None  # kept up to date from the first version on that needs it
     for commit in log.commits(first, last):
-        version = ChangedVersion.of_commit(commit, columns, newest)
+        if restores(commit):
+            snapshot = log.at_version(commit.version)
+            version, tail = ChangedVersion.of_restore(snapshot, columns, newest), None
+        else:
+            version = ChangedVersion.of_commit(commit, columns, newest)
         if tail is not None:
             _follow(tail, commit)
         if version.completed:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from lakebed.compaction.settle import SettleResult
-from lakebed.errors import MissingPrerequisite
+from lakebed.errors import InvalidInput, MissingPrerequisite
 from lakebed.health.examination import Examination, examine
 from lakebed.health.status import Observer, Status
 from lakebed.ingest.apply import How, apply, frame_changes
@@ -34,6 +34,7 @@ from lakebed.operations.convert import convert as convert_table
 from lakebed.operations.create import NewTable
 from lakebed.operations.create import create as create_table
 from lakebed.operations.mutation import Mutation, MutationResult
+from lakebed.operations.restore import restore
 from lakebed.operations.run_mutation import run_mutation
 from lakebed.operations.set_properties import set_properties
 from lakebed.operations.set_sort_key import set_sort_key
@@ -337,6 +338,24 @@ class Table:
         were deleted with a newer sequence.
         """
         return self._internals.partitions().replace(partition, rows)
+
+    def restore(self, version: int | None = None, timestamp: str | float | None = None) -> int:
+        """Make the table what it was at an earlier version, in one commit; returns the version that this commit makes.
+
+        ``timestamp``: as for ``read``. It has exactly the rows of that version, in the columns of today: a column that was
+        dropped since stays dropped. Detached partitions are those of that version, but for those that were dropped since. No file
+        is rewritten, and the versions in between stay readable, so a restore can be restored. Properties, positions, files and
+        batches that were read stay as they are: ingest goes on where it is, and what it brought in between is not brought again
+        (``maintenance.rewind`` reads it again). Changes that arrive meanwhile come before the restore, which takes them out, or
+        after it, and then they stand.
+
+        Raises VersionNotFound (it has expired, or a file of it is gone), InvalidInput, Unsupported (it is from before the table
+        was adopted), Contention; StoreUnavailable, after which the timeline shows whether it was committed.
+        """
+        if version is None and timestamp is None:
+            raise InvalidInput("say what to restore: a version or a timestamp")
+        earlier = snapshot_at(self._internals.log, version, timestamp)
+        return restore(self._internals.log, self._internals.storage, earlier)
 
     def settle(self) -> SettleResult:
         """Settle the whole tail, so that every Delta reader sees the changes; returns what it did.

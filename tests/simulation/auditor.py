@@ -12,6 +12,8 @@ The fold here shares no code with ``lakebed.manifest``: it reads the JSON lines.
 - C1: a file's values fit the columns of every version that shows them. A change of the schema gives what it says: values follow a
   rename, and a column that is dropped and added again shows none of its old ones. What was planned before a drop conflicts.
 - S1: a part that says which version of the sort key its rows are sorted by is sorted by it.
+- A restore shows the rows of the version that it says, and has its partitions detached, but for those that were dropped since.
+  Batches, properties and columns stay at the newest.
 - What the commit names lies in the store. The mark of the expired versions passes none that is within retention.
 - The numbered invariants of ``lakebed.manifest.invariants`` hold for the commit.
 When a file is deleted, G1: no version from the mark on and none that a reader holds shows rows of it, it is not detached, and
@@ -50,7 +52,7 @@ MARK = "lakebed.expired"
 COUNTED_DOMAIN = "lakebed.counted"
 COUNTED_PROPERTY = "counted"
 SORT_KEY_VERSION = "lakebed.sort_key_version"
-_FOR_GOOD = ("TRUNCATE", "DETACH PARTITION", "REPLACE PARTITION")
+_FOR_GOOD = ("TRUNCATE", "DETACH PARTITION", "REPLACE PARTITION", "RESTORE")
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,8 @@ class Auditor:
         self.checkpoints_kept: set[int] = set()
         self.newest = State()
         self._detached: dict[str, Table] = {}
+        self._dropped: dict[str, int] = {}  # entries of partitions, and the version that dropped them
+        self._coming = State()  # what the commit makes that is looked at
         self._sort_keys: dict[int, list[str]] = {}  # by version
         self._data: dict[str, bytes] = {}  # every file that was ever written
         self._live: dict[str, tuple[str, dict[int, Row]]] = {}  # path → its vector, its live rows
@@ -206,6 +210,9 @@ class Auditor:
         self._parts_are_sorted(after, actions)
         self._mark_moves_late(after)
         self._holds_are_of_what_is_there(after)
+        self._coming = after
+        if info["operation"] == "DROP DETACHED":
+            self._dropped.update(dict.fromkeys(before.domains.keys() - after.domains.keys(), version))
         shown = self._shown(after)
         expected = self._expected(version, info, actions, shown)
         visible = self.visible(version, expected)
@@ -394,10 +401,22 @@ class Auditor:
                 assert entry in self.newest.domains, f"version {version} attaches {said['name']}, which is not detached"
                 assert not back.keys() & before.keys(), f"B1: version {version} attaches keys that are live"
                 return {**before, **back}
+            case "RESTORE":
+                return self._restored(version, int(said["version"]))
             case "REPLACE PARTITION":
                 return self._with(_split(before, said)[1], actions, version)
             case _:
                 return before
+
+    def _restored(self, version: int, earlier: int) -> Table:
+        """The rows of an earlier version. What is detached follows the rows, but for what was dropped since."""
+        assert earlier >= self.mark() or earlier in self.held(), f"G1: {version} restores {earlier}, which has expired"
+        dropped = {name for name, at in self._dropped.items() if at > earlier}
+        detached = {name for name in self.states[earlier].domains if name.startswith(DETACHED)} - dropped
+        found = {name for name in self._coming.domains if name.startswith(DETACHED)}
+        assert found == detached, f"{version} restores {earlier} and leaves {found} detached, not {detached}"
+        self.world.counts["detached partitions restored"] += len(detached - self.newest.domains.keys())
+        return self.tables[earlier]
 
     def _with(self, before: Table, actions: list[dict[str, Any]], version: int) -> Table:
         """The rows of parts that a commit brings, over what was there."""
@@ -476,6 +495,7 @@ def fold(before: State, version: int, actions: list[dict[str, Any]]) -> State:
     transactions, domains = dict(before.transactions), dict(before.domains)
     configuration = before.configuration
     schema, partition_columns, features = before.schema, before.partition_columns, before.features
+    is_restore = any(action.get("commitInfo", {}).get("operation") == "RESTORE" for action in actions)
     alters = any(action.get("domainMetadata", {}).get("domain", "").startswith(SCHEMA) for action in actions)
     for action in actions:
         if remove := action.get("remove"):
@@ -495,7 +515,8 @@ def fold(before: State, version: int, actions: list[dict[str, Any]]) -> State:
                     del tail[path]
                 else:
                     value = json.loads(domain["configuration"])
-                    assert value["path"] not in tail, f"version {version} adds {value['path']} to the tail again"
+                    is_again = value["path"] in tail and not is_restore
+                    assert not is_again, f"version {version} adds {value['path']} to the tail again"
                     assert value["path"] not in base, f"version {version} adds {value['path']}, which was settled"
                     tail[value["path"]] = (value["version"], value["ordinal"])
             else:

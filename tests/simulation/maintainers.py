@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -24,7 +25,9 @@ from lakebed.operations.cleanup import (
     time_of_cleaning,
     vacuum,
 )
+from lakebed.operations.hold import hold
 from lakebed.operations.partitions import Partitions, detached_of
+from lakebed.operations.restore import restore
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.materialized import overlay
@@ -324,6 +327,28 @@ def _handle(cast: Cast, log: TableLog, partitions: Partitions) -> None:
             "v": [row.value for row in rows],
         }
         partitions.replace(partition, pa.table({columns.logical_name(at): each for at, each in values.items()}))
+
+
+def restorer(cast: Cast) -> Callable[[Actor], None]:
+    """Makes an earlier version the newest, some of them while a reader holds it, others when it has expired."""
+
+    def live(actor: Actor) -> None:
+        log, storage = cast.open(actor)
+        random = cast.world.random
+        while not cast.world.closing:
+            rest(cast, actor, 40)
+            try:
+                newest = log.refresh().version
+                version = random.choice((newest - 1, newest - random.randint(0, 12), random.randint(0, newest)))
+                with hold(log, version, 60) if random.random() < 0.3 else nullcontext():
+                    restored = restore(log, storage, log.at_version(max(0, version)), lambda: cast.world.clock(actor))
+                cast.world.note(actor.name, f"restores {version} in {restored}")
+            except (VersionNotFound, InvalidInput) as error:
+                cast.world.note(actor.name, f"can't restore: {error}")
+            except (Retry, FileNotFoundError, Corrupt) as error:
+                forgive(error)
+
+    return live
 
 
 def caretaker(cast: Cast) -> Callable[[Actor], None]:

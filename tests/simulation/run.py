@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
 from lakebed.manifest.log_store import LogStore
 from lakebed.manifest.stores import MemoryLogStore
@@ -72,6 +73,9 @@ def _run(cast: Cast, steps: int) -> None:
         world.add(f"volatile-{number}", maintainers.volatile_replica(cast, host, hosts.count(host)))
     for number in range(world.random.randint(0, 2)):
         world.add(f"partitioner-{number}", maintainers.partitioner(cast))
+    guests = Random(world.seed)  # who they are changes nothing in the worlds without them
+    if guests.random() < 0.4:
+        world.add("restorer", maintainers.restorer(cast), 0.7)
     world.add("mutator", actors.mutator(cast), 0.6)
     world.add("caretaker", maintainers.caretaker(cast), 2 if cast.auditor.log_retention_seconds == 1 else 0.7)
     for number in range(world.random.randint(1, 2)):

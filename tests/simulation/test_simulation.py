@@ -27,7 +27,7 @@ from lakebed.manifest.snapshot import Snapshot, apply
 from lakebed.manifest.stores import LocalLogStore, MemoryLogStore
 from lakebed.manifest.table_log import Committed, TableLog
 from lakebed.manifest.widening import widening
-from lakebed.operations import cleanup, mutate_unkeyed, partitions
+from lakebed.operations import cleanup, mutate_unkeyed, partitions, restore
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.materialized import MaterializedFolder
 from lakebed.parts.provenance import Provenance
@@ -45,7 +45,7 @@ def test_every_version_shows_the_rows_of_the_oracle_and_nothing_needed_is_delete
         total += simulate(seed).counts
     for happened in (
         "crash", "before", "after", "delayed", "committed", "conflicted", "jump", "held", "files deleted", "merge",
-        "local merge completed", "overlay", "upload", "carried", "delete", "update", "detach partition",
+        "local merge completed", "overlay", "upload", "carried", "delete", "update", "detach partition", "restore",
         "set sort key", "sorted by version 2", "jobs finished", "altered", "passed a change of the columns",
     ):  # fmt: skip
         assert total[happened] > 0, f"seeds from {first} on: nothing of the kind {happened!r} happened"
@@ -233,6 +233,18 @@ def a_mutation_overlooks_claimed_parts(broken: pytest.MonkeyPatch) -> None:
     broken.setattr(mutate_unkeyed, "_dying", of_free_parts)
 
 
+def a_restore_does_not_see_what_came_in_between(broken: pytest.MonkeyPatch) -> None:
+    broken.setattr(restore, "ReadWriteSet", lambda **named: BLIND)
+
+
+def a_restore_lets_merges_go_on(broken: pytest.MonkeyPatch) -> None:
+    broken.setattr(restore, "claims_of", lambda domains: {})
+
+
+def a_restore_leaves_the_tail_as_it_is(broken: pytest.MonkeyPatch) -> None:
+    broken.setattr(restore, "_tail", lambda earlier, now: iter(()))
+
+
 def a_replica_that_fails_to_start_keeps_its_place(broken: pytest.MonkeyPatch) -> None:
     close = volatile.VolatileMerger.close
     broken.setattr(volatile.VolatileMerger, "close", lambda self: close(self) if hasattr(self, "_started") else None)
@@ -321,6 +333,9 @@ BREAKS: Mapping[Break, str] = {
     attach_overlooks_live_keys: "has a key twice",
     a_mutation_overlooks_claimed_parts: "(DELETE|UPDATE) .* shows|says that nothing matches",
     a_replica_that_fails_to_start_keeps_its_place: "replicas have the places",
+    a_restore_does_not_see_what_came_in_between: "RESTORE .* shows|is removed but is not in the base",
+    a_restore_lets_merges_go_on: "P1|B2",
+    a_restore_leaves_the_tail_as_it_is: "RESTORE .* shows|which was settled",
     a_stored_name_is_used_again: "B2|C1|two columns are named",
     a_rename_changes_the_stored_name: "B2|C1|S1",
     a_rename_forgets_the_properties: "C1: keys, sort key or partitions name",

@@ -1,11 +1,12 @@
 """Invariants B1, B2, M2, M3, P1 to P4, S2: whatever is applied, settled, merged (to the store or to a local disk), uploaded,
-checkpointed and cleaned in whatever order, every version equals a dictionary that applied the same changes one by one.
+restored, checkpointed and cleaned in whatever order, every version equals a dictionary that applied the same changes one by one.
 
 ``LAKEBED_SEEDS=2000 pytest tests/table/test_every_version_equals_the_oracle.py`` runs more worlds; a failing one names its seed.
 """
 
 from __future__ import annotations
 
+import copy
 import os
 import random
 import shutil
@@ -46,6 +47,7 @@ class World:
     ids: int
     late_share: float
     states: dict[int, list[Row]] = field(default_factory=dict)
+    oracles: dict[int, Oracle] = field(default_factory=dict)
     oldest: int = 0
     clock: int = 0
     batch: int = 0
@@ -73,7 +75,7 @@ def make_world(seed: int, folder: Path) -> World:
         rng, table, Oracle(keys, tuple(schema.names), sequence), sequence == "lsn",
         bool(keys) and rng.random() < 0.4, schema, rng.choice([2, 12]), rng.choice([0.2, 0.6]),
     )  # fmt: skip
-    world.states[0] = []
+    remember(world, 0)
     return world
 
 
@@ -102,7 +104,7 @@ def random_changes(world: World) -> list[Row]:
 
 def step(world: World, folder: Path) -> None:
     rng, table = world.random, world.table
-    actions = ["apply"] * 6 + ["settle"] * 3 + ["checkpoint", "clean", "reopen", "replay"]
+    actions = ["apply"] * 6 + ["settle"] * 3 + ["checkpoint", "clean", "reopen", "replay", "restore"]
     actions += ["compact", "merge", "merge", "volatile merge", "volatile merge", "upload", "replica restarts"]
     action = rng.choice(actions)
     before = table.version
@@ -131,6 +133,8 @@ def step(world: World, folder: Path) -> None:
         world.replica = None
         assert {one.claim.id for one in volatile_merger(world).held()} == held
         rows_stay(world, before)
+    elif action == "restore":
+        restore(world)
     elif action == "checkpoint":
         log_of(table).write_checkpoint(log_of(table).refresh())
     elif action == "clean":
@@ -154,10 +158,26 @@ def apply(world: World) -> None:
     version = table.apply(as_arrow(changes, world), batch_id=world.batch)
     assert version == before + 1
     world.oracle.apply(changes, unavailable="missing")
-    world.states[version] = world.oracle.rows()
+    remember(world, version)
     if world.random.random() < 0.2:
         again = table.apply(as_arrow(changes, world), batch_id=world.batch)
         assert again == version, "a replayed batch writes nothing"
+
+
+def restore(world: World) -> None:
+    """Make an earlier version the newest, with what it knew of sequences."""
+    earlier = world.random.randint(world.oldest, world.table.version)
+    rows_stay(world, world.oldest)
+    version = world.table.restore(earlier)
+    world.oracle = copy.deepcopy(world.oracles[earlier])
+    remember(world, version)
+
+
+def remember(world: World, version: int) -> None:
+    """What the table is to be at a version."""
+    if version not in world.states:
+        world.states[version] = world.oracle.rows()
+        world.oracles[version] = copy.deepcopy(world.oracle)
 
 
 def settle(world: World) -> None:
@@ -198,7 +218,7 @@ def merge_some(world: World, run: Callable[..., MergeResult], view: PlanningView
 def rows_stay(world: World, before: int) -> None:
     """The versions since changed no row."""
     for version in range(before + 1, world.table.version + 1):
-        world.states.setdefault(version, world.oracle.rows())
+        remember(world, version)
 
 
 def volatile_merger(world: World) -> VolatileMerger:

@@ -43,6 +43,7 @@ METHODS = {
     "replace_partition": "partition, rows",
     "set_properties": "properties",
     "set_sort_key": "columns",
+    "restore": "version=None, timestamp=None",
     "settle": "",
     "status": "deep=False",
     "to_arrow": "columns=None, where=None, version=None",

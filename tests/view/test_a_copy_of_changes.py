@@ -169,6 +169,7 @@ class World:
             "merge",
             "mutate",
             "truncate",
+            "restore",
             "follow",
             "follow",
         ]
@@ -190,6 +191,9 @@ class World:
                 table.update({"small": "small + 1"}, f"small % 5 = {rng.randrange(5)}")
         elif action == "truncate" and rng.random() < 0.3:
             table.truncate()
+        elif action == "restore" and rng.random() < 0.5:
+            table.restore(rng.randrange(max(0, table.version - 8), table.version + 1))
+            self.detached = [name for name in table.inspect.detached()["name"].to_pylist()]
         elif action == "detach" and not self.detached:
             table.settle()
             if any(part.partition_values == {"region": "eu"} for part in log_of(table).refresh().parts.values()):

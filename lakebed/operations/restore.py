@@ -1,0 +1,202 @@
+"""Restore: the table is again what it was at an earlier version, in one commit. No row is rewritten and no file is moved.
+
+1. The base gets the parts of the earlier version, with the dead rows that they had. The tail gets its change parts: they join it
+   again, in their order, as the changes of this commit (T1). What else is in base and tail leaves.
+2. Claims end whose sources leave or get other dead rows: their merges can't carry over rows that live again.
+3. Detached partitions are those of the earlier version, but for those that were dropped since: their files may be gone.
+4. All else stays: columns, properties, positions, files and batches that were read. So ingest goes on where it is.
+
+The commit is on condition that nothing came in between: whatever did is taken out too, so step 1 begins again. What others
+planned before may follow it if it reads nothing of the table: a batch joins what was restored. Everything else that they planned
+conflicts (``conflicts``): a settle, a merge or a mutation is worked out again.
+
+The files of a version within retention, or of one that a reader holds, are there (G1). A cleanup commits which versions expire
+before it deletes anything, and this commit would conflict with it. So looking for files first only finds what others deleted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+import orjson
+
+from lakebed.errors import InvalidInput, Unsupported, VersionNotFound
+from lakebed.manifest.actions import Action, AddChangePart, AddPart, Domain, Part, RemoveChangePart, RemovePart
+from lakebed.manifest.claims import claims_of
+from lakebed.manifest.commit_codec import add_from_json
+from lakebed.manifest.commit_kind import CommitKind, kind_of, restored
+from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
+from lakebed.manifest.conflicts import ReadWriteSet
+from lakebed.manifest.entries import DETACHED, Operation
+from lakebed.manifest.format import GATE_FEATURE
+from lakebed.manifest.holds import require_unexpired
+from lakebed.manifest.readable import misfit
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.table_log import Committed, TableLog
+from lakebed.storage.part_storage import PartStorage
+
+_FOLDER = "_lakebed/"
+_ASKED_ONE_BY_ONE = 16  # of more files than these the folder is listed
+
+
+def restore(
+    log: TableLog, storage: PartStorage, earlier: Snapshot, clock: Callable[[], float] = time.time
+) -> int:  # fmt: skip
+    """Make the table what it was at ``earlier``; returns the version that is.
+
+    Raises VersionNotFound (it has expired, or a file of it is gone), Unsupported (it is from before the table was lakebed's),
+    InvalidInput (its rows don't fit the columns), Contention, StoreUnavailable.
+    """
+    if GATE_FEATURE not in earlier.protocol.writer_features:
+        raise Unsupported(
+            f"version {earlier.version} can't be restored: it is from before lakebed adopted the table, which checked the rows "
+            "of a later one",
+            version=earlier.version,
+        )
+    restoring = _Restoring(log=log, storage=storage, earlier=earlier, clock=clock)
+    return commit_loop(log, Operation.RESTORE, restoring.build, repeatable=False)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Restoring:
+    """A restore under way. ``found``: files of the earlier version that are known to be there."""
+
+    log: TableLog
+    storage: PartStorage
+    earlier: Snapshot
+    clock: Callable[[], float]
+    found: set[str] = field(default_factory=set)
+
+    def build(self, now: Snapshot) -> Proposal[int] | Finished[int]:
+        """Steps 1 to 3."""
+        earlier = self.earlier
+        require_unexpired(now.domains, earlier.version, self.log.now_ms())
+        _require_fitting(earlier, now)
+        base = list(self._base(now))
+        tail = list(_tail(earlier, now))
+        detached = list(self._detached(now))
+        if not (base or tail or detached):
+            return Finished(now.version)
+        self._require_files([*base, *tail, *detached])
+        added = [action.part for action in base if isinstance(action, AddPart)]
+        changed = {action.path for action in base if isinstance(action, RemovePart)}
+        claims = [one.ended() for one in claims_of(now.domains).values() if not changed.isdisjoint(one.sources)]
+        entry = restored(
+            now.version + 1, earlier.version
+        )  # a commit that touches the whole table is the next one or none
+        metrics = {
+            "partsRestored": len(added),
+            "partsRemoved": len(changed),
+            "changePartsRestored": sum(isinstance(action, AddChangePart) for action in tail),
+            "changePartsRemoved": sum(isinstance(action, RemoveChangePart) for action in tail),
+            "rows": sum(part.live_rows for part in earlier.parts.values()),
+            "changes": sum(part.rows for part in earlier.tail.values()),
+        }
+        return Proposal(
+            actions=[*base, *tail, *claims, *detached, entry],
+            access=ReadWriteSet(whole_table=True),
+            result=self._result,
+            parameters={"version": earlier.version},
+            metrics=metrics,
+        )
+
+    def _result(self, committed: Committed) -> int:
+        self.log.checkpoint_if_due(committed.snapshot, slack=2)
+        return committed.version
+
+    def _base(self, now: Snapshot) -> Iterator[AddPart | RemovePart]:
+        now_ms, earlier = int(self.clock() * 1000), self.earlier
+        for path, part in now.parts.items():
+            if path not in earlier.parts or earlier.parts[path].deletion_vector != part.deletion_vector:
+                yield part.removed(now_ms)
+        for path, part in earlier.parts.items():
+            if path not in now.parts or now.parts[path].deletion_vector != part.deletion_vector:
+                yield AddPart(part)
+
+    def _detached(self, now: Snapshot) -> Iterator[Domain]:
+        """Step 3. Versions before ``restored`` may need the files of an entry as parts of the base."""
+        then = {name: text for name, text in self.earlier.domains.items() if name.startswith(DETACHED)}
+        for name in now.domains:
+            if name.startswith(DETACHED) and name not in then:
+                yield Domain(name, "", removed=True)
+        missing = then.keys() - now.domains.keys()
+        if missing:
+            missing -= _dropped(self.log, self.earlier.version + 1, now.version)
+        for name in sorted(missing):
+            value = orjson.loads(then[name]) | {"restored": now.version + 1}
+            yield Domain(name, orjson.dumps(value).decode())
+
+    def _require_files(self, actions: Iterable[Action]) -> None:
+        """Raises VersionNotFound, naming one, if files that come back are gone."""
+        wanted = {path for action in actions for path in _files_of(action)} - self.found
+        gone = _missing(wanted, self.storage)
+        if gone:
+            others = f" and {len(gone) - 1} other files are" if len(gone) > 1 else " is"
+            raise VersionNotFound(
+                f"version {self.earlier.version} can't be restored: {gone[0]}{others} gone; nothing was changed. Bring the "
+                "files back from a copy of the store, or restore another version",
+                version=self.earlier.version,
+            )
+        self.found |= wanted
+
+
+def _tail(earlier: Snapshot, now: Snapshot) -> Iterator[Action]:
+    if [part.path for part in earlier.tail_in_order()] == [part.path for part in now.tail_in_order()]:
+        return
+    for domain in now.tail:
+        if domain not in earlier.tail:
+            yield RemoveChangePart(domain)
+    for ordinal, part in enumerate(earlier.tail_in_order()):
+        yield AddChangePart(replace(part, ordinal=ordinal))
+
+
+def _dropped(log: TableLog, first: int, last: int) -> set[str]:
+    """Entries of detached partitions that were dropped in these versions."""
+    return {
+        action.domain
+        for commit in log.commits(first, last)
+        if kind_of(commit) is CommitKind.DROP_DETACHED
+        for action in commit.actions
+        if isinstance(action, Domain) and action.removed
+    }
+
+
+def _require_fitting(earlier: Snapshot, now: Snapshot) -> None:
+    """Raises InvalidInput, naming a column that the rows of the earlier version can't be read with."""
+    if why := misfit(earlier.schema, now.schema, now.partition_columns):
+        column = ".".join((now.columns.logical_name(why.path[0]), *why.path[1:]))
+        raise InvalidInput(
+            f"version {earlier.version} can't be restored: the table was altered since, and its column {column!r} {why.reason}; "
+            f"read that version (to_arrow(version={earlier.version})) and apply its rows",
+            version=earlier.version,
+        )
+
+
+def _files_of(action: Action) -> Iterator[str]:
+    match action:
+        case AddPart(part):
+            yield from _of_part(part)
+        case AddChangePart(change_part):
+            yield change_part.path
+        case Domain(_, text, False):
+            for body in orjson.loads(text)["parts"]:
+                yield from _of_part(add_from_json(body))
+        case _:
+            pass
+
+
+def _of_part(part: Part) -> Iterator[str]:
+    yield part.path
+    vector = part.deletion_vector.file_path() if part.deletion_vector else None
+    if vector:
+        yield vector
+
+
+def _missing(paths: set[str], storage: PartStorage) -> list[str]:
+    """Those that are not there, by one listing if they are many."""
+    there: set[str] = set()
+    if len(paths) > _ASKED_ONE_BY_ONE:
+        there = {path for path, _, _ in storage.list(_FOLDER)}
+    return sorted(path for path in paths - there if not storage.exists(path))
