@@ -340,6 +340,11 @@ def _add_health(add: _Add, rows: argparse.ArgumentParser) -> None:
         "--where", metavar="SQL", help='only rows for which this is true, in the SQL of the source, such as "id > 17"'
     )
     resnapshot.add_argument(
+        "--mirror",
+        action=argparse.BooleanOptionalAction,
+        help="when all have come, remove those that the source no longer has (default: database.mirror)",
+    )
+    resnapshot.add_argument(
         "--wait", action="store_true", help="show how far it is, until it is over (database.notification_topic)"
     )
     status = add(

@@ -85,17 +85,17 @@ def resnapshot(options: argparse.Namespace) -> int:
     """Ask Debezium for the rows of tables again; with ``--wait`` until it has read them."""
     from lakebed.cli.logs import note
     from lakebed.cli.progress import progress
-    from lakebed.pipeline.resnapshot import Resnapshot
+    from lakebed.pipeline.resnapshot import Asking
     from lakebed.pipeline.settings import DatabasePipeline, load
 
     pipeline = load(options.file)
     if not isinstance(pipeline, DatabasePipeline):
         raise InvalidInput(f"{options.file} describes one table; this needs the file of a database")
     try:
-        asking = Resnapshot(pipeline)
+        asking = Asking(pipeline)
         if options.wait:
             asking.check_waits()
-        sent = asking.send(options.tables, options.where)
+        sent = asking.send(options.tables, options.where, options.mirror)
         note(f"the signal {sent.signal_id} is sent: the connector is asked for the rows of {', '.join(sent.tables)}")
         if not options.wait:
             return exit_codes.OK

@@ -46,6 +46,7 @@ from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.entries import Operation
 from lakebed.manifest.positions import Position, entry_of, position_entry, positions_of
 from lakebed.manifest.removals import all_removals
+from lakebed.manifest.resnapshots import entry_counting
 from lakebed.manifest.schema_change import SchemaChange
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import Committed, TableLog
@@ -84,6 +85,7 @@ class Written:
     newest_event_us: int | None = None
     records_ignored: int = 0
     records_truncated: int = 0  # left out because they are from before a truncate
+    records_of_snapshot: int = 0  # rows that the source's reader has read, and no changes
     records_lost: int = 0
     unknown_fields: Mapping[str, int] = field(default_factory=dict)
     unknown_operations: Mapping[str, int] = field(default_factory=dict)
@@ -96,6 +98,11 @@ class Written:
     @property
     def rows(self) -> int:
         return sum(part.rows for part in self.parts)
+
+    @property
+    def records_unusable(self) -> int:
+        """Records that did not become rows, though they should have."""
+        return self.records_lost + sum(part.rows for part in self.quarantined)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +235,7 @@ class Tally:
         self._truncates += decoded.truncates
         seen["ignored"] = seen.get("ignored", 0) + decoded.ignored
         seen["truncated"] = seen.get("truncated", 0) + decoded.truncated
+        seen["of_snapshot"] = seen.get("of_snapshot", 0) + decoded.of_snapshot
         self._fields.add_all(decoded.unknown_fields)
         self._operations.add_all(decoded.unknown_operations)
         if decoded.mismatched:
@@ -372,6 +380,7 @@ def collected(rows: Iterable[TaskRow]) -> Written:
         newest_event_us=max((s["newest_event_us"] for s in seen if "newest_event_us" in s), default=None),
         records_ignored=sum(s.get("ignored", 0) for s in seen),
         records_truncated=sum(s.get("truncated", 0) for s in seen),
+        records_of_snapshot=sum(s.get("of_snapshot", 0) for s in seen),
         records_lost=sum(s.get("lost", 0) for s in seen),
         records_mismatched=sum(s.get("mismatched", 0) for s in seen),
         mismatch=next((s["mismatch"] for s in seen if s.get("mismatch")), ""),
@@ -426,9 +435,14 @@ def commit_written(
         actions = _actions(snapshot, written, spec)
         actions += marks.actions() if marks else []
         listed = handover.entry(snapshot, written.quarantined) if handover else None
-        actions += [listed] if listed else []
-        # Of two commits at once, the later one would drop what the other one lists for the quarantine.
-        rests_on = replace(access, domains=domains | {listed.domain}) if listed else access
+        sent_again = entry_counting(
+            snapshot, written.read, log.now_ms(), came=written.records_of_snapshot,
+            deleted=sum(part.deletes for part in written.parts), unusable=written.records_unusable,
+        )  # fmt: skip
+        entries = [entry for entry in (listed, sent_again) if entry is not None]
+        actions += entries
+        # Of two commits at once, the later one would drop what the other one says in such an entry.
+        rests_on = replace(access, domains=domains | {entry.domain for entry in entries})
 
         def result(committed: Committed) -> BatchResult:
             seconds = time.perf_counter() - started

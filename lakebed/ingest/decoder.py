@@ -164,6 +164,8 @@ class Decoded:
     """Records that change nothing: tombstones, logical messages, and truncates that an earlier batch applied."""
     truncated: int = 0
     """Changes that were left out because they are from before a truncate."""
+    of_snapshot: int = 0
+    """Records that are rows which the source's reader has read, and no changes."""
     unknown_fields: Mapping[str, int] = field(default_factory=dict)
     """Names of members that no column takes, and in how many records they were seen (``unknown_fields``)."""
     unknown_operations: Mapping[str, int] = field(default_factory=dict)
@@ -190,6 +192,7 @@ class Decoded:
             event_time_max=max(highs, default=None),
             ignored=sum(part.ignored for part in decoded),
             truncated=sum(part.truncated for part in decoded),
+            of_snapshot=sum(part.of_snapshot for part in decoded),
             unknown_fields=sum_of(part.unknown_fields for part in decoded),
             unknown_operations=sum_of(part.unknown_operations for part in decoded),
             mismatched=sum(part.mismatched for part in decoded),

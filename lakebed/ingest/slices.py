@@ -80,6 +80,8 @@ class Changes:
 
     rows: list[dict[str, Any]]
     unknown_fields: tuple[str, ...] = ()
+    is_of_snapshot: bool = False
+    """Whether it is a row that was read, and no change."""
 
 
 Reading = Changes | Truncate | Ignored | Truncated
@@ -95,6 +97,8 @@ class FastReading:
     truncated: int = 0
     unknown_fields: Mapping[str, int] = field(default_factory=dict)
     """Names of members that no column takes, and in how many of the handled records they were seen."""
+    of_snapshot: int = 0
+    """How many of the handled records are rows that were read, and no changes."""
     one_by_one: Mapping[int, Reading | Unreadable] = field(default_factory=dict)
     """By their place in the slice, what records are that the fast path has read one by one; ``handled`` has them too."""
 
@@ -136,6 +140,7 @@ class _Collected:
     truncates: list[Truncate] = field(default_factory=list)
     ignored: int = 0
     truncated: int = 0
+    of_snapshot: int = 0
     unknown_fields: Names = field(default_factory=Names)
     unknown_operations: Names = field(default_factory=Names)
 
@@ -153,6 +158,7 @@ class _Collected:
         elif isinstance(reading, Ignored):
             self.ignored += 1
         else:
+            self.of_snapshot += reading.is_of_snapshot
             for name in reading.unknown_fields:
                 self.unknown_fields.add(name)
             for second, row in enumerate(reading.rows):
@@ -223,6 +229,7 @@ def _read(batch: pa.RecordBatch, first: int, reader: Reader, collected: _Collect
     collected.tables.append(fast.rows)
     collected.ignored += fast.ignored
     collected.truncated += fast.truncated
+    collected.of_snapshot += fast.of_snapshot
     collected.unknown_fields.add_all(fast.unknown_fields)
     for number, reading in fast.one_by_one.items():
         if isinstance(reading, Unreadable):
@@ -284,6 +291,7 @@ def _assemble(records: pa.Table, collected: _Collected, decoder_schema: DecoderS
         event_time_max=times["max"],
         ignored=collected.ignored,
         truncated=collected.truncated,
+        of_snapshot=collected.of_snapshot,
         unknown_fields=collected.unknown_fields.counts,
         unknown_operations=collected.unknown_operations.counts,
         mismatched=collected.mismatched,

@@ -43,6 +43,8 @@ FAILING = "lakebed.failing."
 """A merge that keeps failing, and until when its parts are left alone; with an id that follows from them."""
 PARKED = "lakebed.parked"
 """Why the pipeline of a database leaves the table alone, until somebody resumes it."""
+RESNAPSHOT = "lakebed.resnapshot"
+"""Rows of the table that the connector was asked to send again, and how far that is."""
 
 POINT = "lakebed.point"
 """The newest point, in the log of a database."""
@@ -133,3 +135,4 @@ class Operation(StrEnum):
     RESUME = "RESUME TABLE"
     PARK_MERGE = "PARK MERGE"
     RESUME_MERGES = "RESUME MERGES"
+    RESNAPSHOT = "RESNAPSHOT"

@@ -22,13 +22,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import duckdb
 import pyarrow as pa
 
 from lakebed.errors import Retry, VersionNotFound
-from lakebed.manifest.actions import AddChangePart, ChangePart, Part
+from lakebed.manifest.actions import Action, AddChangePart, ChangePart, Domain, Part
 from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet, takes_rows_away
 from lakebed.manifest.entries import Operation
@@ -91,14 +91,26 @@ class RowsForSql(Protocol):
     ) -> _Pending: ...  # fmt: skip
 
 
-def mutate(log: TableLog, storage: PartStorage, rows_for_sql: RowsForSql, mutation: Mutation) -> MutationResult:
-    """Run a mutation of a table with keys.
+Beside: TypeAlias = Callable[[Snapshot, int], Sequence[Domain] | None]
+"""The entries that the commit of a mutation of so many rows sets besides; None: it is not wanted any more."""
+
+
+def mutate(
+    log: TableLog,
+    storage: PartStorage,
+    rows_for_sql: RowsForSql,
+    mutation: Mutation,
+    *,
+    beside: Beside | None = None,
+) -> MutationResult:
+    """Run a mutation of a table with keys. ``beside``: there is a commit also if no row matches.
 
     Raises InvalidInput, Contention; StoreUnavailable, after which the timeline shows whether it was committed.
     """
     mutating = _Mutating(
-        log=log, storage=storage, rows_for_sql=rows_for_sql, mutation=mutation, started=time.perf_counter()
-    )
+        log=log, storage=storage, rows_for_sql=rows_for_sql, mutation=mutation, started=time.perf_counter(),
+        beside=beside,
+    )  # fmt: skip
     return commit_loop(
         log, mutation.operation, mutating.build, discard=mutating.discard, repeatable=False
     )  # fmt: skip
@@ -113,6 +125,7 @@ class _Mutating:
     rows_for_sql: RowsForSql
     mutation: Mutation
     started: float
+    beside: Beside | None = None
     began: Snapshot | None = None
     read: Snapshot | None = None
     pending: _Pending | None = None
@@ -127,7 +140,11 @@ class _Mutating:
         if self.pending is None:
             self.pending = self._worked_out(snapshot)
         pending, seconds = self.pending, time.perf_counter() - self.started
-        if not pending.parts:
+        entries = self.beside(snapshot, pending.rows) if self.beside is not None else ()
+        if entries is None:
+            self.discard()
+            pending, entries = _Pending((), pending.parts_read), ()
+        if not pending.parts and not entries:
             return Finished(
                 MutationResult(
                     version=snapshot.version,
@@ -138,7 +155,7 @@ class _Mutating:
                     parts_read=pending.parts_read,
                 )
             )
-        changes = [
+        changes: list[Action] = [
             AddChangePart(part.change_part(ordinal, mutation=True)) for ordinal, part in enumerate(pending.parts)
         ]
 
@@ -158,8 +175,8 @@ class _Mutating:
 
         metrics = {"rows": pending.rows, "parts": len(changes)}
         return Proposal(
-            actions=changes,
-            access=ReadWriteSet(read_changes=True),
+            actions=[*changes, *entries],
+            access=ReadWriteSet(read_changes=True, domains=frozenset(entry.domain for entry in entries)),
             result=result,
             parameters=self.mutation.parameters,
             metrics=metrics,

@@ -14,7 +14,7 @@ import pyarrow as pa
 from lakebed.errors import InvalidChanges, InvalidInput
 from lakebed.manifest.entries import Operation
 from lakebed.notebook import HtmlResult
-from lakebed.parts.changes import WriteSpec
+from lakebed.parts.changes import SEQUENCE_COLUMN, WriteSpec
 from lakebed.parts.expression import Expression, check_condition, condition, expression, mistakes
 from lakebed.parts.sql import registered, sql_type
 from lakebed.quoting import quote
@@ -48,10 +48,14 @@ class MutationResult(HtmlResult):
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """``assignments``: an expression for each column that is set; None deletes the rows."""
+    """``assignments``: an expression for each column that is set; None deletes the rows.
+
+    ``sees_sequence``: the condition is about the hidden column that orders changes.
+    """
 
     where: Expression
     assignments: Mapping[str, Expression] | None = None
+    sees_sequence: bool = False
 
     @classmethod
     def of(cls, where: str, assignments: Mapping[str, str] | None = None) -> Mutation:
@@ -92,7 +96,8 @@ class Mutation:
 
         ``spec`` has the users' names (``WriteSpec.incoming``).
         """
-        check_condition(self.where, spec.schema)
+        hidden = [pa.field(SEQUENCE_COLUMN, pa.int64())] if self.sees_sequence else []
+        check_condition(self.where, pa.schema([*spec.schema, *hidden]))
         with connect_sealed() as connection, registered(connection, "lakebed_nothing", spec.schema.empty_table()):
             if self.assignments is not None and not self.assignments:
                 raise InvalidInput("set assigns no column; write for example {'status': \"'paid'\"}")

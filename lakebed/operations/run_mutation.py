@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lakebed import events
 from lakebed.manifest.table_log import TableLog, require_writable
-from lakebed.operations.mutate import RowsForSql, mutate
+from lakebed.operations.mutate import Beside, RowsForSql, mutate
 from lakebed.operations.mutate_unkeyed import mutate_unkeyed
 from lakebed.operations.mutation import Mutation, MutationResult
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
@@ -18,15 +18,20 @@ def run_mutation(
     deletion_vectors: DeletionVectorCache,
     rows_for_sql: RowsForSql,
     mutation: Mutation,
+    *,
+    beside: Beside | None = None,
 ) -> MutationResult:
-    """Run it. Raises InvalidInput, Contention; StoreUnavailable, after which the timeline shows whether it was committed."""
+    """Run it. ``beside``: entries that its commit sets too, of a table with keys.
+
+    Raises InvalidInput, Contention; StoreUnavailable, after which the timeline shows whether it was committed.
+    """
     snapshot = log.refresh()
     require_writable(snapshot.protocol)
     operation = mutation.operation.lower()
     events.emit(events.MutationBegan(table=path, operation=operation, where=mutation.where.text))
     try:
         if snapshot.settings.keys:
-            result = mutate(log, storage, rows_for_sql, mutation)
+            result = mutate(log, storage, rows_for_sql, mutation, beside=beside)
         else:
             result = mutate_unkeyed(log, storage, deletion_vectors, mutation)
     except BaseException as error:

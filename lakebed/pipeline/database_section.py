@@ -79,6 +79,8 @@ class DatabaseSection:
     """The topic from which the connector takes signals (``signal.kafka.topic``); None: nothing can be asked of it."""
     notification_topic: str | None = None
     """The topic of the connector's notifications (``notification.sink.topic.name``), in JSON; None: it sends none."""
+    mirror: bool = False
+    """Whether the rows that the source no longer has are removed at the end of a resnapshot."""
     prices: PricesSection = field(default_factory=PricesSection)
 
     def rules_for(self, name: str) -> list[str]:
@@ -117,6 +119,9 @@ def wrong_in(document: Document, section: DatabaseSection) -> Iterator[InvalidIn
     for name in ("signal_topic", "notification_topic"):
         if getattr(section, name) == "":
             yield document.error(document.at("database", name), "it must name a topic; leave it out if there is none")
+    if section.mirror and section.notification_topic is None:
+        text = "it needs notification_topic: the connector's notifications say when all rows have come"
+        yield document.error(document.at("database", "mirror"), text)
     yield from _wrong_properties(document, section.properties, "database", "properties")
     for pattern, rules in section.tables.items():
         if why := _no_pattern(pattern):

@@ -44,10 +44,11 @@ from lakebed.monitoring.progress import Progress
 from lakebed.pipeline.check import QUERY_NAME, Role
 from lakebed.pipeline.introducer import Introduced, Introducer, NotYet
 from lakebed.pipeline.places import checkpoint_of
+from lakebed.pipeline.resnapshot_follower import Resnapshots, follow
 from lakebed.pipeline.settings import DatabasePipeline, decoder_options
 from lakebed.pipeline.sources import kafka_settings, pace, trigger
 from lakebed.storage.roots import parse_root, spark_path
-from lakebed.table import internals_of
+from lakebed.table import Internals, internals_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 OPEN_THREADS = 16
 """Opening a table is a few requests to its store."""
 DRAIN_SECONDS_MAX = 15.0
+FOLLOWED_SECONDS_MAX = 5.0
 _logger = logging.getLogger("lakebed.run")
 
 
@@ -100,6 +102,8 @@ class DatabaseWork:
         self._opened: dict[str, Introduced] = {}
         self._maintenance: DatabaseMaintenance | None = None
         self._ending = threading.Event()
+        self._ingest_ends = threading.Event()
+        self._following: threading.Thread | None = None
         self._spark: SparkSession | None = None
         self._unread: int | None = None
         self._lagging: set[str] = set()
@@ -115,6 +119,7 @@ class DatabaseWork:
         folder = self._folder / str(self._starts)
         folder.mkdir()
         self._starts += 1
+        self._follow_resnapshots()
         checkpoint = f"file://{folder}/checkpoint"
         if self._pipeline.checkpoint or self._settings.starting_offsets != "earliest":
             checkpoint = spark_path(checkpoint_of(self._pipeline, QUERY_NAME))
@@ -133,7 +138,10 @@ class DatabaseWork:
         return start_ingest(self._ingest, source.stream(spark), *common)
 
     def end_ingest(self) -> None:
+        self._ingest_ends.set()
         self._ingest.close()
+        if self._following is not None:
+            self._following.join(FOLLOWED_SECONDS_MAX)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
@@ -147,6 +155,25 @@ class DatabaseWork:
         for topic, records in lag.items():
             if topic in self._opened:
                 events.emit(events.SourceLagged(table=self._opened[topic].table.path, topic=topic, records=records))
+
+    def _follow_resnapshots(self) -> None:
+        """Follow the connector's notifications in a thread, if the file says where they are."""
+        topic = self._pipeline.database.notification_topic
+        if topic is None or self._following is not None:
+            return
+
+        def tables() -> dict[str, Internals]:
+            return {str(found.name): internals_of(found.table) for found in list(self._opened.values())}
+
+        def ends(of: str) -> dict[int, int]:
+            from lakebed.ingest.kafka.signal_topic import ends_of
+
+            return {number: offset for (_, number), offset in ends_of(self._settings, of).items()}
+
+        followed = Resnapshots(prefix=self._pipeline.naming.prefix, tables=tables, ends=ends)
+        arguments = followed, self._settings, topic, self._ingest_ends
+        self._following = threading.Thread(target=follow, args=arguments, name="lakebed-resnapshots", daemon=True)
+        self._following.start()
 
     def _tell(self, folder: Path, told: Told) -> None:
         from lakebed.ingest.kafka.control import Control, write_control

@@ -9,18 +9,22 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from lakebed.errors import InvalidInput, Retry
+from lakebed.errors import InvalidInput, LakebedError, Retry
 from lakebed.ingest.database.naming import NoTable
 from lakebed.ingest.database.tables import tables_below
 from lakebed.ingest.debezium.snapshots import SnapshotProgress, read_notification, snapshot_signal
 from lakebed.ingest.typed.formats import TYPED_FORMATS, schemas_of
 from lakebed.ingest.typed.schemas import Schemas, read_one
+from lakebed.manifest.resnapshots import Resnapshot, ask
+from lakebed.operations.mirror import why_not
 from lakebed.pipeline.settings import DatabasePipeline, decoder_options
 from lakebed.pipeline.sources import kafka_settings
 from lakebed.settings import suggest
+from lakebed.table import open as open_table
+from lakebed.table.internals import Internals, internals_of
 
 if TYPE_CHECKING:
     from lakebed.ingest.kafka.cluster import Partitions
@@ -36,7 +40,7 @@ class Sent:
     begin: Partitions
 
 
-class Resnapshot:
+class Asking:
     """Sends signals to the connector of a database."""
 
     def __init__(self, pipeline: DatabasePipeline) -> None:
@@ -58,16 +62,25 @@ class Resnapshot:
         if pipeline.format_kind in TYPED_FORMATS:
             self._schemas = schemas_of(pipeline.format_kind, decoder_options(pipeline))[0]
 
-    def send(self, tables: Sequence[str], where: str | None = None) -> Sent:
-        """Ask for all rows of tables, or for those for which the source's SQL is true.
+    def send(self, tables: Sequence[str], where: str | None = None, mirror: bool | None = None) -> Sent:
+        """Ask for all rows of tables, or for those for which the source's SQL is true. What is asked is written into the tables'
+        logs first. ``mirror``: whether the rows that the source no longer has are removed at the end; None: as the file says,
+        and not for some of the rows.
 
-        Raises InvalidInput for a table that is none of the database's, and for a signal topic that is not there or has more
-        than one partition; Retry if brokers or the store do not answer.
+        Raises InvalidInput for a table that is none of the database's or that can't be mirrored, and for a signal topic that is
+        not there or has more than one partition; Retry if brokers or the store do not answer.
         """
         from lakebed.ingest.kafka.signal_topic import ends_of, partitions_of, send
 
+        if mirror and where is not None:
+            raise InvalidInput("with --where only some of the rows come, so --mirror can't know which the source lacks")
+        mirrors = (self._pipeline.database.mirror and where is None) if mirror is None else mirror
+        if mirrors and self._pipeline.database.notification_topic is None:
+            raise self._wrong(
+                "database", "notification_topic is missing, so nobody says when all rows have come: mirror needs it"
+            )
         names = tuple(dict.fromkeys(tables))
-        self._check_tables(names)
+        roots = self._check_tables(names)
         if len(partitions := partitions_of(self._settings, self._topic)) != 1:
             raise self._wrong(
                 "database",
@@ -77,8 +90,42 @@ class Resnapshot:
         notifications = self._pipeline.database.notification_topic
         begin = ends_of(self._settings, notifications) if notifications is not None else {}
         signal_id = str(uuid.uuid4())
-        send(self._settings, self._topic, self._naming.prefix, snapshot_signal(signal_id, names, where))
+        opened = {name: internals_of(open_table(root)) for name, root in roots.items()}
+        asked = Resnapshot(
+            id=signal_id,
+            topic="",
+            asked_ms=0,
+            begin={},
+            notifications=_numbered(begin) if notifications is not None else None,
+            where=where,
+        )
+        entries = {name: self._entry(asked, name, internals, mirrors) for name, internals in opened.items()}
+        for name, entry in entries.items():
+            ask(opened[name].log, entry)
+        try:
+            send(self._settings, self._topic, self._naming.prefix, snapshot_signal(signal_id, names, where))
+        except LakebedError:
+            for internals in opened.values():
+                internals.mirror().fail(signal_id, "the connector could not be asked")
+            raise
         return Sent(signal_id=signal_id, tables=names, begin=begin)
+
+    def _entry(self, asked: Resnapshot, name: str, internals: Internals, mirrors: bool) -> Resnapshot:
+        """What is written into the log of a table. Raises InvalidInput if it can't be mirrored."""
+        from lakebed.ingest.kafka.signal_topic import ends_of
+
+        snapshot, topic = internals.log.refresh(), f"{self._naming.prefix}.{name}"
+        if mirrors and (why := why_not(snapshot)):
+            raise InvalidInput(
+                f"the rows of {name} that the source no longer has can't be found: {why}; ask with --no-mirror"
+            )
+        return replace(
+            asked,
+            topic=topic,
+            asked_ms=internals.log.now_ms(),
+            begin=_numbered(ends_of(self._settings, topic)),
+            mirror_from=internals.mirror().begin(snapshot) if mirrors else None,
+        )
 
     def check_waits(self) -> None:
         """Raises InvalidInput if nobody tells how far a snapshot is."""
@@ -122,17 +169,18 @@ class Resnapshot:
         schemas = self._schemas
         return None if schemas is None else lambda value: read_one(schemas, value)[1].to_pylist()[0]
 
-    def _check_tables(self, names: Sequence[str]) -> None:
-        """Each has a table, or a topic that will be one."""
+    def _check_tables(self, names: Sequence[str]) -> dict[str, str]:
+        """Each has a table, or a topic that will be one; returns the roots of those that have a table, by name."""
         from lakebed.ingest.kafka.database_cluster import DatabaseCluster
 
         start = f"{self._naming.prefix}."
         for name in names:
             if isinstance(found := self._naming.table_of(start + name), NoTable):
                 raise InvalidInput(f"{name} is no table of the database: {found.reason}")
-        known = set(tables_below(self._pipeline.path))
+        tables = tables_below(self._pipeline.path)
+        roots, known = {name: tables[name] for name in names if name in tables}, set(tables)
         if known.issuperset(names):
-            return
+            return roots
         topics = {topic for topic, _ in DatabaseCluster(self._settings).partitions() if topic.startswith(start)}
         known |= {
             topic.removeprefix(start) for topic in topics if not isinstance(self._naming.table_of(topic), NoTable)
@@ -143,7 +191,13 @@ class Resnapshot:
                     f"there is no table {name} below {self._pipeline.path}, nor a topic {start}{name} that the source selects"
                     f"{suggest(name, sorted(known))}"
                 )
+        return roots
 
     def _wrong(self, key: str, text: str) -> InvalidInput:
         document = self._pipeline.document
         return document.error(document.at(key), text)
+
+
+def _numbered(offsets: Partitions) -> dict[int, int]:
+    """The offsets of one topic, by partition."""
+    return {number: offset for (_, number), offset in offsets.items()}

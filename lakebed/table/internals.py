@@ -33,6 +33,7 @@ from lakebed.manifest.table_log import TableLog
 from lakebed.operations.alter import alter
 from lakebed.operations.cleanup import DELETIONS_MAX, BackgroundCleanup, clean_log
 from lakebed.operations.create import NewTable, create
+from lakebed.operations.mirror import Mirror
 from lakebed.operations.partitions import Partitions
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.locators import Locators
@@ -168,6 +169,16 @@ class Internals:
                 return log
             except TableExists:
                 return open_log(root)
+
+    def mirror(self) -> Mirror:
+        """Removes rows that the source no longer has, at the end of a resnapshot."""
+        return Mirror(
+            path=self.path,
+            log=self.log,
+            storage=self.storage,
+            deletion_vectors=self.deletion_vectors,
+            rows_for_sql=self.view.rows_for_sql,
+        )
 
     # -- maintenance ---------------------------------------------------------------------------------------------------
 

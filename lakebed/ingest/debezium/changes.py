@@ -85,7 +85,9 @@ class ChangeRules:
             upsert &= ~taken
             delete &= ~taken
         rows = self._rows(events, metadata, upsert=upsert, delete=delete, numbers=numbers)
-        return FastReading(rows, upsert | delete | message | taken, int(message.sum()), int(taken.sum()))
+        handled = upsert | delete | message | taken
+        read = upsert & np.asarray(pc.fill_null(pc.equal(events.operation, "r"), False))
+        return FastReading(rows, handled, int(message.sum()), int(taken.sum()), of_snapshot=int(read.sum()))
 
     def _masks(self, events: Events) -> tuple[Mask, Mask]:
         """Which records are upserts and which are deletes; neither are those that have to be read one by one."""

@@ -149,7 +149,7 @@ class _EventReader:
         values = records.column("value")
         numbers = np.arange(records.num_rows)
         handled = np.asarray(values.is_null())
-        ignored, truncated = int(handled.sum()), 0
+        ignored, truncated, of_snapshot = int(handled.sum()), 0, 0
         tables, names = [], Names()
         groups = self._groups(values, ~handled)
         if needs := [source.needed for _, source, _ in groups if source.needed is not None]:
@@ -166,8 +166,10 @@ class _EventReader:
             names.add_all(fast.unknown_fields)
             ignored += fast.ignored
             truncated += fast.truncated
+            of_snapshot += fast.of_snapshot
         empty = from_arrays(self._decoder_schema, 0, {})
-        return FastReading(pa.concat_tables(tables) if tables else empty, handled, ignored, truncated, names.counts)
+        rows = pa.concat_tables(tables) if tables else empty
+        return FastReading(rows, handled, ignored, truncated, names.counts, of_snapshot=of_snapshot)
 
     def schema_needed(self, records: pa.RecordBatch) -> SchemaChange | None:
         """What the inline schemas of the records ask of the table, as far as they are found quickly."""

@@ -132,7 +132,7 @@ class Event:
                 rows = [self.delete()]
         if cutoff and cutoff.takes(position_of([self.position()]))[0]:
             return Truncated(unknown)
-        return Changes(rows, unknown)
+        return Changes(rows, unknown, is_of_snapshot=event["op"] == "r")
 
     def _unknown(self, known: KnownFields | None) -> tuple[tuple[str, ...], Mapping[str, Any]]:
         """The names that are counted as unknown, and the members that are kept as JSON. Raises UnknownMembers."""

@@ -132,7 +132,9 @@ class SnapshotProgress:
         table = data.get("scanned_collection") or self._table or data.get("data_collections", "a table")
         status = data.get("status", "SUCCEEDED")
         if status not in _GOOD:
+            self.rows.pop(table, None)
             self.failed[table] = status
             return f"{table}: {status}"
-        self.rows[table] = int(data.get("total_rows_scanned", "0"))
+        self.failed.pop(table, None)
+        self.rows[table] = 0 if status == "EMPTY" else int(data.get("total_rows_scanned", "0"))
         return f"{table}: {self.rows[table]:,} rows"

@@ -485,6 +485,7 @@ def _joined(
         sum(fast.ignored for _, fast in parts),
         sum(fast.truncated for _, fast in parts),
         names.counts,
+        sum(fast.of_snapshot for _, fast in parts),
         one_by_one,
     )
 

@@ -1,0 +1,194 @@
+"""A resnapshot: rows of a table that a connector was asked to send again. The entry ``lakebed.resnapshot`` of the table's log
+says what was asked and how far it is.
+
+    asked ──the first row comes──> running ──the connector has read all──> read ──all that was sent is in──> ended
+      \\_______________________________\\_______________ it can't be done ______________________________________> failed
+
+1. Whoever asks writes the entry, and sends the signal after that. A new entry takes the place of an earlier one.
+2. The commits that bring rows count them in the entry, so each is counted once.
+3. The pipeline that reads the connector's notifications says what the connector has read, and up to which offsets it sent it.
+4. With ``mirror_from`` the rows that the source has no more are removed before it ends (``operations.mirror``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, Protocol
+
+import orjson
+
+from lakebed.errors import Corrupt
+from lakebed.manifest.actions import Domain
+from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
+from lakebed.manifest.conflicts import ReadWriteSet
+from lakebed.manifest.entries import RESNAPSHOT, Operation
+from lakebed.manifest.positions import positions_of
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.table_log import TableLog
+
+State = Literal["asked", "running", "read", "ended", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resnapshot:
+    """What was asked, and how far it is. Times are epoch milliseconds.
+
+    ``id``: of the signal; ``begin``: the ends of the table's topic when it was asked; ``notifications``: those of the topic of
+    notifications, None if there is none; ``where``: the condition, in the source's SQL; ``mirror_from``: rows whose sequence is
+    not above it are removed at the end, unless they come again; None: none are.
+
+    ``came``: rows that the table has got; ``deleted``, ``unusable``: deletes that came meanwhile, and records that could not be
+    used; ``at``: the key that the connector is at; ``read``: the rows that it has read in all; ``ends``: up to which offsets it
+    sent them; ``removed``: the rows that were removed.
+    """
+
+    id: str
+    topic: str
+    asked_ms: int
+    begin: Mapping[int, int]
+    notifications: Mapping[int, int] | None = None
+    where: str | None = None
+    mirror_from: int | None = None
+    state: State = "asked"
+    came: int = 0
+    came_ms: int | None = None
+    deleted: int = 0
+    unusable: int = 0
+    at: str = ""
+    read: int | None = None
+    ends: Mapping[int, int] = field(default_factory=dict)
+    removed: int | None = None
+    ended_ms: int | None = None
+    error: str = ""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether more is to happen."""
+        return self.state not in ("ended", "failed")
+
+    def is_in(self, snapshot: Snapshot) -> bool:
+        """Whether a version has all that the connector sent up to ``ends``."""
+        position = positions_of(snapshot).get(self.topic)
+        offsets = position.offsets if position else {}
+        return all(offsets.get(number, 0) >= end for number, end in self.ends.items())
+
+    def to_action(self) -> Domain:
+        """The action that sets the entry."""
+        return Domain(RESNAPSHOT, orjson.dumps(asdict(self), option=orjson.OPT_NON_STR_KEYS).decode())
+
+
+class ReadRange(Protocol):
+    """A range of a topic that was read."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+
+
+def resnapshot_of(snapshot: Snapshot) -> Resnapshot | None:
+    """The newest one that was asked of a table; None if none was. Raises Corrupt."""
+    text = snapshot.domains.get(RESNAPSHOT)
+    if text is None:
+        return None
+    try:
+        document = orjson.loads(text)
+        for name in ("begin", "notifications", "ends"):
+            document[name] = _offsets(document[name])
+        return Resnapshot(**document)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise Corrupt(
+            f"the entry {RESNAPSHOT} in the log is no resnapshot: {error}", version=snapshot.version
+        ) from None
+
+
+def ask(log: TableLog, asked: Resnapshot) -> None:
+    """Write down what is asked now. Raises Contention, StoreUnavailable, TableNotFound."""
+    access = ReadWriteSet(domains=frozenset([RESNAPSHOT]))
+    commit_loop(
+        log,
+        Operation.RESNAPSHOT,
+        lambda _: Proposal(actions=[asked.to_action()], access=access, result=lambda _: None),
+    )
+
+
+def advance(log: TableLog, id: str, change: Callable[[Resnapshot], Resnapshot]) -> Snapshot:
+    """Change the entry of a resnapshot, unless it is over or another one took its place; returns a snapshot after that.
+
+    Raises Contention, StoreUnavailable, TableNotFound.
+    """
+
+    def build(snapshot: Snapshot) -> Proposal[Snapshot] | Finished[Snapshot]:
+        now = active(snapshot, id)
+        if now is None or (then := change(now)) == now:
+            return Finished(snapshot)
+        access = ReadWriteSet(domains=frozenset([RESNAPSHOT]))
+        return Proposal(actions=[then.to_action()], access=access, result=lambda committed: committed.snapshot)
+
+    return commit_loop(log, Operation.RESNAPSHOT, build)
+
+
+def active(snapshot: Snapshot, id: str | None = None) -> Resnapshot | None:
+    """The resnapshot under way; None if there is none, or another one than that with ``id``."""
+    found = resnapshot_of(snapshot)
+    if found is None or not found.is_active or (id is not None and found.id != id):
+        return None
+    return found
+
+
+def entry_counting(
+    snapshot: Snapshot, read: Iterable[ReadRange], now_ms: int, *, came: int, deleted: int, unusable: int
+) -> Domain | None:
+    """The action that counts what a batch brings, to be put into its commit; None if there is nothing to count.
+
+    ``read``: the ranges of the batch. Those from before it was asked do not count.
+    """
+    if not (came or deleted or unusable) or (found := active(snapshot)) is None:
+        return None
+    if not any(one.topic == found.topic and one.end > found.begin.get(one.partition, 0) for one in read):
+        return None
+    then = replace(
+        found,
+        came=found.came + came,
+        came_ms=now_ms if came else found.came_ms,
+        deleted=found.deleted + deleted,
+        unusable=found.unusable + unusable,
+        state="running" if came and found.state == "asked" else found.state,
+    )
+    return then.to_action()
+
+
+def described(found: Resnapshot, now_ms: int) -> str:
+    """How far it is, in words."""
+    rows = f"{found.came:,} rows came"
+    match found.state:
+        case "asked":
+            return f"asked {_ago(found.asked_ms, now_ms)}, and nothing came yet"
+        case "running":
+            last = f", the last {_ago(found.came_ms, now_ms)}" if found.came_ms is not None else ""
+            return f"{rows}{last}" + (f"; the connector is at key {found.at}" if found.at else "")
+        case "read":
+            then = "the rest, and to remove what is gone" if found.mirror_from is not None else "the rest"
+            return f"the connector has read {found.read or 0:,} rows; {rows}; waiting for {then}"
+        case "ended":
+            gone = (
+                "" if found.removed is None else f", {found.removed:,} rows that the source no longer has were removed"
+            )
+            return f"ended {_ago(found.ended_ms or now_ms, now_ms)}: {rows}{gone}"
+        case "failed":
+            return f"failed: {found.error}"
+
+
+def _ago(then_ms: int | None, now_ms: int) -> str:
+    seconds = max(0, now_ms - (then_ms or now_ms)) // 1000
+    for unit, size in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit} ago"
+    return f"{seconds} seconds ago"
+
+
+def _offsets(document: Mapping[str, Any] | None) -> dict[int, int] | None:
+    return None if document is None else {int(number): int(offset) for number, offset in document.items()}
