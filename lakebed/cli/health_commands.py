@@ -170,6 +170,8 @@ def _lines(found: Status) -> Iterator[tuple[str, str]]:
     yield "next", "\n".join(found.will_do) or "nothing"
     yield "left alone", "\n".join(found.waits) or "nothing"
     yield "backlog", bytes_text(found.backlog_bytes)
+    if found.resnapshot:
+        yield "resnapshot", found.resnapshot
     yield "quarantine", f"{found.quarantined:,} records"
     log = f"the log has {found.log_files:,} files, {bytes_text(found.log_bytes)}"
     yield "retention", f"versions from {found.oldest_version} on can be read, {found.versions_held:,} are held; {log}"

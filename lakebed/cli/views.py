@@ -210,6 +210,7 @@ DATABASE = View(
         Shown("committed_utc", of="committed_at"),
         Shown("parked_utc", of="parked_at", if_any=True),
         Shown("version", right=True, optional=True),
+        Shown("resnapshot", if_any=True),
     ),
     below="error",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -10,6 +11,7 @@ import pyarrow as pa
 
 from lakebed.errors import LakebedError
 from lakebed.manifest.parked import parked_of
+from lakebed.manifest.resnapshots import recent
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_figures import figures_of
 from lakebed.manifest.table_log import TableLog
@@ -20,10 +22,12 @@ STATUS_SCHEMA = pa.schema(
     [
         ("table", pa.string()), ("state", pa.string()), ("rows", pa.int64()), ("tail_rows", pa.int64()), ("bytes", pa.int64()),
         ("version", pa.int64()), ("committed_at", _TIME), ("parked_at", _TIME), ("error", pa.string()), ("path", pa.string()),
+        ("resnapshot", pa.string()),
     ]
 )  # fmt: skip
 """``state``: live, parked (its pipeline leaves it alone; ``error`` says why) or unreadable. ``rows`` of the base, and beside them
-``tail_rows`` that are not settled; ``bytes`` of the files of both.
+``tail_rows`` that are not settled; ``bytes`` of the files of both. ``resnapshot``: how far the rows are that the connector was
+asked to send again; null: none were asked for in the last day.
 """
 
 
@@ -40,7 +44,7 @@ def _row(table: tuple[str, str]) -> dict[str, Any]:
     row: dict[str, Any] = {"table": name, "path": root}
     try:
         snapshot = TableLog(open_store(root)).refresh()
-        figures, parked = figures_of(snapshot), parked_of(snapshot)
+        figures, parked, again = figures_of(snapshot), parked_of(snapshot), recent(snapshot, int(time.time() * 1000))
     except LakebedError as error:
         return {**row, "state": "unreadable", "error": str(error)}
     row |= {
@@ -50,5 +54,6 @@ def _row(table: tuple[str, str]) -> dict[str, Any]:
         "bytes": figures.bytes,
         "version": figures.version,
         "committed_at": int(figures.committed_at * 1000),
+        "resnapshot": again or None,
     }
     return row | ({"parked_at": parked.since_ms, "error": parked.error} if parked else {})

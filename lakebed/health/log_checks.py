@@ -33,6 +33,7 @@ from lakebed.manifest.holds import holds_of
 from lakebed.manifest.invariants import Violation, violations
 from lakebed.manifest.parked import parked_of
 from lakebed.manifest.positions import positions_of
+from lakebed.manifest.resnapshots import described, resnapshot_of
 from lakebed.manifest.schema_history import past_changes
 from lakebed.manifest.snapshot import Snapshot, apply, without_expired
 from lakebed.manifest.table_log import (
@@ -54,6 +55,7 @@ _READERS = 8
 _FORGET_EVERY = 100
 _OURS = "lakebed/"
 _CLOCKS_DIFFER_SECONDS = 600
+_UNANSWERED_MS = 600_000
 _RESTORE = "restore {} from a copy of the store"
 
 
@@ -309,6 +311,20 @@ def failing_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Fin
             yield warning("failing", failing.sources[0], what, f"remove the cause, then lakebed resume {path}")
 
 
+def resnapshot_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Finding]:
+    """What is wrong with the rows that the connector was asked to send again."""
+    found = resnapshot_of(snapshot)
+    if found is None:
+        return
+    if found.state == "failed":
+        yield warning("resnapshot", "", f"the rows that were asked for again: {found.error}", "lakebed resnapshot")
+    elif found.state == "asked" and now_ms - found.asked_ms > _UNANSWERED_MS:
+        yield warning(
+            "resnapshot", "", f"rows were {described(found, now_ms)}: the connector does not answer",
+            "see that the connector runs, with kafka in signal.enabled.channels, and that the pipeline runs; then ask again",
+        )  # fmt: skip
+
+
 def state_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Finding]:
     """Step 4: what a version shows without its files."""
     try:
@@ -336,6 +352,7 @@ def state_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Findi
         parked = parked_finding(snapshot, path)
         failing = [*failing_findings(snapshot, path, now_ms)]
         positions_of(snapshot)
+        again = list(resnapshot_findings(snapshot, path, now_ms))
     except (ValueError, KeyError, TypeError, Corrupt) as error:
         what = f"an entry of lakebed's in version {snapshot.version} can't be read: {error!r}"
         yield critical("M1", "", what, f"look at lakebed timeline {path} for who wrote it")
@@ -343,6 +360,7 @@ def state_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Findi
     if parked is not None:
         yield parked
     yield from failing
+    yield from again
     claims_by_source: dict[str, str] = {}
     for claim in sorted(claims.values(), key=lambda claim: (claim.since_ms, claim.id)):
         for source in claim.sources:

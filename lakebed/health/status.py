@@ -38,6 +38,7 @@ from lakebed.manifest.claims import claims_of
 from lakebed.manifest.failing import taken_paths
 from lakebed.manifest.holds import first_unexpired, held_versions
 from lakebed.manifest.parts_to_resort import parts_to_resort
+from lakebed.manifest.resnapshots import recent
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_figures import TableFigures, figures_of
@@ -71,6 +72,7 @@ class Status(TableFigures):
     maintenance will sort again; ``waiting_part_reads``: how often they were read in the last hour. ``unknown_fields`` and
     ``unknown_operations``: names that came within the last day and have no place in the table, and in how many records each was
     seen since it is remembered. ``volatile``: whether merges of a process on this host stay on its local disk for now, and why.
+    ``resnapshot``: how far the rows are that a connector was asked to send again.
     """
 
     path: str
@@ -89,6 +91,7 @@ class Status(TableFigures):
     unknown_fields: Mapping[str, int] = field(default_factory=dict)
     unknown_operations: Mapping[str, int] = field(default_factory=dict)
     volatile: str = ""
+    resnapshot: str = ""
     findings: tuple[Finding, ...] = ()
 
     @property
@@ -251,6 +254,7 @@ class Observer:
                 name: seen.records for name, seen in unknown.fields.items() if name not in snapshot.logical_schema.names
             },
             unknown_operations={name: seen.records for name, seen in unknown.operations.items()},
+            resnapshot=recent(snapshot, now_ms),
             volatile=str(volatile_choice(snapshot.settings, self._storage.root, self._volatile)),
         )
 

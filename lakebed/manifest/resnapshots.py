@@ -27,6 +27,7 @@ from lakebed.manifest.positions import positions_of
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 
+_DAY_MS = 86_400_000
 State = Literal["asked", "running", "read", "ended", "failed"]
 
 
@@ -159,6 +160,14 @@ def entry_counting(
         state="running" if came and found.state == "asked" else found.state,
     )
     return then.to_action()
+
+
+def recent(snapshot: Snapshot, now_ms: int) -> str:
+    """How far a resnapshot is that is under way, or how one ended in the last day, in words; empty if there is none."""
+    found = resnapshot_of(snapshot)
+    if found is None or (not found.is_active and now_ms - (found.ended_ms or found.asked_ms) > _DAY_MS):
+        return ""
+    return described(found, now_ms)
 
 
 def described(found: Resnapshot, now_ms: int) -> str:

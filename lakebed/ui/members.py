@@ -18,9 +18,10 @@ from typing import Any
 
 from lakebed.errors import LakebedError
 from lakebed.health.finding import Finding, Severity
-from lakebed.health.log_checks import parked_finding
+from lakebed.health.log_checks import parked_finding, resnapshot_findings
 from lakebed.ingest.database.tables import tables_below
 from lakebed.manifest.point_log import PointLog
+from lakebed.manifest.resnapshots import recent
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_figures import figures_of
@@ -147,7 +148,7 @@ class Members:
     def _summary(self, member: _Member) -> dict[str, Any]:
         try:
             snapshot = member.log.refresh()
-            if snapshot.version != member.version or not member.summary:
+            if snapshot.version != member.version or not member.summary or member.summary.get("resnapshot"):
                 member.summary, member.version = _row(member, snapshot), snapshot.version
         except Exception as error:  # an error of one table must not stop the page
             if not isinstance(error, LakebedError):
@@ -160,11 +161,14 @@ class Members:
 def _row(member: _Member, snapshot: Snapshot) -> dict[str, Any]:
     figures = figures_of(snapshot)
     parked = parked_finding(snapshot, member.path)
-    return documents.findings(() if parked is None else (parked,)) | {
+    now_ms = member.log.now_ms()
+    found = () if parked is None else (parked,)
+    return documents.findings((*found, *resnapshot_findings(snapshot, member.path, now_ms))) | {
         "path": member.path,
         "name": member.name,
         "error": None,
         "is_parked": parked is not None,
+        "resnapshot": recent(snapshot, now_ms),
         "figures": {
             "version": snapshot.version,
             "committed_ms": snapshot.timestamp_ms,
