@@ -35,7 +35,7 @@ from lakebed.parts.expression import Expression, expression
 from lakebed.storage.part_storage import PartStorage
 
 COMMIT_ORDERS = ("source.lsn", "source.pos")
-"""What ``sequence_by`` must be: a position of the source that is the order of its commits, and that rows which are read have."""
+"""What ``sequence_by`` must be: positions that are the order of commits, and that grow with each mark which a snapshot sets."""
 _HIDDEN = pa.field(SEQUENCE_COLUMN, pa.int64())
 _SEQUENCE = f"coalesce({SEQUENCE_COLUMN}, {OLDEST_SEQUENCE})"  # rows of another writer have none
 
@@ -131,8 +131,8 @@ def why_not(snapshot: Snapshot) -> str | None:
     if settings.sequence_by not in COMMIT_ORDERS or write_spec_of(snapshot).sequence_column != SEQUENCE_COLUMN:
         order = f"ordered by {settings.sequence_by}" if settings.sequence_by else "in the order of arrival"
         return (
-            f"its changes are {order}, which is no order of the source's commits; {' and '.join(COMMIT_ORDERS)} of "
-            "PostgreSQL, MariaDB and MySQL are"
+            f"its changes are {order}; only {' and '.join(COMMIT_ORDERS)} of PostgreSQL, MariaDB and MySQL are known to show "
+            "which rows did not come again"
         )
     return None
 

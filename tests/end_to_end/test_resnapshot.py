@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+import lakebed
 from lakebed.cli import main
+from lakebed.ingest.decoder import DecoderSchema
+from lakebed.ingest.formats import decoder
+from lakebed.ingest.kafka.database_source import KafkaDatabaseReader
+from lakebed.ingest.kafka.settings import KafkaSettings
+from lakebed.ingest.kafka.signal_topic import ends_of
+from lakebed.ingest.source import Range
+from lakebed.manifest.resnapshots import resnapshot_of
+from lakebed.pipeline.resnapshot_follower import Resnapshots, follow
+from lakebed.table import internals_of
 from tests.infra.debezium import DebeziumServer
 from tests.infra.kafka import KafkaServer, end_offsets, messages_before
 from tests.infra.postgres import PostgresServer
+from tests.ingest.memory_source import Process
 from tests.waiting import wait_until
 
 DATABASE = PREFIX = "again"
@@ -27,6 +40,19 @@ create table debezium_signal (id text primary key, type text not null, data text
 insert into orders select n, 'note ' || n from generate_series(1, 2500) n;
 insert into lines values ('a');
 """
+
+
+def settings_of(kafka: KafkaServer) -> dict[str, str]:
+    """Of a connector that takes signals and says how far it is."""
+    return {
+        "signal.enabled.channels": "source,kafka",
+        "signal.data.collection": "public.debezium_signal",
+        "signal.poll.interval.ms": "200",
+        "signal.kafka.topic": f"{PREFIX}-signal",
+        "signal.kafka.bootstrap.servers": kafka.bootstrap,
+        "notification.enabled.channels": "sink",
+        "notification.sink.topic.name": f"{PREFIX}-told",
+    }
 
 
 def rows_again(kafka: KafkaServer, topic: str) -> list[dict[str, Any]]:
@@ -49,15 +75,7 @@ def test_a_connector_sends_rows_again_when_it_is_asked(
         kafka.create_topic(f"{PREFIX}.public.{topic}")
     for topic in ("again-signal", "again-told"):
         kafka.create_topic(topic)
-    settings = {
-        "signal.enabled.channels": "source,kafka",
-        "signal.data.collection": "public.debezium_signal",
-        "signal.poll.interval.ms": "200",
-        "signal.kafka.topic": "again-signal",
-        "signal.kafka.bootstrap.servers": kafka.bootstrap,
-        "notification.enabled.channels": "sink",
-        "notification.sink.topic.name": "again-told",
-    }
+    settings = settings_of(kafka)
     file = tmp_path / "again.yml"
     file.write_text(FILE % (tmp_path / "lake", kafka.bootstrap))
     name = debezium.capture(DATABASE, ["public\\..*"], PREFIX, settings)
@@ -86,3 +104,77 @@ def test_a_connector_sends_rows_again_when_it_is_asked(
         assert "wide-signal has 2 partitions" in capsys.readouterr().err
     finally:
         debezium.release(name)
+
+
+def test_rows_that_went_while_nobody_read_the_log_are_removed(
+    kafka: KafkaServer, postgres: PostgresServer, debezium: DebeziumServer, tmp_path: Path
+) -> None:
+    database = prefix = "gone"
+    postgres.create_database(database)
+    postgres.sql(TABLES, database)
+    for topic in ("public.orders", "public.lines", "public.debezium_signal"):
+        kafka.create_topic(f"{prefix}.{topic}", 2)
+    for topic in ("signal", "told"):
+        kafka.create_topic(f"{prefix}-{topic}")
+    settings = {name: text.replace("again-", "gone-") for name, text in settings_of(kafka).items()}
+    file = tmp_path / "gone.yml"
+    file.write_text((FILE % (tmp_path / "lake", kafka.bootstrap)).replace("again", "gone"))
+    columns = pa.schema([pa.field("id", pa.int32(), False), pa.field("note", pa.string())])
+    path = str(tmp_path / "lake/public/orders")
+    table = lakebed.create(path, columns, keys=["id"], sequence_by="source.lsn")
+    reading = Reading(path, kafka, f"{prefix}.public.orders")
+
+    def rows() -> dict[int, str]:
+        reading.on()
+        return {row["id"]: row["note"] for row in table.to_arrow().to_pylist()}
+
+    name = debezium.capture(database, ["public\\..*"], prefix, settings)
+    wait_until(lambda: len(rows()) == 2500)
+    debezium.release(name)  # and the slot with it
+    postgres.sql("delete from orders where id % 5 = 0; update orders set note = 'new' where id % 7 = 0", database)
+
+    stop = threading.Event()
+    followed = Resnapshots(prefix=prefix, tables=lambda: {"public.orders": reading.internals}, ends=reading.ends)
+    following = threading.Thread(target=follow, args=(followed, reading.settings, f"{prefix}-told", stop))
+    following.start()
+    name = debezium.capture(database, ["public\\..*"], prefix, settings | {"snapshot.mode": "no_data"})
+    try:
+        assert main(["resnapshot", str(file), "public.orders", "--mirror"]) == 0
+        postgres.sql("delete from orders where id = 1; insert into orders values (9999, 'late')", database)
+
+        def is_over() -> bool:
+            reading.on()
+            state = resnapshot_of(reading.internals.log.refresh())
+            return state is not None and not state.is_active
+
+        wait_until(is_over, lambda: str(resnapshot_of(reading.internals.log.refresh())))
+        state = resnapshot_of(reading.internals.log.refresh())
+        assert state is not None and (state.state, state.removed) == ("ended", 500), state
+        debezium.wait_until_sent(name)
+        expected = {int(id): note for id, note in postgres.sql("select id, note from orders", database)}
+        wait_until(lambda: rows() == expected)
+        assert len(expected) == 2000
+    finally:
+        stop.set()
+        following.join()
+        debezium.release(name)
+
+
+class Reading:
+    """Brings a topic into a table, without Spark."""
+
+    def __init__(self, path: str, kafka: KafkaServer, topic: str) -> None:
+        self.settings = KafkaSettings(topics=(topic,), config={"bootstrap.servers": kafka.bootstrap})
+        self.topic = topic
+        columns = lakebed.open(path).schema
+        shape = DecoderSchema.of_table(columns, ("id",), "source.lsn")
+        reader = KafkaDatabaseReader(self.settings)
+        self.process = Process(path, reader, reading=decoder("debezium-json", shape))  # type: ignore[arg-type]
+        self.internals = internals_of(self.process.table)
+
+    def ends(self, topic: str) -> dict[int, int]:
+        return {number: offset for (_, number), offset in ends_of(self.settings, topic).items()}
+
+    def on(self) -> None:
+        """Read what is there."""
+        self.process.run([Range(self.topic, n, 0, end, is_first=True) for n, end in self.ends(self.topic).items()])

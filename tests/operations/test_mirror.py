@@ -154,7 +154,7 @@ def test_a_scan_that_began_before_it_was_asked_does_not_end_it(world: World) -> 
     ("keys", "sequence_by", "said"),
     [
         ([], None, "the table has no keys"),
-        (["id"], None, "its changes are in the order of arrival, which is no order of the source's commits"),
+        (["id"], None, "its changes are in the order of arrival; only source.lsn and source.pos"),
         (["id"], "n", "ordered by n"),
         (["id"], "source.scn", "ordered by source.scn"),
         (["id"], "source.lsn", None),
