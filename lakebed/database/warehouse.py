@@ -20,6 +20,7 @@ from lakebed.database.joined_query import TableOfQuery, query_tables
 from lakebed.errors import InvalidInput, TableNotFound, VersionNotFound
 from lakebed.ingest.database.naming import TableName
 from lakebed.ingest.database.tables import tables_below
+from lakebed.manifest.holds import first_unexpired
 from lakebed.manifest.point_log import Point, PointLog, TableAt, position_digest
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.operations.hold import hold
@@ -237,7 +238,7 @@ class Moment:
         return TableNotFound(f"there is no table {name} in point {self.number}; it has {known}", table=name)
 
     def _pinned(self, name: str, table: Table, at: TableAt) -> Snapshot:
-        """The version that the point names; if it has expired, the one of the time of the point, which has read the same."""
+        """The version that the point names; if it has expired, a later one that has read the same."""
         log = internals_of(table).log
         newest = log.refresh()
         if newest.metadata.id != at.table_id:
@@ -254,7 +255,7 @@ class Moment:
 
     def _of_that_time(self, name: str, table: Table, at: TableAt, newest: Snapshot) -> Snapshot:
         log = internals_of(table).log
-        for snapshot in self._later(table, newest):
+        for snapshot in self._later(table, at, newest):
             if snapshot.version >= at.version and position_digest(snapshot) == at.position:
                 return snapshot
         raise VersionNotFound(
@@ -264,8 +265,12 @@ class Moment:
             version=at.version,
         )
 
-    def _later(self, table: Table, newest: Snapshot) -> Iterator[Snapshot]:
+    def _later(self, table: Table, at: TableAt, newest: Snapshot) -> Iterator[Snapshot]:
+        """The oldest version that is kept: if a later one has read the same as the point, so has this one; and others, should
+        this one go meanwhile."""
         log = internals_of(table).log
+        with suppress(VersionNotFound):
+            yield snapshot_at(log, max(at.version, log.oldest_version(), first_unexpired(newest.domains)))
         with suppress(VersionNotFound):
             yield snapshot_at(log, log.version_at(self._point.taken_ms))
         yield newest

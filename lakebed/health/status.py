@@ -38,6 +38,7 @@ from lakebed.manifest.claims import claims_of
 from lakebed.manifest.failing import taken_paths
 from lakebed.manifest.holds import first_unexpired, held_versions
 from lakebed.manifest.parts_to_resort import parts_to_resort
+from lakebed.manifest.point_retention import oldest_for_points
 from lakebed.manifest.resnapshots import recent
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import open_store
@@ -206,6 +207,7 @@ class Observer:
         try:
             version = self._log.version_at(self._log.now_ms() - 2 * retention_seconds * 1000)
             version = min([version, *held_versions(snapshot.domains, self._log.now_ms())])
+            version = oldest_for_points(self._log, snapshot, version)
             base = max((each for each in self._log.versions()[1] if each <= version), default=0)
         except (VersionNotFound, Corrupt, Unsupported):
             return

@@ -6,7 +6,8 @@ log shows how the table became empty: the last of its commits that removed somet
 after.
 
 1. *Within retention* are the version that was current at the horizon, all versions after it, and the newest N; and all versions
-   from the oldest one on that a reader of changes has not read yet (``holds``).
+   from the oldest one on that a reader of changes has not read yet (``holds``), or that the kept points of the table's database
+   need (``manifest.point_retention``).
 2. Collect the files that these versions, and those that readers hold, refer to: parts, deletion vectors, and every file that
    an entry of lakebed's in the log mentions. A snapshot gives them for the oldest version, the commits after it give the rest.
 3. List the table's files, and compare each with that set; only candidates for deletion are kept in memory. A file is
@@ -47,6 +48,7 @@ from lakebed.manifest.entries import QUARANTINED
 from lakebed.manifest.expire import expire_before
 from lakebed.manifest.holds import first_unexpired, held_onward, held_versions, holds_of
 from lakebed.manifest.parts_to_resort import parts_to_resort
+from lakebed.manifest.point_retention import oldest_for_points
 from lakebed.manifest.read_commits import commits_since
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import open_store
@@ -266,7 +268,8 @@ def clean_log(log: TableLog, storage: PartStorage) -> int:
     """Write a checkpoint, and delete log files that nothing within ``lakebed.log_retention`` needs; returns how many."""
     snapshot = log.refresh()
     log.write_checkpoint(snapshot)
-    return log.clean(snapshot.settings.log_retention_seconds, time_of_cleaning(log, storage))
+    now_ms = time_of_cleaning(log, storage)
+    return log.clean_before(_first_kept(log, snapshot, now_ms, snapshot.settings.log_retention_seconds, 1), now_ms)
 
 
 def time_of_cleaning(log: TableLog, storage: PartStorage) -> int:
@@ -318,11 +321,11 @@ def _live_set(
 
 def _first_kept(log: TableLog, newest: Snapshot, now_ms: int, retention_seconds: int, retain_last: int) -> int:
     """The oldest version within retention: the one that was current at the horizon, or the first of the newest N, or the
-    first that a reader of changes holds.
+    first that a reader of changes holds, or that the points of its database need.
     """
     within = min(_current_at(log, now_ms - retention_seconds * 1000), newest.version - retain_last + 1)
     onward = held_onward(newest.domains, now_ms)
-    within = within if onward is None else min(within, onward)
+    within = oldest_for_points(log, newest, within if onward is None else min(within, onward))
     return max(log.oldest_version(), first_unexpired(newest.domains), within)
 
 

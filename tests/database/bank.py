@@ -100,7 +100,8 @@ class Copy:
         self.wait_seconds = wait_seconds
         self.parked: dict[str, str] = {}
         for name, columns in COLUMNS.items():
-            lakebed.create(f"{path}/{name.replace('.', '/')}", columns, keys=["id"], sequence_by="source.lsn")
+            folder, topic = f"{path}/{name.replace('.', '/')}", {"lakebed.source_topic": f"bank.{name}"}
+            lakebed.create(folder, columns, keys=["id"], sequence_by="source.lsn", properties=topic)
         self.start()
 
     def start(self) -> None:

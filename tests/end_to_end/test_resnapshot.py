@@ -137,8 +137,9 @@ def test_rows_that_went_while_nobody_read_the_log_are_removed(
     followed = Resnapshots(prefix=prefix, tables=lambda: {"public.orders": reading.internals}, ends=reading.ends)
     following = threading.Thread(target=follow, args=(followed, reading.settings, f"{prefix}-told", stop))
     following.start()
-    name = debezium.capture(database, ["public\\..*"], prefix, settings | {"snapshot.mode": "no_data"})
     try:
+        anew = {"snapshot.mode": "no_data", "topic.prefix": prefix}
+        name = debezium.capture(database, ["public\\..*"], "gone_too", settings | anew)
         assert main(["resnapshot", str(file), "public.orders", "--mirror"]) == 0
         postgres.sql("delete from orders where id = 1; insert into orders values (9999, 'late')", database)
 
@@ -154,10 +155,10 @@ def test_rows_that_went_while_nobody_read_the_log_are_removed(
         expected = {int(id): note for id, note in postgres.sql("select id, note from orders", database)}
         wait_until(lambda: rows() == expected)
         assert len(expected) == 2000
+        debezium.release(name)
     finally:
         stop.set()
         following.join()
-        debezium.release(name)
 
 
 class Reading:
