@@ -44,6 +44,7 @@ from lakebed.monitoring.progress import Progress
 from lakebed.pipeline.check import QUERY_NAME, Role
 from lakebed.pipeline.introducer import Introduced, Introducer, NotYet
 from lakebed.pipeline.places import checkpoint_of
+from lakebed.pipeline.resnapshot import typed_notifications
 from lakebed.pipeline.resnapshot_follower import Resnapshots, follow
 from lakebed.pipeline.settings import DatabasePipeline, decoder_options
 from lakebed.pipeline.sources import kafka_settings, pace, trigger
@@ -171,7 +172,7 @@ class DatabaseWork:
             return {number: offset for (_, number), offset in ends_of(self._settings, of).items()}
 
         followed = Resnapshots(prefix=self._pipeline.naming.prefix, tables=tables, ends=ends)
-        arguments = followed, self._settings, topic, self._ingest_ends
+        arguments = followed, self._settings, topic, self._ingest_ends, typed_notifications(self._pipeline)
         self._following = threading.Thread(target=follow, args=arguments, name="lakebed-resnapshots", daemon=True)
         self._following.start()
 

@@ -17,7 +17,7 @@ from lakebed.ingest.database.naming import NoTable
 from lakebed.ingest.database.tables import tables_below
 from lakebed.ingest.debezium.snapshots import SnapshotProgress, read_notification, snapshot_signal
 from lakebed.ingest.typed.formats import TYPED_FORMATS, schemas_of
-from lakebed.ingest.typed.schemas import Schemas, read_one
+from lakebed.ingest.typed.schemas import read_one
 from lakebed.manifest.resnapshots import Resnapshot, ask
 from lakebed.operations.mirror import why_not
 from lakebed.pipeline.settings import DatabasePipeline, decoder_options
@@ -40,6 +40,14 @@ class Sent:
     begin: Partitions
 
 
+def typed_notifications(pipeline: DatabasePipeline) -> Callable[[bytes], dict[str, Any]] | None:
+    """What reads a notification that has a schema, as the connector's converter writes all its records; None for JSON."""
+    if pipeline.format_kind not in TYPED_FORMATS:
+        return None
+    schemas = schemas_of(pipeline.format_kind, decoder_options(pipeline))[0]
+    return lambda value: read_one(schemas, value)[1].to_pylist()[0]
+
+
 class Asking:
     """Sends signals to the connector of a database."""
 
@@ -58,9 +66,7 @@ class Asking:
         if section.signal_topic is None:
             raise self._wrong("database", "signal_topic is missing; set it to the connector's signal.kafka.topic")
         self._topic = section.signal_topic
-        self._schemas: Schemas | None = None
-        if pipeline.format_kind in TYPED_FORMATS:
-            self._schemas = schemas_of(pipeline.format_kind, decoder_options(pipeline))[0]
+        self._typed = typed_notifications(pipeline)
 
     def send(self, tables: Sequence[str], where: str | None = None, mirror: bool | None = None) -> Sent:
         """Ask for all rows of tables, or for those for which the source's SQL is true. What is asked is written into the tables'
@@ -162,12 +168,6 @@ class Asking:
                 if progress.is_over:
                     return progress
         raise AssertionError("the topic of notifications has an end")
-
-    @property
-    def _typed(self) -> Callable[[bytes], dict[str, Any]] | None:
-        """What reads a notification that has a schema, as the connector's converter writes all its records."""
-        schemas = self._schemas
-        return None if schemas is None else lambda value: read_one(schemas, value)[1].to_pylist()[0]
 
     def _check_tables(self, names: Sequence[str]) -> dict[str, str]:
         """Each has a table, or a topic that will be one; returns the roots of those that have a table, by name."""

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from lakebed.errors import InvalidInput, LakebedError, Retry
 from lakebed.ingest.debezium.snapshots import Notification, SnapshotProgress, read_notification
@@ -34,6 +35,7 @@ _SAY_SECONDS = 10.0
 _PAUSE_SECONDS = 5.0
 _KEY_SHOWN = 80
 _logger = logging.getLogger("lakebed.run")
+Typed = Callable[[bytes], Mapping[str, Any]] | None
 Ends = Callable[[str], Mapping[int, int]]
 """The next offset of each partition of a topic. Raises Retry, InvalidInput."""
 
@@ -166,12 +168,17 @@ def _named(notification: Notification) -> Sequence[str]:
     return [*several, data.get("scanned_collection", ""), data.get("current_collection_in_progress", "")]
 
 
-def follow(resnapshots: Resnapshots, settings: KafkaSettings, topic: str, stop: threading.Event) -> None:
-    """Follow the notifications of a topic until ``stop`` is set. Errors are logged, and it goes on."""
+def follow(
+    resnapshots: Resnapshots, settings: KafkaSettings, topic: str, stop: threading.Event, typed: Typed = None
+) -> None:
+    """Follow the notifications of a topic until ``stop`` is set. Errors are logged, and it goes on.
+
+    ``typed``: reads those that have a schema.
+    """
     said = ""
     while not stop.is_set():
         try:
-            _follow(resnapshots, settings, topic, stop)
+            _follow(resnapshots, settings, topic, stop, typed)
         except LakebedError as error:
             level = logging.INFO if isinstance(error, Retry) or str(error) == said else logging.WARNING
             said = str(error)
@@ -182,7 +189,7 @@ def follow(resnapshots: Resnapshots, settings: KafkaSettings, topic: str, stop: 
             stop.wait(12 * _PAUSE_SECONDS)
 
 
-def _follow(resnapshots: Resnapshots, settings: KafkaSettings, topic: str, stop: threading.Event) -> None:
+def _follow(resnapshots: Resnapshots, settings: KafkaSettings, topic: str, stop: threading.Event, typed: Typed) -> None:
     from lakebed.ingest.kafka.signal_topic import ends_of, messages_from
 
     begin = ends_of(settings, topic)  # before the logs are looked at: what is asked later is notified later
@@ -194,7 +201,7 @@ def _follow(resnapshots: Resnapshots, settings: KafkaSettings, topic: str, stop:
                 return
             if message is not None:
                 try:
-                    notification = read_notification(message.value())
+                    notification = read_notification(message.value(), typed)
                 except InvalidInput as error:
                     _logger.warning("%s", error)
                     continue
