@@ -126,7 +126,8 @@ class Copy:
         ranges = [
             replace(one, end=limits[one.place], start=min(one.start, limits[one.place])) for one in self._planned()
         ]
-        cut = self.keeper.cut_for(ranges)
+        ends = self.bank.source.ends()
+        cut = self.keeper.cut_for(ranges, {one.topic for one in ranges if one.end < ends[one.place]})
         for topic, ingest in self.ingests.items():
             if topic in self.parked:
                 self.keeper.park(topic, self.parked[topic])

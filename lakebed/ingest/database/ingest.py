@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -54,6 +54,8 @@ class PlannedBatch(Protocol):
     def tick(self) -> int: ...
     @property
     def ranges(self) -> Sequence[Range]: ...
+    @property
+    def left(self) -> Collection[str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +171,7 @@ class DatabaseIngest:
             if self._points is not None:
                 self._points.know(self._members())
                 self._points.hear(ended)
-                cut = self._points.cut_for(planned.ranges)
+                cut = self._points.cut_for(planned.ranges, planned.left)
             ended = self._runner.run(chosen, cut, spark)
             self._hear(ended)
             if self._points is not None:

@@ -6,7 +6,7 @@ All calls come from the thread of the batches, but for ``wants_batch``.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from lakebed.errors import LakebedError
 from lakebed.ingest.database.member import Member
@@ -52,9 +52,10 @@ class Points:
                 self._keeper.park(member.topic, member.parked.error)
                 self._parked.add(member.topic)
 
-    def cut_for(self, ranges: Sequence[Range]) -> Cut:
-        """Up to where the tables read in a batch. Raises Retry, Unsupported, InvalidInput."""
-        return self._keeper.cut_for(ranges)
+    def cut_for(self, ranges: Sequence[Range], left: Collection[str]) -> Cut:
+        """Up to where the tables read in a batch; ``left``: topics of which it does not read all. Raises Retry, Unsupported,
+        InvalidInput."""
+        return self._keeper.cut_for(ranges, left)
 
     def hear(self, ended: Iterable[tuple[Member, Outcome]]) -> None:
         """What became of tables."""

@@ -56,6 +56,10 @@ class Gathering:
         """By topic, the number of records that no batch reads yet; only topics that have some."""
         return {topic: sum(partitions.values()) for topic, partitions in self._unread.items()}
 
+    def left(self, control: Control) -> tuple[str, ...]:
+        """The topics that may be read and have records that no batch reads yet."""
+        return tuple(sorted(topic for topic in self._unread if control.limits.get(topic, 1) > 0))
+
     def due(self, control: Control, now: float) -> list[str]:
         """The topics that a batch reads now; none if no batch is due. Those served longest ago come first."""
         unread = {topic: count for topic, count in self.unread().items() if control.limits.get(topic, 1) > 0}

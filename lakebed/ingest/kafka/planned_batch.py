@@ -1,7 +1,7 @@
 """What one batch of a database reads: the offset document of its query.
 
     {"batch": 17, "tick": 2, "begin": {topic: {"0": 7}},
-     "topics": {topic: {"id": "…", "ranges": {"0": [100, 250]}, "first": [0]}}}
+     "topics": {topic: {"id": "…", "ranges": {"0": [100, 250]}, "first": [0]}}, "left": [topic]}
 
 The document holds the ranges of its own batch alone, so its size follows what the batch reads and not the number of topics. Up to
 where the tables have read is in their logs (``manifest.positions``).
@@ -23,13 +23,15 @@ class PlannedBatch:
     """``number``: 1 for the first batch of a checkpoint. ``tick``: the last tick of the driver when the batch was planned.
 
     A range ``is_first`` if nothing before it was read, or what was read is no longer there. ``begin``: where partitions begin
-    that had no position as the process began, unless the settings begin all at the earliest offset.
+    that had no position as the process began, unless the settings begin all at the earliest offset. ``left``: topics that had
+    records, when the batch was planned, which it does not read; only where points are taken.
     """
 
     number: int = 0
     tick: int = 0
     ranges: tuple[Range, ...] = ()
     begin: Partitions = field(default_factory=dict)
+    left: tuple[str, ...] = ()
 
     @staticmethod
     def of(document: Mapping[str, Any]) -> PlannedBatch:
@@ -49,6 +51,7 @@ class PlannedBatch:
                 for topic, of in document.get("begin", {}).items()
                 for number, offset in of.items()
             },
+            left=tuple(document.get("left", ())),
         )
 
     def with_beginnings(self, positions: Mapping[str, Position]) -> PlannedBatch:
@@ -72,6 +75,7 @@ class PlannedBatch:
             if each.is_first:
                 of.setdefault("first", []).append(each.partition)
         document: dict[str, Any] = {"batch": self.number, "tick": self.tick, "topics": topics}
+        document |= {"left": list(self.left)} if self.left else {}
         begin: dict[str, dict[str, int]] = {}
         for (topic, partition), offset in sorted(self.begin.items()):
             begin.setdefault(topic, {})[str(partition)] = offset

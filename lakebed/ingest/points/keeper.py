@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from lakebed import events
@@ -73,6 +73,8 @@ class PointKeeper:
         self._now_ms = now_ms
         self._names: dict[str, _Name] = {}
         self._left_out: dict[str, str] = {}
+        self._begun: dict[str, str] = {}
+        """The tables of the newest point as the process began: names and ids."""
         self._tidied = clock()
         points.create()
         newest = points.newest()
@@ -84,6 +86,7 @@ class PointKeeper:
             window.from_place = window.next_offset + window.shift - 1
             self._topic_id = newest.resume["topic_id"]
             self._left_out = dict(newest.left_out)
+            self._begun = {name: at.table_id for name, at in newest.tables.items()}
         self.state = PointState(window=window, wait_seconds=settings.wait_seconds, target=window.base)
 
     @property
@@ -111,7 +114,9 @@ class PointKeeper:
         position = positions_of(snapshot).get(topic)
         progress = position.transactions if position else None
         self.name(topic, name, table_id=snapshot.metadata.id, position=position_digest(snapshot))
-        self.state.add(topic, snapshot.version, progress, has_read=position is not None, wall_ms=self._now_ms())
+        is_begun = self._begun.get(name) == snapshot.metadata.id
+        now, has_read = self._now_ms(), position is not None
+        self.state.add(topic, snapshot.version, progress, has_read=has_read, wall_ms=now, is_begun=is_begun)
 
     def name(self, topic: str, name: str, *, table_id: str, position: str = "") -> None:
         """What the points call the table of a topic."""
@@ -139,8 +144,10 @@ class PointKeeper:
 
     # Batches ----------------------------------------------------------------------------------------------------------
 
-    def cut_for(self, ranges: Sequence[Range]) -> Cut:
+    def cut_for(self, ranges: Sequence[Range], left: Collection[str] = ()) -> Cut:
         """Up to where the tables read in a batch. Of ``ranges`` those of the topic of transactions are read.
+
+        ``left``: topics that had records, when the batch was planned, which are not in it.
 
         Raises Unsupported if this topic has several partitions, Retry if the source does not answer, and InvalidInput for a
         record that is no transaction's.
@@ -148,7 +155,7 @@ class PointKeeper:
         for one in ranges:
             if one.topic == self.topic:
                 self._read(one)
-        return self.state.cut(self._clock(), self._now_ms())
+        return self.state.cut(self._clock(), self._now_ms(), left)
 
     def batch_done(self) -> Point | None:
         """Take the point that the tables are at, if they are; returns the point of this process. Raises nothing that may pass."""

@@ -5,7 +5,8 @@
 1. Before a batch the topic of transactions is read as far as the batch goes. The target is the last transaction that has ended.
    It stays until there is a point at it, so that topics which lag behind can reach it.
 2. A table is exactly at the target if it has no event of a later transaction, each event that transactions up to the target count
-   of it, and has read what its topic had, but for what is behind the cut.
+   of it, and has read what its topic had, but for what is behind the cut. Rows of a snapshot are in no transaction, so no count
+   says whether they are there: a table takes part once it has read all that its topic had when a batch was planned.
 3. If every table is, there is a point. A parked table is left out of it.
 4. If the point does not come within ``patience``, the target moves on, and the next patience is twice as long: events that come
    again may stand before the target's. A table that is not exactly there for ``wait_seconds`` is left out of the point, with the
@@ -47,6 +48,8 @@ class TableDone:
 class _Table:
     version: int
     progress: Progress | None
+    is_begun: bool = False
+    """Whether it has read, at some time, all that its topic had."""
     is_behind: bool = False
     trouble: str | None = None
     """Why it takes no part; None: it does."""
@@ -77,17 +80,32 @@ class PointState:
     _chosen_at: float = 0.0
     _patience: float = PATIENCE_SECONDS
     _whole: bool = True
+    _left: Collection[str] = ()
     _unknown_since: float | None = None
 
-    def add(self, topic: str, version: int, progress: Progress | None, *, has_read: bool, wall_ms: int) -> None:
-        """A table that takes part from now on, and what it is. ``has_read``: whether it has a position in the topic."""
+    def add(
+        self,
+        topic: str,
+        version: int,
+        progress: Progress | None,
+        *,
+        has_read: bool,
+        wall_ms: int,
+        is_begun: bool = False,
+    ) -> None:
+        """A table that takes part from now on, and what it is. ``has_read``: whether it has a position in the topic;
+        ``is_begun``: whether it was in a point before."""
         if progress is None and has_read:
             progress = Progress(doubt_ms=wall_ms)
-        self._tables[topic] = _Table(version=version, progress=progress, missed=self.window.base)
+        self._tables[topic] = _Table(version=version, progress=progress, is_begun=is_begun, missed=self.window.base)
         self._whole = True
 
-    def cut(self, now: float, wall_ms: int) -> Cut:
-        """Up to where the next batch reads. Before the first transaction has ended, that is all but events of transactions."""
+    def cut(self, now: float, wall_ms: int, left: Collection[str] = ()) -> Cut:
+        """Up to where the next batch reads. Before the first transaction has ended, that is all but events of transactions.
+
+        ``left``: topics that have records which the batch does not read.
+        """
+        self._left = left
         newest = self.window.newest
         place = max(self.window.base, newest.place if newest else -1)
         is_over = self.target <= self.window.base or now - self._chosen_at >= self._patience
@@ -120,6 +138,8 @@ class PointState:
 
     def reached(self, now: float) -> Reached | None:
         """The point that the tables are at after a batch; None if there is none."""
+        for topic, table in self._tables.items():
+            table.is_begun |= topic not in self._left and not table.is_behind and table.trouble is None
         end = self.window.end_at(self.target)
         if end is None or not self._tables:
             return None
@@ -183,7 +203,7 @@ class PointState:
         progress = table.progress or Progress()
         if progress.cut > self.target:
             return "it is ahead of the others"
-        if table.is_behind:
+        if table.is_behind or not table.is_begun:
             return "it has not read all that its topic has"
         if progress.doubt_ms is not None and (
             progress.doubt_ms >= self.window.horizon_ms(self.target) or self.window.open

@@ -29,6 +29,7 @@ class Batch:
 
     tick: int
     ranges: tuple[Range, ...]
+    left: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
