@@ -23,7 +23,7 @@ from lakebed.ingest.upstream.decoder import ChangeRows
 from lakebed.ingest.upstream.reader import UpstreamSettings
 from lakebed.manifest.type_names import table_schema
 from lakebed.pipeline.check import QUERY_NAME
-from lakebed.pipeline.layer_sections import BootstrapSection, ChangesFormat, LakebedSection
+from lakebed.pipeline.layer_sections import ChangesFormat, LakebedSection
 from lakebed.pipeline.settings import (
     AnyPipeline,
     FilesSection,
@@ -34,6 +34,7 @@ from lakebed.pipeline.settings import (
     decoder_options,
 )
 from lakebed.pipeline.transforming import Shape, check_transform, records_before, schema_of_records, transform_of
+from lakebed.quoting import quote_for_spark
 from lakebed.storage.roots import spark_path
 from lakebed.table import Table, internals_of
 
@@ -42,6 +43,16 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from lakebed.ingest.kafka.settings import KafkaSettings
+
+
+_DRIVERS = {
+    "postgresql": "org.postgresql.Driver",
+    "mariadb": "org.mariadb.jdbc.Driver",
+    "mysql": "com.mysql.cj.jdbc.Driver",
+    "sqlserver": "com.microsoft.sqlserver.jdbc.SQLServerDriver",
+    "oracle": "oracle.jdbc.OracleDriver",
+    "db2": "com.ibm.db2.jcc.DB2Driver",
+}
 
 
 def start_ingest(pipeline: Pipeline, table: Table, spark: SparkSession) -> StreamingQuery:
@@ -80,18 +91,42 @@ def bootstrap_rows(pipeline: Pipeline, records: Shape, spark: SparkSession) -> D
     reader = spark.read.format(section.kind).options(**section.options)
     for name, value in (("url", section.url), ("dbtable", section.table), ("query", section.query)):
         reader = reader if value is None else reader.option(name, value)
+    if section.url is not None:
+        reader = reader.options(**{**_of_jdbc(section.url), **section.options})
     try:
         rows = reader.load(*([spark_path(section.path)] if section.path is not None else []))
     except Exception as error:
         document = pipeline.document
         why = document.redact(first_line(error))
-        raise document.error(document.at("bootstrap"), f"Spark can't read it: {why}{_remedy(section, why)}") from None
+        raise document.error(document.at("bootstrap"), f"Spark can't read it: {why}{_remedy(why)}") from None
+    if section.kind == "jdbc":
+        rows = _in_utc(rows, records.columns)
     if pipeline.transform is None:
         return rows
     return transform_of(pipeline, records).over(changes_in_rows(rows, None, (), sequence=OLDEST))
 
 
-def _remedy(section: BootstrapSection, why: str) -> str:
+def _of_jdbc(url: str) -> dict[str, str]:
+    """Options of Spark's reader.
+
+    The class of the driver: Spark does not find it by itself in a jar that was added. And times without a zone as such: it would
+    take them for times in the zone of this machine.
+    """
+    driver = next((name for start, name in _DRIVERS.items() if url.startswith(f"jdbc:{start}:")), None)
+    return {"preferTimestampNTZ": "true"} | ({"driver": driver} if driver else {})
+
+
+def _in_utc(rows: DataFrame, columns: pa.Schema) -> DataFrame:
+    """Times without a zone are in UTC for columns that have one, as in Debezium's events; so is the session's zone."""
+    kinds = dict(rows.dtypes)
+    wanted = {field.name for field in columns if pa.types.is_timestamp(field.type) and field.type.tz is not None}
+    casts = {
+        name: rows[quote_for_spark(name)].cast("timestamp") for name in wanted if kinds.get(name) == "timestamp_ntz"
+    }
+    return rows.withColumns(casts) if casts else rows
+
+
+def _remedy(why: str) -> str:
     """What to do, if Spark lacks the driver."""
     if "No suitable driver" not in why and "ClassNotFoundException" not in why:
         return ""
