@@ -378,11 +378,31 @@ class PointTaken:
     left_out: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerObserved:
+    """What a worker of a fleet does now. ``table``: the first root of the fleet; ``workers``: those that it sees alive.
+
+    Of the tables below the roots: ``known``; ``owned`` by this worker, ``active`` in it; ``waiting``: they have work, and wait
+    for room for ``waiting_seconds`` at most; ``troubled``: they can't be read or maintained. ``looks``: since the last event.
+    """
+
+    table: str
+    worker: str
+    workers: int
+    known: int
+    owned: int
+    active: int
+    waiting: int
+    waiting_seconds: float
+    troubled: int
+    looks: int
+
+
 Event: TypeAlias = (
     BatchCommitted | BatchReplayed | NameUnknown | OffsetsLost | Settled | KeyIndexRebuilt | ViewRefreshed | MergeBegan
     | MergeEnded | MergeFailed | Uploaded | IngestDelayed | MutationBegan | MutationEnded | MutationFailed | CommitEnded
     | SchemaChanged | CommitGivenUp | ClaimChanged | StoreRequested | TaskMeasured | SourceLagged | QueryChanged
-    | TableParked | TableResumed | InvariantViolated | PointTaken
+    | TableParked | TableResumed | InvariantViolated | PointTaken | WorkerObserved
 )  # fmt: skip
 Listener: TypeAlias = Callable[[Event], None]
 _listeners: list[Listener] = []

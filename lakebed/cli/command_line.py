@@ -156,7 +156,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_mutations(add, rows)
     _add_cleanup(add, rows)
     _add_health(add, rows)
-    _add_servers(add)
+    _add_servers(add, rows)
     _add_service(add)
     _add_files(add)
     return parser
@@ -269,7 +269,7 @@ def _add_simulate(add: _Add, rows: argparse.ArgumentParser) -> None:
     simulate.add_argument("--png", metavar="FILE", help="draw write, read and space amplification over time")
 
 
-def _add_servers(add: _Add) -> None:
+def _add_servers(add: _Add, rows: argparse.ArgumentParser) -> None:
     exporter = add("exporter", "serve the gauges of tables to Prometheus, without a pipeline", _exporter)
     exporter.set_defaults(runs_on=True)
     exporter.add_argument("paths", nargs="+", metavar="PATH", help="the tables")
@@ -287,7 +287,12 @@ def _add_servers(add: _Add) -> None:
         "--interval", type=_positive, default=2.0, metavar="SECONDS", help="seconds between looks (default: 2)"
     )
     fleet_command.add_options(
-        add("fleet", "maintain all tables below some folders, with any number of such workers", fleet_command.fleet)
+        add(
+            "fleet",
+            "maintain all tables below some folders, with any number of such workers",
+            fleet_command.fleet,
+            rows,
+        )
     )
 
 

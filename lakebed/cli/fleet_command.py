@@ -21,7 +21,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     parser.set_defaults(runs_on=True)
     parser.add_argument(
-        "roots", nargs="*", metavar="ROOT", help="folders with tables; the first one has the fleet's own log"
+        "roots",
+        nargs="*",
+        metavar="ROOT",
+        help="folders with tables; the first one has the fleet's own log. report ROOT…: what maintenance cost and would gain",
     )
     parser.add_argument("--cores", type=_cores, metavar="N", help="threads that merge (default: all processors)")
     parser.add_argument("--memory", type=memory_bytes, metavar="BYTES", help="such as 8GB (default: 4GiB)")
@@ -45,9 +48,28 @@ def fleet(options: argparse.Namespace) -> int:
     """Work until Ctrl-C or SIGTERM, or for ``--duration`` seconds; or say what a day of looks costs."""
     if options.estimate is not None:
         return _estimate(options)
+    if options.roots[:1] == ["report"]:
+        return _report(options)
     if not options.roots:
         raise InvalidInput("lakebed fleet needs a folder with tables, such as s3://lake/shop")
     return _work(options)
+
+
+def _report(options: argparse.Namespace) -> int:
+    from lakebed.cli.output import print_rows
+    from lakebed.cli.views import FLEET
+    from lakebed.fleet.membership import listed_workers
+    from lakebed.fleet.report import fleet_report
+
+    roots = options.roots[1:]
+    if not roots:
+        raise InvalidInput("lakebed fleet report needs the folders of the fleet; a folder of that name is ./report")
+    for worker in listed_workers(roots[0]) if options.format == "table" else ():
+        until = time.strftime("%H:%M:%S", time.gmtime(worker.until_ms / 1000))
+        print(f"worker {worker.id}: {worker.cores:g} cores, alive until {until} UTC at least", file=sys.stderr)
+    found = fleet_report(roots)
+    print_rows(found, options, FLEET)
+    return exit_codes.OK if found["error"].null_count == len(found) else exit_codes.FAILED
 
 
 def _estimate(options: argparse.Namespace) -> int:

@@ -214,6 +214,23 @@ DATABASE = View(
     ),
     below="error",
 )
+FLEET = View(
+    (
+        Shown("table", least=16),
+        Shown("to gain", of="gain_bytes", right=True),
+        Shown("to read", of="cost_bytes", right=True),
+        Shown("depth", right=True),
+        Shown("budget", of="read_budget", right=True),
+        Shown("late", of="late_seconds", right=True),
+        Shown("tier", optional=True),
+        Shown("pool", optional=True),
+        Shown("merges", right=True, optional=True),
+        Shown("spent", of="spent_bytes", right=True, optional=True),
+        Shown("gained", of="gained_bytes", right=True, optional=True),
+        Shown("parked", of="parked_parts", right=True, optional=True),
+    ),
+    below="why",
+)
 CLUSTERING = View(
     (
         Shown("level", _level, right=True),

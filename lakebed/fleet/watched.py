@@ -58,7 +58,8 @@ class Watched:
         self.root = root
         self.tier, self.pool = 1, "default"
         self.is_active = False
-        self.waits_for_room = False
+        self.waits_since: float | None = None
+        """Since when it has work and there is no room for it, by the monotonic clock."""
         self.is_gone = False
         self.error: LakebedError | None = None
         self.looks = 0
@@ -114,7 +115,7 @@ class Watched:
             return self._look_at_active(now)
         if self._has_news(now) and self._look_closer(now):
             return REST_LOOK_SECONDS
-        if self.waits_for_room:
+        if self.waits_since is not None:
             return _NO_ROOM_SECONDS
         next_look = now + pause_seconds(now - self._changed_at, self._freshness)
         return max(0.0, min(next_look, self._due_at, self._clean_at) - now)
@@ -127,7 +128,7 @@ class Watched:
 
     def _has_news(self, now: float) -> bool:
         """Whether there is a new version, or it is time to look closer."""
-        if now >= min(self._due_at, self._clean_at) or now - self._listed_at >= RELIST_SECONDS or self.waits_for_room:
+        if now >= min(self._due_at, self._clean_at) or now - self._listed_at >= RELIST_SECONDS or self.waits_since:
             return True
         self.looks += 1
         self._store = self._store or open_store(self.root)
@@ -151,7 +152,7 @@ class Watched:
         work = work_of(snapshot, log.now_ms(), log.statistics)
         if work.why or log.checkpoint_is_due(snapshot):
             return self._begin(log)
-        self.waits_for_room = False
+        self.waits_since = None
         self._rest(snapshot, work, log.now_ms(), now)
         return False
 
@@ -186,13 +187,14 @@ class Watched:
         self._due_at = math.inf if work.due_ms is None else now + max(1.0, (work.due_ms - now_ms) / 1000)
 
     def _begin(self, log: TableLog) -> bool:
-        self.waits_for_room = not self._may_begin(self.tier)
-        if not self.waits_for_room:
-            self.is_active, self._log = True, log
+        if not self._may_begin(self.tier):
+            self.waits_since = self.waits_since or time.monotonic()
+        else:
+            self.is_active, self._log, self.waits_since = True, log, None
             self._maintenance.add(Internals(self.root, log).upkeep(in_fleet=True))
         return self.is_active
 
     def _end(self) -> None:
         if self.is_active:
             self._maintenance.remove(self.root)
-        self._log, self.is_active, self.waits_for_room = None, False, False
+        self._log, self.is_active, self.waits_since = None, False, None

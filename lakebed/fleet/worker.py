@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ from lakebed.settings import TIERS
 from lakebed.storage.roots import parse_root
 
 DISCOVERY_SECONDS = 600.0
+OBSERVE_SECONDS = 10.0
 LOOK_THREADS = 4
 _SLOW_SECONDS = 5.0
 _CLOSE_SECONDS = 10.0
@@ -61,13 +63,16 @@ class Limits:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetState:
     """``known``: tables below the roots; ``owned``: by this worker; ``active``: under maintenance here; ``waiting``: they have
-    work, and wait for room. ``looks``: requests that only asked for a new version. ``troubles``: by root of a table."""
+    work, and wait for room, for ``waiting_seconds`` at most. ``looks``: requests that only asked for a new version so far.
+    ``troubles``: by root of a table.
+    """
 
     workers: Mapping[str, float]
     known: int
     owned: int
     active: int
     waiting: int
+    waiting_seconds: float
     looks: int
     troubles: Mapping[str, LakebedError]
 
@@ -93,6 +98,8 @@ class FleetWorker:
         self._room = threading.Lock()  # of _active and _waiting
         self._active: set[str] = set()
         self._waiting: set[str] = set()
+        self._looks_reported = self._looks_of_the_gone = 0
+        self._observe = Job(self._run_observe, "the figures")
         self._beat = Job(self._run_beat, "the beat")
         self._assign = Job(self._run_assign, "the assignment")
         self._discoveries = [Job(partial(self._discover, root), f"the discovery of {root}") for root in self.roots]
@@ -101,6 +108,7 @@ class FleetWorker:
     def start(self) -> None:
         """Join the fleet and begin to work."""
         self._scheduler.wake(self._beat)
+        self._scheduler.wake(self._observe)
         for job in self._discoveries:
             self._scheduler.wake(job)
 
@@ -125,15 +133,17 @@ class FleetWorker:
 
     def state(self) -> FleetState:
         """What this worker does now."""
-        tables = [watched for watched, _ in list(self._tables.values())]
+        tables, now = [watched for watched, _ in list(self._tables.values())], time.monotonic()
+        waiting = [each.waits_since for each in tables if each.waits_since is not None]
         troubles = {each.root: each.error for each in tables if each.error is not None}
         return FleetState(
             workers=dict(self._alive),
             known=len(frozenset().union(*self._found.values())),
             owned=len(tables),
             active=sum(each.is_active for each in tables),
-            waiting=sum(each.waits_for_room for each in tables),
-            looks=sum(each.looks for each in tables),
+            waiting=len(waiting),
+            waiting_seconds=max((now - since for since in waiting), default=0.0),
+            looks=self._looks_of_the_gone + sum(each.looks for each in tables),
             troubles=troubles | self._maintenance.troubles(),
         )
 
@@ -151,6 +161,25 @@ class FleetWorker:
             self._alive = alive
             self._scheduler.wake(self._assign)
         return BEAT_SECONDS
+
+    def _run_observe(self) -> float:
+        state = self.state()
+        looks, self._looks_reported = state.looks - self._looks_reported, state.looks
+        events.emit(
+            events.WorkerObserved(
+                table=self.roots[0],
+                worker=self.id,
+                workers=len(state.workers),
+                known=state.known,
+                owned=state.owned,
+                active=state.active,
+                waiting=state.waiting,
+                waiting_seconds=state.waiting_seconds,
+                troubled=len(state.troubles),
+                looks=looks,
+            )
+        )
+        return OBSERVE_SECONDS
 
     def _discover(self, root: str) -> float:
         try:
@@ -192,10 +221,11 @@ class FleetWorker:
         with self._room:
             if not watched.is_active:
                 self._active.discard(watched.root)
-            if not watched.waits_for_room:
+            if watched.waits_since is None:
                 self._waiting.discard(watched.root)
         if pause is None:
             self._tables.pop(watched.root, None)
+            self._looks_of_the_gone += watched.looks
             if watched.is_gone:
                 self._found = {root: found - {watched.root} for root, found in self._found.items()}
             self._scheduler.wake(self._assign)  # it may be this worker's again by now

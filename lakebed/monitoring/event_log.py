@@ -52,6 +52,7 @@ from lakebed.events import (
     TaskMeasured,
     Uploaded,
     ViewRefreshed,
+    WorkerObserved,
 )
 from lakebed.manifest.entries import Operation
 
@@ -114,7 +115,7 @@ def level_of(event: Event) -> int:
             return logging.DEBUG
         case (
             BatchCommitted() | Settled() | ViewRefreshed() | MergeBegan() | MergeEnded() | Uploaded()
-            | StoreRequested() | SourceLagged() | TaskMeasured() | NameUnknown() | PointTaken()
+            | StoreRequested() | SourceLagged() | TaskMeasured() | NameUnknown() | PointTaken() | WorkerObserved()
         ):  # fmt: skip
             return logging.DEBUG
         case BatchReplayed() | KeyIndexRebuilt() | MutationBegan() | MutationEnded() | CommitEnded() | SchemaChanged():

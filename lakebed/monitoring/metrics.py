@@ -49,6 +49,7 @@ from lakebed.events import (
     TaskMeasured,
     Uploaded,
     ViewRefreshed,
+    WorkerObserved,
 )
 from lakebed.manifest.unknown_names import Names
 from lakebed.monitoring.freshness import Aged, FreshnessMeter
@@ -87,6 +88,7 @@ class Metrics:
         self._describe_settles_and_merges()
         self._describe_mutations_and_queries()
         self._describe_log_and_store()
+        self._describe_fleet()
         self._table = TableGauges(self.registry)
 
     def _describe_ingest(self) -> None:
@@ -345,6 +347,8 @@ class Metrics:
                     self._point_left_out.labels(event.table).set(event.left_out)
                 case TableParked() | TableResumed():
                     self._parked.labels(event.table).set(isinstance(event, TableParked))
+                case WorkerObserved():
+                    self._worker(event)
                 case InvariantViolated():
                     self._violations.labels(event.table, event.invariant, event.when).inc()
 
@@ -463,6 +467,28 @@ class Metrics:
 
     def _meter(self, table: str) -> FreshnessMeter:
         return self._meters.setdefault(table, FreshnessMeter())
+
+    def _describe_fleet(self) -> None:
+        """What a worker of a fleet does; the table is the first root of the fleet."""
+        self._fleet_workers = self._gauge("lakebed_fleet_workers", "Workers of the fleet that this one sees alive.")
+        self._fleet_tables = self._gauge(
+            "lakebed_fleet_tables",
+            "Tables below the roots: known to this worker, owned by it, active in it, waiting for room, in trouble.",
+            "state",
+        )
+        self._fleet_waiting = self._gauge(
+            "lakebed_fleet_waiting_seconds", "How long a table has waited for room that has work, at most."
+        )
+        self._fleet_looks = self._counter(
+            "lakebed_fleet_looks", "Requests that only asked for a new version of a table."
+        )
+
+    def _worker(self, event: WorkerObserved) -> None:
+        self._fleet_workers.labels(event.table).set(event.workers)
+        for state in ("known", "owned", "active", "waiting", "troubled"):
+            self._fleet_tables.labels(event.table, state).set(getattr(event, state))
+        self._fleet_waiting.labels(event.table).set(event.waiting_seconds)
+        self._fleet_looks.labels(event.table).inc(event.looks)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, ("table", *labels), registry=self.registry)

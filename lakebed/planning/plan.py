@@ -114,7 +114,8 @@ class MergePlan:
         """The figures of the plan that the commit of a merge repeats, to be compared with the actual ones."""
         return {
             "plan": self.kind.value, "why": self.why, "rowsPredicted": self.rows_in - self.dead_rows,
-            "bytesPredicted": self.bytes_out,
+            "bytesPredicted": self.bytes_out, "gain": self.gain, "depthBefore": self.depth_before,
+            "depthAfter": self.depth_after,
         }  # fmt: skip
 
 

@@ -194,6 +194,19 @@ STORIES = {
     "a table of a database that is left alone": Case(
         "LakebedTableParked", {"lakebed_table_parked": "_x5 1x10 0x10"}, silent=4, fires=6, resolved=17
     ),
+    "a worker of a fleet that was killed": Case(
+        "LakebedFleetWorkerLost", {"lakebed_fleet_workers": "3x10 2x60"}, silent=10, fires=15, resolved=45, told="3"
+    ),
+    "a fleet that can't keep up": Case(
+        "LakebedFleetBehind", {"lakebed_fleet_waiting_seconds": "0x5 200+60x15 0x10"}, silent=10, fires=14, resolved=23
+    ),
+    "a table that a fleet can't read": Case(
+        "LakebedFleetTablesLeftAlone",
+        {'lakebed_fleet_tables{state="troubled"}': "0x5 1x30 0x5", 'lakebed_fleet_tables{state="owned"}': "9x40"},
+        silent=18,
+        fires=23,
+        resolved=38,
+    ),
     "records that can't be rows": Case(
         "LakebedQuarantineGrowing",
         {"lakebed_quarantine_rows": "0x20 5x60"},

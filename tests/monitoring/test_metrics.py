@@ -42,6 +42,7 @@ from lakebed.events import (
     TaskMeasured,
     Uploaded,
     ViewRefreshed,
+    WorkerObserved,
 )
 from lakebed.manifest.table_figures import figures_of
 from lakebed.monitoring.freshness import POINTS, FreshnessMeter
@@ -190,7 +191,11 @@ EVENTS = (
     TableResumed(table="t"),
     TableParked(table="t", error="DataLoss", reason="gone", failures=1),
     InvariantViolated(table="t", invariant="P3", version=7, detail="2 rows are gone", when="write"),
-)
+    WorkerObserved(
+        table="t", worker="a", workers=3, known=10_000, owned=3_333, active=7, waiting=2, waiting_seconds=4.5, troubled=1,
+        looks=12,
+    ),
+)  # fmt: skip
 
 
 def fed() -> Metrics:

@@ -394,7 +394,7 @@ def _of_operations() -> Dashboard:
         board.with_variable(
             TextBoxVariable(name).label(f"price of {label}").default_value(price).current(_chosen(price))
         )
-    for add_row in (_processes, _commits_and_sources, _object_store, _cost):
+    for add_row in (_processes, _fleet, _commits_and_sources, _object_store, _cost):
         add_row(board, some)
     return board
 
@@ -426,6 +426,21 @@ def _processes(board: Dashboard, some: Tables) -> None:
         _graph("Orphans", BYTES,
                "Files that no version refers to, and that maintenance would have deleted by now. Listed once an hour.",
                Query(some.or_none(some.now("lakebed_orphan_bytes")), "{{table}}")),
+    ))  # fmt: skip
+
+
+def _fleet(board: Dashboard, some: Tables) -> None:
+    board.with_row(Row("Fleet"))
+    _add(board, (
+        _graph("Workers", COUNT, "Workers that are alive, as each of them sees it; the table is the fleet's first root.",
+               Query(some.now("lakebed_fleet_workers"), "{{table}}")),
+        _graph("Tables of the fleet", COUNT,
+               "Tables that the workers own, that are active in them, wait for room, or can't be maintained.",
+               Query(f"sum by (table, state) ({some.of('lakebed_fleet_tables')})", "{{table}} {{state}}")),
+        _graph("Longest wait for room", SECONDS, "How long a table has waited that has work. Too many others are active.",
+               Query(some.now("lakebed_fleet_waiting_seconds"), "{{table}}")),
+        _graph("Looks a second", "reqps", "Requests that only ask for a new version of a table.",
+               Query(some.rate("lakebed_fleet_looks_total"), "{{table}}")),
     ))  # fmt: skip
 
 
