@@ -500,6 +500,14 @@ def _add_mutations(add: _Add, rows: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     for command in (delete, update):
         command.add_argument("--where", required=True, help=where)
+    purge = add("purge", "erase rows for good: from every version, file and copy of a table", commands.purge, rows)
+    purge.add_argument("--where", required=True, help=where)
+    purge.add_argument("--dry-run", action="store_true", help="only list the files that have such rows")
+    purge.add_argument("--force", action="store_true", help="end the holds of readers on older versions")
+    purge.add_argument(
+        "--quarantine", metavar="CONDITION",
+        help="which records of the quarantine go, over its columns; 'true' for all (default: those with a key of the rows)",
+    )  # fmt: skip
     truncate = add("truncate", "delete all rows of a table", commands.truncate, rows)
     restore = add("restore", "make a table what it was at an earlier version", commands.restore, rows)
     which = restore.add_mutually_exclusive_group(required=True)
@@ -516,12 +524,12 @@ def _add_mutations(add: _Add, rows: argparse.ArgumentParser) -> None:
     attach = add("attach-partition", "put a detached partition back", commands.attach, rows)
     drop = add("drop-detached", "delete a detached partition for good", commands.drop, rows)
     detached = add("detached", "list the detached partitions of a table", commands.detached, rows)
-    for command in (delete, update, truncate, restore, detach, attach, drop, detached):
+    for command in (delete, update, purge, truncate, restore, detach, attach, drop, detached):
         command.add_argument("path", metavar="PATH", help="the table")
     detach.add_argument(
         "partition", nargs="+", metavar="COLUMN=VALUE", help="one for each partition column; no value means null"
     )
-    for command in (delete, truncate, restore, drop):
+    for command in (delete, purge, truncate, restore, drop):
         confirm.add_option(command)
     for command in (attach, drop):
         command.add_argument("name", metavar="NAME", help="as lakebed detached lists it")

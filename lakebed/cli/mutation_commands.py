@@ -1,4 +1,4 @@
-"""``lakebed delete | update | truncate | restore | detach-partition | attach-partition | drop-detached | detached``."""
+"""``lakebed delete | update | purge | truncate | restore | detach-partition``, and the others that change rows or partitions."""
 
 from __future__ import annotations
 
@@ -34,6 +34,31 @@ def delete(options: argparse.Namespace) -> int:
 def update(options: argparse.Namespace) -> int:
     assignments = _pairs(options.assignments, "--set")
     return _print(_open(options).update(assignments, options.where), options)
+
+
+def purge(options: argparse.Namespace) -> int:
+    from lakebed.cli.confirm import confirmed
+    from lakebed.cli.logs import note
+    from lakebed.cli.output import print_rows
+    from lakebed.cli.progress import progress
+    from lakebed.cli.views import PURGED
+
+    table = _open(options)
+    what = (
+        f"purge erases the rows of {options.path} with --where {options.where!r} for good, and ends all versions of the table "
+        "until now"
+    )
+    if not options.dry_run and not confirmed(what, options):
+        return exit_codes.FAILED
+    with progress("looking for rows" if options.dry_run else "purging", options.log_format):
+        report = table.purge(options.where, dry_run=options.dry_run, force=options.force, quarantine=options.quarantine)
+    print_rows(report, options, PURGED)
+    left = report["gone_at"].null_count
+    if options.dry_run:
+        note(f"{len(report):,} files have such rows; without --dry-run they go")
+    else:
+        note(f"{len(report) - left:,} files are gone" + (f", {left:,} are not yet: see their notes" if left else ""))
+    return exit_codes.OK
 
 
 def truncate(options: argparse.Namespace) -> int:

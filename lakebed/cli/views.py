@@ -295,6 +295,16 @@ FILES = View(
         Shown("path", least=20),
     )
 )
+PURGED = View(
+    (
+        Shown("where", least=11),
+        Shown("size", of="bytes", right=True),
+        Shown("rows", right=True),
+        Shown("gone_utc", of="gone_at"),
+        Shown("path", least=20),
+        Shown("note", least=10, if_any=True),
+    )
+)
 REASONS = View((Shown("reason", least=20), Shown("records", right=True), Shown("newest_utc", of="newest")))
 QUARANTINE = View(
     (

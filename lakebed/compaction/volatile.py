@@ -46,11 +46,19 @@ from lakebed.errors import Corrupt, Retry
 from lakebed.manifest.claims import claims_of
 from lakebed.manifest.entries import Operation
 from lakebed.manifest.failing import taken_paths
+from lakebed.manifest.purges import purged_before
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 from lakebed.parts.changes import write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
-from lakebed.parts.materialized import Materialized, MaterializedFolder, Substitute, overlay, replica_folder
+from lakebed.parts.materialized import (
+    GRACE_SECONDS,
+    Materialized,
+    MaterializedFolder,
+    Substitute,
+    overlay,
+    replica_folder,
+)
 from lakebed.parts.provenance import Provenance
 from lakebed.planning.plan import Goal, MergePlan
 from lakebed.planning.uploads import UploadRules
@@ -79,6 +87,7 @@ class VolatileMerger:
         self._held: dict[str, Materialized] = {}
         self._busy: set[str] = set()  # claims whose parts a merge or an upload is using
         self._is_full = False  # as ``tidy`` last found the local disk
+        self._purged_before = 0  # as ``tidy`` last found it
         self._tried: set[str] = set()  # claims whose upload may have been committed, by this process or one before it
         try:
             self._take_up()
@@ -209,6 +218,11 @@ class VolatileMerger:
             ordinals = {path: ordinal for ordinal, path in enumerate(claim.sources)}
             below = [_below(part.path, ordinals, substitutes.get(part.path)) for part in inputs]
             parts = tuple(replace(part, provenance=part.provenance.compose(below)) for part in merged)
+            if (
+                claim.domain not in self._log.refresh().domains
+            ):  # a purge may have ended it: its rows must not stay here
+                self._folder.drop(claim.id, grace_seconds=0)
+                return MergeResult(outcome=MergeOutcome.OVERTAKEN, claim=claim.id)
             place = str(self._folder.folder / claim.id)
             now_ms = int(self._clock() * 1000)
             oldest_ms = min((one.oldest_ms for one in chosen), default=now_ms)
@@ -308,7 +322,10 @@ class VolatileMerger:
             self._is_full = is_full
             in_use = set(self._held) | self._busy
         in_flight = {claim.id for claim in claims_of(newest.domains).values() if claim.replica == self.replica}
-        self._folder.sweep(lambda name: name in in_use or name in in_flight)
+        before = purged_before(newest.domains)
+        grace_seconds = GRACE_SECONDS if before == self._purged_before else 0.0
+        self._folder.sweep(lambda name: name in in_use or name in in_flight, grace_seconds)
+        self._purged_before = before
 
     # -- inside ------------------------------------------------------------------------------------------------------
 

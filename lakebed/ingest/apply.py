@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from lakebed import events
-from lakebed.errors import InvalidInput, InvalidSchema
+from lakebed.errors import Contention, InvalidInput, InvalidSchema
 from lakebed.ingest.batch_writer import (
     BatchResult,
     WriteTask,
@@ -22,6 +22,7 @@ from lakebed.ingest.batch_writer import (
 from lakebed.ingest.changes_frame import changes_frame, unknown_columns
 from lakebed.ingest.evolving import Evolution, first_names
 from lakebed.ingest.handover import Handover
+from lakebed.ingest.refusals import discard
 from lakebed.ingest.row_changes import RowChanges, prepare_or_split
 from lakebed.ingest.row_evolution import completed, evolved, rescued, under_their_names, with_rescued_column
 from lakebed.ingest.schema_evolution import RESCUED_COLUMN, EvolvePolicy
@@ -37,6 +38,10 @@ from lakebed.storage.engine import connect, connect_sealed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+ATTEMPTS_MAX = 5
+"""So often a batch is written when purges come between."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,22 +90,36 @@ def apply(
     if batch and snapshot.transaction_version(batch.app_id) >= batch.version:
         events.emit(events.BatchReplayed(table=path, query=batch.app_id, batch_id=batch.version))
         return snapshot.version
-    how = how.for_table(snapshot)
+    handover = Handover(path, quarantine_log)
+    is_empty = isinstance(changes, list) and not changes
+    given = changes if is_spark_frame(changes) or is_empty else arrow_rows(changes, snapshot.logical_schema)
+    for _ in range(ATTEMPTS_MAX):
+        snapshot, written = _written(path, log, given, how.for_table(snapshot), snapshot, evolution)
+        if not written.parts and not written.quarantined and batch is None:
+            return snapshot.version
+        result = commit_written(log, snapshot, written, batch, Operation.APPLY, handover=handover)
+        snapshot = result.snapshot
+        if not result.outdated:
+            handover.deliver(snapshot)
+            _report(path, log, result, written, batch, time.perf_counter() - started)
+            return result.version
+        discard(path, written)
+    raise Contention(
+        f"{path} was purged {ATTEMPTS_MAX} times while a batch was written; apply it again",
+        table=path, operation=Operation.APPLY, attempts=ATTEMPTS_MAX,
+    )  # fmt: skip
+
+
+def _written(
+    path: str, log: TableLog, changes: Any, how: How, snapshot: Snapshot, evolution: Evolution
+) -> tuple[Snapshot, Written]:
+    """The parts of the changes, and the version of the table that they are written for."""
     if is_spark_frame(changes):
         stream, frame, snapshot = frame_changes(changes, how, log, evolution, strict=how.policy.on_mismatch == "fail")
-        written = write_dataframe(frame, WriteTask(write_spec_of(snapshot), path, stream))
-    elif isinstance(changes, list) and not changes:  # no row says which columns there are
-        written = Written()
-    else:
-        rows = arrow_rows(changes, snapshot.logical_schema)
-        snapshot, written = _write_rows(path, rows, how, snapshot, evolution)
-    if not written.parts and not written.quarantined and batch is None:
-        return snapshot.version
-    handover = Handover(path, quarantine_log)
-    result = commit_written(log, snapshot, written, batch, Operation.APPLY, handover=handover)
-    handover.deliver(result.snapshot)
-    _report(path, log, result, written, batch, time.perf_counter() - started)
-    return result.version
+        return snapshot, write_dataframe(frame, WriteTask(write_spec_of(snapshot), path, stream))
+    if not isinstance(changes, pa.Table):  # an empty list: no row says which columns there are
+        return snapshot, Written()
+    return _write_rows(path, changes, how, snapshot, evolution)
 
 
 def frame_changes(

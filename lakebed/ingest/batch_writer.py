@@ -404,8 +404,9 @@ def commit_written(
 ) -> BatchResult:
     """Commit a batch's parts as the newest changes of the table; ``marks``: what it has read of its source.
 
-    ``handover``: to the quarantine of the table, for what is quarantined. Raises Retry if the table's schema or keys changed
-    meanwhile (with ``marks`` the result is ``outdated``); TableReplaced; Contention; StoreUnavailable (a batch with an id or
+    ``handover``: to the quarantine of the table, for what is quarantined. The result is ``outdated`` if the table was purged
+    meanwhile: the batch must be written again. Raises Retry if the table's schema or keys changed meanwhile (with ``marks`` the
+    result is ``outdated``); TableReplaced; Contention; StoreUnavailable (a batch with an id or
     positions may then be repeated).
     """
     spec, started = write_spec_of(read), time.perf_counter()
@@ -426,8 +427,9 @@ def commit_written(
             return Finished(replace(nothing, replayed=True))
         if marks is not None and not marks.is_current(snapshot):
             return Finished(replace(nothing, outdated=True))
-        if not spec.fits(write_spec_of(snapshot)):
-            if marks is not None:
+        newest = write_spec_of(snapshot)
+        if not spec.fits(newest):
+            if marks is not None or spec.fence != newest.fence:
                 return Finished(replace(nothing, outdated=True))
             raise Retry(
                 "the table's schema or keys changed while the batch was written; apply it again", table=log.root

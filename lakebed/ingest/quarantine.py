@@ -16,8 +16,9 @@ def set_aside(path: str, log: TableLog, change_part: ChangePart, records: pa.Tab
 
     The part's domain is the batch id. The log keeps it for seven days; a settle that crashed is repeated before that.
     """
-    snapshot = log.refresh()
+    snapshot, outdated = log.refresh(), True
     batch = Transaction(NAMED_BATCH + change_part.domain, 0)
-    if snapshot.transaction_version(batch.app_id) < batch.version:
+    while outdated and snapshot.transaction_version(batch.app_id) < batch.version:
         written = write_arrow(records, write_spec_of(snapshot), path)
-        commit_written(log, snapshot, written, batch, Operation.QUARANTINE)
+        result = commit_written(log, snapshot, written, batch, Operation.QUARANTINE)
+        snapshot, outdated = result.snapshot, result.outdated

@@ -215,6 +215,17 @@ class KeyIndex:
                     self._abandon(error)
             return self.runs
 
+    def rewrite_removed(self) -> None:
+        """Write runs again that still have keys of removed parts, without them."""
+        with self._mutation:
+            if not self._abandoned:
+                try:
+                    for placed in self._state.placed:
+                        if placed.live != placed.run.file.parts.keys():
+                            self._combine([placed])
+                except StorageFailed as error:
+                    self._abandon(error)
+
     def lookup(self, keys: pa.Table, state: IndexState | None = None) -> pa.Table:
         """Every row of each key: `probe` int64 (row of `keys`), `part` dictionary<string>, `row` int64, payload.
 
@@ -319,14 +330,18 @@ class KeyIndex:
 
     def _merge(self, bytes_max: int) -> None:
         while chosen := runs_to_merge(self._state.placed, bytes_max):
-            builder = RunBuilder(self._folder, self._encoding, self._payload_types)
-            for placed in chosen:
-                builder.append_run(placed.run, placed.live)
-            builder.flush()
-            merged = [_Placed(self._open(file), frozenset(file.parts)) for file in builder.written]
-            gone = {placed.run.file.name for placed in chosen}
-            kept = [placed for placed in self._state.placed if placed.run.file.name not in gone]
-            self._replace(self._state.parts, kept + merged)
+            self._combine(chosen)
+
+    def _combine(self, chosen: Sequence[_Placed]) -> None:
+        """Write runs again, as few ones and without removed parts."""
+        builder = RunBuilder(self._folder, self._encoding, self._payload_types)
+        for placed in chosen:
+            builder.append_run(placed.run, placed.live)
+        builder.flush()
+        merged = [_Placed(self._open(file), frozenset(file.parts)) for file in builder.written]
+        gone = {placed.run.file.name for placed in chosen}
+        kept = [placed for placed in self._state.placed if placed.run.file.name not in gone]
+        self._replace(self._state.parts, kept + merged)
 
     def _replace(self, parts: Mapping[str, int], placed: Sequence[_Placed]) -> None:
         """Make this the state: first in the catalog, then in memory; then delete the files of removed runs."""

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from lakebed.manifest.deletion_vector import DeletionVector
-from lakebed.manifest.entries import PART, SCHEMA
+from lakebed.manifest.entries import PART, PURGED, SCHEMA
 
 _LOOSE = re.compile(r'"tightBounds"\s*:\s*false')
 _TIGHT = re.compile(r',?\s*"tightBounds"\s*:\s*true')
@@ -280,10 +280,10 @@ def is_native_file(path: str) -> bool:
 
 
 def at_version(action: Action, version: int) -> Action:
-    """The action in a commit that becomes ``version``: parts and changes of the schema get their place from it."""
+    """The action in a commit that becomes ``version``: parts, changes of the schema and purges get their place from it."""
     if isinstance(action, AddChangePart):
         return AddChangePart(replace(action.part, version=version))
-    if isinstance(action, Domain) and action.domain.startswith(SCHEMA) and not action.removed:
+    if isinstance(action, Domain) and action.domain.startswith((SCHEMA, PURGED)) and not action.removed:
         return Domain(action.domain, orjson.dumps(orjson.loads(action.configuration) | {"version": version}).decode())
     if isinstance(action, AddPart) and action.part.min_block < 0:
         return AddPart(replace(action.part, min_block=version, max_block=version), action.data_change)

@@ -44,6 +44,8 @@ from lakebed.manifest.entries import (
     FILES,
     HOLD,
     POSITION,
+    PURGE,
+    PURGED,
     QUARANTINED,
     REPLACED,
     RESTORED,
@@ -73,6 +75,7 @@ class CommitKind(Enum):
     DROP_DETACHED = "drop detached"
     RESTORE = "restore"  # an earlier version is the newest again
     EXPIRE_ROWS = "expire rows"  # rows whose time to live has ended leave
+    PURGE = "purge"  # one of the commits of a purge that move no rows
     CLAIM = "claim"  # made, extended or given back
     HOLD = "hold"  # a reader begins or stops holding a version
     EXPIRE = "expire"
@@ -193,6 +196,8 @@ def _kind_of_entries(commit: Commit) -> CommitKind:
     ):
         return CommitKind.APPEND  # of an empty batch
     for prefix, kind in (
+        (PURGED, CommitKind.PURGE),
+        (PURGE, CommitKind.PURGE),
         (DETACHED, CommitKind.DROP_DETACHED),
         (CLAIM, CommitKind.CLAIM),
         (EXPIRED, CommitKind.EXPIRE),

@@ -11,8 +11,9 @@ A commit that replaces parts read a snapshot. The commits between that snapshot 
 5. What both changed, by the table's scope: the same part, the same partition, or anything in the table.
 6. Claims: another claim on the same parts, or somebody who ended or took over the claim that ours rests on.
 7. Positions: somebody who read the same topic into the table.
+8. A purge (``purges``): whatever was planned before it is planned again.
 
-A blind append reads nothing, so only 1, 2 and 7 can stop it.
+A blind append reads nothing, so only 1, 2, 7 and 8 can stop it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from lakebed.manifest.actions import (
 )
 from lakebed.manifest.claims import claim_of
 from lakebed.manifest.commit_kind import CommitKind, is_append, kind_of, restores, settles
-from lakebed.manifest.entries import FILES, POSITION
+from lakebed.manifest.entries import FENCE, FILES, POSITION, PURGED
 from lakebed.manifest.evolve import is_compatible, only_adds_features
 from lakebed.manifest.snapshot import Snapshot
 
@@ -127,6 +128,8 @@ def find_conflict(
             case AddPart(part, data_change):
                 if access.looked_up_keys and data_change:
                     return Conflict(winner.version, ConflictKind.NEW_ROWS, part.path)
+            case Domain(domain, _, _) if domain in (FENCE, PURGED):
+                return Conflict(winner.version, ConflictKind.METADATA, "a purge")
             case Domain(domain, _, _) if domain in access.domains:
                 kind = ConflictKind.POSITION if domain.startswith((POSITION, FILES)) else ConflictKind.CLAIM
                 return Conflict(winner.version, kind, domain)

@@ -8,7 +8,7 @@ from lakebed.errors import VersionNotFound
 from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.entries import EXPIRED, Operation
-from lakebed.manifest.holds import Hold, first_unexpired
+from lakebed.manifest.holds import Hold, first_unexpired, require_unpurged
 from lakebed.manifest.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ def begin_hold(log: TableLog, held: Hold) -> None:
     """
 
     def build(snapshot: Snapshot) -> Proposal[None] | Finished[None]:
+        require_unpurged(snapshot.domains, held.version, is_held=held.domain in snapshot.domains)
         log.at_version(held.version)
         if held.version < (first := first_unexpired(snapshot.domains)):
             raise VersionNotFound(

@@ -19,6 +19,7 @@ import orjson
 from lakebed.errors import VersionNotFound
 from lakebed.manifest.actions import Domain
 from lakebed.manifest.entries import EXPIRED, HOLD
+from lakebed.manifest.purges import purged_before
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +90,23 @@ def expired_before(version: int) -> Domain:
     return Domain(EXPIRED, orjson.dumps({"before": version}).decode())
 
 
+def require_unpurged(domains: Mapping[str, str], version: int, is_held: bool = False) -> None:
+    """Raises VersionNotFound for a version that is gone because rows were purged (``purges``), unless a reader holds it."""
+    before = purged_before(domains)
+    if version < before and not is_held:
+        raise VersionNotFound(
+            f"version {version} was purged: it had rows that were erased for good, so it can't be read or restored; the oldest "
+            f"version that is kept is {before}",
+            version=version,
+            oldest=before,
+        )
+
+
 def require_unexpired(domains: Mapping[str, str], version: int, now_ms: int) -> None:
     """Raises VersionNotFound for a version whose files may be gone; one that a reader holds is there."""
-    first = first_unexpired(domains)
+    first, onward = first_unexpired(domains), held_onward(domains, now_ms)
+    is_held = version in held_versions(domains, now_ms) or (onward is not None and onward <= version)
+    require_unpurged(domains, version, is_held)
     if version < first and version not in held_versions(domains, now_ms):
         raise VersionNotFound(
             f"version {version} has expired: a cleanup deleted its files; the oldest version that is kept is {first}",

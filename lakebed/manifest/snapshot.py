@@ -4,7 +4,8 @@ Invariant M2: ``apply`` is the only way state changes, so replaying commits from
 
 1. A commit's actions are folded into copies of the maps that it touches; the other maps are shared with the old value.
 2. A part whose path is added again with another deletion vector replaces the old one.
-3. Parts whose path left the base are remembered in ``removed`` until they expire: a cleanup needs them.
+3. Parts whose path left the base are remembered in ``removed`` until they expire: a cleanup needs them. A purge forgets them
+   all: it deletes their files itself, and their partition values may be of rows that it took out.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from lakebed.manifest.actions import (
     Transaction,
 )
 from lakebed.manifest.column_mapping import ColumnMapping, columns_of, is_mapped, stored_settings
-from lakebed.manifest.entries import NAMED_BATCH
+from lakebed.manifest.entries import NAMED_BATCH, PURGED
 from lakebed.settings import TableSettings, read_settings
 from lakebed.sortkey.ranges import order_columns
 from lakebed.sortkey.sort_key import SortTerm
@@ -162,6 +163,8 @@ def apply(snapshot: Snapshot | None, commit: Commit) -> Snapshot:
                 tail.drop(domain)
             case Domain(domain, configuration, False):
                 domains.set(domain, configuration)
+                if domain == PURGED:
+                    removed = _Copy({})
             case Domain(domain, _, True):
                 domains.drop(domain)
             case Transaction(app_id, _, _):

@@ -226,7 +226,7 @@ def _of_parts(commit: Commit, common: _Common) -> Iterator[TableEvent]:
         case (
             CommitKind.ALTER | CommitKind.TRUNCATE | CommitKind.REPLACE_PARTITION | CommitKind.DETACH_PARTITION
             | CommitKind.ATTACH_PARTITION | CommitKind.DROP_DETACHED | CommitKind.CLAIM | CommitKind.HOLD
-            | CommitKind.RESTORE | CommitKind.EXPIRE_ROWS
+            | CommitKind.RESTORE | CommitKind.EXPIRE_ROWS | CommitKind.PURGE
             | CommitKind.EXPIRE | CommitKind.OTHER | CommitKind.CREATE | CommitKind.CONVERT | CommitKind.PROPERTIES
         ):  # fmt: skip
             pass  # its entries say it, or it is no event

@@ -27,35 +27,36 @@ A running maintenance does this in small steps (``BackgroundCleanup``).
 from __future__ import annotations
 
 import logging
-import posixpath
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
-from urllib.parse import unquote
 
-import orjson
 import pyarrow as pa
 
-from lakebed.errors import Contention, Corrupt, InvalidInput, TableNotFound, VersionNotFound
-from lakebed.manifest.actions import AddChangePart, AddPart, Commit, Domain, RemoveChangePart, RemovePart
+from lakebed.errors import Contention, Corrupt, InvalidInput, VersionNotFound
+from lakebed.manifest.actions import RemoveChangePart, RemovePart
 from lakebed.manifest.claims import LEASE_MS_MAX, claims_of
-from lakebed.manifest.deletion_vector import DeletionVector
-from lakebed.manifest.entries import QUARANTINED
 from lakebed.manifest.expire import expire_before
 from lakebed.manifest.holds import first_unexpired, held_onward, held_versions, holds_of
 from lakebed.manifest.parts_to_resort import parts_to_resort
 from lakebed.manifest.point_retention import oldest_for_points
-from lakebed.manifest.read_commits import commits_since
 from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import LOG_FOLDER, TableLog
-from lakebed.parts.quarantine import QUARANTINE_SUFFIX
+from lakebed.operations.references import (
+    LAKEBED_FOLDER,
+    Spelling,
+    is_data_file,
+    listed_for_quarantine,
+    other_table,
+    referenced_by,
+    referenced_by_held,
+    referenced_since,
+    vector_file,
+)
 from lakebed.parts.read_counts import READS_FOLDER, WINDOW_SECONDS
-from lakebed.settings import PREFIX, retention_seconds
+from lakebed.settings import retention_seconds
 from lakebed.storage.local_files import TEMPORARY_PREFIX
 from lakebed.storage.part_storage import PartStorage
 
@@ -67,11 +68,9 @@ CLEANED_SCHEMA = pa.schema(
 )
 _LIST_SECONDS = 86_400.0
 _OVERDUE_SECONDS = _LIST_SECONDS + 4 * 3600  # after this long without it, a listing of maintenance is missing
-_FOLDER = "_lakebed"
-_STREAMS = f"{_FOLDER}/streams/"
+_STREAMS = f"{LAKEBED_FOLDER}/streams/"
 _LOG_TEMPORARIES = f"{LOG_FOLDER}/{TEMPORARY_PREFIX}"
 _CONVERTED = "delta.inCommitTimestampEnablementVersion"
-_MARKS_OF_TABLES = frozenset({LOG_FOLDER, _FOLDER, ".hoodie", "metadata"})
 _logger = logging.getLogger("lakebed.cleanup")
 
 
@@ -293,20 +292,22 @@ def _live_set(
             f"version {first} left the log while it was cleaned up; clean up again", table=log.root, version=first
         ) from None
     unreferenced_before_ms = now_ms - write_seconds * 1000
-    referenced = set(_referenced_by(oldest)) | set(_referenced_by(newest))
+    referenced = set(referenced_by(oldest)) | set(referenced_by(newest))
     if every_commit or first == newest.version:
-        referenced.update(_referenced_since(log, first, newest.version))
+        referenced.update(referenced_since(log, first, newest.version))
     else:
         unreferenced_before_ms = min(unreferenced_before_ms, oldest.timestamp_ms - write_seconds * 1000)
-    referenced.update(_referenced_by_held(log, held_versions(newest.domains, now_ms), first))
-    referenced.update(_listed_for_quarantine(log.root))
+    referenced.update(referenced_by_held(log, held_versions(newest.domains, now_ms), first))
+    referenced.update(listed_for_quarantine(log.root))
     under_way = [  # by the clock of who claimed, which may be a day off
         claim.since_ms - LEASE_MS_MAX
         for claim in claims_of(newest.domains).values()
         if claim.lease_ms >= unreferenced_before_ms - LEASE_MS_MAX
     ]
-    spell = _Spelling(storage)
-    removed = {path for action in oldest.removed.values() for path in (action.path, _vector(action.deletion_vector))}
+    spell = Spelling(storage)
+    removed = {
+        path for action in oldest.removed.values() for path in (action.path, vector_file(action.deletion_vector))
+    }
     return LiveSet(
         first=first,
         newest=newest,
@@ -337,102 +338,6 @@ def _current_at(log: TableLog, horizon_ms: int) -> int:
         return log.oldest_version()
 
 
-def _referenced_by_held(log: TableLog, versions: Iterable[int], before: int) -> Iterator[str]:
-    """Files that held versions before ``before`` refer to."""
-    for version in versions:
-        if version < before:
-            with suppress(VersionNotFound):  # it has left the log: nobody can read it any more
-                yield from _referenced_by(log.at_version(version))
-
-
-def _listed_for_quarantine(root: str) -> Iterator[str]:
-    """Files of a quarantine that the log of its table lists, and that are to be committed yet (``lakebed.quarantined``)."""
-    if not root.endswith(QUARANTINE_SUFFIX):
-        return
-    with suppress(TableNotFound):
-        table = TableLog(open_store(root.removesuffix(QUARANTINE_SUFFIX))).refresh()
-        if text := table.domains.get(QUARANTINED):
-            yield from _referenced_by_entry(QUARANTINED, text)
-
-
-def _referenced_since(log: TableLog, after: int, last: int) -> Iterator[str]:
-    """Files that the commits after a version refer to. Raises Contention if one is gone."""
-    for commit in commits_since(log, after, last):
-        yield from _referenced_by_commit(commit)
-
-
-def _referenced_by(snapshot: Snapshot) -> Iterator[str]:
-    """All files that a version refers to."""
-    for part in snapshot.parts.values():
-        yield part.path
-        yield from filter(None, [_vector(part.deletion_vector)])
-    for change_part in snapshot.tail.values():
-        yield change_part.path
-    for domain, text in snapshot.domains.items():
-        yield from _referenced_by_entry(domain, text)
-
-
-def _referenced_by_commit(commit: Commit) -> Iterator[str]:
-    """Files that a commit refers to for the first time."""
-    for action in commit.actions:
-        match action:
-            case AddPart(part, _):
-                yield part.path
-                yield from filter(None, [_vector(part.deletion_vector)])
-            case AddChangePart(part):
-                yield part.path
-            case Domain(domain, text, False):
-                yield from _referenced_by_entry(domain, text)
-            case _:
-                pass
-
-
-def _referenced_by_entry(domain: str, text: str) -> Iterator[str]:
-    """Files that an entry of lakebed's mentions, under whatever key: claims, detached parts, kinds of entries yet to come."""
-    if not domain.startswith(PREFIX):
-        return
-    try:
-        yield from _mentioned(orjson.loads(text))
-    except orjson.JSONDecodeError as error:
-        raise Corrupt(f"the entry {domain} of the log is no JSON, so what it needs is unknown: {error}") from error
-
-
-def _mentioned(value: Any) -> Iterator[str]:
-    match value:
-        case str() if _is_data_file(value):
-            yield from (value, unquote(value))
-        case {"storageType": _, "pathOrInlineDv": _}:
-            yield from filter(None, [_vector(DeletionVector.from_json(value))])
-        case dict():
-            for inner in value.values():
-                yield from _mentioned(inner)
-        case list():
-            for inner in value:
-                yield from _mentioned(inner)
-        case _:
-            pass
-
-
-def _vector(vector: DeletionVector | None) -> str | None:
-    return vector.file_path() if vector else None
-
-
-class _Spelling:
-    """Paths as the listing spells them: relative to the root, also where the log has absolute ones."""
-
-    def __init__(self, storage: PartStorage) -> None:
-        root = storage.root.rstrip("/")
-        self._prefixes = [f"{each}/" for each in (f"file://{root}", f"file:{root}", storage.spark_root, root)]
-
-    def __call__(self, path: str) -> str:
-        if ":" in path or path.startswith("/"):
-            for prefix in self._prefixes:
-                if path.startswith(prefix) or unquote(path).startswith(prefix):
-                    return unquote(path).removeprefix(prefix)
-            return path
-        return posixpath.normpath(path)
-
-
 # -- 3. what may go --------------------------------------------------------------------------------------------------
 
 
@@ -440,11 +345,11 @@ def _look(log: TableLog, storage: PartStorage, live: LiveSet) -> list[DeletionCa
     """The table's files that may be deleted, oldest first."""
     found: list[DeletionCandidate] = []
     tables: set[str] = set()
-    prefixes = [""] if live.everywhere else [f"{_FOLDER}/", _LOG_TEMPORARIES]
+    prefixes = [""] if live.everywhere else [f"{LAKEBED_FOLDER}/", _LOG_TEMPORARIES]
     for path, size, modified in chain.from_iterable(map(storage.list, prefixes)):
         modified_ms = int(modified * 1000)
         if live.everywhere:
-            tables.update(_other_table(path))
+            tables.update(other_table(path))
         reason = reason_to_go(path, modified_ms, live)
         if reason:
             found.append(DeletionCandidate(path, size, reason, modified_ms))
@@ -492,11 +397,11 @@ def reason_to_go(path: str, modified_ms: int, live: LiveSet) -> str | None:
         return "temporary" if modified_ms < live.reads_before_ms else None
     if name.startswith(TEMPORARY_PREFIX):
         return "temporary" if modified_ms < live.unreferenced_before_ms else None
-    if not _is_data_file(path):
+    if not is_data_file(path):
         return None
     if path in live.removed:
         return "expired"
-    is_hidden = folders != [_FOLDER] and any(each.startswith((".", "_")) for each in (*folders, name))
+    is_hidden = folders != [LAKEBED_FOLDER] and any(each.startswith((".", "_")) for each in (*folders, name))
     if is_hidden or modified_ms >= live.unreferenced_before_ms:
         return None
     return "orphan"
@@ -522,17 +427,6 @@ def _old_reads(storage: PartStorage, live: LiveSet) -> list[DeletionCandidate]:
     ]
 
 
-def _is_data_file(path: str) -> bool:
-    name = path.rsplit("/", 1)[-1]
-    return name.endswith(".parquet") or (name.startswith("deletion_vector_") and name.endswith(".bin"))
-
-
-def _other_table(path: str) -> Iterable[str]:
-    """The folder of another table that lies below this one's root, if the file shows that there is one."""
-    folders = path.split("/")[:-1]
-    return ("/".join(folders[:at]) for at, folder in enumerate(folders) if at and folder in _MARKS_OF_TABLES)
-
-
 def _folders_above(path: str) -> set[str]:
     folders = path.split("/")[:-1]
     return {"/".join(folders[: at + 1]) for at in range(len(folders))}
@@ -549,10 +443,10 @@ def _expire(
     onward = held_onward(now.domains, live.now_ms)
     if onward is not None and onward < live.first:  # a reader of changes came meanwhile: it needs what was to go
         return now, []
-    referenced = set(_referenced_since(log, live.newest.version, now.version))
+    referenced = set(referenced_since(log, live.newest.version, now.version))
     held_before = {hold.version for hold in holds_of(live.newest.domains)}
-    referenced.update(_referenced_by_held(log, held_versions(now.domains, live.now_ms) - held_before, live.first))
-    spelled = set(map(_Spelling(storage), referenced))
+    referenced.update(referenced_by_held(log, held_versions(now.domains, live.now_ms) - held_before, live.first))
+    spelled = set(map(Spelling(storage), referenced))
     return now, [file for file in candidates if file.path not in spelled]
 
 

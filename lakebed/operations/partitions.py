@@ -306,7 +306,7 @@ class Partitions:
     ) -> _Change:  # fmt: skip
         newest = write_spec_of(snapshot)
         if not spec.fits(newest):
-            raise InvalidInput("the table's columns changed while the rows were written; replace the partition again")
+            raise InvalidInput("the table's columns changed, or it was purged, meanwhile; replace the partition again")
         spec, parts = newest, self._parts_of(snapshot, values)
         if spec.keys:
             going = {part.path for part in parts}

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from lakebed.errors import InvalidChanges, InvalidInput
 from lakebed.manifest.column_mapping import ColumnMapping, StoredPath
+from lakebed.manifest.purges import fence_of
 from lakebed.manifest.readable import misfit
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.parts.exact_cast import cast_exactly
@@ -44,6 +45,7 @@ class WriteSpec:
     """What a writer of parts must know of a table; small and picklable, so that tasks get it.
 
     All names are stored ones. ``columns``: what their users call them, None where that is the same; see ``incoming``.
+    ``fence``: that of the table (``manifest.purges``).
     """
 
     schema: pa.Schema
@@ -54,6 +56,7 @@ class WriteSpec:
     sort_key_version: int = 1
     sort_key_frame: str = ""
     columns: ColumnMapping | None = None
+    fence: int = 0
 
     @property
     def incoming(self) -> WriteSpec:
@@ -131,6 +134,8 @@ class WriteSpec:
 
     def fits(self, newer: WriteSpec) -> bool:
         """Whether what was written in this shape is a good part of a table of the newer one, in whatever order its rows are."""
+        if self.fence != newer.fence:
+            return False
         mine = (self.keys, self.sequence_by, self.sequence_column, self.partition_by)
         if mine != (newer.keys, newer.sequence_by, newer.sequence_column, newer.partition_by):
             return False
@@ -149,6 +154,7 @@ def write_spec_of(snapshot: Snapshot) -> WriteSpec:
         sort_key_version=settings.sort_key_version,
         sort_key_frame=settings.sort_key_frame,
         columns=snapshot.columns if snapshot.columns.field_ids else None,
+        fence=fence_of(snapshot.domains),
     )
 
 

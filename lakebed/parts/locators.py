@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import threading
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from lakebed.keyindex.key_index import KeyIndex
+from lakebed.keyindex.key_runs import SUFFIX
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.index_rebuild import IndexRebuild
 from lakebed.parts.locate import IndexLocator, KeyLocator, ReadLocator, ScanLocator, index_key_types, payload_types
 from lakebed.storage.part_storage import PartStorage
+from lakebed.storage.process_folders import lock_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,37 @@ class Locators:
                 self._open = None
                 found.index.close()
 
+    @property
+    def folder(self) -> Path:
+        """Where the key index is, or will be."""
+        return self._index_folder
+
+    def rewrite_open(self, parts: Collection[str]) -> bool:
+        """Let the index of this process have no key of a part other than these; returns whether there is one."""
+        found = self._open
+        if found is None:
+            return False
+        if found.rebuild is not None:
+            found.rebuild.stop()  # it may have read a part that is gone
+        found.index.remove(found.index.parts - frozenset(parts))
+        found.index.rewrite_removed()
+        return True
+
+    def forget_removed(self, parts: Collection[str]) -> dict[str, int] | None:
+        """Let no key of a part other than these stay on disk; returns the files that went, with their bytes.
+
+        None if another process has the index: it does the same when it sees the purge.
+        """
+        before = _files_in(self._index_folder)
+        if not self.rewrite_open(parts) and before:
+            lock = lock_folder(self._index_folder)
+            if lock is None:
+                return None
+            shutil.rmtree(self._index_folder, ignore_errors=True)
+            os.close(lock)
+        after = _files_in(self._index_folder)
+        return {path: size for path, size in before.items() if path not in after}
+
     def _opened(self, spec: WriteSpec, before: _Open | None) -> _Open:
         if before is not None:
             if before.rebuild is not None:
@@ -75,6 +111,11 @@ class Locators:
         index = KeyIndex(self._index_folder, index_key_types(spec), payload_types(spec))
         is_rebuilt = before is not None or index.is_outdated
         return _Open(_shape(spec), index, IndexRebuild(index, self._storage.root) if is_rebuilt else None)
+
+
+def _files_in(folder: Path) -> dict[str, int]:
+    """The runs of an index in a folder, with their bytes."""
+    return {str(path): path.stat().st_size for path in folder.glob(f"*{SUFFIX}")}
 
 
 def _shape(spec: WriteSpec) -> tuple[object, ...]:

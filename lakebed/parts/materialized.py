@@ -17,7 +17,8 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -172,6 +173,23 @@ def replica_folder(base: Path) -> tuple[Path, str, int]:
         if not name.exists():
             name.write_text(str(uuid.uuid4()))
         return folder, name.read_text(), lock
+
+
+def clear_ended(base: Path, claims: Collection[str]) -> dict[str, int]:
+    """Delete what replicas on this host have of claims other than these, finished or not; returns the files, with their bytes.
+
+    No reader begins with such a part any more, and the merge of such a claim can't be committed.
+    """
+    gone: dict[str, int] = {}
+    for folder in base.glob("replica-*/*"):
+        if folder.is_dir() and folder.name not in claims:
+            (folder / _DESCRIPTION).unlink(missing_ok=True)
+            for file in folder.rglob("*"):
+                with suppress(FileNotFoundError):
+                    if file.is_file():
+                        gone[str(file)] = file.stat().st_size
+            shutil.rmtree(folder, ignore_errors=True)
+    return {path: size for path, size in gone.items() if not os.path.exists(path)}
 
 
 class LocalParts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import duckdb
 import numpy as np
@@ -24,14 +24,15 @@ Flags = npt.NDArray[np.bool_]
 class MergeSource:
     """A part to merge, as it is in the snapshot that the merge reads.
 
-    ``dead``: its dead rows then. ``keeps_deletes``: its delete rows must stay, so that late changes meet them.
-    ``url``: where DuckDB finds it.
+    ``dead``: its dead rows then. ``keeps_deletes``: its delete rows must stay, so that late changes meet them, except those in
+    ``purged``. ``url``: where DuckDB finds it.
     """
 
     part: Part
     dead: BitMap64
     keeps_deletes: bool
     url: str
+    purged: BitMap64 = field(default_factory=BitMap64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ def select_rows(cursor: duckdb.DuckDBPyConnection, sources: Sequence[MergeSource
         flags = _live(source, _rows_in_file(cursor, source))
         if source.keeps_deletes and source.part.has_op_column:
             kept = _delete_rows(cursor, source, len(flags))
+            kept[np.frombuffer(source.purged.to_array(), dtype=np.uint64)] = False
             if kept.any():
                 deletes[ordinal] = kept
                 flags |= kept

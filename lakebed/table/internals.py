@@ -27,6 +27,7 @@ from lakebed.ingest.replay import Replay, ReplayResult
 from lakebed.ingest.source import RangeChanges, RecordChanges
 from lakebed.ingest.stream import FrameIngest, RangeIngest, start_ingest
 from lakebed.manifest.actions import ChangePart
+from lakebed.manifest.purges import purged_before, purges_of
 from lakebed.manifest.schema_change import SchemaChange
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
@@ -43,6 +44,7 @@ from lakebed.parts.read_counts import ReadCounts
 from lakebed.storage.cache_folder import cache_folder, volatile_folder
 from lakebed.storage.open import open_part_storage
 from lakebed.storage.roots import spark_path
+from lakebed.table.purging import purge_of
 from lakebed.view.merge_on_read import TableView
 
 if TYPE_CHECKING:
@@ -56,6 +58,7 @@ STREAMS_FOLDER = "_lakebed/streams"
 _TIDY_SECONDS = 3600.0
 _CHECKPOINT_LOOK_SECONDS = 5.0
 _STOP_LOOK_SECONDS = 0.1
+_PURGES_LOOK_SECONDS = 60.0
 
 
 def internals_of(table: Table) -> Internals:
@@ -101,6 +104,7 @@ class Internals:
             local_parts=LocalParts(volatile).load,
             local_folder=volatile,
         )
+        self._purged_before = 0  # as the key index knows it
         self.tidy_up = BackgroundCleanup(log, self.storage)
         self.compaction = Compaction(path, log, self.storage, self.deletion_vectors, volatile, self.reads)
         self.settler = Settler(
@@ -180,6 +184,15 @@ class Internals:
             rows_for_sql=self.view.rows_for_sql,
         )
 
+    def quarantine(self) -> Internals | None:
+        """The open quarantine of the table; None if it has none, or is one."""
+        if self.path.endswith(QUARANTINE_SUFFIX):
+            return None
+        try:
+            return Internals(self.path + QUARANTINE_SUFFIX, open_log(self.path + QUARANTINE_SUFFIX))
+        except TableNotFound:
+            return None
+
     # -- maintenance ---------------------------------------------------------------------------------------------------
 
     def maintain(self, spark: SparkSession | None = None) -> Maintenance:
@@ -215,6 +228,7 @@ class Internals:
             chores=(
                 *self.compaction.chores(),
                 Chore(run=self.tidy, seconds=max(60.0, min(_TIDY_SECONDS, log_retention_seconds / 2))),
+                Chore(run=self.go_on_with_purges, seconds=_PURGES_LOOK_SECONDS, is_needed=self._has_purges),
                 Chore(run=self.checkpoint, seconds=_CHECKPOINT_LOOK_SECONDS, is_needed=self._is_checkpoint_due),
             ),
             # PySpark sets it to None when the context stops.
@@ -224,7 +238,10 @@ class Internals:
     def step(self, spark: SparkSession | None = None) -> None:
         """One maintenance cycle on the newest snapshot in memory: settle if due, refresh the views; tidy the index when idle."""
         settled = self.settler.settle_if_due(spark, looks=False)
-        self.view.refresh(self.log.newest or self.log.refresh())
+        newest = self.log.newest or self.log.refresh()
+        self.view.refresh(newest)
+        if purged_before(newest.domains) != self._purged_before and self.locators.rewrite_open(newest.parts):
+            self._purged_before = purged_before(newest.domains)
         if not settled:
             self.locators.tidy()
 
@@ -235,6 +252,13 @@ class Internals:
 
     def _is_checkpoint_due(self) -> bool:
         return self.log.newest is not None and self.log.checkpoint_is_due(self.log.newest)
+
+    def go_on_with_purges(self) -> None:
+        """Bring purges to their end whose processes have died."""
+        purge_of(self).resume()
+
+    def _has_purges(self) -> bool:
+        return self.log.newest is not None and bool(purges_of(self.log.newest.domains))
 
     def tidy(self) -> None:
         """Delete what no kept version needs; done hourly (or twice in the log's retention)."""

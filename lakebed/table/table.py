@@ -46,6 +46,7 @@ from lakebed.table.html import table_as_html
 from lakebed.table.inspect import TableInspect
 from lakebed.table.internals import Internals, open_log
 from lakebed.table.maintenance import TableMaintenance
+from lakebed.table.purging import purge_of
 from lakebed.view.time_travel import snapshot_at
 
 if TYPE_CHECKING:
@@ -305,6 +306,21 @@ class Table:
         Keys and ``sequence_by`` can't be set. Otherwise like ``delete``.
         """
         return self._mutate(Mutation.of(where, dict(set)))
+
+    def purge(
+        self, where: str, *, dry_run: bool = False, force: bool = False, quarantine: str | None = None
+    ) -> pa.Table:
+        """Erase the rows for which ``where`` is true, or was true of a former value, for good: no file keeps a byte of them.
+
+        The parts that hold them are written again, and every version from before ends: it can't be read any more. The quarantine,
+        detached partitions, the log, and the copies on local disks of this host are purged too. Records of the quarantine go
+        that have a key of the rows; ``quarantine``: a condition over its columns that says which ones go instead. Returns a row a
+        file: path, where (table, version, detached, uncommitted, log, quarantine, volatile, key index), bytes, rows, gone_at
+        (null: not yet; ``note`` says why). Running ingest goes on. If the process dies, running maintenance or the next
+        purge goes on. ``force``: end holds of readers on older versions. A dry run only reports. Raises InvalidInput, Contention
+        (readers hold older versions, or such rows keep coming), StoreUnavailable; purging again is safe.
+        """
+        return purge_of(self._internals).run(where, quarantine=quarantine, dry_run=dry_run, force=force)
 
     def truncate(self) -> int:
         """Take all rows out of the table, the tail included; returns the version. Older versions stay readable."""

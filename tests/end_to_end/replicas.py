@@ -33,7 +33,7 @@ from lakebed.manifest.actions import Commit, Domain
 from lakebed.manifest.claims import claims_of
 from lakebed.manifest.invariants import violations
 from lakebed.manifest.snapshot import Snapshot, apply
-from lakebed.operations.cleanup import _referenced_by
+from lakebed.operations.references import referenced_by
 from tests.end_to_end.replica_process import READY, SCHEMA, TRY_AGAIN, changes_of, committed
 from tests.infra.downloads import REPOSITORY
 from tests.infra.fault_proxy import FaultProxy, FaultRates
@@ -284,12 +284,12 @@ def took_over(before: Snapshot, commit: Commit) -> int:
 
 def require_no_other_file(table: lakebed.Table) -> int:
     """Cleans up; afterwards the table's files are those that its newest version names. Returns how many went."""
-    named = set(_referenced_by(log_of(table).refresh()))
+    named = set(referenced_by(log_of(table).refresh()))
     assert named <= files_of(table), f"lost: {sorted(named - files_of(table))}"
     time.sleep(2)  # the store tells a file's age in whole seconds
     cleaned = table.maintenance.remove_orphan_files("0 seconds", dry_run=False, allow_short_retention=True).num_rows
     cleaned += table.maintenance.vacuum("0 seconds", dry_run=False, allow_short_retention=True).num_rows
-    left = files_of(table) ^ set(_referenced_by(log_of(table).refresh()))
+    left = files_of(table) ^ set(referenced_by(log_of(table).refresh()))
     assert not left, f"files and newest version differ: {sorted(left)}"
     return cleaned
 

@@ -34,7 +34,7 @@ from lakebed.manifest.commit_kind import (
     truncated,
     truncates,
 )
-from lakebed.manifest.entries import CLAIM, DETACHED, EXPIRED, HOLD, SCHEMA, SOURCE_TRUNCATES, STREAM
+from lakebed.manifest.entries import CLAIM, DETACHED, EXPIRED, HOLD, PURGE, PURGED, SCHEMA, SOURCE_TRUNCATES, STREAM
 
 PATH = "_lakebed/parts/a.parquet"
 PROTOCOL = Protocol(3, 7)
@@ -84,6 +84,8 @@ KINDS: list[tuple[str, CommitKind, tuple[Action, ...]]] = [
     ("a reader holds a version", CommitKind.HOLD, (Domain(HOLD + "r", "{}"),)),
     ("a reader releases it", CommitKind.HOLD, (RELEASE,)),
     ("versions expire, and holds that ended with them", CommitKind.EXPIRE, (RELEASE, Domain(EXPIRED, "{}"))),
+    ("a purge begins", CommitKind.PURGE, (Domain(PURGE + "1", "{}"),)),
+    ("versions end with a purge", CommitKind.PURGE, (Domain(PURGED, "{}"), Domain(PURGE + "1", "{}"), Domain(EXPIRED, "{}"))),
     ("another tool writes an entry of its own", CommitKind.OTHER, (Domain("delta.clustering", "{}"),)),
     ("nothing is in the commit", CommitKind.OTHER, ()),
 ]  # fmt: skip

@@ -27,7 +27,7 @@ from lakebed.manifest.snapshot import Snapshot, apply
 from lakebed.manifest.stores import LocalLogStore, MemoryLogStore
 from lakebed.manifest.table_log import Committed, TableLog
 from lakebed.manifest.widening import widening
-from lakebed.operations import cleanup, mutate_unkeyed, partitions, restore
+from lakebed.operations import cleanup, mutate_unkeyed, partitions, references, restore
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.materialized import MaterializedFolder
 from lakebed.parts.provenance import Provenance
@@ -164,8 +164,9 @@ def a_cleanup_of_the_log_overlooks_who_begins_to_hold(broken: pytest.MonkeyPatch
 
 
 def a_cleanup_overlooks_the_tail(broken: pytest.MonkeyPatch) -> None:
-    named_by = cleanup._referenced_by
-    broken.setattr(cleanup, "_referenced_by", lambda snapshot: named_by(replace(snapshot, tail={})))
+    named_by = references.referenced_by
+    for place in (cleanup, references):
+        broken.setattr(place, "referenced_by", lambda snapshot: named_by(replace(snapshot, tail={})))
 
 
 def a_cleanup_ends_versions_too_early(broken: pytest.MonkeyPatch) -> None:
@@ -177,9 +178,9 @@ def a_drop_deletes_at_once(broken: pytest.MonkeyPatch) -> None:
 
 
 def a_cleanup_overlooks_detached_parts(broken: pytest.MonkeyPatch) -> None:
-    named = cleanup._referenced_by_entry
+    named = references._referenced_by_entry
     broken.setattr(
-        cleanup, "_referenced_by_entry", lambda name, text: () if name.startswith(DETACHED) else named(name, text)
+        references, "_referenced_by_entry", lambda name, text: () if name.startswith(DETACHED) else named(name, text)
     )
 
 

@@ -1,0 +1,94 @@
+"""Purges, as entries of the log (``operations.purge``).
+
+- ``lakebed.purge.<id>``: a purge under way. It has the condition until the rows are out, and no value of a row after that.
+- ``lakebed.purged``: the newest purge whose rows are out. Versions before its own can't be read any more.
+- ``lakebed.fence``: a number. A commit of files that were written for a version with a lower number is a conflict, and
+  ``WriteSpec.fits`` is false for them. So a file that was there before the number grew, and that no version refers to then, is
+  never committed. No clock is needed to know that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from lakebed.manifest.actions import Domain
+from lakebed.manifest.entries import FENCE, PURGE, PURGED
+
+LEASE_MS = 15 * 60_000
+"""So long after its last sign of life a purge is left to the process that began it; then maintenance goes on with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PurgeState:
+    """A purge under way. ``where``: None once its rows are out. ``columns``: the names that it has for columns, by stored names.
+
+    ``quarantine``: a condition for records of the quarantine; ``force``: it ends holds of readers.
+    """
+
+    id: str
+    where: str | None
+    columns: Mapping[str, str]
+    quarantine: str | None = None
+    force: bool = False
+    until_ms: int = 0
+    rows: int = 0
+
+    @property
+    def domain(self) -> str:
+        return PURGE + self.id
+
+    def to_action(self) -> Domain:
+        """The action that sets the entry."""
+        value: dict[str, Any] = {"force": self.force, "until_ms": self.until_ms, "rows": self.rows}
+        if self.where is not None:
+            value |= {"where": self.where, "columns": dict(self.columns), "quarantine": self.quarantine}
+        return Domain(self.domain, orjson.dumps(value).decode())
+
+    def ended(self) -> Domain:
+        """The action that removes the entry."""
+        return Domain(self.domain, "", removed=True)
+
+
+def purges_of(domains: Mapping[str, str]) -> dict[str, PurgeState]:
+    """The purges under way, by id."""
+    found = {}
+    for domain, text in sorted(domains.items()):
+        if domain.startswith(PURGE):
+            value = orjson.loads(text)
+            id = domain.removeprefix(PURGE)
+            found[id] = PurgeState(
+                id=id,
+                where=value.get("where"),
+                columns=value.get("columns", {}),
+                quarantine=value.get("quarantine"),
+                force=value["force"],
+                until_ms=value["until_ms"],
+                rows=value["rows"],
+            )
+    return found
+
+
+def purged(rows: int, id: str) -> Domain:
+    """The action that ends all versions before that of its commit; it gets its version when it is committed."""
+    return Domain(PURGED, orjson.dumps({"version": -1, "rows": rows, "id": id}).decode())
+
+
+def purged_before(domains: Mapping[str, str]) -> int:
+    """The version of the newest purge: older versions are gone. 0 without one."""
+    text = domains.get(PURGED)
+    return int(orjson.loads(text)["version"]) if text else 0
+
+
+def fence_of(domains: Mapping[str, str]) -> int:
+    """The number of the fence, 0 without one."""
+    text = domains.get(FENCE)
+    return int(orjson.loads(text)["number"]) if text else 0
+
+
+def next_fence(domains: Mapping[str, str]) -> Domain:
+    """The action that raises the fence."""
+    return Domain(FENCE, orjson.dumps({"number": fence_of(domains) + 1}).decode())
