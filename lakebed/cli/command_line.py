@@ -498,16 +498,10 @@ def _add_mutations(add: _Add, rows: argparse.ArgumentParser) -> None:
         "--set", action="append", required=True, metavar="COLUMN=EXPRESSION", dest="assignments",
         help="the new value of a column, computed from the old row; may be given several times",
     )  # fmt: skip
-    for command in (delete, update):
-        command.add_argument("--where", required=True, help=where)
     purge = add("purge", "erase rows for good: from every version, file and copy of a table", commands.purge, rows)
-    purge.add_argument("--where", required=True, help=where)
-    purge.add_argument("--dry-run", action="store_true", help="only list the files that have such rows")
-    purge.add_argument("--force", action="store_true", help="end the holds of readers on older versions")
-    purge.add_argument(
-        "--quarantine", metavar="CONDITION",
-        help="which records of the quarantine go, over its columns; 'true' for all (default: those with a key of the rows)",
-    )  # fmt: skip
+    commands.add_purge_options(purge)
+    for command in (delete, update, purge):
+        command.add_argument("--where", required=True, help=where)
     truncate = add("truncate", "delete all rows of a table", commands.truncate, rows)
     restore = add("restore", "make a table what it was at an earlier version", commands.restore, rows)
     which = restore.add_mutually_exclusive_group(required=True)
