@@ -498,8 +498,7 @@ def _add_mutations(add: _Add, rows: argparse.ArgumentParser) -> None:
         "--set", action="append", required=True, metavar="COLUMN=EXPRESSION", dest="assignments",
         help="the new value of a column, computed from the old row; may be given several times",
     )  # fmt: skip
-    purge = add("purge", "erase rows for good: from every version, file and copy of a table", commands.purge, rows)
-    commands.add_purge_options(purge)
+    purge = commands.with_purge_options(add("purge", "erase rows for good, in all versions", commands.purge, rows))
     for command in (delete, update, purge):
         command.add_argument("--where", required=True, help=where)
     truncate = add("truncate", "delete all rows of a table", commands.truncate, rows)

@@ -36,14 +36,15 @@ def update(options: argparse.Namespace) -> int:
     return _print(_open(options).update(assignments, options.where), options)
 
 
-def add_purge_options(parser: argparse.ArgumentParser) -> None:
-    """Those of ``lakebed purge`` alone."""
+def with_purge_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """The parser with the options that ``lakebed purge`` alone has."""
     parser.add_argument("--dry-run", action="store_true", help="only list the files that have such rows")
     parser.add_argument("--force", action="store_true", help="end the holds of readers on older versions")
     parser.add_argument(
         "--quarantine", metavar="CONDITION",
         help="which records of the quarantine go, over its columns; 'true' for all (default: those with a key of the rows)",
     )  # fmt: skip
+    return parser
 
 
 def purge(options: argparse.Namespace) -> int:
