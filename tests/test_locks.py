@@ -20,6 +20,7 @@ QUICK = {
     ("failures.py", "_lock"): "the state of a query",
     ("fleet/worker.py", "_room"): "which tables are active",
     ("ingest/database/ingest.py", "_lock"): "what is known of the topics, and how they stand",
+    ("jobs/runner.py", "_lock"): "the jobs that run in this process",
     ("manifest/log_cache.py", "_lock"): "the logs that are kept, and their bytes",
     ("manifest/log_reader.py", "_lock"): "the reference to the newest snapshot",
     ("manifest/stores/memory.py", "_lock"): "the objects of a store in memory",

@@ -42,6 +42,7 @@ def serve(options: argparse.Namespace) -> int:
     try:
         from lakebed.service.app import Service
         from lakebed.service.catalog import Catalog
+        from lakebed.service.job_loop import JobLoop
         from lakebed.service.server import Listening, Server, tokens_of
     except ModuleNotFoundError as error:
         raise MissingPrerequisite(f"lakebed serve needs {error.name}: pip install 'lakebed[serve]'") from None
@@ -50,11 +51,14 @@ def serve(options: argparse.Namespace) -> int:
     own = new_token()
     tokens = tokens_of(options.tokens, options.host, own)
     listening = Listening(host=options.host, port=options.port, certificate=options.certificate, key=options.key)
-    server = Server(Service(Catalog(options.roots), tokens, options.host), listening)
+    catalog = Catalog(options.roots)
+    server = Server(Service(catalog, tokens, options.host), listening)
+    jobs = JobLoop(catalog)
     done = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: done.set())
     server.start()
+    jobs.start()
     if options.log_format == "json":
         log_fields(logging.INFO, "serving", {"url": server.url})
     else:
@@ -64,6 +68,7 @@ def serve(options: argparse.Namespace) -> int:
     elif options.certificate is None and not is_loopback(options.host):
         note("tokens travel in the clear: give --certificate and --key, or put a proxy with TLS before the service")
     done.wait()
+    jobs.close()
     server.close()
     return exit_codes.OK
 

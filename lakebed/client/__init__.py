@@ -6,6 +6,6 @@ table.inspect.timeline(last=5)
 table.settle()
 """
 
-from lakebed.client.remote import RemoteTable, RemoteWarehouse, Scan, connect
+from lakebed.client.remote import RemoteJob, RemoteTable, RemoteWarehouse, Scan, connect
 
-__all__ = ["RemoteTable", "RemoteWarehouse", "Scan", "connect"]
+__all__ = ["RemoteJob", "RemoteTable", "RemoteWarehouse", "Scan", "connect"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from lakebed.client.rows import table_of
-from lakebed.client.transport import Transport
+from lakebed.client.transport import Transport, error_named
+from lakebed.errors import Cancelled, Retry
 from lakebed.manifest.schema import canonical_type
 from lakebed.manifest.type_names import table_schema, type_text
 from lakebed.operations.alter import AlterResult
@@ -17,6 +19,9 @@ from lakebed.planning.plan_table import PLANS_SCHEMA
 from lakebed.view import metadata_tables as rows
 from lakebed.view.partitions import PARTITIONS_SCHEMA
 from lakebed.view.schema_history import SCHEMAS_SCHEMA
+
+_FIRST_LOOK_SECONDS = 0.05
+_LOOK_SECONDS = 2.0
 
 
 def connect(url: str, token: str | None = None, *, certificates: str | None = None) -> RemoteWarehouse:
@@ -193,13 +198,86 @@ class RemoteTable:
         answer = self.ask("PATCH", body={"schema": schema, "reason": reason}, headers=_if_match(if_version))
         return AlterResult(version=answer["version"], changed=answer["changed"], notes=tuple(answer["notes"]))
 
+    def settle(self) -> dict[str, Any]:
+        """Settle the whole tail, by a job; returns what it did. Needs an operator, as all jobs do."""
+        return self.start("settle").wait()
+
+    def restore(self, version: int | None = None, timestamp: str | float | None = None) -> int:
+        """Make the table what it was at an earlier version, by a job; returns the version of that. See ``Table.restore``."""
+        return int(self.start("restore", version=version, timestamp=timestamp).wait()["version"])
+
+    def start(self, kind: str, *, id: str | None = None, **arguments: Any) -> RemoteJob:
+        """Ask for a job, such as ``recluster`` with ``final=True``, and don't wait for it. ``id``: who asks again with the same
+        one gets the same job. Raises InvalidInput for a kind or an argument that there is not."""
+        given = {name: value for name, value in arguments.items() if value is not None}
+        body = {"kind": kind, "arguments": given} | ({} if id is None else {"id": id})
+        return RemoteJob(self, self.ask("POST", "jobs", body=body))
+
+    def jobs(self, state: str | None = None) -> list[dict[str, Any]]:
+        """The jobs of the table, newest first; of those that have ended the newest 100."""
+        found: list[dict[str, Any]] = self.get("jobs", state=state)["jobs"]
+        return found
+
+    def drop(self, delay_seconds: int | None = None) -> RemoteJob:
+        """Drop the table after a delay, by default 7 days, by a job; cancelling that keeps the table."""
+        return RemoteJob(self, self.ask("DELETE", query={"delay_seconds": delay_seconds}))
+
     def get(self, *steps: str, **query: Any) -> Any:
         """The answer of a route of this table."""
         return self._transport.get("tables", self.name, *steps, **query)
 
-    def ask(self, method: str, *steps: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Any:
+    def ask(
+        self,
+        method: str,
+        *steps: str,
+        body: Any = None,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
         """The answer of a route of this table to a request with a body."""
-        return self._transport.ask(method, ("tables", self.name, *steps), body=body, headers=headers)
+        return self._transport.ask(method, ("tables", self.name, *steps), body=body, query=query, headers=headers)
+
+
+class RemoteJob:
+    """A job of a table. Made by ``RemoteTable.start``."""
+
+    def __init__(self, table: RemoteTable, answer: Mapping[str, Any]) -> None:
+        self._table = table
+        self.id: str = answer["id"]
+        self._seen = dict(answer)
+
+    def __repr__(self) -> str:
+        return f"{self._table!r}.job({self.id!r})"
+
+    def look(self) -> dict[str, Any]:
+        """The job as it is now: ``state``, ``progress``, ``result``, ``error`` and more. Raises InvalidInput if it is gone."""
+        self._seen = self._table.get("jobs", self.id)
+        return self._seen
+
+    @property
+    def state(self) -> str:
+        """waiting, running, succeeded, failed or cancelled, now."""
+        return str(self.look()["state"])
+
+    def cancel(self) -> None:
+        """Cancel it: at once if it waits, else when its runner sees it. One that has ended stays as it is."""
+        self._seen = self._table.ask("DELETE", "jobs", self.id)
+
+    def wait(self, timeout_seconds: float | None = None) -> dict[str, Any]:
+        """Wait for its end; returns its result. Raises the error that it failed with, Cancelled if it was cancelled, and
+        Retry if it has not ended within ``timeout_seconds``: it goes on."""
+        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        pause = _FIRST_LOOK_SECONDS
+        while (seen := self.look())["state"] in ("waiting", "running"):
+            if deadline is not None and time.monotonic() >= deadline:
+                raise Retry(f"job {self.id} is still {seen['state']}; wait again")
+            time.sleep(pause)
+            pause = min(_LOOK_SECONDS, pause * 1.5)
+        if seen["state"] == "cancelled":
+            raise Cancelled(f"job {self.id} was cancelled")
+        if seen["state"] == "failed":
+            raise error_named(seen["error_kind"], seen["error"])
+        return dict(seen["result"])
 
 
 class RemoteInspect:
@@ -251,6 +329,26 @@ class RemoteMaintenance:
     def plan(self) -> pa.Table:
         """What the planner would do now, best first, and what it leaves alone and why; nothing is done."""
         return table_of(self._table.get("plan")["plans"], PLANS_SCHEMA)
+
+    def compact(self) -> dict[str, Any]:
+        """Merge until the planner finds nothing more to merge, by a job; returns what it did."""
+        return self._table.start("compact").wait()
+
+    def recluster(self, where: str | None = None, final: bool = False) -> dict[str, Any]:
+        """Sort parts together, by a job; returns what it did. See ``TableMaintenance.recluster``."""
+        return self._table.start("recluster", where=where, final=final).wait()
+
+    def expire_snapshots(self, older_than: str | None = None, retain_last: int = 1) -> dict[str, Any]:
+        """Expire old versions, by a job; returns how many files it deleted, and their bytes."""
+        return self._table.start("expire_snapshots", older_than=older_than, retain_last=retain_last).wait()
+
+    def vacuum(self, retention: str | None = None) -> dict[str, Any]:
+        """Delete data files of old versions, by a job; returns how many, and their bytes."""
+        return self._table.start("vacuum", retention=retention).wait()
+
+    def remove_orphan_files(self, older_than: str | None = None) -> dict[str, Any]:
+        """Delete files that no version refers to, by a job; returns how many, and their bytes."""
+        return self._table.start("remove_orphan_files", older_than=older_than).wait()
 
 
 def _if_match(version: int | None) -> dict[str, str]:

@@ -127,6 +127,12 @@ def error_of(status: int, answer: bytes, url: str) -> LakebedError:
     return error
 
 
+def error_named(kind: str, text: str) -> LakebedError:
+    """An error of a class of the library's; Unexpected if there is none of that name."""
+    found = vars(errors).get(kind)
+    return found(text) if _is_error(found) and found is not None else Unexpected(text)
+
+
 def slug(name: str) -> str:
     """The name of a class in words, as in the type of a problem: ``table-not-found``."""
     return "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("-")

@@ -52,6 +52,9 @@ PARKED = "lakebed.parked"
 RESNAPSHOT = "lakebed.resnapshot"
 """Rows of the table that the connector was asked to send again, and how far that is."""
 
+JOB = "lakebed.job."
+"""Work that somebody asked for; with the id of the job."""
+
 POINT = "lakebed.point"
 """The newest point, in the log of a database."""
 POINT_TABLE = "lakebed.point_table."
@@ -143,3 +146,4 @@ class Operation(StrEnum):
     PARK_MERGE = "PARK MERGE"
     RESUME_MERGES = "RESUME MERGES"
     RESNAPSHOT = "RESNAPSHOT"
+    JOB = "JOB"

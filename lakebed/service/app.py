@@ -30,7 +30,7 @@ from starlette.routing import Route as StarletteRoute
 
 from lakebed.errors import Corrupt, LakebedError, TableNotFound, Unexpected
 from lakebed.hosts import Hosts
-from lakebed.service import changing, describing, limits, scanning
+from lakebed.service import changing, describing, job_routes, limits, scanning
 from lakebed.service.catalog import Catalog
 from lakebed.service.openapi import openapi
 from lakebed.service.problems import Refused, problem_of, problem_of_refusal
@@ -63,6 +63,7 @@ ROUTES: tuple[Route, ...] = (
     *describing.ROUTES,
     *changing.ROUTES,
     *scanning.ROUTES,
+    *job_routes.ROUTES,
 )  # fmt: skip
 _DOCUMENT = orjson.dumps(openapi(ROUTES))
 

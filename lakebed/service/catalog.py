@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 
 from lakebed.errors import InvalidInput, LakebedError, TableNotFound
@@ -43,6 +43,8 @@ class Catalog:
         self.roots = tuple(dict.fromkeys(open_part_storage(root).root for root in roots))
         self.logs = LogCache(log_bytes_max)
         self.descriptions = Descriptions()
+        self.on_hint: Callable[[str], object] = lambda root: None
+        """What is called with the root of a table that somebody asked for a job of."""
         self._known: dict[str, str] = {}  # roots of tables that were found, by name
         self._open: OrderedDict[str, Internals] = OrderedDict()
         self._lock = threading.Lock()  # of the two above; nothing is read under it
@@ -116,6 +118,10 @@ class Catalog:
                     f"and dots, not beginning with _ or a dot, and not ending in a dot or in {QUARANTINE_SUFFIX}"
                 )
         raise InvalidInput("every root of this service is a table, so there is no place for another one")
+
+    def hint(self, root: str) -> None:
+        """Have somebody look for jobs of a table at once."""
+        self.on_hint(root)
 
     def look_again(self, name: str) -> None:
         """Read a table from its beginning when it is asked for next."""

@@ -9,6 +9,8 @@ from typing import Any
 
 import orjson
 
+from lakebed.jobs.actions import DROP
+from lakebed.manifest.jobs import jobs_of
 from lakebed.manifest.parked import parked_of
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_figures import figures_of
@@ -48,6 +50,7 @@ def tag_of(snapshot: Snapshot) -> str:
 def describe(name: str, root: str, snapshot: Snapshot) -> dict[str, Any]:
     """What a table is at a version."""
     settings, figures, parked = snapshot.logical_settings, figures_of(snapshot), parked_of(snapshot)
+    dropped = next((job for job in jobs_of(snapshot) if job.kind == DROP and not job.has_ended), None)
     return {
         "name": name,
         "root": root,
@@ -62,5 +65,5 @@ def describe(name: str, root: str, snapshot: Snapshot) -> dict[str, Any]:
         "properties": dict(snapshot.metadata.configuration),
         "figures": {each: getattr(figures, each) for each in _FIGURES},
         "parked": None if parked is None else asdict(parked),
-        "drop_at": None,
+        "drop_at": None if dropped is None else time_text(dropped.not_before_ms),
     }

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from lakebed.manifest.jobs import JobState
 from lakebed.service.routes import Schema
 
 TEXT: Schema = {"type": "string", "maxLength": 10_000}
@@ -142,7 +143,17 @@ PROBLEM: Schema = {
     },
     "required": ["type", "title", "status", "detail"],
 }
+_TEXT: Schema = {"type": "string"}
+_OBJECT: Schema = {"type": "object"}
+JOB = record(
+    {
+        "id": _TEXT, "table": _TEXT, "kind": _TEXT, "arguments": _OBJECT, "by": _TEXT,
+        "state": {"enum": [state.value for state in JobState]}, "asked": or_null(TIME), "not_before": or_null(TIME),
+        "started": or_null(TIME), "ended": or_null(TIME), "attempts": COUNT, "runner": _TEXT, "cancel_asked": TRUTH,
+        "progress": _OBJECT, "result": _OBJECT, "error": _TEXT, "error_kind": _TEXT,
+    }
+)  # fmt: skip
 COMPONENTS: dict[str, Any] = {
-    "Column": COLUMN, "Figures": FIGURES, "Table": TABLE, "ListedTable": LISTED, "DeletionVector": VECTOR, "File": FILE,
-    "Scan": SCAN, "Problem": PROBLEM,
+    "Job": JOB, "Column": COLUMN, "Figures": FIGURES, "Table": TABLE, "ListedTable": LISTED, "DeletionVector": VECTOR,
+    "File": FILE, "Scan": SCAN, "Problem": PROBLEM,
 }  # fmt: skip

@@ -1,0 +1,58 @@
+"""Drops a table: its data files first, then its log.
+
+1. A checkpoint of the newest version is written, so that the log can do without older files.
+2. Files of data are deleted, then the older files of the log, oldest first.
+3. The newest commit and its checkpoint go last. Until then the log can be read, and says whatever it said, such as which job
+   drops the table: if the process is killed, somebody goes on.
+
+Readers and writers of the table get an error from step 2 on. A table that is made at the same place afterwards is another one.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from itertools import islice
+
+from lakebed.manifest.log_files import LOG_FOLDER, checkpoint_name, commit_name
+from lakebed.manifest.log_reader import LAST_CHECKPOINT
+from lakebed.manifest.table_log import TableLog
+from lakebed.storage.part_storage import PartStorage
+from lakebed.storage.roots import LocalRoot, parse_root
+
+_BATCH = 1_000
+
+
+def drop(log: TableLog, storage: PartStorage) -> int:
+    """Delete everything that the table has below its root; returns how many files that were. Raises StoreUnavailable."""
+    newest = log.refresh()
+    log.write_checkpoint(newest)
+    last = [commit_name(newest.version), checkpoint_name(newest.version), LAST_CHECKPOINT]
+    data = (path for path, _, _ in storage.list() if not path.startswith(f"{LOG_FOLDER}/"))
+    files = 0
+    while batch := list(islice(data, _BATCH)):
+        files += len(batch)
+        for error in storage.delete_many(batch).values():
+            raise error
+    for name in _of_log(log):
+        if name < last[0] and name not in last:
+            files += 1
+            log.store.delete(name)
+    while names := _of_log(log):  # also of commits that came meanwhile
+        for name in sorted(names, key=lambda each: (last.index(each) if each in last else -1, each)):
+            files += 1
+            log.store.delete(name)
+    _remove_folders(storage.root)
+    return files
+
+
+def _of_log(log: TableLog) -> list[str]:
+    return [f"{LOG_FOLDER}/{name}" for name in log.store.list_from(LOG_FOLDER, "")]
+
+
+def _remove_folders(root: str) -> None:
+    """On a local disk folders stay behind their files."""
+    if isinstance(parse_root(root), LocalRoot):
+        for folder, _, _ in os.walk(root, topdown=False):
+            with suppress(OSError):  # somebody has written to it meanwhile
+                os.rmdir(folder)
