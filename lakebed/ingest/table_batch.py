@@ -74,7 +74,7 @@ class BatchDone:
 
     ``read_to``: the table's position in each partition that was planned; ``left``: how many offsets up to the ends of the ranges
     it has not read yet, but for those behind the cut; ``stopped``: the partitions that the cut stopped, and the transactions that
-    it stopped them before.
+    it stopped them before; ``gone``: partitions that the source does not have any more, so there is nothing to read.
     """
 
     snapshot: Snapshot
@@ -83,6 +83,7 @@ class BatchDone:
     read_to: Mapping[Place, int] = field(default_factory=dict)
     left: int = 0
     stopped: Mapping[Place, str] = field(default_factory=dict)
+    gone: frozenset[Place] = frozenset()
     attempts: int = 0
     seconds: float = 0.0
     commit_seconds: float = 0.0
@@ -153,6 +154,10 @@ class _Reading:
     def starts(self) -> dict[Place, int]:
         return {place: begin.start for place, begin in self.begins.items()}
 
+    def gone(self, ranges: Sequence[Range]) -> frozenset[Place]:
+        """Of what was planned, the partitions that the source does not have any more."""
+        return frozenset(one.place for one in ranges) - self.begins.keys()
+
     def moved(self, read: Sequence[Range], cut: Cut | None, reports: Mapping[Place, Report]) -> Moved:
         """The positions after these ranges were read, up to the ``cut``."""
         offsets: dict[str, dict[int, int]] = {}
@@ -216,7 +221,12 @@ class TableIngest:
         for attempt in range(1, ATTEMPTS_MAX + 1):
             reading = self._reading(snapshot, ranges, records_max)
             if not reading.ranges and not reading.moved((), cut, {}).after:
-                return BatchDone(snapshot=snapshot, read_to=reading.starts, seconds=time.perf_counter() - started)
+                return BatchDone(
+                    snapshot=snapshot,
+                    read_to=reading.starts,
+                    gone=reading.gone(ranges),
+                    seconds=time.perf_counter() - started,
+                )
             result, written = yield from self._attempt(snapshot, reading, cut)
             snapshot = result.snapshot
             if not result.outdated:
@@ -242,6 +252,7 @@ class TableIngest:
             read_to=reached,
             left=sum(max(0, end - reached[place]) for place, end in ends.items()),
             stopped=stopped,
+            gone=reading.gone(ranges),
             attempts=result.attempts + attempt - 1,
             seconds=time.perf_counter() - started,
             commit_seconds=result.commit_seconds,

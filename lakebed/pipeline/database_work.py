@@ -48,6 +48,7 @@ from lakebed.pipeline.resnapshot import typed_notifications
 from lakebed.pipeline.resnapshot_follower import Resnapshots, follow
 from lakebed.pipeline.settings import DatabasePipeline, decoder_options
 from lakebed.pipeline.sources import kafka_settings, pace, trigger
+from lakebed.storage.process_folders import process_folder
 from lakebed.storage.roots import parse_root, spark_path
 from lakebed.table import Internals, internals_of
 
@@ -97,7 +98,7 @@ class DatabaseWork:
         self._reader = KafkaDatabaseReader(self._settings)
         self._introducer = Introducer(pipeline, self._reader)
         self._decoder_options = decoder_options(pipeline)
-        self._folder = Path(tempfile.mkdtemp(prefix="lakebed-database-"))
+        self._folder = Path(tempfile.mkdtemp(prefix="database-", dir=process_folder()))
         self._starts = 0
         self._max_ages: dict[str, float] = {}
         self._opened: dict[str, Introduced] = {}

@@ -80,6 +80,9 @@ class Member:
     def has_read(self, done: BatchDone) -> int:
         """The table ended a batch; returns how many of the records that were wanted are not any more."""
         unread = self.unread
+        for topic, partition in done.gone:
+            if topic == self.topic:
+                self.wanted.pop(partition, None)
         for (topic, partition), offset in done.read_to.items():
             one = self.wanted.get(partition)
             if topic != self.topic or one is None or offset <= one.start:

@@ -23,7 +23,7 @@ from lakebed.errors import Retry, Unsupported
 from lakebed.ingest.points.cut import Cut
 from lakebed.ingest.points.state import PointState, Reached, TableDone
 from lakebed.ingest.points.transaction_records import TransactionReader
-from lakebed.ingest.points.window import Window
+from lakebed.ingest.points.window import GIVEN_UP_MS, Window
 from lakebed.ingest.source import Range, RangeReader
 from lakebed.ingest.table_batch import BatchDone, is_another
 from lakebed.manifest.point_log import Point, PointLog, TableAt, position_digest
@@ -31,6 +31,7 @@ from lakebed.manifest.positions import positions_of
 from lakebed.manifest.snapshot import Snapshot
 
 TIDY_SECONDS = 3600.0
+SILENT_SECONDS = 60.0
 _logger = logging.getLogger("lakebed.ingest")
 
 
@@ -76,6 +77,7 @@ class PointKeeper:
         self._begun: dict[str, str] = {}
         """The tables of the newest point as the process began: names and ids."""
         self._tidied = clock()
+        self._silent_since: float | None = clock()
         points.create()
         newest = points.newest()
         window = Window(prefix=settings.prefix)
@@ -160,6 +162,7 @@ class PointKeeper:
     def batch_done(self) -> Point | None:
         """Take the point that the tables are at, if they are; returns the point of this process. Raises nothing that may pass."""
         now = self._clock()
+        self._say_if_there_are_none(now)
         reached = self.state.reached(now)
         if reached is None:
             return None
@@ -175,6 +178,17 @@ class PointKeeper:
             return None
         self._say(point)
         return taken
+
+    def _say_if_there_are_none(self, now: float) -> None:
+        """Report once that no transaction ends: then the connector is not set to say where they do."""
+        if self.state.window.newest is not None or self.state.window.base >= 0:
+            self._silent_since = None
+        elif self._silent_since is not None and now - self._silent_since >= SILENT_SECONDS:
+            self._silent_since = None
+            _logger.warning(
+                "no transaction has ended in the topic %s, so there are no points: does the connector have "
+                "provide.transaction.metadata=true, and is this its topic of transactions?", self.topic,
+            )  # fmt: skip
 
     def _keep_short(self, now: float) -> None:
         """Write a checkpoint of the log if it is due, and delete old points once an hour."""
@@ -204,6 +218,12 @@ class PointKeeper:
             return
         for records in self._source.read(Range(one.topic, 0, start, one.end)):
             window.observe(self._transactions.read(records))
+        while window.given_up:
+            _logger.warning(
+                "the end of transaction %s does not come, though later ones have ended for %d minutes: it counts as ended. If "
+                "its changes were lost, as when a replication slot is dropped, lakebed resnapshot has the rows sent again",
+                window.given_up.pop(0), GIVEN_UP_MS // 60_000,
+            )  # fmt: skip
         window.next_offset = one.end
 
     def _point(self, reached: Reached) -> Point:

@@ -3,7 +3,11 @@
 1. Each end has a place: its offset, plus a shift if the topic was made anew, so places only grow.
 2. An end that comes again, because the connector sends it again after a restart, is the same transaction: its first place counts.
 3. A transaction that has begun and not ended is open. Its id is kept until its end comes, however long that takes.
-4. What is forgotten is older than the last point, of which ``KEPT`` transactions before it stay, and older than what any table
+4. A connector sends one transaction after the other. If others began after an open one and have been ending for
+   ``GIVEN_UP_MS``, the end of it was lost: it is given up, and counts as one that ended with no known number of events.
+   That follows from the records alone, so each process that reads them decides the same. To one that begins behind them the
+   events are unknown, and pass for their age (``cut``).
+5. What is forgotten is older than the last point, of which ``KEPT`` transactions before it stay, and older than what any table
    still waits for, of which ``WAITING_MAX`` stay.
 """
 
@@ -23,6 +27,7 @@ RECENT = 1_000
 WAITING_MAX = 300_000
 STEP_MS = 10_000
 """By how much the connector's clock may step back."""
+GIVEN_UP_MS = 300_000
 _INVALID = re.compile(r"[^a-zA-Z0-9._-]")
 
 
@@ -52,6 +57,10 @@ class Window:
     ends: deque[End] = field(default_factory=deque)
     open: dict[str, int] = field(default_factory=dict)
     newest_ms: int = 0
+    given_up: list[str] = field(default_factory=list)
+    """Transactions that were, for whoever reports them."""
+    _passed_ms: dict[str, int] = field(default_factory=dict)
+    """By open transaction: when the first later one ended."""
     _ids: dict[str, End] = field(default_factory=dict)
     _expected: dict[str, deque[Expected]] = field(default_factory=dict)
 
@@ -65,17 +74,34 @@ class Window:
                 if one.id not in self._ids:
                     self.open.setdefault(one.id, place)
                 continue
-            self.open.pop(one.id, None)
+            began = self.open.pop(one.id, None)
+            self._passed_ms.pop(one.id, None)
             if one.id in self._ids:
                 continue
-            end = End(place, one.id, one.text, one.time_ms, one.written_ms)
-            self.ends.append(end)
-            self._ids[one.id] = end
+            if began is not None and self.open:
+                self._give_up(place, began, one)
+            self._append(End(place, one.id, one.text, one.time_ms, one.written_ms))
             for name, events in one.events.items():
                 topic = f"{self.prefix}.{_INVALID.sub('_', name)}" if self.prefix else _INVALID.sub("_", name)
                 self._expected.setdefault(topic, deque()).append(Expected(place, one.id, events))
         while len(self.ends) > WAITING_MAX:
             self._forget()
+
+    def _append(self, end: End) -> None:
+        self.ends.append(end)
+        self._ids[end.id] = end
+
+    def _give_up(self, place: int, began: int, later: TransactionRecord) -> None:
+        """Give up one of the transactions that a later one has ended before, if that has gone on for long."""
+        for id, its in list(self.open.items()):
+            if its > began or later.written_ms - self._passed_ms.setdefault(id, later.written_ms) < GIVEN_UP_MS:
+                continue
+            if self.ends and self.ends[-1].place >= place - 1:
+                return  # its place must be its own: the next end may have one to spare
+            del self.open[id], self._passed_ms[id]
+            self._append(End(place - 1, id, id, later.time_ms, later.written_ms))
+            self.given_up.append(id)
+            return
 
     def start_over(self) -> None:
         """The topic was made anew: its offsets begin again."""
