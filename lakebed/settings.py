@@ -61,6 +61,18 @@ class DailyHours:
 
 
 @dataclass(frozen=True, slots=True)
+class TimeToLive:
+    """How long rows live, from the moment in a column on; as text ``created_at: 90 days``."""
+
+    column: str
+    seconds: int
+
+    def __str__(self) -> str:
+        days, rest = divmod(self.seconds, 86_400)
+        return f"{self.column}: {self.seconds} seconds" if rest else f"{self.column}: {days} days"
+
+
+@dataclass(frozen=True, slots=True)
 class ReclusterDepth:
     """How many parts of a level may lie over a point on average: a number (``2``), or per cent of the level's parts (``1%``)."""
 
@@ -82,7 +94,7 @@ class TableSettings:
     ``keys``, ``sequence_by`` are set when the table is created and are no longer changed by a user; ``sort_key`` is changed by
     ``set_sort_key`` alone, each time with the next ``sort_key_version``.
     ``off_peak``: in these hours ``read_budget`` and ``purge_dead_ratio`` count half, so more is merged;
-    outside them heavy merges wait, unless the read budget is exceeded.
+    outside them heavy merges wait, unless the read budget is exceeded. ``ttl``: rows that are older are removed.
     """
 
     keys: tuple[str, ...] = ()
@@ -106,6 +118,7 @@ class TableSettings:
     settle_after_bytes: int | None = None
     settle_after_age_seconds: int | None = None
     off_peak: DailyHours | None = None
+    ttl: TimeToLive | None = None
     volatile: Volatile = "auto"
     upload_after_seconds: int = 6 * 3600
     volatile_bytes_max: int = 10 * 2**30
@@ -346,6 +359,22 @@ def _hours(text: str) -> DailyHours | None:
     return parse_hours(text) if text else None
 
 
+def parse_time_to_live(text: str) -> TimeToLive:
+    """``created_at: 90 days``. Raises InvalidInput."""
+    column, _, interval = text.rpartition(":")
+    try:
+        seconds = _seconds(interval)
+    except InvalidInput:
+        seconds = 0
+    if not column.strip() or not seconds:
+        raise InvalidInput("a column and how long rows live from its moment on, such as 'created_at: 90 days'")
+    return TimeToLive(column.strip(), seconds)
+
+
+def _time_to_live(text: str) -> TimeToLive | None:
+    return parse_time_to_live(text) if text else None
+
+
 def _number(text: str) -> float:
     """0 for what is no number."""
     return float(text) if re.fullmatch(r"\d*\.?\d+(e[+-]?\d+)?|\d+\.", text, re.ASCII | re.IGNORECASE) else 0.0
@@ -421,6 +450,7 @@ _VALUES: dict[str, Callable[[str], Any]] = {
     "lakebed.settle_after_bytes": _count,
     "lakebed.settle_after_age": _seconds,
     "lakebed.off_peak": _hours,
+    "lakebed.ttl": _time_to_live,
     "lakebed.volatile": _one_of(*VOLATILE),
     "lakebed.upload_after": _seconds,
     "lakebed.volatile_bytes_max": _count,

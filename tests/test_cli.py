@@ -373,6 +373,7 @@ def test_rows_are_mutated_and_partitions_come_and_go(tmp_path: Path) -> None:
     assert sorted(table.to_arrow(["value"])["value"].to_pylist()) == [10, 30]
     assert main(["detach-partition", path, "day=b"]) == 0
     assert main(["drop-detached", path, table.inspect.detached()["name"][0].as_py(), "--yes"]) == 0
+    assert main(["expire-rows", path]) == 2, "the table has no lakebed.ttl"
     before = table.version
     assert main(["truncate", path, "--yes"]) == 0
     assert table.to_arrow().num_rows == 0

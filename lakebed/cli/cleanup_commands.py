@@ -1,4 +1,4 @@
-"""``lakebed expire-snapshots | remove-orphan-files | vacuum``: a dry run unless ``--no-dry-run`` is given."""
+"""``lakebed expire-rows | expire-snapshots | remove-orphan-files | vacuum``: a dry run unless ``--no-dry-run`` is given."""
 
 from __future__ import annotations
 
@@ -15,6 +15,23 @@ if TYPE_CHECKING:
     from lakebed.cli.progress import Report
 
 # What a command needs is imported when it runs: a parser must not wait for it.
+
+
+def expire_rows(options: argparse.Namespace) -> int:
+    from lakebed.cli.logs import note
+    from lakebed.cli.output import print_rows
+    from lakebed.cli.progress import progress
+    from lakebed.cli.views import EXPIRED_ROWS, bytes_text
+
+    with progress("looking for old rows" if options.dry_run else "removing old rows", options.log_format):
+        parts = _open(options).maintenance.expire_rows(options.dry_run)
+    print_rows(parts, options, EXPIRED_ROWS)
+    done = "would be removed; --no-dry-run removes them" if options.dry_run else "removed"
+    whole, size = sum(parts["removed"].to_pylist()), bytes_text(sum(parts["bytes"].to_pylist()))
+    note(
+        f"{sum(parts['expired_rows'].to_pylist()):,} rows, {whole:,} of their {len(parts):,} parts as a whole ({size}), {done}"
+    )
+    return exit_codes.OK
 
 
 def expire_snapshots(options: argparse.Namespace) -> int:

@@ -436,6 +436,11 @@ def _add_cleanup(add: _Add, rows: argparse.ArgumentParser) -> None:
     orphans = add("remove-orphan-files", "delete files that no version refers to", commands.remove_orphan_files, rows)
     vacuum = add("vacuum", "delete data files of old versions, and orphans", commands.vacuum, rows)
     age = "such as '7 days' (default: the table's delta.deletedFileRetentionDuration)"
+    old_rows = add("expire-rows", "remove rows whose lakebed.ttl has ended", commands.expire_rows, rows)
+    old_rows.add_argument("path", metavar="PATH", help="the table")
+    old_rows.add_argument(
+        "--no-dry-run", action="store_false", dest="dry_run", help="remove them; without it they are only counted"
+    )
     for command in (expire, orphans, vacuum):
         command.add_argument("path", metavar="PATH", help="the table")
         command.add_argument(

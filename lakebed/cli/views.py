@@ -287,6 +287,15 @@ DETACHED = View(
         Shown("detached_utc", of="detached", optional=True),
     )
 )
+EXPIRED_ROWS = View(
+    (
+        Shown("expired_rows", right=True),
+        Shown("rows_left", right=True),
+        Shown("removed"),
+        Shown("size", of="bytes", right=True),
+        Shown("path", least=20),
+    )
+)
 FILES = View(
     (
         Shown("size", of="bytes", right=True),

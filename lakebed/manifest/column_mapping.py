@@ -149,12 +149,15 @@ def _require_known_widenings(fields: Sequence[dict[str, Any]]) -> None:
 
 def stored_settings(settings: TableSettings, columns: ColumnMapping) -> TableSettings:
     """Settings with stored names in place of the user's."""
-    sequence = settings.sequence_by  # perhaps not a column
+    sequence, ttl = settings.sequence_by, settings.ttl  # the former is perhaps not a column
     return replace(
         settings,
         keys=columns.stored_names(settings.keys),
         sort_key=columns.stored_sort_key(settings.sort_key),
         sequence_by=columns.stored_name(sequence) if sequence and sequence in columns.logical.names else sequence,
+        ttl=replace(ttl, column=columns.stored_name(ttl.column))
+        if ttl and ttl.column in columns.logical.names
+        else None,
     )
 
 

@@ -97,9 +97,14 @@ def restored(version: int, earlier: int) -> Domain:
     return Domain(RESTORED, orjson.dumps({"version": version, "restored": earlier}).decode())
 
 
-def rows_expired(version: int, column: str, before: str) -> Domain:
-    """The entry of a commit that removes old rows: the version that did so last, and below what their column was."""
-    return Domain(ROWS_EXPIRED, orjson.dumps({"version": version, "column": column, "before": before}).decode())
+def rows_expired(column: str, before: str, looked_ms: int) -> Domain:
+    """The entry of a commit that removes old rows: before what their column was, and when rows within parts were looked for."""
+    return Domain(ROWS_EXPIRED, orjson.dumps({"column": column, "before": before, "looked_ms": looked_ms}).decode())
+
+
+def expires_rows(commit: Commit) -> bool:
+    """Whether the commit removed rows whose time to live had ended."""
+    return any(_sets(action, ROWS_EXPIRED) for action in commit.actions)
 
 
 def restores(commit: Commit) -> bool:
@@ -178,7 +183,7 @@ def _kind_of_parts(commit: Commit) -> CommitKind | None:
         return CommitKind.UPLOAD if claim is not None and claim.volatile else CommitKind.MERGE
     if any(_sets(action, REPLACED) for action in actions):
         return CommitKind.REPLACE_PARTITION
-    if any(_sets(action, ROWS_EXPIRED) for action in actions):
+    if expires_rows(commit):
         return CommitKind.EXPIRE_ROWS
     detached = [action for action in actions if isinstance(action, Domain) and action.domain.startswith(DETACHED)]
     if moved and detached:

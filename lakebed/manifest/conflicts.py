@@ -36,7 +36,7 @@ from lakebed.manifest.actions import (
     partition_key,
 )
 from lakebed.manifest.claims import claim_of
-from lakebed.manifest.commit_kind import CommitKind, is_append, kind_of, restores, settles
+from lakebed.manifest.commit_kind import CommitKind, expires_rows, is_append, kind_of, restores, settles
 from lakebed.manifest.entries import FENCE, FILES, POSITION, PURGED
 from lakebed.manifest.evolve import is_compatible, only_adds_features
 from lakebed.manifest.snapshot import Snapshot
@@ -146,13 +146,14 @@ def find_conflict(
 
 
 def takes_rows_away(winner: Commit) -> bool:
-    """Whether live rows may have left the table other than by a change: by truncate, detach, a replaced partition, a restore.
+    """Whether live rows may have left the table other than by a change: by truncate, detach, a replaced partition, a restore, or
+    because their time to live has ended.
 
     A settle takes parts away too, when changes have replaced their last rows.
     """
     if settles(winner):
         return False
-    if restores(winner):
+    if restores(winner) or expires_rows(winner):
         return True
     stays = {action.part.path for action in winner.actions if isinstance(action, AddPart)}
     return any(

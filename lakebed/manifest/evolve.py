@@ -53,7 +53,13 @@ __all__ = ["Evolved", "SchemaChange", "difference", "evolve", "is_compatible", "
 _TIMESTAMP_NTZ = "timestampNtz"
 _STATISTICS_COLUMNS = "delta.dataSkippingStatsColumns"
 _FOLLOWS_THE_SCHEMA = frozenset(
-    {MODE, MAX_ID, ENABLED, _STATISTICS_COLUMNS, *(PREFIX + name for name in ("keys", "sort_key", "sequence_by"))}
+    {
+        MODE,
+        MAX_ID,
+        ENABLED,
+        _STATISTICS_COLUMNS,
+        *(PREFIX + name for name in ("keys", "sort_key", "sequence_by", "ttl")),
+    }
 )
 """Properties that a change of the schema sets or rewrites."""
 _COSTS = {
@@ -322,6 +328,9 @@ class _Evolution:
             keys=tuple(names.get(name, name) for name in settings.keys),
             sort_key=renamed_sort_key(settings.sort_key, self._logical, names),
             sequence_by=names.get(settings.sequence_by, settings.sequence_by) if settings.sequence_by else None,
+            ttl=replace(settings.ttl, column=names.get(settings.ttl.column, settings.ttl.column))
+            if settings.ttl
+            else None,
         )
         texts = renamed.to_properties()
         for name in _FOLLOWS_THE_SCHEMA & texts.keys():
@@ -379,6 +388,10 @@ class _Evolution:
             (
                 any(name in term.columns for term in parse_sort_key(settings.sort_key, self._logical)),
                 "in the sort key; give the table another sort key first (set_sort_key, lakebed set-sort-key)",
+            ),
+            (
+                settings.ttl is not None and name == settings.ttl.column,
+                "what rows live by (lakebed.ttl); set that property to '' first",
             ),
         ]
         for is_used, use in uses:

@@ -353,6 +353,11 @@ INVARIANTS: dict[str, Invariant] = {
             "were.",
         ),
         Invariant(
+            "R2",
+            "A row leaves for its age only if its newest value is older than the time to live of the table; once nothing "
+            "changes any more, none that old is left.",
+        ),
+        Invariant(
             "L1",
             "A layer has each change of its upstream once, in order, whatever becomes of the checkpoint, and "
             "however many processes read.",

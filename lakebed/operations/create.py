@@ -27,6 +27,7 @@ from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.store_probe import probe
 from lakebed.manifest.table_log import GATE_FEATURE, Committed, Conflicted, Outcome, TableLog, Unknown
 from lakebed.manifest.widening import TYPE_WIDENING, widest_type
+from lakebed.planning.time_to_live import check_time_to_live
 from lakebed.settings import (
     FORMAT_PROPERTY,
     INTERVAL_PROPERTIES,
@@ -169,6 +170,7 @@ def required_properties() -> dict[str, str]:
 def check_settings(settings: TableSettings, schema: pa.Schema) -> None:
     """Raises InvalidSchema, InvalidInput if keys, sort key or sequence do not fit the schema."""
     check_columns(settings.keys, schema, "keys")
+    check_time_to_live(settings.ttl, schema)
     parse_sort_key(settings.sort_key, schema, settings.sort_key_frame)
     if settings.sequence_by is None:
         return

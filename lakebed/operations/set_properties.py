@@ -11,7 +11,8 @@ from lakebed.manifest.conflicts import BLIND
 from lakebed.manifest.entries import Operation
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
-from lakebed.settings import check_changeable, wrong_properties
+from lakebed.planning.time_to_live import check_time_to_live
+from lakebed.settings import check_changeable, read_settings, wrong_properties
 
 
 def set_properties(
@@ -29,6 +30,9 @@ def set_properties(
         for name, wrong in wrong_properties(merged).items():
             if name in properties:  # beside another
                 raise InvalidInput(wrong)
+        settings = read_settings(merged)
+        if "lakebed.ttl" in properties:
+            check_time_to_live(settings.ttl, snapshot.logical_schema)
         metadata = replace(snapshot.metadata, configuration=merged)
         return Proposal(
             actions=[metadata],

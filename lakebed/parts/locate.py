@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.keyindex.key_index import KeyIndex
-from lakebed.manifest.actions import Part
+from lakebed.manifest.actions import ChangePart, Part
 from lakebed.manifest.widening import widest_type
 from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, UPSERT, WriteSpec
 from lakebed.parts.index_rebuild import IndexRebuild
@@ -169,7 +169,7 @@ class ScanLocator:
             ).to_arrow_table()
 
 
-def read_keys(part: Part, spec: WriteSpec, storage: PartStorage) -> Iterator[pa.RecordBatch]:
+def read_keys(part: Part | ChangePart, spec: WriteSpec, storage: PartStorage) -> Iterator[pa.RecordBatch]:
     """The keys (and payload) of a part's rows, in file order."""
     connection = connect()
     storage.attach(connection)

@@ -36,6 +36,7 @@ from lakebed.operations.cleanup import DELETIONS_MAX, BackgroundCleanup, clean_l
 from lakebed.operations.create import NewTable, create
 from lakebed.operations.mirror import Mirror
 from lakebed.operations.partitions import Partitions
+from lakebed.operations.time_to_live import RowExpiry
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.locators import Locators
 from lakebed.parts.materialized import LocalParts
@@ -61,6 +62,7 @@ _TIDY_SECONDS = 3600.0
 _CHECKPOINT_LOOK_SECONDS = 5.0
 _STOP_LOOK_SECONDS = 0.1
 _PURGES_LOOK_SECONDS = 60.0
+_EXPIRY_SECONDS = 600.0
 
 
 def internals_of(table: Table) -> Internals:
@@ -108,6 +110,7 @@ class Internals:
         )
         self._purged_before = 0  # as the key index knows it
         self.tidy_up = BackgroundCleanup(log, self.storage)
+        self.row_expiry = RowExpiry(log, self.storage, self.deletion_vectors, self.locators.for_reading)
         self.compaction = Compaction(path, log, self.storage, self.deletion_vectors, volatile, self.reads)
         self.settler = Settler(
             path, log, self.storage, self.deletion_vectors, self.locators.for_settling, self._set_aside
@@ -231,6 +234,9 @@ class Internals:
                 *self.compaction.chores(),
                 Chore(run=self.tidy, seconds=max(60.0, min(_TIDY_SECONDS, log_retention_seconds / 2))),
                 Chore(run=self.go_on_with_purges, seconds=_PURGES_LOOK_SECONDS, is_needed=self._has_purges),
+                Chore(
+                    run=self.row_expiry.run_due, seconds=_EXPIRY_SECONDS, is_needed=lambda: self.row_expiry.is_needed
+                ),
                 Chore(run=self.checkpoint, seconds=_CHECKPOINT_LOOK_SECONDS, is_needed=self._is_checkpoint_due),
             ),
             # PySpark sets it to None when the context stops.

@@ -97,6 +97,16 @@ class TableMaintenance:
         """
         return hold(self._log, version, seconds)
 
+    def expire_rows(self, dry_run: bool = True) -> pa.Table:
+        """Remove the rows whose time to live (the property ``lakebed.ttl``) has ended: all of them, now.
+
+        Parts with such rows alone leave the table; in others the rows are marked dead. No file is rewritten. The newest value of
+        a row decides, so a row with a change in the tail stays until that is settled. Returns a row a part: path, expired_rows,
+        rows_left, bytes (of a part that leaves), removed. A dry run, the default, only reports. Maintenance that runs does this
+        by itself. Raises InvalidInput (the table has no ``lakebed.ttl``), Contention, StoreUnavailable (expiring again is safe).
+        """
+        return self._internals.row_expiry.expire(dry_run)
+
     def clean_log(self) -> int:
         """Checkpoint, and delete log files that nothing within ``lakebed.log_retention`` needs; returns how many."""
         return cleanup.clean_log(self._log, self._storage)

@@ -78,7 +78,7 @@ KINDS: list[tuple[str, CommitKind, tuple[Action, ...]]] = [
     ("a detached partition is dropped", CommitKind.DROP_DETACHED, (ATTACH,)),
     ("an earlier version is restored", CommitKind.RESTORE, (OLD, NEW, SETTLED, CHANGES, restored(9, 3))),
     ("a detached partition is again what it was", CommitKind.RESTORE, (ATTACH, restored(9, 3))),
-    ("parts with old rows leave", CommitKind.EXPIRE_ROWS, (OLD, rows_expired(9, "day", "2026-01-01"))),
+    ("parts with old rows leave", CommitKind.EXPIRE_ROWS, (OLD, rows_expired("day", "2026-01-01", 7))),
     ("a claim is made", CommitKind.CLAIM, (MERGE.to_action(),)),
     ("a claim is given back", CommitKind.CLAIM, (MERGE.ended(),)),
     ("a reader holds a version", CommitKind.HOLD, (Domain(HOLD + "r", "{}"),)),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from random import Random
 
 import pyarrow as pa
 
@@ -84,6 +85,11 @@ class Cast:
         log = TableLog(store, clock=lambda: world.clock(actor), sleep=lambda seconds: world.sleep(actor, seconds))
         return log, SimulatedStorage(self.objects, world, actor, self.auditor, self.log_files, self.folder)
 
+    @property
+    def expires(self) -> bool:
+        """Whether rows have a time to live; drawn apart, so that other worlds stay as they were."""
+        return Random(-1 - self.world.seed).random() < 0.35
+
     def next_serial(self) -> int:
         self.serial += 1
         return self.serial
@@ -117,6 +123,8 @@ def create(cast: Cast, log: TableLog) -> None:
         "lakebed.plan_bytes_max": "400",
         "lakebed.recluster_depth": cast.world.random.choice(("1", "2", "50%")),
     }
+    if cast.expires:
+        properties["lakebed.ttl"] = "v: 1 days"
     if cast.keyed:
         properties["lakebed.keys"] = '["k"]'
     metadata = Metadata(

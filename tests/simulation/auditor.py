@@ -14,6 +14,7 @@ The fold here shares no code with ``lakebed.manifest``: it reads the JSON lines.
 - S1: a part that says which version of the sort key its rows are sorted by is sorted by it.
 - A restore shows the rows of the version that it says, and has its partitions detached, but for those that were dropped since.
   Batches, properties and columns stay at the newest.
+- Rows that expire were old by their newest value, the tail's if it has one. At the end of a run no old row is left.
 - What the commit names lies in the store. The mark of the expired versions passes none that is within retention.
 - The numbered invariants of ``lakebed.manifest.invariants`` hold for the commit.
 When a file is deleted, G1: no version from the mark on and none that a reader holds shows rows of it, it is not detached, and
@@ -403,10 +404,25 @@ class Auditor:
                 return {**before, **back}
             case "RESTORE":
                 return self._restored(version, int(said["version"]))
+            case "EXPIRE ROWS":
+                old = {key for key, row in before.items() if row.value is not None and row.value < int(said["before"])}
+                gone = old - shown.keys()
+                self._leaves_what_the_tail_changes(version)
+                self.world.counts["rows expired"] += len(gone)
+                return {key: row for key, row in before.items() if key not in gone}
             case "REPLACE PARTITION":
                 return self._with(_split(before, said)[1], actions, version)
             case _:
                 return before
+
+    def _leaves_what_the_tail_changes(self, version: int) -> None:
+        """Other readers see the base alone: a row stays there until it is settled what the tail makes of it."""
+        before, after = (
+            {key for path, vector in state.base.items() for key in self._live_rows(path, vector)}
+            for state in (self.newest, self._coming)
+        )
+        wanted = (before - after) & {row.key for path in self.newest.tail for row in decode(self._data[path])}
+        assert not wanted, f"EXPIRE ROWS {version} shows no rows of {sorted(wanted)}, which the tail changes"
 
     def _restored(self, version: int, earlier: int) -> Table:
         """The rows of an earlier version. What is detached follows the rows, but for what was dropped since."""

@@ -28,6 +28,7 @@ from lakebed.operations.cleanup import (
 from lakebed.operations.hold import hold
 from lakebed.operations.partitions import Partitions, detached_of
 from lakebed.operations.restore import restore
+from lakebed.operations.time_to_live import RowExpiry
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.materialized import overlay
@@ -38,6 +39,7 @@ from lakebed.storage.part_storage import PartStorage
 from tests.simulation.actors import PARTITIONS, Cast, forgive, rest
 from tests.simulation.auditor import RETENTION_SECONDS
 from tests.simulation.files import Locator, SimulatedStorage, live_rows, merge_rows
+from tests.simulation.stand_ins import old_before
 from tests.simulation.world import Actor
 
 LEASE_SECONDS = 40
@@ -351,6 +353,30 @@ def restorer(cast: Cast) -> Callable[[Actor], None]:
     return live
 
 
+def row_expiry(log: TableLog, storage: SimulatedStorage) -> RowExpiry:
+    """What removes old rows, as a table has it."""
+    return RowExpiry(log, storage, DeletionVectorCache(storage), lambda spec: Locator(storage))
+
+
+def expirer(cast: Cast) -> Callable[[Actor], None]:
+    """Removes old rows: of whole parts, or all of them."""
+
+    def live(actor: Actor) -> None:
+        log, storage = cast.open(actor)
+        expiry = row_expiry(log, storage)
+        while not cast.world.closing:
+            rest(cast, actor, 20)
+            try:
+                if cast.world.random.random() < 0.5:
+                    expiry.run_due()
+                else:
+                    cast.world.counts["parts with old rows"] += len(expiry.expire(dry_run=False))
+            except (Retry, FileNotFoundError, Corrupt) as error:
+                forgive(error)
+
+    return live
+
+
 def caretaker(cast: Cast) -> Callable[[Actor], None]:
     """Writes checkpoints and cleans the log."""
 
@@ -421,6 +447,13 @@ def put_in_order(cast: Cast, log: TableLog, storage: SimulatedStorage) -> None:
     Merger(log, storage, DeletionVectorCache(storage), "the last", lambda: world.now, LEASE_SECONDS).tidy()
     if cast.keyed:
         settle_all(log, storage)
+    if cast.expires:
+        row_expiry(log, storage).expire(dry_run=False)
+        assert not len(row_expiry(log, storage).expire(dry_run=True)), (
+            "old rows are left though nothing changes any more"
+        )
+        oldest = min((row.value or 0 for row in cast.auditor.tables[log.refresh().version].values()), default=None)
+        assert oldest is None or oldest >= old_before(world), f"a row of {oldest} has outlived {old_before(world)}"
     vacuum(log, storage, RETENTION_SECONDS, dry_run=False)
     world.now += 16 * DAY_SECONDS  # all holds have ended
     vacuum(log, storage, RETENTION_SECONDS, dry_run=False)

@@ -76,6 +76,8 @@ def _run(cast: Cast, steps: int) -> None:
     guests = Random(world.seed)  # who they are changes nothing in the worlds without them
     if guests.random() < 0.4:
         world.add("restorer", maintainers.restorer(cast), 0.7)
+    if cast.expires:
+        world.add("expirer", maintainers.expirer(cast), 0.7)
     world.add("mutator", actors.mutator(cast), 0.6)
     world.add("caretaker", maintainers.caretaker(cast), 2 if cast.auditor.log_retention_seconds == 1 else 0.7)
     for number in range(world.random.randint(1, 2)):

@@ -24,7 +24,7 @@ from lakebed.manifest.checkpoint import decode_checkpoint
 from lakebed.manifest.claims import Claim
 from lakebed.manifest.commit_codec import decode_commit
 from lakebed.manifest.snapshot import Snapshot
-from lakebed.operations import mutate, mutate_unkeyed, partitions
+from lakebed.operations import mutate, mutate_unkeyed, partitions, time_to_live
 from lakebed.operations.mutation import Mutation
 from lakebed.parts import deletion_vector_cache
 from lakebed.parts.changes import WriteSpec
@@ -135,6 +135,22 @@ def _prepared(rows: pa.Table, spec: WriteSpec, *rest: object) -> pa.Table:
     return rows
 
 
+def old_before(world: World) -> int:
+    """Rows with a smaller value are old. It rises with the rows that are written."""
+    return 2 * world.counts["write"]
+
+
+def _rows_before(part: Part, column: pa.Field, before: int, storage: PartStorage) -> BitMap64:
+    """See ``lakebed.operations.time_to_live``."""
+    rows = of(storage).rows(part.path)
+    return BitMap64(at for at, row in enumerate(rows) if row.value is not None and row.value < before)
+
+
+def _keys_of_tail(part: ChangePart, spec: WriteSpec, storage: PartStorage) -> pa.Table:
+    """See ``lakebed.operations.time_to_live``."""
+    return pa.table({"k": pa.array([row.key for row in of(storage).rows(part.path)], pa.int64())})
+
+
 @contextmanager
 def installed(world: World, beats: dict[str, tuple[Claim, Callable[[], object]]]) -> Iterator[None]:
     """``beats``: gets, by replica, its claim, and how the kernel that runs there extends it: no thread does it here."""
@@ -169,6 +185,10 @@ def installed(world: World, beats: dict[str, tuple[Claim, Callable[[], object]]]
             (mutate_unkeyed, "parts_that_may_match", lambda connection, parts, *rest: parts),
             (mutate_unkeyed, "_matches", _matches),
             (mutate_unkeyed, "_write", _new_rows),
+            (time_to_live, "moment_before", lambda *arguments: old_before(world)),
+            (time_to_live, "check_time_to_live", lambda *arguments: None),
+            (time_to_live, "rows_before", _rows_before),
+            (time_to_live, "keys_of_tail", _keys_of_tail),
             (partitions, "prepare", _prepared),
             (partitions, "newest_per_key", lambda rows, *rest: rows),
             (partitions, "write_parts", files.write_table),

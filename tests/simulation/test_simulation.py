@@ -27,7 +27,7 @@ from lakebed.manifest.snapshot import Snapshot, apply
 from lakebed.manifest.stores import LocalLogStore, MemoryLogStore
 from lakebed.manifest.table_log import Committed, TableLog
 from lakebed.manifest.widening import widening
-from lakebed.operations import cleanup, mutate_unkeyed, partitions, references, restore
+from lakebed.operations import cleanup, mutate_unkeyed, partitions, references, restore, time_to_live
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.materialized import MaterializedFolder
 from lakebed.parts.provenance import Provenance
@@ -46,7 +46,7 @@ def test_every_version_shows_the_rows_of_the_oracle_and_nothing_needed_is_delete
     for happened in (
         "crash", "before", "after", "delayed", "committed", "conflicted", "jump", "held", "files deleted", "merge",
         "local merge completed", "overlay", "upload", "carried", "delete", "update", "detach partition", "restore",
-        "set sort key", "sorted by version 2", "jobs finished", "altered", "passed a change of the columns",
+        "rows expired", "set sort key", "sorted by version 2", "jobs finished", "altered", "passed a change of the columns",
     ):  # fmt: skip
         assert total[happened] > 0, f"seeds from {first} on: nothing of the kind {happened!r} happened"
 
@@ -246,6 +246,29 @@ def a_restore_leaves_the_tail_as_it_is(broken: pytest.MonkeyPatch) -> None:
     broken.setattr(restore, "_tail", lambda earlier, now: iter(()))
 
 
+def an_expiry_overlooks_the_tail(broken: pytest.MonkeyPatch) -> None:
+    broken.setattr(time_to_live._Expiring, "_touched", lambda self, snapshot: {})
+
+
+def an_expiry_does_not_see_what_came_in_between(broken: pytest.MonkeyPatch) -> None:
+    broken.setattr(time_to_live, "ReadWriteSet", lambda **named: BLIND)
+
+
+def an_expiry_takes_mixed_parts_for_old_ones(broken: pytest.MonkeyPatch) -> None:
+    planned = time_to_live.old_parts
+
+    def all_old(*arguments: Any) -> Any:
+        found = planned(*arguments)
+        return replace(found, old=(*found.old, *found.mixed), mixed=())
+
+    broken.setattr(time_to_live, "old_parts", all_old)
+
+
+def an_expiry_leaves_mixed_parts_alone(broken: pytest.MonkeyPatch) -> None:
+    planned = time_to_live.old_parts
+    broken.setattr(time_to_live, "old_parts", lambda *arguments: replace(planned(*arguments), mixed=()))
+
+
 def a_replica_that_fails_to_start_keeps_its_place(broken: pytest.MonkeyPatch) -> None:
     close = volatile.VolatileMerger.close
     broken.setattr(volatile.VolatileMerger, "close", lambda self: close(self) if hasattr(self, "_started") else None)
@@ -337,6 +360,10 @@ BREAKS: Mapping[Break, str] = {
     a_restore_does_not_see_what_came_in_between: "RESTORE .* shows|is removed but is not in the base",
     a_restore_lets_merges_go_on: "P1|B2",
     a_restore_leaves_the_tail_as_it_is: "RESTORE .* shows|which was settled",
+    an_expiry_overlooks_the_tail: "EXPIRE ROWS .* shows",
+    an_expiry_does_not_see_what_came_in_between: "is removed but is not in the base|EXPIRE ROWS .* shows|B1",
+    an_expiry_takes_mixed_parts_for_old_ones: "EXPIRE ROWS .* shows",
+    an_expiry_leaves_mixed_parts_alone: "has outlived",
     a_stored_name_is_used_again: "B2|C1|two columns are named",
     a_rename_changes_the_stored_name: "B2|C1|S1",
     a_rename_forgets_the_properties: "C1: keys, sort key or partitions name",

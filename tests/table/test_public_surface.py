@@ -69,6 +69,7 @@ INSPECT = {
 MAINTENANCE = {
     "clean_log": "",
     "compact": "",
+    "expire_rows": "dry_run=True",
     "expire_snapshots": "older_than=None, retain_last=1, dry_run=True, allow_short_retention=False",
     "hold": "version, seconds",
     "plan": "",
