@@ -312,7 +312,8 @@ def mutator(cast: Cast) -> Callable[[Actor], None]:
 def _mutate(cast: Cast, actor: Actor, log: TableLog, storage: SimulatedStorage) -> None:
     number, remainder = cast.next_serial(), cast.world.random.randrange(4)
     assignments = {"v": Expression("an expression", {})} if cast.world.random.random() < 0.5 else None
-    mutation = Change(Expression(f"m{number}", {}), assignments, lambda row: (row.value or 0) % 4 == remainder, number)
+    where = Expression(f"m{number}", {})
+    mutation = Change(where, assignments, matches=lambda row: (row.value or 0) % 4 == remainder, number=number)
     assert number < VALUES
     called = cast.auditor.newest.version
     cast.auditor.mutations[mutation.where.text] = mutation, called
