@@ -92,7 +92,7 @@ def replica(cast: Cast) -> Callable[[Actor], None]:
                 if cast.world.random.random() < 0.1:
                     merger.tidy()
                 else:
-                    _merge(cast, actor, log, storage, merger)
+                    merge_some(cast, actor, log, storage, merger)
             except (Retry, Cancelled, FileNotFoundError, Corrupt) as error:
                 forgive(error)
 
@@ -190,7 +190,7 @@ def _work(cast: Cast, actor: Actor, log: TableLog, storage: SimulatedStorage, me
     draw = cast.world.random.random()
     try:
         if draw < 0.45:
-            _merge(cast, actor, log, storage, merger)
+            merge_some(cast, actor, log, storage, merger)
         elif draw < 0.8:
             for result in merger.upload_due(
                 UploadRules(age_seconds=cast.world.random.choice((0, 60)), local_bytes_max=200)
@@ -220,7 +220,10 @@ def _check_overlay(cast: Cast, log: TableLog, storage: SimulatedStorage, merger:
     cast.world.counts["overlay"] += bool(substitutes)
 
 
-def _merge(cast: Cast, actor: Actor, log: TableLog, storage: SimulatedStorage, merger: Merger | VolatileMerger) -> None:
+def merge_some(
+    cast: Cast, actor: Actor, log: TableLog, storage: SimulatedStorage, merger: Merger | VolatileMerger
+) -> None:
+    """Merge a few parts that nobody else has claimed, as far as is known."""
     snapshot = log.refresh()
     view = cast.world.random.choice(merger.views(snapshot, int(cast.world.clock(actor) * 1000)))
     seen, run = view.snapshot, merger.run

@@ -57,7 +57,7 @@ def simulate(seed: int, steps: int = STEPS, new_store: Callable[[], LogStore] = 
 def _run(cast: Cast, steps: int) -> None:
     world = cast.world
     nobody = Actor("nobody", lambda actor: None)
-    actors.create(cast, _without_faults(cast, nobody)[0])
+    actors.create(cast, without_faults(cast, nobody)[0])
     for number in range(world.random.randint(1, 2)):
         world.add(f"writer-{number}", actors.writer(cast, f"query-{number}"))
     if world.random.random() < 0.3:
@@ -95,10 +95,10 @@ def _run(cast: Cast, steps: int) -> None:
         world.add("holder", actors.holder(cast), 0.7)
     world.add("clock", maintainers.clock(cast), 0.5)
     world.run(steps)
-    _final_check(cast, *_without_faults(cast, nobody))
+    final_check(cast, *without_faults(cast, nobody))
 
 
-def _without_faults(cast: Cast, actor: Actor) -> tuple[TableLog, SimulatedStorage]:
+def without_faults(cast: Cast, actor: Actor) -> tuple[TableLog, SimulatedStorage]:
     """The table as somebody sees it to whom nothing happens, while nobody else is there."""
     world = World(0, Faults(0, 0, 0, 0, 0))
     world.closing = True
@@ -120,7 +120,7 @@ class _Storage(SimulatedStorage):
         return self.cast.world.now
 
 
-def _final_check(cast: Cast, log: TableLog, storage: SimulatedStorage) -> None:
+def final_check(cast: Cast, log: TableLog, storage: SimulatedStorage) -> None:
     """With nothing failing any more: all that was acknowledged is there, what is kept reads right, nothing is left over."""
     auditor = cast.auditor
     snapshot = log.refresh()

@@ -1,0 +1,66 @@
+"""Fleets in the simulation: claims end, nothing is done twice to a table's harm, and every table is taken over.
+
+More worlds: ``LAKEBED_SEEDS=1000 pytest tests/simulation/test_fleets.py``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+import pytest
+
+from lakebed.fleet import membership
+from lakebed.manifest import table_log
+from lakebed.manifest.conflicts import ConflictKind, find_conflict
+from tests.simulation import fleets, world
+from tests.simulation.fleets import simulate_fleet
+
+SEEDS = int(os.environ.get("LAKEBED_SEEDS", "12"))
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fleet that is well comes to its end in far fewer steps."""
+    monkeypatch.setattr(world, "STEPS_MAX_TO_QUIESCE", 8_000)
+
+
+def test_workers_with_wrong_views_and_clocks_apart_harm_no_table_and_starve_none() -> None:
+    counts = Counter[str]()
+    for seed in range(SEEDS):
+        counts += simulate_fleet(seed)
+    for met in ("alone", "ghosts", "crash", "settles", "merge completed", "merge claimed", "merge overtaken"):
+        assert counts[met], f"no world had {met}: {counts}"
+
+
+def fails_in_some_world(complaint: str) -> bool:
+    for seed in range(40):
+        try:
+            simulate_fleet(seed)
+        except AssertionError as error:
+            if complaint in str(error):
+                return True
+    return False
+
+
+def test_it_is_seen_when_the_tables_of_a_dead_worker_are_not_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership, "DEAD_BEATS", 10**9)
+    monkeypatch.setattr(fleets, "_believed", lambda world, name, alive: alive)
+    assert fails_in_some_world("did not finish")
+
+
+def test_it_is_seen_when_nobody_owns_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleets, "owner_of", lambda root, alive: "" if root.endswith("t0") else sorted(alive)[0])
+    assert fails_in_some_world("did not finish")
+
+
+@pytest.mark.parametrize("kind", [ConflictKind.PARTS, ConflictKind.CLAIM])
+def test_it_is_seen_when_two_workers_do_the_same_and_the_log_lets_them(
+    kind: ConflictKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ignoring(*given: object, **named: object) -> object:
+        found = find_conflict(*given, **named)  # type: ignore[arg-type]
+        return None if found is not None and found.kind is kind else found
+
+    monkeypatch.setattr(table_log, "find_conflict", ignoring)
+    assert fails_in_some_world("seed")
