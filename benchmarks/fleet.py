@@ -92,7 +92,7 @@ def work(root: str, name: str) -> None:
         state = worker.state()
         figures = {
             "cpu": time.process_time(), "rss": resident_bytes(), "workers": len(state.workers), "known": state.known,
-            "owned": state.owned, "active": state.active, "waiting": state.waiting, "looks": state.looks,
+            "owned": state.owned, "unseen": state.unseen, "active": state.active, "waiting": state.waiting, "looks": state.looks,
             "troubles": len(state.troubles), "requests": dict(requests),
         }  # fmt: skip
         print(orjson.dumps(figures).decode(), flush=True)
@@ -146,8 +146,7 @@ def idle(where: str, root: str, tables: int, seconds: float) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(put, range(tables)))
     worker = Process(root, "idle")
-    worker.wait_for(owned=tables)
-    settle_down(worker)
+    worker.wait_for(owned=tables, unseen=0)  # from here on it has nothing to do but to look
     first, began = worker.said, time.monotonic()
     time.sleep(seconds)
     last, elapsed = worker.said, time.monotonic() - began
@@ -160,14 +159,6 @@ def idle(where: str, root: str, tables: int, seconds: float) -> None:
         round(last["rss"] / 1e6), round(first["cpu"], 1),
     ]  # fmt: skip
     print_table("One worker, and tables to which nothing comes", columns, [row])
-
-
-def settle_down(worker: Process) -> None:
-    """Wait until every table was opened once: then a worker has nothing to do but to look."""
-    before = -1.0
-    while worker.said["cpu"] - before > 1.0:
-        before = worker.said["cpu"]
-        time.sleep(5.0)
 
 
 # -- busy tables -------------------------------------------------------------------------------------------------------

@@ -114,8 +114,8 @@ def _work(options: argparse.Namespace) -> int:
     while not done.wait(min(1.0 if before is None else _SAY_SECONDS, _left(ends_at))) and _left(ends_at) > 0:
         state = worker.state()
         figures = {
-            "workers": len(state.workers), "tables": state.known, "owned": state.owned, "active": state.active,
-            "waiting": state.waiting, "looks": state.looks, "troubles": len(state.troubles),
+            "workers": len(state.workers), "tables": state.known, "owned": state.owned, "unseen": state.unseen,
+            "active": state.active, "waiting": state.waiting, "looks": state.looks, "troubles": len(state.troubles),
         }  # fmt: skip
         if options.log_format == "json":
             log_fields(logging.INFO, "fleet", figures)

@@ -76,6 +76,11 @@ class Watched:
         self._freshness: int | None = None
         self._failures = 0
 
+    @property
+    def was_seen(self) -> bool:
+        """Whether its log was read."""
+        return self._known[1] >= 0
+
     # -- from other threads --------------------------------------------------------------------------------------------
 
     def leave(self) -> None:
@@ -100,7 +105,7 @@ class Watched:
             self._logs.forget(self.root)
             return None
         except LakebedError as error:
-            if str(error) != str(self.error):
+            if type(error) is not type(self.error):
                 _logger.warning("%s is looked at again later: %s", self.root, error)
             self.error = error
             self._failures += 1

@@ -62,7 +62,8 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetState:
-    """``known``: tables below the roots; ``owned``: by this worker; ``active``: under maintenance here; ``waiting``: they have
+    """``known``: tables below the roots; ``owned``: by this worker; ``unseen``: of these, logs that were not read yet;
+    ``active``: under maintenance here; ``waiting``: they have
     work, and wait for room, for ``waiting_seconds`` at most. ``looks``: requests that only asked for a new version so far.
     ``troubles``: by root of a table.
     """
@@ -70,6 +71,7 @@ class FleetState:
     workers: Mapping[str, float]
     known: int
     owned: int
+    unseen: int
     active: int
     waiting: int
     waiting_seconds: float
@@ -140,6 +142,7 @@ class FleetWorker:
             workers=dict(self._alive),
             known=len(frozenset().union(*self._found.values())),
             owned=len(tables),
+            unseen=sum(not each.was_seen for each in tables),
             active=sum(each.is_active for each in tables),
             waiting=len(waiting),
             waiting_seconds=max((now - since for since in waiting), default=0.0),
