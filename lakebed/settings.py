@@ -124,6 +124,7 @@ class TableSettings:
     volatile_bytes_max: int = 10 * 2**30
     count_reads: bool = False
     source_topic: str | None = None
+    source_begin: int | None = None
     tier: Tier = "p1"
     pool: str = "default"
     freshness_seconds: int | None = None
@@ -456,6 +457,7 @@ _VALUES: dict[str, Callable[[str], Any]] = {
     "lakebed.volatile_bytes_max": _count,
     "lakebed.count_reads": lambda text: _on_or_off(text) == "on",
     "lakebed.source_topic": str,
+    "lakebed.source_begin": _count,
     "lakebed.tier": _one_of(*TIERS),
     "lakebed.pool": _pool,
     "lakebed.freshness": _some_seconds,

@@ -17,11 +17,13 @@ from lakebed.errors import InvalidInput, InvalidSchema, LakebedError, Retry
 from lakebed.ingest.database.introduce import ASKED_MAX
 from lakebed.ingest.database.naming import NoTable
 from lakebed.ingest.source import Range
+from lakebed.ingest.truncates import cutoff_of
 from lakebed.pipeline.introducer import Introduced, Introducer, NotYet
 from lakebed.pipeline.settings import DatabasePipeline, parse_any
 from tests.ingest.avro_events import SOURCE, avro_type, avro_value, encoded, envelope, envelope_schema, framed
-from tests.ingest.records import Value, event, records
+from tests.ingest.records import Value, event, in_log, records
 from tests.ingest.schema_registry import SchemaRegistry
+from tests.internals import log_of
 
 ID = {"type": "int32", "field": "id"}
 NAME = {"type": "string", "field": "name", "optional": True}
@@ -167,6 +169,18 @@ def test_a_change_of_the_schema_in_between_is_left_to_the_stream(tmp_path: Path)
     later = as_json(event("c", {**ROW, "extra": 1}), [*FIELDS, {"type": "int64", "field": "extra", "optional": True}])
     table = table_of(introduced(pipeline(tmp_path), [as_json(event("c", ROW)), later], [key_of(id=1)] * 2))
     assert "extra" not in table.schema.names
+
+
+def test_a_table_remembers_where_the_rows_of_its_initial_snapshot_are(tmp_path: Path) -> None:
+    row = in_log(event("r", ROW, lsn=700), '[null,"700"]')
+    row["source"]["snapshot"] = "first"
+    members = [*SOURCE, {"type": "string", "field": "snapshot", "optional": True}]
+    made = table_of(introduced(pipeline(tmp_path), [as_json(row, source=members)], [key_of(id=1)]))
+    assert made.properties["lakebed.source_begin"] == "700"
+    assert cutoff_of(log_of(made).refresh()).begin == 700
+    later = as_json(in_log(event("c", ROW, lsn=700), '[null,"700"]'))
+    other = table_of(introduced(pipeline(tmp_path), [later], [key_of(id=1)], "shop.public.later"))
+    assert "lakebed.source_begin" not in other.properties
 
 
 def test_without_a_message_key_a_table_is_only_appended_to(tmp_path: Path) -> None:

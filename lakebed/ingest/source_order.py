@@ -11,6 +11,10 @@ later is newer than they, wherever it is in the log. Rows of an ad hoc snapshot 
 holds the position of the connector when it sent them. The rows are as new as it: if the log has a change of a row between
 reading and sending it, the connector leaves the row out.
 
+The connector knows no commit before the first one that it meets. Its transaction may have been open during the initial snapshot,
+whose rows lack its changes, though these have lower positions. So such changes are not before the rows that the table began with
+(``not_before``; the table remembers their position).
+
 ``source.scn`` of Oracle is where a change is in the redo log, with the same fault, also in an initial snapshot: it has no change
 of a transaction that is open then, whose changes have lower numbers than its rows. So it stands for the greater one of it and of
 ``source.commit_scn``. Rows of snapshots have no commit of their own, and no greater number than what commits later.
@@ -27,6 +31,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,6 +41,8 @@ from lakebed.ingest.json.text import Unreadable, parse
 FILE_NUMBER = re.compile(r"\.([0-9]+)\Z")
 FILE_NUMBERS, POSITIONS_PER_FILE = 1 << 23, 1 << 40  # all positions fit into 63 bits
 _LAST_COMMIT = r'^\["(?P<commit>[0-9]{1,18})"'
+_NO_COMMIT = "[null"
+_INITIAL = ("true", "first", "last", "first_in_data_collection", "last_in_data_collection")
 _NUMBER = r"^[0-9]{1,18}$"
 _SQL_SERVER_LSN = re.compile(r"([0-9a-fA-F]{8}):([0-9a-fA-F]{8}):([0-9a-fA-F]{4})")
 _SQL_SERVER_BITS = (25, 27, 11)
@@ -105,6 +112,25 @@ def log_positions(lsns: pa.Array, sequences: pa.Array) -> pa.Array:
     return pc.if_else(lsns.is_valid(), pc.max_element_wise(lsns, commits), pa.scalar(None, pa.int64()))
 
 
+def not_before(begin: int, place: int, sequence: Member) -> int:
+    """The place of an event if its connector had met no commit: not before the rows that the table began with."""
+    return max(begin, place) if isinstance(sequence, str) and sequence.startswith(_NO_COMMIT) else place
+
+
+def all_not_before(begin: int, places: pa.Array, sequences: pa.Array) -> pa.Array:
+    """``not_before`` of each event; null where there is no place."""
+    is_first = pc.fill_null(pc.starts_with(sequences, _NO_COMMIT), False)
+    later = pc.max_element_wise(places, pa.scalar(begin, pa.int64()), skip_nulls=False)
+    return pc.if_else(is_first, later, places)
+
+
+def begin_of(source: Mapping[str, Any]) -> int | None:
+    """Where the rows of PostgreSQL's initial snapshot are, from the ``source`` of one of them; None for other events."""
+    lsn, sequence = source.get("lsn"), source.get("sequence")
+    is_row = source.get("snapshot") in _INITIAL and isinstance(sequence, str) and sequence.startswith(_NO_COMMIT)
+    return lsn if is_row and isinstance(lsn, int) and not isinstance(lsn, bool) and lsn >= 0 else None
+
+
 def _last_position(sequence: str) -> int | None:
     try:
         parsed = parse(sequence.encode(errors="replace"))
@@ -169,9 +195,10 @@ def _is_odd(texts: pa.Array) -> pa.Array:
 
 
 _BINLOG = " (with source.file, a file of a binary log)"
+LOG_POSITION = ("source", "lsn")
 ORDERS: Mapping[tuple[str, str], SourceOrder] = {
     ("source", "pos"): SourceOrder("file", pa.int64(), binlog_position, binlog_positions, _BINLOG),
-    ("source", "lsn"): SourceOrder("sequence", pa.int64(), log_position, log_positions),
+    LOG_POSITION: SourceOrder("sequence", pa.int64(), log_position, log_positions),
     ("source", "scn"): SourceOrder("commit_scn", pa.string(), change_number, change_numbers),
     ("source", "commit_scn"): SourceOrder("scn", pa.string(), change_number, change_numbers),
     ("source", "commit_lsn"): SourceOrder(None, pa.string(), commit_position, commit_positions),

@@ -115,10 +115,14 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Cutoff:
-    """The truncates that decide which records of a batch count: those of earlier batches (``known``) and its own (``new``)."""
+    """The truncates that decide which records of a batch count: those of earlier batches (``known``) and its own (``new``).
+
+    ``begin``: see ``source_order.not_before``.
+    """
 
     known: tuple[Truncate, ...] = ()
     new: tuple[Truncate, ...] = ()
+    begin: int | None = None
 
     def __bool__(self) -> bool:
         return bool(self.known or self.new)
@@ -175,9 +179,10 @@ def positions(records: pa.RecordBatch, times: pa.Array, places: Mapping[str, pa.
 
 
 def cutoff_of(snapshot: Snapshot) -> Cutoff:
-    """The truncates that a table has recorded."""
+    """The truncates that a table has recorded, and where it began."""
     text = snapshot.domains.get(SOURCE_TRUNCATES)
-    return Cutoff(tuple(Truncate(**one) for one in json.loads(text).get("truncates", ()))) if text else Cutoff()
+    known = tuple(Truncate(**one) for one in json.loads(text).get("truncates", ())) if text else ()
+    return Cutoff(known, begin=snapshot.settings.source_begin)
 
 
 def to_domain(cutoff: Cutoff) -> Domain:

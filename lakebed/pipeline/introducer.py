@@ -172,13 +172,14 @@ class Introducer:
     def _expected(self, topic: str, name: TableName, wishes: TableWishes, rows: Rows) -> Expected:
         leave_out = getattr(self._pipeline.format, "unknown_fields", "warn") == "ignore"
         made = introduction(rows, wishes, leave_out=leave_out)
+        begin = {} if made.begin is None else {"lakebed.source_begin": str(made.begin)}
         new = NewTable(
             schema=made.columns,
             keys=made.keys,
             sort_key=wishes.sort_key,
             sequence_by=made.sequence_by,
             partition_by=wishes.partition_by,
-            properties={**wishes.properties, TOPIC_PROPERTY: topic},
+            properties={**wishes.properties, TOPIC_PROPERTY: topic, **begin},
             types=wishes.types,
         )
         check_layout(canonical_schema(made.columns), new.settings(), new.partition_by)

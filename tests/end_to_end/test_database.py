@@ -12,6 +12,7 @@ from tests.infra.kafka import KafkaServer
 from tests.infra.mariadb import MariaDbServer
 from tests.infra.postgres import PostgresServer
 from tests.infra.registry import RegistryServer
+from tests.infra.s3 import S3Server
 
 
 def test_every_table_is_the_databases_and_every_point_has_whole_transactions(
@@ -26,17 +27,19 @@ def test_every_table_is_the_databases_and_every_point_has_whole_transactions(
     assert outcome.torn_without_points, "versions without points were whole too, so the test shows nothing"
 
 
-def test_a_database_of_mariadb_too_and_rows_that_are_lost_are_sent_again(
+def test_a_database_of_mariadb_in_an_object_store_too_and_rows_that_are_lost_are_sent_again(
     kafka: KafkaServer,
     mariadb: MariaDbServer,
     debezium_mariadb: DebeziumMariaDb,
     registry: RegistryServer,
+    s3: S3Server,
     tmp_path: Path,
 ) -> None:
     database = ManyMariaDbTables("manymaria", mariadb, debezium_mariadb, hot=2, quiet=3)
     outcome = run_and_compare(
-        kafka, database, tmp_path, registry=registry, kills=1, seed=5, per_second=40, points=True, max_age_seconds=0.5
-    )
+        kafka, database, tmp_path, registry=registry, kills=1, seed=5, per_second=40, points=True, max_age_seconds=0.5,
+        root=f"s3://{s3.create_bucket()}/lake/shop",
+    )  # fmt: skip
     print(outcome)
     assert outcome.points > 5
     assert outcome.torn_without_points, "versions without points were whole too, so the test shows nothing"

@@ -93,7 +93,7 @@ VALUES = st.lists(
     max_size=60,
 )
 
-CUT = Cutoff((Truncate(topic="shop.orders", partition=9, offset=0, time_us=1_700_000_000_500_000, lsn=500),))
+CUT = Cutoff((Truncate(topic="shop.orders", partition=9, offset=0, time_us=1_700_000_000_500_000, lsn=500),), begin=600)
 
 
 def check(decoder: Decoder, table: pa.Table) -> None:

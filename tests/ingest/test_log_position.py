@@ -15,8 +15,10 @@ import pytest
 import lakebed
 from lakebed.ingest.debezium.events import DebeziumJson
 from lakebed.ingest.decoder import DecoderSchema
-from lakebed.ingest.source_order import log_position, log_positions
+from lakebed.ingest.source_order import begin_of, log_position, log_positions
+from lakebed.ingest.truncates import Cutoff
 from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN
+from tests.ingest.fuzz import assert_same, only_one_by_one
 from tests.ingest.records import event, records
 from tests.ingest.test_fast_equals_slow import check
 
@@ -134,6 +136,40 @@ def test_rows_that_are_sent_again_hide_no_change_whatever_transactions_are_open(
         assert outcome(events, "ours") == source.rows, f"seed {seed}"
         by_lsn_alone += outcome(events, "lsn") != source.rows
     assert by_lsn_alone > 30, "the sources must be such that their positions alone are wrong"
+
+
+def test_the_first_transaction_after_the_initial_snapshot_counts_though_it_wrote_before_it() -> None:
+    """It was open when the rows were read, so they lack its changes; and the connector knows no commit before it."""
+    first = placed("r", 1, 10, 5_000, '[null,"5000"]')
+    first["source"]["snapshot"] = "first"
+    begin = begin_of(first["source"])
+    sent = [
+        first,
+        placed("u", 1, 20, 4_000, '[null,"4000"]'),
+        placed("u", 1, 30, 4_500, '["6000","4500"]'),
+        placed("u", 1, 40, 7_000, '["6500","7000"]'),
+    ]
+    decoded = DebeziumJson(SCHEMA).decode(records(sent), Cutoff(begin=begin))
+    assert decoded.changes[SEQUENCE_COLUMN].to_pylist() == [5_000, 5_000, 6_000, 7_000]
+    with only_one_by_one():
+        assert_same(DebeziumJson(SCHEMA).decode(records(sent), Cutoff(begin=begin)), decoded)
+
+
+@pytest.mark.parametrize(
+    ("source", "begin"),
+    [
+        ({"snapshot": "true", "lsn": 5, "sequence": '[null,"5"]'}, 5),
+        ({"snapshot": "last", "lsn": 5, "sequence": '[null,"5"]'}, 5),
+        ({"snapshot": "last", "lsn": 5, "sequence": '["4","5"]'}, None),
+        ({"snapshot": "incremental", "lsn": 5, "sequence": '[null,"5"]'}, None),
+        ({"snapshot": "false", "lsn": 5, "sequence": '[null,"5"]'}, None),
+        ({"snapshot": "first", "lsn": None, "sequence": '[null,"5"]'}, None),
+        ({"snapshot": "first", "lsn": 5}, None),
+        ({}, None),
+    ],
+)
+def test_a_row_of_the_initial_snapshot_says_where_a_table_began(source: dict[str, Any], begin: int | None) -> None:
+    assert begin_of(source) == begin
 
 
 @pytest.mark.parametrize("settled", [False, True])

@@ -29,6 +29,7 @@ from lakebed.ingest.json.text import Unreadable, parse
 from lakebed.ingest.metadata import metadata_path
 from lakebed.ingest.slices import Record
 from lakebed.ingest.source import Range
+from lakebed.ingest.source_order import begin_of
 from lakebed.ingest.typed.formats import EVENTS, schemas_of
 from lakebed.ingest.typed.metadata import column_of
 from lakebed.ingest.typed.record_format import RecordReader
@@ -57,12 +58,14 @@ DOCUMENTS = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
     """What a record says about the rows of its topic. ``key``: the fields of its message key; None: it has none. ``source``:
-    the members of an event's ``source`` with their types; None: the record is no event.
+    the members of an event's ``source`` with their types; None: the record is no event. ``begin``: where in the source's log the
+    rows of its initial snapshot are, if the record is one of them (``source_order``).
     """
 
     columns: pa.Schema
     key: tuple[str, ...] | None = None
     source: Mapping[str, str] | None = None
+    begin: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +75,7 @@ class Introduction:
     columns: pa.Schema
     keys: tuple[str, ...] = ()
     sequence_by: str | None = None
+    begin: int | None = None
 
 
 class RowsOf(Protocol):
@@ -165,6 +169,7 @@ def introduction(rows: Rows, wishes: TableWishes, *, leave_out: bool = False) ->
         columns=pa.schema([one.with_nullable(one.name not in keys) for one in columns]),
         keys=keys,
         sequence_by=sequence_by if keys else None,
+        begin=rows.begin if keys and sequence_by == "source.lsn" else None,
     )
 
 
@@ -210,7 +215,9 @@ def _connect_rows(record: Record) -> Rows | None:
         raise Unreadable("it carries no schema; set value.converter.schemas.enable of the connector, or use a registry")
     source = {one["field"]: one for one in connect_fields(schema)}.get("source")
     kinds = {one["field"]: str(one.get("type")) for one in connect_fields(source)}
-    return Rows(columns=columns, key=_json_key(record.key), source=kinds)
+    members = event.get("source")
+    begin = begin_of(members) if isinstance(members, dict) else None
+    return Rows(columns=columns, key=_json_key(record.key), source=kinds, begin=begin)
 
 
 def _json_key(key: bytes | None) -> tuple[str, ...] | None:
@@ -259,6 +266,7 @@ class _TypedRows:
             columns=pa.schema([one.remove_metadata() for one in columns]),
             key=self._key(record.key),
             source=_members(reader, "source") if self.events else None,
+            begin=begin_of(rows.to_pylist()[0].get("source") or {}) if self.events else None,
         )
 
     def _key(self, key: bytes | None) -> tuple[str, ...] | None:

@@ -18,7 +18,7 @@ from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.json.columns import micros_of, names_of
 from lakebed.ingest.metadata import kafka_metadata, metadata_path
 from lakebed.ingest.slices import AT_COLUMN, TIME_COLUMN, FastReading, from_arrays
-from lakebed.ingest.source_order import ORDERS
+from lakebed.ingest.source_order import LOG_POSITION, ORDERS, all_not_before
 from lakebed.ingest.truncates import Cutoff, positions
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
 
@@ -154,7 +154,10 @@ class ChangeRules:
     def _ordering(self, path: MetadataPath, events: Events, records: pa.RecordBatch) -> pa.Array:
         if self._order:
             beside = ("source", self._order.beside) if self._order.beside else path
-            return self._order.places(events.metadata[path], events.metadata[beside])
+            places = self._order.places(events.metadata[path], events.metadata[beside])
+            if self._cutoff.begin is None or path != LOG_POSITION:
+                return places
+            return all_not_before(self._cutoff.begin, places, events.metadata[beside])
         return kafka_metadata(records, path[1]) if path[0] == "kafka" else events.metadata[path]
 
     def _times(self, events: Events, records: pa.RecordBatch) -> pa.Array:

@@ -13,7 +13,7 @@ from lakebed.ingest.json.values import JsonOptions, convert, is_unavailable
 from lakebed.ingest.metadata import metadata_path
 from lakebed.ingest.schema_evolution import RESCUED_COLUMN
 from lakebed.ingest.slices import TIME_COLUMN, Changes, Ignored, Reading, Record, SchemaNeeded, Truncated
-from lakebed.ingest.source_order import ORDERS
+from lakebed.ingest.source_order import LOG_POSITION, ORDERS, not_before
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate, position_of
 from lakebed.ingest.unknown_fields import KnownFields, UnknownMembers, UnknownOperation, rescued_text, unknown_mode
 from lakebed.manifest.schema_change import SchemaChange
@@ -103,10 +103,12 @@ class Event:
         self._record = record
         self._decoder_schema = decoder_schema
         self._options = options
+        self._begin: int | None = None
 
     def changes(self, cutoff: Cutoff = NO_CUTOFF, known: KnownFields | None = None) -> Reading:
         """What the event does, as in ``read_event``."""
         event, keys = self._event, self._decoder_schema.keys
+        self._begin = cutoff.begin
         match event.get("op"):
             case "m":
                 return Ignored()
@@ -257,7 +259,11 @@ class Event:
         order = ORDERS.get(path)
         if order is None:
             return self._metadata(*path)
-        return order.place(self._member(path[1]), self._member(order.beside) if order.beside else None)
+        beside = self._member(order.beside) if order.beside else None
+        place = order.place(self._member(path[1]), beside)
+        if place is None or self._begin is None or path != LOG_POSITION:
+            return place
+        return not_before(self._begin, place, beside)
 
     def _member(self, name: str) -> int | str | None:
         """A member of ``source`` that is a whole number or a text."""
