@@ -139,18 +139,21 @@ def test_rows_that_are_sent_again_hide_no_change_whatever_transactions_are_open(
 
 
 def test_the_first_transaction_after_the_initial_snapshot_counts_though_it_wrote_before_it() -> None:
-    """It was open when the rows were read, so they lack its changes; and the connector knows no commit before it."""
-    first = placed("r", 1, 10, 5_000, '[null,"5000"]')
+    """It was open when the rows were read, so they lack its changes; and the connector knows no commit before it.
+
+    The positions of the first two events and of the last are those that Debezium 3.7 sent.
+    """
+    first = placed("r", 1, 10, 26_362_336, '[null,"26362336"]')
     first["source"]["snapshot"] = "first"
     begin = begin_of(first["source"])
     sent = [
         first,
-        placed("u", 1, 20, 4_000, '[null,"4000"]'),
-        placed("u", 1, 30, 4_500, '["6000","4500"]'),
-        placed("u", 1, 40, 7_000, '["6500","7000"]'),
+        placed("u", 1, 20, 26_362_152, '[null,"26362152"]'),
+        placed("u", 1, 30, 26_362_200, '["26362500","26362200"]'),
+        placed("u", 1, 40, 26_362_592, '["26362592","26362592"]'),
     ]
     decoded = DebeziumJson(SCHEMA).decode(records(sent), Cutoff(begin=begin))
-    assert decoded.changes[SEQUENCE_COLUMN].to_pylist() == [5_000, 5_000, 6_000, 7_000]
+    assert decoded.changes[SEQUENCE_COLUMN].to_pylist() == [26_362_336, 26_362_336, 26_362_500, 26_362_592]
     with only_one_by_one():
         assert_same(DebeziumJson(SCHEMA).decode(records(sent), Cutoff(begin=begin)), decoded)
 
