@@ -398,11 +398,42 @@ class WorkerObserved:
     looks: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventsDelivered:
+    """A round of deliveries to a listener ended. ``table``: the root whose tables it listens to; ``events``: what it
+    acknowledged; ``failures``: tables with events that it did not.
+    """
+
+    table: str
+    listener: str
+    events: int
+    failures: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerSeen:
+    """How a listener stands that this process delivers to. ``behind_seconds``: the age of the oldest event that waits."""
+
+    table: str
+    listener: str
+    behind_seconds: float
+    is_failing: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerLeft:
+    """This process no longer delivers to a listener."""
+
+    table: str
+    listener: str
+
+
 Event: TypeAlias = (
     BatchCommitted | BatchReplayed | NameUnknown | OffsetsLost | Settled | KeyIndexRebuilt | ViewRefreshed | MergeBegan
     | MergeEnded | MergeFailed | Uploaded | IngestDelayed | MutationBegan | MutationEnded | MutationFailed | CommitEnded
     | SchemaChanged | CommitGivenUp | ClaimChanged | StoreRequested | TaskMeasured | SourceLagged | QueryChanged
     | TableParked | TableResumed | InvariantViolated | PointTaken | WorkerObserved
+    | EventsDelivered | ListenerSeen | ListenerLeft
 )  # fmt: skip
 Listener: TypeAlias = Callable[[Event], None]
 _listeners: list[Listener] = []

@@ -45,7 +45,7 @@ CALLED_BY_LIBRARIES = {
     "_check_value",  # argparse
 }
 FOR_TESTS = {
-    *("Feed", "table_event", "to_text", "of_text", "CONTENT_TYPE"),
+    "table_event",
     "DatabaseMaintenance",
     "drain",
     "hold_back",

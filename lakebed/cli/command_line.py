@@ -13,9 +13,10 @@ import threading
 import traceback
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Literal, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
-from lakebed.cli import exit_codes, fleet_command, logs
+from lakebed.cli import exit_codes, fleet_command, listener_commands, logs
+from lakebed.cli.argument_types import count, port_or_file, positive, ratio, some_port, up_to
 from lakebed.cli.escapes import shown, shown_lines
 from lakebed.cli.interrupt import ends_at_once
 from lakebed.cli.suggestions import did_you_mean, near_file, near_table
@@ -158,6 +159,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_health(add, rows)
     _add_servers(add, rows)
     _add_service(add)
+    listener_commands.add_to(add, rows)
     _add_files(add)
     return parser
 
@@ -194,13 +196,17 @@ def _add_pipelines(add: _Add) -> None:
     run = add("run", "run a pipeline until it is stopped", _run)
     run.set_defaults(runs_on=True)
     run.add_argument("file", metavar="FILE", help="the pipeline file (lakebed docs pipeline)")
-    run.add_argument("--duration", type=_positive, metavar="SECONDS", help="stop after running for so many seconds")
+    run.add_argument("--duration", type=positive, metavar="SECONDS", help="stop after running for so many seconds")
     run.add_argument(
         "--only", choices=("ingest", "maintain"), help="do half of the work; another process does the other"
     )
-    run.add_argument("--rate", type=_positive, metavar="N", help="events per second of the generator")
+    run.add_argument("--rate", type=positive, metavar="N", help="events per second of the generator")
     run.add_argument(
-        "--metrics-port", type=_port, default="file", metavar="PORT", help="a port, 0 (any), off, or file (default)"
+        "--metrics-port",
+        type=port_or_file,
+        default="file",
+        metavar="PORT",
+        help="a port, 0 (any), off, or file (default)",
     )
     run.add_argument("--host", help="where metrics and page listen (default: as in the file)")
 
@@ -227,7 +233,7 @@ def _add_tables(add: _Add, rows: argparse.ArgumentParser) -> None:
     parts.add_argument("--at-version", type=int, metavar="N", help="of that version (default: the newest)")
     timeline = add("timeline", "list the newest commits of a table", commands.timeline, rows)
     timeline.add_argument("path", metavar="PATH", help="the table")
-    timeline.add_argument("--last", type=_count, default=20, metavar="N", help="how many (default: 20)")
+    timeline.add_argument("--last", type=count, default=20, metavar="N", help="how many (default: 20)")
     detail = add("detail", "show the figures of a table", commands.detail, rows)
     detail.add_argument("path", metavar="PATH", help="the table")
     clustering = add(
@@ -249,8 +255,8 @@ def _add_simulate(add: _Add, rows: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="take the arrivals of the last days, and the settings, from this table",
     )
-    simulate.add_argument("--days", type=_up_to(3_660), default=1.0, metavar="N", help="days to simulate (default: 1)")
-    simulate.add_argument("--rate", type=_up_to(1e9), metavar="N", help="rows per second (default: 1000)")
+    simulate.add_argument("--days", type=up_to(3_660), default=1.0, metavar="N", help="days to simulate (default: 1)")
+    simulate.add_argument("--rate", type=up_to(1e9), metavar="N", help="rows per second (default: 1000)")
     simulate.add_argument(
         "--row-bytes", type=int, metavar="N", help="bytes of a row in a part, compressed (default: 25)"
     )
@@ -263,7 +269,7 @@ def _add_simulate(add: _Add, rows: argparse.ArgumentParser) -> None:
         default="random",
         help="where new rows are in the sort key (default: random)",
     )
-    simulate.add_argument("--updates", type=_ratio, metavar="R", help="share of updates, 0 to 1 (default: 0)")
+    simulate.add_argument("--updates", type=ratio, metavar="R", help="share of updates, 0 to 1 (default: 0)")
     simulate.add_argument("--plan-bytes-max", type=int, metavar="BYTES", help="lakebed.plan_bytes_max")
     simulate.add_argument("--volatile", action="store_true", help="merges stay on a local disk (lakebed.volatile)")
     simulate.add_argument("--png", metavar="FILE", help="draw write, read and space amplification over time")
@@ -273,18 +279,18 @@ def _add_servers(add: _Add, rows: argparse.ArgumentParser) -> None:
     exporter = add("exporter", "serve the gauges of tables to Prometheus, without a pipeline", _exporter)
     exporter.set_defaults(runs_on=True)
     exporter.add_argument("paths", nargs="+", metavar="PATH", help="the tables")
-    exporter.add_argument("--port", type=_some_port, default=9465, metavar="PORT", help="0: any (default: 9465)")
+    exporter.add_argument("--port", type=some_port, default=9465, metavar="PORT", help="0: any (default: 9465)")
     exporter.add_argument("--host", default="127.0.0.1", help="where to listen (default: 127.0.0.1)")
     exporter.add_argument(
-        "--interval", type=_positive, default=15.0, metavar="SECONDS", help="seconds between looks (default: 15)"
+        "--interval", type=positive, default=15.0, metavar="SECONDS", help="seconds between looks (default: 15)"
     )
     ui = add("ui", "serve a read-only web page of tables, without a pipeline", _ui)
     ui.set_defaults(runs_on=True)
     ui.add_argument("paths", nargs="+", metavar="PATH", help="the tables")
-    ui.add_argument("--port", type=_some_port, default=9466, metavar="PORT", help="0: any (default: 9466)")
+    ui.add_argument("--port", type=some_port, default=9466, metavar="PORT", help="0: any (default: 9466)")
     ui.add_argument("--host", default="127.0.0.1", help="where to listen (default: 127.0.0.1)")
     ui.add_argument(
-        "--interval", type=_positive, default=2.0, metavar="SECONDS", help="seconds between looks (default: 2)"
+        "--interval", type=positive, default=2.0, metavar="SECONDS", help="seconds between looks (default: 2)"
     )
     fleet_command.add_options(
         add(
@@ -371,7 +377,7 @@ def _add_health(add: _Add, rows: argparse.ArgumentParser) -> None:
     looks.add_argument("--deep", action="store_true", help="include the findings of lakebed doctor --deep")
     doctor.add_argument("--deep", action="store_true", help="read every row of the newest version too")
     compactions.add_argument(
-        "--last", type=_count, default=1000, metavar="N", help="merges among the newest N commits (default: 1000)"
+        "--last", type=count, default=1000, metavar="N", help="merges among the newest N commits (default: 1000)"
     )
 
 
@@ -385,7 +391,7 @@ def _add_quarantine(add: _Add, rows: argparse.ArgumentParser) -> None:
     command.usage = "lakebed quarantine [replay] PATH [--where SQL] [--last N] [--pipeline FILE] [--yes]"
     command.add_argument("path", nargs="+", metavar="PATH", help="the table, or the pipeline file that writes to it")
     command.add_argument("--where", metavar="SQL", help='only records for which this is true, such as "offset" > 17')
-    command.add_argument("--last", type=_count, default=20, metavar="N", help="show the newest N (default: 20)")
+    command.add_argument("--last", type=count, default=20, metavar="N", help="show the newest N (default: 20)")
     command.add_argument(
         "--pipeline", metavar="FILE", help="replay: the pipeline file, whose format decodes the records"
     )
@@ -417,9 +423,9 @@ def _add_compaction(add: _Add, rows: argparse.ArgumentParser) -> None:
         "columns", nargs="*", metavar="COLUMN", help="the sort key in order, as for create; none: the keys"
     )
     maintain.set_defaults(runs_on=True)
-    maintain.add_argument("--duration", type=_positive, metavar="SECONDS", help="stop after so many seconds")
+    maintain.add_argument("--duration", type=positive, metavar="SECONDS", help="stop after so many seconds")
     maintain.add_argument(
-        "--metrics-port", type=_port, default=None, metavar="PORT", help="a port, 0 (any), or off (default)"
+        "--metrics-port", type=port_or_file, default=None, metavar="PORT", help="a port, 0 (any), or off (default)"
     )
     maintain.add_argument("--host", help="where metrics listen (default: 127.0.0.1)")
 
@@ -531,54 +537,6 @@ def _add_mutations(add: _Add, rows: argparse.ArgumentParser) -> None:
         confirm.add_option(command)
     for command in (attach, drop):
         command.add_argument("name", metavar="NAME", help="as lakebed detached lists it")
-
-
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return value
-
-
-def _up_to(most: float) -> Callable[[str], float]:
-    def number(text: str) -> float:
-        if (value := _positive(text)) > most:
-            raise argparse.ArgumentTypeError(f"{text} is more than {most:,.0f}")
-        return value
-
-    return number
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return value
-
-
-def _ratio(text: str) -> float:
-    value = float(text)
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
-    return value
-
-
-def _port(text: str) -> int | Literal["file"] | None:
-    """A port, None for off, or ``file`` for the port in the pipeline file."""
-    if text == "off":
-        return None
-    if text == "file":
-        return "file"
-    if not text.isdigit() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a port, nor 'off' or 'file'")
-    return int(text)
-
-
-def _some_port(text: str) -> int:
-    port = _port(text)
-    if not isinstance(port, int):
-        raise argparse.ArgumentTypeError(f"{text!r} is no port")
-    return port
 
 
 # Each command imports what it needs: a query must not wait for Spark.

@@ -324,3 +324,15 @@ QUARANTINE = View(
     ),
     below="reason",
 )
+LISTENERS = View(
+    (
+        Shown("listener"),
+        Shown("to", least=20),
+        Shown("tables", optional=True),
+        Shown("kinds", optional=True),
+        Shown("behind", of="behind_seconds", right=True),
+        Shown("failing since_utc", of="failing_since", if_any=True),
+        Shown("delivered by", of="delivered_by", least=10),
+    ),
+    below="error",
+)

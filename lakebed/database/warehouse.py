@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -20,9 +20,11 @@ from lakebed.database.joined_query import TableOfQuery, query_tables
 from lakebed.errors import InvalidInput, TableNotFound, VersionNotFound
 from lakebed.ingest.database.naming import TableName
 from lakebed.ingest.database.tables import tables_below
+from lakebed.listeners.listening import Listening
 from lakebed.manifest.holds import first_unexpired
 from lakebed.manifest.point_log import Point, PointLog, TableAt, position_digest
 from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.table_event_types import TableEvent
 from lakebed.operations.hold import hold
 from lakebed.storage.open import open_part_storage
 from lakebed.table import Table
@@ -125,6 +127,20 @@ class Warehouse:
     def create_views(self, spark: SparkSession, at: int | str | datetime.datetime = "newest") -> dict[str, str]:
         """Make temporary views of all tables as of one moment (``Moment.create_views``)."""
         return self.at(at).create_views(spark)
+
+    def listen(
+        self, callback: Callable[[TableEvent], object], *, cursor: str = "newest", tables: Sequence[str] = ("*",),
+        kinds: Sequence[str] = (),
+    ) -> Listening:  # fmt: skip
+        """Call a function with each table event, in a thread, until the result's ``stop()``.
+
+        ``cursor``: ``"newest"`` (what comes after now), ``"oldest"`` (all that the logs keep), or the ``cursor`` of an earlier
+        one: keep it after each call, and nothing is lost between two processes. ``tables``: patterns of names, with ``*`` and
+        ``?``; ``kinds``: such as ``"appended"``; none: all. The events of each table come in order. One on which the function
+        raises comes again, after a pause that grows, before later ones of its table. Raises InvalidInput, StoreUnavailable,
+        TableNotFound if there is neither a table nor a folder.
+        """
+        return Listening(self.path, callback, cursor=cursor, tables=tuple(tables), kinds=tuple(kinds))
 
 
 class Moment:

@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from lakebed import events
 from lakebed.errors import Corrupt, LakebedError, TableNotFound, VersionNotFound
 from lakebed.ingest.database.naming import TableName
 from lakebed.listeners.cursor import At, Cursor
@@ -125,6 +126,11 @@ class Feed:
         self._discover_if_due()
         return tuple(sorted(self._tables))
 
+    def is_table(self) -> bool:
+        """Whether the root is a table itself. Raises StoreUnavailable, TableNotFound."""
+        self._discover_if_due()
+        return self._is_table
+
     def newest(self, wanted: Callable[[str], bool] = lambda name: True) -> Cursor:
         """A cursor after all events that there are now. Raises StoreUnavailable, Corrupt, TableNotFound."""
         self._discover_if_due(0.0)
@@ -146,24 +152,24 @@ class Feed:
         names = [name for name in (*known, *(after.tables.keys() - known.keys())) if wanted(name)]
         self._turn += 1
         start = self._turn % len(names) if names else 0  # so that no table waits for the ones before it for ever
-        events: list[TableEvent] = []
+        found: list[TableEvent] = []
         moved: dict[str, At | None] = {}
         errors: dict[str, LakebedError] = {}
         more = False
         for chunk in _chunks(names[start:] + names[:start], _THREADS * 4):
-            if more and len(events) >= limit:
+            if more and len(found) >= limit:
                 break
             for name, reads in self._read_all(chunk, after, errors):
                 taken = 0
                 for read in reads:
-                    if len(events) >= limit:
+                    if len(found) >= limit:
                         break
-                    events += read.events
+                    found += read.events
                     moved[name] = read.at
                     taken += 1
                 more = more or taken < len(reads) or taken >= _AT_ONCE
-            more = more or len(events) >= limit
-        return Batch(events=tuple(events), cursor=after.moved(moved) if moved else after, errors=errors, more=more)
+            more = more or len(found) >= limit
+        return Batch(events=tuple(found), cursor=after.moved(moved) if moved else after, errors=errors, more=more)
 
     def poke(self, place: str) -> None:
         """Look at a table at the next read: it may have changed. ``place``: its name, or its root. One that is not known yet is
@@ -173,6 +179,16 @@ class Feed:
             table.due_at = -math.inf
         elif not self._is_table:
             self._discovered_at = -math.inf
+
+    def heard(self, event: events.Event) -> bool:
+        """Whether an event of this process is a commit to one of these tables; then it is looked at with the next read."""
+        if not isinstance(event, events.CommitEnded) or event.result != "committed":
+            return False
+        below = event.table.removeprefix(self.root)
+        if below == event.table or ("/_lakebed/" in below and below.strip("/") != DATABASE):
+            return False
+        self.poke(event.table)
+        return True
 
     def pause_seconds(self) -> float:
         """The time until a read may find something new of itself, 0 if it may now."""

@@ -68,6 +68,13 @@ SETTLED_TABLE = "lakebed.settled_table."
 WORKER = "lakebed.worker."
 """A worker that maintains tables, in the log of a fleet; with its id."""
 
+LISTENER = "lakebed.listener."
+"""Where events are sent, in the log of listeners; with the listener's name."""
+LISTENER_CURSOR = "lakebed.cursor."
+"""Up to which version the events of a table were acknowledged; with the listener's name and the table's."""
+DELIVERING = "lakebed.delivering."
+"""Which process delivers to a listener; with its name."""
+
 # Names of applications in ``txn``, which committed a batch.
 STREAM = "lakebed.ingest."
 """A streaming query whose source has no positions; with the id of its checkpoint."""
@@ -140,6 +147,7 @@ class Operation(StrEnum):
     RELEASE_VERSION = "RELEASE VERSION"
     EXPIRE_VERSIONS = "EXPIRE VERSIONS"
     POINT = "POINT"
+    LISTENER = "LISTENER"
     WORKER = "WORKER"
     PARK = "PARK TABLE"
     RESUME = "RESUME TABLE"

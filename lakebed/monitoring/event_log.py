@@ -30,9 +30,12 @@ from lakebed.events import (
     CommitEnded,
     CommitGivenUp,
     Event,
+    EventsDelivered,
     IngestDelayed,
     InvariantViolated,
     KeyIndexRebuilt,
+    ListenerLeft,
+    ListenerSeen,
     MergeBegan,
     MergeEnded,
     MergeFailed,
@@ -65,6 +68,7 @@ _LOGGED_BY_OTHERS = frozenset(
     {
         Operation.STREAMING_UPDATE, Operation.APPLY, Operation.SETTLE, Operation.MERGE, Operation.UPLOAD, Operation.DELETE,
         Operation.UPDATE, Operation.CLAIM, Operation.EXTEND_CLAIM, Operation.ABANDON_CLAIM, Operation.POINT,
+        Operation.LISTENER,
     }
 )  # fmt: skip
 
@@ -116,8 +120,11 @@ def level_of(event: Event) -> int:
         case (
             BatchCommitted() | Settled() | ViewRefreshed() | MergeBegan() | MergeEnded() | Uploaded()
             | StoreRequested() | SourceLagged() | TaskMeasured() | NameUnknown() | PointTaken() | WorkerObserved()
+            | ListenerSeen() | EventsDelivered(failures=0)
         ):  # fmt: skip
             return logging.DEBUG
+        case EventsDelivered() | ListenerLeft():
+            return logging.INFO
         case BatchReplayed() | KeyIndexRebuilt() | MutationBegan() | MutationEnded() | CommitEnded() | SchemaChanged():
             return logging.INFO
         case QueryChanged(routine=True):

@@ -27,9 +27,12 @@ from lakebed.events import (
     CommitEnded,
     CommitGivenUp,
     Event,
+    EventsDelivered,
     IngestDelayed,
     InvariantViolated,
     KeyIndexRebuilt,
+    ListenerLeft,
+    ListenerSeen,
     MergeBegan,
     MergeEnded,
     MergeFailed,
@@ -53,6 +56,7 @@ from lakebed.events import (
 )
 from lakebed.manifest.unknown_names import Names
 from lakebed.monitoring.freshness import Aged, FreshnessMeter
+from lakebed.monitoring.listener_metrics import ListenerMetrics
 from lakebed.monitoring.recent_commits import operation_label
 from lakebed.monitoring.table_gauges import TableGauges
 from lakebed.monitoring.table_state import TableState
@@ -90,6 +94,7 @@ class Metrics:
         self._describe_log_and_store()
         self._describe_fleet()
         self._table = TableGauges(self.registry)
+        self._listeners = ListenerMetrics(self.registry)
 
     def _describe_ingest(self) -> None:
         """What ingest does."""
@@ -342,13 +347,13 @@ class Metrics:
                 case QueryChanged():
                     self._query_changed(event)
                 case PointTaken():
-                    self._points.labels(event.table).inc()
-                    self._point_time.labels(event.table).set(event.time_ms / 1000)
-                    self._point_left_out.labels(event.table).set(event.left_out)
+                    self._point(event)
                 case TableParked() | TableResumed():
                     self._parked.labels(event.table).set(isinstance(event, TableParked))
                 case WorkerObserved():
                     self._worker(event)
+                case EventsDelivered() | ListenerSeen() | ListenerLeft():
+                    self._listeners(event)
                 case InvariantViolated():
                     self._violations.labels(event.table, event.invariant, event.when).inc()
 
@@ -453,6 +458,11 @@ class Metrics:
                 self._query_up.remove(event.table, event.role)
         else:
             self._query_up.labels(event.table, event.role).set(event.state == "running")
+
+    def _point(self, event: PointTaken) -> None:
+        self._points.labels(event.table).inc()
+        self._point_time.labels(event.table).set(event.time_ms / 1000)
+        self._point_left_out.labels(event.table).set(event.left_out)
 
     def _request(self, event: StoreRequested) -> None:
         table, operation = event.table, event.operation

@@ -191,6 +191,16 @@ STORIES = {
     "a query that starts again": Case(
         "LakebedQueryDown", {'lakebed_query_up{role="maintain"}': "1 0 0 1 0 1 1"}, 5, None
     ),
+    "a listener whose receiver does not answer": Case(
+        "LakebedListenerBehind",
+        {
+            'lakebed_listener_behind_seconds{listener="shop"}': "0x5 0+60x20 0x10",
+            'lakebed_listener_failing{listener="shop"}': "0x5 1x20 0x10",
+        },
+        silent=15,
+        fires=18,
+        resolved=28,
+    ),
     "a table of a database that is left alone": Case(
         "LakebedTableParked", {"lakebed_table_parked": "_x5 1x10 0x10"}, silent=4, fires=6, resolved=17
     ),

@@ -1,0 +1,254 @@
+"""``lakebed events | listen | listeners | deliver``."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from lakebed.cli import exit_codes
+from lakebed.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from lakebed.listeners.listener import Target, Wanted
+    from lakebed.manifest.table_event_types import TableEvent
+
+# What a command needs is imported when it runs: a parser must not wait for it.
+
+_ONCE_SECONDS = 0.2
+
+
+def add_to(add: Callable[..., argparse.ArgumentParser], rows: argparse.ArgumentParser) -> None:
+    """Add the commands. ``rows``: the options of those that print rows."""
+    form = argparse.ArgumentParser(add_help=False)
+    form.add_argument(
+        "--format", choices=("lines", "json"), default="lines", help="json: CloudEvents, one a line (default: lines)"
+    )
+    _add_events(add("events", "print what commits did to tables, as events", events, form))
+    _add_listen(add("listen", "have the events of tables sent to a webhook or to Kafka", listen))
+    listing = add("listeners", "list who is sent the events of tables", listeners, rows)
+    listing.add_argument("path", metavar="PATH", help="the folder with the tables")
+    _add_deliver(add("deliver", "send the events of tables to their listeners", deliver))
+
+
+def _add_events(events: argparse.ArgumentParser) -> None:
+    events.set_defaults(runs_on=True)
+    events.add_argument("path", metavar="PATH", help="a table, or a folder with tables")
+    events.add_argument(
+        "--after", metavar="CURSOR", help="a version of a table, or the cursor that an earlier call printed"
+    )
+    events.add_argument("--follow", action="store_true", help="go on until Ctrl-C; without --after from now on")
+    _add_wanted(events)
+
+
+def _add_listen(listen: argparse.ArgumentParser) -> None:
+    listen.add_argument("path", metavar="PATH", help="a folder with tables")
+    listen.add_argument("name", metavar="NAME", help="of the listener: a-z, 0-9, - and _")
+    where = listen.add_mutually_exclusive_group(required=True)
+    where.add_argument("--webhook", metavar="URL", help="send each event as a POST")
+    where.add_argument("--kafka", metavar="HOST:PORT", help="write each event to --topic; several brokers with commas")
+    where.add_argument("--remove", action="store_true", help="remove the listener, and how far it has got")
+    listen.add_argument(
+        "--secret", default="", metavar="VARIABLE", help="webhook: the variable with the secret, LAKEBED_SECRET_…"
+    )
+    listen.add_argument("--topic", metavar="NAME", help="kafka: the topic")
+    listen.add_argument(
+        "--config", action="append", default=[], metavar="NAME=VALUE",
+        help="kafka: a setting of the client, such as security.protocol=SASL_SSL; may be given several times",
+    )  # fmt: skip
+    listen.add_argument(
+        "--from", dest="begin", choices=("newest", "oldest"), default="newest",
+        help="where a new listener begins (default: newest)",
+    )  # fmt: skip
+    _add_wanted(listen)
+
+
+def _add_deliver(deliver: argparse.ArgumentParser) -> None:
+    deliver.set_defaults(runs_on=True)
+    deliver.add_argument("path", metavar="PATH", help="the folder with the tables and their listeners")
+    deliver.add_argument("--duration", type=float, metavar="SECONDS", help="stop after so many seconds")
+    deliver.add_argument("--metrics-port", type=int, metavar="PORT", help="serve metrics, 0: any port (default: none)")
+    deliver.add_argument("--host", default="127.0.0.1", help="where metrics listen (default: 127.0.0.1)")
+
+
+def _add_wanted(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--table", dest="tables", action="append", metavar="PATTERN", help="such as 'public.*' (default: all tables)"
+    )
+    parser.add_argument(
+        "--kind", dest="kinds", action="append", default=[], metavar="KIND",
+        help="such as appended (default: all); may be given several times, as --table may",
+    )  # fmt: skip
+
+
+def events(options: argparse.Namespace) -> int:
+    """Print the events of tables, one a line, and at the end where they end."""
+    from lakebed.cli.logs import note
+    from lakebed.listeners.cursor import At, Cursor
+    from lakebed.listeners.feed import Feed
+
+    done = _until_stopped()
+    wanted, feed = _wanted(options), Feed(options.path)
+    if options.after is None:
+        cursor = feed.newest(wanted.wants_table) if options.follow else Cursor()
+    elif options.after.isdecimal():
+        [name, *others] = feed.tables()
+        if others:
+            raise InvalidInput(f"{options.path} has several tables; --after takes the cursor of an earlier call there")
+        cursor = Cursor({name: At(int(options.after))})
+    else:
+        cursor = Cursor.of_text(options.after)
+    shown_errors: dict[str, str] = {}
+    while not done.is_set():
+        batch = feed.read(cursor, wanted=wanted.wants_table)
+        for event in batch.events:
+            if wanted.wants(event):
+                print(_line(event, feed.root, options.format), flush=options.follow)
+        for name, error in batch.errors.items():
+            if not options.follow:
+                raise error
+            if shown_errors.get(name) != str(error):
+                note(f"{name} can't be read: {error}")
+        shown_errors = {name: str(error) for name, error in batch.errors.items()}
+        moved, cursor = batch.cursor is not cursor, batch.cursor
+        if not options.follow and not moved and not batch.more:
+            break
+        if options.follow and not batch.more:
+            done.wait(max(_ONCE_SECONDS, min(1.0, feed.pause_seconds())))
+    note(f"the next call goes on with --after {cursor.to_text()}")
+    return exit_codes.OK
+
+
+def _line(event: TableEvent, root: str, form: str) -> str:
+    from dataclasses import fields
+
+    import orjson
+
+    from lakebed.cli.escapes import shown
+    from lakebed.listeners.cloud_events import cloud_event
+    from lakebed.manifest.table_event_types import EventFields, data_of
+
+    if form == "json":
+        return orjson.dumps(cloud_event(event, root)).decode()
+    common = {each.name for each in fields(EventFields)}
+    at = "" if event.time_ms is None else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(event.time_ms / 1000))
+    own = " ".join(f"{name}={_text(value)}" for name, value in data_of(event).items() if name not in common)
+    return shown(f"{at:20} {event.table} {event.version} {event.kind} {own}".rstrip())
+
+
+def _text(value: object) -> str:
+    import orjson
+
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
+
+
+def listen(options: argparse.Namespace) -> int:
+    """Add, change or remove a listener."""
+    from lakebed.listeners.cursor import Cursor
+    from lakebed.listeners.feed import Feed
+    from lakebed.listeners.listener import Listener
+    from lakebed.listeners.listener_log import ListenerLog
+
+    feed = Feed(options.path)
+    log = ListenerLog(feed.root)
+    if options.remove:
+        log.remove(options.name)
+        print(f"listener {options.name} is removed")
+        return exit_codes.OK
+    wanted = _wanted(options)
+    listener = Listener(name=options.name, target=_target(options), tables=wanted.tables, kinds=wanted.kinds)
+    if feed.is_table():
+        raise InvalidInput(f"{options.path} is a table; listeners are kept by a folder with tables: give that one")
+    begins = feed.newest(listener.wants_table) if options.begin == "newest" else Cursor()
+    if log.put(listener, begins):
+        print(f"listener {options.name} is added; lakebed deliver {options.path} sends it events")
+    else:
+        print(f"listener {options.name} is changed; it goes on where it is")
+    return exit_codes.OK
+
+
+def listeners(options: argparse.Namespace) -> int:
+    """A row for each listener: where it sends, who delivers, and how far it is behind."""
+    import pyarrow as pa
+
+    from lakebed.cli.output import print_rows
+    from lakebed.cli.views import LISTENERS
+    from lakebed.listeners.listener import KafkaTopic
+    from lakebed.listeners.listener_log import ListenerLog
+    from lakebed.storage.open import open_part_storage
+
+    there, delivering = ListenerLog(open_part_storage(options.path).root).state()
+    rows = []
+    for name, one in there.items():
+        by, target = delivering.get(name), one.target
+        where = f"{target.servers} {target.topic}" if isinstance(target, KafkaTopic) else target.url
+        rows.append({
+            "listener": name, "to": where, "tables": ", ".join(one.tables), "kinds": ", ".join(one.kinds) or "all",
+            "delivered_by": by.process if by else None, "behind_seconds": by.behind_seconds if by else None,
+            "failing_since": by.since_ms or None if by else None, "error": by.error or None if by else None,
+        })  # fmt: skip
+    text, stamp = pa.string(), pa.timestamp("ms", "UTC")
+    kinds = [text, text, text, text, text, pa.float64(), stamp, text]
+    names = ["listener", "to", "tables", "kinds", "delivered_by", "behind_seconds", "failing_since", "error"]
+    print_rows(pa.Table.from_pylist(rows, pa.schema(list(zip(names, kinds, strict=True)))), options, LISTENERS)
+    return exit_codes.OK
+
+
+def deliver(options: argparse.Namespace) -> int:
+    """Deliver to listeners until Ctrl-C or SIGTERM, or for ``--duration`` seconds."""
+    from lakebed import events as process_events
+    from lakebed.listeners.deliverer import Deliverer
+    from lakebed.monitoring.event_log import log_fields
+    from lakebed.monitoring.metrics import Metrics
+
+    done, deliverer = _until_stopped(), Deliverer(options.path)
+    metrics = Metrics()
+    unlisten = process_events.listen(metrics)
+    server = None
+    if options.metrics_port is not None:
+        server = metrics.serve(options.host, options.metrics_port, "--metrics-port")
+    if options.log_format == "json":
+        log_fields(logging.INFO, "delivering", {"path": deliverer.feed.root, "process": deliverer.process})
+    else:
+        print(f"lakebed: {deliverer.process} delivers to the listeners of {deliverer.feed.root}", file=sys.stderr)
+    deliverer.start()
+    done.wait(options.duration)
+    deliverer.close()
+    unlisten()
+    if server is not None:
+        server.close()
+    return exit_codes.OK
+
+
+def _until_stopped() -> threading.Event:
+    done = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: done.set())
+    return done
+
+
+def _wanted(options: argparse.Namespace) -> Wanted:
+    from lakebed.listeners.listener import Wanted
+
+    return Wanted(tables=tuple(options.tables or ("*",)), kinds=tuple(options.kinds))
+
+
+def _target(options: argparse.Namespace) -> Target:
+    from lakebed.listeners.listener import KafkaTopic, Webhook
+
+    if options.webhook is not None:
+        if options.topic is not None or options.config:
+            raise InvalidInput("--topic and --config are for --kafka")
+        return Webhook(url=options.webhook, secret=options.secret)
+    if options.secret or options.topic is None:
+        raise InvalidInput("--kafka needs --topic, and has no --secret: its secrets are in --config")
+    pairs = [each.partition("=") for each in options.config]
+    for name, equals, _ in pairs:
+        if not equals:
+            raise InvalidInput(f"--config {name!r} has no =; write NAME=VALUE")
+    return KafkaTopic(servers=options.kafka, topic=options.topic, config={name: value for name, _, value in pairs})
