@@ -33,7 +33,7 @@ from lakebed.manifest.holds import holds_of
 from lakebed.manifest.invariants import Violation, violations
 from lakebed.manifest.parked import parked_of
 from lakebed.manifest.positions import positions_of
-from lakebed.manifest.resnapshots import described, resnapshot_of
+from lakebed.manifest.resnapshots import Resnapshot, described, resnapshot_of
 from lakebed.manifest.schema_history import past_changes
 from lakebed.manifest.snapshot import Snapshot, apply, without_expired
 from lakebed.manifest.table_log import (
@@ -44,6 +44,7 @@ from lakebed.manifest.table_log import (
     require_readable,
     require_writable,
 )
+from lakebed.manifest.topic_gone import TopicGone, topic_gone_of
 from lakebed.operations.partitions import detached_of
 from lakebed.settings import wrong_properties
 
@@ -311,11 +312,22 @@ def failing_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Fin
             yield warning("failing", failing.sources[0], what, f"remove the cause, then lakebed resume {path}")
 
 
-def resnapshot_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Finding]:
-    """What is wrong with the rows that the connector was asked to send again."""
-    found = resnapshot_of(snapshot)
-    if found is None:
-        return
+def source_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Finding]:
+    """What is wrong with what a table is read from: its topic is gone, or rows that were asked for again can't be had."""
+    if (gone := topic_gone_of(snapshot)) is not None:
+        yield _of_topic(gone, path)
+    if (asked := resnapshot_of(snapshot)) is not None:
+        yield from _of_resnapshot(asked, now_ms)
+
+
+def _of_topic(found: TopicGone, path: str) -> Finding:
+    since = datetime.fromtimestamp(found.since_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    what = f"the topic {found.topic} is gone, or can't be read, since {since}: the table stays as it is, and gets nothing new"
+    remedy = f"if the source has no such table any more, leave it, or delete {path}; else look at the connector and its rights"
+    return warning("topic", "", what, remedy)
+
+
+def _of_resnapshot(found: Resnapshot, now_ms: int) -> Iterator[Finding]:
     if found.state == "failed":
         yield warning("resnapshot", "", f"the rows that were asked for again: {found.error}", "lakebed resnapshot")
     elif found.state == "asked" and now_ms - found.asked_ms > _UNANSWERED_MS:
@@ -352,7 +364,7 @@ def state_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Findi
         parked = parked_finding(snapshot, path)
         failing = [*failing_findings(snapshot, path, now_ms)]
         positions_of(snapshot)
-        again = list(resnapshot_findings(snapshot, path, now_ms))
+        again = list(source_findings(snapshot, path, now_ms))
     except (ValueError, KeyError, TypeError, Corrupt) as error:
         what = f"an entry of lakebed's in version {snapshot.version} can't be read: {error!r}"
         yield critical("M1", "", what, f"look at lakebed timeline {path} for who wrote it")

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ from lakebed.ingest.database.ingest import DatabaseIngest, TableStanding, Told
 from lakebed.ingest.database.member import Ignored, Member, OpenTable
 from lakebed.ingest.database.naming import NoTable, TableName
 from lakebed.ingest.database.points import Points
+from lakebed.ingest.database.tables import tables_below
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.formats import decoder
 from lakebed.ingest.kafka.lag import lag_of_tables
@@ -39,6 +41,8 @@ from lakebed.ingest.table_batch import TableIngest
 from lakebed.ingest.typed.formats import TYPED_FORMATS, schemas_of
 from lakebed.manifest.parked import parked_of
 from lakebed.manifest.point_log import PointLog
+from lakebed.manifest.stores import open_store
+from lakebed.manifest.table_log import TableLog
 from lakebed.monitoring.metrics import Metrics
 from lakebed.monitoring.progress import Progress
 from lakebed.pipeline.check import QUERY_NAME, Role
@@ -48,6 +52,7 @@ from lakebed.pipeline.resnapshot import typed_notifications
 from lakebed.pipeline.resnapshot_follower import Resnapshots, follow
 from lakebed.pipeline.settings import DatabasePipeline, decoder_options
 from lakebed.pipeline.sources import kafka_settings, pace, trigger
+from lakebed.pipeline.vanished_topics import VanishedTopics
 from lakebed.storage.process_folders import process_folder
 from lakebed.storage.roots import parse_root, spark_path
 from lakebed.table import Internals, internals_of
@@ -106,6 +111,7 @@ class DatabaseWork:
         self._ending = threading.Event()
         self._ingest_ends = threading.Event()
         self._following: threading.Thread | None = None
+        self._watching: threading.Thread | None = None
         self._spark: SparkSession | None = None
         self._unread: int | None = None
         self._lagging: set[str] = set()
@@ -122,6 +128,7 @@ class DatabaseWork:
         folder.mkdir()
         self._starts += 1
         self._follow_resnapshots()
+        self._watch_topics()
         checkpoint = f"file://{folder}/checkpoint"
         if self._pipeline.checkpoint or self._settings.starting_offsets != "earliest":
             checkpoint = spark_path(checkpoint_of(self._pipeline, QUERY_NAME))
@@ -176,6 +183,37 @@ class DatabaseWork:
         arguments = followed, self._settings, topic, self._ingest_ends, typed_notifications(self._pipeline)
         self._following = threading.Thread(target=follow, args=arguments, name="lakebed-resnapshots", daemon=True)
         self._following.start()
+
+    def _watch_topics(self) -> None:
+        """Notice in a thread when topics are gone."""
+        if self._watching is not None:
+            return
+        from lakebed.ingest.kafka.database_cluster import DatabaseCluster
+
+        cluster, earlier = DatabaseCluster(self._settings), cache(self._tables_of_earlier_runs)
+
+        def there() -> set[str]:
+            return {topic for topic, _ in cluster.partitions()}
+
+        def tables() -> dict[str, TableLog]:
+            return earlier() | {topic: internals_of(one.table).log for topic, one in list(self._opened.items())}
+
+        watching = VanishedTopics(there, tables)
+        arguments = (self._ingest_ends,)
+        self._watching = threading.Thread(target=watching.run, args=arguments, name="lakebed-topics", daemon=True)
+        self._watching.start()
+
+    def _tables_of_earlier_runs(self) -> dict[str, TableLog]:
+        """Tables that this pipeline would read, and has not opened since their topics were not there, by topic."""
+        opened = {one.table.path for one in list(self._opened.values())}
+        found: dict[str, TableLog] = {}
+        for root in tables_below(self.path).values():
+            if root not in opened:
+                log = TableLog(open_store(root))
+                topic = log.refresh().settings.source_topic
+                if topic is not None and self._settings.chosen({topic}):
+                    found[topic] = log
+        return found
 
     def _tell(self, folder: Path, told: Told) -> None:
         from lakebed.ingest.kafka.control import Control, write_control

@@ -18,7 +18,7 @@ from typing import Any
 
 from lakebed.errors import LakebedError
 from lakebed.health.finding import Finding, Severity
-from lakebed.health.log_checks import parked_finding, resnapshot_findings
+from lakebed.health.log_checks import parked_finding, source_findings
 from lakebed.ingest.database.tables import tables_below
 from lakebed.manifest.point_log import PointLog
 from lakebed.manifest.resnapshots import recent
@@ -163,7 +163,7 @@ def _row(member: _Member, snapshot: Snapshot) -> dict[str, Any]:
     parked = parked_finding(snapshot, member.path)
     now_ms = member.log.now_ms()
     found = () if parked is None else (parked,)
-    return documents.findings((*found, *resnapshot_findings(snapshot, member.path, now_ms))) | {
+    return documents.findings((*found, *source_findings(snapshot, member.path, now_ms))) | {
         "path": member.path,
         "name": member.name,
         "error": None,
