@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
+from lakebed.client.event_stream import Heard, events
 from lakebed.client.rows import table_of
 from lakebed.client.transport import Transport, error_named
 from lakebed.errors import Cancelled, Retry
@@ -58,6 +59,14 @@ class RemoteWarehouse:
         table = RemoteTable(self._transport, name)
         table.describe()
         return table
+
+    def events(self, after: str | None = None) -> Iterator[Heard]:
+        """The events of all tables from now on, or after a cursor (``Heard.cursor``), or from the ``"begin"`` of the logs.
+
+        It waits for the next event as long as it is asked. At least once, in order for each table. Raises InvalidInput for a
+        cursor that is none, StoreUnavailable if the service does not answer for a minute.
+        """
+        return events(self._transport, ("events",), after)
 
     def create(
         self,
@@ -197,6 +206,10 @@ class RemoteTable:
         schema = {name: value for name, value in given.items() if value}
         answer = self.ask("PATCH", body={"schema": schema, "reason": reason}, headers=_if_match(if_version))
         return AlterResult(version=answer["version"], changed=answer["changed"], notes=tuple(answer["notes"]))
+
+    def events(self, after: str | int | None = None) -> Iterator[Heard]:
+        """The events of the table from now on, or after a version or a cursor. As ``RemoteWarehouse.events``."""
+        return events(self._transport, ("tables", self.name, "events"), after)
 
     def settle(self) -> dict[str, Any]:
         """Settle the whole tail, by a job; returns what it did. Needs an operator, as all jobs do."""

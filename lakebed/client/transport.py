@@ -6,7 +6,7 @@ import http.client
 import os
 import ssl
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -73,6 +73,24 @@ class Transport:
         if status < 400:
             return orjson.loads(answer) if answer else None
         raise error_of(status, answer, self.url)
+
+    def stream(self, steps: tuple[str, ...], query: Mapping[str, Any]) -> Iterator[bytes]:
+        """The lines of an answer that goes on, by a connection of its own. Raises as ``ask``, StoreUnavailable when it ends."""
+        path = f"{self._prefix}/v1/" + "/".join(quote(step, safe="") for step in steps)
+        given = {name: value for name, value in query.items() if value is not None}
+        connection = self._connection()
+        try:
+            connection.request("GET", f"{path}?{urlencode(given)}" if given else path, headers=self._headers)
+            answer = connection.getresponse()
+            if answer.status >= 400:
+                raise error_of(answer.status, answer.read(), self.url)
+            while line := answer.readline():
+                yield line
+            raise StoreUnavailable(f"the service at {self.url} has ended the stream")
+        except (OSError, http.client.HTTPException) as error:
+            raise self._unavailable(error) from None
+        finally:
+            connection.close()
 
     def _exchange(self, method: str, target: str, data: bytes | None, headers: Mapping[str, str]) -> tuple[int, bytes]:
         """A connection that the server has closed meanwhile is opened again, once: the request was not read then."""

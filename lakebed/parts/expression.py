@@ -29,6 +29,7 @@ import pyarrow as pa
 
 from lakebed.errors import InvalidInput
 from lakebed.parts.sql import registered
+from lakebed.settings import suggest
 from lakebed.storage.engine import connect, connect_sealed
 from lakebed.storage.file_errors import is_failed_stream, naming_unreadable
 from lakebed.storage.part_storage import PartStorage
@@ -101,6 +102,21 @@ def check_condition(where: Expression, schema: pa.Schema) -> None:
         mistakes(f"where={where.text!r}"),
     ):
         connection.sql(f"select 1 from lakebed_nothing where {condition(where)}")
+
+
+def check_columns_of(where: Expression, names: Iterable[str]) -> None:
+    """Raises InvalidInput for a column that there is not. Nothing is evaluated, whatever the condition is.
+
+    ``check_condition`` finds more, such as types that do not fit. But for that DuckDB evaluates what is constant, which may take
+    any time: it is for conditions of callers who may run SQL anyway.
+    """
+    known, nodes = [name.lower() for name in names], list(_nodes(where.tree))
+    if any(node.get("class") == "LAMBDA" for node in nodes):  # its parameters look like columns
+        return
+    for node in nodes:
+        if node.get("class") == "COLUMN_REF" and str(node["column_names"][0]).lower() not in known:
+            name = ".".join(map(str, node["column_names"]))
+            raise InvalidInput(f"where={where.text!r}: there is no column {name!r}{suggest(name.lower(), known)}")
 
 
 def parsed(text: str, context: str) -> Node:

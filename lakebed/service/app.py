@@ -30,8 +30,9 @@ from starlette.routing import Route as StarletteRoute
 
 from lakebed.errors import Corrupt, LakebedError, TableNotFound, Unexpected
 from lakebed.hosts import Hosts
-from lakebed.service import changing, describing, job_routes, limits, scanning
+from lakebed.service import changing, describing, event_streams, job_routes, limits, scanning
 from lakebed.service.catalog import Catalog
+from lakebed.service.event_streams import EventStreams
 from lakebed.service.openapi import openapi
 from lakebed.service.problems import Refused, problem_of, problem_of_refusal
 from lakebed.service.routes import Answer, Call, Route, Schema
@@ -64,6 +65,7 @@ ROUTES: tuple[Route, ...] = (
     *changing.ROUTES,
     *scanning.ROUTES,
     *job_routes.ROUTES,
+    *event_streams.ROUTES,
 )  # fmt: skip
 _DOCUMENT = orjson.dumps(openapi(ROUTES))
 
@@ -76,6 +78,7 @@ class Service:
     ) -> None:
         """``mounted``: other routes of the same server, after those of the service."""
         self._catalog = catalog
+        self._streams = EventStreams(catalog)
         self._tokens = tokens
         self._hosts = Hosts(host) if tokens.nobody > Role.NOBODY else None
         self._rates = limits.Rates()
@@ -89,6 +92,10 @@ class Service:
             Refused: self._refused, LakebedError: self._failed, HTTPException: self._unknown, Exception: self._unexpected,
         }  # fmt: skip
         self.app = Starlette(routes=[*routes, *mounted], exception_handlers=handlers)
+
+    def end_streams(self) -> None:
+        """End the streams of events, which would go on for ever."""
+        self._streams.close()
 
     def close(self) -> None:
         """Let go of the tables. Requests under way are not waited for."""
@@ -106,6 +113,7 @@ class Service:
         caller = self._caller(route, request)
         call = Call(
             catalog=self._catalog,
+            streams=self._streams,
             caller=caller,
             path={name: str(value) for name, value in request.path_params.items()},
             query=_query(request, query),
@@ -113,7 +121,7 @@ class Service:
             headers=request.headers,
         )
         if route.stream is not None:
-            return route.stream(call)
+            return await asyncio.get_running_loop().run_in_executor(self._pool, route.stream, call)
         return _response(await self._run(route, call), request)
 
     def _caller(self, route: Route, request: Request) -> Caller:

@@ -13,7 +13,7 @@ from lakebed.errors import InvalidInput
 from lakebed.jobs.actions import ACTIONS, DROP
 from lakebed.manifest import jobs
 from lakebed.manifest.jobs import Job, JobState, job_of, jobs_of
-from lakebed.parts.expression import check_condition, expression
+from lakebed.parts.expression import check_columns_of, expression
 from lakebed.service.answers import time_text
 from lakebed.service.problems import Refused
 from lakebed.service.routes import Answer, Call, Route, Schema
@@ -55,7 +55,7 @@ def _ask(call: Call) -> Answer:
     _check(kind, arguments)
     log, snapshot = call.catalog.newest(call.name)
     if "where" in arguments:
-        check_condition(expression(arguments["where"], "where"), snapshot.logical_schema)
+        check_columns_of(expression(arguments["where"], "where"), snapshot.logical_schema.names)
     job_id = asked.get("id") or jobs.new_id()
     job = Job(id=job_id, kind=kind, arguments=arguments, by=call.caller.name)
     if ACTIONS[kind].is_private:

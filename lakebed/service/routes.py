@@ -13,6 +13,7 @@ from lakebed.service.tokens import Caller, Role
 
 if TYPE_CHECKING:
     from lakebed.service.catalog import Catalog
+    from lakebed.service.event_streams import EventStreams
 
 Schema: TypeAlias = Mapping[str, Any]
 """A JSON Schema (2020-12)."""
@@ -23,6 +24,7 @@ class Call:
     """A request that was checked: its parameters and its body are as the route declares them."""
 
     catalog: Catalog
+    streams: EventStreams
     caller: Caller
     path: Mapping[str, str]
     query: Mapping[str, Any]

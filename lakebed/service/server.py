@@ -74,6 +74,7 @@ class Server:
 
     def close(self) -> None:
         """Take no more requests, end those under way within seconds, and let go of the tables."""
+        self._service.end_streams()
         self._server.should_exit = True
         if self._thread.is_alive():
             self._thread.join()

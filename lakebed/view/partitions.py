@@ -9,7 +9,7 @@ import pyarrow as pa
 from lakebed.errors import InvalidInput
 from lakebed.manifest.actions import ChangePart, Part, PartitionKey
 from lakebed.manifest.snapshot import Snapshot
-from lakebed.parts.expression import check_condition, expression
+from lakebed.parts.expression import check_columns_of, expression
 from lakebed.parts.part_filter import parts_that_may_match
 from lakebed.storage.engine import connect
 
@@ -81,7 +81,7 @@ def _kept(snapshot: Snapshot, found: list[_Partition], where: str | None) -> lis
     if where is None:
         return found
     condition = expression(where, "where")
-    check_condition(condition, snapshot.logical_schema)
+    check_columns_of(condition, snapshot.logical_schema.names)
     mapping = snapshot.columns
     none_matches = _Partition({})  # one file alone is never left out
     with connect() as connection:

@@ -5,7 +5,7 @@
    committed yet come as inline deletion vectors, so a reader needs to know nothing of tails. Materialized parts are left out:
    they are on the disk of one host.
 3. Files that can hold no row for which ``where`` is true are left out, by their statistics and partition values. No row is
-   read and no SQL of a user is run for that: the condition is bound to the columns, so that what is wrong with it is found.
+   read and no SQL of a user is run for that, nor bound: DuckDB evaluates what is constant when it binds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyroaring import BitMap64
 
 from lakebed.manifest.deletion_vector import DeletionVector, inline
 from lakebed.manifest.snapshot import Snapshot
-from lakebed.parts.expression import check_condition, expression
+from lakebed.parts.expression import check_columns_of, expression
 from lakebed.parts.part_filter import parts_that_may_match
 from lakebed.sortkey.statistics_cache import StatisticsCache
 from lakebed.storage.engine import connect
@@ -47,7 +47,7 @@ def plan_scan(
     """
     condition = None if where is None else expression(where, "where")
     if condition is not None:
-        check_condition(condition, snapshot.logical_schema)
+        check_columns_of(condition, snapshot.logical_schema.names)
     pinned = None if settled else view.pinned_for_others(snapshot)
     files = settled_files(snapshot) if pinned is None else pinned.files
     mapping = snapshot.columns

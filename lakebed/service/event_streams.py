@@ -1,0 +1,174 @@
+"""Events of tables as server-sent events: what ``lakebed.listeners.feed`` reads, each as a CloudEvent in JSON.
+
+    id: <cursor>                        up to here; a client that connects again sends it as Last-Event-ID, and misses nothing
+    event: dev.lakebed.table.appended.v1
+    data: {"specversion": "1.0", …}
+
+The id is at the last event of each read, so what came after the last id comes again: at least once, in order for each table. All
+streams share one feed a root, so they share its looks at the logs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+import orjson
+from starlette.responses import Response, StreamingResponse
+
+from lakebed.errors import InvalidInput, LakebedError
+from lakebed.listeners.cloud_events import encoded, type_of
+from lakebed.listeners.cursor import At, Cursor
+from lakebed.listeners.feed import Batch, Feed
+from lakebed.service.problems import Refused, slug_of
+from lakebed.service.routes import Call, Route, Schema
+
+if TYPE_CHECKING:
+    from lakebed.service.catalog import Catalog
+
+STREAMS_MAX = 200
+BEGIN = "begin"
+_BETWEEN = "~"
+_EVENTS_MAX = 500
+_ALIVE_SECONDS = 15.0
+_PAUSE_SECONDS = (
+    0.1,
+    1.0,
+)  # at least; and at most before it is asked again whether the feed has something or the server ends
+_THREADS = 4
+_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "X-Content-Type-Options": "nosniff"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A feed, and up to where a stream has read it."""
+
+    feed: Feed
+    cursor: Cursor
+
+
+class EventStreams:
+    """The streams of a service. Used from one event loop."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._feeds = {root: Feed(root) for root in catalog.roots}
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="lakebed-events")
+        self._streams = 0
+        self._is_closed = False
+
+    def of_all(self, call: Call) -> Response:
+        """The events of all tables."""
+        return self._stream(list(self._feeds.values()), call, lambda name: True)
+
+    def of_table(self, call: Call) -> Response:
+        """The events of one table. Raises as ``Catalog.root_of``."""
+        root = call.catalog.root_of(call.name)
+        [feed] = (each for place, each in self._feeds.items() if root == place or root.startswith(f"{place}/"))
+        return self._stream([feed], call, lambda name: name == call.name)
+
+    def close(self) -> None:
+        """End all streams."""
+        self._is_closed = True
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _stream(self, feeds: list[Feed], call: Call, wanted: Callable[[str], bool]) -> Response:
+        if self._streams >= STREAMS_MAX:
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "too many streams of events are open", {"Retry-After": "30"})
+        after = call.headers.get("last-event-id") or call.query.get("after")
+        cursors = _cursors(after, call.path.get("name"), len(feeds))
+        return StreamingResponse(self._events(feeds, cursors, wanted), headers=_HEADERS, media_type="text/event-stream")
+
+    async def _events(
+        self, feeds: list[Feed], cursors: list[Cursor] | None, wanted: Callable[[str], bool]
+    ) -> AsyncIterator[bytes]:
+        loop = asyncio.get_running_loop()
+        self._streams += 1
+        try:
+            yield b": lakebed\n\n"
+            if cursors is None:
+                cursors = [await loop.run_in_executor(self._pool, feed.newest, wanted) for feed in feeds]
+            places = [_Place(feed, cursor) for feed, cursor in zip(feeds, cursors, strict=True)]
+            spoke_at, troubles = time.monotonic(), dict[str, str]()
+            while not self._is_closed:
+                has_more = False
+                for number, place in enumerate(places):
+                    batch = await loop.run_in_executor(self._pool, place.feed.read, place.cursor, _EVENTS_MAX, wanted)
+                    places[number] = _Place(place.feed, batch.cursor)
+                    has_more = has_more or batch.more
+                    text = b"".join(_lines(batch, place.feed.root, places)) + b"".join(_problems(batch, troubles))
+                    if text:
+                        spoke_at = time.monotonic()
+                        yield text
+                if time.monotonic() - spoke_at > _ALIVE_SECONDS:
+                    spoke_at = time.monotonic()
+                    yield b": alive\n\n"
+                if not has_more:
+                    pause = min(each.feed.pause_seconds() for each in places)
+                    await asyncio.sleep(max(_PAUSE_SECONDS[0], min(_PAUSE_SECONDS[1], pause)))
+        except LakebedError as error:
+            yield _problem("", error)
+        except RuntimeError:  # the pool is shut: the server ends
+            return
+        finally:
+            self._streams -= 1
+
+
+def _cursors(after: str | None, name: str | None, count: int) -> list[Cursor] | None:
+    """Where to begin, for each feed; None: after what there is now. Raises InvalidInput."""
+    if after is None:
+        return None
+    if after == BEGIN:
+        return [Cursor()] * count
+    if name is not None and after.isascii() and after.isdigit() and len(after) < 16:
+        return [Cursor({name: At(int(after))})]
+    cursors = [Cursor.of_text(each) for each in after.split(_BETWEEN)]
+    if len(cursors) != count:
+        raise InvalidInput(
+            f"the cursor is one of {len(cursors)} roots, and this service has {count}; begin without one"
+        )
+    return cursors
+
+
+def _lines(batch: Batch, source: str, places: list[_Place]) -> Iterator[bytes]:
+    for number, event in enumerate(batch.events, 1):
+        if number == len(batch.events):
+            yield b"id: " + _BETWEEN.join(place.cursor.to_text() for place in places).encode() + b"\n"
+        yield b"event: " + type_of(event).encode() + b"\ndata: " + encoded(event, source) + b"\n\n"
+
+
+def _problems(batch: Batch, known: dict[str, str]) -> Iterator[bytes]:
+    """Tables that can't be read now: said once, until it is another error."""
+    for name, error in batch.errors.items():
+        if known.get(name) != str(error):
+            known[name] = str(error)
+            yield _problem(name, error)
+    for name in known.keys() - batch.errors.keys():
+        del known[name]
+
+
+def _problem(name: str, error: LakebedError) -> bytes:
+    value = {"type": f"urn:lakebed:problem:{slug_of(type(error))}", "detail": str(error), "table": name}
+    return b"event: problem\ndata: " + orjson.dumps(value) + b"\n\n"
+
+
+_AFTER: Schema = {"type": "string", "minLength": 1, "maxLength": 200_000}
+_STREAM: Schema = {"type": "string"}
+ROUTES = (
+    Route(
+        method="GET", path="/v1/events", operation="stream_events",
+        summary="Events of all tables, as CloudEvents: from now on, after a cursor, or from the begin of the logs.",
+        query={"after": _AFTER}, headers={"Last-Event-ID": _AFTER}, media_type="text/event-stream",
+        answers={200: _STREAM}, stream=lambda call: call.streams.of_all(call),
+    ),
+    Route(
+        method="GET", path="/v1/tables/{name}/events", operation="stream_table_events",
+        summary="Events of a table, as CloudEvents: from now on, after a version or a cursor, or from the begin of its log.",
+        query={"after": _AFTER}, headers={"Last-Event-ID": _AFTER}, media_type="text/event-stream",
+        answers={200: _STREAM}, stream=lambda call: call.streams.of_table(call),
+    ),
+)  # fmt: skip
