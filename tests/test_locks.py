@@ -20,6 +20,7 @@ QUICK = {
     ("failures.py", "_lock"): "the state of a query",
     ("fleet/worker.py", "_room"): "which tables are active",
     ("ingest/database/ingest.py", "_lock"): "what is known of the topics, and how they stand",
+    ("ingest/kafka/kept_clients.py", "_lock"): "the clients that wait for a range; none is closed under it",
     ("jobs/runner.py", "_lock"): "the jobs that run in this process",
     ("manifest/log_cache.py", "_lock"): "the logs that are kept, and their bytes",
     ("manifest/log_reader.py", "_lock"): "the reference to the newest snapshot",

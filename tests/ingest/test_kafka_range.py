@@ -15,6 +15,7 @@ from lakebed.errors import DataLoss, InvalidInput, Retry
 from lakebed.ingest.decoder import RECORD_SCHEMA
 from lakebed.ingest.kafka import native as kafka_native
 from lakebed.ingest.kafka import range as kafka_range
+from lakebed.ingest.kafka.kept_clients import KeptClients
 from lakebed.ingest.kafka.range import consume_range
 from lakebed.ingest.kafka.settings import KafkaSettings, without_secrets
 from tests.infra.kafka import KafkaServer
@@ -82,7 +83,7 @@ def test_no_more_is_asked_for_than_is_left_of_the_range(
             return super().consume(num_messages, timeout)
 
     monkeypatch.setattr(kafka_range, "Consumer", Watched)
-    monkeypatch.setattr(kafka_range, "_kept", {})
+    monkeypatch.setattr(kafka_range, "_kept", KeptClients(Consumer.close))
     produce(kafka, topic, range(500))
     assert offsets(settings(kafka, topic), 90, 95) == list(range(90, 95))
     assert max(asked) == 5
@@ -112,7 +113,7 @@ def test_native_code_reads_a_whole_range_alone(
     kafka: KafkaServer, topic: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     produce(kafka, topic, range(1000))
-    monkeypatch.setattr(kafka_range, "_kept", {})
+    monkeypatch.setattr(kafka_range, "_kept", KeptClients(Consumer.close))
     monkeypatch.setattr(kafka_range, "Consumer", None if way == "native" else Consumer)
     for _ in range(2):
         assert offsets(settings(kafka, topic), 10, 1000) == list(range(10, 1000))

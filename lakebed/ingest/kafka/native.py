@@ -4,18 +4,18 @@
     2.  Anything else hands the rest of the range over to ``kafka.range``: an error, an end of the partition too early, no
         progress for a while. So what such things mean is decided there alone.
 
-Each process keeps one client between ranges.
+A process keeps its clients between ranges (``kept_clients``).
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Generator
 
 import pyarrow as pa
 
 from lakebed.ingest.decoder import RECORD_SCHEMA
+from lakebed.ingest.kafka.kept_clients import KeptClients
 from lakebed.ingest.kafka.settings import KafkaSettings
 from lakebed.ingest.native.kafka_client import FULL, GOES_ON, KafkaClient, RangeReader, Refused
 from lakebed.ingest.native.library import library
@@ -23,7 +23,7 @@ from lakebed.ingest.native.library import library
 TABLE_RECORDS_MAX = 16_384
 TABLE_BYTES_MAX = 32 * 1024 * 1024
 PATIENCE_SECONDS = 5.0
-_kept: dict[tuple[int, str], KafkaClient] = {}
+_kept: KeptClients[KafkaClient] = KeptClients(KafkaClient.close)
 
 
 def read_natively(
@@ -32,10 +32,11 @@ def read_natively(
     """Yields tables of ``RECORD_SCHEMA``; returns the offset from which the rest must be read in another way, or ``end``."""
     if library() is None:
         return start
-    key = os.getpid(), repr(sorted(settings.consumer_config().items()))
+    config = settings.consumer_config()
+    key = repr(sorted(config.items()))
     reader, is_healthy = None, False
     try:
-        client = _kept.pop(key, None) or KafkaClient(settings.consumer_config())
+        client = _kept.take(key) or KafkaClient(config)
     except Refused:
         return start
     try:
@@ -54,14 +55,12 @@ def read_natively(
         _give_back(key, client, is_healthy)
 
 
-def _give_back(key: tuple[int, str], client: KafkaClient, is_healthy: bool) -> None:
+def _give_back(key: str, client: KafkaClient, is_healthy: bool) -> None:
     if not is_healthy:
         client.close()
         return
     client.unassign()
-    for other in list(_kept):
-        _kept.pop(other).close()  # which does nothing in a process that did not make it
-    _kept[key] = client
+    _kept.give_back(key, client)
 
 
 def _tables(reader: RangeReader, settings: KafkaSettings, topic: str, partition: int) -> Generator[pa.Table, None, int]:

@@ -14,14 +14,13 @@ count but the position shows when a range is finished:
         no is a loss. Without progress for ``timeout_seconds`` this raises ``Retry``: Spark runs the task again with the same
         range.
 
-Each process keeps one consumer between ranges: connecting and authenticating costs more than a small range.
+A process keeps its consumers between ranges (``kept_clients``).
 
 Where native code is built, ``kafka.native`` reads the range, and what is here begins at the first thing that is no record.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -34,6 +33,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from lakebed.errors import DataLoss, InvalidInput, LakebedError, Retry
 from lakebed.ingest.decoder import RECORD_SCHEMA
+from lakebed.ingest.kafka.kept_clients import KeptClients
 from lakebed.ingest.kafka.native import TABLE_BYTES_MAX, TABLE_RECORDS_MAX, read_natively
 from lakebed.ingest.kafka.settings import GONE, REFUSED, KafkaSettings, kafka_error_of, without_secrets
 
@@ -46,7 +46,7 @@ STALL_SECONDS = 2.0
 OUT_OF_RANGE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._NO_OFFSET)
 NO_TIME = -1
 _TIME = itemgetter(1)
-_kept: dict[tuple[int, str], Consumer] = {}
+_kept: KeptClients[Consumer] = KeptClients(Consumer.close)
 
 
 def consume_range(
@@ -74,12 +74,12 @@ def consume_range(
         _give_back(settings, consumer, healthy)
 
 
-def _key(settings: KafkaSettings) -> tuple[int, str]:
-    return os.getpid(), repr(sorted(settings.consumer_config().items()))
+def _key(settings: KafkaSettings) -> str:
+    return repr(sorted(settings.consumer_config().items()))
 
 
 def _take(settings: KafkaSettings) -> Consumer:
-    kept = _kept.pop(_key(settings), None)
+    kept = _kept.take(_key(settings))
     if kept is not None:
         return kept
     config = settings.consumer_config()
@@ -90,16 +90,11 @@ def _take(settings: KafkaSettings) -> Consumer:
 
 
 def _give_back(settings: KafkaSettings, consumer: Consumer, healthy: bool) -> None:
-    if healthy and not _kept:
-        consumer.unassign()
-        _kept[_key(settings)] = consumer
+    if not healthy:
+        consumer.close()
         return
-    consumer.close()
-    if healthy:
-        for other in [key for key in _kept if key != _key(settings)]:
-            stale = _kept.pop(other)
-            if other[0] == os.getpid():
-                stale.close()
+    consumer.unassign()
+    _kept.give_back(_key(settings), consumer)
 
 
 class _Silent:
