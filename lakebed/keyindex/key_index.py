@@ -5,16 +5,18 @@ It makes a settle cost what the batch costs. It is a cache, never the truth: wha
 
 Invariants
 - A part is in `parts` exactly when all of its rows can be found. Parts are immutable, so adding one twice adds it once.
-- The catalog, a small JSON file replaced in one step, lists every run with its length and checksum. A run that is
-  missing or differs is dropped with every part that had rows in it; a file that is not listed is deleted.
+- The catalog, a small JSON file replaced in one step, lists every run that has a file, with its length and checksum. A run
+  that is missing or differs is dropped with every part that had rows in it; a file that is not listed is deleted.
   Nothing waits for the disk (no fsync): after a power cut the checksums find what did not reach it.
+- Rows of small parts are *held*: one run in memory, of ``HELD_BYTES_MAX`` at most, which has no file until it is full or the
+  index is closed. A process that is killed loses it, and the next one reads these few parts again.
 - One process uses a folder, guarded by a lock; a second one gets a fresh temporary folder of its own.
 - A disk that refuses a write costs speed, not correctness: the index logs a warning, is empty from then on, and refuses
   to look anything up, so that nobody takes "not indexed" for "not there".
 
 Algorithm
 1. A part becomes a run, or several small parts one, or a big one several (see `key_runs`). Runs are sorted by word
-   (see `key_words`) and mapped.
+   (see `key_words`) and mapped, but for the one that is held.
 2. A lookup makes words of its keys, sorts them, searches each run whose range they meet, compares the keys where words
    are hashes, and drops rows of removed parts.
 3. `FANOUT` runs of about one size are merged into one, so a table of n rows has some FANOUT * log(n) runs. `add` and
@@ -42,10 +44,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 import pyarrow as pa
 
 from lakebed.errors import InvalidInput, InvalidSchema, MissingPrerequisite
+from lakebed.keyindex.catalog import CATALOG, read_catalog, write_catalog
 from lakebed.keyindex.key_runs import (
     BYTES_MAX,
     PARTS_MAX,
@@ -66,10 +68,11 @@ from lakebed.storage.process_folders import lock_folder, process_folder
 
 FORMAT = 1
 FANOUT = 4
+HELD_BYTES_MAX = 128 << 10
+"""Of rows that wait in memory for a run that is worth a file."""
 INLINE_BYTES_MAX = 8 << 20
 RUNS_MAX = 48
 
-_CATALOG = "catalog.json"
 _SMALLEST_TIER_BYTES = 64 << 10
 
 _log = logging.getLogger(__name__)
@@ -83,6 +86,11 @@ class _Placed:
 
     run: Run
     live: frozenset[str]
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the run is in memory alone."""
+        return not self.run.file.name
 
     @property
     def live_share(self) -> float:
@@ -130,6 +138,7 @@ class KeyIndex:
         self._abandoned = False
         self._release: weakref.finalize[[], KeyIndex] | None = None
         self._folder = Path(folder)
+        self._listed: frozenset[str] = frozenset()  # the files in the catalog
         self.is_outdated = False
         """Whether the folder had an index of other keys, types or hashes, of which nothing could be taken over."""
         self._state = _state({}, ())
@@ -137,6 +146,7 @@ class KeyIndex:
             self._folder, release = _claim_folder(Path(folder))
             self._release = weakref.finalize(self, release)
             self._state = self._load()
+            self._listed = frozenset(placed.run.file.name for placed in self._state.placed)
             self._sweep()
         except OSError as error:
             self._abandon(error)
@@ -167,9 +177,17 @@ class KeyIndex:
         return len(self._state.placed)
 
     @property
+    def _files(self) -> list[_Placed]:
+        return [placed for placed in self._state.placed if not placed.is_held]
+
+    @property
+    def _held(self) -> list[_Placed]:
+        return [placed for placed in self._state.placed if placed.is_held]
+
+    @property
     def bytes(self) -> int:
         """Bytes on the local disk."""
-        return sum(placed.run.file.bytes for placed in self._state.placed)
+        return sum(placed.run.file.bytes for placed in self._files)
 
     def add(self, part_id: str, rows: Rows) -> None:
         """Add a part: its key and payload columns in file order, so that row i is position i. Raises InvalidInput."""
@@ -278,6 +296,10 @@ class KeyIndex:
     def close(self) -> None:
         """Release the folder for another process; the index is empty from then on."""
         with self._mutation:
+            if not self._abandoned:
+                with contextlib.suppress(StorageFailed):  # the next process reads these parts again
+                    self._take_in(self._builder(), {}, may_hold=False)
+                    self._list(self._state.parts, self._state.placed)
             self._abandoned = True
             self._state = _state({}, ())
             if self._release is not None:
@@ -301,7 +323,7 @@ class KeyIndex:
         self._replace(parts, [_Placed(placed.run, placed.live - left) for placed in state.placed])
 
     def _read(self, missing: Sequence[str], read_keys: Callable[[str], Rows]) -> None:
-        builder = RunBuilder(self._folder, self._encoding, self._payload_types)
+        builder = self._builder()
         complete: dict[str, int] = {}
         try:
             for part in missing:
@@ -322,19 +344,30 @@ class KeyIndex:
                 self._take_in(builder, complete)
             builder.discard()
 
-    def _take_in(self, builder: RunBuilder, complete: Mapping[str, int]) -> None:
+    def _builder(self) -> RunBuilder:
+        return RunBuilder(self._folder, self._encoding, self._payload_types)
+
+    def _take_in(self, builder: RunBuilder, complete: Mapping[str, int], *, may_hold: bool = True) -> None:
+        """Add what was collected. Of its parts, those of ``complete`` count. If it is small, it joins what is held."""
+        parts, held = {**self._state.parts, **complete}, self._held
+        if not builder.written and builder.bytes <= HELD_BYTES_MAX:
+            may_hold = may_hold and builder.bytes + sum(placed.live_bytes for placed in held) <= HELD_BYTES_MAX
+            for placed in held:
+                builder.append_run(placed.run, placed.live)
+            run = builder.in_memory() if may_hold else None
+            held = [_Placed(run, frozenset(run.file.parts.keys() & parts.keys()))] if run else []
         builder.flush()
         written, builder.written = builder.written, []
-        placed = [_Placed(self._open(file), frozenset(file.parts.keys() & complete.keys())) for file in written]
-        self._replace({**self._state.parts, **complete}, [*self._state.placed, *placed])
+        placed_in_files = [_Placed(self._open(file), frozenset(file.parts.keys() & parts.keys())) for file in written]
+        self._replace(parts, [*self._files, *placed_in_files, *held])
 
     def _merge(self, bytes_max: int) -> None:
-        while chosen := runs_to_merge(self._state.placed, bytes_max):
+        while chosen := runs_to_merge(self._files, bytes_max):
             self._combine(chosen)
 
     def _combine(self, chosen: Sequence[_Placed]) -> None:
         """Write runs again, as few ones and without removed parts."""
-        builder = RunBuilder(self._folder, self._encoding, self._payload_types)
+        builder = self._builder()
         for placed in chosen:
             builder.append_run(placed.run, placed.live)
         builder.flush()
@@ -344,13 +377,23 @@ class KeyIndex:
         self._replace(self._state.parts, kept + merged)
 
     def _replace(self, parts: Mapping[str, int], placed: Sequence[_Placed]) -> None:
-        """Make this the state: first in the catalog, then in memory; then delete the files of removed runs."""
+        """Make this the state: first in the catalog, if it has other files, then in memory; then delete those of removed runs."""
         kept = tuple(p for p in placed if p.live)
-        _write_catalog(self._folder, self._identity(), parts, kept)
-        before = {p.run.file.name for p in (*self._state.placed, *placed)}
+        names = frozenset(p.run.file.name for p in kept if not p.is_held)
+        if names != self._listed:
+            self._list(parts, kept)
+        before = {p.run.file.name for p in (*self._state.placed, *placed) if not p.is_held}
         self._state = _state(parts, kept)
-        for name in before - {p.run.file.name for p in kept}:
+        for name in before - names:
             (self._folder / name).unlink(missing_ok=True)  # a lookup under way still has it mapped
+
+    def _list(self, parts: Mapping[str, int], placed: Sequence[_Placed]) -> None:
+        """Write the catalog of what is in files."""
+        held = frozenset().union(*(p.live for p in placed if p.is_held))
+        files = [(p.run.file, p.live) for p in placed if not p.is_held]
+        in_files = {part: rows for part, rows in parts.items() if part not in held}
+        write_catalog(self._folder, self._identity(), in_files, files)
+        self._listed = frozenset(file.name for file, _ in files)
 
     def _open(self, file: RunFile) -> Run:
         try:
@@ -372,9 +415,9 @@ class KeyIndex:
         return {"format": FORMAT, "keys": self._encoding.identity, "payload": payload}
 
     def _load(self) -> IndexState:
-        catalog = _read_catalog(self._folder, self._identity())
+        catalog = read_catalog(self._folder, self._identity())
         if catalog is None:
-            self.is_outdated = (self._folder / _CATALOG).exists()
+            self.is_outdated = (self._folder / CATALOG).exists()
             return self._state
         parts, files = catalog
         with ThreadPoolExecutor() as pool:
@@ -397,7 +440,7 @@ class KeyIndex:
             if path.name not in named and path.suffix in (SUFFIX, TEMPORARY_SUFFIX):
                 path.unlink(missing_ok=True)
         if not self._state.parts:
-            (self._folder / _CATALOG).unlink(missing_ok=True)
+            (self._folder / CATALOG).unlink(missing_ok=True)
 
 
 def runs_to_merge(placed: Sequence[_Placed], bytes_max: int) -> list[_Placed]:
@@ -460,47 +503,6 @@ def _tables(rows: Rows) -> Iterator[pa.Table]:
 
 def _nothing_to_read(part: str) -> pa.Table:
     raise InvalidInput(f"part {part} is to be removed, not read")
-
-
-def _write_catalog(
-    folder: Path, identity: Mapping[str, Any], parts: Mapping[str, int], placed: Sequence[_Placed]
-) -> None:
-    runs = [
-        {
-            "name": p.run.file.name,
-            "bytes": p.run.file.bytes,
-            "crc32": p.run.file.crc32,
-            "parts": list(p.run.file.parts.items()),
-            "removed": sorted(p.run.file.parts.keys() - p.live),
-        }
-        for p in placed
-    ]
-    temporary = folder / (_CATALOG + TEMPORARY_SUFFIX)
-    try:
-        temporary.write_bytes(orjson.dumps({**identity, "parts": dict(parts), "runs": runs}))
-        os.replace(temporary, folder / _CATALOG)
-    except OSError as error:
-        raise StorageFailed(f"{temporary}: {error}") from error
-
-
-def _read_catalog(
-    folder: Path, identity: Mapping[str, Any]
-) -> tuple[dict[str, int], list[tuple[RunFile, frozenset[str]]]] | None:
-    """The parts, and the runs with their live parts; None where there is no catalog that fits and can be read."""
-    try:
-        catalog = orjson.loads((folder / _CATALOG).read_bytes())
-        if any(catalog[name] != value for name, value in identity.items()):
-            return None
-        runs = []
-        for run in catalog["runs"]:
-            file = RunFile(Path(run["name"]).name, run["bytes"], run["crc32"], dict(run["parts"]))
-            runs.append((file, frozenset(file.parts) - set(run["removed"])))
-        return catalog["parts"], runs
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError) as error:
-        _log.warning("the catalog of the key index in %s can't be read, so the index is built again: %s", folder, error)
-        return None
 
 
 def _claim_folder(folder: Path) -> tuple[Path, Callable[[], object]]:

@@ -5,7 +5,7 @@ run's own list of parts), `row` uint32 (position in that part), then the encoded
 the payload columns. Mapped, it costs address space and page cache, not private memory.
 
 Invariants
-- A run's file is complete before it has its name, and never changes after.
+- A run's file is complete before it has its name, and never changes after. A run in memory never changes either.
 - A run holds at most `ROWS_MAX` rows, `BYTES_MAX` bytes (or a single row) and `PARTS_MAX` parts: the memory that
   building it takes is bounded.
 
@@ -53,7 +53,10 @@ class StorageFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RunFile:
-    """A run as the catalog describes it; `parts` maps a part's id to how many of its rows are here, in ordinal order."""
+    """A run as the catalog describes it; `parts` maps a part's id to how many of its rows are here, in ordinal order.
+
+    A run in memory has no name.
+    """
 
     name: str
     bytes: int
@@ -87,6 +90,14 @@ class Run:
         return _with_equal_neighbours(self.words, hits + first, at)
 
 
+def run_in_memory(layout: pa.Schema, parts: Mapping[str, int], columns: pa.RecordBatch, words: Words) -> Run:
+    """A run without a file; `columns` and `words` as for `write_run`. It holds on to nothing but its rows."""
+    order = np.argsort(words)
+    columns = columns.take(pa.array(order))
+    batch = pa.RecordBatch.from_arrays([pa.array(words[order]), *columns.columns], schema=layout)
+    return _run_of(RunFile("", batch.nbytes, 0, dict(parts)), batch)
+
+
 def write_run(
     folder: Path, layout: pa.Schema, parts: Mapping[str, int], columns: pa.RecordBatch, words: Words
 ) -> RunFile:
@@ -114,6 +125,10 @@ def open_run(folder: Path, file: RunFile, layout: pa.Schema) -> Run:
     batch = pa.ipc.open_file(pa.memory_map(str(folder / file.name))).get_batch(0)
     if batch.schema != layout or batch.num_rows != file.rows:
         raise ValueError(f"{file.name} is not the run that the catalog describes")
+    return _run_of(file, batch)
+
+
+def _run_of(file: RunFile, batch: pa.RecordBatch) -> Run:
     words = _view(batch.column(0), np.int64)
     return Run(
         file=file,
@@ -166,6 +181,11 @@ class RunBuilder:
         """Rows collected and not yet written."""
         return sum(self._parts.values())
 
+    @property
+    def bytes(self) -> int:
+        """About the bytes of the rows that were appended and are not yet written; those of runs are not counted."""
+        return self._bytes
+
     def append(self, part: str, first_row: int, rows: pa.Table) -> None:
         """Add `rows`, which begin at position `first_row` of `part`."""
         rows_a_slice = _rows_a_slice(rows)
@@ -206,15 +226,23 @@ class RunBuilder:
     def flush(self) -> None:
         """Write what was collected, if anything, as one run."""
         if self._words:
-            columns = pa.concat_batches(self._pieces)
-            words = np.concatenate(self._words)
-            self._pieces, self._words, self._bytes = [], [], 0
-            parts, self._parts, self._ordinals = self._parts, {}, {}
-            self.written.append(write_run(self._folder, self._layout, parts, columns, words))
+            self.written.append(write_run(self._folder, self._layout, *self._taken()))
+
+    def in_memory(self) -> Run | None:
+        """What was collected as one run without a file; None if there are no rows."""
+        return run_in_memory(self._layout, *self._taken()) if self._words else None
+
+    def _taken(self) -> tuple[dict[str, int], pa.RecordBatch, Words]:
+        taken = self._parts, pa.concat_batches(self._pieces), np.concatenate(self._words)
+        self._forget()
+        return taken
+
+    def _forget(self) -> None:
+        self._pieces, self._words, self._parts, self._ordinals, self._bytes = [], [], {}, {}, 0
 
     def discard(self) -> None:
         """Forget what was collected and delete the runs in `written`."""
-        self._pieces, self._words, self._parts, self._ordinals, self._bytes = [], [], {}, {}, 0
+        self._forget()
         for file in self.written:
             (self._folder / file.name).unlink(missing_ok=True)
         self.written = []

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +29,12 @@ from lakebed.keyindex.key_words import KeyEncoding
 LONG = {"k": pa.int64()}
 
 Found = list[tuple[Any, ...]]
+
+
+@pytest.fixture(autouse=True)
+def small_runs_are_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every run is a file, but in tests that say otherwise."""
+    monkeypatch.setattr(key_index, "HELD_BYTES_MAX", -1)
 
 
 def rows(*keys: Any, type_: pa.DataType = LONG["k"], **payload: list[Any]) -> pa.Table:
@@ -274,13 +281,17 @@ def test_any_sequence_of_changes_finds_what_a_dictionary_finds(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     type_ = data.draw(st.sampled_from([pa.int64(), pa.string()]))
-    folder = tmp_path_factory.mktemp("index")
+    with patch.object(key_index, "HELD_BYTES_MAX", data.draw(st.sampled_from([-1, 700, 128 << 10]))):
+        change_at_random(data, type_, tmp_path_factory.mktemp("index"))
+
+
+def change_at_random(data: st.DataObject, type_: pa.DataType, folder: Path) -> None:
     oracle: dict[str, list[int]] = {}
     key = st.integers(0, 30)
     index = KeyIndex(folder, {"k": type_})
     try:
         for step in range(data.draw(st.integers(1, 15))):
-            match data.draw(st.sampled_from(["add", "add", "add", "remove", "sync", "merge", "reopen"])):
+            match data.draw(st.sampled_from(["add", "add", "add", "remove", "sync", "merge", "reopen", "kill"])):
                 case "add":
                     oracle[f"p{step}"] = data.draw(st.lists(key, max_size=40))
                     index.add(f"p{step}", as_keys(oracle[f"p{step}"], type_))
@@ -298,6 +309,10 @@ def test_any_sequence_of_changes_finds_what_a_dictionary_finds(
                 case "reopen":
                     index.close()
                     index = KeyIndex(folder, {"k": type_})
+                case "kill":
+                    killed(index)
+                    index = KeyIndex(folder, {"k": type_})
+                    index.sync(oracle, {part: as_keys(keys, type_) for part, keys in oracle.items()}.__getitem__)
             probes = data.draw(st.lists(key, max_size=20))
             table = index.lookup(as_keys(probes, type_))
             assert sorted(zip(*(column.to_pylist() for column in table.columns), strict=True)) == sorted(
@@ -312,8 +327,79 @@ def test_any_sequence_of_changes_finds_what_a_dictionary_finds(
         index.close()
 
 
+def killed(index: KeyIndex) -> None:
+    """What the end of its process does to an index that is not closed."""
+    assert index._release is not None
+    index._release()
+
+
 def as_keys(numbers: list[int], type_: pa.DataType) -> pa.Table:
     return pa.table({"k": pa.array(numbers, pa.int64()).cast(type_)})
+
+
+# -- small parts are held in memory --------------------------------------------------------------------------------------
+
+
+def held_index(folder: Path, held_bytes_max: int, monkeypatch: pytest.MonkeyPatch) -> KeyIndex:
+    monkeypatch.setattr(key_index, "HELD_BYTES_MAX", held_bytes_max)
+    return KeyIndex(folder, LONG)
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.suffix for path in folder.iterdir() if path.name != "lock")
+
+
+def test_small_parts_make_one_run_and_no_file_until_it_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with held_index(tmp_path, 14 * 100, monkeypatch) as index:
+        for part in range(50):
+            index.add(str(part), rows(part, -part))
+        assert (files(tmp_path), index.runs, index.bytes) == ([], 1, 0)
+        index.add("one more", rows(7))
+        assert (files(tmp_path), index.runs) == ([".json", ".run"], 1)
+        assert found(index, 7, -49) == [(0, "7", 0), (0, "one more", 0), (1, "49", 1)]
+
+
+def test_a_part_that_leaves_makes_room_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with held_index(tmp_path, 14 * 100, monkeypatch) as index:
+        for part in range(100):
+            index.add(str(part), rows(*range(20)))
+            index.remove([str(part - 2)])
+        assert (files(tmp_path), index.runs) == ([], 1)
+        assert found(index, 19) == [(0, "98", 19), (0, "99", 19)]
+
+
+def test_a_large_part_is_a_file_beside_what_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with held_index(tmp_path, 14 * 100, monkeypatch) as index:
+        index.add("small", rows(1))
+        index.add("large", rows(*range(200)))
+        assert (files(tmp_path), index.runs) == ([".json", ".run"], 2)
+        killed(index)
+        with KeyIndex(tmp_path, LONG) as again:
+            assert again.parts == {"large"}
+            read: list[str] = []
+            again.sync(["small", "large"], lambda part: read.append(part) or rows(1))
+            assert (read, found(again, 1)) == (["small"], [(0, "large", 1), (0, "small", 0)])
+
+
+def test_what_is_held_is_there_again_after_the_index_was_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with held_index(tmp_path, 1 << 20, monkeypatch) as index:
+        index.add("a", rows(1, 2))
+        index.add("b", rows(2))
+        index.remove(["a"])
+    with KeyIndex(tmp_path, LONG) as index:
+        assert (index.parts, found(index, 1, 2)) == ({"b"}, [(1, "b", 0)])
+
+
+def test_what_is_held_does_not_keep_the_table_that_it_came_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with held_index(tmp_path, 1 << 20, monkeypatch) as index:
+        before = pa.total_allocated_bytes()
+        index.add("a", pa.table({"k": pa.array(range(1_000_000))}).slice(500_000, 10))
+        assert pa.total_allocated_bytes() - before < 100_000
+        assert found(index, 500_001) == [(0, "a", 1)]
 
 
 # -- what is on disk is not trusted -----------------------------------------------------------------------------------
