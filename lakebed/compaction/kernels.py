@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from lakebed.compaction.merge import Progress
 from lakebed.error_transport import crosses_spark, from_spark
 from lakebed.manifest.snapshot import Snapshot
-from lakebed.parts.changes import WriteSpec
+from lakebed.parts.changes import FEW_ROWS_MAX, WriteSpec
 from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
 from lakebed.storage.engine import connect
 from lakebed.storage.open import open_part_storage
@@ -41,7 +41,9 @@ class LocalKernel:
     ) -> list[MergedPart]:
         settings = self.snapshot().settings
         connection = connect(MEMORY_BYTES_MAX, threads=1)
-        with measured(self.storage.root, "merge"):
+        are_few = all(0 <= source.part.rows <= FEW_ROWS_MAX for source in sources)
+        may_spill = not are_few or sum(source.part.rows for source in sources) > FEW_ROWS_MAX
+        with measured(self.storage.root, "merge", may_spill=may_spill):
             return merge_parts(
                 sources, spec, output, connection, rows_max=settings.target_part_rows,
                 bytes_max=settings.target_part_bytes, on_progress=progress, read_from=self.storage,

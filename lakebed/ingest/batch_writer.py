@@ -18,7 +18,6 @@ The files of an attempt that did not commit are orphans: no log refers to them.
 from __future__ import annotations
 
 import json
-import pickle
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
@@ -65,6 +64,7 @@ if TYPE_CHECKING:
 
 SLICE_ROWS_MAX = 500_000
 SLICE_BYTES_MAX = 256 << 20
+SMALL_RECORDS = 20_000
 TaskRow = tuple[str, int, str]
 """What a task yields: a kind, the number of the task, JSON."""
 
@@ -181,9 +181,12 @@ class WriteTask:
             [pa.array(kinds, pa.string()), tasks, pa.array(bodies, pa.string())], names=["kind", "task", "body"]
         )
 
-    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, str]]:
-        """Yields (kind, JSON) of all that was written and counted, in order; last, the requests to the object store."""
-        with counted() as requests, measured(self.root, "write"):
+    def run(self, batches: Iterator[pa.RecordBatch], *, is_small: bool = False) -> Iterator[tuple[str, str]]:
+        """Yields (kind, JSON) of all that was written and counted, in order; last, the requests to the object store.
+
+        ``is_small``: there are too few rows to spill any.
+        """
+        with counted() as requests, measured(self.root, "write", may_spill=not is_small):
             yield from self._run(batches)
         yield "requests", requests.to_json()
 
@@ -353,8 +356,10 @@ def in_tasks(frame: DataFrame, task: Callable[[Iterator[pa.RecordBatch]], Iterat
 
 def in_this_process(task: WriteTask, ranges: Sequence[Range]) -> list[TaskRow]:
     """Run a task on ranges here, one after the other. Raises the errors of the task."""
-    own: WriteTask = pickle.loads(pickle.dumps(task))  # a task counts in its copy
-    return [(kind, 0, body) for kind, body in own.run(iter([batch_of(ranges)]))]
+    assert isinstance(task.stream, RangeChanges)
+    own = replace(task, stream=task.stream.anew())
+    is_small = sum(one.size for one in ranges) <= SMALL_RECORDS
+    return [(kind, 0, body) for kind, body in own.run(iter([batch_of(ranges)]), is_small=is_small)]
 
 
 def collected(rows: Iterable[TaskRow]) -> Written:

@@ -11,6 +11,7 @@ records of a range inside the task. ``Source.carries`` is one of three kinds:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -195,6 +196,10 @@ class RangeChanges:
 
     def records_lost(self) -> int:
         return self.source.records_lost
+
+    def anew(self) -> RangeChanges:
+        """The same work with nothing counted yet, in the same process: the decoder is shared, and keeps what it has planned."""
+        return replace(self, source=copy(self.source), ranges_read=[], reports=[])
 
 
 @dataclass(slots=True)

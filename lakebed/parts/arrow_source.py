@@ -1,4 +1,4 @@
-"""Reads some rows of a local part with Arrow, by row groups, for a merge.
+"""Reads local parts with Arrow: some rows by row groups, for a merge; columns of a whole file, for a settle of few rows.
 
 Arrow is faster at this than DuckDB, and keeps dictionaries as they are from file to file. It can neither cast nor read from the
 object store; ``suits`` says which files it can read. Checksums of pages are compared unless the whole file was verified.
@@ -7,7 +7,7 @@ object store; ``suits`` says which files it can read. Checksums of pages are com
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -32,33 +32,44 @@ class ArrowSource:
         self._path = path
         self._url = url
         self._kept: tuple[int, tuple[str, ...], pa.Table] | None = None
-        with self._opened([]) as file:
+        with _opened(path, url, is_verified) as file:
             self._schema = file.schema_arrow
-            counts = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
+            self.footer: pq.FileMetaData = file.metadata
+        groups = [self.footer.row_group(number) for number in range(self.footer.num_row_groups)]
+        counts = [group.num_rows for group in groups]
         self._ends = np.cumsum(counts, dtype=np.int64)
         self.group_rows_max = max(counts, default=0)
+        self.decoded_bytes = sum(group.total_byte_size for group in groups)
+        self._whole: pa.Table | None = None
 
     def suits(self, schema: pa.Schema, constants: Mapping[str, str | None]) -> bool:
         """Whether each column of this schema but ``constants`` has its type in the file or is missing. None may be nested."""
-        stored = {field.name.lower(): field for field in self._schema}
-        for field in schema:
-            found = stored.get(field.name.lower())
-            if found is None or field.name in constants:
-                continue
-            if (found.name, found.type) != (field.name, field.type) or pa.types.is_nested(field.type):
-                return False
-        return True
+        return _suits(self._schema, [field for field in schema if field.name not in constants])
 
-    def read(self, columns: Sequence[str], dictionaries: Sequence[str], rows: Rows, keeps: bool) -> Iterator[_Read]:
+    def read(
+        self,
+        columns: Sequence[str],
+        dictionaries: Sequence[str],
+        rows: Rows,
+        keeps: bool,
+        at_once: Sequence[str] = (),
+    ) -> Iterator[_Read]:
         """Pieces of the file and where in them the rows are; ``rows`` are ascending. Columns that it lacks are left out.
 
-        ``keeps``: the last row group stays in memory, for the next call with the same columns.
+        ``keeps``: the last row group stays in memory, for the next call with the same columns. ``at_once``: if given, all columns
+        that calls ask for: the first call reads these of the whole file, and they stay in memory.
         """
         if not len(rows):
             return
+        if at_once:
+            if self._whole is None:
+                with _opened(self._path, self._url, self._is_verified, dictionaries) as file:
+                    self._whole = file.read(list(at_once), use_threads=False)
+            yield self._whole.select([name for name in columns if name in self._whole.column_names]), rows
+            return
         groups = np.searchsorted(self._ends, rows, side="right")
         numbers, firsts = np.unique(groups, return_index=True)
-        with self._opened(dictionaries) as file:
+        with _opened(self._path, self._url, self._is_verified, dictionaries) as file:
             for number, wanted in zip(numbers.tolist(), np.split(rows, firsts[1:]), strict=True):
                 if keeps and self._kept and self._kept[:2] == (number, tuple(columns)):
                     table = self._kept[2]
@@ -73,20 +84,46 @@ class ArrowSource:
                 else:
                     yield table.slice(found[0], found[-1] - found[0] + 1), found - found[0]
 
-    @contextmanager
-    def _opened(self, dictionaries: Sequence[str]) -> Iterator[pq.ParquetFile]:
-        try:
-            with pq.ParquetFile(
-                self._url,
-                read_dictionary=list(dictionaries),
-                pre_buffer=False,
-                page_checksum_verification=not self._is_verified,
-            ) as file:
-                yield file
-        except pa.ArrowMemoryError:
-            raise
-        except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # the latter: a name in a damaged footer
-            raise unreadable(self._path, error) from error
+
+def read_columns(path: str, url: str, schema: pa.Schema) -> pa.Table | None:
+    """These columns of a whole file, null where it lacks them; None if their types in it are others. Raises Corrupt."""
+    with _opened(path, url, is_verified=False) as file:
+        stored = file.schema_arrow
+        if not _suits(stored, schema):
+            return None
+        found = file.read([name for name in schema.names if name in stored.names], use_threads=False)
+    columns = [
+        found[each.name] if each.name in found.column_names else pa.nulls(len(found), each.type) for each in schema
+    ]
+    return pa.table(columns, names=schema.names)
+
+
+def _suits(stored: pa.Schema, fields: Iterable[pa.Field]) -> bool:
+    """Whether each of these columns has its type among the stored ones or is missing. None may be nested."""
+    by_name = {field.name.lower(): field for field in stored}
+    for field in fields:
+        found = by_name.get(field.name.lower())
+        if found is None:
+            continue
+        if (found.name, found.type) != (field.name, field.type) or pa.types.is_nested(field.type):
+            return False
+    return True
+
+
+@contextmanager
+def _opened(path: str, url: str, is_verified: bool, dictionaries: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
+    try:
+        with pq.ParquetFile(
+            url,
+            read_dictionary=list(dictionaries),
+            pre_buffer=False,
+            page_checksum_verification=not is_verified,
+        ) as file:
+            yield file
+    except pa.ArrowMemoryError:
+        raise
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # the latter: a name in a damaged footer
+        raise unreadable(path, error) from error
 
 
 def is_local(url: str) -> bool:

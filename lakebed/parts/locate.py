@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 from lakebed.keyindex.key_index import KeyIndex
 from lakebed.manifest.actions import ChangePart, Part
 from lakebed.manifest.widening import widest_type
-from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, UPSERT, WriteSpec
+from lakebed.parts.arrow_source import is_local, read_columns
+from lakebed.parts.changes import FEW_ROWS_MAX, HIDDEN_TYPES, OP_COLUMN, SEQUENCE_COLUMN, UPSERT, WriteSpec
 from lakebed.parts.index_rebuild import IndexRebuild
 from lakebed.parts.part_filter import parts_that_may_overlap
 from lakebed.parts.positions import find_positions
@@ -171,6 +172,10 @@ class ScanLocator:
 
 def read_keys(part: Part | ChangePart, spec: WriteSpec, storage: PartStorage) -> Iterator[pa.RecordBatch]:
     """The keys (and payload) of a part's rows, in file order."""
+    few = _read_few_keys(part, spec, storage) if 0 <= part.rows <= FEW_ROWS_MAX else None
+    if few is not None:
+        yield from few.to_batches()
+        return
     connection = connect()
     storage.attach(connection)
     kinds = {name: sql_type(spec.schema.field(name).type) for name in spec.keys}
@@ -188,3 +193,20 @@ def read_keys(part: Part | ChangePart, spec: WriteSpec, storage: PartStorage) ->
     outputs = [*aliases(spec.keys).values(), *also]
     for batch in connection.sql(f"select {', '.join(outputs)} from ({scan})").to_arrow_reader(_BATCH_ROWS):
         yield batch.rename_columns([*spec.keys, *payload])
+
+
+def _read_few_keys(part: Part, spec: WriteSpec, storage: PartStorage) -> pa.Table | None:
+    """What ``read_keys`` yields, by Arrow, which costs less for few rows; None where only DuckDB can read it."""
+    url, sequence = storage.duckdb_url(part.path), spec.sequence_column
+    if not is_local(url) or part.partition_values:
+        return None
+    names = list(dict.fromkeys([*spec.keys, *([sequence] if sequence else [])]))
+    wanted = [(name, HIDDEN_TYPES.get(name) or spec.schema.field(name).type) for name in names]
+    read = read_columns(part.path, url, pa.schema([*wanted, (OP_COLUMN, pa.string())]))
+    if read is None:
+        return None
+    keys = read.select(list(spec.keys))
+    if sequence is None:
+        return keys
+    operations = pc.fill_null(read[OP_COLUMN], UPSERT)
+    return keys.append_column(SEQUENCE_COLUMN, read[sequence]).append_column(OP_COLUMN, operations)

@@ -29,7 +29,7 @@ import duckdb
 
 from lakebed.errors import InvalidInput, LakebedError, StoreUnavailable
 from lakebed.manifest.passes import passes_after
-from lakebed.parts.arrow_source import damaged, is_local
+from lakebed.parts.arrow_source import ArrowSource, damaged, is_local
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.checksum import stage, verify_local
 from lakebed.parts.merge_assembler import Assembler, MergedPart
@@ -113,10 +113,14 @@ def _prepared(
 ) -> tuple[Assembler, Provenance]:
     """Steps 1 and 2: what writes the output, and the order of its rows."""
     memory, terms = memory_limit(cursor), spec.terms
-    selection = select_rows(cursor, sources)
-    footprint = footprint_of(cursor, sources, selection.rows_read)
-    group_rows_max = chunk_rows_max(memory, footprint.row_bytes, limits)
-    reader = SourceReader(cursor, sources, selection, spec, footprint.dictionary_columns, group_rows_max)
+    files = [ArrowSource(source.part.path, source.url, source.part.checksum is not None) for source in sources]
+    footers = [file.footer for file in files]
+    selection = select_rows(cursor, sources, footers)
+    footprint = footprint_of(cursor, sources, footers, selection.rows_read)
+    reader = SourceReader(
+        cursor, sources, files, selection, spec, dictionary_columns=footprint.dictionary_columns,
+        group_rows_max=chunk_rows_max(memory, footprint.row_bytes, limits),
+    )  # fmt: skip
     budget = budget_of(
         memory, footprint, limits, terms=terms, files=reader.files, kept_dictionaries=reader.kept_dictionaries,
         in_order=reader.in_order,

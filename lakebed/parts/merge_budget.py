@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import duckdb
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakebed.parts.arrow_source import ArrowSource
@@ -83,23 +85,31 @@ def memory_limit(cursor: duckdb.DuckDBPyConnection) -> int:
     return int(memory)
 
 
-def footprint_of(cursor: duckdb.DuckDBPyConnection, sources: Sequence[MergeSource], rows: int) -> Footprint:
+def footprint_of(
+    cursor: duckdb.DuckDBPyConnection, sources: Sequence[MergeSource], footers: Sequence[pq.FileMetaData], rows: int
+) -> Footprint:
     """By the footers of all sources, ``rows`` in all, and by the first rows of the largest one."""
     size, values, in_dictionary = 0, Counter[str](), Counter[str]()
-    for source in sources:
-        footer = pq.read_metadata(source.url)  # DuckDB would convert all statistics too, and fails on some
+    for footer in footers:  # by Arrow: DuckDB would convert all statistics too, and fails on some
         for group in map(footer.row_group, range(footer.num_row_groups)):
             for leaf in map(group.column, range(group.num_columns)):
                 size += leaf.total_uncompressed_size
                 values[leaf.path_in_schema] += leaf.num_values
                 in_dictionary[leaf.path_in_schema] += leaf.num_values if leaf.has_dictionary_page else 0
     largest = max(sources, key=lambda source: source.part.bytes)
-    first = cursor.sql(f"select * from {parquet(largest.url)} limit {_SAMPLE_ROWS}").to_arrow_table()
+    first = _first_rows(cursor, largest)
     row_bytes = int(max(size / max(rows, 1), first.nbytes / max(len(first), 1))) + 1
     widths = {name: first[name].nbytes // max(len(first), 1) + 1 for name in first.column_names}
     return Footprint(
         row_bytes, widths, tuple(sorted(path for path in values if 2 * in_dictionary[path] > values[path]))
     )
+
+
+def _first_rows(cursor: duckdb.DuckDBPyConnection, source: MergeSource) -> pa.Table:
+    if 0 <= source.part.rows <= _SAMPLE_ROWS:
+        with suppress(pa.ArrowException):  # of a type or codec that Arrow lacks
+            return pq.read_table(source.url, use_threads=False, partitioning=None)
+    return cursor.sql(f"select * from {parquet(source.url)} limit {_SAMPLE_ROWS}").to_arrow_table()
 
 
 def chunk_rows_max(memory_bytes: int, row_bytes: int, limits: MergeLimits) -> int:

@@ -11,6 +11,7 @@ pages are compared.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import duckdb
@@ -24,10 +25,13 @@ from lakebed.parts.checksum import verify_pages
 from lakebed.parts.merge_sources import Flags, MergeSource, Selection
 from lakebed.parts.sql import aliases, constant, named, scan_of, sql_type
 from lakebed.quoting import literal
+from lakebed.storage.engine import connect
 
 ORDINAL, ROW = "_lakebed_source", "_lakebed_row"
 """Columns of a scan: the source's ordinal and the row in its file."""
 
+AT_ONCE_BYTES_MAX = 8 << 20
+"""Sources that are smaller than that together are read as a whole, and stay in memory while they are merged."""
 Read = tuple[pa.Table, Rows]
 """Rows as they were read, and the places of the wanted ones among them."""
 
@@ -43,24 +47,31 @@ class SourceReader:
         self,
         cursor: duckdb.DuckDBPyConnection,
         sources: Sequence[MergeSource],
+        files: Sequence[ArrowSource],
         selection: Selection,
         spec: WriteSpec,
+        *,
         dictionary_columns: Sequence[str],
         group_rows_max: int,
     ) -> None:
-        """``group_rows_max``: Arrow reads the sources only if no row group has more rows. Raises Corrupt."""
+        """``files``: the sources' files; Arrow reads them only if no row group has more rows than ``group_rows_max``."""
         self._cursor = cursor
         self._sources = sources
         self._selection = selection
         self._kinds = {field.name: sql_type(field.type) for field in spec.schema}
         if spec.sequence_column == SEQUENCE_COLUMN:
             self._kinds[SEQUENCE_COLUMN] = sql_type(pa.int64())
-        nothing = ", ".join(f"null::{kind}" for kind in self._kinds.values())
-        found = cursor.sql(f"select {nothing} limit 0").to_arrow_table()
-        self._schema: pa.Schema = named(found, list(self._kinds)).schema
+        fields = zip(self._kinds, _arrow_types(tuple(self._kinds.values())), strict=True)
+        self._schema: pa.Schema = pa.schema(list(fields))
         self.columns: tuple[str, ...] = tuple(self._kinds)
-        self.files = self._arrow_files(group_rows_max)
-        self.by_arrow = bool(self.files)
+        self.by_arrow = all(
+            file.group_rows_max <= group_rows_max and file.suits(self._schema, source.part.partition_values)
+            for file, source in zip(files, sources, strict=True)
+        )
+        self.files: Sequence[ArrowSource] = files if self.by_arrow else ()
+        # A file is opened as many times as it is read, which takes most of the time of a small one.
+        are_small = sum(file.decoded_bytes for file in files) <= AT_ONCE_BYTES_MAX
+        self._at_once: Sequence[str] = (*self.columns, OP_COLUMN) if are_small else ()
         self.in_order = all(source.part.sort_key_version == spec.order_version for source in sources)
         self.kept_dictionaries = [
             field.name
@@ -103,23 +114,13 @@ class SourceReader:
 
     # -- by Arrow ----------------------------------------------------------------------------------------------------
 
-    def _arrow_files(self, group_rows_max: int) -> list[ArrowSource]:
-        """The sources as Arrow reads them; none if DuckDB must read them."""
-        files: list[ArrowSource] = []
-        for source in self._sources:
-            file = ArrowSource(source.part.path, source.url, source.part.checksum is not None)
-            if file.group_rows_max > group_rows_max or not file.suits(self._schema, source.part.partition_values):
-                return []
-            files.append(file)
-        return files
-
     def _read_by_arrow(
         self, columns: Sequence[str], rows: Mapping[int, Rows], groups: Sequence[Sequence[int]], keeps: bool
     ) -> Iterator[Read]:
         schema = self.schema(columns)
         for ordinal in (ordinal for group in groups for ordinal in group):
             file, source = self.files[ordinal], self._sources[ordinal]
-            for table, found in file.read(columns, self.kept_dictionaries, rows[ordinal], keeps):
+            for table, found in file.read(columns, self.kept_dictionaries, rows[ordinal], keeps, self._at_once):
                 yield pa.table([self._column(source, table, field) for field in schema], schema=schema), found
 
     def _column(self, source: MergeSource, table: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
@@ -193,3 +194,11 @@ class SourceReader:
     def _set(self, name: str, value: Any, kind: str) -> None:
         """A variable of the connection: DuckDB keeps the result of a query with parameters in memory as a whole."""
         self._cursor.execute(f"set variable lakebed_{name} = $value::{kind}", {"value": value})
+
+
+@lru_cache(maxsize=256)
+def _arrow_types(kinds: tuple[str, ...]) -> tuple[pa.DataType, ...]:
+    """The types in which DuckDB gives columns of these SQL types to Arrow."""
+    nothing = ", ".join(f"null::{kind}" for kind in kinds)
+    with connect() as connection:
+        return tuple(connection.sql(f"select {nothing} limit 0").to_arrow_table().schema.types)

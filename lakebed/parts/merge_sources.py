@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 import duckdb
 import numpy as np
 import numpy.typing as npt
+import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from lakebed.errors import Corrupt
 from lakebed.manifest.actions import Part
 from lakebed.parts.arrow_source import Rows
 from lakebed.parts.changes import DELETE, OP_COLUMN
-from lakebed.parts.sql import file_literal, parquet_of
+from lakebed.parts.sql import parquet_of
 from lakebed.quoting import literal
 
 Flags = npt.NDArray[np.bool_]
@@ -55,12 +56,14 @@ class Selection:
         return {ordinal: np.flatnonzero(wanted) for ordinal, wanted in enumerate(self.wanted)}
 
 
-def select_rows(cursor: duckdb.DuckDBPyConnection, sources: Sequence[MergeSource]) -> Selection:
+def select_rows(
+    cursor: duckdb.DuckDBPyConnection, sources: Sequence[MergeSource], footers: Sequence[pq.FileMetaData]
+) -> Selection:
     """The live rows, and the deletes of sources that keep them. Raises Corrupt where log and file disagree."""
     wanted: list[Flags] = []
     deletes: dict[int, Flags] = {}
-    for ordinal, source in enumerate(sources):
-        flags = _live(source, _rows_in_file(cursor, source))
+    for ordinal, (source, footer) in enumerate(zip(sources, footers, strict=True)):
+        flags = _live(source, _rows_in_file(source, footer))
         if source.keeps_deletes and source.part.has_op_column:
             kept = _delete_rows(cursor, source, len(flags))
             kept[np.frombuffer(source.purged.to_array(), dtype=np.uint64)] = False
@@ -71,16 +74,14 @@ def select_rows(cursor: duckdb.DuckDBPyConnection, sources: Sequence[MergeSource
     return Selection(tuple(wanted), deletes)
 
 
-def _rows_in_file(cursor: duckdb.DuckDBPyConnection, source: MergeSource) -> int:
-    scan = f"select num_rows from parquet_file_metadata({file_literal(source.url)})"
-    [(rows,)] = cursor.execute(scan).fetchall()
-    if source.part.rows not in (-1, rows):  # other writers may not say
+def _rows_in_file(source: MergeSource, footer: pq.FileMetaData) -> int:
+    if source.part.rows not in (-1, footer.num_rows):  # other writers may not say
         raise Corrupt(
-            f"{source.part.path} has {rows} rows, but the log says {source.part.rows}",
+            f"{source.part.path} has {footer.num_rows} rows, but the log says {source.part.rows}",
             path=source.part.path,
             part=source.part.path,
         )
-    return int(rows)
+    return int(footer.num_rows)
 
 
 def _live(source: MergeSource, rows: int) -> Flags:

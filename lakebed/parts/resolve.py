@@ -32,8 +32,10 @@ from pyroaring import BitMap64
 
 from lakebed.errors import Corrupt
 from lakebed.manifest.actions import ChangePart, Part
+from lakebed.parts.arrow_source import is_local, read_columns
 from lakebed.parts.changes import (
     DELETE,
+    FEW_ROWS_MAX,
     HIDDEN_TYPES,
     OP_COLUMN,
     SEQUENCE_COLUMN,
@@ -132,18 +134,11 @@ def resolve(
 
 def _read_tail(change_parts: Sequence[ChangePart], spec: WriteSpec, storage: PartStorage) -> pa.Table:
     """Keys, sequence, operation and place of every row, part after part and in file order."""
-    connection = connect()
-    storage.attach(connection)
-    names = list(dict.fromkeys([*spec.keys, *([spec.sequence_column] if spec.sequence_column else [])]))
-    stored = {name: (alias, _stored_type(name, spec)) for name, alias in aliases(names).items()}
-    outputs = [alias for alias, _ in stored.values()]
-    stored |= {OP_COLUMN: ("op", "VARCHAR"), UNAVAILABLE_COLUMN: ("unsent", "VARCHAR[]")}
-    outputs.append(f"op = {literal(DELETE)} as {_DELETED}")
-    has_incomplete = any(part.incomplete for part in change_parts)
-    outputs.append(f"{'coalesce(len(unsent), 0) > 0' if has_incomplete else 'false'} as {_INCOMPLETE}")
-    source = parquet_of([storage.duckdb_url(part.path) for part in change_parts], stored)
-    table = named(connection.sql(f"select {', '.join(outputs)} from {source}").to_arrow_table(), names)
     rows = np.array([part.rows for part in change_parts], dtype=np.int64)
+    names = list(dict.fromkeys([*spec.keys, *([spec.sequence_column] if spec.sequence_column else [])]))
+    table = _read_few(change_parts, names, spec, storage) if rows.sum() <= FEW_ROWS_MAX else None
+    if table is None:
+        table = _read_many(change_parts, names, spec, storage)
     if len(table) != rows.sum():
         raise Corrupt(f"{len(change_parts)} change parts have {len(table)} rows, but the log says {rows.sum()}")
     first = np.cumsum(rows) - rows
@@ -151,8 +146,42 @@ def _read_tail(change_parts: Sequence[ChangePart], spec: WriteSpec, storage: Par
     return table.append_column(_ROW, pa.array(np.arange(len(table), dtype=np.int64) - np.repeat(first, rows)))
 
 
-def _stored_type(name: str, spec: WriteSpec) -> str:
-    return sql_type(HIDDEN_TYPES.get(name) or spec.schema.field(name).type)
+def _read_few(
+    change_parts: Sequence[ChangePart], names: Sequence[str], spec: WriteSpec, storage: PartStorage
+) -> pa.Table | None:
+    """What ``_read_many`` gives, by Arrow, which takes a fifth of the time; None where only DuckDB can read it."""
+    urls = [storage.duckdb_url(part.path) for part in change_parts]
+    if not all(map(is_local, urls)) or any(part.incomplete for part in change_parts):
+        return None
+    wanted = pa.schema([*((name, _type_of(name, spec)) for name in names), (OP_COLUMN, pa.string())])
+    pieces = []
+    for part, url in zip(change_parts, urls, strict=True):
+        piece = read_columns(part.path, url, wanted)
+        if piece is None:
+            return None
+        pieces.append(piece)
+    found = pa.concat_tables(pieces).combine_chunks()
+    is_delete, whole = pc.equal(found[OP_COLUMN], DELETE), pa.repeat(pa.scalar(False), len(found))
+    return found.select(list(names)).append_column(_DELETED, is_delete).append_column(_INCOMPLETE, whole)
+
+
+def _read_many(
+    change_parts: Sequence[ChangePart], names: Sequence[str], spec: WriteSpec, storage: PartStorage
+) -> pa.Table:
+    connection = connect()
+    storage.attach(connection)
+    stored = {name: (alias, sql_type(_type_of(name, spec))) for name, alias in aliases(names).items()}
+    outputs = [alias for alias, _ in stored.values()]
+    stored |= {OP_COLUMN: ("op", "VARCHAR"), UNAVAILABLE_COLUMN: ("unsent", "VARCHAR[]")}
+    outputs.append(f"op = {literal(DELETE)} as {_DELETED}")
+    has_incomplete = any(part.incomplete for part in change_parts)
+    outputs.append(f"{'coalesce(len(unsent), 0) > 0' if has_incomplete else 'false'} as {_INCOMPLETE}")
+    source = parquet_of([storage.duckdb_url(part.path) for part in change_parts], stored)
+    return named(connection.sql(f"select {', '.join(outputs)} from {source}").to_arrow_table(), names)
+
+
+def _type_of(name: str, spec: WriteSpec) -> pa.DataType:
+    return HIDDEN_TYPES.get(name) or spec.schema.field(name).type
 
 
 def _newest(tail: pa.Table, spec: WriteSpec, parts: int) -> pa.Table:
@@ -338,7 +367,7 @@ def _rows_at(path: str, part: Part, rows: Sequence[int], spec: WriteSpec, storag
     wanted = pa.table({"place": pa.array(rows, pa.int64())})
     kinds = {field.name: sql_type(field.type) for field in spec.schema}
     if spec.sequence_column == SEQUENCE_COLUMN:
-        kinds[SEQUENCE_COLUMN] = _stored_type(SEQUENCE_COLUMN, spec)
+        kinds[SEQUENCE_COLUMN] = sql_type(_type_of(SEQUENCE_COLUMN, spec))
     scan = scan_of([storage.duckdb_url(path)], kinds, part.partition_values)
     with registered(connection, "lakebed_wanted", wanted):
         found = connection.sql(f"{scan} where file_row_number in (select place from lakebed_wanted)").to_arrow_table()

@@ -4,6 +4,7 @@ with measured(table, "merge"):
     ...
 
 1. A thread adds up, a few times a second, what the process has spilled: DuckDB's temporary files and the spill buckets of merges.
+   Work on few rows spills nothing, so it has no such thread, which would cost more than its decoding.
 2. At the end the maximum is reported (``events.TaskMeasured``), with the most memory that the process ever had.
 
 A process that does several things at once, such as one that settles while it merges, is measured as a whole.
@@ -16,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from lakebed import events
@@ -28,17 +29,33 @@ _MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
 
 
 @contextmanager
-def measured(table: str, kind: str) -> Iterator[None]:
-    """Measure the block, also one that fails. ``table``: its root; ``kind``: its name in the events."""
+def measured(table: str, kind: str, *, may_spill: bool = True) -> Iterator[None]:
+    """Measure the block, also one that fails. ``table``: its root; ``kind``: its name in the events.
+
+    ``may_spill``: if not, what the process spills is not looked at.
+    """
     started = time.perf_counter()
-    folder = process_folder()
-    done = threading.Event()
-    most = spilled_bytes(folder)
+    seen = [0]
+    try:
+        with _looking(seen) if may_spill else nullcontext():
+            yield
+    finally:
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_BYTES
+        seconds = time.perf_counter() - started
+        events.emit(
+            events.TaskMeasured(table=table, kind=kind, seconds=seconds, memory_bytes=memory, spilled_bytes=seen[0])
+        )
+
+
+@contextmanager
+def _looking(seen: list[int]) -> Iterator[None]:
+    """A thread looks while the block runs; the most that was spilled so far is in ``seen``."""
+    folder, done = process_folder(), threading.Event()
+    seen[0] = spilled_bytes(folder)
 
     def look() -> None:
-        nonlocal most
         while not done.wait(LOOK_SECONDS):
-            most = max(most, spilled_bytes(folder))
+            seen[0] = max(seen[0], spilled_bytes(folder))
 
     thread = threading.Thread(target=look, name="lakebed-task-cost", daemon=True)
     thread.start()
@@ -47,13 +64,7 @@ def measured(table: str, kind: str) -> Iterator[None]:
     finally:
         done.set()
         thread.join()
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_BYTES
-        most = max(most, spilled_bytes(folder))
-        events.emit(
-            events.TaskMeasured(
-                table=table, kind=kind, seconds=time.perf_counter() - started, memory_bytes=memory, spilled_bytes=most
-            )
-        )
+        seen[0] = max(seen[0], spilled_bytes(folder))
 
 
 def spilled_bytes(folder: Path) -> int:

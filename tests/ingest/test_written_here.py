@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -14,6 +15,7 @@ import pytest
 import lakebed
 from lakebed.errors import Retry
 from lakebed.ingest.batch_writer import WriteTask, collected, in_this_process
+from lakebed.ingest.debezium import events as debezium_events
 from lakebed.ingest.debezium.events import DebeziumJson
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.generator import COLUMNS, KEYS, OrderStream
@@ -58,6 +60,22 @@ def test_each_batch_is_counted_by_itself(tmp_path: Path) -> None:
         written = collected(in_this_process(task, ranges))
         assert written.read == tuple(ranges) and 0 < written.rows <= 100
     assert changes.ranges_read == []
+
+
+def test_what_is_planned_from_the_first_records_serves_later_batches(tmp_path: Path) -> None:
+    table = table_at(tmp_path / "t")
+    decoder, planned = DebeziumJson(SHAPE), debezium_events._plan
+    task = WriteTask(
+        write_spec_of(log_of(table).refresh()), table.path, RangeChanges(GeneratorReader(ORDERS, tasks=1), decoder)
+    )
+    with patch.object(debezium_events, "_plan", side_effect=planned) as planning:
+        written = [collected(in_this_process(task, [Range("orders", 0, at, at + 50, 0)])) for at in (0, 50, 100)]
+    assert planning.call_count == 1
+    anew = WriteTask(task.spec, table.path, RangeChanges(GeneratorReader(ORDERS, tasks=1), DebeziumJson(SHAPE)))
+    again = [collected(in_this_process(anew, [Range("orders", 0, at, at + 50, 0)])) for at in (100, 0, 50)]
+    assert sorted(part.stats for each in written for part in each.parts) == sorted(
+        part.stats for each in again for part in each.parts
+    )
 
 
 @pytest.mark.slow
