@@ -277,12 +277,16 @@ def _newest_of_few(changes: pa.Table, spec: WriteSpec) -> pa.Table:
     places = np.arange(len(changes))
     if spec.sequence_column is not None:  # a stable sort, so that of equal sequences the last is the newest
         places = np.argsort(changes[spec.sequence_column].to_numpy(), kind="stable")
-    ranks = np.empty(len(changes), dtype=np.int64)
-    ranks[places] = np.arange(len(changes))
     columns = [changes[name] for name in spec.keys]
-    names = [f"k{number}" for number in range(len(columns))]
-    ranked = pa.Table.from_arrays([*columns, pa.array(ranks)], names=[*names, "rank"])
-    newest = ranked.group_by(names, use_threads=False).aggregate([("rank", "max")])["rank_max"].to_numpy()
+    if len(columns) == 1 and pa.types.is_integer(columns[0].type):
+        found = np.unique(columns[0].to_numpy()[places[::-1]], return_index=True)[1]
+        newest = len(changes) - 1 - found
+    else:
+        ranks = np.empty(len(changes), dtype=np.int64)
+        ranks[places] = np.arange(len(changes))
+        names = [f"k{number}" for number in range(len(columns))]
+        ranked = pa.Table.from_arrays([*columns, pa.array(ranks)], names=[*names, "rank"])
+        newest = ranked.group_by(names, use_threads=False).aggregate([("rank", "max")])["rank_max"].to_numpy()
     return changes if len(newest) == len(changes) else changes.take(pa.array(np.sort(places[newest])))
 
 

@@ -130,10 +130,11 @@ def _write_one(rows: pa.Table, values: Mapping[str, str | None], spec: WriteSpec
 
 def _repetitive(rows: pa.Table) -> list[str]:
     """The columns whose values are worth a dictionary: in a sample from all over the rows, most appear again."""
-    places = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), _SAMPLE_ROWS)).astype(np.int64))
-    sample = rows.take(pa.array(places))
+    sample = rows
+    if len(rows) > _SAMPLE_ROWS:
+        sample = rows.take(pa.array(np.linspace(0, len(rows) - 1, _SAMPLE_ROWS).astype(np.int64)))
     flat = [field.name for field in rows.schema if not pa.types.is_nested(field.type)]
-    return [name for name in flat if 2 * pc.count_distinct(sample[name], mode="all").as_py() <= len(places)]
+    return [name for name in flat if 2 * pc.count_distinct(sample[name], mode="all").as_py() <= len(sample)]
 
 
 def _by_partition(rows: pa.Table, spec: WriteSpec) -> Iterator[tuple[dict[str, str | None], pa.Table]]:

@@ -180,19 +180,20 @@ def _is_whole(kind: pa.DataType) -> bool:
 def _column_stats(footer: pq.FileMetaData, schema: pa.Schema) -> ColumnStats:
     """A column has bounds if each of its row groups does, or holds nulls only."""
     stats: ColumnStats = {}
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     leaf = 0
     for field in schema:
         if not pa.types.is_nested(field.type) and not pa.types.is_floating(field.type):
-            stats[quote(field.name)] = _stats_of(footer, leaf, field.type)
+            stats[quote(field.name)] = _stats_of(groups, leaf, field.type)
         leaf += _leaves(field.type)
     return stats
 
 
-def _stats_of(footer: pq.FileMetaData, leaf: int, kind: pa.DataType) -> dict[str, Any]:
+def _stats_of(groups: Sequence[pq.RowGroupMetaData], leaf: int, kind: pa.DataType) -> dict[str, Any]:
     nulls, lows, highs = 0, [], []
     is_bounded = True
-    for number in range(footer.num_row_groups):
-        chunk = footer.row_group(number).column(leaf)
+    for group in groups:
+        chunk = group.column(leaf)
         found = chunk.statistics
         if found is None or not found.has_null_count:
             return {}

@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -98,16 +99,15 @@ def null_unavailable(values: pa.Array, placeholder: str) -> tuple[pa.Array, np.n
     """The values with nulls in place of Debezium's placeholder, and a mask of these. Raises ``Missed`` for lists and objects
     that may be the placeholder: the slow path reads them.
     """
-    raw = placeholder.encode()
     if pa.types.is_string(values.type):
-        forms = pa.array([placeholder, base64.b64encode(raw).decode(), f'{{"{placeholder}":"{placeholder}"}}'])
-        if not _has_length(values, pc.binary_length(forms).to_pylist()):
+        forms = _texts_of(placeholder)
+        if not _has_length(values, [len(form.encode()) for form in forms]):
             return values, None
-        hits = pc.is_in(values, value_set=forms)
+        hits = pc.is_in(values, value_set=pa.array(forms))
         if pc.any(hits).as_py():
             return pc.if_else(hits, pa.scalar(None, pa.string()), values), np.asarray(hits)
     elif pa.types.is_list(values.type):
-        length = 1 if pa.types.is_string(values.type.value_type) else len(raw)
+        length = 1 if pa.types.is_string(values.type.value_type) else len(placeholder.encode())
         if pc.any(pc.equal(pc.list_value_length(values), length)).as_py():
             _refuse_placeholder_lists(values, placeholder)
     elif pa.types.is_struct(values.type):
@@ -117,6 +117,12 @@ def null_unavailable(values: pa.Array, placeholder: str) -> tuple[pa.Array, np.n
         if (np.asarray(values.is_valid()) & ~has_value).any():
             raise Missed("perhaps an unavailable object")
     return values, None
+
+
+@lru_cache(maxsize=16)
+def _texts_of(placeholder: str) -> tuple[str, ...]:
+    """What a text is in place of a value that was not sent."""
+    return placeholder, base64.b64encode(placeholder.encode()).decode(), f'{{"{placeholder}":"{placeholder}"}}'
 
 
 def _has_length(texts: pa.StringArray, lengths: list[int]) -> bool:
