@@ -105,6 +105,10 @@ class WriteSpec:
             return None
         return self.sequence_by if self.sequence_by in self.schema.names else SEQUENCE_COLUMN
 
+    def type_of(self, name: str) -> pa.DataType:
+        """The type of a column of a part's file, also of a hidden one."""
+        return HIDDEN_TYPES.get(name) or self.schema.field(name).type
+
     @property
     def order_by(self) -> tuple[str, ...]:
         """The sort key of a part's rows, as texts."""

@@ -18,7 +18,7 @@ from lakebed.keyindex.key_index import KeyIndex
 from lakebed.manifest.actions import ChangePart, Part
 from lakebed.manifest.widening import widest_type
 from lakebed.parts.arrow_source import is_local, read_columns
-from lakebed.parts.changes import FEW_ROWS_MAX, HIDDEN_TYPES, OP_COLUMN, SEQUENCE_COLUMN, UPSERT, WriteSpec
+from lakebed.parts.changes import FEW_ROWS_MAX, OP_COLUMN, SEQUENCE_COLUMN, UPSERT, WriteSpec
 from lakebed.parts.index_rebuild import IndexRebuild
 from lakebed.parts.part_filter import parts_that_may_overlap
 from lakebed.parts.positions import find_positions
@@ -201,7 +201,7 @@ def _read_few_keys(part: Part, spec: WriteSpec, storage: PartStorage) -> pa.Tabl
     if not is_local(url) or part.partition_values:
         return None
     names = list(dict.fromkeys([*spec.keys, *([sequence] if sequence else [])]))
-    wanted = [(name, HIDDEN_TYPES.get(name) or spec.schema.field(name).type) for name in names]
+    wanted = [(name, spec.type_of(name)) for name in names]
     read = read_columns(part.path, url, pa.schema([*wanted, (OP_COLUMN, pa.string())]))
     if read is None:
         return None

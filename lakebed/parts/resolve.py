@@ -30,13 +30,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-from lakebed.errors import Corrupt
 from lakebed.manifest.actions import ChangePart, Part
-from lakebed.parts.arrow_source import is_local, read_columns
 from lakebed.parts.changes import (
     DELETE,
-    FEW_ROWS_MAX,
-    HIDDEN_TYPES,
     OP_COLUMN,
     SEQUENCE_COLUMN,
     UNAVAILABLE_COLUMN,
@@ -48,13 +44,10 @@ from lakebed.parts.locate import KeyLocator
 from lakebed.parts.nested import as_declared
 from lakebed.parts.quarantine import IncompleteRow
 from lakebed.parts.sql import aliases, by_place, named, parquet_of, registered, scan_of, sql_type
+from lakebed.parts.tail_rows import DELETED, INCOMPLETE, PART, ROW, read_tail
 from lakebed.parts.unavailable_values import Completed, complete, ranked, required_columns
-from lakebed.quoting import literal
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
-
-# Beside the keys and the sequence: where a row of the tail is, and what it is.
-_PART, _ROW, _DELETED, _INCOMPLETE = "_lakebed_part", "_lakebed_row", "_lakebed_deleted", "_lakebed_incomplete"
 
 _Rows = npt.NDArray[np.int64]
 
@@ -91,7 +84,7 @@ def resolve(
     """The resolution of change parts (in order, oldest first) against the base. Reads parts; changes nothing."""
     if not change_parts:
         return Resolution()
-    tail = _read_tail(change_parts, spec, storage)
+    tail = read_tail(change_parts, spec, storage)
     newest = _newest(tail, spec, len(change_parts))
     keys = newest.select(list(spec.keys))
     hits = locator.lookup(base, keys) if base else None
@@ -99,11 +92,11 @@ def resolve(
     late: npt.NDArray[np.bool_] = np.zeros(len(newest), dtype=bool)
     if hits is not None and len(hits):
         base_new, late = _dying_rows(hits, newest, base, spec, deletion_vectors)
-    survives = ~late & (newest[_DELETED].to_numpy() == 0)
+    survives = ~late & (newest[DELETED].to_numpy() == 0)
     completed: pa.Table | None = None
     incomplete_rows: Mapping[str, IncompleteRow] = {}
     if any(part.incomplete for part in change_parts):
-        incomplete = survives & newest[_INCOMPLETE].to_numpy()
+        incomplete = survives & newest[INCOMPLETE].to_numpy()
         completed, incomplete_rows = _complete(
             np.flatnonzero(incomplete),
             newest,
@@ -130,58 +123,6 @@ def resolve(
         rows=len(tail),
         late=int(late.sum()),
     )
-
-
-def _read_tail(change_parts: Sequence[ChangePart], spec: WriteSpec, storage: PartStorage) -> pa.Table:
-    """Keys, sequence, operation and place of every row, part after part and in file order."""
-    rows = np.array([part.rows for part in change_parts], dtype=np.int64)
-    names = list(dict.fromkeys([*spec.keys, *([spec.sequence_column] if spec.sequence_column else [])]))
-    table = _read_few(change_parts, names, spec, storage) if rows.sum() <= FEW_ROWS_MAX else None
-    if table is None:
-        table = _read_many(change_parts, names, spec, storage)
-    if len(table) != rows.sum():
-        raise Corrupt(f"{len(change_parts)} change parts have {len(table)} rows, but the log says {rows.sum()}")
-    first = np.cumsum(rows) - rows
-    table = table.append_column(_PART, pa.array(np.repeat(np.arange(len(rows), dtype=np.int32), rows)))
-    return table.append_column(_ROW, pa.array(np.arange(len(table), dtype=np.int64) - np.repeat(first, rows)))
-
-
-def _read_few(
-    change_parts: Sequence[ChangePart], names: Sequence[str], spec: WriteSpec, storage: PartStorage
-) -> pa.Table | None:
-    """What ``_read_many`` gives, by Arrow, which takes a fifth of the time; None where only DuckDB can read it."""
-    urls = [storage.duckdb_url(part.path) for part in change_parts]
-    if not all(map(is_local, urls)) or any(part.incomplete for part in change_parts):
-        return None
-    wanted = pa.schema([*((name, _type_of(name, spec)) for name in names), (OP_COLUMN, pa.string())])
-    pieces = []
-    for part, url in zip(change_parts, urls, strict=True):
-        piece = read_columns(part.path, url, wanted)
-        if piece is None:
-            return None
-        pieces.append(piece)
-    found = pa.concat_tables(pieces).combine_chunks()
-    is_delete, whole = pc.equal(found[OP_COLUMN], DELETE), pa.repeat(pa.scalar(False), len(found))
-    return found.select(list(names)).append_column(_DELETED, is_delete).append_column(_INCOMPLETE, whole)
-
-
-def _read_many(
-    change_parts: Sequence[ChangePart], names: Sequence[str], spec: WriteSpec, storage: PartStorage
-) -> pa.Table:
-    connection = connect()
-    storage.attach(connection)
-    stored = {name: (alias, sql_type(_type_of(name, spec))) for name, alias in aliases(names).items()}
-    outputs = [alias for alias, _ in stored.values()]
-    stored |= {OP_COLUMN: ("op", "VARCHAR"), UNAVAILABLE_COLUMN: ("unsent", "VARCHAR[]")}
-    outputs.append(f"op = {literal(DELETE)} as {_DELETED}")
-    has_incomplete = any(part.incomplete for part in change_parts)
-    outputs.append(f"{'coalesce(len(unsent), 0) > 0' if has_incomplete else 'false'} as {_INCOMPLETE}")
-    source = parquet_of([storage.duckdb_url(part.path) for part in change_parts], stored)
-    return named(connection.sql(f"select {', '.join(outputs)} from {source}").to_arrow_table(), names)
-
-
-def _type_of(name: str, spec: WriteSpec) -> pa.DataType:
-    return HIDDEN_TYPES.get(name) or spec.schema.field(name).type
 
 
 def _newest(tail: pa.Table, spec: WriteSpec, parts: int) -> pa.Table:
@@ -256,8 +197,8 @@ def _tail_dead(
     newest: pa.Table, survives: npt.NDArray[np.bool_], change_parts: Sequence[ChangePart]
 ) -> dict[str, BitMap64]:
     """Dead rows of each change part: all but the survivors."""
-    parts = newest[_PART].to_numpy()[survives]  # ascending, as the tail is
-    rows = newest[_ROW].to_numpy()[survives]
+    parts = newest[PART].to_numpy()[survives]  # ascending, as the tail is
+    rows = newest[ROW].to_numpy()[survives]
     bounds = np.searchsorted(parts, np.arange(len(change_parts) + 1))
     out = {}
     for ordinal, part in enumerate(change_parts):
@@ -271,7 +212,7 @@ def _cut(tail: pa.Table, change_parts: Sequence[ChangePart], spec: WriteSpec) ->
     """What a key index keeps of each change part."""
     table = tail.select(list(spec.keys))
     if spec.sequence_column:
-        ops = pc.if_else(tail[_DELETED], pa.scalar(DELETE), pa.scalar(UPSERT))
+        ops = pc.if_else(tail[DELETED], pa.scalar(DELETE), pa.scalar(UPSERT))
         table = table.append_column(SEQUENCE_COLUMN, tail[spec.sequence_column]).append_column(OP_COLUMN, ops)
     out, at = {}, 0
     for part in change_parts:
@@ -367,7 +308,7 @@ def _rows_at(path: str, part: Part, rows: Sequence[int], spec: WriteSpec, storag
     wanted = pa.table({"place": pa.array(rows, pa.int64())})
     kinds = {field.name: sql_type(field.type) for field in spec.schema}
     if spec.sequence_column == SEQUENCE_COLUMN:
-        kinds[SEQUENCE_COLUMN] = sql_type(_type_of(SEQUENCE_COLUMN, spec))
+        kinds[SEQUENCE_COLUMN] = sql_type(spec.type_of(SEQUENCE_COLUMN))
     scan = scan_of([storage.duckdb_url(path)], kinds, part.partition_values)
     with registered(connection, "lakebed_wanted", wanted):
         found = connection.sql(f"{scan} where file_row_number in (select place from lakebed_wanted)").to_arrow_table()

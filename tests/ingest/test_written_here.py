@@ -64,11 +64,11 @@ def test_each_batch_is_counted_by_itself(tmp_path: Path) -> None:
 
 def test_what_is_planned_from_the_first_records_serves_later_batches(tmp_path: Path) -> None:
     table = table_at(tmp_path / "t")
-    decoder, planned = DebeziumJson(SHAPE), debezium_events._plan
+    decoder, planned = DebeziumJson(SHAPE), debezium_events.ObjectParser
     task = WriteTask(
         write_spec_of(log_of(table).refresh()), table.path, RangeChanges(GeneratorReader(ORDERS, tasks=1), decoder)
     )
-    with patch.object(debezium_events, "_plan", side_effect=planned) as planning:
+    with patch.object(debezium_events, "ObjectParser", side_effect=planned) as planning:
         written = [collected(in_this_process(task, [Range("orders", 0, at, at + 50, 0)])) for at in (0, 50, 100)]
     assert planning.call_count == 1
     anew = WriteTask(task.spec, table.path, RangeChanges(GeneratorReader(ORDERS, tasks=1), DebeziumJson(SHAPE)))

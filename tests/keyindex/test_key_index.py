@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import multiprocessing
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -310,7 +311,8 @@ def change_at_random(data: st.DataObject, type_: pa.DataType, folder: Path) -> N
                     index.close()
                     index = KeyIndex(folder, {"k": type_})
                 case "kill":
-                    killed(index)
+                    folder = as_if_killed(index, folder, step)
+                    index.close()
                     index = KeyIndex(folder, {"k": type_})
                     index.sync(oracle, {part: as_keys(keys, type_) for part, keys in oracle.items()}.__getitem__)
             probes = data.draw(st.lists(key, max_size=20))
@@ -327,10 +329,11 @@ def change_at_random(data: st.DataObject, type_: pa.DataType, folder: Path) -> N
         index.close()
 
 
-def killed(index: KeyIndex) -> None:
-    """What the end of its process does to an index that is not closed."""
-    assert index._release is not None
-    index._release()
+def as_if_killed(index: KeyIndex, folder: Path, number: int) -> Path:
+    """A folder as the end of its process would leave that of an index that is not closed."""
+    left = folder.with_name(f"{folder.name}-{number}")
+    shutil.copytree(folder, left)
+    return left
 
 
 def as_keys(numbers: list[int], type_: pa.DataType) -> pa.Table:
@@ -373,8 +376,7 @@ def test_a_large_part_is_a_file_beside_what_is_held(tmp_path: Path, monkeypatch:
         index.add("small", rows(1))
         index.add("large", rows(*range(200)))
         assert (files(tmp_path), index.runs) == ([".json", ".run"], 2)
-        killed(index)
-        with KeyIndex(tmp_path, LONG) as again:
+        with KeyIndex(as_if_killed(index, tmp_path, 1), LONG) as again:
             assert again.parts == {"large"}
             read: list[str] = []
             again.sync(["small", "large"], lambda part: read.append(part) or rows(1))
