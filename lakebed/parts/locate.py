@@ -195,7 +195,7 @@ def read_keys(part: Part | ChangePart, spec: WriteSpec, storage: PartStorage) ->
         yield batch.rename_columns([*spec.keys, *payload])
 
 
-def _read_few_keys(part: Part, spec: WriteSpec, storage: PartStorage) -> pa.Table | None:
+def _read_few_keys(part: Part | ChangePart, spec: WriteSpec, storage: PartStorage) -> pa.Table | None:
     """What ``read_keys`` yields, by Arrow, which costs less for few rows; None where only DuckDB can read it."""
     url, sequence = storage.duckdb_url(part.path), spec.sequence_column
     if not is_local(url) or part.partition_values:
