@@ -20,6 +20,7 @@ from lakebed.compaction.maintenance import DatabaseMaintenance
 from lakebed.errors import LakebedError, Retry, TableNotFound
 from lakebed.fleet.cleaning import clean_pause_seconds
 from lakebed.fleet.work import Work, work_of
+from lakebed.manifest.jobs import due_jobs
 from lakebed.manifest.log_cache import LogCache
 from lakebed.manifest.log_files import commit_name
 from lakebed.manifest.log_store import LogStore
@@ -50,10 +51,11 @@ class Watched:
         maintenance: DatabaseMaintenance,
         may_begin: Callable[[int], bool],
         others_wait: Callable[[], bool] = lambda: False,
+        run_jobs: Callable[[str], object] = lambda root: None,
     ) -> None:
         """``may_begin``: whether there is room for one more active table, of this tier; it is taken if so.
 
-        ``others_wait``: whether tables wait for room.
+        ``others_wait``: whether tables wait for room; ``run_jobs``: begins jobs of a table that are due.
         """
         self.root = root
         self.tier, self.pool = 1, "default"
@@ -68,6 +70,7 @@ class Watched:
         self._maintenance = maintenance
         self._may_begin = may_begin
         self._others_wait = others_wait
+        self._run_jobs = run_jobs
         self._store: LogStore | None = None
         self._log: TableLog | None = None  # while it is active
         self._known: tuple[str, int] = ("", -1)  # the table's id and version
@@ -151,9 +154,11 @@ class Watched:
         require_writable(snapshot.protocol)
         self._saw(snapshot, now)
         if now >= self._clean_at:
-            Internals(self.root, log).tidy()
+            Internals(self.root, log).look_after()
             self._clean_at = now + clean_pause_seconds(snapshot, now - self._changed_at)
             snapshot = log.refresh()
+        if due_jobs(snapshot, log.now_ms()):
+            self._run_jobs(self.root)
         work = work_of(snapshot, log.now_ms(), log.statistics)
         if work.why or log.checkpoint_is_due(snapshot):
             return self._begin(log)
@@ -164,6 +169,8 @@ class Watched:
     def _look_at_active(self, now: float) -> float:
         assert self._log is not None
         log, newest = self._log, self._log.newest
+        if newest is not None and due_jobs(newest, log.now_ms()):
+            self._run_jobs(self.root)
         if newest is None or not self._maintenance.is_at_rest(self.root):
             return REST_LOOK_SECONDS
         self._saw(newest, now)

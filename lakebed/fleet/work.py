@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from lakebed.compaction.merge import LEASE_SECONDS
 from lakebed.manifest.claims import claims_of
 from lakebed.manifest.failing import failing_of, has_gone, taken_paths
+from lakebed.manifest.jobs import Job, jobs_of
+from lakebed.manifest.purges import purges_of
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.planning.planner import plan
 from lakebed.planning.settling import due_ms as settle_due_ms
@@ -17,6 +19,7 @@ from lakebed.planning.settling import reason_to_settle
 from lakebed.settings import DailyHours
 from lakebed.sortkey.statistics_cache import StatisticsCache
 
+_JOB_WAITS_MS = 5_000
 _DAY_MS = 86_400_000
 _MINUTE_MS = 60_000
 
@@ -37,17 +40,27 @@ def work_of(snapshot: Snapshot, now_ms: int, statistics: StatisticsCache) -> Wor
     lease_ms = int(LEASE_SECONDS * 1000)
     if any(not claim.is_live(now_ms - lease_ms) for claim in claims):
         return Work(why="a claim is left in the log whose lease has ended")
+    if purges_of(snapshot.domains):
+        return Work(why="a purge is under way")
     if has_gone(snapshot):
         return Work(why="the log has an entry of a parked merge whose parts are gone")
     if merges := plan(snapshot, taken_paths(snapshot, now_ms), now_ms, statistics=statistics).plans:
         return Work(why=merges[0].why)
     due = [claim.lease_ms + (0 if claim.is_live(now_ms) else lease_ms) for claim in claims]
+    due += [_job_due_ms(job, now_ms) for job in jobs_of(snapshot) if not job.has_ended]
     due += [each.not_before_ms for each in failing_of(snapshot).values() if each.is_parked(now_ms)]
     if (settles := settle_due_ms(snapshot)) is not None:
         due.append(settles)
     if snapshot.settings.off_peak is not None:
         due.append(_next_begin_ms(snapshot.settings.off_peak, now_ms))
     return Work(due_ms=min(due, default=None))
+
+
+def _job_due_ms(job: Job, now_ms: int) -> int:
+    """When to look at a job again: one that could run now waits for a free thread, or for another of its kind."""
+    if job.is_held(now_ms):
+        return job.until_ms
+    return max(job.not_before_ms, now_ms + _JOB_WAITS_MS)
 
 
 def _next_begin_ms(hours: DailyHours, now_ms: int) -> int:

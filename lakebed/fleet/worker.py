@@ -7,6 +7,8 @@
    it has none. At most ``tables_max`` are at a time; the others that have work wait, and go in the order of the scheduler. Some
    room is left for tables of the first tier.
 
+5. Jobs that somebody asked for (``lakebed.jobs``) run beside that, one at a time, in the worker that owns the table.
+
 Nothing here is needed for the tables to be right. Any number of workers may run, with any view of each other.
 """
 
@@ -28,10 +30,12 @@ from lakebed.errors import LakebedError
 from lakebed.fleet.hashing import owner_of
 from lakebed.fleet.membership import BEAT_SECONDS, Membership, Worker, fleet_log
 from lakebed.fleet.watched import Watched
+from lakebed.jobs.runner import JobRunner
 from lakebed.manifest.discovery import tables_in
 from lakebed.manifest.log_cache import LogCache
 from lakebed.settings import TIERS
 from lakebed.storage.roots import parse_root
+from lakebed.table import open as open_table
 
 DISCOVERY_SECONDS = 600.0
 OBSERVE_SECONDS = 10.0
@@ -94,6 +98,7 @@ class FleetWorker:
         )
         self._logs = LogCache(self.limits.memory_bytes // 4)
         self._scheduler = Scheduler("look", LOOK_THREADS, slow_seconds=_SLOW_SECONDS, shares=self.limits.shares)
+        self._jobs = JobRunner(open_table, threads=1)
         self._alive: dict[str, float] = {}
         self._found: dict[str, frozenset[str]] = {}
         self._tables: dict[str, tuple[Watched, Job]] = {}
@@ -118,6 +123,7 @@ class FleetWorker:
         """Stop working, release the claims, and leave the fleet."""
         self._end_listening()
         self._scheduler.close(_CLOSE_SECONDS)
+        self._jobs.close()
         self._maintenance.stop()
         try:
             self._membership.leave()
@@ -213,7 +219,14 @@ class FleetWorker:
         _logger.info("this worker owns %d of %d tables", len(owned), len(tables))
 
     def _take(self, root: str) -> None:
-        watched = Watched(root, self._logs, self._maintenance, partial(self._begins, root), lambda: bool(self._waiting))
+        watched = Watched(
+            root,
+            self._logs,
+            self._maintenance,
+            partial(self._begins, root),
+            others_wait=lambda: bool(self._waiting),
+            run_jobs=self._jobs.look,
+        )
         job = Job(lambda: self._look(watched, job), f"the look at {root}")
         self._tables[root] = watched, job
         self._scheduler.wake(job)

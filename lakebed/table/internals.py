@@ -268,6 +268,12 @@ class Internals:
     def _has_purges(self) -> bool:
         return self.log.newest is not None and bool(purges_of(self.log.newest.domains))
 
+    def look_after(self) -> None:
+        """What maintenance does now and then, at once, for a table that nobody maintains in the meantime."""
+        self.tidy()
+        if self.row_expiry.is_needed:
+            self.row_expiry.run_due()
+
     def tidy(self) -> None:
         """Delete what no kept version needs; done hourly (or twice in the log's retention)."""
         clean_log(self.log, self.storage)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ import lakebed
 from lakebed.fleet import watched
 from lakebed.fleet.worker import FleetWorker, Limits
 from lakebed.manifest.claims import claims_of
+from lakebed.manifest.jobs import Job, JobState, ask, job_of, new_id
 from tests.internals import log_of
 from tests.waiting import wait_until
 
@@ -90,6 +92,33 @@ def test_workers_share_the_tables_and_take_over_those_of_one_that_ends(tmp_path:
         for table in tables:
             table.apply(changes(1))
         wait_until(lambda: all(map(is_settled, tables)))
+
+
+def test_a_job_that_somebody_asked_for_is_run_by_the_worker_that_owns_the_table(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    [table] = tables_in(lake, 1)
+    with working(lake, "one") as [worker]:
+        wait_until(lambda: worker.state().looks > 0)
+        job = ask(log_of(table), Job(id=new_id(), kind="compact", by="somebody"))
+        wait_until(lambda: (found := job_of(log_of(table).refresh(), job.id)) is not None and found.has_ended)
+    found = job_of(log_of(table).refresh(), job.id)
+    assert found is not None and found.state is JobState.SUCCEEDED, found
+
+
+def test_rows_whose_time_to_live_has_ended_leave_a_table_that_rests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakebed.fleet.cleaning._SECONDS", (0.2, 0.5))
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("at", pa.timestamp("us", "UTC"))])
+    table = lakebed.create(
+        tmp_path / "lake" / "public" / "t", schema, keys=["id"], properties={"lakebed.ttl": "at: 1 day"}
+    )
+    now = int(time.time() * 1_000_000)
+    for id, at in ((1, now - 3 * 86_400_000_000), (2, now)):
+        table.apply(pa.table({"id": [id], "at": [at]}, schema))
+        table.settle()
+    with working(tmp_path / "lake", "one"):
+        wait_until(lambda: table.to_arrow()["id"].to_pylist() == [2])
 
 
 def test_more_tables_with_work_than_there_is_room_for_wait_and_are_all_done(tmp_path: Path) -> None:
