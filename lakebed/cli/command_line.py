@@ -514,6 +514,9 @@ def _add_mutations(add: _Add, rows: argparse.ArgumentParser) -> None:
         command.add_argument("--where", required=True, help=where)
     truncate = add("truncate", "delete all rows of a table", commands.truncate, rows)
     restore = add("restore", "make a table what it was at an earlier version", commands.restore, rows)
+    restore.add_argument(
+        "--positions", action="store_true", help="positions of topics go back too: what was read since is read again"
+    )
     which = restore.add_mutually_exclusive_group(required=True)
     which.add_argument("--version", type=int, metavar="N", help="as lakebed timeline lists it")
     which.add_argument(

@@ -101,12 +101,14 @@ def restore(options: argparse.Namespace) -> int:
     )
     if not confirmed(what, options):
         return exit_codes.FAILED
-    version = table.restore(earlier.version)
-    read_then = positions_of(earlier)
-    for topic, position in positions_of(now).items():
+    version = table.restore(earlier.version, positions=options.positions)
+    read_then, read_now = positions_of(earlier), {} if options.positions else positions_of(now)
+    for topic, position in read_now.items():
         if topic not in read_then or read_then[topic].offsets != position.offsets:
             since = f"from {dict(read_then[topic].offsets)} on" if topic in read_then else "from its beginning"
-            note(f"what was read of {topic} since then, {since}, is not in the table; lakebed rewind reads it again")
+            note(
+                f"what was read of {topic} since then, {since}, is not in the table; with --positions it is read again"
+            )
     return _print({"version": version, "restored": earlier.version}, options)
 
 

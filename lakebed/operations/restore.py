@@ -4,7 +4,9 @@
    again, in their order, as the changes of this commit (T1). What else is in base and tail leaves.
 2. Claims end whose sources leave or get other dead rows: their merges can't carry over rows that live again.
 3. Detached partitions are those of the earlier version, but for those that were dropped since: their files may be gone.
-4. All else stays: columns, properties, positions, files and batches that were read. So ingest goes on where it is.
+4. If asked, positions of topics go back too, with the truncates of the source that the table had seen: so what was read since is
+   read again, each record once.
+5. All else stays: columns, properties, files and batches that were read, and positions unless asked. So ingest goes on.
 
 The commit is on condition that nothing came in between: whatever did is taken out too, so step 1 begins again. What others
 planned before may follow it if it reads nothing of the table: a batch joins what was restored. Everything else that they planned
@@ -29,9 +31,10 @@ from lakebed.manifest.commit_codec import add_from_json
 from lakebed.manifest.commit_kind import CommitKind, kind_of, restored
 from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
-from lakebed.manifest.entries import DETACHED, Operation
+from lakebed.manifest.entries import DETACHED, SOURCE_TRUNCATES, Operation
 from lakebed.manifest.format import GATE_FEATURE
 from lakebed.manifest.holds import require_unexpired
+from lakebed.manifest.positions import entry_of, position_entry, positions_of
 from lakebed.manifest.readable import misfit
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import Committed, TableLog
@@ -42,7 +45,12 @@ _ASKED_ONE_BY_ONE = 16  # of more files than these the folder is listed
 
 
 def restore(
-    log: TableLog, storage: PartStorage, earlier: Snapshot, clock: Callable[[], float] = time.time
+    log: TableLog,
+    storage: PartStorage,
+    earlier: Snapshot,
+    clock: Callable[[], float] = time.time,
+    *,
+    positions: bool = False,
 ) -> int:  # fmt: skip
     """Make the table what it was at ``earlier``; returns the version that is.
 
@@ -55,29 +63,31 @@ def restore(
             "of a later one",
             version=earlier.version,
         )
-    restoring = _Restoring(log=log, storage=storage, earlier=earlier, clock=clock)
+    restoring = _Restoring(log=log, storage=storage, earlier=earlier, clock=clock, positions=positions)
     return commit_loop(log, Operation.RESTORE, restoring.build, repeatable=False)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Restoring:
-    """A restore under way. ``found``: files of the earlier version that are known to be there."""
+    """A restore under way. ``positions``: whether they go back; ``found``: files of the earlier version that are there."""
 
     log: TableLog
     storage: PartStorage
     earlier: Snapshot
     clock: Callable[[], float]
+    positions: bool
     found: set[str] = field(default_factory=set)
 
     def build(self, now: Snapshot) -> Proposal[int] | Finished[int]:
-        """Steps 1 to 3."""
+        """Steps 1 to 4."""
         earlier = self.earlier
         require_unexpired(now.domains, earlier.version, self.log.now_ms())
         _require_fitting(earlier, now)
         base = list(self._base(now))
         tail = list(_tail(earlier, now))
         detached = list(self._detached(now))
-        if not (base or tail or detached):
+        read = list(_positions(earlier, now)) if self.positions else []
+        if not (base or tail or detached or read):
             return Finished(now.version)
         self._require_files([*base, *tail, *detached])
         added = [action.part for action in base if isinstance(action, AddPart)]
@@ -92,10 +102,11 @@ class _Restoring:
             "changePartsRestored": sum(isinstance(action, AddChangePart) for action in tail),
             "changePartsRemoved": sum(isinstance(action, RemoveChangePart) for action in tail),
             "rows": sum(part.live_rows for part in earlier.parts.values()),
+            "positions": len(read),
             "changes": sum(part.rows for part in earlier.tail.values()),
         }
         return Proposal(
-            actions=[*base, *tail, *claims, *detached, entry],
+            actions=[*base, *tail, *claims, *detached, *read, entry],
             access=ReadWriteSet(whole_table=True),
             result=self._result,
             parameters={"version": earlier.version},
@@ -150,6 +161,26 @@ def _tail(earlier: Snapshot, now: Snapshot) -> Iterator[Action]:
             yield RemoveChangePart(domain)
     for ordinal, part in enumerate(earlier.tail_in_order()):
         yield AddChangePart(replace(part, ordinal=ordinal))
+
+
+def _positions(earlier: Snapshot, now: Snapshot) -> Iterator[Domain]:
+    """Step 4. Where a topic is in transactions is not known any more, as after a rewind."""
+    then = positions_of(earlier)
+    for topic, position in positions_of(now).items():
+        old = then.get(topic)
+        if old is None:
+            yield Domain(position_entry(topic), "", removed=True)
+        elif old.topic_id != position.topic_id:
+            raise InvalidInput(
+                f"the position of {topic!r} can't go back to that of version {earlier.version}: the topic was made anew since, "
+                "and its offsets mean other records; restore without positions",
+                version=earlier.version,
+            )
+        elif old.offsets != position.offsets:
+            yield entry_of(topic, replace(old, transactions=None))
+    truncates = earlier.domains.get(SOURCE_TRUNCATES)
+    if truncates != now.domains.get(SOURCE_TRUNCATES):
+        yield Domain(SOURCE_TRUNCATES, truncates or "", removed=truncates is None)
 
 
 def _dropped(log: TableLog, first: int, last: int) -> set[str]:

@@ -355,15 +355,17 @@ class Table:
         """
         return self._internals.partitions().replace(partition, rows)
 
-    def restore(self, version: int | None = None, timestamp: str | float | None = None) -> int:
+    def restore(
+        self, version: int | None = None, timestamp: str | float | None = None, *, positions: bool = False
+    ) -> int:
         """Make the table what it was at an earlier version, in one commit; returns the version that this commit makes.
 
         ``timestamp``: as for ``read``. It has exactly the rows of that version, in the columns of today: a column that was
         dropped since stays dropped. Detached partitions are those of that version, but for those that were dropped since. No file
         is rewritten, and the versions in between stay readable, so a restore can be restored. Properties, positions, files and
-        batches that were read stay as they are: ingest goes on where it is, and what it brought in between is not brought again
-        (``maintenance.rewind`` reads it again). Changes that arrive meanwhile come before the restore, which takes them out, or
-        after it, and then they stand.
+        batches that were read stay as they are: ingest goes on where it is, and what it brought in between is not brought again.
+        With ``positions`` those of topics go back too, and the pipeline reads again, once, what it has read since. Changes that
+        arrive meanwhile come before the restore, which takes them out, or after it, and then they stand.
 
         Raises VersionNotFound (it has expired, or a file of it is gone), InvalidInput, Unsupported (it is from before the table
         was adopted), Contention; StoreUnavailable, after which the timeline shows whether it was committed.
@@ -371,7 +373,7 @@ class Table:
         if version is None and timestamp is None:
             raise InvalidInput("say what to restore: a version or a timestamp")
         earlier = snapshot_at(self._internals.log, version, timestamp)
-        return restore(self._internals.log, self._internals.storage, earlier)
+        return restore(self._internals.log, self._internals.storage, earlier, positions=positions)
 
     def settle(self) -> SettleResult:
         """Settle the whole tail, so that every Delta reader sees the changes; returns what it did.

@@ -15,14 +15,15 @@ import lakebed
 from lakebed.compaction.kernels import LocalKernel
 from lakebed.compaction.merge import MergeOutcome, Merger, Progress
 from lakebed.errors import InvalidInput, Unsupported, VersionNotFound
-from lakebed.manifest.actions import Action, CommitInfo
+from lakebed.manifest.actions import Action, CommitInfo, Domain
 from lakebed.manifest.claims import claims_of
 from lakebed.manifest.commit_kind import CommitKind, kind_of
-from lakebed.manifest.conflicts import BLIND
+from lakebed.manifest.conflicts import BLIND, ConflictKind, ReadWriteSet
+from lakebed.manifest.entries import SOURCE_TRUNCATES
 from lakebed.manifest.holds import expired_before
 from lakebed.manifest.positions import Position, entry_of, positions_of
 from lakebed.manifest.schema import schema_to_json
-from lakebed.manifest.table_log import Committed
+from lakebed.manifest.table_log import Committed, Conflicted
 from lakebed.operations.partitions import detached_of
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
@@ -225,6 +226,34 @@ def test_what_was_read_of_the_source_stays_read(tmp_path: Path) -> None:
     version = table.version
     assert table.apply(batch([row(2, 2)]), batch_id=7) == version, "the batch is committed, though its rows are gone"
     assert values(table) == {1: 1}
+
+
+def test_positions_go_back_if_asked_and_batches_that_are_under_way_notice(tmp_path: Path) -> None:
+    table = make(tmp_path, [row(1, 1)])
+    first = Position(offsets={0: 12, 1: 3}, topic_id="a")
+    commit(table, entry_of("orders", first))
+    wanted = table.version
+    commit(table, entry_of("orders", Position(offsets={0: 90, 1: 3}, topic_id="a")))
+    commit(table, entry_of("new", Position(offsets={0: 5})))
+    commit(table, Domain(SOURCE_TRUNCATES, '{"truncates": []}'))
+    read = log_of(table).refresh()
+    table.restore(wanted, positions=True)
+    assert positions_of(log_of(table).refresh()) == {"orders": first}
+    assert SOURCE_TRUNCATES not in log_of(table).refresh().domains, "it would not be applied when it is read again"
+    moved = entry_of("orders", Position(offsets={0: 95, 1: 3}, topic_id="a"))
+    info, access = CommitInfo(operation="TEST", commit_id=""), ReadWriteSet(domains=frozenset([moved.domain]))
+    outcome = log_of(table).commit(read, [moved], info, access)
+    assert isinstance(outcome, Conflicted) and outcome.conflict.kind is ConflictKind.POSITION
+    assert table.restore(wanted, positions=True) == table.version
+
+
+def test_positions_of_a_topic_that_was_made_anew_do_not_go_back(tmp_path: Path) -> None:
+    table = make(tmp_path, [row(1, 1)])
+    commit(table, entry_of("orders", Position(offsets={0: 12}, topic_id="a")))
+    wanted = table.version
+    commit(table, entry_of("orders", Position(offsets={0: 2}, topic_id="b")))
+    with pytest.raises(InvalidInput, match=r"'orders' can't go back .* the topic was made anew since"):
+        table.restore(wanted, positions=True)
 
 
 # -- partitions that are detached --------------------------------------------------------------------------------------

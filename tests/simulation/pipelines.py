@@ -5,7 +5,7 @@ which their writer reads at once. What a process has beside the logs, its checkp
 old, lost, or of somebody else.
 
 At the end every version of every table is compared with the topics: it has the records below its positions, each once, and no
-others; and the quarantine has each record that can't be read, once.
+others; and the quarantine has each record that can't be read, once. In some worlds tables are restored with their positions.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ class Shop:
     world: World
     broker: Broker
     tables: list[Kept]
+    restores: bool = False
     checkpoints: dict[str, Checkpoint] = field(default_factory=dict)
 
     def log(self, path: str, actor: Actor) -> TableLog:
@@ -91,6 +92,7 @@ def simulate(seed: int, steps: int = STEPS) -> Report:
     with tempfile.TemporaryDirectory(prefix="lakebed-simulation-") as folder:
         try:
             shop = _new_shop(world, Path(folder))
+            shop.restores = seed % 5 == 3
             processes = world.random.randint(1, 3)
             shared = world.random.random() < 0.4  # one checkpoint for all: the same pipeline started twice
             for number in range(processes):
@@ -151,12 +153,17 @@ def producer(shop: Shop) -> Callable[[Actor], None]:
 
 
 def keeper(shop: Shop) -> Callable[[Actor], None]:
-    """Settles a table, or adds the column that records will need, as another process that nothing happens to."""
+    """Settles a table, adds the column that records will need, or restores an earlier version with its positions, as another
+    process that nothing happens to.
+    """
 
     def live(actor: Actor) -> None:
         while not shop.world.closing:
             table = lakebed.open(shop.world.random.choice(shop.tables).path)
-            if shop.world.random.random() < 0.8:
+            if shop.restores and shop.world.random.random() < 0.5:
+                table.restore(shop.world.random.randint(min(1, table.version), table.version), positions=True)
+                shop.world.counts["restored"] += 1
+            elif shop.world.random.random() < 0.8:
                 table.settle()
                 shop.world.counts["settled"] += 1
             else:
@@ -312,6 +319,8 @@ def _compare(shop: Shop, kept: Kept) -> None:
     read = {place: end for place, end in ends.items() if end}
     assert {place: end for place, end in positions.items() if end} == read, f"{kept.path} has not read all: {positions}"
     places = quarantined(kept)
+    if shop.restores:  # what was read again is quarantined again
+        places = sorted(set(places))
     assert places == sorted(shop.broker.unreadable(kept.topics)), f"the quarantine of {kept.path} holds {places}"
     shop.world.counts["quarantined"] += len(places)
 

@@ -20,6 +20,7 @@ from lakebed.ingest.source import Range
 from lakebed.ingest.table_batch import Batch, TableIngest, _Reading
 from lakebed.manifest.conflicts import BLIND
 from lakebed.manifest.positions import Position, entry_of
+from lakebed.operations import restore
 from tests.simulation.pipelines import Kept, Shop, add_table, ingest_of, quarantined, simulate
 from tests.simulation.topics import Broker, Fact, SimulatedReader, Topic
 from tests.simulation.world import Actor, Faults, World
@@ -33,7 +34,7 @@ def test_every_version_of_every_table_has_the_records_below_its_positions_each_o
         total += simulate(seed).counts
     for happened in (
         "crash", "before", "after", "delayed", "committed", "nothing to do", "failed", "checkpoint lost",
-        "checkpoint old", "checkpoint foreign", "settled", "quarantined", "worked again",
+        "checkpoint old", "checkpoint foreign", "settled", "quarantined", "worked again", "restored",
     ):  # fmt: skip
         assert total[happened] > 0, f"nothing of the kind {happened!r} happened: {dict(total)}"
 
@@ -99,9 +100,19 @@ def two_may_hand_over_the_same_records(broken: pytest.MonkeyPatch) -> None:
     broken.setattr(handover, "ReadWriteSet", lambda domains: BLIND)
 
 
+def a_restore_leaves_positions_where_they_are(broken: pytest.MonkeyPatch) -> None:
+    broken.setattr(restore, "_positions", lambda earlier, now: iter(()))
+
+
+def a_restore_remembers_truncates_that_are_read_again(broken: pytest.MonkeyPatch) -> None:
+    broken.setattr(restore, "SOURCE_TRUNCATES", "lakebed.none")
+
+
 @pytest.mark.parametrize(
     "break_it",
     [
+        a_restore_leaves_positions_where_they_are,
+        a_restore_remembers_truncates_that_are_read_again,
         positions_do_not_conflict,
         positions_are_not_compared,
         positions_are_not_committed,

@@ -372,7 +372,7 @@ BREAKS: Mapping[Break, str] = {
     a_widening_is_allowed_the_other_way: "C1|no widening that lakebed knows",
 }
 FIRST = {  # the world to begin with, a little before one where the break shows
-    careless_attach: 555, a_damaged_local_file_is_used: 380, a_mutation_overlooks_claimed_parts: 50,
+    careless_attach: 645, a_damaged_local_file_is_used: 380, a_mutation_overlooks_claimed_parts: 50,
     a_stored_name_is_used_again: 27, a_cleanup_overlooks_holds: 1170,
 }  # fmt: skip
 RARE = {  # so that a break shows, several things must come together: some hundred worlds
