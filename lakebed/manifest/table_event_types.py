@@ -218,6 +218,48 @@ class Resumed(EventFields):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MergeParked(EventFields):
+    """A merge failed so often that its parts are left alone until ``not_before_ms``. ``name``: of its entry; ``sources``: how
+    many parts. Other fields: as of ``parked``."""
+
+    name: str
+    sources: int
+    error: str
+    reason: str
+    failures: int
+    not_before_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeResumed(EventFields):
+    """The parts of a parked merge are planned again, or are gone."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Purged(EventFields):
+    """Rows were erased for good: all versions before this one are gone. ``name``: the id of the purge."""
+
+    name: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobChanged(EventFields):
+    """A job of the table was asked for, taken, went on, or ended. ``name``: its id; ``work``: its kind, such as settle;
+    ``state``: waiting, running, succeeded, failed or cancelled; ``by``: who asked for it; ``error``: why it failed."""
+
+    name: str
+    work: str
+    state: str
+    by: str
+    attempts: int
+    progress: Mapping[str, Any]
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PointReached(EventFields):
     """A point was taken: an event of the database, not of a table. ``point``: its number; ``source_ms``: when the source
     committed its last transaction; ``versions``: of the tables whose version changed since the point before; ``left_out``: tables
@@ -265,12 +307,14 @@ class Dropped(EventFields):
 TableEvent: TypeAlias = (
     Created | Adopted | Appended | Settled | Merged | Reclustered | SchemaChanged | PropertiesChanged | Mutated | Truncated
     | Restored | RowsExpired | PartitionReplaced | PartitionDetached | PartitionAttached | DetachedDropped
-    | VersionsExpired | Parked | Resumed | PointReached | PointSettled | Resync | Dropped
+    | VersionsExpired | Parked | Resumed | MergeParked | MergeResumed | Purged | JobChanged
+    | PointReached | PointSettled | Resync | Dropped
 )  # fmt: skip
 EVENT_TYPES: tuple[type[TableEvent], ...] = (
     Created, Adopted, Appended, Settled, Merged, Reclustered, SchemaChanged, PropertiesChanged, Mutated, Truncated,
     Restored, RowsExpired, PartitionReplaced, PartitionDetached, PartitionAttached, DetachedDropped,
-    VersionsExpired, Parked, Resumed, PointReached, PointSettled, Resync, Dropped,
+    VersionsExpired, Parked, Resumed, MergeParked, MergeResumed, Purged, JobChanged,
+    PointReached, PointSettled, Resync, Dropped,
 )  # fmt: skip
 
 

@@ -36,10 +36,13 @@ from lakebed.manifest.commit_kind import CommitKind, ended_claim, kind_of, trunc
 from lakebed.manifest.entries import (
     DETACHED,
     EXPIRED,
+    FAILING,
+    JOB,
     PARKED,
     POINT,
     POINT_TABLE,
     POSITION,
+    PURGED,
     REPLACED,
     RESTORED,
     ROWS_EXPIRED,
@@ -52,7 +55,10 @@ from lakebed.manifest.table_event_types import (
     Appended,
     Created,
     DetachedDropped,
+    JobChanged,
     Merged,
+    MergeParked,
+    MergeResumed,
     Mutated,
     Offsets,
     Parked,
@@ -62,6 +68,7 @@ from lakebed.manifest.table_event_types import (
     PointReached,
     PointSettled,
     PropertiesChanged,
+    Purged,
     Reclustered,
     Restored,
     Resumed,
@@ -291,11 +298,15 @@ def _of_entries(commit: Commit, common: _Common) -> Iterator[TableEvent]:
             )  # fmt: skip
         elif domain == RESTORED and not action.removed:
             yield Restored(**common(), restored=int(value["restored"]))
-        elif domain == ROWS_EXPIRED and kind is CommitKind.EXPIRE_ROWS and not action.removed:
+        elif domain == ROWS_EXPIRED and kind is CommitKind.EXPIRE_ROWS and parts.removed and not action.removed:
             yield RowsExpired(
                 **common(), column=value["column"], before=value["before"], parts_removed=len(parts.removed),
                 parts_added=len(parts.added),
             )  # fmt: skip
+        elif domain == PURGED and not action.removed:
+            yield Purged(**common(), name=value["id"], rows=value["rows"])
+        elif domain.startswith((FAILING, JOB)):
+            yield from _of_work(action, value, common)
         elif domain.startswith(DETACHED):
             yield from _of_detached(domain.removeprefix(DETACHED), value, kind, parts, common)
         elif domain.startswith(SCHEMA) and not action.removed:
@@ -321,6 +332,25 @@ def _of_detached(
         )
     elif not value:
         yield DetachedDropped(**common(), name=name)
+
+
+def _of_work(action: Domain, value: Mapping[str, Any], common: _Common) -> Iterator[TableEvent]:
+    """``value``: what the entry of a merge that fails, or of a job, says; empty if the commit removes it."""
+    if action.domain.startswith(FAILING):
+        name = action.domain.removeprefix(FAILING)
+        if not value:
+            yield MergeResumed(**common(), name=name)
+            return
+        yield MergeParked(
+            **common(), name=name, sources=len(value["sources"]), error=value["kind"], reason=value["error"],
+            failures=value["failures"], not_before_ms=value["not_before_ms"],
+        )  # fmt: skip
+    elif value:  # the oldest jobs that have ended are forgotten
+        yield JobChanged(
+            **common(), name=action.domain.removeprefix(JOB), work=value["kind"], state=value["state"],
+            by=value.get("by", ""), attempts=value.get("attempts", 0), progress=value.get("progress", {}),
+            error=value.get("error", ""),
+        )  # fmt: skip
 
 
 def _value(action: Domain) -> dict[str, Any]:
