@@ -103,7 +103,7 @@ def events(options: argparse.Namespace) -> int:
         cursor = Cursor({name: At(int(options.after))})
     else:
         cursor = Cursor.of_text(options.after)
-    shown_errors: dict[str, str] = {}
+    shown_errors: dict[str, tuple[object, ...]] = {}
     while not done.is_set():
         batch = feed.read(cursor, wanted=wanted.wants_table)
         for event in batch.events:
@@ -112,9 +112,9 @@ def events(options: argparse.Namespace) -> int:
         for name, error in batch.errors.items():
             if not options.follow:
                 raise error
-            if shown_errors.get(name) != str(error):
+            if shown_errors.get(name) != error.args:
                 note(f"{name} can't be read: {error}")
-        shown_errors = {name: str(error) for name, error in batch.errors.items()}
+        shown_errors = {name: error.args for name, error in batch.errors.items()}
         moved, cursor = batch.cursor is not cursor, batch.cursor
         if not options.follow and not moved and not batch.more:
             break

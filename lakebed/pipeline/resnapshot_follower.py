@@ -175,13 +175,13 @@ def follow(
 
     ``typed``: reads those that have a schema.
     """
-    said = ""
+    logged: tuple[object, ...] = ()
     while not stop.is_set():
         try:
             _follow(resnapshots, settings, topic, stop, typed)
         except LakebedError as error:
-            level = logging.INFO if isinstance(error, Retry) or str(error) == said else logging.WARNING
-            said = str(error)
+            level = logging.INFO if isinstance(error, Retry) or error.args == logged else logging.WARNING
+            logged = error.args
             _logger.log(level, "how far resnapshots are is not known now: %s", error)
             stop.wait(_PAUSE_SECONDS if isinstance(error, Retry) else 12 * _PAUSE_SECONDS)
         except Exception:
