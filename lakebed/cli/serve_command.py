@@ -40,6 +40,7 @@ def serve(options: argparse.Namespace) -> int:
     from lakebed.monitoring.event_log import log_fields
 
     try:
+        from lakebed.listeners.deliverer import Deliverer
         from lakebed.service.app import Service
         from lakebed.service.catalog import Catalog
         from lakebed.service.job_loop import JobLoop
@@ -54,11 +55,14 @@ def serve(options: argparse.Namespace) -> int:
     catalog = Catalog(options.roots)
     server = Server(Service(catalog, tokens, options.host), listening)
     jobs = JobLoop(catalog)
+    deliverers = [Deliverer(root) for root in catalog.folders()]
     done = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: done.set())
     server.start()
     jobs.start()
+    for each in deliverers:
+        each.start()
     if options.log_format == "json":
         log_fields(logging.INFO, "serving", {"url": server.url})
     else:
@@ -68,6 +72,8 @@ def serve(options: argparse.Namespace) -> int:
     elif options.certificate is None and not is_loopback(options.host):
         note("tokens travel in the clear: give --certificate and --key, or put a proxy with TLS before the service")
     done.wait()
+    for each in deliverers:
+        each.close()
     jobs.close()
     server.close()
     return exit_codes.OK

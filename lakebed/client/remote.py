@@ -219,6 +219,13 @@ class RemoteTable:
         """Make the table what it was at an earlier version, by a job; returns the version of that. See ``Table.restore``."""
         return int(self.start("restore", version=version, timestamp=timestamp).wait()["version"])
 
+    def purge(self, where: str, *, force: bool = False, quarantine: str | None = None) -> dict[str, Any]:
+        """Erase the rows for which ``where`` is true, by a job; returns how many files held them, and how many still do.
+
+        The condition is in no log; until the job has ended it is in a file of the table. See ``Table.purge``.
+        """
+        return self.start("purge", where=where, force=force, quarantine=quarantine).wait()
+
     def start(self, kind: str, *, id: str | None = None, **arguments: Any) -> RemoteJob:
         """Ask for a job, such as ``recluster`` with ``final=True``, and don't wait for it. ``id``: who asks again with the same
         one gets the same job. Raises InvalidInput for a kind or an argument that there is not."""
@@ -362,6 +369,10 @@ class RemoteMaintenance:
     def remove_orphan_files(self, older_than: str | None = None) -> dict[str, Any]:
         """Delete files that no version refers to, by a job; returns how many, and their bytes."""
         return self._table.start("remove_orphan_files", older_than=older_than).wait()
+
+    def expire_rows(self) -> dict[str, Any]:
+        """Remove the rows whose time to live has ended, by a job; returns how many."""
+        return self._table.start("expire_rows").wait()
 
 
 def _if_match(version: int | None) -> dict[str, str]:

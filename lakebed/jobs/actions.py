@@ -78,6 +78,17 @@ def _restore(table: Table, arguments: Mapping[str, Any], report: Report, stop: S
     return {"version": table.restore(**arguments)}
 
 
+def _expire_rows(table: Table, arguments: Mapping[str, Any], report: Report, stop: Stop) -> Mapping[str, Any]:
+    expired = table.maintenance.expire_rows(dry_run=False)
+    return {"parts": len(expired), "rows": pc.sum(expired["expired_rows"]).as_py() or 0}
+
+
+def _purge(table: Table, arguments: Mapping[str, Any], report: Report, stop: Stop) -> Mapping[str, Any]:
+    where, force, quarantine = arguments["where"], arguments.get("force", False), arguments.get("quarantine")
+    found = table.purge(where, force=force, quarantine=quarantine)
+    return {"files": len(found), "files_left": found["gone_at"].null_count, "rows": pc.sum(found["rows"]).as_py() or 0}
+
+
 def _drop(table: Table, arguments: Mapping[str, Any], report: Report, stop: Stop) -> Mapping[str, Any]:
     internals = internals_of(table)
     return {"files": drop(internals.log, internals.storage)}
@@ -111,6 +122,14 @@ ACTIONS: Mapping[str, JobAction] = {
             "timestamp": {"type": ["string", "number"], "maxLength": 100},
         },
         is_repeatable=False,
+    ),
+    "expire_rows": JobAction(summary="remove the rows whose time to live (lakebed.ttl) has ended", run=_expire_rows),
+    "purge": JobAction(
+        summary="erase rows for good: no file keeps a byte of them",
+        run=_purge,
+        arguments={"where": _WHERE, "force": _TRUTH, "quarantine": _WHERE},
+        required=("where",),
+        is_private=True,
     ),
     DROP: JobAction(summary="delete the table with all its files", run=_drop, ends_table=True),
 }

@@ -30,7 +30,7 @@ from starlette.routing import Route as StarletteRoute
 
 from lakebed.errors import Corrupt, LakebedError, TableNotFound, Unexpected
 from lakebed.hosts import Hosts
-from lakebed.service import changing, describing, event_streams, job_routes, limits, scanning
+from lakebed.service import changing, describing, event_streams, job_routes, limits, listener_routes, scanning
 from lakebed.service.catalog import Catalog
 from lakebed.service.event_streams import EventStreams
 from lakebed.service.openapi import openapi
@@ -66,6 +66,7 @@ ROUTES: tuple[Route, ...] = (
     *scanning.ROUTES,
     *job_routes.ROUTES,
     *event_streams.ROUTES,
+    *listener_routes.ROUTES,
 )  # fmt: skip
 _DOCUMENT = orjson.dumps(openapi(ROUTES))
 

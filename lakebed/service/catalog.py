@@ -57,6 +57,10 @@ class Catalog:
                 found.setdefault(name, []).append(path)
         return dict(sorted(found.items()))
 
+    def folders(self) -> list[str]:
+        """The roots that are no tables."""
+        return [root for root in self.roots if not self._is_table(root)]
+
     def root_of(self, name: str) -> str:
         """The root of a table. Raises TableNotFound; Refused if several roots have a table of that name."""
         known = self._known.get(name)
@@ -108,15 +112,14 @@ class Catalog:
 
     def place_of_new(self, name: str) -> str:
         """Where a new table of this name is made: below the first root that is no table. Raises InvalidInput."""
-        for root in self.roots:
-            if not self._is_table(root):
-                folders = name.split(".", 1)
-                if all(map(_is_word, folders)) and TableName(name).folder.split("/")[-len(folders) :] == folders:
-                    return "/".join((root, *folders))
-                raise InvalidInput(
-                    f"{name!r} can't be the name of a new table; write table or schema.table, each of letters, digits, _, - "
-                    f"and dots, not beginning with _ or a dot, and not ending in a dot or in {QUARANTINE_SUFFIX}"
-                )
+        folders = name.split(".", 1)
+        for root in self.folders():
+            if all(map(_is_word, folders)) and TableName(name).folder.split("/")[-len(folders) :] == folders:
+                return "/".join((root, *folders))
+            raise InvalidInput(
+                f"{name!r} can't be the name of a new table; write table or schema.table, each of letters, digits, _, - "
+                f"and dots, not beginning with _ or a dot, and not ending in a dot or in {QUARANTINE_SUFFIX}"
+            )
         raise InvalidInput("every root of this service is a table, so there is no place for another one")
 
     def hint(self, root: str) -> None:

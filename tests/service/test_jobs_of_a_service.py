@@ -71,6 +71,9 @@ def test_each_kind_of_job_does_what_the_library_does(
     assert remote.maintenance.expire_snapshots(older_than="2 hours").keys() == {"files", "bytes"}
     assert remote.maintenance.remove_orphan_files().keys() == {"files", "bytes"}
     assert sorted(table.to_arrow().to_pylist(), key=repr) == before
+    gone = remote.purge("id = 12")
+    assert gone["files"] > 0 and gone["files_left"] == 0
+    before = [row for row in before if row["id"] != 12]
     newest = table.version
     table.apply([{"id": 5_000, "day": "2026-03-01", "amount": 1}])
     assert newest < remote.restore(version=newest) < table.version  # a later commit ended the job

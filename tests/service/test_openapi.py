@@ -99,6 +99,13 @@ def test_each_route_answers_as_it_is_described(described: Described) -> None:
     described.ask("see_job", {**one, "id": job["id"]}, {})
     described.ask("cancel_job", {**one, "id": job["id"]}, {})
     described.ask("drop_table", {"name": "made"}, {"delay_seconds": "100"})
+    hook = {"kind": "webhook", "url": "http://127.0.0.1:1/hook", "tables": ["public.*"]}
+    assert described.ask("put_listener", {"name": "hook"}, {}, hook)[0] == 201
+    assert described.ask("put_listener", {"name": "hook"}, {}, {**hook, "kinds": ["appended"]})[0] == 200
+    assert described.ask("see_listener", {"name": "hook"}, {})[1]["kinds"] == ["appended"]
+    assert [each["name"] for each in described.ask("list_listeners", {}, {})[1]["listeners"]] == ["hook"]
+    described.ask("remove_listener", {"name": "hook"}, {})
+    assert described.ask("see_listener", {"name": "hook"}, {})[0] == 404
     everything = {operation["operationId"] for _, _, operation in described.operations()}
     assert described.succeeded == everything - STREAMS
 

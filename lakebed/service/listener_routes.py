@@ -1,0 +1,129 @@
+"""Routes of listeners: where events are sent by themselves. They stand in the logs of the roots (``listeners.listener_log``)."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+from lakebed.errors import InvalidInput
+from lakebed.listeners.cursor import Cursor
+from lakebed.listeners.feed import Feed
+from lakebed.listeners.listener import Listener
+from lakebed.listeners.listener_log import Delivering, ListenerLog
+from lakebed.service.answers import time_text
+from lakebed.service.problems import Refused
+from lakebed.service.routes import Answer, Call, Route, Schema
+from lakebed.service.schemas import NAMES, TEXT, TEXTS, TIME, TRUTH, listed, or_null, record
+from lakebed.service.tokens import Role
+
+
+def _logs(call: Call) -> list[ListenerLog]:
+    """The listeners of each root. Raises InvalidInput if all roots are tables."""
+    folders = call.catalog.folders()
+    if not folders:
+        raise InvalidInput("every root of this service is a table; listeners are for folders with tables")
+    return [ListenerLog(root) for root in folders]
+
+
+def _put(call: Call) -> Answer:
+    listener = Listener.of_json(call.name, call.body)
+    is_new = False
+    for log in _logs(call):
+        known, _ = log.state()
+        cursor = (
+            Cursor()
+            if call.name in known or call.query.get("from_begin")
+            else Feed(log.root).newest(listener.wants_table)
+        )
+        is_new = log.put(listener, cursor) or is_new
+    return Answer(value=_value(listener, call), status=HTTPStatus.CREATED if is_new else HTTPStatus.OK)
+
+
+def _list(call: Call) -> Answer:
+    found = {name: each for log in _logs(call) for name, each in log.state()[0].items()}
+    return Answer(value={"listeners": [_value(each, call) for _, each in sorted(found.items())]})
+
+
+def _see(call: Call) -> Answer:
+    for log in _logs(call):
+        known, _ = log.state()
+        if call.name in known:
+            return Answer(value=_value(known[call.name], call))
+    raise Refused(HTTPStatus.NOT_FOUND, f"there is no listener {call.name[:64]!r}; GET /v1/listeners lists them")
+
+
+def _remove(call: Call) -> Answer:
+    logs = [log for log in _logs(call) if call.name in log.state()[0]]
+    if not logs:
+        raise Refused(HTTPStatus.NOT_FOUND, f"there is no listener {call.name[:64]!r}; GET /v1/listeners lists them")
+    for log in logs:
+        log.remove(call.name)
+    return Answer(value={"removed": call.name})
+
+
+def _value(listener: Listener, call: Call) -> dict[str, Any]:
+    deliveries = []
+    for log in _logs(call):
+        _, delivering = log.state()
+        if (one := delivering.get(listener.name)) is not None:
+            deliveries.append(_delivery(log.root, one))
+    return {"name": listener.name, "deliveries": deliveries, **listener.to_json()}
+
+
+def _delivery(root: str, one: Delivering) -> dict[str, Any]:
+    return {
+        "root": root,
+        "process": one.process,
+        "error": one.error,
+        "failing_since": time_text(one.since_ms) if one.since_ms else None,
+        "behind_seconds": one.behind_seconds,
+    }
+
+
+_TEXT: Schema = {"type": "string"}
+_OF_ALL: dict[str, Schema] = {"tables": NAMES, "kinds": NAMES}
+_WEBHOOK = record({"kind": {"const": "webhook"}, "url": TEXT}, {"secret": TEXT, **_OF_ALL})
+_KAFKA = record({"kind": {"const": "kafka"}, "servers": TEXT, "topic": TEXT}, {"config": TEXTS, **_OF_ALL})
+DELIVERY = record(
+    {
+        "root": _TEXT,
+        "process": _TEXT,
+        "error": _TEXT,
+        "failing_since": or_null(TIME),
+        "behind_seconds": {"type": "number"},
+    }
+)
+_HAS: dict[str, Schema] = {
+    "name": _TEXT,
+    "deliveries": listed(DELIVERY),
+    "tables": listed(_TEXT),
+    "kinds": listed(_TEXT),
+}
+LISTENER: Schema = {
+    "oneOf": [
+        record({**_HAS, "kind": {"const": "webhook"}, "url": _TEXT, "secret": _TEXT}),
+        record({**_HAS, "kind": {"const": "kafka"}, "servers": _TEXT, "topic": _TEXT, "config": {"type": "object"}}),
+    ]
+}
+ROUTES = (
+    Route(
+        method="PUT", path="/v1/listeners/{name}", operation="put_listener", role=Role.OPERATOR,
+        summary="Have events sent to a webhook or to Kafka, from now on or from the begin of the logs; or change where.",
+        query={"from_begin": TRUTH}, body={"oneOf": [_WEBHOOK, _KAFKA]}, answers={200: LISTENER, 201: LISTENER},
+        handle=_put,
+    ),
+    Route(
+        method="GET", path="/v1/listeners", operation="list_listeners", role=Role.OPERATOR,
+        summary="Where events are sent, and who sends them.",
+        answers={200: record({"listeners": listed(LISTENER)})}, handle=_list,
+    ),
+    Route(
+        method="GET", path="/v1/listeners/{name}", operation="see_listener", role=Role.OPERATOR,
+        summary="Where the events of a listener are sent, and who sends them.", answers={200: LISTENER}, handle=_see,
+    ),
+    Route(
+        method="DELETE", path="/v1/listeners/{name}", operation="remove_listener", role=Role.OPERATOR,
+        summary="Send no more events to a listener, and forget how far it has got.",
+        answers={200: record({"removed": _TEXT})}, handle=_remove,
+    ),
+)  # fmt: skip
