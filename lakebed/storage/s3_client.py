@@ -50,7 +50,9 @@ _BACKOFF_FIRST_SECONDS = 0.05
 _BACKOFF_LONGEST_SECONDS = 2.0
 _CONNECT_TIMEOUT_SECONDS = 5
 _READ_TIMEOUT_SECONDS = 20
-_CONNECTIONS_MAX = 32
+_CONNECTIONS_MAX = 128
+"""Kept open for the next request. A process that keeps a database has more threads than one that keeps a table; beyond the limit
+each request makes a connection, and the client logs a warning."""
 
 _TRANSIENT_CODES = {
     "SlowDown", "Throttling", "ThrottlingException", "TooManyRequests", "RequestLimitExceeded", "RequestTimeout",

@@ -1,6 +1,6 @@
 """``lakebed run`` of a whole database as a process, and how far its tables are.
 
-1.  Capture a database of many tables, start ``lakebed run``, start pgbench.
+1.  Start clients, capture a database of many tables, start ``lakebed run``.
 2.  Alter tables at random. Kill the pipeline with -9, now and then Debezium too, and start them again.
 3.  Give one column of one table a type that its column can't become: the table is parked, and the others go on. Put a column of
     that type in its place, and resume the table.
@@ -119,20 +119,21 @@ class DatabaseProcess(RunProcess):
         found = admin.list_offsets(places) if places else {}
         return {place.topic.removeprefix(self._prefix): each.result().offset for place, each in found.items()}
 
-    def behind(self) -> dict[str, int]:
-        """How many records each table has not read; tables that have read all are left out."""
-        return {table: end - at for table, end in self.ends().items() if (at := self._position(table)) < end}
+    def behind(self, ends: Mapping[str, int] | None = None) -> dict[str, int]:
+        """How many records each table has not read, up to ``ends`` or of all; tables that have read them are left out."""
+        wanted = self.ends() if ends is None else ends
+        return {table: end - at for table, end in wanted.items() if (at := self._position(table)) < end}
 
     def parked(self, table: str) -> Parked | None:
         log = self._log(table)
         return None if log is None else parked_of(log.refresh())
 
-    def wait_until_ingested(self) -> None:
-        """Returns when every table has read all there is. Raises AssertionError if the pipeline ends before."""
+    def wait_until_ingested(self, ends: Mapping[str, int] | None = None) -> None:
+        """Returns when every table has read all, or up to ``ends``. Raises AssertionError if the pipeline ends before."""
         wait_until(
-            lambda: not self.is_running or not self.behind(),
-            lambda: f"tables that did not catch up: {self.behind()}\n{self.log_tail()}",
-            moving=lambda: (length_of(self.log_path)(), sum(self.behind().values())),
+            lambda: not self.is_running or not self.behind(ends),
+            lambda: f"tables that did not catch up: {self.behind(ends)}\n{self.log_tail()}",
+            moving=lambda: (length_of(self.log_path)(), sum(self.behind(ends).values())),
         )
         assert self.is_running, f"the pipeline ended by itself:\n{self.log_tail()}"
 
@@ -153,7 +154,7 @@ class DatabaseProcess(RunProcess):
 
 def run_and_compare(
     kafka: KafkaServer, database: ManyTables, folder: Path, *, registry: RegistryServer | None, kills: int, seed: int,
-    per_second: int, points: bool, root: str | None = None, max_age_seconds: float = 2.0,
+    per_second: int, points: bool, points_compared_max: int = 1_000_000, root: str | None = None, max_age_seconds: float = 2.0,
     say: Callable[[str], None] = print,
 ) -> Outcome:  # fmt: skip
     """Runs the whole; raises AssertionError naming the table and what differs."""
@@ -166,13 +167,14 @@ def run_and_compare(
         kafka, database, folder, root=root or str(folder / "shop"), registry=registry, max_age_seconds=max_age_seconds,
         more={**more, **topics},
     )  # fmt: skip
-    database.capture({**(INLINE_SCHEMAS if registry is None else avro_converters(registry)), **signals})
-    say(f"{time.monotonic() - started:3.0f} s: captured")
     try:
-        process.start()
-        process.wait_until_ingested()
-        say(f"{time.monotonic() - started:3.0f} s: all tables are there")
+        # Clients write while the connector takes its snapshot, and while its rows are read.
         with database.load(folder, per_second):
+            database.capture({**(INLINE_SCHEMAS if registry is None else avro_converters(registry)), **signals})
+            say(f"{time.monotonic() - started:3.0f} s: captured")
+            process.start()
+            process.wait_until_ingested(process.ends())
+            say(f"{time.monotonic() - started:3.0f} s: all tables are there")
             for number in range(kills):
                 for _ in range(chance.randint(1, 3)):
                     done = database.alter_something(chance)
@@ -192,7 +194,7 @@ def run_and_compare(
         process.kill()
     _compare(process, database, outcome)
     if points:
-        _compare_points(process, database.schema, outcome)
+        _compare_points(process, database.schema, points_compared_max, outcome)
     database.release()
     outcome.seconds = time.monotonic() - started
     return outcome
@@ -304,10 +306,11 @@ def _compare(process: DatabaseProcess, database: ManyTables, outcome: Outcome) -
     assert not differences, "\n".join(differences)
 
 
-def _compare_points(process: DatabaseProcess, schema: str, outcome: Outcome) -> None:
+def _compare_points(process: DatabaseProcess, schema: str, compared_max: int, outcome: Outcome) -> None:
     """At every point the bank's sums are what they must be; at versions that are chosen without points they need not be."""
     warehouse = lakebed.warehouse(process.root)
-    for point in warehouse.points(limit=1_000_000)["point"].to_pylist():
+    numbers = warehouse.points(limit=1_000_000)["point"].to_pylist()
+    for point in numbers[:: 1 + len(numbers) // compared_max]:
         with warehouse.at(point) as at:
             debits, credits, moved = (at.to_arrow(f"{schema}.{name}") for name in BANK)
             assert _is_whole(debits, credits, moved), f"point {point}: {_sums(debits, credits, moved)}"
@@ -316,7 +319,7 @@ def _compare_points(process: DatabaseProcess, schema: str, outcome: Outcome) -> 
     read = [_by_delta_rs(process.path(name), settled[f"{schema}.{name}"]) for name in BANK]
     assert _is_whole(*read), f"for delta-rs, at {settled}: {_sums(*read)}"
     tables = [lakebed.open(process.path(name)) for name in BANK]
-    steps = min(30, *(table.version for table in tables))
+    steps = min(30, 2 * compared_max, *(table.version for table in tables))
     for step in range(1, steps + 1):  # each table as far as it was, measured by its versions
         read = [table.to_arrow(version=table.version * step // steps) for table in tables]
         outcome.torn_without_points += not _is_whole(*read)

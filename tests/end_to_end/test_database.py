@@ -20,7 +20,16 @@ def test_every_table_is_the_databases_and_every_point_has_whole_transactions(
 ) -> None:
     database = ManyPostgresTables("manytables", postgres, debezium, hot=3, quiet=5)
     outcome = run_and_compare(
-        kafka, database, tmp_path, registry=None, kills=1, seed=3, per_second=60, points=True, max_age_seconds=0.5
+        kafka,
+        database,
+        tmp_path,
+        registry=None,
+        kills=1,
+        seed=3,
+        per_second=60,
+        points=True,
+        points_compared_max=12,
+        max_age_seconds=0.5,
     )
     print(outcome)
     assert outcome.points > 5
@@ -37,7 +46,8 @@ def test_a_database_of_mariadb_in_an_object_store_too_and_rows_that_are_lost_are
 ) -> None:
     database = ManyMariaDbTables("manymaria", mariadb, debezium_mariadb, hot=2, quiet=3)
     outcome = run_and_compare(
-        kafka, database, tmp_path, registry=registry, kills=1, seed=5, per_second=40, points=True, max_age_seconds=0.5,
+        kafka, database, tmp_path, registry=registry, kills=1, seed=5, per_second=40, points=True, points_compared_max=12,
+        max_age_seconds=0.5,
         root=f"s3://{s3.create_bucket()}/lake/shop",
     )  # fmt: skip
     print(outcome)
