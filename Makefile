@@ -87,7 +87,7 @@ soak-replicas: setup build-tools  ## replicas and writers on one table, killed i
 soak-schema: setup build-tools  ## tables of PostgreSQL and MariaDB altered in every way under load, with kill -9; ROUNDS=5
 	@exec $(BIN)/python -m tests.end_to_end.soak_schema_changes --rounds $(or $(ROUNDS),5) $(ARGS)
 
-soak-database: setup build-tools  ## a hundred tables of PostgreSQL altered under load, the pipeline killed twenty times (KILLS=20)
+soak-database: setup build-tools  ## a hundred tables altered under load, the pipeline killed twenty times (KILLS=20); ARGS="--database mariadb"
 	@exec $(BIN)/python -m tests.end_to_end.soak_database --kills $(or $(KILLS),20) $(ARGS)
 
 soak-page: setup  ## the web page in a headless Chromium while its tables are written: what a reader does survives; DURATION=600 seconds
