@@ -93,7 +93,7 @@ class EventStreams:
             if cursors is None:
                 cursors = [await loop.run_in_executor(self._pool, feed.newest, wanted) for feed in feeds]
             places = [_Place(feed, cursor) for feed, cursor in zip(feeds, cursors, strict=True)]
-            spoke_at, troubles = time.monotonic(), dict[str, str]()
+            spoke_at, troubles = time.monotonic(), dict[str, tuple[object, ...]]()
             while not self._is_closed:
                 has_more = False
                 for number, place in enumerate(places):
@@ -141,11 +141,11 @@ def _lines(batch: Batch, source: str, places: list[_Place]) -> Iterator[bytes]:
         yield b"event: " + type_of(event).encode() + b"\ndata: " + encoded(event, source) + b"\n\n"
 
 
-def _problems(batch: Batch, known: dict[str, str]) -> Iterator[bytes]:
+def _problems(batch: Batch, known: dict[str, tuple[object, ...]]) -> Iterator[bytes]:
     """Tables that can't be read now: said once, until it is another error."""
     for name, error in batch.errors.items():
-        if known.get(name) != str(error):
-            known[name] = str(error)
+        if known.get(name) != error.args:
+            known[name] = error.args
             yield _problem(name, error)
     for name in known.keys() - batch.errors.keys():
         del known[name]
