@@ -4,8 +4,9 @@
    base. Of the latter the column is read, and old rows are marked dead; a part without a live row leaves.
 2. The newest value of a row decides. So a row of the base stays for now if the tail has a change of its key: the tail's keys
    are looked up, and the settle decides which is newer.
-3. Some parts at a time, one commit each. If another commit replaced one of them, or brought changes, step 1 begins again with
-   these parts; what was read of a file is kept, because a file never changes.
+3. Parts that are old as a whole leave in one commit, together with some others; the rest some at a time. If another commit
+   replaced one of them, or brought changes, step 1 begins again with these parts. What was read of a file is kept, because a
+   file never changes.
 
 A part under a claim loses its rows like any other: the merge carries them over as dead rows. Age is judged by the earlier one of
 two clocks, this process's and the store's, so a clock that is ahead removes nothing too early.
@@ -123,9 +124,10 @@ class RowExpiry:
     def _expire(self, snapshot: Snapshot, now_ms: int, with_mixed: bool) -> list[_Old]:
         expiring = self._expiring(snapshot, now_ms, with_mixed)
         planned, found = expiring.planned(snapshot), list[_Old]()
-        parts = [*planned.old, *(planned.mixed if with_mixed else ())]
-        for at in range(0, len(parts), PARTS_AT_ONCE):
-            expiring.paths = [part.path for part in parts[at : at + PARTS_AT_ONCE]]
+        mixed = planned.mixed if with_mixed else ()
+        for at in range(0, max(1, len(mixed)), PARTS_AT_ONCE):
+            read = mixed[at : at + PARTS_AT_ONCE]
+            expiring.paths = [part.path for part in (read if at else (*planned.old, *read))]
             done, snapshot = commit_loop(self._log, Operation.EXPIRE_ROWS, expiring.build, first=snapshot)
             found += done
         if with_mixed:

@@ -185,12 +185,14 @@ def test_maintenance_removes_old_parts_always_and_reads_mixed_ones_once_a_day(
     assert len(read) == 2
 
 
-def test_many_parts_leave_in_several_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_parts_leave_in_one_commit_and_rows_of_others_in_several(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(time_to_live, "PARTS_AT_ONCE", 2)
-    table = make(tmp_path, [[row(id, 40)] for id in range(5)])
+    table = make(tmp_path, [*([row(id, 40)] for id in range(3)), *([row(id, 40), row(-id, 1)] for id in range(3, 8))])
     version = table.version
-    assert len(expired(table)) == 5
-    assert (table.version, ids(table)) == (version + 3, [])
+    assert len(expired(table)) == 8
+    assert (table.version, ids(table)) == (version + 3, [-7, -6, -5, -4, -3])
 
 
 def test_the_property_is_checked_when_it_is_set_and_follows_its_column(tmp_path: Path) -> None:
