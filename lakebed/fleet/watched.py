@@ -23,7 +23,7 @@ from lakebed.fleet.work import Work, work_of
 from lakebed.manifest.jobs import due_jobs
 from lakebed.manifest.log_cache import LogCache
 from lakebed.manifest.log_files import commit_name
-from lakebed.manifest.log_store import LogStore
+from lakebed.manifest.log_store import LogStore, has_object
 from lakebed.manifest.looks import RELIST_SECONDS, pause_seconds
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import open_store
@@ -140,11 +140,7 @@ class Watched:
             return True
         self.looks += 1
         self._store = self._store or open_store(self.root)
-        try:
-            self._store.read(commit_name(self._known[1] + 1))
-        except FileNotFoundError:
-            return False
-        return True
+        return has_object(self._store, commit_name(self._known[1] + 1))
 
     def _look_closer(self, now: float) -> bool:
         """Read the newest version, and clean up if it is time; returns whether the table is active from now on."""

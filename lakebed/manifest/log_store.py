@@ -10,7 +10,27 @@ the store reports as ``StoreUnavailable`` and the caller resolves by reading the
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
+
+
+@runtime_checkable
+class QuickStore(Protocol):
+    """A store that knows a cheaper way to find out whether an object is there than to read it."""
+
+    def has(self, name: str) -> bool:
+        """Whether the object is there. Raises StoreUnavailable if the store fails."""
+        ...
+
+
+def has_object(store: LogStore, name: str) -> bool:
+    """Whether a store has an object, asked in one request. Raises StoreUnavailable."""
+    if isinstance(store, QuickStore):
+        return store.has(name)
+    try:
+        store.read(name)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 class LogStore(Protocol):

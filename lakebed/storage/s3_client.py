@@ -100,6 +100,7 @@ def _new_client() -> Any:
         "read_timeout": _READ_TIMEOUT_SECONDS,
         "max_pool_connections": _CONNECTIONS_MAX,
         "tcp_keepalive": True,
+        "signature_version": "s3v4",  # as all requests have by default, but for presigned urls (s3_quick_look)
         "user_agent_extra": "lakebed",
     }
     region = os.environ.get("AWS_REGION")  # boto3 knows only AWS_DEFAULT_REGION; every other AWS SDK this one
