@@ -1,13 +1,18 @@
-"""What points cost: reading the transaction of each event in a task, and keeping points in the driver.
+"""What points cost, and how far they are behind: reading the transaction of each event in a task, keeping points in the driver,
+and by how much the newest point trails the newest commit of a table while transactions come at a steady rate.
 
-``python -m benchmarks.points``: CPU of this process, without Kafka and without Spark. Each figure is the least of three runs.
+``python -m benchmarks.points``: in this process, without Kafka and without Spark. A figure of CPU is the least of three runs.
 """
 
 from __future__ import annotations
 
 import json
+import random
 import resource
+import tempfile
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -18,13 +23,21 @@ from lakebed.ingest.points.decoders import transaction_ids_of
 from lakebed.ingest.points.state import PointState, TableDone
 from lakebed.ingest.points.transaction_records import TransactionRecord
 from lakebed.ingest.points.window import Window
+from lakebed.manifest.point_log import PointLog
 from lakebed.manifest.progress import Progress
+from lakebed.table import internals_of
+from tests.database.bank import TRANSACTIONS as TRANSACTIONS_TOPIC
+from tests.database.bank import Bank, Copy
 
 EVENTS = 100_000
 TABLES = 100
 HOT = 20
 TRANSACTIONS = 2_000  # between two points, as at 2,000 a second and a point a second
 BEFORE = 50_000
+SECONDS = 30.0
+RATE = 100
+BATCH_SECONDS = 1.0
+LAG_SECONDS = 0.5
 
 
 def cpu(work: Callable[[], Any]) -> float:
@@ -133,6 +146,46 @@ def driver() -> None:
     print(f"1 transaction, after {place:,}: {1000 * idle:.1f} ms a point")
 
 
+def trailing() -> None:
+    """Bank transfers, each in three tables, in batches as a pipeline begins them; topics lag behind each other."""
+    with tempfile.TemporaryDirectory() as folder:
+        draw = random.Random(1)
+        bank = Bank(draw)
+        copy = Copy(Path(folder, "bank"), bank)
+        logs = {topic.removeprefix("bank."): internals_of(table).log for topic, table in copy.tables.items()}
+        points = PointLog.of(copy.path)
+        copy.batch()  # a table is in points once it has read all that its topic had
+        sent: list[tuple[float, dict[tuple[str, int], int]]] = []
+        behind: list[float] = []
+        started, due = time.monotonic(), 0.0
+        while (now := time.monotonic() - started) < SECONDS:
+            while bank.transfers < now * RATE:
+                bank.transfer()
+            sent.append((now, bank.source.ends()))
+            if now < due:
+                time.sleep(0.01)
+                continue
+            due = now + BATCH_SECONDS
+            ends = {
+                place: max((one[place] for at, one in sent if at <= now - draw.uniform(0.0, LAG_SECONDS)), default=0)
+                for place in sent[-1][1]
+                if place[0] != TRANSACTIONS_TOPIC
+            }
+            sent = [one for one in sent if one[0] > now - 2 * LAG_SECONDS]
+            copy.batch(ends)
+            newest = points.newest()
+            if newest is not None:
+                at = {name: logs[name].at_version(table.version).timestamp_ms for name, table in newest.tables.items()}
+                behind.append(max(log.refresh().timestamp_ms for log in logs.values()) - max(at.values()))
+        behind = sorted(each / 1000 for each in behind[3:])
+        print(
+            f"{RATE} transactions a second over 3 tables, topics up to {LAG_SECONDS} s behind: after a batch the newest point "
+            f"trails the newest commit by {behind[len(behind) // 2]:.2f} s (median), {behind[-1]:.2f} s (longest of "
+            f"{len(behind)})"
+        )
+
+
 if __name__ == "__main__":
     task()
     driver()
+    trailing()
