@@ -48,6 +48,7 @@ from lakebed.manifest.entries import (
     PURGED,
     QUARANTINED,
     REPLACED,
+    RESNAPSHOT,
     RESTORED,
     ROWS_EXPIRED,
     SCHEMA,
@@ -148,7 +149,9 @@ def is_append(actions: Iterable[Action], batch: Transaction | None = None) -> bo
                 domain.startswith(POSITION) and not removed
             ):
                 brings = True
-            case Domain(domain, _, False) if domain in batches or domain.startswith((UNKNOWN_NAMES, QUARANTINED)):
+            case Domain(domain, _, False) if domain in batches or domain.startswith(
+                (UNKNOWN_NAMES, QUARANTINED, RESNAPSHOT)
+            ):
                 pass
             case _:
                 return False

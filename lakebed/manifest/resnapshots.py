@@ -36,12 +36,12 @@ class Resnapshot:
     """What was asked, and how far it is. Times are epoch milliseconds.
 
     ``id``: of the signal; ``begin``: the ends of the table's topic when it was asked; ``notifications``: those of the topic of
-    notifications, None if there is none; ``where``: the condition, in the source's SQL; ``mirror_from``: rows whose sequence is
-    not above it are removed at the end, unless they come again; None: none are.
+    notifications, None if there is none; ``mirror_from``: rows whose sequence is not above it are removed at the end, unless they
+    come again; None: none are.
 
     ``came``: rows that the table has got; ``deleted``, ``unusable``: deletes that came meanwhile, and records that could not be
-    used; ``at``: the key that the connector is at; ``read``: the rows that it has read in all; ``ends``: up to which offsets it
-    sent them; ``removed``: the rows that were removed.
+    used; ``at``: the key that the connector is at, while it is under way; ``read``: the rows that it has read in all; ``ends``:
+    up to which offsets it sent them; ``removed``: the rows that were removed.
     """
 
     id: str
@@ -49,7 +49,6 @@ class Resnapshot:
     asked_ms: int
     begin: Mapping[int, int]
     notifications: Mapping[int, int] | None = None
-    where: str | None = None
     mirror_from: int | None = None
     state: State = "asked"
     came: int = 0

@@ -98,7 +98,7 @@ class Mirror:
         """End it with nothing removed. Raises Contention, StoreUnavailable."""
         now_ms = self.log.now_ms()
         text = f"{why}; no row was removed. When the cause is mended, ask for the rows again"
-        advance(self.log, id, lambda found: replace(found, state="failed", error=text, ended_ms=now_ms))
+        advance(self.log, id, lambda found: replace(found, state="failed", error=text, ended_ms=now_ms, at=""))
 
     def _ended(self, id: str) -> Callable[[Snapshot, int], Sequence[Domain] | None]:
         """What the commit that removes so many rows says besides; None if another process was faster."""
@@ -107,7 +107,7 @@ class Mirror:
             found = active(snapshot, id)
             if found is None or found.unusable:
                 return None
-            return [replace(found, state="ended", removed=rows, ended_ms=self.log.now_ms()).to_action()]
+            return [replace(found, state="ended", removed=rows, ended_ms=self.log.now_ms(), at="").to_action()]
 
         return entries
 

@@ -127,8 +127,7 @@ class DatabaseWork:
         folder = self._folder / str(self._starts)
         folder.mkdir()
         self._starts += 1
-        self._follow_resnapshots()
-        self._watch_topics()
+        self.watch()
         checkpoint = f"file://{folder}/checkpoint"
         if self._pipeline.checkpoint or self._settings.starting_offsets != "earliest":
             checkpoint = spark_path(checkpoint_of(self._pipeline, QUERY_NAME))
@@ -164,6 +163,11 @@ class DatabaseWork:
         for topic, records in lag.items():
             if topic in self._opened:
                 events.emit(events.SourceLagged(table=self._opened[topic].table.path, topic=topic, records=records))
+
+    def watch(self) -> None:
+        """Start what goes on beside the query, unless it has begun: until ``end_ingest``."""
+        self._follow_resnapshots()
+        self._watch_topics()
 
     def _follow_resnapshots(self) -> None:
         """Follow the connector's notifications in a thread, if the file says where they are."""

@@ -103,7 +103,6 @@ class Asking:
             asked_ms=0,
             begin={},
             notifications=_numbered(begin) if notifications is not None else None,
-            where=where,
         )
         entries = {name: self._entry(asked, name, internals, mirrors) for name, internals in opened.items()}
         for name, entry in entries.items():

@@ -106,8 +106,8 @@ class Resnapshots:
                 del self._followed[name]
             elif one.over_at is not None and asked.state != "read" and self.clock() - one.over_at >= GRACE_SECONDS:
                 rows, ends = one.progress.rows.get(name), dict(self.ends(asked.topic))
-                advance(internals.log, one.id, lambda asked: replace(asked, state="read", read=rows, ends=ends))  # noqa: B023
-            elif asked.state == "read" and internals.log.newest is not None and asked.is_in(internals.log.newest):
+                advance(internals.log, one.id, lambda asked: replace(asked, state="read", read=rows, ends=ends, at=""))  # noqa: B023
+            elif asked.state == "read" and asked.is_in(internals.log.refresh()):  # another process may ingest
                 self._end(internals, one, asked, name)
 
     def _look(self) -> None:

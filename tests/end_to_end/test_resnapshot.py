@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,9 @@ from lakebed.ingest.kafka.settings import KafkaSettings
 from lakebed.ingest.kafka.signal_topic import ends_of
 from lakebed.ingest.source import Range
 from lakebed.manifest.resnapshots import resnapshot_of
-from lakebed.pipeline.resnapshot_follower import Resnapshots, follow
+from lakebed.monitoring.metrics import Metrics
+from lakebed.pipeline.database_work import DatabaseWork
+from lakebed.pipeline.settings import DatabasePipeline, load
 from lakebed.table import internals_of
 from tests.infra.debezium import DebeziumServer
 from tests.infra.kafka import KafkaServer, end_offsets, messages_before
@@ -133,10 +134,10 @@ def test_rows_that_went_while_nobody_read_the_log_are_removed(
     debezium.release(name)  # and the slot with it
     postgres.sql("delete from orders where id % 5 = 0; update orders set note = 'new' where id % 7 = 0", database)
 
-    stop = threading.Event()
-    followed = Resnapshots(prefix=prefix, tables=lambda: {"public.orders": reading.internals}, ends=reading.ends)
-    following = threading.Thread(target=follow, args=(followed, reading.settings, f"{prefix}-told", stop))
-    following.start()
+    pipeline = load(file)
+    assert isinstance(pipeline, DatabasePipeline)
+    work = DatabaseWork(pipeline, Metrics(), None)  # what a run does beside its query
+    work.watch()
     try:
         anew = {"snapshot.mode": "no_data", "topic.prefix": prefix}
         name = debezium.capture(database, ["public\\..*"], "gone_too", settings | anew)
@@ -157,8 +158,7 @@ def test_rows_that_went_while_nobody_read_the_log_are_removed(
         assert len(expected) == 2000
         debezium.release(name)
     finally:
-        stop.set()
-        following.join()
+        work.end_ingest()
 
 
 class Reading:

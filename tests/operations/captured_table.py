@@ -233,8 +233,8 @@ class World:
 
     def scanned_all(self, status: str) -> None:
         rows, self.scanned, self.last_key, self.max_key = str(self.scanned), 0, -1, None
-        told = {"data_collections": NAME, "scanned_collection": NAME, "total_rows_scanned": rows, "status": status}
-        self.notify("TABLE_SCAN_COMPLETED", **told)
+        said = {"data_collections": NAME, "scanned_collection": NAME, "total_rows_scanned": rows, "status": status}
+        self.notify("TABLE_SCAN_COMPLETED", **said)
         self.queue.popleft()
         if self.queue:
             self.open_window()

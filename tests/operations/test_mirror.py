@@ -11,6 +11,7 @@ import pytest
 import lakebed
 from lakebed.health.database_status import database_status
 from lakebed.health.status import Observer
+from lakebed.manifest.commit_kind import CommitKind, is_append, kind_of
 from lakebed.manifest.resnapshots import advance
 from lakebed.operations.mirror import why_not
 from lakebed.pipeline.resnapshot_follower import WAIT_SECONDS
@@ -167,6 +168,15 @@ def test_only_positions_in_the_order_of_commits_show_what_is_gone(
     table = lakebed.create(tmp_path / "t", COLUMNS, keys=keys, sequence_by=sequence_by)
     why = why_not(log_of(table).refresh())
     assert why is None if said is None else said in (why or "")
+
+
+def test_a_batch_that_counts_rows_is_a_batch_as_any_other(world: World) -> None:
+    """So what spares its commits, as a mutation of other rows, does so meanwhile too."""
+    ended(world)
+    commits = list(world.log.commits(world.log.oldest_version(), world.log.refresh().version))
+    counting = [one for one in commits if kind_of(one) is CommitKind.APPEND and one.version > 1]
+    assert counting and all(is_append(one.actions) for one in counting)
+    assert kind_of(commits[-1]) is CommitKind.MUTATION
 
 
 def test_how_far_it_is_stands_in_the_status(world: World) -> None:
