@@ -106,9 +106,13 @@ class Resnapshots:
                 del self._followed[name]
             elif one.over_at is not None and asked.state != "read" and self.clock() - one.over_at >= GRACE_SECONDS:
                 rows, ends = one.progress.rows.get(name), dict(self.ends(asked.topic))
-                advance(internals.log, one.id, lambda asked: replace(asked, state="read", read=rows, ends=ends, at=""))  # noqa: B023
+                self._read(internals, one, rows, ends)
             elif asked.state == "read" and asked.is_in(internals.log.refresh()):  # another process may ingest
                 self._end(internals, one, asked, name)
+
+    def _read(self, internals: Internals, one: _Followed, rows: int | None, ends: Mapping[int, int]) -> None:
+        """The connector has read all, and what it sent is before these ends."""
+        advance(internals.log, one.id, lambda asked: replace(asked, state="read", read=rows, ends=ends, at=""))
 
     def _look(self) -> None:
         """Follow what is under way in the tables' logs, as far as they were read."""
