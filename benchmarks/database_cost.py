@@ -256,8 +256,17 @@ def await_commits(paths: Sequence[str], run: subprocess.Popen[bytes], out: Path)
 def await_archive(cache: Path, run: subprocess.Popen[bytes]) -> None:
     """Wait for the archive of classes, which only the first run of all makes (``pipeline.class_archive``)."""
     until = time.monotonic() + ARCHIVE_SECONDS_MAX
-    while not list(cache.glob("java/*.jsa")) and run.poll() is None and time.monotonic() < until:
+    while run.poll() is None and time.monotonic() < until:
+        if list(cache.glob("java/*.jsa")) and not any(map(is_archiving, family(run.pid))):
+            return
         time.sleep(1)
+
+
+def is_archiving(pid: int) -> bool:
+    try:
+        return b"-Xshare:dump" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def await_rest(paths: Sequence[str], run: subprocess.Popen[bytes]) -> None:
