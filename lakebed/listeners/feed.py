@@ -325,7 +325,7 @@ class Feed:
         """A place of which only the version is known, with the rest; None if the log does not keep it. Raises VersionNotFound."""
         commit = log.read_commit(at.version)
         if commit is None:
-            newest = log.newest_version()
+            newest = log.newest_version() if not at.table_id else at.version
             if at.version > newest:
                 raise VersionNotFound(
                     f"there is no version {at.version}: the newest is {newest}", table=log.root, version=at.version

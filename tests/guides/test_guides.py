@@ -42,6 +42,7 @@ from tests.infra.kafka import KafkaServer
 from tests.infra.postgres import PostgresServer
 from tests.infra.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 from tests.infra.server import free_ports
+from tests.listeners.receiver import receiver
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -401,3 +402,13 @@ def test_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert copy.batch() is not None
     around = Circumstances(environment={"KAFKA": "127.0.0.1:9092"})
     follow("docs/guides/points.md", tmp_path, monkeypatch, around)
+
+
+def test_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with receiver() as received:
+        around = Circumstances(
+            environment={"LAKEBED_SECRET_SHOP": "0123456789abcdef0123456789abcdef"},
+            instead={"https://hooks.example.com/lake": received.url},
+        )
+        follow("docs/guides/events.md", tmp_path, monkeypatch, around)
+        assert [event["data"]["version"] for event in received.acknowledged] == [0, 1, 2]

@@ -374,3 +374,40 @@ def test_a_commit_that_counts_for_nobody_is_no_event(world: World) -> None:
         assert len(reader.events) < 10
         clock.now += CHECK_SECONDS
     assert reader.cursor.tables["orders"].version == world.logs["orders"].refresh().version
+
+
+def test_a_place_without_a_digest_is_known_to_be_of_a_table_that_is_gone(world: World) -> None:
+    world.create("orders")
+    for _ in range(5):
+        world.commit("orders")
+    place = At(4, world.table_id("orders"))
+    world.create("plain")
+    world.drop("orders")
+    world.create("orders")
+    batch = feed_of(world, Time()).read(Cursor({"orders": place}))
+    assert not batch.errors
+    assert [event.kind for event in batch.events if event.table == "orders"] == ["dropped", "created"]
+
+
+def test_a_commit_of_another_table_under_the_next_name_is_no_event(world: World) -> None:
+    """A writer of an earlier table left it behind, and has not deleted it yet."""
+    clock = Time()
+    world.create("orders")
+    world.create("plain")
+    world.commit("plain")
+    world.commit("orders")
+    feed = feed_of(world, clock)
+    reader = Reader(feed)
+    reader.read_all(clock)
+    before = len(reader.events)
+    strays = LogReader(open_store(str(world.folder("plain")))).store.read(commit_name(1))
+    store = open_store(str(world.folder("orders")))
+    store.put(commit_name(2), strays)
+    clock.now += CHECK_SECONDS
+    reader.read_all(clock)
+    assert len(reader.events) == before
+    store.delete(commit_name(2))
+    world.commit("orders")
+    world.commit("orders")
+    clock.now += CHECK_SECONDS
+    assert by_table(reader.read_all(clock))["orders"] == expected(world, "orders")

@@ -200,6 +200,7 @@ STORIES = {
         silent=15,
         fires=18,
         resolved=28,
+        told="12m 0s",
     ),
     "a table of a database that is left alone": Case(
         "LakebedTableParked", {"lakebed_table_parked": "_x5 1x10 0x10"}, silent=4, fires=6, resolved=17

@@ -1,0 +1,28 @@
+"""The page of table events has every type with its fields, and its text."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import fields
+from pathlib import Path
+
+from lakebed.manifest.table_event_types import EVENT_TYPES, EventFields, kind_of_event
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs/events.md").read_text()
+COMMON = [each.name for each in fields(EventFields)]
+
+
+def row(event: type[EventFields]) -> str:
+    own = ", ".join(f"`{each.name}`" for each in fields(event) if each.name not in COMMON)
+    text = " ".join((inspect.getdoc(event) or "").split()).replace("``", "`")
+    return f"| `{kind_of_event(event)}` | {own} | {text} |"
+
+
+def test_the_page_has_each_type_with_its_fields_and_its_docstring() -> None:
+    rows = re.findall(r"^\| `\w+` \|[^|\n]*\|[^|\n]*\|$", PAGE, re.MULTILINE)
+    assert rows == [row(event) for event in EVENT_TYPES]
+
+
+def test_the_page_has_the_fields_of_all_events() -> None:
+    assert re.findall(r"^\| `(\w+)` \| [^|\n]*\|$", PAGE, re.MULTILINE) == COMMON
