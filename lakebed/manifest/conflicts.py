@@ -37,7 +37,7 @@ from lakebed.manifest.actions import (
 )
 from lakebed.manifest.claims import claim_of
 from lakebed.manifest.commit_kind import CommitKind, expires_rows, is_append, kind_of, restores, settles
-from lakebed.manifest.entries import FENCE, FILES, POSITION, PURGED
+from lakebed.manifest.entries import FENCE, FILES, POSITION, PURGE, PURGED
 from lakebed.manifest.evolve import is_compatible, only_adds_features
 from lakebed.manifest.snapshot import Snapshot
 
@@ -128,7 +128,7 @@ def find_conflict(
             case AddPart(part, data_change):
                 if access.looked_up_keys and data_change:
                     return Conflict(winner.version, ConflictKind.NEW_ROWS, part.path)
-            case Domain(domain, _, _) if domain in (FENCE, PURGED):
+            case Domain(domain, _, False) if domain in (FENCE, PURGED) or domain.startswith(PURGE):
                 return Conflict(winner.version, ConflictKind.METADATA, "a purge")
             case Domain(domain, _, _) if domain in access.domains:
                 kind = ConflictKind.POSITION if domain.startswith((POSITION, FILES)) else ConflictKind.CLAIM

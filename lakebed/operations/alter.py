@@ -19,7 +19,7 @@ import orjson
 import pyarrow as pa
 
 from lakebed import events
-from lakebed.errors import InvalidSchema
+from lakebed.errors import InvalidSchema, Retry
 from lakebed.manifest.actions import Action
 from lakebed.manifest.column_mapping import StoredPath, stored_paths
 from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
@@ -27,6 +27,7 @@ from lakebed.manifest.conflicts import BLIND
 from lakebed.manifest.entries import Operation
 from lakebed.manifest.evolve import Evolved, SchemaChange, evolve
 from lakebed.manifest.outcome import Committed
+from lakebed.manifest.purges import purges_of
 from lakebed.manifest.schema_change import steps_of
 from lakebed.manifest.schema_history import entries_of
 from lakebed.manifest.snapshot import Snapshot
@@ -57,7 +58,8 @@ def alter(
     ``require`` raises for a version that the change was not meant for; it is asked before each attempt to commit.
 
     Raises InvalidSchema naming the column, what is wrong and the way out; Contention; StoreUnavailable, which says whether
-    altering again is safe: a second time names might be swapped back, or a column that was added in place of one be dropped.
+    altering again is safe: a second time names might be swapped back, or a column that was added in place of one be dropped;
+    Retry for a rename or drop while rows are being purged.
     """
     if not change:
         raise InvalidSchema("there is nothing to change; name what to add, widen, relax, rename, drop or comment on")
@@ -66,6 +68,14 @@ def alter(
     def build(snapshot: Snapshot) -> Proposal[AlterResult] | Finished[AlterResult]:
         require(snapshot)
         wanted = change(snapshot.logical_schema) if callable(change) else change
+        if (wanted.rename or wanted.drop) and any(
+            one.where is not None for one in purges_of(snapshot.domains).values()
+        ):
+            raise Retry(
+                "rows of the table are being purged, by a condition over columns as they are called now: rename and drop columns "
+                "when that has ended",
+                table=log.root,
+            )
         if first and not callable(change):
             wanted = without_done(wanted, first[0], snapshot)
         evolved = evolved_by(snapshot, wanted)

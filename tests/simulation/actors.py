@@ -29,6 +29,7 @@ from lakebed.manifest.claims import Claim
 from lakebed.manifest.conflicts import BLIND, ConflictKind, ReadWriteSet
 from lakebed.manifest.format import FORMAT
 from lakebed.manifest.log_store import LogStore
+from lakebed.manifest.purges import fence_of
 from lakebed.manifest.schema import schema_to_json
 from lakebed.manifest.schema_change import SchemaChange
 from lakebed.manifest.snapshot import Snapshot
@@ -215,6 +216,8 @@ def _append(
             for ordinal, part in enumerate(written)
         ]
         snapshot = known or log.refresh()
+        if fence_of(seen.domains) != fence_of(snapshot.domains):
+            snapshot = seen  # so the purge is met as a conflict
         if not (cast.auditor.columns[seen.version].alive <= cast.auditor.columns[snapshot.version].alive):
             snapshot = seen  # so the drop is met as a conflict
         outcome = log.commit(

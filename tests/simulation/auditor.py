@@ -17,6 +17,7 @@ The fold here shares no code with ``lakebed.manifest``: it reads the JSON lines.
 - Rows that expire were old by their newest value, the tail's if it has one. At the end of a run no old row is left.
 - What the commit names lies in the store. The mark of the expired versions passes none that is within retention.
 - The numbered invariants of ``lakebed.manifest.invariants`` hold for the commit.
+- A purge leaves no value of its rows in any file that was there before, and no older file of the log.
 When a file is deleted, G1: no version from the mark on and none that a reader holds shows rows of it, it is not detached, and
 nobody is about to commit it.
 After every checkpoint, M2: what it decodes to is the state that was folded for its version.
@@ -38,6 +39,7 @@ from lakebed.manifest.entries import DETACHED
 from lakebed.manifest.invariants import violations
 from lakebed.manifest.snapshot import Snapshot, apply
 from tests.planning.tables import measure_of
+from tests.simulation.audit_of_purges import Purges
 from tests.simulation.columns import Columns, Reader, first_columns, shown_of
 from tests.simulation.files import Objects, Row, decode, sort_key
 from tests.simulation.stand_ins import Change
@@ -113,6 +115,8 @@ class Auditor:
         self._names: dict[int, frozenset[str]] = {}  # version → all files that a reader of it needs
         self._detached_names: frozenset[str] = frozenset()  # files of what is detached now
         self._times_ms: dict[int, int] = {}
+        self._written_at: dict[str, int] = {}  # path → the newest version when it was written
+        self._purges = Purges()
         self._snapshot: Snapshot | None = None
 
     # -- what happens ------------------------------------------------------------------------------------------------
@@ -140,6 +144,7 @@ class Auditor:
     def file_written(self, path: str, data: bytes) -> None:
         """A data file was written."""
         assert self._data.setdefault(path, data) == data, f"{path} was written twice, with other rows"
+        self._written_at.setdefault(path, self.newest.version)
 
     def file_deleted(self, path: str, actor: Actor) -> None:
         """G1."""
@@ -162,6 +167,18 @@ class Auditor:
         holds = [json.loads(text) for name, text in self.newest.domains.items() if name.startswith(HOLD_PREFIX)]
         now_ms = self.world.now * 1000  # a cleanup ends none before that, whatever its own clock says
         return [hold["version"] for hold in holds if now_ms < hold["until_ms"]]
+
+    def committed(self, version: int) -> list[str]:
+        """Paths of the files with rows that a version until this one has."""
+        return [path for path, last in self._named_last.items() if path.endswith(".parquet") and last >= 0]
+
+    def data(self, path: str) -> bytes:
+        """The bytes of a file, also of one that is gone."""
+        return self._data[path]
+
+    def written_at(self, path: str) -> int:
+        """The newest version when a file was written."""
+        return self._written_at[path]
 
     def names(self, version: int) -> frozenset[str]:
         """All files that a reader of a version needs."""
@@ -209,6 +226,7 @@ class Auditor:
         self._claims_are_apart(after, before, info["operation"])
         self._files_are_there(after)
         self._parts_are_sorted(after, actions)
+        self._purges.look(before, after, self)
         self._mark_moves_late(after)
         self._holds_are_of_what_is_there(after)
         self._coming = after
@@ -323,6 +341,7 @@ class Auditor:
             self.world.now - min(RETENTION_SECONDS, self.log_retention_seconds)
         ) * 1000  # by the store's clock
         within = max((version for version, at in self._times_ms.items() if at <= horizon_ms), default=0)
+        within = max(within, self._purges.version)
         assert mark <= within, f"G1: the mark moves to {mark}, but version {within} is within retention"
 
     def _holds_are_of_what_is_there(self, after: State) -> None:

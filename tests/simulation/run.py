@@ -13,7 +13,7 @@ from random import Random
 from lakebed.manifest.log_store import LogStore
 from lakebed.manifest.stores import MemoryLogStore
 from lakebed.manifest.table_log import TableLog
-from tests.simulation import actors, maintainers
+from tests.simulation import actors, maintainers, purger
 from tests.simulation.actors import Cast
 from tests.simulation.auditor import CLAIM_PREFIX, Auditor
 from tests.simulation.files import Objects, SimulatedStorage
@@ -78,6 +78,8 @@ def _run(cast: Cast, steps: int) -> None:
         world.add("restorer", maintainers.restorer(cast), 0.7)
     if cast.expires:
         world.add("expirer", maintainers.expirer(cast), 0.7)
+    if guests.random() < 0.4:
+        world.add("purger", purger.purger(cast), 0.7)
     world.add("mutator", actors.mutator(cast), 0.6)
     world.add("caretaker", maintainers.caretaker(cast), 2 if cast.auditor.log_retention_seconds == 1 else 0.7)
     for number in range(world.random.randint(1, 2)):
@@ -129,6 +131,7 @@ def final_check(cast: Cast, log: TableLog, storage: SimulatedStorage) -> None:
     for name, disk in cast.disks.items():
         assert disk.acknowledged == disk.batch, f"{name} did not finish batch {disk.batch}"
         assert snapshot.transaction_version(name) == disk.batch
+    purger.put_in_order(cast, log, storage)
     maintainers.put_in_order(cast, log, storage)
     newest = auditor.newest
     assert not newest.tail

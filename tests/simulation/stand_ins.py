@@ -24,14 +24,14 @@ from lakebed.manifest.checkpoint import decode_checkpoint
 from lakebed.manifest.claims import Claim
 from lakebed.manifest.commit_codec import decode_commit
 from lakebed.manifest.snapshot import Snapshot
-from lakebed.operations import mutate, mutate_unkeyed, partitions, time_to_live
+from lakebed.operations import mutate, mutate_unkeyed, partitions, purge_rows, time_to_live
 from lakebed.operations.mutation import Mutation
 from lakebed.parts import deletion_vector_cache
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.write import WrittenPart
 from lakebed.storage.part_storage import PartStorage
-from tests.simulation import files
+from tests.simulation import files, purge_stand_ins
 from tests.simulation.files import Row, of
 from tests.simulation.world import World
 
@@ -189,6 +189,9 @@ def installed(world: World, beats: dict[str, tuple[Claim, Callable[[], object]]]
             (time_to_live, "check_time_to_live", lambda *arguments: None),
             (time_to_live, "rows_before", _rows_before),
             (time_to_live, "keys_of_tail", _keys_of_tail),
+            (purge_rows, "parts_that_may_match", lambda connection, parts, *rest: parts),
+            (purge_rows, "found_in", purge_stand_ins.found_in),
+            (purge_rows, "merge_parts", purge_stand_ins.merge_parts),
             (partitions, "prepare", _prepared),
             (partitions, "newest_per_key", lambda rows, *rest: rows),
             (partitions, "write_parts", files.write_table),

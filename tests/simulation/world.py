@@ -204,6 +204,11 @@ class World:
         for actor in self._actors:
             actor.uncommitted.difference_update(paths)
 
+    def fenced(self) -> None:
+        """Whatever was written by now and is not committed will not be."""
+        for actor in self._actors:
+            actor.uncommitted.clear()
+
     def may_crash(self, actor: Actor, where: str) -> None:
         """Perhaps the actor's process ends here."""
         if not self.closing and self.random.random() < self.faults.crash / 2:
