@@ -350,7 +350,7 @@ class LogReader:
                 table=self.root,
                 path=missing,
             )
-        if version is not None:
+        if version is not None and (not names or files.oldest() > version):  # else a later checkpoint has it
             raise VersionNotFound(
                 f"version {version} is not kept any more; the oldest that can be read is the first checkpoint's",
                 table=self.root,

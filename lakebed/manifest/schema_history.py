@@ -47,11 +47,16 @@ def past_changes(domains: Mapping[str, str]) -> list[PastChange]:
     return sorted(found, key=lambda each: each.number)
 
 
+def next_change(domains: Mapping[str, str]) -> str:
+    """The name of the entry that the next change will set: whoever rests on the columns' names conflicts with it."""
+    past = sorted(domain for domain in domains if domain.startswith(SCHEMA))  # a damaged one does no harm
+    return f"{SCHEMA}{int(past[-1].removeprefix(SCHEMA)) + 1 if past else 1:06}"
+
+
 def entries_of(domains: Mapping[str, str], change: SchemaChange, reason: str, now_ms: int) -> list[Domain]:
     """The actions that record a change; they get the version from their commit. The oldest entries beyond the limit go."""
     past = sorted(domain for domain in domains if domain.startswith(SCHEMA))  # a damaged one does no harm
     value = {"timestamp_ms": now_ms, "change": change.to_json(), "reason": reason}
-    number = int(past[-1].removeprefix(SCHEMA)) + 1 if past else 1
-    new = Domain(f"{SCHEMA}{number:06}", orjson.dumps(value).decode())
+    new = Domain(next_change(domains), orjson.dumps(value).decode())
     gone = past[: max(0, len(past) + 1 - KEPT_MAX)]
     return [new, *(Domain(each, "", removed=True) for each in gone)]

@@ -31,13 +31,15 @@ from typing import Any, Protocol
 import orjson
 import pyarrow as pa
 
-from lakebed.errors import Contention, InvalidInput
+from lakebed.errors import Contention, InvalidInput, Retry
 from lakebed.manifest.actions import Action, Domain, Part
+from lakebed.manifest.claims import claims_of
 from lakebed.manifest.commit_loop import Finished, NotYet, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.entries import EXPIRED, QUARANTINED, REPLAY, Operation
 from lakebed.manifest.holds import expired_before, first_unexpired, held_onward
 from lakebed.manifest.purges import LEASE_MS, PurgeState, purged, purges_of
+from lakebed.manifest.schema_history import next_change
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog, require_writable
 from lakebed.operations.partitions import detached_of
@@ -127,6 +129,7 @@ class Purge:
 
     def _begin(self, state: PurgeState) -> None:
         def build(snapshot: Snapshot) -> Proposal[None]:
+            _require_names(state, snapshot)
             held = [hold for hold in older_holds(snapshot, snapshot.version + 1, self.log.now_ms()) if not hold.onward]
             if held and not state.force:
                 raise InvalidInput(
@@ -135,7 +138,7 @@ class Purge:
                 )
             return Proposal(
                 actions=[state.to_action()],
-                access=ReadWriteSet(domains=frozenset([state.domain, *(hold.domain for hold in held)])),
+                access=ReadWriteSet(domains=frozenset([next_change(snapshot.domains), state.domain])),
                 result=lambda committed: None,
             )
 
@@ -148,7 +151,7 @@ class Purge:
         files: list[PurgedFile] = []
         rows: dict[str, int] = {}
         if state.where is not None:
-            self._require_same_names(state)
+            _require_names(state, self.log.refresh())
             if found is None or kinds is None:
                 found = self._found(Sought(where=expression(state.where, "where"), columns=state.columns))
                 kinds = self._looked_at_all(found)
@@ -218,14 +221,6 @@ class Purge:
             for path, rows in found.matching.items()
             if rows
         ]  # fmt: skip
-
-    def _require_same_names(self, state: PurgeState) -> None:
-        now = _names(self.log.refresh())
-        if any(now.get(stored) != name for stored, name in state.columns.items()):
-            raise InvalidInput(
-                f"columns of {self.log.root} were renamed or dropped while a purge of where={state.where!r} was not at its end; "
-                "give them back the names that they had, so that it can go on"
-            )
 
     def _rows_out(self, state: PurgeState, found: RowsToPurge) -> list[PurgedFile]:
         """Steps 2 and 3. Raises Contention."""
@@ -299,10 +294,14 @@ class Purge:
                 return Finished(snapshot)
             onward = held_onward(snapshot.domains, self.log.now_ms())
             before = snapshot.version + 1 if onward is None else min(onward, snapshot.version + 1)
-            actions: list[Action] = [purged(0, state.id)]
+            # Merges whose sources have left hold rows of them, here or on other hosts: nobody may go on with them.
+            stale = [
+                one for one in claims_of(snapshot.domains).values() if not snapshot.parts.keys() >= set(one.sources)
+            ]
+            actions: list[Action] = [purged(0, state.id), *(claim.ended() for claim in stale)]
             if before > first_unexpired(snapshot.domains):
                 actions.append(expired_before(before))
-            access = ReadWriteSet(domains=frozenset([EXPIRED, state.domain]))
+            access = ReadWriteSet(domains=frozenset([EXPIRED, state.domain, *(claim.domain for claim in stale)]))
             return Proposal(actions=actions, access=access, result=lambda committed: committed.snapshot)
 
         return commit_loop(self.log, Operation.PURGE, build)
@@ -329,6 +328,13 @@ class Purge:
             )
 
         commit_loop(self.log, Operation.PURGE, build)
+
+
+def _require_names(state: PurgeState, snapshot: Snapshot) -> None:
+    """Raises Retry if columns were renamed or dropped since the condition was given; ``alter`` refuses that while it counts."""
+    now = _names(snapshot)
+    if any(now.get(stored) != name for stored, name in state.columns.items()):
+        raise Retry("columns of the table were renamed or dropped when the purge began; purge again")
 
 
 def _names(snapshot: Snapshot) -> dict[str, str]:

@@ -146,8 +146,10 @@ class Clearing:
 
     def _delete_files(self, first: int, listed: Files) -> list[PurgedFile]:
         newest = self.log.refresh()
-        needed = set(referenced_by(self.log.at_version(first))) | set(referenced_by(newest))
-        needed |= set(referenced_since(self.log, first, newest.version))
+        needed = {
+            path for each in (self.log.at_version(first), newest) for path in referenced_by(each, by_claims=False)
+        }
+        needed |= set(referenced_since(self.log, first, newest.version, by_claims=False))
         needed |= set(listed_for_quarantine(self.log.root))
         kept = set(map(Spelling(self.storage), needed))
         going = [path for path in listed if path not in kept and is_file_of_rows(path)]

@@ -212,7 +212,11 @@ class RowsToPurge:
             actions: list[Action] = [now.removed(int(self.clock() * 1000), data_change=False)]
             actions += [AddPart(one, data_change=False) for one in self._parts(now, merged, died)]
             actions += [claim.ended() for claim in claims]
-            access = ReadWriteSet(parts={path: now.partition_key}, domains=frozenset(claim.domain for claim in claims))
+            access = ReadWriteSet(
+                parts={path: now.partition_key},
+                claimed=frozenset([path]),  # a claim that comes first must end too
+                domains=frozenset(claim.domain for claim in claims),
+            )
             return Proposal(actions=actions, access=access, result=lambda committed: None)
 
         commit_loop(self.log, Operation.PURGE, build, discard=discard)

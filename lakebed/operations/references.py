@@ -13,7 +13,7 @@ import orjson
 from lakebed.errors import Corrupt, TableNotFound, VersionNotFound
 from lakebed.manifest.actions import AddChangePart, AddPart, Commit, Domain
 from lakebed.manifest.deletion_vector import DeletionVector
-from lakebed.manifest.entries import QUARANTINED
+from lakebed.manifest.entries import CLAIM, QUARANTINED
 from lakebed.manifest.read_commits import commits_since
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import open_store
@@ -44,24 +44,25 @@ def listed_for_quarantine(root: str) -> Iterator[str]:
             yield from _referenced_by_entry(QUARANTINED, text)
 
 
-def referenced_since(log: TableLog, after: int, last: int) -> Iterator[str]:
-    """Files that the commits after a version refer to. Raises Contention if one is gone."""
+def referenced_since(log: TableLog, after: int, last: int, *, by_claims: bool = True) -> Iterator[str]:
+    """Files that the commits after a version refer to, as ``referenced_by``. Raises Contention if one is gone."""
     for commit in commits_since(log, after, last):
-        yield from _referenced_by_commit(commit)
+        yield from _referenced_by_commit(commit, by_claims)
 
 
-def referenced_by(snapshot: Snapshot) -> Iterator[str]:
-    """All files that a version refers to."""
+def referenced_by(snapshot: Snapshot, *, by_claims: bool = True) -> Iterator[str]:
+    """All files that a version refers to; ``by_claims``: also those that only claims do, so they are being merged."""
     for part in snapshot.parts.values():
         yield part.path
         yield from filter(None, [vector_file(part.deletion_vector)])
     for change_part in snapshot.tail.values():
         yield change_part.path
     for domain, text in snapshot.domains.items():
-        yield from _referenced_by_entry(domain, text)
+        if by_claims or not domain.startswith(CLAIM):
+            yield from _referenced_by_entry(domain, text)
 
 
-def _referenced_by_commit(commit: Commit) -> Iterator[str]:
+def _referenced_by_commit(commit: Commit, by_claims: bool) -> Iterator[str]:
     """Files that a commit refers to for the first time."""
     for action in commit.actions:
         match action:
@@ -70,7 +71,7 @@ def _referenced_by_commit(commit: Commit) -> Iterator[str]:
                 yield from filter(None, [vector_file(part.deletion_vector)])
             case AddChangePart(part):
                 yield part.path
-            case Domain(domain, text, False):
+            case Domain(domain, text, False) if by_claims or not domain.startswith(CLAIM):
                 yield from _referenced_by_entry(domain, text)
             case _:
                 pass

@@ -28,7 +28,7 @@ def purge_of(internals: Internals) -> Purge:
 def clear_copies(internals: Internals, snapshot: Snapshot) -> list[PurgedFile]:
     """Delete what is on local disks of this host of parts that the version lacks; returns the files."""
     now_ms = internals.log.now_ms()
-    claims = {claim.id for claim in claims_of(snapshot.domains).values()}
+    claims = {one.id for one in claims_of(snapshot.domains).values() if snapshot.parts.keys() >= set(one.sources)}
     local = clear_ended(internals.compaction.volatile_base, claims)
     files = [PurgedFile(path=path, where=VOLATILE, bytes=size, gone_ms=now_ms) for path, size in local.items()]
     runs = internals.locators.forget_removed(snapshot.parts)

@@ -23,31 +23,35 @@ class Purges:
 
     version: int = -1
     _where: dict[str, str] = field(default_factory=dict)  # by entry
-    _gone: dict[str, tuple[int, frozenset[int]]] = field(default_factory=dict)  # by entry: the version, values of rows
+    _gone: dict[str, tuple[int, frozenset[int]]] = field(
+        default_factory=dict
+    )  # by entry: a version, values of rows before
+    _begins: dict[str, int] = field(default_factory=dict)  # by entry: the version that the log is to begin with
 
     def look(self, before: State, after: State, auditor: Auditor) -> None:
         """Look at a commit that landed."""
+        for name, text in after.domains.items():
+            if name.startswith(PURGE) and text != before.domains.get(name):
+                self._where[name] = json.loads(text).get("where", self._where.get(name, ""))
         if after.domains.get(PURGED) != before.domains.get(PURGED):
             said = json.loads(after.domains[PURGED])
             assert said["version"] == after.version, f"{after.version} says that it is the purge {said}"
             self.version = after.version
+            name = PURGE + said["id"]
+            if "where" in json.loads(after.domains[name]):  # what comes from now on stays
+                self._gone[name] = after.version, self._values(name, auditor)
+            else:
+                self._begins[name] = after.version
         if after.domains.get(FENCE) != before.domains.get(FENCE):
             auditor.world.fenced()
-        for name, text in after.domains.items():
-            if name.startswith(PURGE) and text != before.domains.get(name):
-                state = json.loads(text)
-                if "where" in state:
-                    self._where[name] = state["where"]
-                elif name not in self._gone:
-                    self._gone[name] = after.version, self._values(name, after.version, auditor)
         for name in before.domains.keys() - after.domains.keys():
             if name.startswith(PURGE):
                 self._ended(name, auditor)
 
-    def _values(self, name: str, version: int, auditor: Auditor) -> frozenset[int]:
+    def _values(self, name: str, auditor: Auditor) -> frozenset[int]:
         """The values of rows of any version until the rows were out; a value is never that of two rows."""
         matches = matches_of(self._where[name])
-        rows = (row for path in auditor.committed(version) for row in decode(auditor.data(path)) if matches(row))
+        rows = (row for path in auditor.committed() for row in decode(auditor.data(path)) if matches(row))
         return frozenset(row.value for row in rows if row.value is not None)
 
     def _ended(self, name: str, auditor: Auditor) -> None:
@@ -57,5 +61,5 @@ class Purges:
             if path.endswith(".parquet") and auditor.written_at(path) < version:
                 left = [row for row in decode(auditor.data(path)) if row.value in values]
                 assert not left, f"purge: {path} still has {left} of {self._where[name]}"
-        older = [each for each in (*auditor.commits_kept, *auditor.checkpoints_kept) if each < version]
-        assert not older, f"purge: the log still has the versions {older} from before {version}"
+        older = [each for each in (*auditor.commits_kept, *auditor.checkpoints_kept) if each < self._begins[name]]
+        assert not older, f"purge: the log still has the versions {older} from before {self._begins[name]}"

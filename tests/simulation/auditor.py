@@ -168,9 +168,9 @@ class Auditor:
         now_ms = self.world.now * 1000  # a cleanup ends none before that, whatever its own clock says
         return [hold["version"] for hold in holds if now_ms < hold["until_ms"]]
 
-    def committed(self, version: int) -> list[str]:
-        """Paths of the files with rows that a version until this one has."""
-        return [path for path, last in self._named_last.items() if path.endswith(".parquet") and last >= 0]
+    def committed(self) -> list[str]:
+        """Paths of the files with rows that any version has had."""
+        return [path for path in self._named_last if path.endswith(".parquet")]
 
     def data(self, path: str) -> bytes:
         """The bytes of a file, also of one that is gone."""

@@ -35,7 +35,7 @@ def purger(cast: Cast) -> Callable[[Actor], None]:
         purge = purge_of(cast, log, storage)
         while not cast.world.closing:
             cast.world.begin_anew(actor)
-            rest(cast, actor, 30)
+            rest(cast, actor, 12)
             name = log.newest.columns.logical_name("v") if log.newest else "v"
             where = f"{name} % {REMAINDERS} = {cast.world.random.randrange(REMAINDERS)} and {cast.next_serial()} > 0"
             try:

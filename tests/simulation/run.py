@@ -79,7 +79,7 @@ def _run(cast: Cast, steps: int) -> None:
     if cast.expires:
         world.add("expirer", maintainers.expirer(cast), 0.7)
     if guests.random() < 0.4:
-        world.add("purger", purger.purger(cast), 0.7)
+        world.add("purger", purger.purger(cast), 1.3)
     world.add("mutator", actors.mutator(cast), 0.6)
     world.add("caretaker", maintainers.caretaker(cast), 2 if cast.auditor.log_retention_seconds == 1 else 0.7)
     for number in range(world.random.randint(1, 2)):

@@ -27,7 +27,8 @@ from lakebed.manifest.snapshot import Snapshot, apply
 from lakebed.manifest.stores import LocalLogStore, MemoryLogStore
 from lakebed.manifest.table_log import Committed, TableLog
 from lakebed.manifest.widening import widening
-from lakebed.operations import cleanup, mutate_unkeyed, partitions, references, restore, time_to_live
+from lakebed.operations import cleanup, mutate_unkeyed, partitions, purge_files, references, restore, time_to_live
+from lakebed.operations.purge_rows import RowsToPurge
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.materialized import MaterializedFolder
 from lakebed.parts.provenance import Provenance
@@ -46,6 +47,7 @@ def test_every_version_shows_the_rows_of_the_oracle_and_nothing_needed_is_delete
     for happened in (
         "crash", "before", "after", "delayed", "committed", "conflicted", "jump", "held", "files deleted", "merge",
         "local merge completed", "overlay", "upload", "carried", "delete", "update", "detach partition", "restore",
+        "purged", "purged rows",
         "rows expired", "set sort key", "sorted by version 2", "jobs finished", "altered", "passed a change of the columns",
     ):  # fmt: skip
         assert total[happened] > 0, f"seeds from {first} on: nothing of the kind {happened!r} happened"
@@ -246,6 +248,19 @@ def a_restore_leaves_the_tail_as_it_is(broken: pytest.MonkeyPatch) -> None:
     broken.setattr(restore, "_tail", lambda earlier, now: iter(()))
 
 
+def a_purge_raises_no_fence(broken: pytest.MonkeyPatch) -> None:
+    broken.setattr(purge_files, "next_fence", lambda domains: Domain("lakebed.no_fence", "{}"))
+
+
+def a_purge_leaves_dead_rows_where_they_are(broken: pytest.MonkeyPatch) -> None:
+    going = RowsToPurge.going
+    broken.setattr(RowsToPurge, "going", lambda self, part: (going(self, part)[0], BitMap64()))
+
+
+def a_purge_forgets_files_of_nobody(broken: pytest.MonkeyPatch) -> None:
+    broken.setattr(purge_files, "is_file_of_rows", lambda path: False)
+
+
 def an_expiry_overlooks_the_tail(broken: pytest.MonkeyPatch) -> None:
     broken.setattr(time_to_live._Expiring, "_touched", lambda self, snapshot: {})
 
@@ -360,6 +375,9 @@ BREAKS: Mapping[Break, str] = {
     a_restore_does_not_see_what_came_in_between: "RESTORE .* shows|is removed but is not in the base",
     a_restore_lets_merges_go_on: "P1|B2",
     a_restore_leaves_the_tail_as_it_is: "RESTORE .* shows|which was settled",
+    a_purge_raises_no_fence: "G1",
+    a_purge_leaves_dead_rows_where_they_are: "purge: .* still has",
+    a_purge_forgets_files_of_nobody: "purge: .* still has",
     an_expiry_overlooks_the_tail: "EXPIRE ROWS .* shows",
     an_expiry_does_not_see_what_came_in_between: "is removed but is not in the base|EXPIRE ROWS .* shows|B1",
     an_expiry_takes_mixed_parts_for_old_ones: "EXPIRE ROWS .* shows",
