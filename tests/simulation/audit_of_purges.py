@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tests.simulation.files import decode
+from tests.simulation.files import Row, decode
 from tests.simulation.purge_stand_ins import matches_of
 
 if TYPE_CHECKING:
@@ -26,7 +27,13 @@ class Purges:
     _gone: dict[str, tuple[int, frozenset[int]]] = field(
         default_factory=dict
     )  # by entry: a version, values of rows before
+    _ended_ones: set[str] = field(default_factory=set)
     _begins: dict[str, int] = field(default_factory=dict)  # by entry: the version that the log is to begin with
+
+    def without_purged(self, table: Mapping[int, Row]) -> dict[int, Row]:
+        """Rows without those that a purge under way is about."""
+        under_way = [matches_of(where) for name, where in self._where.items() if name not in self._ended_ones]
+        return {key: row for key, row in table.items() if not any(matches(row) for matches in under_way)}
 
     def look(self, before: State, after: State, auditor: Auditor) -> None:
         """Look at a commit that landed."""
@@ -56,6 +63,7 @@ class Purges:
 
     def _ended(self, name: str, auditor: Auditor) -> None:
         version, values = self._gone[name]
+        self._ended_ones.add(name)
         auditor.world.counts["purged rows"] += len(values)
         for path in auditor.objects.data:
             if path.endswith(".parquet") and auditor.written_at(path) < version:

@@ -429,6 +429,10 @@ class Auditor:
                 self._leaves_what_the_tail_changes(version)
                 self.world.counts["rows expired"] += len(gone)
                 return {key: row for key, row in before.items() if key not in gone}
+            case "PURGE":
+                for name in _entries_set(actions, DETACHED):
+                    self._detached[name] = self._purges.without_purged(self._detached[name])
+                return before
             case "REPLACE PARTITION":
                 return self._with(_split(before, said)[1], actions, version)
             case _:
@@ -492,6 +496,14 @@ class Auditor:
             f"M2: the checkpoint of {version} holds {found}, not {self.states[version]}"
         )
         self.checkpoints_kept.add(version)
+
+
+def _entries_set(actions: list[dict[str, Any]], prefix: str) -> list[str]:
+    """The entries of a kind that a commit sets, without the prefix."""
+    domains = [action["domainMetadata"] for action in actions if "domainMetadata" in action]
+    return [
+        one["domain"].removeprefix(prefix) for one in domains if one["domain"].startswith(prefix) and not one["removed"]
+    ]
 
 
 def _split(table: Table, said: Mapping[str, str]) -> tuple[Table, Table]:
