@@ -74,12 +74,13 @@ def _run(cast: Cast, steps: int) -> None:
         world.add(f"volatile-{number}", maintainers.volatile_replica(cast, host, hosts.count(host)))
     for number in range(world.random.randint(0, 2)):
         world.add(f"partitioner-{number}", maintainers.partitioner(cast))
-    restores = Random(world.seed).random() < 0.4  # drawn apart, so that other worlds stay as they were
+    guests = Random(world.seed)  # who they are changes nothing in the worlds without them
+    restores, purges = guests.random() < 0.4, guests.random() < 0.4
     if restores:
         world.add("restorer", maintainers.restorer(cast), 0.7)
     if cast.expires:
         world.add("expirer", maintainers.expirer(cast), 0.7)
-    if guests.random() < 0.4:
+    if purges:
         world.add("purger", purger.purger(cast), 1.3)
     world.add("mutator", actors.mutator(cast), 0.6)
     world.add("caretaker", maintainers.caretaker(cast), 2 if cast.auditor.log_retention_seconds == 1 else 0.7)
@@ -97,7 +98,7 @@ def _run(cast: Cast, steps: int) -> None:
     if world.random.random() < 0.6:  # what is held keeps the log from being cleaned
         world.add("holder", actors.holder(cast), 0.7)
     world.add("clock", maintainers.clock(cast), 0.5)
-    world.run(steps + GUEST_STEPS * (cast.expires + restores))
+    world.run(steps + GUEST_STEPS * (cast.expires + restores + purges))
     final_check(cast, *without_faults(cast, nobody))
 
 
