@@ -53,7 +53,7 @@ from tests.infra.kafka import KafkaServer
 KEYS = 200_000
 HOT = 5
 """One table of so many is hot."""
-ARCHIVE_SECONDS_MAX = 180.0
+ARCHIVE_SECONDS_MAX = 600.0
 BEGIN_SECONDS_MAX = 240.0
 SETTLED_SECONDS = 15.0
 PIPELINE = """
