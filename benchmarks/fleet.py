@@ -1,6 +1,6 @@
 """What a fleet of workers costs on many tables, and whether it keeps its promises while workers are killed.
 
-    python -m benchmarks.fleet [--tables 2000] [--idle 10000] [--only idle|busy] [--seconds 300]
+    python -m benchmarks.fleet [--tables 2000] [--idle 10000] [--only idle|idle-local|busy] [--seconds 300] [--phase 60]
 
 *Idle*: one worker and tables to which nothing has come for days, in a real S3 server on loopback and on the local disk. Printed
 is the worker's share of a core, over a whole period of looks, and its looks beside those of the formula (``lakebed.fleet.cost``).
@@ -54,6 +54,7 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=float, default=SECONDS_MAX, help="idle: how long the processor's share is measured"
     )
+    parser.add_argument("--phase", type=float, default=60.0, help="busy: seconds until two workers are killed")
     parser.add_argument("--only", choices=("idle", "idle-local", "busy"))
     parser.add_argument("--worker", nargs=2, metavar=("ROOT", "NAME"), help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -70,7 +71,7 @@ def main() -> None:
             if args.only != "busy":
                 idle("S3", f"s3://{server.create_bucket()}/lake", args.idle, args.seconds)
             if args.only in (None, "busy"):
-                busy(f"s3://{server.create_bucket()}/lake", args.tables)
+                busy(f"s3://{server.create_bucket()}/lake", args.tables, args.phase)
 
 
 # -- one worker, as a process ------------------------------------------------------------------------------------------
@@ -164,7 +165,7 @@ def idle(where: str, root: str, tables: int, seconds: float) -> None:
 # -- busy tables -------------------------------------------------------------------------------------------------------
 
 
-def busy(root: str, tables: int) -> None:
+def busy(root: str, tables: int, phase: float) -> None:
     """Three workers and a writer; two workers are killed."""
     paths = [f"{root}/public/t{number}" for number in range(tables)]
     with ThreadPoolExecutor(8) as pool:
@@ -178,11 +179,10 @@ def busy(root: str, tables: int) -> None:
     oldest: list[float] = []
     watching = threading.Thread(target=watch, args=(p0, oldest, done), daemon=True)
     watching.start()
-    commits = write(paths, p0, seconds=60.0)
+    commits = write(paths, p0, phase)
     for each in workers[:2]:
         each.kill()
-    killed_at = time.monotonic()
-    commits += write(paths, p0, seconds=120.0)
+    commits += write(paths, p0, 2 * phase)
     done.set()
     watching.join()
     alone, began = workers[2], time.monotonic()
@@ -191,7 +191,7 @@ def busy(root: str, tables: int) -> None:
         time.sleep(2.0)
     rested = time.monotonic() - began
     first, t1 = alone.said, time.monotonic()
-    time.sleep(120.0)
+    time.sleep(2 * phase)
     last, t2 = alone.said, time.monotonic()
     alone.kill()
     idle_1 = t1 - began  # since the last commit of the writer, about
@@ -208,7 +208,7 @@ def busy(root: str, tables: int) -> None:
         ]],
     )  # fmt: skip
     print_table(
-        f"Looks of the last worker in {t2 - t1:.0f} seconds in which nothing came, {killed_at and tables} tables",
+        f"Looks of the last worker in {t2 - t1:.0f} seconds in which nothing came, {tables} tables",
         ["looks", "formula", "all requests", "by kind"],
         [[last["looks"] - first["looks"], round(formula), sum(requests.values()), str(dict(+requests))]],
     )
