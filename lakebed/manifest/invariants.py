@@ -333,12 +333,30 @@ INVARIANTS: dict[str, Invariant] = {
             "process.",
         ),
         Invariant(
+            "Q2",
+            "Whichever workers are believed to own a table, its rows are those of the change stream, and its "
+            "claims end.",
+        ),
+        Invariant(
+            "J1",
+            "A job is ended only by the runner and the attempt that have taken it.",
+        ),
+        Invariant(
+            "J2",
+            "A job that may not run twice is not taken over.",
+        ),
+        Invariant(
             "X1",
             "A table of a database that fails, hangs or can't be made stops no other table of it, and delays none"
             " by more than the time of one batch.",
         ),
         Invariant("X2", "What fails for all tables of a database parks none of them."),
         Invariant("X3", "A parked table goes on where it stopped, with nothing lost or twice, whoever resumes it."),
+        Invariant(
+            "X4",
+            "At the end of a resnapshot with `mirror` the table has the rows that the source has; at no time is a "
+            "row removed that came again, and what comes late wins over the removal.",
+        ),
         Invariant(
             "W1",
             "At a point each table that is in it has every event of every transaction up to the point, and none "
@@ -347,6 +365,16 @@ INVARIANTS: dict[str, Invariant] = {
         Invariant("W2", "Points only grow; the newest one may be taken again, with tables that were left out of it."),
         Invariant("W3", "At the versions that a settled point names every Delta reader sees the rows of the point."),
         Invariant("W4", "A table that is not in a point is named in it with the reason, and can't be read there."),
+        Invariant(
+            "W5",
+            "No cleanup of a table deletes what a kept point of its database needs: every kept point can be read, "
+            "and so can the versions of settled ones.",
+        ),
+        Invariant(
+            "W6",
+            "No point has a table that has not read all that its topic had when a batch was planned, so no rows "
+            "of a snapshot are missing in it.",
+        ),
         Invariant(
             "R1",
             "A restore shows exactly the rows of the version that it restores, and the versions in between stay as they "
@@ -358,11 +386,21 @@ INVARIANTS: dict[str, Invariant] = {
             "changes any more, none that old is left.",
         ),
         Invariant(
+            "R3",
+            "After a purge no file of the table, of its quarantine or of this host's caches has a byte of the "
+            "rows that were purged, and no version that had them can be read.",
+        ),
+        Invariant(
             "L1",
             "A layer has each change of its upstream once, in order, whatever becomes of the checkpoint, and "
             "however many processes read.",
         ),
         Invariant("L2", "No cleanup deletes what a live reader of changes has not read."),
+        Invariant(
+            "L5",
+            "A listener gets the events of every version of a table at least once and in order, or one `resync` "
+            "in place of those that the log no longer has.",
+        ),
         Invariant("L3", "What `transform` gives does not depend on where batches end."),
         Invariant("L4", "The rows of `bootstrap` and the positions are in one commit."),
         Invariant(
@@ -433,6 +471,11 @@ INVARIANTS: dict[str, Invariant] = {
             "D10",
             "A row that an incremental snapshot of PostgreSQL sends never hides a change that commits later,"
             " whatever transactions are open.",
+        ),
+        Invariant(
+            "D11",
+            "No row of a snapshot hides a change that commits later: of PostgreSQL, Oracle and SQL Server, also "
+            "of a transaction that was open during the initial snapshot.",
         ),
         Invariant(
             "A1",
