@@ -37,6 +37,7 @@ from lakebed.parts.write import write_parts
 from lakebed.storage.engine import connect
 from lakebed.storage.local_files import TEMPORARY_PREFIX
 from lakebed.table import internals_of
+from tests.infra.s3 import S3Server
 from tests.internals import compaction_of, deletion_vectors_of, log_of, storage_of
 from tests.waiting import wait_until
 
@@ -439,3 +440,22 @@ def test_the_command_asks_first_and_lists_the_files(
     assert main([*command, "--yes", "--format", "json"]) == 0
     assert files_with(marker, table.path) == []
     assert '"where":"table"' in capsys.readouterr().out.replace(" ", "")
+
+
+def test_no_object_in_s3_has_a_byte_of_purged_rows(s3: S3Server, tmp_path: Path, marker: str) -> None:
+    table = lakebed.create(f"s3://{s3.create_bucket()}/t", schema=SCHEMA, keys=["id"])
+    table.apply(rows((1, marker, 1), (2, "b", 1)))
+    table.settle()
+    table.apply(rows((1, "today", 2), (3, marker, 1)))
+    table.maintenance.clean_log()
+
+    def objects() -> list[str]:
+        storage = storage_of(table)
+        return [path for path, _, _ in storage.list("") if has(storage.read_bytes(path), path, marker)]
+
+    assert objects()
+    report = table.purge(f"email = '{marker}'")
+    assert objects() == []
+    assert files_with(marker, tmp_path / "cache") == []
+    assert report["gone_at"].null_count == 0
+    assert sorted(table.to_arrow()["id"].to_pylist()) == [1, 2]
