@@ -114,9 +114,9 @@ def _parts(call: Call) -> Answer:
     log, newest = call.catalog.newest(call.name)
     snapshot = log.at_version(call.query["version"]) if "version" in call.query else newest
     after, limit = call.query.get("after", 0), call.query.get("limit", 1_000)
-    found = metadata_tables.parts(snapshot)
-    end = after + limit if after + limit < len(found) else None
-    return Answer(value={"version": snapshot.version, "parts": rows_of(found.slice(after, limit)), "next": end})
+    found = rows_of(metadata_tables.parts(snapshot, slice(after, after + limit)))
+    end = after + limit if after + limit < len(snapshot.parts) + len(snapshot.tail) else None
+    return Answer(value={"version": snapshot.version, "parts": found, "next": end})
 
 
 def _plan(call: Call) -> Answer:

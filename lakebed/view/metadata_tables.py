@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import orjson
 import pyarrow as pa
 
 from lakebed.errors import InvalidInput
-from lakebed.manifest.actions import Commit
+from lakebed.manifest.actions import ChangePart, Commit, Part
 from lakebed.manifest.claims import claims_of
 from lakebed.manifest.column_mapping import ColumnMapping
 from lakebed.manifest.commit_kind import CommitKind, kind_of
@@ -133,42 +134,35 @@ def detail(path: str, snapshot: Snapshot, volatile: str) -> pa.Table:
     return pa.Table.from_pylist([row], DETAIL_SCHEMA)
 
 
-def parts(snapshot: Snapshot) -> pa.Table:
-    """One row per part (PARTS_SCHEMA): the base by level and age, then the tail in its order; columns by their users' names."""
-    columns = snapshot.columns
-    rows = [
-        {
-            "path": part.path,
-            "state": "base",
-            "level": part.level,
-            "rows": part.rows,
-            "dead_rows": part.dead_rows,
-            "bytes": part.bytes,
-            "min_block": part.min_block,
-            "max_block": part.max_block,
-            "sort_key_version": part.sort_key_version,
-            "partition": [(columns.logical_name(name), value) for name, value in part.partition_values.items()],
-            "stats": stats_for_users(part.stats, columns),
-        }
-        for part in sorted(snapshot.parts.values(), key=lambda part: (part.level, part.max_block, part.path))
-    ]
-    rows += [
-        {
-            "path": part.path,
-            "state": "tail",
-            "level": 0,
-            "rows": part.rows,
-            "dead_rows": 0,
-            "bytes": part.bytes,
-            "min_block": part.version,
-            "max_block": part.version,
-            "sort_key_version": part.sort_key_version,
-            "partition": [(columns.logical_name(name), value) for name, value in part.partition_values.items()],
-            "stats": stats_for_users(part.stats, columns),
-        }
-        for part in snapshot.tail_in_order()
-    ]
-    return pa.Table.from_pylist(rows, PARTS_SCHEMA)
+def parts(snapshot: Snapshot, page: slice = slice(None)) -> pa.Table:
+    """One row per part (PARTS_SCHEMA): the base by level and age, then the tail in its order; columns by their users' names.
+
+    ``page``: which of these rows.
+    """
+    base = sorted(snapshot.parts.values(), key=lambda part: (part.level, part.max_block, part.path))
+    listed: list[Part | ChangePart] = [*base, *snapshot.tail_in_order()]
+    return pa.Table.from_pylist([_part_row(part, snapshot.columns) for part in listed[page]], PARTS_SCHEMA)
+
+
+def _part_row(part: Part | ChangePart, columns: ColumnMapping) -> dict[str, Any]:
+    if isinstance(part, Part):
+        place = ("base", part.level, part.dead_rows, part.min_block, part.max_block)
+    else:
+        place = ("tail", 0, 0, part.version, part.version)
+    state, level, dead_rows, min_block, max_block = place
+    return {
+        "path": part.path,
+        "state": state,
+        "level": level,
+        "rows": part.rows,
+        "dead_rows": dead_rows,
+        "bytes": part.bytes,
+        "min_block": min_block,
+        "max_block": max_block,
+        "sort_key_version": part.sort_key_version,
+        "partition": [(columns.logical_name(name), value) for name, value in part.partition_values.items()],
+        "stats": stats_for_users(part.stats, columns),
+    }
 
 
 def stats_for_users(stats: str | None, columns: ColumnMapping) -> str | None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyroaring import BitMap64
 
+from lakebed.manifest.actions import Part
 from lakebed.manifest.deletion_vector import DeletionVector, inline
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.parts.expression import check_columns_of, expression
@@ -48,29 +49,25 @@ def plan_scan(
     condition = None if where is None else expression(where, "where")
     if condition is not None:
         check_columns_of(condition, snapshot.logical_schema.names)
-    pinned = None if settled else view.pinned_for_others(snapshot)
-    files = settled_files(snapshot) if pinned is None else pinned.files
     mapping = snapshot.columns
     with connect() as connection:
-        kept = parts_that_may_match(connection, files, mapping.stored, condition, statistics, mapping)
-    return ScanPlan(
-        files=tuple(kept), files_of_version=len(files), completed=None if pinned is None else pinned.completed
-    )
+        if settled:
+            live = [part for part in snapshot.parts.values() if not part.dead_rows or part.dead_rows != part.rows]
+            parts = parts_that_may_match(connection, live, mapping.stored, condition, statistics, mapping)
+            return ScanPlan(files=tuple(map(_file_of, parts)), files_of_version=len(live), completed=None)
+        pinned = view.pinned_for_others(snapshot)
+        kept = parts_that_may_match(connection, pinned.files, mapping.stored, condition, statistics, mapping)
+    return ScanPlan(files=tuple(kept), files_of_version=len(pinned.files), completed=pinned.completed)
 
 
-def settled_files(snapshot: Snapshot) -> tuple[ScanFile, ...]:
-    """The files of the base that have a live row."""
-    return tuple(
-        ScanFile(
-            path=part.path,
-            bytes=part.bytes,
-            rows=part.rows,
-            partition_values=part.partition_values,
-            deletion_vector=part.deletion_vector,
-            stats=part.stats,
-        )
-        for part in snapshot.parts.values()
-        if not part.dead_rows or part.dead_rows != part.rows
+def _file_of(part: Part) -> ScanFile:
+    return ScanFile(
+        path=part.path,
+        bytes=part.bytes,
+        rows=part.rows,
+        partition_values=part.partition_values,
+        deletion_vector=part.deletion_vector,
+        stats=part.stats,
     )
 
 

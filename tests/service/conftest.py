@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from http.client import HTTPConnection
 from pathlib import Path
@@ -29,7 +30,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 class Served:
     """A service, and what a caller is answered."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, catalog: Catalog) -> None:
+        self.catalog = catalog
         self.url = server.url
         self.address = urlsplit(server.url).netloc
 
@@ -81,11 +83,11 @@ def serve() -> Iterator[Serve]:
     servers: list[Server] = []
 
     def started(*roots: Path | str, nobody: Role = Role.NOBODY) -> Served:
-        service = Service(Catalog([str(root) for root in roots]), tokens_for_tests(nobody))
-        server = Server(service, Listening(port=0))
+        catalog = Catalog([str(root) for root in roots])
+        server = Server(Service(catalog, tokens_for_tests(nobody)), Listening(port=0))
         server.start()
         servers.append(server)
-        return Served(server)
+        return Served(server, catalog)
 
     yield started
     for server in servers:
@@ -112,9 +114,19 @@ def orders(path: Path, *, settled: int = 3, partitioned: bool = True) -> lakebed
     return table
 
 
+@pytest.fixture(scope="session")
+def lake_to_copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What each test gets a copy of."""
+    folder = tmp_path_factory.mktemp("service")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LAKEBED_CACHE_DIR", str(folder / "cache"))
+        orders(folder / "lake" / "orders")
+        orders(folder / "lake" / "public" / "items", partitioned=False)
+    return folder / "lake"
+
+
 @pytest.fixture
-def lake(tmp_path: Path) -> Path:
+def lake(tmp_path: Path, lake_to_copy: Path) -> Path:
     """A folder with a table directly in it, and one in a schema."""
-    orders(tmp_path / "lake" / "orders")
-    orders(tmp_path / "lake" / "public" / "items", partitioned=False)
+    shutil.copytree(lake_to_copy, tmp_path / "lake")
     return tmp_path / "lake"

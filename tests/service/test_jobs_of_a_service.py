@@ -29,14 +29,17 @@ from tests.waiting import wait_until
 
 @pytest.fixture
 def run_jobs() -> Iterator[Callable[..., JobLoop]]:
-    """Runs the jobs below a root until the test ends."""
+    """Runs the jobs below a root, or those of a service as it hears of them, until the test ends."""
     loops: list[JobLoop] = []
 
-    def started(root: Path, actions: Mapping[str, JobAction] = ACTIONS, lease_seconds: float = 120.0) -> JobLoop:
+    def started(
+        root: Path | Catalog, actions: Mapping[str, JobAction] = ACTIONS, lease_seconds: float = 120.0
+    ) -> JobLoop:
         def runner(open_table: Callable[[str], Table]) -> JobRunner:
             return JobRunner(open_table, lease_seconds=lease_seconds, look_seconds=0.05, actions=actions)
 
-        loop = JobLoop(Catalog([str(root)]), pass_seconds=0.1, runner=runner)
+        catalog = root if isinstance(root, Catalog) else Catalog([str(root)])
+        loop = JobLoop(catalog, pass_seconds=0.1, runner=runner)
         loop.start()
         loops.append(loop)
         return loop
@@ -61,9 +64,10 @@ def waiting_action(begun: threading.Event) -> JobAction:
 def test_each_kind_of_job_does_what_the_library_does(
     lake: Path, serve: Serve, run_jobs: Callable[..., JobLoop]
 ) -> None:
-    remote, table = serve(lake).client().table("orders"), lakebed.open(lake / "orders")
+    served, table = serve(lake), lakebed.open(lake / "orders")
+    remote = served.client().table("orders")
     before = sorted(table.to_arrow().to_pylist(), key=repr)
-    run_jobs(lake)
+    run_jobs(served.catalog)
     assert remote.settle()["change_parts"] > 0 and "tail" not in table.inspect.parts()["state"].to_pylist()
     assert remote.maintenance.compact().keys() >= {"version", "merges"}
     assert remote.maintenance.recluster(final=True)["finished"] is True
