@@ -98,6 +98,9 @@ def test_no_file_of_a_table_without_keys_has_a_byte_of_purged_rows(tmp_path: Pat
     assert table.doctor(deep=True).findings == ()
     with pytest.raises(VersionNotFound, match="purged"):
         table.to_arrow(version=1)
+    with pytest.raises(VersionNotFound):
+        table.restore(version=1)
+    assert files_with(marker, table.path) == []
 
 
 def test_no_file_of_a_table_with_keys_has_a_byte_of_purged_rows(tmp_path: Path, marker: str) -> None:
