@@ -204,10 +204,12 @@ class RowsToPurge:
 
         def build(snapshot: Snapshot) -> Proposal[None] | Finished[None]:
             now = snapshot.parts.get(path)
-            if now is None or not spec.fits(write_spec_of(snapshot)):
+            dead_now = self.deletion_vectors.of(now) if now else BitMap64()
+            # A restore may have made rows live again that were not written.
+            if now is None or not dead <= dead_now or not spec.fits(write_spec_of(snapshot)):
                 discard()
                 return Finished(None)  # what is there in its place is looked at in the next round
-            died = self.deletion_vectors.of(now) - dead
+            died = dead_now - dead
             claims = [claim for claim in claims_of(snapshot.domains).values() if path in claim.sources]
             actions: list[Action] = [now.removed(int(self.clock() * 1000), data_change=False)]
             actions += [AddPart(one, data_change=False) for one in self._parts(now, merged, died)]
