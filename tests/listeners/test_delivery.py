@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -152,7 +153,17 @@ def test_a_listener_that_fell_behind_is_shown_what_it_lost(seed: int, tmp_path: 
         process.step()
     kept = process.log.cursor("shop").tables
     for name, events in by_table(receiver.first).items():
-        check_stream(world, name, events, kept.get(name))
+        check_stream(world, name, whole_versions(world, events), kept.get(name))
+
+
+def whole_versions(world: World, events: list[TableEvent]) -> list[TableEvent]:
+    """Without events of a version of which only the first ones came before it was lost."""
+    count = Counter((event.table_id, event.version) for event in events if event.index >= 0)
+    return [
+        event
+        for event in events
+        if event.index < 0 or count[event.table_id, event.version] == len(world.events[event.table_id][event.version])
+    ]
 
 
 @pytest.fixture
