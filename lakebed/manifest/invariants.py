@@ -387,8 +387,8 @@ INVARIANTS: dict[str, Invariant] = {
         ),
         Invariant(
             "R3",
-            "After a purge no file of the table, of its quarantine or of this host's caches has a byte of the "
-            "rows that were purged, and no version that had them can be read.",
+            "After a purge has ended, no file of the table's folder that was there before its rows were out has one of "
+            "them, and the log begins after that.",
         ),
         Invariant(
             "L1",
@@ -419,7 +419,8 @@ INVARIANTS: dict[str, Invariant] = {
             "A file is deleted only if no version within retention and no held version refers to it, nor does the "
             "tail, a claim or a detached part of these; an empty live set means stop, unless the log has the "
             "commit that emptied the table. Files without a name go only when the store's own clock calls them "
-            "older than writing takes; no property lowers that.",
+            "older than writing takes, or, in a purge, when they were listed before the fence of the log was raised; no "
+            "property lowers that.",
         ),
         Invariant("F1", "A part is what its writer wrote before anything is made of it."),
         Invariant("F2", "No file is skipped because of a bound that does not hold for all its values."),
