@@ -27,7 +27,7 @@ class Transport:
     def __init__(self, url: str, token: str | None, certificates: str | None) -> None:
         """``token``: default: the environment variable LAKEBED_TOKEN. ``certificates``: whom to trust, a file in PEM.
 
-        Raises InvalidInput for a url that is none.
+        Raises InvalidInput for a url that is none, and for a file that has no certificates.
         """
         try:
             place = urlsplit(url)
@@ -39,7 +39,7 @@ class Transport:
         self.url = url.rstrip("/")
         self._host = place.hostname
         self._prefix = place.path.rstrip("/")
-        self._tls = ssl.create_default_context(cafile=certificates) if place.scheme == "https" else None
+        self._tls = _trusting(certificates) if place.scheme == "https" else None
         token = token if token is not None else os.environ.get("LAKEBED_TOKEN")
         self._headers = {"User-Agent": f"lakebed/{__version__}", "Accept": "application/json"}
         if token:
@@ -121,8 +121,20 @@ class Transport:
         connection.close()
         self._own.connection = None
 
-    def _unavailable(self, error: Exception) -> StoreUnavailable:
+    def _unavailable(self, error: Exception) -> LakebedError:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return InvalidInput(
+                f"the certificate of {self.url} is not trusted ({error.verify_message}), so nothing was sent; give "
+                "certificates= a file in PEM with whom to trust"
+            )
         return StoreUnavailable(f"the service at {self.url} does not answer: {error or type(error).__name__}")
+
+
+def _trusting(certificates: str | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=certificates)
+    except OSError as error:  # ssl.SSLError is one
+        raise InvalidInput(f"{certificates} can't be used as the file of trusted certificates: {error}") from None
 
 
 def error_of(status: int, answer: bytes, url: str) -> LakebedError:
