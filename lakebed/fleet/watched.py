@@ -20,11 +20,13 @@ from lakebed.compaction.maintenance import DatabaseMaintenance
 from lakebed.errors import LakebedError, Retry, TableNotFound
 from lakebed.fleet.cleaning import clean_pause_seconds
 from lakebed.fleet.work import Work, work_of
+from lakebed.manifest.entries import SETTLED
 from lakebed.manifest.jobs import due_jobs
 from lakebed.manifest.log_cache import LogCache
 from lakebed.manifest.log_files import commit_name
 from lakebed.manifest.log_store import LogStore, has_object
 from lakebed.manifest.looks import RELIST_SECONDS, pause_seconds
+from lakebed.manifest.point_log import FOLDER as POINTS_FOLDER
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog, require_writable
@@ -38,6 +40,8 @@ LEAVE_SECONDS = 600.0
 """So long a merge may go on whose table another worker owns by now."""
 _FAILED_SECONDS = (2.0, 300.0)
 _NO_ROOM_SECONDS = 1.0
+_BY_POINTS_SECONDS = 600.0
+"""A pipeline that has taken no point for so long does not settle up to points any more."""
 _logger = logging.getLogger("lakebed.fleet")
 
 
@@ -157,10 +161,24 @@ class Watched:
             self._run_jobs(self.root)
         work = work_of(snapshot, log.now_ms(), log.statistics)
         if work.why or log.checkpoint_is_due(snapshot):
-            return self._begin(log)
+            if not self._settles_by_points(snapshot):
+                return self._begin(log)
+            work = Work(due_ms=log.now_ms() + int(_BY_POINTS_SECONDS * 1000))
         self.waits_since = None
         self._rest(snapshot, work, log.now_ms(), now)
         return False
+
+    def _settles_by_points(self, snapshot: Snapshot) -> bool:
+        """Whether a pipeline settles the table up to points, so that another one would settle beyond them."""
+        if snapshot.settings.source_topic is None:
+            return False
+        points = self._logs.open(f"{self.root.rsplit('/', 2)[0]}/{POINTS_FOLDER}")
+        try:
+            newest = points.refresh()
+        except TableNotFound:
+            self._logs.forget(points.root)
+            return False
+        return SETTLED in newest.domains and points.now_ms() - newest.timestamp_ms < _BY_POINTS_SECONDS * 1000
 
     def _look_at_active(self, now: float) -> float:
         assert self._log is not None

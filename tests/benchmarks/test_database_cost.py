@@ -41,7 +41,7 @@ made: list[Caught] = []
 def test_an_event_has_the_time_at_which_it_is_produced_in_its_row_and_its_source() -> None:
     before = time.time() - 1
     with patch.object(database_cost, "Producer", Caught), pytest.raises(Enough):
-        database_cost.produce("", ["a", "b"], 1000)
+        database_cost.produce("", ["a", "b"], 1000, 0.2)
     events = [json.loads(value) for value in made[-1].values]
     assert all(before <= one["after"]["updated_at"] / 1e6 <= time.time() for one in events)
     assert all(before <= one["source"]["ts_ms"] / 1e3 <= time.time() for one in events)

@@ -16,6 +16,7 @@ from lakebed.fleet import watched
 from lakebed.fleet.worker import FleetWorker, Limits
 from lakebed.manifest.claims import claims_of
 from lakebed.manifest.jobs import Job, JobState, ask, job_of, new_id
+from lakebed.manifest.point_log import Point, PointLog, Settled, TableAt
 from tests.internals import log_of
 from tests.waiting import wait_until
 
@@ -150,3 +151,25 @@ def test_a_dropped_table_is_forgotten_and_a_foreign_one_left_alone(tmp_path: Pat
         wait_until(lambda: worker.state().owned == 2 and list(worker.state().troubles) == [str(foreign.parent)])
         table.apply(changes(1))
         wait_until(lambda: is_settled(table))
+
+
+def test_tables_that_their_pipeline_settles_up_to_points_are_left_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = tmp_path / "lake"
+    copied, other = tables_in(lake, 1, source_topic="shop.t0")[0], lakebed.create(lake / "other", SCHEMA, keys=["id"])
+    points = PointLog.of(str(lake))
+    points.create()
+    at = TableAt(version=0, table_id=log_of(copied).refresh().metadata.id, position="")
+    points.take(
+        Point(number=1, time_ms=1, transaction="1", tables={"public.t0": at}, left_out={}, resume={}, taken_ms=1)
+    )
+    points.settle(Settled(number=1, versions={"public.t0": 0}))
+    for table in (copied, other):
+        table.apply(changes(1))
+    with working(lake, "one") as [worker]:
+        wait_until(lambda: is_settled(other) and worker.state().looks > 3)
+        assert not is_settled(copied) and not worker.state().troubles
+    monkeypatch.setattr(watched, "_BY_POINTS_SECONDS", 0.0)
+    with working(lake, "one"):
+        wait_until(lambda: is_settled(copied), "no point has come for long")
