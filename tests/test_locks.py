@@ -15,6 +15,9 @@ MAKERS = {"Lock", "RLock", "Condition", "Semaphore"}
 QUICK = {
     ("compaction/compactor.py", "_lock"): "which merges run, which parts wait because they failed",
     ("compaction/scheduler.py", "_changed"): "which jobs wait, are ready, or run; which threads are idle",
+    ("compaction/scheduler.py", "_clock_moved"): "the same lock: the thread that watches the clock waits with it",
+    ("compaction/scheduler.py", "_called"): "the same lock: the other idle threads wait with it",
+    ("compaction/scheduler.py", "_ran"): "the same lock: who removes jobs waits with it",
     ("compaction/volatile.py", "_lock"): "the materialized parts of this replica, and which are in use",
     ("failures.py", "_here_lock"): "the queries of this process",
     ("failures.py", "_lock"): "the state of a query",

@@ -1,7 +1,7 @@
 """Runs the jobs of many tables when they are due, in a bounded pool of threads. A job that waits has no thread.
 
 1. A job that waits is in a heap, by the time when it is due. One idle thread sleeps until the first job is due; the other idle
-   threads sleep until a job is ready.
+   threads sleep until one that takes a job calls the next, as there is more to do. So few wake up for nothing.
 2. Jobs that are due are ready. ``order`` says which of them a thread takes: by pool, by tier, and by how long it is due. No ready
    job waits for ever behind others.
 3. A job returns in how many seconds it is due again, or None: then it waits until it is woken. Nothing runs twice at a time: a
@@ -69,7 +69,10 @@ class Scheduler:
         self._slow_seconds = slow_seconds
         self._slow_max = max(1, threads // 2)
         self._clock = clock
-        self._changed = threading.Condition()  # of the fields below
+        self._changed = threading.Lock()  # of the fields below
+        self._clock_moved = threading.Condition(self._changed)  # the thread that watches the clock waits here
+        self._called = threading.Condition(self._changed)  # the other idle threads
+        self._ran = threading.Condition(self._changed)  # who removes jobs that run
         self._waiting: list[tuple[float, int, Job]] = []
         self._ready = ReadyJobs[Job](_is_stale, shares)
         self._numbers = itertools.count()
@@ -95,7 +98,7 @@ class Scheduler:
         with self._changed:
             for job in jobs:
                 job._is_removed = True
-            return self._changed.wait_for(
+            return self._ran.wait_for(
                 lambda: not any(job._thread not in (None, own) for job in jobs), max(0.0, timeout_seconds)
             )
 
@@ -104,7 +107,8 @@ class Scheduler:
         deadline = time.monotonic() + timeout_seconds
         with self._changed:
             self._is_closed = True
-            self._changed.notify_all()
+            for each in (self._clock_moved, self._called, self._ran):
+                each.notify_all()
             threads = list(self._threads)
         for thread in threads:
             if thread is not threading.current_thread():
@@ -117,12 +121,12 @@ class Scheduler:
         job._due = due
         heapq.heappush(self._waiting, (due, next(self._numbers), job))
         if due < self._watched:
-            self._call_threads()
+            self._call_thread()
 
-    def _call_threads(self) -> None:
-        """Let the idle threads look, or start one if there is none. The caller holds the lock."""
+    def _call_thread(self) -> None:
+        """Let an idle thread look, or start one if there is none. It calls the next one. The caller holds the lock."""
         if self._idle:
-            self._changed.notify_all()
+            (self._clock_moved if self._is_watched else self._called).notify()
         elif len(self._threads) < self._threads_max:
             name = f"lakebed-{self._name}-{len(self._threads)}"
             self._threads.append(threading.Thread(target=self._work, name=name, daemon=True))
@@ -151,8 +155,8 @@ class Scheduler:
                     job = taken.item
                     job._thread, job._due = threading.get_ident(), math.inf
                     self._slow_running += job.is_slow
-                    if self._waiting or self._ready:
-                        self._call_threads()  # another one watches the clock, and takes what else is ready
+                    if self._ready or (self._waiting and not self._is_watched):
+                        self._call_thread()  # it watches the clock, and takes what else is ready
                     return taken
                 self._sleep()
             return None
@@ -161,11 +165,11 @@ class Scheduler:
         """Until something changed, or until a job is due if no other thread watches the clock. The caller holds the lock."""
         self._idle += 1
         if self._is_watched:
-            self._changed.wait()
+            self._called.wait()
         else:
             self._is_watched = True
             self._watched = self._waiting[0][0] if self._waiting else math.inf
-            self._changed.wait(None if self._watched == math.inf else max(0.0, self._watched - self._clock()))
+            self._clock_moved.wait(None if self._watched == math.inf else max(0.0, self._watched - self._clock()))
             self._is_watched, self._watched = False, math.inf
         self._idle -= 1
 
@@ -187,6 +191,6 @@ class Scheduler:
             due = min(job._woken, math.inf if again is None else now + again)
             job._thread, job._woken = None, math.inf
             if job._is_removed:
-                self._changed.notify_all()
+                self._ran.notify_all()
             elif due < math.inf and not self._is_closed:
                 self._schedule(job, due)
