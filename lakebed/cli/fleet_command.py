@@ -80,7 +80,9 @@ def _estimate(options: argparse.Namespace) -> int:
 
     workers = max(1, len(listed_workers(options.roots[0]))) if options.roots else 1
     day = day_of_looks(options.estimate, workers, beat_seconds=BEAT_SECONDS, discovery_seconds=DISCOVERY_SECONDS)
-    print(f"a day of {options.estimate:,} tables to which nothing comes, and {workers} workers:")
+    print(
+        f"a day of {options.estimate:,} tables to which nothing comes, and {workers} worker{'s' if workers > 1 else ''}:"
+    )
     often = f"every {SECONDS_MAX:.0f} seconds; more often where lakebed.freshness asks for it"
     print(f"  {day.looks:12,.0f} looks, one GET each: {often}")
     print(f"  {day.listings:12,.0f} listings of logs")
@@ -121,7 +123,7 @@ def _work(options: argparse.Namespace) -> int:
             log_fields(logging.INFO, "fleet", figures)
         elif figures["owned"] and figures != before:
             print(
-                "lakebed: " + ", ".join(f"{value} {name}" for name, value in figures.items()),
+                "lakebed: " + ", ".join(f"{name} {value}" for name, value in figures.items()),
                 file=sys.stderr,
                 flush=True,
             )

@@ -1,7 +1,7 @@
 """Follows a page as a reader would: its commands, files and code, from top to bottom, in one folder.
 
 1. A ``lakebed`` command runs in this process, through the function that the installed command calls; what else there is runs
-   in a shell. One that never ends (``run`` without ``--duration``, ``maintain``, …) is a process of its own. It gets
+   in a shell. One that never ends (``run`` without ``--duration``, ``fleet``, …) is a process of its own. It gets
    Ctrl-C where the page shows ``^C``, or at the end of the page, and must then end with 0. It takes any free port.
 2. What a command prints must have the columns, or the first word of each line, that the page shows; digits count as equal, and
    lines that are indented, or are no more than ``…``, are not compared.
@@ -36,8 +36,10 @@ from lakebed.cli.validate_command import validate
 from tests.guides.pages import LANGUAGES, ROOT, Block, Command, blocks_of, commands_of
 from tests.waiting import outcome, ran, wait_until, work_of
 
-ENDLESS = frozenset({"run", "maintain", "exporter", "ui"})
-READY = ("running", "lakebed: metrics at", "http://")
+ENDLESS = frozenset({"run", "maintain", "exporter", "ui", "fleet", "serve"})
+ENDING = frozenset({"--duration", "--estimate", "report"})
+"""With one of these they end."""
+READY = ("running", "lakebed: metrics at", "lakebed: worker ", "http://")
 _TO_SPARK = re.compile(
     r"""((load|save|parquet|forPath)\((spark, )?|"path", )"(?=\w)(?!s3)"""
 )  # its JVM may be in another folder
@@ -133,7 +135,7 @@ class Reader:
             self._monkeypatch.setenv(name, value)
             return
         arguments = _lakebed(text)
-        goes_on = arguments is not None and arguments[0] in ENDLESS and "--duration" not in arguments
+        goes_on = arguments is not None and arguments[0] in ENDLESS and ENDING.isdisjoint(arguments)
         if not goes_on:  # two that go on start together
             for going in self._going:
                 going.wait()
@@ -148,7 +150,7 @@ class Reader:
                 return
             going.wait()
             code, printed = going.interrupt(), going.printed()
-        elif arguments is not None and arguments[0] in ENDLESS:
+        elif arguments is not None and "--duration" in arguments and arguments[0] in ENDLESS:
             code, printed = _in_shell(shlex.join(["lakebed", *_on_any_port(arguments)]))
         elif arguments is not None and self._around.installed is None:
             code, printed = _in_process(arguments)
@@ -281,7 +283,7 @@ def _lakebed(text: str) -> list[str] | None:
 
 def _on_any_port(arguments: list[str]) -> list[str]:
     """The usual port may be taken here; one that the page names is the test's to replace."""
-    option = "--metrics-port" if arguments[0] in ("run", "maintain") else "--port"
+    option = "--metrics-port" if arguments[0] in ("run", "maintain", "fleet") else "--port"
     return arguments if option in arguments else [*arguments, option, "0"]
 
 

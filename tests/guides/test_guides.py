@@ -29,7 +29,9 @@ import yaml
 from deltalake import write_deltalake
 
 import lakebed
-from lakebed.errors import TableNotFound
+from lakebed.errors import StoreUnavailable, TableNotFound
+from lakebed.fleet.membership import listed_workers
+from lakebed.manifest.failing import park_merge
 from lakebed.storage.s3_client import s3_client
 from tests.database.bank import Bank, Copy
 from tests.guides.follow import Circumstances, Reader
@@ -42,6 +44,7 @@ from tests.infra.kafka import KafkaServer
 from tests.infra.postgres import PostgresServer
 from tests.infra.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 from tests.infra.server import free_ports
+from tests.internals import log_of
 from tests.listeners.receiver import receiver
 from tests.waiting import wait_until
 
@@ -392,6 +395,36 @@ def test_what_never_ends_in_the_runbook(tmp_path: Path, monkeypatch: pytest.Monk
     reader = Reader(tmp_path, Circumstances(skips=is_left_to_others, given={"lakebed": lakebed}), monkeypatch)
     reader.follow("docs/runbook.md")
     assert seen == wanted
+
+
+def test_many_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, customers = (
+        orders_table(tmp_path / "shop/public/orders"),
+        pa.schema([("id", pa.int64()), ("name", pa.string())]),
+    )
+    deep = lakebed.create(
+        tmp_path / "shop/public/customers", customers, ["id"], properties={"lakebed.read_budget": "2"}
+    )
+    for batch in range(6):
+        deep.apply(pa.table({"id": range(batch, 500, 7), "name": [str(batch)] * len(range(batch, 500, 7))}, customers))
+        deep.settle()
+
+    def is_merged() -> bool:
+        return len(log_of(deep).refresh().parts) == 1
+
+    around = Circumstances(
+        given={"table": table},
+        instead={"s3://lake/shop": str(tmp_path / "shop")},
+        before={
+            "lakebed fleet --estimate 10000": lambda: wait_until(is_merged),
+            "lakebed resume s3://lake/shop": lambda: park_merge(
+                log_of(table), list(log_of(table).refresh().parts)[:2], StoreUnavailable("no space left on device"), 4
+            ),
+        },
+    )
+    follow("docs/guides/many-tables.md", tmp_path, monkeypatch, around)
+    assert table.properties["lakebed.freshness"] == "60 seconds"
+    assert listed_workers(str(tmp_path / "shop")) == [], "the worker has left"
 
 
 def test_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
