@@ -161,6 +161,8 @@ class Reader:
         self._around.after.get(key, lambda: None)()
 
     def _python(self, block: Block) -> None:
+        for going in self._going:
+            going.wait()
         text = _TO_SPARK.sub(rf"\g<0>{self._folder}/", self._here(block.text))
         code = compile("\n" * block.line + text, str(ROOT / block.page), "exec")
         with contextlib.redirect_stdout(io.StringIO()):

@@ -32,6 +32,7 @@ import lakebed
 from lakebed.errors import StoreUnavailable, TableNotFound
 from lakebed.fleet.membership import listed_workers
 from lakebed.manifest.failing import park_merge
+from lakebed.service.tokens import Role, line_of, new_token
 from lakebed.storage.s3_client import s3_client
 from tests.database.bank import Bank, Copy
 from tests.guides.follow import Circumstances, Reader
@@ -51,7 +52,7 @@ from tests.waiting import wait_until
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PAGES = ["README.md", *(f"docs/{name}.md" for name in ("pipeline", "operations", "runbook"))]
+PAGES = ["README.md", *(f"docs/{name}.md" for name in ("pipeline", "operations", "runbook", "service"))]
 PAGES += sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs/guides").glob("*.md"))
 NOT_RUN = {
     r"make \w+": "sets up the environment that the tests run in, or runs the tests",
@@ -425,6 +426,27 @@ def test_many_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     follow("docs/guides/many-tables.md", tmp_path, monkeypatch, around)
     assert table.properties["lakebed.freshness"] == "60 seconds"
     assert listed_workers(str(tmp_path / "shop")) == [], "the worker has left"
+
+
+def test_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, token, [port] = orders_table(tmp_path / "shop/public/orders"), new_token(), free_ports(1)
+    table.apply(table.to_arrow().slice(0, 1).append_column("source.lsn", pa.array([1 << 40])))
+    assert not is_settled(table)
+
+    def one_that_is_known() -> None:
+        with (tmp_path / "tokens").open("a") as file:
+            file.write(line_of(token, Role.OPERATOR, "reader") + "\n")
+
+    around = Circumstances(
+        given={"token": token},
+        instead={
+            "s3://lake/shop --tokens tokens": f"{tmp_path}/shop --tokens tokens --port {port}",
+            "http://127.0.0.1:9467": f"http://127.0.0.1:{port}",
+        },
+        after={"lakebed token alice --role operator --tokens tokens": one_that_is_known},
+    )
+    follow("docs/service.md", tmp_path, monkeypatch, around)
+    assert is_settled(table), "its client has asked for it"
 
 
 def test_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
