@@ -40,13 +40,18 @@ def resume(options: argparse.Namespace) -> int:
 def _chosen(path: str, names: list[str]) -> dict[str, str]:
     """The roots of the tables that are meant, by name. Raises TableNotFound, InvalidInput."""
     from lakebed.ingest.database.tables import tables_below
+    from lakebed.manifest.discovery import tables_in
+    from lakebed.parts.quarantine import QUARANTINE_SUFFIX
     from lakebed.settings import suggest
+    from lakebed.storage.roots import parse_root
 
     if is_table(path):
         if names:
             raise InvalidInput(f"{path} is a table; name tables after the path of a database")
         return {path: path}
-    found = tables_below(path)
+    found, place = tables_below(path), f"{parse_root(path)}/"
+    others = {root for root in tables_in(path) if not root.endswith(QUARANTINE_SUFFIX)} - set(found.values())
+    found |= {root.removeprefix(place).replace("/", "."): root for root in sorted(others)}
     if not found:
         raise TableNotFound(f"there is no table at {path}, nor below it")
     for name in names:

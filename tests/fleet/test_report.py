@@ -66,6 +66,19 @@ def test_parked_parts_are_counted_and_promise_nothing(lake: Path) -> None:
     assert row["parked_parts"] == 4 and row["gain_bytes"] == 0
 
 
+@pytest.mark.parametrize("schema", ["", "public"])
+def test_one_command_resumes_what_is_parked_in_all_tables_that_a_fleet_maintains(
+    lake: Path, schema: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [table] = tables_in(lake, 1)
+    deepen(table, 2)
+    park_merge(log_of(table), list(log_of(table).refresh().parts), ValueError("it breaks"), 4)
+    folder = lake if schema else lake / "public"
+    assert execute(["resume", str(folder)]) == 0
+    name = ".".join(filter(None, (schema, "t0")))
+    assert capsys.readouterr().out == f"{name}: 1 parked merge is planned again at once\n"
+
+
 def test_wrong_arguments_are_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, said in (
         (["fleet"], "needs a folder"),
