@@ -405,8 +405,12 @@ def reader(cast: Cast) -> Callable[[Actor], None]:
     return live
 
 
-def holder(cast: Cast) -> Callable[[Actor], None]:
-    """Holds a version for a while: it stays readable, whatever the clock does, until the hold ends."""
+def holder(cast: Cast, patient: bool = False) -> Callable[[Actor], None]:
+    """Holds a version for a while: it stays readable, whatever the clock does, until the hold ends.
+
+    ``patient``: it holds what is newest, for long. If it dies meanwhile, the hold is there until the world is put in order.
+    """
+    lengths, looks = ((10**6,), (8,)) if patient else ((60, 900, 10**6), (1, 3, 6))
 
     def live(actor: Actor) -> None:
         log, _ = cast.open(actor)
@@ -417,11 +421,13 @@ def holder(cast: Cast) -> Callable[[Actor], None]:
                     cast.auditor.oldest_readable(), cast.auditor.mark()
                 )  # what a cleanup is most likely to want
                 version = oldest if cast.world.random.random() < 0.6 else cast.world.random.randint(0, newest)
-                seconds = cast.world.random.choice((60, 900, 10**6))
+                if patient:
+                    version = newest
+                seconds = cast.world.random.choice(lengths)
                 until = cast.world.now + seconds - 2 * cast.world.skew_seconds
                 with hold(log, version, seconds):
                     cast.world.counts["held"] += 1
-                    for _ in range(cast.world.random.choice((1, 3, 6))):
+                    for _ in range(cast.world.random.choice(looks)):
                         rest(cast, actor, 8)
                         _read_held(cast, actor, log, version, until)
             except (Retry, VersionNotFound):

@@ -35,8 +35,13 @@ class Report:
     trace: tuple[str, ...]
 
 
-def simulate(seed: int, steps: int = STEPS, new_store: Callable[[], LogStore] = MemoryLogStore) -> Report:
-    """Run one world. Raises AssertionError naming the seed, with the end of the trace, if anybody complains."""
+def simulate(
+    seed: int, steps: int = STEPS, new_store: Callable[[], LogStore] = MemoryLogStore, *, patient_holder: bool = False
+) -> Report:
+    """Run one world. Raises AssertionError naming the seed, with the end of the trace, if anybody complains.
+
+    ``patient_holder``: a reader is there that holds what it reads past the retention, which few worlds have otherwise.
+    """
     calm = seed % 4 == 0  # every fourth world has no faults, so that races alone are seen too
     world = World(seed, Faults(0, 0, 0, 0, 0) if calm else Faults(), SKEWS_SECONDS[seed % 8 // 2])
     objects = Objects()
@@ -48,14 +53,14 @@ def simulate(seed: int, steps: int = STEPS, new_store: Callable[[], LogStore] = 
         )  # fmt: skip
         try:
             with installed(world, cast.beats):
-                _run(cast, steps)
+                _run(cast, steps, patient_holder)
         except Exception as error:
             trace = "\n".join(world.trace[-TRACE_LINES:])
             raise AssertionError(f"seed {seed}: {error}\n{trace}\n{traceback.format_exc(limit=-8)}") from error
     return Report(seed, auditor.newest.version + 1, world.counts, tuple(world.trace))
 
 
-def _run(cast: Cast, steps: int) -> None:
+def _run(cast: Cast, steps: int, patient_holder: bool) -> None:
     world = cast.world
     nobody = Actor("nobody", lambda actor: None)
     actors.create(cast, without_faults(cast, nobody)[0])
@@ -95,8 +100,8 @@ def _run(cast: Cast, steps: int) -> None:
     for number in range(2):
         world.add(f"setter-{number}", actors.setter(cast), 0.3)
     world.add("reader", actors.reader(cast), 0.7)
-    if world.random.random() < 0.6:  # what is held keeps the log from being cleaned
-        world.add("holder", actors.holder(cast), 0.7)
+    if world.random.random() < 0.6 or patient_holder:  # what is held keeps the log from being cleaned
+        world.add("holder", actors.holder(cast, patient_holder), 0.7)
     world.add("clock", maintainers.clock(cast), 0.5)
     world.run(steps + GUEST_STEPS * (cast.expires + restores + purges))
     final_check(cast, *without_faults(cast, nobody))
