@@ -279,12 +279,16 @@ def is_native_file(path: str) -> bool:
     return path.startswith("_lakebed/") or "/_lakebed/" in path
 
 
-def at_version(action: Action, version: int) -> Action:
-    """The action in a commit that becomes ``version``: parts, changes of the schema and purges get their place from it."""
+def at_version(action: Action, version: int, parts: int) -> Action:
+    """The action in a commit that becomes ``version``: parts, changes of the schema and purges get their place from it.
+
+    ``parts``: how many the version before has, of base and tail; a purge records it.
+    """
     if isinstance(action, AddChangePart):
         return AddChangePart(replace(action.part, version=version))
     if isinstance(action, Domain) and action.domain.startswith((SCHEMA, PURGED)) and not action.removed:
-        return Domain(action.domain, orjson.dumps(orjson.loads(action.configuration) | {"version": version}).decode())
+        place = {"version": version, "parts": parts} if action.domain == PURGED else {"version": version}
+        return Domain(action.domain, orjson.dumps(orjson.loads(action.configuration) | place).decode())
     if isinstance(action, AddPart) and action.part.min_block < 0:
         return AddPart(replace(action.part, min_block=version, max_block=version), action.data_change)
     return action

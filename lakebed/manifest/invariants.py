@@ -418,9 +418,9 @@ INVARIANTS: dict[str, Invariant] = {
             "G1",
             "A file is deleted only if no version within retention and no held version refers to it, nor does the "
             "tail, a claim or a detached part of these; an empty live set means stop, unless the log has the "
-            "commit that emptied the table. Files without a name go only when the store's own clock calls them "
-            "older than writing takes, or, in a purge, when they were listed before the fence of the log was raised; no "
-            "property lowers that.",
+            "commit that emptied the table, or that of a purge which recorded that no part was left. Files without a "
+            "name go only when the store's own clock calls them older than writing takes, or, in a purge, when they "
+            "were listed before the fence of the log was raised; no property lowers that.",
         ),
         Invariant("F1", "A part is what its writer wrote before anything is made of it."),
         Invariant("F2", "No file is skipped because of a bound that does not hold for all its values."),

@@ -1,7 +1,8 @@
 """Purges, as entries of the log (``operations.purge``).
 
 - ``lakebed.purge.<id>``: a purge under way. It has the condition until the rows are out, and no value of a row after that.
-- ``lakebed.purged``: the newest purge whose rows are out. Versions before its own can't be read any more.
+- ``lakebed.purged``: the newest purge whose rows are out, and how many parts the table had then. Versions before its own can't be
+  read any more.
 - ``lakebed.fence``: a number. A commit of files that were written for a version with a lower number is a conflict, and
   ``WriteSpec.fits`` is false for them. So a file that was there before the number grew, and that no version refers to then, is
   never committed. No clock is needed to know that.
@@ -15,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from lakebed.manifest.actions import Domain
+from lakebed.manifest.actions import Commit, Domain
 from lakebed.manifest.entries import FENCE, PURGE, PURGED
 
 LEASE_MS = 15 * 60_000
@@ -73,14 +74,20 @@ def purges_of(domains: Mapping[str, str]) -> dict[str, PurgeState]:
 
 
 def purged(rows: int, id: str) -> Domain:
-    """The action that ends all versions before that of its commit; it gets its version when it is committed."""
-    return Domain(PURGED, orjson.dumps({"version": -1, "rows": rows, "id": id}).decode())
+    """The action that ends all versions before that of its commit; it gets its version and its ``parts`` when it is committed."""
+    return Domain(PURGED, orjson.dumps({"version": -1, "parts": -1, "rows": rows, "id": id}).decode())
 
 
 def purged_before(domains: Mapping[str, str]) -> int:
     """The version of the newest purge: older versions are gone. 0 without one."""
     text = domains.get(PURGED)
     return int(orjson.loads(text)["version"]) if text else 0
+
+
+def purged_empty(commit: Commit) -> bool:
+    """Whether the commit is of a purge that recorded that the table had no part, neither in its base nor in its tail."""
+    entries = (action for action in commit.actions if isinstance(action, Domain) and action.domain == PURGED)
+    return any(not entry.removed and orjson.loads(entry.configuration).get("parts") == 0 for entry in entries)
 
 
 def fence_of(domains: Mapping[str, str]) -> int:

@@ -154,7 +154,8 @@ class TableLog(LogReader):
             version = known.version + 1
             now = max(self.now_ms(), known.timestamp_ms + 1)
             stamped = replace(info, commit_id=commit_id, timestamp_ms=now, table=known.metadata.id, parent=known.digest)
-            ours = tuple(at_version(action, version) for action in actions)
+            parts = len(known.parts) + len(known.tail)
+            ours = tuple(at_version(action, version, parts) for action in actions)
             recorded = (replace(batch, updated_ms=now),) if batch else ()
             commit = Commit(version, (stamped, *ours, *recorded))
             require_sound(known, commit, self.root)

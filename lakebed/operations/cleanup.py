@@ -3,7 +3,7 @@
 Invariant G1: a file is deleted only if no version within retention and no version that a reader holds refers to it. The tail,
 the claims and the detached parts of such a version count too. If no file at all is referred to, nothing is deleted, unless the
 log shows how the table became empty: the last of its commits that removed something had a version with rows before it, and none
-after.
+after. The log of a purged table begins later. There the commit of the purge shows it: it recorded that no part was left.
 
 1. *Within retention* are the version that was current at the horizon, all versions after it, and the newest N; and all versions
    from the oldest one on that a reader of changes has not read yet (``holds``), or that the kept points of the table's database
@@ -35,19 +35,21 @@ from itertools import chain
 
 import pyarrow as pa
 
-from lakebed.errors import Contention, Corrupt, InvalidInput, VersionNotFound
-from lakebed.manifest.actions import RemoveChangePart, RemovePart
+from lakebed.errors import Corrupt, InvalidInput, VersionNotFound
+from lakebed.manifest.actions import AddChangePart, AddPart, RemoveChangePart, RemovePart
 from lakebed.manifest.claims import LEASE_MS_MAX, claims_of
 from lakebed.manifest.expire import expire_before
 from lakebed.manifest.holds import first_unexpired, held_onward, held_versions, holds_of
 from lakebed.manifest.parts_to_resort import parts_to_resort
 from lakebed.manifest.point_retention import oldest_for_points
+from lakebed.manifest.purges import purged_empty
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import LOG_FOLDER, TableLog
 from lakebed.operations.references import (
     LAKEBED_FOLDER,
     Spelling,
     is_data_file,
+    kept_version,
     listed_for_quarantine,
     other_table,
     referenced_by,
@@ -285,12 +287,7 @@ def _live_set(
 ) -> LiveSet:  # fmt: skip
     newest = log.refresh()
     first = _first_kept(log, newest, now_ms, retention_seconds, retain_last)
-    try:
-        oldest = log.at_version(first)
-    except VersionNotFound:
-        raise Contention(
-            f"version {first} left the log while it was cleaned up; clean up again", table=log.root, version=first
-        ) from None
+    oldest = kept_version(log, first)
     unreferenced_before_ms = now_ms - write_seconds * 1000
     referenced = set(referenced_by(oldest)) | set(referenced_by(newest))
     if every_commit or first == newest.version:
@@ -372,7 +369,10 @@ def _require_references(log: TableLog, live: LiveSet, candidates: Sequence[Delet
 
 
 def _was_emptied(log: TableLog, newest: Snapshot) -> bool:
-    """Whether the newest commit that removed something removed all there was. What it removed must still be readable."""
+    """Whether the newest commit that removed something removed all there was, or a purge after it recorded that nothing was left.
+
+    What it removed must still be readable. If a part came later, it was lost: the table is not rightly empty.
+    """
     for version in range(newest.version, 0, -1):
         commit = log.read_commit(version)
         if commit is None:
@@ -383,6 +383,10 @@ def _was_emptied(log: TableLog, newest: Snapshot) -> bool:
             except VersionNotFound:
                 return False
             return bool(before.parts or before.tail) and not (after.parts or after.tail)
+        if any(isinstance(action, AddPart | AddChangePart) for action in commit.actions):
+            return False
+        if purged_empty(commit):
+            return True
     return False
 
 

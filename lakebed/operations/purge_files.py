@@ -39,6 +39,7 @@ from lakebed.operations.references import (
     LAKEBED_FOLDER,
     Spelling,
     is_data_file,
+    kept_version,
     listed_for_quarantine,
     other_table,
     referenced_by,
@@ -147,7 +148,7 @@ class Clearing:
     def _delete_files(self, first: int, listed: Files) -> list[PurgedFile]:
         newest = self.log.refresh()
         needed = {
-            path for each in (self.log.at_version(first), newest) for path in referenced_by(each, by_claims=False)
+            path for each in (kept_version(self.log, first), newest) for path in referenced_by(each, by_claims=False)
         }
         needed |= set(referenced_since(self.log, first, newest.version, by_claims=False))
         needed |= set(listed_for_quarantine(self.log.root))

@@ -34,6 +34,7 @@ from lakebed.manifest.readable import misfit
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 from lakebed.operations.partitions import Detached, detached_of
+from lakebed.operations.references import kept_version
 from lakebed.parts.changes import WriteSpec, write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.expression import Expression, condition, connection_for, mistakes
@@ -304,8 +305,8 @@ def found_in(
 
 
 def parts_of_versions(log: TableLog, first: int, newest: Snapshot) -> Iterator[Part]:
-    """Every part that a version from ``first`` on has: base, tail, and what is detached. Raises Contention, VersionNotFound."""
-    oldest = log.at_version(first)
+    """Every part that a version from ``first`` on has: base, tail, and what is detached. Raises Contention."""
+    oldest = kept_version(log, first)
     for snapshot in (oldest, newest):
         yield from snapshot.parts.values()
         yield from (part.settled(None) for part in snapshot.tail.values())

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 import orjson
 
-from lakebed.errors import Corrupt, TableNotFound, VersionNotFound
+from lakebed.errors import Contention, Corrupt, TableNotFound, VersionNotFound
 from lakebed.manifest.actions import AddChangePart, AddPart, Commit, Domain
 from lakebed.manifest.deletion_vector import DeletionVector
 from lakebed.manifest.entries import CLAIM, QUARANTINED
@@ -32,6 +32,16 @@ def referenced_by_held(log: TableLog, versions: Iterable[int], before: int) -> I
         if version < before:
             with suppress(VersionNotFound):  # it has left the log: nobody can read it any more
                 yield from referenced_by(log.at_version(version))
+
+
+def kept_version(log: TableLog, version: int) -> Snapshot:
+    """A version that was in the log a moment ago. Raises Contention if its log was cleaned since."""
+    try:
+        return log.at_version(version)
+    except VersionNotFound:
+        raise Contention(
+            f"version {version} left the log while it was read; try it again", table=log.root, version=version
+        ) from None
 
 
 def listed_for_quarantine(root: str) -> Iterator[str]:

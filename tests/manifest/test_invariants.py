@@ -113,7 +113,7 @@ def commit_of(snapshot: Snapshot, actions: list[Action]) -> Commit:
     placed = [
         action
         if isinstance(action, AddChangePart) and action.part.version >= 0
-        else table_log.at_version(action, version)
+        else table_log.at_version(action, version, len(snapshot.parts) + len(snapshot.tail))
         for action in actions
     ]
     return Commit(version, (INFO, *placed))

@@ -29,7 +29,7 @@ from lakebed.manifest.claims import Claim
 from lakebed.manifest.conflicts import BLIND
 from lakebed.manifest.hold_commits import begin_hold, end_hold
 from lakebed.manifest.holds import Hold, first_unexpired, holds_of
-from lakebed.operations import cleanup
+from lakebed.operations import cleanup, purge_files
 from lakebed.operations.cleanup import CLEANED_SCHEMA, BackgroundCleanup, LiveSet, reason_to_go
 from lakebed.operations.hold import hold
 from lakebed.parts import deletion_vector_cache
@@ -605,6 +605,55 @@ def test_an_empty_live_set_that_the_log_does_not_explain_stops_everything(
     assert files(table) == before
     table.apply(rows_of(0))
     assert len(table.maintenance.vacuum(dry_run=dry_run)) > 0
+
+
+@pytest.mark.parametrize("empty", [emptied_by_truncate, None], ids=["truncated", "purged of all its rows"])
+@pytest.mark.parametrize("clean", ["expire_snapshots", "vacuum", "remove_orphan_files", "a running maintenance"])
+def test_a_table_that_a_purge_found_empty_is_cleaned(
+    tmp_path: Path, empty: Callable[[lakebed.Table], None] | None, clean: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(purge_files, "FOLLOW_SECONDS", 0.0)
+    clock = Clock()
+    table = a_table(tmp_path, clock, days=2)
+    if empty:
+        empty(table)
+    table.purge("id > 0")
+    assert not files(table) and log_of(table).oldest_version() > 0, "the log has no commit that removed a part"
+    orphan = put(table, "_lakebed/part-orphan.parquet")
+    clock.now += DAY
+    table = at(lakebed.open(table.path), clock)
+    if clean == "a running maintenance":
+        assert BackgroundCleanup(log_of(table), storage_of(table)).run_once() == 1
+    else:
+        assert reasons(getattr(table.maintenance, clean)(dry_run=False)) >= {"orphan"}
+    assert not orphan.exists()
+
+
+@pytest.mark.parametrize("lost", ["before the purge", "after the purge"])
+def test_parts_that_a_checkpoint_after_a_purge_lost_stay(
+    tmp_path: Path, lost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(purge_files, "FOLLOW_SECONDS", 0.0)
+    clock = Clock()
+    table = a_table(tmp_path, clock, days=2)
+    table.purge("id > 0" if lost == "after the purge" else "id = 1")
+    first = log_of(table).oldest_version()
+    if lost == "after the purge":
+        table.apply(rows_of(3))
+    clock.now += 30 * DAY
+    whole = log_of(table).refresh()
+    log_of(table).write_checkpoint(replace(whole, parts={}, tail={}))
+    if lost == "before the purge":
+        log_of(table).write_checkpoint(replace(log_of(table).at_version(first), parts={}, tail={}))
+    table.set_properties({"lakebed.read_budget": "4"})
+    table = at(lakebed.open(table.path), clock)
+    assert table.to_arrow().num_rows == 0
+    before = files(table)
+    assert before
+    assert BackgroundCleanup(log_of(table), storage_of(table)).run_once() == 0
+    with pytest.raises(Corrupt, match="nothing was deleted"):
+        table.maintenance.vacuum(dry_run=False)
+    assert files(table) == before
 
 
 def test_an_entry_that_cannot_be_read_stops_everything(tmp_path: Path) -> None:

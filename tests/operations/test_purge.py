@@ -23,13 +23,14 @@ import lakebed
 from lakebed.cli import main
 from lakebed.compaction.kernels import LocalKernel
 from lakebed.compaction.volatile import VolatileMerger
-from lakebed.errors import InvalidInput, LakebedError, Retry, VersionNotFound
+from lakebed.errors import Contention, InvalidInput, LakebedError, Retry, VersionNotFound
 from lakebed.ingest.batch_writer import commit_written, write_arrow
 from lakebed.manifest.entries import Operation
 from lakebed.manifest.hold_commits import begin_hold
 from lakebed.manifest.holds import Hold
 from lakebed.manifest.purges import purged_before
 from lakebed.operations import purge_files
+from lakebed.operations.purge_rows import parts_of_versions
 from lakebed.parts.changes import prepare, write_spec_of
 from lakebed.parts.merge import MergedPart
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
@@ -250,6 +251,18 @@ def test_a_purge_that_is_killed_at_any_step_is_brought_to_its_end(
     assert files_with(marker, table.path) == []
     assert sorted(again.to_arrow()["id"].to_pylist()) == [1, 2]
     assert again.doctor(deep=True).findings == ()
+
+
+def test_a_purge_whose_log_is_cleaned_meanwhile_may_be_tried_again(tmp_path: Path) -> None:
+    table = lakebed.create(str(tmp_path / "t"), schema=SCHEMA)
+    table.apply(rows((1, "a", 1)))
+    table.apply(rows((2, "b", 2)))
+    log_of(table).write_checkpoint(log_of(table).refresh())
+    table.apply(rows((3, "c", 3)))
+    newest = log_of(table).refresh()
+    assert log_of(table).clean_before(2)
+    with pytest.raises(Contention, match="version 0 left the log"):
+        list(parts_of_versions(log_of(lakebed.open(table.path)), 0, newest))
 
 
 def test_purging_again_finds_nothing_and_harms_nothing(tmp_path: Path, marker: str) -> None:
