@@ -388,7 +388,7 @@ BREAKS: Mapping[Break, str] = {
     an_expiry_takes_mixed_parts_for_old_ones: "EXPIRE ROWS .* shows",
     an_expiry_leaves_mixed_parts_alone: "has outlived",
     a_stored_name_is_used_again: "B2|C1|two columns are named",
-    a_rename_changes_the_stored_name: "B2|C1|S1",
+    a_rename_changes_the_stored_name: "B2|C1|S1|'<' not supported between",  # who expires rows meets the other column's values
     a_rename_forgets_the_properties: "C1: keys, sort key or partitions name",
     a_drop_passes_as_compatible: "C1: .* was planned on version",
     a_merge_forgets_that_what_is_missing_is_null: "B2",
