@@ -209,7 +209,12 @@ STORIES = {
         "LakebedFleetWorkerLost", {"lakebed_fleet_workers": "3x10 2x60"}, silent=10, fires=15, resolved=45, told="3"
     ),
     "a fleet that can't keep up": Case(
-        "LakebedFleetBehind", {"lakebed_fleet_waiting_seconds": "0x5 200+60x15 0x10"}, silent=10, fires=14, resolved=23
+        "LakebedFleetBehind",
+        {"lakebed_fleet_waiting_seconds": "0x5 200+60x15 0x10"},
+        silent=10,
+        fires=14,
+        resolved=23,
+        told="11m 20s",
     ),
     "a table that a fleet can't read": Case(
         "LakebedFleetTablesLeftAlone",
@@ -217,6 +222,7 @@ STORIES = {
         silent=18,
         fires=23,
         resolved=38,
+        told="1",
     ),
     "records that can't be rows": Case(
         "LakebedQuarantineGrowing",
