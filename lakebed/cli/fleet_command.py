@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 
+from lakebed import events
 from lakebed.cli import exit_codes
 from lakebed.errors import InvalidInput
 
@@ -105,9 +106,11 @@ def _work(options: argparse.Namespace) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: done.set())
     worker = FleetWorker(options.roots, limits)
+    metrics = Metrics()
+    unlisten = events.listen(metrics)
     server = None
     if options.metrics_port is not None:
-        server = Metrics().serve(options.host, options.metrics_port, "--metrics-port")
+        server = metrics.serve(options.host, options.metrics_port, "--metrics-port")
     worker.start()
     if options.log_format != "json":
         print(f"lakebed: worker {worker.id} of the fleet at {worker.roots[0]}", file=sys.stderr, flush=True)
@@ -129,6 +132,7 @@ def _work(options: argparse.Namespace) -> int:
             )
         before = figures if figures["owned"] else None
     worker.close()
+    unlisten()
     if server is not None:
         server.close()
     return exit_codes.OK

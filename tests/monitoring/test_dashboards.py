@@ -213,7 +213,7 @@ def scraped(lakebed: Lakebed) -> str:
 def prometheus(
     kafka: KafkaServer, s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[PrometheusServer]:
-    """A Prometheus that scrapes a pipeline from Kafka into S3 and an exporter of its table."""
+    """A Prometheus that scrapes a pipeline from Kafka into S3, an exporter of its table, and a worker of a fleet."""
     folder = tmp_path_factory.mktemp("monitored")
     topic = kafka.create_topic(f"monitored-{time.time_ns()}", PARTITIONS)
     path = f"s3://{s3_server.create_bucket()}/changes"
@@ -234,7 +234,9 @@ def prometheus(
         wait_until(lambda: "lakebed_quarantined_records_total{" in scraped(run), "no batch was committed")
         exporter = Lakebed("exporter", folder, "exporter", path, "--port", "PORT", "--interval", "1")
         running.enter_context(exporter)
-        server = PrometheusServer([run.target, exporter.target], [folder / "prometheus" / "alerts.yaml"])
+        worker = Lakebed("fleet", folder, "fleet", path.rpartition("/")[0], "--metrics-port", "PORT")
+        running.enter_context(worker)
+        server = PrometheusServer([run.target, exporter.target, worker.target], [folder / "prometheus" / "alerts.yaml"])
         yield running.enter_context(server)
 
 
