@@ -191,15 +191,21 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return made
 
 
-def test_an_idle_table_costs_one_request_a_look_and_readers_share_it(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def five_readers(world: World) -> tuple[Time, list[Reader]]:
+    """Readers of one feed, who have read all that there is."""
     clock = Time()
     world.create("orders")
     feed = feed_of(world, clock)
     readers = [Reader(feed) for _ in range(5)]
     for reader in readers:
         reader.read_all(clock)
+    return clock, readers
+
+
+def test_an_idle_table_costs_one_request_a_look_and_readers_share_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, readers = five_readers(world)
     made, looks = requests(monkeypatch), 0
     checks = 0
     for _ in range(3600):
@@ -216,12 +222,7 @@ def test_an_idle_table_costs_one_request_a_look_and_readers_share_it(
 def test_a_commit_is_read_once_for_all_readers_and_found_within_a_second(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = Time()
-    world.create("orders")
-    feed = feed_of(world, clock)
-    readers = [Reader(feed) for _ in range(5)]
-    for reader in readers:
-        reader.read_all(clock)
+    clock, readers = five_readers(world)
     made = requests(monkeypatch)
     for _ in range(10):
         world.commit("orders")

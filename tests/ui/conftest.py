@@ -59,39 +59,42 @@ Serve = Callable[..., Served]
 
 
 @pytest.fixture
-def serve() -> Iterator[Serve]:
+def servers() -> Iterator[list[PageServer]]:
+    """Those that a test started; they end with it."""
+    started: list[PageServer] = []
+    yield started
+    for server in started:
+        server.close()
+
+
+def served(server: PageServer, servers: list[PageServer]) -> Served:
+    server.start()
+    servers.append(server)
+    return Served(server)
+
+
+@pytest.fixture
+def serve(servers: list[PageServer]) -> Serve:
     """Serves tables until the test ends; it looks at them five times a second."""
-    servers: list[PageServer] = []
 
     def started(*tables: lakebed.Table | str, interval: float = 0.2, live: Live | None = None) -> Served:
         paths = [table if isinstance(table, str) else table.path for table in tables]
-        server = PageServer(paths, "127.0.0.1", 0, interval, live)
-        server.start()
-        servers.append(server)
-        return Served(server)
+        return served(PageServer(paths, "127.0.0.1", 0, interval, live), servers)
 
-    yield started
-    for server in servers:
-        server.close()
+    return started
 
 
 ServeDatabase = Callable[..., Served]
 
 
 @pytest.fixture
-def serve_database() -> Iterator[ServeDatabase]:
+def serve_database(servers: list[PageServer]) -> ServeDatabase:
     """Serves the tables of a database until the test ends."""
-    servers: list[PageServer] = []
 
     def started(path: Path, live: Live | None = None) -> Served:
-        server = PageServer([], "127.0.0.1", 0, 0.05, live, databases=[str(path)])
-        server.start()
-        servers.append(server)
-        return Served(server)
+        return served(PageServer([], "127.0.0.1", 0, 0.05, live, databases=[str(path)]), servers)
 
-    yield started
-    for server in servers:
-        server.close()
+    return started
 
 
 @pytest.fixture
