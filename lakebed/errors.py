@@ -13,6 +13,7 @@
     ├── MissingPrerequisite   install or set what the message names
     ├── Retry                 nothing is wrong: the operation may be tried again
     │   ├── StoreUnavailable      the store did not answer in time
+    │   ├── ClusterUnavailable    the Spark cluster did not answer, or has ended
     │   └── Contention            other writers kept committing first
     ├── DataLoss              the source no longer has records that were not yet ingested
     ├── QuarantineRefused     a bad record arrived, and ``quarantine: fail`` or ``on_mismatch: fail`` is set
@@ -118,6 +119,10 @@ class Retry(LakebedError):
 
 class StoreUnavailable(Retry):
     """The store failed or did not answer, also after retries."""
+
+
+class ClusterUnavailable(Retry):
+    """The Spark cluster that merges were to run on does not answer, has no executor, or has ended."""
 
 
 class Contention(Retry):

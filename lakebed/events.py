@@ -124,6 +124,7 @@ class MergeBegan:
     """The work on a plan began. ``kind``: merge, purge, recluster or resort; ``level``: of the output.
 
     ``claim``: the id of the claim that will be taken, the same in ``ClaimChanged``, ``MergeEnded`` and in the log.
+    ``engine``: where it works, process or spark.
     """
 
     table: str
@@ -133,11 +134,12 @@ class MergeBegan:
     bytes: int
     claim: str = ""
     replica: str = ""
+    engine: str = "process"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeEnded:
-    """A merge ended. ``outcome``: completed, cancelled, or, if another was faster, claimed, replaced or overtaken.
+    """A merge ended. ``outcome``: completed, cancelled, parked, or, if another was faster, claimed, replaced or overtaken.
 
     ``local``: its output is on the local disk for now.
     """
@@ -158,6 +160,7 @@ class MergeEnded:
     local: bool = False
     claim: str = ""
     replica: str = ""
+    engine: str = "process"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +175,7 @@ class MergeFailed:
     error: str
     claim: str = ""
     replica: str = ""
+    engine: str = "process"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +193,22 @@ class Uploaded:
     seconds: float
     claim: str = ""
     replica: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartReplicated:
+    """What a replica on another host merges was built here too, for readers of this host (``lakebed.replicate_local``)."""
+
+    table: str
+    claim: str
+    replica: str
+    version: int
+    parts_in: int
+    parts_out: int
+    rows: int
+    bytes_in: int
+    bytes_out: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -399,6 +419,25 @@ class WorkerObserved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HintsReceived:
+    """A worker of a fleet got a message of hints. ``table``: the first root of the fleet; ``source``: http, kafka or sqs.
+
+    The others count its hints by what the worker makes of them (``lakebed.fleet.worker.Heard``); ``malformed``: those that it
+    can't read.
+    """
+
+    table: str
+    worker: str
+    source: str
+    looks: int = 0
+    known: int = 0
+    elsewhere: int = 0
+    new: int = 0
+    unrelated: int = 0
+    malformed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EventsDelivered:
     """A round of deliveries to a listener ended. ``table``: the root whose tables it listens to; ``events``: what it
     acknowledged; ``failures``: tables with events that it did not.
@@ -431,8 +470,9 @@ class ListenerLeft:
 Event: TypeAlias = (
     BatchCommitted | BatchReplayed | NameUnknown | OffsetsLost | Settled | KeyIndexRebuilt | ViewRefreshed | MergeBegan
     | MergeEnded | MergeFailed | Uploaded | IngestDelayed | MutationBegan | MutationEnded | MutationFailed | CommitEnded
+    | PartReplicated
     | SchemaChanged | CommitGivenUp | ClaimChanged | StoreRequested | TaskMeasured | SourceLagged | QueryChanged
-    | TableParked | TableResumed | InvariantViolated | PointTaken | WorkerObserved
+    | TableParked | TableResumed | InvariantViolated | PointTaken | WorkerObserved | HintsReceived
     | EventsDelivered | ListenerSeen | ListenerLeft
 )  # fmt: skip
 Listener: TypeAlias = Callable[[Event], None]

@@ -65,7 +65,7 @@ def _referred_by(snapshot: Snapshot) -> tuple[dict[str, _Referred], list[Finding
     for part in snapshot.tail_in_order():
         referred[part.path] = _Referred(f"a change part of version {part.version}", part.bytes)
     unreadable = [*_add(referred, snapshot.parts.values(), "a part of the base")]
-    with suppress(ValueError, KeyError, TypeError):  # ``state_findings`` reports such an entry
+    with suppress(Corrupt):  # ``state_findings`` reports such an entry
         for one in detached_of(snapshot).values():
             unreadable += _add(referred, one.parts, f"a part of the detached partition {one.name}")
     return referred, unreadable

@@ -4,9 +4,9 @@
 2. The commits, in order: each can be decoded (M1), was made on the one before (M4), breaks no invariant that has a predicate
    (``manifest.invariants``), and was written by lakebed, since the table became lakebed's.
 3. Each checkpoint equals what replaying gives (M2).
-4. A version (``state_findings``): this lakebed may read and write it, its properties can be read, its pipeline has not parked it,
-   no part is claimed twice (P4), no claim was left behind, and each change part of the tail has a place of its own in the
-   order of changes (T1).
+4. A version (``state_findings``): this lakebed may read and write it, its properties and entries can be read, its pipeline has
+   not parked it, no part is claimed twice (P4), no claim was left behind, and each change part of the tail has a place of its
+   own in the order of changes (T1).
 
 After a commit that can't be read, the replay goes on at the next checkpoint. At most some hundred commits are in memory.
 """
@@ -23,18 +23,16 @@ from itertools import pairwise
 
 from lakebed.compaction.merge import LEASE_SECONDS
 from lakebed.errors import Corrupt, Unsupported
+from lakebed.health.entry_checks import entry_findings
 from lakebed.health.finding import Finding, critical, warning
 from lakebed.manifest.actions import ChangePart, Commit, Part
 from lakebed.manifest.claims import claims_of
 from lakebed.manifest.entries import NAMED_BATCH
 from lakebed.manifest.failing import failing_of
 from lakebed.manifest.format import require_format
-from lakebed.manifest.holds import holds_of
 from lakebed.manifest.invariants import Violation, violations
 from lakebed.manifest.parked import parked_of
-from lakebed.manifest.positions import positions_of
 from lakebed.manifest.resnapshots import Resnapshot, described, resnapshot_of
-from lakebed.manifest.schema_history import past_changes
 from lakebed.manifest.snapshot import Snapshot, apply, without_expired
 from lakebed.manifest.table_log import (
     GATE_FEATURE,
@@ -45,7 +43,6 @@ from lakebed.manifest.table_log import (
     require_writable,
 )
 from lakebed.manifest.topic_gone import TopicGone, topic_gone_of
-from lakebed.operations.partitions import detached_of
 from lakebed.settings import wrong_properties
 
 Progress = Callable[[str, int, int], object]
@@ -179,8 +176,8 @@ class _Replay:
     def _violations(self, before: Snapshot, commit: Commit) -> list[Violation]:
         try:
             return list(violations(before, commit))
-        except (ValueError, KeyError, TypeError) as error:  # an entry of ours that another program wrote
-            return [Violation("M1", f"it has an entry that can't be read: {error}")]
+        except Corrupt as error:
+            return [Violation("M1", str(error))]
 
     def _foreign(self, commit: Commit) -> Iterator[Finding]:
         info = commit.info
@@ -356,24 +353,27 @@ def state_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Findi
     for name, wrong in wrong_properties(snapshot.metadata.configuration).items():
         remedy = f"lakebed.open({path!r}).set_properties({{{name!r}: …}})"
         yield warning("property", name, f"{wrong}; it counts as not set", remedy)
-    try:
-        detached_of(snapshot)
-        holds_of(snapshot.domains)
-        claims = claims_of(snapshot.domains)
-        past_changes(snapshot.domains)
-        parked = parked_finding(snapshot, path)
-        failing = [*failing_findings(snapshot, path, now_ms)]
-        positions_of(snapshot)
-        again = list(source_findings(snapshot, path, now_ms))
-    except (ValueError, KeyError, TypeError, Corrupt) as error:
-        what = f"an entry of lakebed's in version {snapshot.version} can't be read: {error!r}"
-        yield critical("M1", "", what, f"look at lakebed timeline {path} for who wrote it")
-        return
-    if parked is not None:
+    yield from entry_findings(snapshot, path)
+    if (parked := parked_finding(snapshot, path)) is not None:
         yield parked
-    yield from failing
-    yield from again
-    claims_by_source: dict[str, str] = {}
+    yield from failing_findings(snapshot, path, now_ms)
+    yield from source_findings(snapshot, path, now_ms)
+    with suppress(Corrupt):  # a claim that can't be read: see above
+        yield from _claim_findings(snapshot, path, now_ms)
+    places: dict[tuple[int, int], str] = {}
+    for part in snapshot.tail_in_order():
+        if part.order in places:
+            what = f"it has the same place in the order of changes as {places[part.order]}: nobody can know which one is newer"
+            yield critical("T1", part.path, what, f"read version {part.version - 1}, and apply both batches again")
+        places[part.order] = part.path
+    for part_path, part_of_base in snapshot.parts.items():
+        if 0 <= part_of_base.rows < part_of_base.dead_rows:
+            what = f"the log says that it has {part_of_base.rows} rows, and {part_of_base.dead_rows} dead ones"
+            yield critical("B5", part_path, what, f"lakebed doctor --deep {path}")
+
+
+def _claim_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Finding]:
+    claims, claims_by_source = claims_of(snapshot.domains), dict[str, str]()
     for claim in sorted(claims.values(), key=lambda claim: (claim.since_ms, claim.id)):
         for source in claim.sources:
             if source in claims_by_source:
@@ -397,13 +397,3 @@ def state_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Findi
                 f"lease lasts {LEASE_SECONDS:.0f} seconds: that machine's clock is ahead, or this one's is behind",
                 "set the clocks right (NTP); if it ends within a day it keeps its parts until then, else it counts as ended",
             )  # fmt: skip
-    places: dict[tuple[int, int], str] = {}
-    for part in snapshot.tail_in_order():
-        if part.order in places:
-            what = f"it has the same place in the order of changes as {places[part.order]}: nobody can know which one is newer"
-            yield critical("T1", part.path, what, f"read version {part.version - 1}, and apply both batches again")
-        places[part.order] = part.path
-    for part_path, part_of_base in snapshot.parts.items():
-        if 0 <= part_of_base.rows < part_of_base.dead_rows:
-            what = f"the log says that it has {part_of_base.rows} rows, and {part_of_base.dead_rows} dead ones"
-            yield critical("B5", part_path, what, f"lakebed doctor --deep {path}")

@@ -163,8 +163,8 @@ class Observer:
             examined = examine_log(self._path, self._log, self._storage, True).findings
             seen = {(finding.check, finding.where) for finding in examined}
             findings = [*examined, *(each for each in findings if (each.check, each.where) not in seen)]
-        if any(finding.check == "M1" and not finding.where for finding in findings):
-            snapshot = None  # entries of ours can't be read: no figure could be trusted
+        if any(finding.check == "entry" and finding.severity is Severity.CRITICAL for finding in findings):
+            snapshot = None  # entries that figures rest on can't be read
         status = Status(path=self._path) if snapshot is None else self._figures(snapshot, slow)
         if snapshot is not None:
             findings += self._judged(status, snapshot, slow)

@@ -24,6 +24,7 @@ from lakebed.errors import Unexpected
 from lakebed.ingest.offset_documents import Document
 from lakebed.manifest.actions import Action, Domain
 from lakebed.manifest.entries import FILES
+from lakebed.manifest.entry_values import checked, document_of, reading
 from lakebed.manifest.snapshot import Snapshot
 
 FILES_MAX = 500_000
@@ -69,6 +70,14 @@ def of_files(paths: pa.ChunkedArray | pa.Array, chosen: Collection[str]) -> pa.A
     return pc.is_in(paths, value_set=pa.array(spelled, pa.string()))
 
 
+def files_in(domain: str, text: str) -> tuple[int, bytes]:
+    """The number of an entry of the log, and the digests that it has. Raises Corrupt."""
+    document = document_of(domain, text)
+    with reading(domain):
+        digests = base64.b64decode(checked(str, document["digests"], "digests"), validate=True)
+        return int(domain.removeprefix(FILES)), digests
+
+
 @dataclass(frozen=True, slots=True)
 class FilesRead:
     """The digests of the files that a table has read, by the number of their entry."""
@@ -77,13 +86,9 @@ class FilesRead:
 
     @staticmethod
     def of(snapshot: Snapshot) -> FilesRead:
-        """Those of a version of the table."""
-        found = {
-            int(domain.removeprefix(FILES)): base64.b64decode(orjson.loads(text)["digests"])
-            for domain, text in snapshot.domains.items()
-            if domain.startswith(FILES)
-        }
-        return FilesRead(dict(sorted(found.items())))
+        """Those of a version of the table. Raises Corrupt."""
+        found = [files_in(domain, text) for domain, text in snapshot.domains.items() if domain.startswith(FILES)]
+        return FilesRead(dict(sorted(found)))
 
     def without(self, paths: Iterable[str]) -> list[str]:
         """The paths that the table has not read."""

@@ -25,6 +25,7 @@ from lakebed.manifest.actions import Action, AddPart, Domain
 from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.entries import QUARANTINED, Operation
+from lakebed.manifest.entry_values import checked, document_of, integer_of, made, reading
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
@@ -65,8 +66,9 @@ class Handover:
 
         def build(quarantine: Snapshot) -> Proposal[None] | Finished[None]:
             text = quarantine.domains.get(entry)
-            taken = orjson.loads(text)["taken"] if text else 0
-            parts = [WrittenPart(**part) for number, part in listed if number > taken]
+            taken = integer_of(entry, text, "taken")
+            with reading(QUARANTINED):
+                parts = [made(WrittenPart, part) for number, part in listed if number > taken]
             if not parts:
                 return Finished(None)
             actions: list[Action] = [
@@ -90,9 +92,17 @@ class Handover:
 
 
 def _listed(snapshot: Snapshot) -> tuple[list[tuple[int, dict[str, Any]]], int]:
-    """The files that a table lists, each with its number, and the number of the next one."""
+    """The files that a table lists, each with its number, and the number of the next one. Raises Corrupt."""
     text = snapshot.domains.get(QUARANTINED)
-    if text is None:
-        return [], 1
-    document: dict[str, Any] = orjson.loads(text)
-    return [(int(number), part) for number, part in document["parts"]], int(document["next"])
+    return ([], 1) if text is None else listed_in(QUARANTINED, text)
+
+
+def listed_in(domain: str, text: str) -> tuple[list[tuple[int, dict[str, Any]]], int]:
+    """The files that an entry of the log lists, and the number of the next one. Raises Corrupt."""
+    document = document_of(domain, text)
+    with reading(domain):
+        files = [
+            (checked(int, number, "number"), checked(dict[str, Any], part, "part"))
+            for number, part in document["parts"]
+        ]
+        return files, checked(int, document["next"], "next")

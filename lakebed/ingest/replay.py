@@ -45,6 +45,7 @@ from lakebed.manifest.actions import Action, AddPart, Domain, Part, Transaction
 from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.entries import REPLAY, SOURCE_TRUNCATES, Operation
+from lakebed.manifest.entry_values import checked, document_of, reading
 from lakebed.manifest.schema_change import SchemaChange
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog, require_writable
@@ -274,7 +275,7 @@ class Replay:
         text = snapshot.domains.get(self._entry)
         if text is None:
             return False
-        applied = _from_json(text)
+        applied = applied_in(self._entry, text)
 
         def mark(quarantine: Snapshot) -> Proposal[None] | Finished[None]:
             dead = self._dead(quarantine, applied)
@@ -368,11 +369,17 @@ def _to_json(applied: Mapping[str, BitMap64], quarantine: Snapshot) -> str:
     )
 
 
-def _from_json(text: str) -> dict[str, tuple[int, BitMap64]]:
-    return {
-        path: (each["block"], BitMap64.deserialize(base64.b64decode(each["rows"])))
-        for path, each in json.loads(text).items()
-    }
+def applied_in(domain: str, text: str) -> dict[str, tuple[int, BitMap64]]:
+    """The inverse of ``_to_json``. Raises Corrupt."""
+    document = document_of(domain, text)
+    with reading(domain):
+        return {
+            path: (
+                checked(int, each["block"], "block"),
+                BitMap64.deserialize(base64.b64decode(checked(str, each["rows"], "rows"), validate=True)),
+            )
+            for path, each in document.items()
+        }
 
 
 def _event(

@@ -34,6 +34,7 @@ import pyarrow.compute as pc
 
 from lakebed.manifest.actions import Domain
 from lakebed.manifest.entries import SOURCE_TRUNCATES
+from lakebed.manifest.entry_values import checked, document_of, reading
 from lakebed.manifest.snapshot import Snapshot
 
 POSITION_SCHEMA = pa.schema(
@@ -179,10 +180,18 @@ def positions(records: pa.RecordBatch, times: pa.Array, places: Mapping[str, pa.
 
 
 def cutoff_of(snapshot: Snapshot) -> Cutoff:
-    """The truncates that a table has recorded, and where it began."""
+    """The truncates that a table has recorded, and where it began. Raises Corrupt."""
     text = snapshot.domains.get(SOURCE_TRUNCATES)
-    known = tuple(Truncate(**one) for one in json.loads(text).get("truncates", ())) if text else ()
+    known = truncates_in(SOURCE_TRUNCATES, text) if text is not None else ()
     return Cutoff(known, begin=snapshot.settings.source_begin)
+
+
+def truncates_in(domain: str, text: str) -> tuple[Truncate, ...]:
+    """The truncates in an entry of the log. Raises Corrupt."""
+    document = document_of(domain, text)
+    with reading(domain):
+        found: tuple[Truncate, ...] = checked(tuple[Truncate, ...], document["truncates"], "truncates")
+        return found
 
 
 def to_domain(cutoff: Cutoff) -> Domain:

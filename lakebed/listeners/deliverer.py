@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from lakebed import events
-from lakebed.errors import LakebedError
+from lakebed.errors import Corrupt, LakebedError
 from lakebed.listeners.cursor import At
 from lakebed.listeners.delivery import Delivery
 from lakebed.listeners.destination import Destination
@@ -61,6 +61,7 @@ class Deliverer:
         self._beat_seconds = beat_seconds
         self._clock = clock
         self._running: dict[str, _Running] = {}
+        self._stuck: set[str] = set()  # listeners whose cursor can't be read
         self._stop = threading.Event()
         self._beat_at = -DEAD_SECONDS
         self._thread = threading.Thread(target=self._run, name="lakebed-listeners", daemon=True)
@@ -135,11 +136,19 @@ class Deliverer:
     def _begin(self, wanted: Mapping[str, Listener], mine: frozenset[str] | set[str]) -> None:
         for name in sorted(mine & wanted.keys() - self._running.keys()):
             listener = wanted[name]
+            try:
+                cursor = self.log.cursor(name)
+            except Corrupt as error:  # the others go on
+                if name not in self._stuck:
+                    _logger.warning("nothing is sent to the listener %s: %s", name, error)
+                self._stuck.add(name)
+                continue
+            self._stuck.discard(name)
             delivery = Delivery(
                 name,
                 self.feed,
                 destination_of(listener.target, self.feed.root),
-                self.log.cursor(name),
+                cursor,
                 wants_table=listener.wants_table,
                 wants=listener.wants,
                 keep=self._keeper(name),

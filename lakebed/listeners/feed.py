@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from lakebed import events
-from lakebed.errors import Corrupt, LakebedError, TableNotFound, VersionNotFound
+from lakebed.errors import LakebedError, TableNotFound, VersionNotFound
 from lakebed.ingest.database.naming import TableName
 from lakebed.listeners.cursor import At, Cursor
 from lakebed.manifest.actions import Commit, Metadata
@@ -94,7 +94,7 @@ class _Table:
         newest = self.kept[-1].at if self.kept else None
         last = reads[-1].at if reads else None
         known = self.after(start)
-        if known is not None and [read.at for read in known] == [read.at for read in reads[: len(known)]]:
+        if known is not None and all(one.at == other.at for one, other in zip(known, reads, strict=False)):
             self.kept = (*self.kept, *reads[len(known) :])[-_KEPT_MAX:]
         elif known is not None or newest is None or last is None or last.version >= newest.version:
             self.kept = (_Read(start, ()), *reads)[-_KEPT_MAX:]
@@ -318,7 +318,7 @@ class Feed:
             if not _follows(last, commit):
                 return reads, True
             last = At(commit.version, last.table_id, commit.digest)
-            reads.append(_Read(last, _events(commit, name, last.table_id, log.root)))
+            reads.append(_Read(last, _events(commit, name, last.table_id)))
         return reads, False
 
     def _completed(self, log: LogReader, at: At) -> At | None:
@@ -372,14 +372,10 @@ def _is_in_log(log: LogReader, at: At, has_next: bool) -> bool:
     return not numbers or min(numbers) == at.version + 1
 
 
-def _events(commit: Commit, name: str, table_id: str, root: str) -> tuple[TableEvent, ...]:
+def _events(commit: Commit, name: str, table_id: str) -> tuple[TableEvent, ...]:
+    """What can't be read of the commit has no event."""
     read = database_events_of if name == DATABASE else events_of
-    try:
-        return read(commit, table=name, table_id=table_id)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Corrupt(
-            f"version {commit.version} has an entry that can't be read: {error!r}", table=root, version=commit.version
-        ) from error
+    return read(commit, table=name, table_id=table_id)
 
 
 def _at(snapshot: Snapshot) -> At:

@@ -18,6 +18,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import orjson
 
@@ -28,6 +29,7 @@ from lakebed.manifest.actions import Action, Domain
 from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.entries import DELIVERING, LISTENER, LISTENER_CURSOR, Operation
+from lakebed.manifest.entry_values import decoded, document_of, readable, reading
 from lakebed.manifest.log_without_rows import create_log_without_rows
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import open_store
@@ -95,12 +97,9 @@ class ListenerLog:
             if LISTENER + name not in snapshot.domains:
                 there = ", ".join(sorted(listeners_of(snapshot))) or "none"
                 raise InvalidInput(f"there is no listener {name!r}; there are: {there}")
-            gone = [
-                LISTENER + name,
-                DELIVERING + name,
-                *(_cursors(name) + each for each in cursor_of(snapshot, name).tables),
-            ]
-            actions = [Domain(each, "", removed=True) for each in gone if each in snapshot.domains]
+            own = (LISTENER + name, DELIVERING + name)
+            gone = [each for each in snapshot.domains if each in own or each.startswith(_cursors(name))]
+            actions = [Domain(each, "", removed=True) for each in gone]
             access = ReadWriteSet(domains=frozenset([LISTENER + name, DELIVERING + name]))
             return Proposal(actions=actions, access=access, result=lambda _: None)
 
@@ -211,23 +210,25 @@ class ListenerLog:
 
 def listeners_of(snapshot: Snapshot) -> dict[str, Listener]:
     """The listeners in a version of the log, by name. One that a later version of lakebed wrote may be left out."""
-    found = {}
-    for entry, text in sorted(snapshot.domains.items()):
-        if entry.startswith(LISTENER):
-            name = entry.removeprefix(LISTENER)
-            try:
-                found[name] = Listener.of_json(name, orjson.loads(text))
-            except (InvalidInput, ValueError) as error:
-                _logger.warning("listener %s is left alone: %s", name, error)
-    return found
+    return {each.name: each for _, each in readable(dict(sorted(snapshot.domains.items())), LISTENER, listener_of)}
+
+
+def listener_of(domain: str, text: str) -> Listener:
+    """The listener in an entry of the log. Raises Corrupt."""
+    document = document_of(domain, text)
+    with reading(domain):
+        try:
+            return Listener.of_json(domain.removeprefix(LISTENER), document)
+        except InvalidInput as error:
+            raise ValueError(str(error)) from None
 
 
 def cursor_of(snapshot: Snapshot, name: str) -> Cursor:
-    """Up to where the events for a listener were acknowledged, in a version of the log."""
+    """Up to where the events for a listener were acknowledged, in a version of the log. Raises Corrupt."""
     prefix = _cursors(name)
     return Cursor(
         {
-            entry.removeprefix(prefix): At(**orjson.loads(text))
+            entry.removeprefix(prefix): decoded(At, entry, text)
             for entry, text in snapshot.domains.items()
             if entry.startswith(prefix)
         }
@@ -236,11 +237,8 @@ def cursor_of(snapshot: Snapshot, name: str) -> Cursor:
 
 def delivering_of(snapshot: Snapshot) -> dict[str, Delivering]:
     """Who delivers to which listener, in a version of the log."""
-    return {
-        name.removeprefix(DELIVERING): Delivering(**orjson.loads(text))
-        for name, text in snapshot.domains.items()
-        if name.startswith(DELIVERING)
-    }
+    found = readable(snapshot.domains, DELIVERING, partial(decoded, Delivering))
+    return {name.removeprefix(DELIVERING): one for name, one in found}
 
 
 def _cursors(name: str) -> str:

@@ -11,7 +11,7 @@ import datetime
 import decimal
 import io
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import orjson
@@ -21,7 +21,17 @@ import pyarrow.parquet as pq
 from lakebed.errors import Corrupt, Unsupported
 from lakebed.manifest import commit_codec as codec
 from lakebed.manifest import entries
-from lakebed.manifest.actions import AddChangePart, AddPart, Domain, Metadata, Part, Protocol, RemovePart, Transaction
+from lakebed.manifest.actions import (
+    Action,
+    AddChangePart,
+    AddPart,
+    Domain,
+    Metadata,
+    Part,
+    Protocol,
+    RemovePart,
+    Transaction,
+)
 from lakebed.manifest.embedded_checksum import ZEROS, require_whole, with_checksum
 from lakebed.manifest.snapshot import Snapshot
 
@@ -167,7 +177,7 @@ def decode_checkpoint(version: int, files: Iterable[bytes]) -> Snapshot:
                 continue
             column = table[name].drop_null()
             for body in _rows(column, _SCHEMA.field(name).type):
-                action = codec.from_json({name: body})
+                action = _action(name, body, version)
                 match action:
                     case AddPart(part, _):
                         parts[part.path] = part
@@ -201,6 +211,15 @@ def decode_checkpoint(version: int, files: Iterable[bytes]) -> Snapshot:
         removed=removed,
         digest=digest,
     )
+
+
+def _action(name: str, body: Mapping[str, Any], version: int) -> Action | None:
+    try:
+        return codec.from_json({name: body})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Corrupt(
+            f"the checkpoint of version {version} has an action {name} that can't be read: {error}", version=version
+        ) from error
 
 
 def _add_row(part: Part) -> dict[str, Any]:

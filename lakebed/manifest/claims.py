@@ -24,6 +24,7 @@ import orjson
 
 from lakebed.manifest.actions import Domain
 from lakebed.manifest.entries import CLAIM
+from lakebed.manifest.entry_values import decoded
 
 if TYPE_CHECKING:
     from lakebed.manifest.snapshot import Snapshot
@@ -35,7 +36,9 @@ LEASE_MS_MAX = 86_400_000
 class Claim:
     """A merge under way. ``sources`` are paths of base parts; ``lease_ms`` is the end of the lease (epoch milliseconds).
 
-    ``kind``: merge, purge, recluster or resort; "" if the claim does not say it.
+    ``kind``: merge, purge, recluster or resort; "" if the claim does not say it. ``is_made``: whether the merge has ended and its
+    output is on the replica's disk, as of the last time that the lease was extended. ``uploads``: the output of a volatile claim
+    is uploaded as soon as it is there.
     """
 
     id: str
@@ -46,6 +49,8 @@ class Claim:
     since_ms: int = 0
     volatile: bool = False
     kind: str = ""
+    is_made: bool = False
+    uploads: bool = False
 
     @property
     def domain(self) -> str:
@@ -67,29 +72,21 @@ class Claim:
         value = {
             "replica": self.replica, "sources": list(self.sources), "level": self.level, "lease_ms": self.lease_ms,
             "since_ms": self.since_ms, "volatile": self.volatile, **({"kind": self.kind} if self.kind else {}),
+            **({"is_made": True} if self.is_made else {}),
+            **({"uploads": True} if self.uploads else {}),
         }  # fmt: skip
         return orjson.dumps(value).decode()
 
 
 def claim_of(domain: str, configuration: str) -> Claim | None:
-    """The claim in an entry of the log, None if the entry is something else."""
+    """The claim in an entry of the log, None if the entry is something else. Raises Corrupt."""
     if not domain.startswith(CLAIM):
         return None
-    value = orjson.loads(configuration)
-    return Claim(
-        id=domain.removeprefix(CLAIM),
-        replica=value["replica"],
-        sources=tuple(value["sources"]),
-        level=value["level"],
-        lease_ms=value["lease_ms"],
-        since_ms=value["since_ms"],
-        volatile=value["volatile"],
-        kind=value.get("kind", ""),
-    )
+    return decoded(Claim, domain, configuration, id=domain.removeprefix(CLAIM))
 
 
 def claims_of(domains: Mapping[str, str]) -> dict[str, Claim]:
-    """All claims among a snapshot's domains, by id, also expired ones."""
+    """All claims among a snapshot's domains, by id, also expired ones. Raises Corrupt."""
     found = (claim_of(domain, text) for domain, text in domains.items() if domain.startswith(CLAIM))
     return {claim.id: claim for claim in found if claim is not None}
 

@@ -27,6 +27,7 @@ from lakebed.manifest.actions import (
 )
 from lakebed.manifest.deletion_vector import DeletionVector
 from lakebed.manifest.embedded_checksum import ZEROS, require_whole, with_checksum
+from lakebed.manifest.entry_values import made
 
 # At the start of a line, where no text of a value can occur.
 _CHECKSUM = f'\n{{"commitInfo":{{"{entries.COMMIT_CHECKSUM}":"'.encode()
@@ -228,23 +229,8 @@ def domain_from_json(body: Mapping[str, Any]) -> AddChangePart | RemoveChangePar
     if removed:
         return RemoveChangePart(domain)
     value = orjson.loads(configuration)
-    return AddChangePart(
-        ChangePart(
-            path=value["path"],
-            version=value["version"],
-            ordinal=value["ordinal"],
-            rows=value["rows"],
-            bytes=value["bytes"],
-            deletes=value.get("deletes", 0),
-            incomplete=value.get("incomplete", 0),
-            sort_key_version=value.get("sort_key_version"),
-            partition_values=value.get("partition_values") or {},
-            stats=value.get("stats"),
-            modified_ms=value.get("modified_ms", 0),
-            checksum=value.get("crc32"),
-            mutation=value.get("mutation", False),
-        )
-    )
+    given = {"checksum": value.get("crc32"), "partition_values": value.get("partition_values") or {}}
+    return AddChangePart(made(ChangePart, {**value, **given}))
 
 
 def protocol_to_json(protocol: Protocol) -> dict[str, Any]:

@@ -55,6 +55,7 @@ from lakebed.manifest.entries import (
     TRUNCATED,
     UNKNOWN_NAMES,
 )
+from lakebed.manifest.entry_values import readable_or_none
 
 
 class CommitKind(Enum):
@@ -128,7 +129,7 @@ def ended_claim(commit: Commit) -> Claim | None:
     """The claim that the commit completed or abandoned; None if it ended none."""
     for action in commit.actions:
         if isinstance(action, Domain) and action.removed and action.configuration:
-            claim = claim_of(action.domain, action.configuration)
+            claim = readable_or_none(action.domain, action.configuration, claim_of)
             if claim is not None:
                 return claim
     return None

@@ -17,6 +17,15 @@ from lakebed.storage.folders import Folders
 _THREADS = 8
 
 
+def may_be_found(place: str, root: str) -> bool:
+    """Whether ``tables_in(place)`` may find a table at this root."""
+    if root == place:
+        return True
+    names = root.removeprefix(f"{place.rstrip('/')}/").split("/")
+    is_below = root.startswith(f"{place.rstrip('/')}/")
+    return is_below and len(names) <= 2 and all(names) and names == _visible(names)
+
+
 def tables_in(root: str, known: Collection[str] = ()) -> list[str]:
     """The roots of the tables below a root, those that are ``known`` already among them if their schema is still there.
 

@@ -47,6 +47,8 @@ UNKNOWN_NAMES = "lakebed.unknown_names"
 """Fields and operations of records that the table has no place for, and how often they came."""
 FAILING = "lakebed.failing."
 """A merge that keeps failing, and until when its parts are left alone; with an id that follows from them."""
+LOST = "lakebed.lost."
+"""A claim whose replica was lost, with its id: parts that are in several are parked."""
 PARKED = "lakebed.parked"
 """Why the pipeline of a database leaves the table alone, until somebody resumes it."""
 TOPIC_GONE = "lakebed.topic_gone"
@@ -70,12 +72,21 @@ SETTLED_TABLE = "lakebed.settled_table."
 WORKER = "lakebed.worker."
 """A worker that maintains tables, in the log of a fleet; with its id."""
 
+FRESH_TABLES = "lakebed.fresh."
+"""The tables of a worker that have a freshness, in the log of a fleet; with the worker's id."""
+
 LISTENER = "lakebed.listener."
 """Where events are sent, in the log of listeners; with the listener's name."""
 LISTENER_CURSOR = "lakebed.cursor."
 """Up to which version the events of a table were acknowledged; with the listener's name and the table's."""
 DELIVERING = "lakebed.delivering."
 """Which process delivers to a listener; with its name."""
+
+COORDINATION = (
+    UNKNOWN_NAMES, FAILING, LOST, PARKED, TOPIC_GONE, RESNAPSHOT, JOB, SCHEMA, ROWS_EXPIRED, WORKER,
+    FRESH_TABLES, LISTENER, DELIVERING,
+)  # fmt: skip
+"""Entries that no row and no file rests on: one that can't be read counts as not there (``entry_values``)."""
 
 # Names of applications in ``txn``, which committed a batch.
 STREAM = "lakebed.ingest."
@@ -155,6 +166,7 @@ class Operation(StrEnum):
     RESUME = "RESUME TABLE"
     PARK_MERGE = "PARK MERGE"
     RESUME_MERGES = "RESUME MERGES"
+    REMOVE_ENTRY = "REMOVE ENTRY"
     RESNAPSHOT = "RESNAPSHOT"
     TOPIC = "TOPIC GONE"
     JOB = "JOB"

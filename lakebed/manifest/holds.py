@@ -12,13 +12,14 @@ the version has expired and is refused.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import orjson
 
 from lakebed.errors import VersionNotFound
 from lakebed.manifest.actions import Domain
 from lakebed.manifest.entries import EXPIRED, HOLD
+from lakebed.manifest.entry_values import decoded, integer_of
 from lakebed.manifest.purges import purged_before
 
 
@@ -56,14 +57,13 @@ class Hold:
 
 
 def holds_of(domains: Mapping[str, str]) -> list[Hold]:
-    """All holds among a snapshot's domains, also those that have ended."""
-    holds = []
-    for domain, text in domains.items():
-        if domain.startswith(HOLD):
-            value = orjson.loads(text)
-            hold = Hold(domain.removeprefix(HOLD), value["version"], value["until_ms"])
-            holds.append(replace(hold, onward=value.get("onward", False), reader=value.get("reader", "")))
-    return holds
+    """All holds among a snapshot's domains, also those that have ended. Raises Corrupt."""
+    return [hold_of(domain, text) for domain, text in domains.items() if domain.startswith(HOLD)]
+
+
+def hold_of(domain: str, text: str) -> Hold:
+    """The hold in an entry of the log. Raises Corrupt."""
+    return decoded(Hold, domain, text, id=domain.removeprefix(HOLD))
 
 
 def held_versions(domains: Mapping[str, str], now_ms: int) -> frozenset[int]:
@@ -80,9 +80,8 @@ def held_onward(domains: Mapping[str, str], now_ms: int) -> int | None:
 
 
 def first_unexpired(domains: Mapping[str, str]) -> int:
-    """The oldest version that has not expired: files of versions before it may be gone."""
-    text = domains.get(EXPIRED)
-    return int(orjson.loads(text)["before"]) if text else 0
+    """The oldest version that has not expired: files of versions before it may be gone. Raises Corrupt."""
+    return integer_of(EXPIRED, domains.get(EXPIRED), "before")
 
 
 def expired_before(version: int) -> Domain:

@@ -87,7 +87,7 @@ def report_violations(before: Snapshot, commit: Commit, table: str) -> None:
     """Report which invariants a commit that was read breaks, by events and in the log."""
     try:
         found = violations(before, commit)
-    except (ValueError, KeyError, TypeError):
+    except Corrupt:
         return  # an entry that can't be read: whoever needs it raises, and lakebed doctor reports it
     if found:
         _emit(found, table, commit.version, "read")
@@ -336,6 +336,11 @@ INVARIANTS: dict[str, Invariant] = {
             "Q2",
             "Whichever workers are believed to own a table, its rows are those of the change stream, and its "
             "claims end.",
+        ),
+        Invariant(
+            "Q3",
+            "No change waits longer than its table's `lakebed.freshness` even if two workers are killed, with threads and a "
+            "store that answer, clocks that agree, and a table that the others have known of for two beats.",
         ),
         Invariant(
             "J1",

@@ -32,6 +32,7 @@ from lakebed.manifest.claims import LEASE_MS_MAX
 from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.entries import JOB, Operation
+from lakebed.manifest.entry_values import decoded, readable, readable_or_none
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 
@@ -92,15 +93,14 @@ class Job:
 
 
 def jobs_of(snapshot: Snapshot) -> tuple[Job, ...]:
-    """The jobs of a table, oldest first."""
-    found = (_job(text) for domain, text in snapshot.domains.items() if domain.startswith(JOB))
+    """The jobs of a table, oldest first. One that can't be read is left out."""
+    found = (job for _, job in readable(snapshot.domains, JOB, job_in))
     return tuple(sorted(found, key=lambda job: (job.asked_ms, job.id)))
 
 
 def job_of(snapshot: Snapshot, job_id: str) -> Job | None:
     """A job by its id; None if there is none, or none any more."""
-    text = snapshot.domains.get(JOB + job_id)
-    return _job(text) if text else None
+    return readable_or_none(JOB + job_id, snapshot.domains.get(JOB + job_id), job_in)
 
 
 def due_jobs(snapshot: Snapshot, now_ms: int) -> tuple[Job, ...]:
@@ -254,9 +254,9 @@ def _proposal(snapshot: Snapshot, job: Job, *result: Any) -> Proposal[Any]:
     return Proposal(actions=actions, access=access, result=lambda _: answer, parameters=parameters)
 
 
-def _job(text: str) -> Job:
-    value = orjson.loads(text)
-    return Job(**(value | {"state": JobState(value["state"])}))
+def job_in(domain: str, text: str) -> Job:
+    """The job in an entry of the log. Raises Corrupt."""
+    return decoded(Job, domain, text, id=domain.removeprefix(JOB))
 
 
 def _require_id(job_id: str) -> None:

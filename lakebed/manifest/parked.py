@@ -10,10 +10,12 @@ from dataclasses import asdict, dataclass
 
 import orjson
 
+from lakebed.errors import Corrupt
 from lakebed.manifest.actions import Domain
 from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.entries import PARKED, Operation
+from lakebed.manifest.entry_values import decoded
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 
@@ -29,9 +31,14 @@ class Parked:
 
 
 def parked_of(snapshot: Snapshot) -> Parked | None:
-    """Why a table is parked; None if it is not."""
+    """Why a table is parked; None if it is not. One whose entry can't be read is parked too."""
     text = snapshot.domains.get(PARKED)
-    return Parked(**orjson.loads(text)) if text else None
+    if text is None:
+        return None
+    try:
+        return decoded(Parked, PARKED, text)
+    except Corrupt as error:
+        return Parked(error=str(error), kind="Corrupt", since_ms=0)
 
 
 def park(log: TableLog, parked: Parked) -> bool:

@@ -18,16 +18,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
 
-from lakebed.errors import Corrupt, TableNotFound, VersionNotFound
+from lakebed.errors import TableNotFound, VersionNotFound
 from lakebed.manifest.actions import Action, Domain
 from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.entries import POINT, POINT_TABLE, SETTLED, SETTLED_TABLE, Operation
+from lakebed.manifest.entry_values import document_of, integer_of, made, reading
 from lakebed.manifest.log_without_rows import create_log_without_rows
 from lakebed.manifest.positions import entry_of, positions_of
 from lakebed.manifest.snapshot import Snapshot
@@ -237,48 +238,39 @@ def point_of(snapshot: Snapshot) -> Point | None:
     text = snapshot.domains.get(POINT)
     if text is None:
         return None
-    try:
-        document = orjson.loads(text)
-        left_out = dict(document["left_out"])
-        return Point(
-            number=int(document["point"]),
-            time_ms=int(document["time_ms"]),
-            transaction=document["transaction"],
-            tables={name: at for name, at in tables_of(snapshot).items() if name not in left_out},
-            left_out=left_out,
-            resume=document["resume"],
-            version=snapshot.version,
-            taken_ms=int(document["taken_ms"]),
-        )
-    except (ValueError, TypeError, KeyError) as error:
-        raise Corrupt(f"the entry {POINT} in the log is not a point: {error}", version=snapshot.version) from None
+    document, tables = document_of(POINT, text), tables_of(snapshot)
+    with reading(POINT):
+        point = made(Point, {**document, "number": document["point"], "version": snapshot.version, "tables": {}})
+        return replace(point, tables={name: at for name, at in tables.items() if name not in point.left_out})
 
 
 def tables_of(snapshot: Snapshot) -> dict[str, TableAt]:
-    """What the entries of tables say, also of those that are left out."""
-    out = {}
-    for domain, text in snapshot.domains.items():
-        if domain.startswith(POINT_TABLE):
-            document = orjson.loads(text)
-            out[domain.removeprefix(POINT_TABLE)] = TableAt(
-                version=int(document["version"]),
-                table_id=document["table"],
-                position=document["position"],
-            )
-    return out
+    """What the entries of tables say, also of those that are left out. Raises Corrupt."""
+    return {
+        domain.removeprefix(POINT_TABLE): table_at_of(domain, text)
+        for domain, text in snapshot.domains.items()
+        if domain.startswith(POINT_TABLE)
+    }
+
+
+def table_at_of(domain: str, text: str) -> TableAt:
+    """What the entry of a table says. Raises Corrupt."""
+    document = document_of(domain, text)
+    with reading(domain):
+        return made(TableAt, {**document, "table_id": document["table"]})
 
 
 def settled_of(snapshot: Snapshot) -> Settled | None:
-    """Of which point the tables are settled, as a version of the log says."""
+    """Of which point the tables are settled, as a version of the log says. Raises Corrupt."""
     text = snapshot.domains.get(SETTLED)
     if text is None:
         return None
     versions = {
-        domain.removeprefix(SETTLED_TABLE): int(orjson.loads(one)["version"])
+        domain.removeprefix(SETTLED_TABLE): integer_of(domain, one, "version")
         for domain, one in snapshot.domains.items()
         if domain.startswith(SETTLED_TABLE)
     }
-    return Settled(number=int(orjson.loads(text)["point"]), versions=versions)
+    return Settled(number=integer_of(SETTLED, text, "point"), versions=versions)
 
 
 def _document(point: Point) -> dict[str, Any]:

@@ -17,9 +17,9 @@ from typing import Any
 
 import orjson
 
-from lakebed.errors import Corrupt
 from lakebed.manifest.actions import Domain
 from lakebed.manifest.entries import POSITION
+from lakebed.manifest.entry_values import checked, document_of, reading
 from lakebed.manifest.progress import Progress
 from lakebed.manifest.snapshot import Snapshot
 
@@ -44,7 +44,7 @@ def position_entry(topic: str) -> str:
 def positions_of(snapshot: Snapshot) -> dict[str, Position]:
     """The positions of a table, by topic. Raises Corrupt for an entry that is none."""
     return {
-        domain.removeprefix(POSITION): _position(domain, text, snapshot)
+        domain.removeprefix(POSITION): position_of(domain, text)
         for domain, text in snapshot.domains.items()
         if domain.startswith(POSITION)
     }
@@ -61,15 +61,12 @@ def entry_of(topic: str, position: Position) -> Domain:
     return Domain(position_entry(topic), orjson.dumps(document).decode())
 
 
-def _position(domain: str, text: str, snapshot: Snapshot) -> Position:
-    try:
-        document = orjson.loads(text)
+def position_of(domain: str, text: str) -> Position:
+    """The position in the entry of a topic. Raises Corrupt."""
+    document = document_of(domain, text)
+    with reading(domain):
         return Position(
-            offsets={int(number): int(offset) for number, offset in document["offsets"].items()},
-            topic_id=document.get("id"),
+            offsets=checked(Mapping[int, int], document["offsets"], "offsets"),
+            topic_id=checked(str | None, document.get("id"), "id"),
             transactions=Progress.of_json(document.get("transactions")),
         )
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise Corrupt(
-            f"the entry {domain} in the log is not a position: {error}", version=snapshot.version, path=domain
-        ) from None

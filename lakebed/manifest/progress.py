@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from lakebed.manifest.entry_values import checked
+
 Counts = Mapping[str, Mapping[int, tuple[int, int]]]
 """By transaction and partition: how many of its events the table has, and the number of the last of them in the transaction."""
 
@@ -42,15 +44,16 @@ class Progress:
 
     @staticmethod
     def of_json(document: Mapping[str, Any] | None) -> Progress | None:
-        """None for None. Raises KeyError, TypeError, ValueError, AttributeError for what is no progress."""
+        """None for None. Raises KeyError, ValueError for what is no progress."""
         if document is None:
             return None
+        partial = checked(Mapping[str, Mapping[int, tuple[int, ...]]], document.get("partial", {}), "partial")
         return Progress(
-            cut=int(document["cut"]),
-            through=int(document["through"]),
+            cut=checked(int, document["cut"], "cut"),
+            through=checked(int, document["through"], "through"),
             partial={
-                id: {int(partition): (int(count), int(last)) for partition, (count, last) in places.items()}
-                for id, places in document.get("partial", {}).items()
+                id: {partition: (count, last) for partition, (count, last) in places.items()}
+                for id, places in partial.items()
             },
-            doubt_ms=document.get("doubt_ms"),
+            doubt_ms=checked(int | None, document.get("doubt_ms"), "doubt_ms"),
         )

@@ -18,6 +18,7 @@ import orjson
 
 from lakebed.manifest.actions import Commit, Domain
 from lakebed.manifest.entries import FENCE, PURGE, PURGED
+from lakebed.manifest.entry_values import document_of, integer_of, made, reading
 
 LEASE_MS = 15 * 60_000
 """So long after its last sign of life a purge is left to the process that began it; then maintenance goes on with it."""
@@ -55,22 +56,18 @@ class PurgeState:
 
 
 def purges_of(domains: Mapping[str, str]) -> dict[str, PurgeState]:
-    """The purges under way, by id."""
-    found = {}
-    for domain, text in sorted(domains.items()):
-        if domain.startswith(PURGE):
-            value = orjson.loads(text)
-            id = domain.removeprefix(PURGE)
-            found[id] = PurgeState(
-                id=id,
-                where=value.get("where"),
-                columns=value.get("columns", {}),
-                quarantine=value.get("quarantine"),
-                force=value["force"],
-                until_ms=value["until_ms"],
-                rows=value["rows"],
-            )
-    return found
+    """The purges under way, by id. Raises Corrupt."""
+    purges = [purge_of(domain, text) for domain, text in sorted(domains.items()) if domain.startswith(PURGE)]
+    return {each.id: each for each in purges}
+
+
+def purge_of(domain: str, text: str) -> PurgeState:
+    """The purge in an entry of the log. Raises Corrupt."""
+    document = document_of(domain, text)
+    with reading(domain):
+        always = {name: document[name] for name in ("force", "until_ms", "rows")}
+        without: dict[str, object] = {"where": None, "columns": {}}
+        return made(PurgeState, {**without, **document, **always, "id": domain.removeprefix(PURGE)})
 
 
 def purged(rows: int, id: str) -> Domain:
@@ -79,21 +76,19 @@ def purged(rows: int, id: str) -> Domain:
 
 
 def purged_before(domains: Mapping[str, str]) -> int:
-    """The version of the newest purge: older versions are gone. 0 without one."""
-    text = domains.get(PURGED)
-    return int(orjson.loads(text)["version"]) if text else 0
+    """The version of the newest purge: older versions are gone. 0 without one. Raises Corrupt."""
+    return integer_of(PURGED, domains.get(PURGED), "version")
 
 
 def purged_empty(commit: Commit) -> bool:
     """Whether the commit is of a purge that recorded that the table had no part, neither in its base nor in its tail."""
     entries = (action for action in commit.actions if isinstance(action, Domain) and action.domain == PURGED)
-    return any(not entry.removed and orjson.loads(entry.configuration).get("parts") == 0 for entry in entries)
+    return any(not entry.removed and document_of(PURGED, entry.configuration).get("parts") == 0 for entry in entries)
 
 
 def fence_of(domains: Mapping[str, str]) -> int:
     """The number of the fence, 0 without one."""
-    text = domains.get(FENCE)
-    return int(orjson.loads(text)["number"]) if text else 0
+    return integer_of(FENCE, domains.get(FENCE), "number")
 
 
 def next_fence(domains: Mapping[str, str]) -> Domain:

@@ -1,5 +1,6 @@
-"""A resnapshot: rows of a table that a connector was asked to send again. The entry ``lakebed.resnapshot`` of the table's log
-says what was asked and how far it is.
+"""A resnapshot: a connector was asked to send rows of a table again.
+
+The entry ``lakebed.resnapshot`` of the table's log says what was asked, and how far it is.
 
     asked ──the first row comes──> running ──the connector has read all──> read ──all that was sent is in──> ended
       \\_______________________________\\_______________ it can't be done ______________________________________> failed
@@ -7,22 +8,23 @@ says what was asked and how far it is.
 1. Whoever asks writes the entry, and sends the signal after that. A new entry takes the place of an earlier one.
 2. The commits that bring rows count them in the entry, so each is counted once.
 3. The pipeline that reads the connector's notifications says what the connector has read, and up to which offsets it sent it.
-4. With ``mirror_from`` the rows that the source has no more are removed before it ends (``operations.mirror``).
+4. With ``mirror_from``, the rows that the source no longer has are removed before it ends (``operations.mirror``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, Protocol
+from functools import partial
+from typing import Literal, Protocol
 
 import orjson
 
-from lakebed.errors import Corrupt
 from lakebed.manifest.actions import Domain
 from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.entries import RESNAPSHOT, Operation
+from lakebed.manifest.entry_values import decoded, readable_or_none
 from lakebed.manifest.positions import positions_of
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
@@ -35,13 +37,13 @@ State = Literal["asked", "running", "read", "ended", "failed"]
 class Resnapshot:
     """What was asked, and how far it is. Times are epoch milliseconds.
 
-    ``id``: of the signal; ``begin``: the ends of the table's topic when it was asked; ``notifications``: those of the topic of
-    notifications, None if there is none; ``mirror_from``: rows whose sequence is not above it are removed at the end, unless they
-    come again; None: none are.
+    What was asked: ``id`` is the signal's. ``begin`` has the ends of the table's topic at that time, and ``notifications`` those
+    of the topic of notifications, None if there is none. Rows whose sequence is not above ``mirror_from`` are removed at the
+    end, unless they come again; None removes none.
 
-    ``came``: rows that the table has got; ``deleted``, ``unusable``: deletes that came meanwhile, and records that could not be
-    used; ``at``: the key that the connector is at, while it is under way; ``read``: the rows that it has read in all; ``ends``:
-    up to which offsets it sent them; ``removed``: the rows that were removed.
+    How far it is: the table has got ``came`` rows. ``deleted`` deletes came meanwhile, and ``unusable`` records could not be
+    used. The connector is at the key ``at``, has read ``read`` rows in all, and has sent them up to the offsets ``ends``. At the
+    end ``removed`` rows were removed.
     """
 
     id: str
@@ -90,19 +92,8 @@ class ReadRange(Protocol):
 
 
 def resnapshot_of(snapshot: Snapshot) -> Resnapshot | None:
-    """The newest one that was asked of a table; None if none was. Raises Corrupt."""
-    text = snapshot.domains.get(RESNAPSHOT)
-    if text is None:
-        return None
-    try:
-        document = orjson.loads(text)
-        for name in ("begin", "notifications", "ends"):
-            document[name] = _offsets(document[name])
-        return Resnapshot(**document)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise Corrupt(
-            f"the entry {RESNAPSHOT} in the log is no resnapshot: {error}", version=snapshot.version
-        ) from None
+    """The newest one that was asked of a table; None if none was, or if the entry can't be read."""
+    return readable_or_none(RESNAPSHOT, snapshot.domains.get(RESNAPSHOT), partial(decoded, Resnapshot))
 
 
 def ask(log: TableLog, asked: Resnapshot) -> None:
@@ -196,7 +187,3 @@ def _ago(then_ms: int | None, now_ms: int) -> str:
         if seconds >= 2 * size:
             return f"{seconds // size} {unit} ago"
     return f"{seconds} seconds ago"
-
-
-def _offsets(document: Mapping[str, Any] | None) -> dict[int, int] | None:
-    return None if document is None else {int(number): int(offset) for number, offset in document.items()}

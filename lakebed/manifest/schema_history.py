@@ -11,8 +11,10 @@ from typing import Any
 
 import orjson
 
+from lakebed.errors import InvalidSchema
 from lakebed.manifest.actions import Domain
 from lakebed.manifest.entries import SCHEMA
+from lakebed.manifest.entry_values import decoded, readable, reading
 from lakebed.manifest.schema_change import SchemaChange
 
 KEPT_MAX = 100
@@ -26,31 +28,33 @@ class PastChange:
     version: int
     timestamp_ms: int
     change: Mapping[str, Any]
-    reason: str
+    reason: str = ""
 
 
 def past_changes(domains: Mapping[str, str]) -> list[PastChange]:
-    """The changes of the schema that entries tell of, oldest first. Raises ValueError, KeyError for a damaged entry."""
-    found = []
-    for domain, text in domains.items():
-        if domain.startswith(SCHEMA):
-            value = orjson.loads(text)
-            found.append(
-                PastChange(
-                    number=int(domain.removeprefix(SCHEMA)),
-                    version=value["version"],
-                    timestamp_ms=value["timestamp_ms"],
-                    change=value["change"],
-                    reason=value.get("reason", ""),
-                )
-            )
-    return sorted(found, key=lambda each: each.number)
+    """The changes of the schema that entries tell of, oldest first. One that can't be read is left out."""
+    return sorted((change for _, change in readable(domains, SCHEMA, past_change_of)), key=lambda each: each.number)
+
+
+def past_change_of(domain: str, text: str) -> PastChange:
+    """The change of the schema in an entry of the log. Raises Corrupt."""
+    with reading(domain):
+        found = decoded(PastChange, domain, text, number=int(domain.removeprefix(SCHEMA)))
+        try:
+            SchemaChange.from_json(found.change)
+        except InvalidSchema as error:
+            raise ValueError(str(error)) from None
+        return found
 
 
 def next_change(domains: Mapping[str, str]) -> str:
     """The name of the entry that the next change will set: whoever rests on the columns' names conflicts with it."""
-    past = sorted(domain for domain in domains if domain.startswith(SCHEMA))  # a damaged one does no harm
-    return f"{SCHEMA}{int(past[-1].removeprefix(SCHEMA)) + 1 if past else 1:06}"
+    past = [
+        number
+        for domain in domains
+        if domain.startswith(SCHEMA) and (number := domain.removeprefix(SCHEMA)).isdecimal()
+    ]
+    return f"{SCHEMA}{max(map(int, past), default=0) + 1:06}"
 
 
 def entries_of(domains: Mapping[str, str], change: SchemaChange, reason: str, now_ms: int) -> list[Domain]:

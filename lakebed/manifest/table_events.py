@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any, TypeAlias, assert_never
 
@@ -49,6 +50,7 @@ from lakebed.manifest.entries import (
     SCHEMA,
     SETTLED,
 )
+from lakebed.manifest.entry_values import document_of, integer_of, readable_or_none, reading
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_event_types import (
     Adopted,
@@ -95,28 +97,42 @@ def events_of(commit: Commit, *, table: str, table_id: str) -> tuple[TableEvent,
 
 def database_events_of(commit: Commit, *, table: str, table_id: str) -> tuple[TableEvent, ...]:
     """The events of a commit to the log of points of a database (``point_log``). Pure."""
-    common, events = _numbered(commit, table, table_id), list[TableEvent]()
-    texts = {action.domain: action.configuration for action in _set_entries(commit.actions)}
-    if POINT in texts:
-        point = orjson.loads(texts[POINT])
+    common, actions = _numbered(commit, table, table_id), _set_entries(commit.actions)
+    texts = {action.domain: action.configuration for action in actions}
+
+    def reached() -> Iterator[TableEvent]:
+        point = document_of(POINT, texts[POINT])
         versions = {
-            domain.removeprefix(POINT_TABLE): int(orjson.loads(text)["version"])
+            domain.removeprefix(POINT_TABLE): integer_of(domain, text, "version")
             for domain, text in sorted(texts.items())
             if domain.startswith(POINT_TABLE)
         }
-        events.append(
-            PointReached(
-                **common(),
-                point=point["point"],
-                source_ms=point["time_ms"],
-                transaction=point["transaction"],
-                versions=versions,
-                left_out=point["left_out"],
-            )
+        yield PointReached(
+            **common(),
+            point=point["point"],
+            source_ms=point["time_ms"],
+            transaction=point["transaction"],
+            versions=versions,
+            left_out=point["left_out"],
         )
-    if SETTLED in texts:
-        events.append(PointSettled(**common(), point=orjson.loads(texts[SETTLED])["point"]))
-    return tuple(events)
+
+    def settled() -> Iterator[TableEvent]:
+        yield PointSettled(**common(), point=integer_of(SETTLED, texts[SETTLED], "point"))
+
+    return (
+        *(_readable(POINT, reached) if POINT in texts else ()),
+        *(_readable(SETTLED, settled) if SETTLED in texts else ()),
+    )
+
+
+def _readable(entry: str, events: Callable[[], Iterable[TableEvent]]) -> tuple[TableEvent, ...]:
+    """The events of an entry; none if it can't be read."""
+
+    def read(entry: str, _: str) -> tuple[TableEvent, ...]:
+        with reading(entry):
+            return tuple(events())
+
+    return readable_or_none(entry, "", read) or ()
 
 
 def resync_of(snapshot: Snapshot, *, table: str, lost_after: int | None) -> Resync:
@@ -282,42 +298,46 @@ def _of_entries(commit: Commit, common: _Common) -> Iterator[TableEvent]:
         return  # they are part of the table as it was made
     parts, kind = _Parts.of(commit), kind_of(commit)
     for action in sorted(_entries(commit.actions), key=lambda each: each.domain):
-        domain, value = action.domain, {} if action.removed else _value(action)
-        if domain == PARKED:
-            yield (
-                Resumed(**common())
-                if action.removed
-                else Parked(**common(), error=value["kind"], reason=value["error"], failures=value.get("failures", 1))
-            )
-        elif domain == EXPIRED and not action.removed:
-            yield VersionsExpired(**common(), before=int(value["before"]))
-        elif domain == REPLACED and kind is CommitKind.REPLACE_PARTITION and not action.removed:
-            yield PartitionReplaced(
-                **common(), partition=value["partition"], parts_before=len(parts.removed), parts=len(parts.added),
-                rows=parts.rows, bytes=parts.bytes,
-            )  # fmt: skip
-        elif domain == RESTORED and not action.removed:
-            yield Restored(**common(), restored=int(value["restored"]))
-        elif domain == ROWS_EXPIRED and kind is CommitKind.EXPIRE_ROWS and parts.removed and not action.removed:
-            yield RowsExpired(
-                **common(), column=value["column"], before=value["before"], parts_removed=len(parts.removed),
-                parts_added=len(parts.added),
-            )  # fmt: skip
-        elif domain == PURGED and not action.removed:
-            yield Purged(**common(), name=value["id"], rows=value["rows"])
-        elif domain.startswith((FAILING, JOB)):
-            yield from _of_work(action, value, common)
-        elif domain.startswith(DETACHED):
-            yield from _of_detached(domain.removeprefix(DETACHED), value, kind, parts, common)
-        elif domain.startswith(SCHEMA) and not action.removed:
-            metadata = _metadata(commit)
-            yield SchemaChanged(
-                **common(),
-                number=int(domain.removeprefix(SCHEMA)),
-                change=value["change"],
-                reason=value.get("reason", ""),
-                columns=_columns(metadata) if metadata else (),
-            )
+        yield from _readable(action.domain, partial(_of_entry, action, commit, parts, kind, common))
+
+
+def _of_entry(action: Domain, commit: Commit, parts: _Parts, kind: CommitKind, common: _Common) -> Iterator[TableEvent]:
+    domain, value = action.domain, {} if action.removed else _value(action)
+    if domain == PARKED:
+        yield (
+            Resumed(**common())
+            if action.removed
+            else Parked(**common(), error=value["kind"], reason=value["error"], failures=value.get("failures", 1))
+        )
+    elif domain == EXPIRED and not action.removed:
+        yield VersionsExpired(**common(), before=int(value["before"]))
+    elif domain == REPLACED and kind is CommitKind.REPLACE_PARTITION and not action.removed:
+        yield PartitionReplaced(
+            **common(), partition=value["partition"], parts_before=len(parts.removed), parts=len(parts.added),
+            rows=parts.rows, bytes=parts.bytes,
+        )  # fmt: skip
+    elif domain == RESTORED and not action.removed:
+        yield Restored(**common(), restored=int(value["restored"]))
+    elif domain == ROWS_EXPIRED and kind is CommitKind.EXPIRE_ROWS and parts.removed and not action.removed:
+        yield RowsExpired(
+            **common(), column=value["column"], before=value["before"], parts_removed=len(parts.removed),
+            parts_added=len(parts.added),
+        )  # fmt: skip
+    elif domain == PURGED and not action.removed:
+        yield Purged(**common(), name=value["id"], rows=value["rows"])
+    elif domain.startswith((FAILING, JOB)):
+        yield from _of_work(action, value, common)
+    elif domain.startswith(DETACHED):
+        yield from _of_detached(domain.removeprefix(DETACHED), value, kind, parts, common)
+    elif domain.startswith(SCHEMA) and not action.removed:
+        metadata = _metadata(commit)
+        yield SchemaChanged(
+            **common(),
+            number=int(domain.removeprefix(SCHEMA)),
+            change=value["change"],
+            reason=value.get("reason", ""),
+            columns=_columns(metadata) if metadata else (),
+        )
 
 
 def _of_detached(

@@ -6,6 +6,7 @@ The pipeline of the table's database sets it, and removes it when the topic is t
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import orjson
 
@@ -13,6 +14,7 @@ from lakebed.manifest.actions import Domain
 from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.entries import TOPIC_GONE, Operation
+from lakebed.manifest.entry_values import decoded, readable_or_none
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 
@@ -28,7 +30,7 @@ class TopicGone:
 def topic_gone_of(snapshot: Snapshot) -> TopicGone | None:
     """The topic that is gone; None if none is."""
     text = snapshot.domains.get(TOPIC_GONE)
-    return TopicGone(**orjson.loads(text)) if text else None
+    return readable_or_none(TOPIC_GONE, text, partial(decoded, TopicGone))
 
 
 def note_topic(log: TableLog, topic: str, *, is_gone: bool) -> bool:
@@ -38,8 +40,7 @@ def note_topic(log: TableLog, topic: str, *, is_gone: bool) -> bool:
     """
 
     def build(snapshot: Snapshot) -> Proposal[bool] | Finished[bool]:
-        known = topic_gone_of(snapshot)
-        if (known is not None) == is_gone:
+        if (TOPIC_GONE in snapshot.domains) == is_gone:
             return Finished(False)
         text = orjson.dumps(asdict(TopicGone(topic=topic, since_ms=log.now_ms()))).decode()
         action = Domain(TOPIC_GONE, text) if is_gone else Domain(TOPIC_GONE, "", removed=True)

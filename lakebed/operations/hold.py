@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from lakebed.errors import InvalidInput, LakebedError
+from lakebed.manifest.entry_values import MS_MAX
 from lakebed.manifest.hold_commits import begin_hold, end_hold
 from lakebed.manifest.holds import Hold
 from lakebed.manifest.table_log import TableLog
@@ -25,7 +26,7 @@ def hold(log: TableLog, version: int, seconds: float) -> Iterator[int]:
     """Keep a version readable for so many seconds, or until the block ends. Raises VersionNotFound, InvalidInput."""
     if seconds <= 0:
         raise InvalidInput(f"a version can't be held for {seconds} seconds; give more than 0", version=version)
-    held = Hold(str(uuid.uuid4()), version, log.now_ms() + int(seconds * 1000))
+    held = Hold(str(uuid.uuid4()), version, min(MS_MAX, log.now_ms() + int(seconds * 1000)))
     begin_hold(log, held)
     try:
         log.at_version(version)  # a cleanup of the log alone may have been faster

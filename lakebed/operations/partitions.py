@@ -21,7 +21,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -41,6 +41,7 @@ from lakebed.manifest.commit_kind import replaced
 from lakebed.manifest.commit_loop import Finished, NotYet, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.entries import DETACHED, Operation
+from lakebed.manifest.entry_values import checked, document_of, made, reading
 from lakebed.manifest.holds import first_unexpired, held_versions
 from lakebed.manifest.readable import misfit
 from lakebed.manifest.removals import all_removals, removals
@@ -132,24 +133,20 @@ class Detached:
 
 
 def detached_of(snapshot: Snapshot) -> dict[str, Detached]:
-    """What is detached at a version, by name, oldest first."""
-    found = []
-    for domain, text in snapshot.domains.items():
-        if domain.startswith(DETACHED):
-            value = orjson.loads(text)
-            parts = tuple(add_from_json(body) for body in value["parts"])
-            found.append(
-                Detached(
-                    name=domain.removeprefix(DETACHED),
-                    partition=value["partition"],
-                    version=value["version"],
-                    detached_ms=value["detached_ms"],
-                    schema=value["schema"],
-                    parts=parts,
-                    restored=value.get("restored", 0),
-                )
-            )
+    """What is detached at a version, by name, oldest first. Raises Corrupt."""
+    found = [detached_in(domain, text) for domain, text in snapshot.domains.items() if domain.startswith(DETACHED)]
     return {one.name: one for one in sorted(found, key=lambda one: (one.detached_ms, one.name))}
+
+
+def detached_in(domain: str, text: str) -> Detached:
+    """The detached partition in an entry of the log. Raises Corrupt."""
+    document = document_of(domain, text)
+    with reading(domain):
+        for body in document["parts"]:
+            checked(int, body["size"], "size")
+        parts = tuple(add_from_json(body) for body in document["parts"])
+        found = made(Detached, {**document, "name": domain.removeprefix(DETACHED), "parts": []})
+        return replace(found, parts=parts)
 
 
 def detached_table(snapshot: Snapshot) -> pa.Table:

@@ -46,7 +46,7 @@ from lakebed.operations.partitions import detached_of
 from lakebed.operations.purge_files import Clearing, files_of, is_file_of_rows, older_holds, spelled
 from lakebed.operations.purge_quarantine import condition_of_quarantine
 from lakebed.operations.purge_report import DETACHED, QUARANTINE, TABLE, VERSION, PurgedFile, report_table
-from lakebed.operations.purge_rows import RowsToPurge, Sought, parts_of_versions
+from lakebed.operations.purge_rows import PurgeCondition, RowsToPurge, parts_of_versions
 from lakebed.operations.references import Spelling
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
@@ -60,7 +60,7 @@ ROUNDS_MAX = 20
 _logger = logging.getLogger("lakebed.purge")
 
 
-class Surroundings(Protocol):
+class PurgedTable(Protocol):
     """What a purge needs of the table beside its log and its files."""
 
     def delete(self, where: str) -> object:
@@ -89,26 +89,26 @@ class Purge:
     log: TableLog
     storage: PartStorage
     deletion_vectors: DeletionVectorCache
-    around: Surroundings
+    table: PurgedTable
     scanner: Callable[[WriteSpec], KeyLocator] | None = None
 
     def run(self, where: str, *, quarantine: str | None = None, dry_run: bool = False, force: bool = False) -> pa.Table:
         """See ``Table.purge``."""
         snapshot = self.log.refresh()
         require_writable(snapshot.protocol)
-        sought = Sought(where=expression(where, "where"), columns=_names(snapshot))
-        self._check(sought, quarantine, snapshot)
-        found = self._found(sought)
+        which = PurgeCondition(where=expression(where, "where"), columns=_names(snapshot))
+        self._check(which, quarantine, snapshot)
+        found = self._found(which)
         kinds = self._looked_at_all(found)  # what can't be evaluated is refused before anything is done
         if dry_run:
-            return report_table([*self._held_now(found, kinds), *self._in_quarantine(found, sought, quarantine)])
+            return report_table([*self._held_now(found, kinds), *self._in_quarantine(found, which, quarantine)])
         files = [
             file
             for state in purges_of(snapshot.domains).values()
             for file in self._finish(replace(state, force=state.force or force))
         ]
         state = PurgeState(
-            id=str(uuid.uuid4()), where=where, columns=sought.columns, quarantine=quarantine, force=force,
+            id=str(uuid.uuid4()), where=where, columns=which.columns, quarantine=quarantine, force=force,
             until_ms=self.log.now_ms() + LEASE_MS,
         )  # fmt: skip
         self._begin(state)
@@ -122,8 +122,8 @@ class Purge:
 
     # -- 1. begin ----------------------------------------------------------------------------------------------------
 
-    def _check(self, sought: Sought, quarantine: str | None, snapshot: Snapshot) -> None:
-        check_condition(sought.where, snapshot.logical_schema)
+    def _check(self, which: PurgeCondition, quarantine: str | None, snapshot: Snapshot) -> None:
+        check_condition(which.where, snapshot.logical_schema)
         if quarantine is not None:
             check_condition(expression(quarantine, "quarantine"), QUARANTINE_SCHEMA)
 
@@ -153,11 +153,11 @@ class Purge:
         if state.where is not None:
             _require_names(state, self.log.refresh())
             if found is None or kinds is None:
-                found = self._found(Sought(where=expression(state.where, "where"), columns=state.columns))
+                found = self._found(PurgeCondition(where=expression(state.where, "where"), columns=state.columns))
                 kinds = self._looked_at_all(found)
             files += self._rows_out(state, found)
             rows = found.rows_by_file()
-        files += self.around.clear_local(self.log.refresh())
+        files += self.table.clear_local(self.log.refresh())
         cleared = Clearing(log=self.log, storage=self.storage, state=state, rows=rows, kinds=kinds or {}).run()
         # Of files that were looked at, only those are of interest that had a row.
         files += [file for file in cleared if file.rows or file.note or kinds is None]
@@ -178,13 +178,13 @@ class Purge:
 
     # -- 2. rows out -------------------------------------------------------------------------------------------------
 
-    def _found(self, sought: Sought) -> RowsToPurge:
+    def _found(self, which: PurgeCondition) -> RowsToPurge:
         return RowsToPurge(
             log=self.log,
             storage=self.storage,
             deletion_vectors=self.deletion_vectors,
-            sought=sought,
-            locator=self.around.locator,
+            which=which,
+            locator=self.table.locator,
             scanner=self.scanner or (lambda spec: ScanLocator(spec, self.storage)),
             clock=self.log.clock,
         )
@@ -227,8 +227,8 @@ class Purge:
         assert state.where is not None
         files: list[PurgedFile] = []
         for _ in range(ROUNDS_MAX):
-            self.around.delete(state.where)
-            self.around.settle()
+            self.table.delete(state.where)
+            self.table.settle()
             snapshot = self.log.refresh()
             found.until = min(found.until, snapshot.version)
             found.look_at_all(snapshot)
@@ -247,12 +247,12 @@ class Purge:
         )  # fmt: skip
 
     def _out_of_quarantine(self, found: RowsToPurge, state: PurgeState) -> list[PurgedFile]:
-        self.around.deliver()
-        purge = self.around.quarantine()
+        self.table.deliver()
+        purge = self.table.quarantine()
         if purge is None:
             return []
         self._require_no_replay()
-        where = condition_of_quarantine(found.keys, self.log.refresh(), found.sought.where, state.quarantine)
+        where = condition_of_quarantine(found.keys, self.log.refresh(), found.which.where, state.quarantine)
         if where is None:
             return []
         report = purge.run(where, force=state.force).to_pylist()
@@ -264,10 +264,10 @@ class Purge:
             for row in report
         ]  # fmt: skip
 
-    def _in_quarantine(self, found: RowsToPurge, sought: Sought, quarantine: str | None) -> list[PurgedFile]:
+    def _in_quarantine(self, found: RowsToPurge, which: PurgeCondition, quarantine: str | None) -> list[PurgedFile]:
         """For a dry run."""
-        purge = self.around.quarantine()
-        where = condition_of_quarantine(found.keys, self.log.refresh(), sought.where, quarantine)
+        purge = self.table.quarantine()
+        where = condition_of_quarantine(found.keys, self.log.refresh(), which.where, quarantine)
         if purge is None or where is None:
             return []
         rows = purge.run(where, dry_run=True).to_pylist()
@@ -315,7 +315,7 @@ class Purge:
             if current is None or current.where is None:
                 return Finished(None)
             listed = snapshot.domains.get(QUARANTINED)
-            if listed is not None and listed != self.around.deliver():
+            if listed is not None and listed != self.table.deliver():
                 return NotYet("records for the quarantine kept coming in")
             forgotten = replace(
                 current, where=None, columns={}, quarantine=None, until_ms=self.log.now_ms() + LEASE_MS, rows=rows

@@ -54,7 +54,7 @@ _WHOLE = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sought:
+class PurgeCondition:
     """What a purge looks for. ``columns``: the users' names of columns in ``where``, by stored names."""
 
     where: Expression
@@ -77,7 +77,7 @@ class RowsToPurge:
     log: TableLog
     storage: PartStorage
     deletion_vectors: DeletionVectorCache
-    sought: Sought
+    which: PurgeCondition
     locator: Callable[[WriteSpec], KeyLocator]
     scanner: Callable[[WriteSpec], KeyLocator]
     clock: Callable[[], float] = time.time
@@ -85,7 +85,7 @@ class RowsToPurge:
     keys: pa.Table | None = None
     until: int = 1 << 62
     _of_keys: dict[str, BitMap64] = field(default_factory=dict)
-    _keys_sought: dict[str, int] = field(default_factory=dict)  # by path: of how many of the keys its rows are known
+    _keys_looked_up: dict[str, int] = field(default_factory=dict)  # by path: of how many of the keys its rows are known
 
     # -- finding -----------------------------------------------------------------------------------------------------
 
@@ -96,15 +96,15 @@ class RowsToPurge:
         """
         new = [part for part in parts if part.path not in self.matching]
         spec = write_spec_of(snapshot)
-        named = self.sought.named(spec)
+        named = self.which.named(spec)
         may_match = new
         if named.names == spec.incoming.schema.names:
-            where, statistics = self.sought.where, self.log.statistics
+            where, statistics = self.which.where, self.log.statistics
             may_match = parts_that_may_match(connect(), new, spec.schema, where, statistics, snapshot.columns)
         self.matching |= {part.path: BitMap64() for part in new}
         for part in may_match:
             try:
-                rows, keys = found_in(part, spec, named, self.sought.where, self.storage)
+                rows, keys = found_in(part, spec, named, self.which.where, self.storage)
             except Corrupt:
                 if not may_be_gone or self.storage.exists(part.path):
                     raise
@@ -134,7 +134,7 @@ class RowsToPurge:
         if self.keys is None or not spec.keys:
             return
         count = len(self.keys)
-        seen = {path: self._keys_sought.get(path, 0) for path in parts}
+        seen = {path: self._keys_looked_up.get(path, 0) for path in parts}
         missing = {path: part for path, part in parts.items() if seen[path] < count}
         if not missing:
             return
@@ -143,7 +143,7 @@ class RowsToPurge:
         found = (self.locator if in_base else self.scanner)(spec).lookup(parts if in_base else missing, keys)
         for path, row in zip(found["part"].to_pylist(), found["row"].to_pylist(), strict=True):
             self._of_keys.setdefault(path, BitMap64()).add(row)
-        self._keys_sought |= dict.fromkeys(missing, count)
+        self._keys_looked_up |= dict.fromkeys(missing, count)
 
     def rows_by_file(self) -> dict[str, int]:
         """How many rows of each file go, for those of which any does."""

@@ -13,7 +13,8 @@ import orjson
 from lakebed.errors import Contention, Corrupt, TableNotFound, VersionNotFound
 from lakebed.manifest.actions import AddChangePart, AddPart, Commit, Domain
 from lakebed.manifest.deletion_vector import DeletionVector
-from lakebed.manifest.entries import CLAIM, QUARANTINED
+from lakebed.manifest.entries import CLAIM, COORDINATION, FAILING, LOST, QUARANTINED
+from lakebed.manifest.entry_values import reading
 from lakebed.manifest.read_commits import commits_since
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import open_store
@@ -89,12 +90,16 @@ def _referenced_by_commit(commit: Commit, by_claims: bool) -> Iterator[str]:
 
 def _referenced_by_entry(domain: str, text: str) -> Iterator[str]:
     """Files that an entry of lakebed's mentions, under whatever key: claims, detached parts, kinds of entries yet to come."""
-    if not domain.startswith(PREFIX):
+    if not domain.startswith(PREFIX) or domain.startswith((FAILING, LOST)):  # merges that fail need no file to be kept
         return
     try:
-        yield from _mentioned(orjson.loads(text))
-    except orjson.JSONDecodeError as error:
-        raise Corrupt(f"the entry {domain} of the log is no JSON, so what it needs is unknown: {error}") from error
+        with reading(domain):
+            found = list(_mentioned(orjson.loads(text)))
+    except Corrupt:
+        if not domain.startswith(COORDINATION):
+            raise  # what it needs is unknown
+        return
+    yield from found
 
 
 def _mentioned(value: Any) -> Iterator[str]:

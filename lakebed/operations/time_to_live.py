@@ -19,7 +19,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import orjson
 import pyarrow as pa
 from pyroaring import BitMap64
 
@@ -29,6 +28,7 @@ from lakebed.manifest.commit_kind import rows_expired
 from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.entries import ROWS_EXPIRED, Operation
+from lakebed.manifest.entry_values import integer_of, readable_or_none
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import Committed, TableLog
 from lakebed.operations.cleanup import time_of_cleaning
@@ -268,5 +268,9 @@ def rows_before(part: Part, column: pa.Field, before: Moment, storage: PartStora
 
 def _looked_ms(snapshot: Snapshot) -> int:
     """When old rows of mixed parts were last looked for, by what was committed then."""
-    text = snapshot.domains.get(ROWS_EXPIRED)
-    return int(orjson.loads(text)["looked_ms"]) if text else 0
+    return readable_or_none(ROWS_EXPIRED, snapshot.domains.get(ROWS_EXPIRED), looked_ms_in) or 0
+
+
+def looked_ms_in(domain: str, text: str) -> int:
+    """When old rows were looked for, as an entry of the log says. Raises Corrupt."""
+    return integer_of(domain, text, "looked_ms")

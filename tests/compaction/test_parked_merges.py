@@ -32,7 +32,12 @@ class Clock:
 @pytest.fixture
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> lakebed.Table:
     monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
-    made = lakebed.create(tmp_path / "t", SCHEMA, keys=["id"], properties={"lakebed.read_budget": "2"})
+    return five_parts(tmp_path / "t")
+
+
+def five_parts(folder: Path) -> lakebed.Table:
+    """A table with parts over the same keys, so that a merge is planned."""
+    made = lakebed.create(folder, SCHEMA, keys=["id"], properties={"lakebed.read_budget": "2"})
     for batch in range(5):
         made.apply(pa.table({"id": list(range(batch, 100, 7)), "v": [batch] * len(range(batch, 100, 7))}, SCHEMA))
         made.settle()

@@ -237,6 +237,26 @@ def test_a_commit_is_read_once_for_all_readers_and_found_within_a_second(
         assert readers[0].read()
 
 
+@pytest.mark.parametrize("kept_max", [4, 64])
+def test_a_reader_from_long_ago_takes_nothing_from_those_who_read_what_is_new(
+    kept_max: int, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_module, "_AT_ONCE", 3)
+    monkeypatch.setattr(feed_module, "_KEPT_MAX", kept_max)
+    clock, readers = five_readers(world)
+    for _ in range(9):
+        world.commit("orders")
+    clock.now += LOOK_SECONDS_MAX
+    for reader in readers:
+        while reader.read():
+            pass
+    assert Reader(readers[0].feed).read(), "there is more than it has read"
+    made = requests(monkeypatch)
+    for reader in readers:
+        reader.read()
+    assert len(made) == 1  # the commit that is missing; one that is no longer kept would be looked for too
+
+
 def test_a_poke_ends_the_pause(world: World) -> None:
     clock = Time()
     world.create("orders")
@@ -299,7 +319,25 @@ def test_what_comes_after_now_is_read_from_now(world: World) -> None:
     assert all(event.version == 2 for event in events if event.table == "orders")
 
 
-def test_a_damaged_table_stops_no_other_and_goes_on_when_it_is_mended(world: World) -> None:
+def test_a_busy_table_keeps_no_other_waiting(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world.rng, "choice", lambda kinds: kinds[0])  # each commit has events
+    clock = Time()
+    for name in ("orders", "plain"):
+        world.create(name)
+    feed = feed_of(world, clock)
+    cursor, seen = feed.newest(), set[str]()
+    for _ in range(4):
+        for name in ("orders", "plain"):
+            world.commit(name)
+        clock.now += LOOK_SECONDS_MAX
+        batch = feed.read(cursor, limit=1)
+        cursor, seen = batch.cursor, seen | {event.table for event in batch.events}
+    assert seen == {"orders", "plain"}
+
+
+def test_a_damaged_table_stops_no_other_and_goes_on_when_it_is_mended(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = Time()
     for name in ("orders", "plain"):
         world.create(name)
@@ -310,6 +348,8 @@ def test_a_damaged_table_stops_no_other_and_goes_on_when_it_is_mended(world: Wor
     feed = feed_of(world, clock)
     batch = feed.read(Cursor())
     assert isinstance(batch.errors["orders"], Corrupt) and {event.table for event in batch.events} == {"plain"}
+    made = requests(monkeypatch)
+    assert isinstance(feed.read(batch.cursor).errors["orders"], Corrupt) and not made, "it is asked again after a pause"
     file.write_bytes(whole)
     clock.now += LOOK_SECONDS_MAX
     rest = feed.read(batch.cursor)
@@ -412,3 +452,38 @@ def test_a_commit_of_another_table_under_the_next_name_is_no_event(world: World)
     world.commit("orders")
     clock.now += CHECK_SECONDS
     assert by_table(reader.read_all(clock))["orders"] == expected(world, "orders")
+
+
+def test_of_two_looks_at_once_none_leaves_commits_that_the_log_no_longer_has(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody puts another log in the place of one while it is read, as a copy that is brought back would be."""
+    monkeypatch.setattr(world.rng, "choice", lambda kinds: kinds[0])  # each commit has events
+    world.create("orders")
+    here = feed_of(world, Time()).newest()
+    first, second = (world.folder("orders") / commit_name(version) for version in (1, 2))
+    world.commit("orders")
+    stale = first.read_bytes()
+    first.unlink()
+    world.logs["orders"] = TableLog(open_store(str(world.folder("orders"))), world.clock)
+    world.commit("orders")
+    world.commit("orders")
+    brought = first.read_bytes(), second.read_bytes()
+    first.write_bytes(stale)
+    second.unlink()
+    opened: list[str] = []
+
+    def open_log(root: str) -> LogReader:
+        opened.append(root)
+        if len(opened) == 1:
+            assert feed.read(here).cursor.tables["orders"].version == 1, "the other look, which ends first"
+            first.write_bytes(brought[0])
+            second.write_bytes(brought[1])
+        return LogReader(open_store(root))
+
+    feed = Feed(str(world.root), open_log=open_log, clock=Time())
+    assert feed.read(here).cursor.tables["orders"].version == 2
+    assert len(opened) == 2
+    kept = feed.read(here, limit=1)
+    assert len(opened) == 2, "nobody looks again at what is kept"
+    assert kept == feed_of(world, Time()).read(here, limit=1)

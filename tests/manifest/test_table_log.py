@@ -391,7 +391,7 @@ def test_a_cleaning_leaves_what_a_reader_began_to_hold_meanwhile(monkeypatch: py
         committed(log.commit(log.refresh(), [change_part(str(number))], INFO, BLIND))
     log.write_checkpoint(log.refresh())
     committed(log.commit(log.refresh(), [change_part("after")], INFO, BLIND))
-    reader, commit, hold = TableLog(log.store), log.commit, Hold("reader", 3, 1 << 60)
+    reader, commit, hold = TableLog(log.store), log.commit, Hold("reader", 3, 1 << 46)
 
     def late(*arguments: Any) -> Outcome:
         committed(

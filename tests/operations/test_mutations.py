@@ -24,6 +24,7 @@ from lakebed.manifest import commit_loop
 from lakebed.manifest.actions import CommitInfo
 from lakebed.manifest.claims import Claim, claims_of
 from lakebed.manifest.conflicts import BLIND
+from lakebed.manifest.entry_values import MS_MAX
 from lakebed.manifest.table_log import Committed
 from lakebed.operations import mutate, mutation
 from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN, WriteSpec
@@ -364,7 +365,7 @@ def test_without_keys_rows_appended_in_between_are_newer(tmp_path: Path) -> None
 def test_without_keys_a_part_under_a_claim_is_marked_and_stays_claimed(tmp_path: Path) -> None:
     table = make(tmp_path, [row(1, 1), row(2, 2)], keyed=False)
     snapshot = log_of(table).refresh()
-    claim = Claim(id="c", replica="replica", sources=tuple(snapshot.parts), level=1, lease_ms=2**60)
+    claim = Claim(id="c", replica="replica", sources=tuple(snapshot.parts), level=1, lease_ms=MS_MAX)
     assert isinstance(
         log_of(table).commit(snapshot, [claim.to_action()], CommitInfo(operation="CLAIM", commit_id=""), BLIND),
         Committed,

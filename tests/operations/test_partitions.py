@@ -24,6 +24,7 @@ from lakebed.errors import InvalidInput
 from lakebed.manifest.actions import CommitInfo
 from lakebed.manifest.claims import Claim, claims_of
 from lakebed.manifest.conflicts import BLIND
+from lakebed.manifest.entry_values import MS_MAX
 from lakebed.manifest.holds import expired_before
 from lakebed.manifest.schema import schema_to_json
 from lakebed.manifest.table_log import Committed
@@ -55,7 +56,7 @@ def two_partitions(folder: Path, keyed: bool = True, **options: Any) -> lakebed.
 
 def claim_everything(table: lakebed.Table) -> None:
     snapshot = log_of(table).refresh()
-    claim = Claim(id="c", replica="replica", sources=tuple(snapshot.parts), level=1, lease_ms=2**60)
+    claim = Claim(id="c", replica="replica", sources=tuple(snapshot.parts), level=1, lease_ms=MS_MAX)
     assert isinstance(
         log_of(table).commit(snapshot, [claim.to_action()], CommitInfo(operation="CLAIM", commit_id=""), BLIND),
         Committed,

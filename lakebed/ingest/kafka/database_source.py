@@ -215,12 +215,12 @@ class KafkaDatabaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges, left_some = self._gathering.take(topics, control, self._within_bytes(topics, records_max), now)
         self._tick = max(self._tick, control.tick)
         self._pace.began(left_some)
-        told = tuple(
+        planned = tuple(
             replace(each, topic_id=self._ids.get(each.topic), is_first=each.place in self._first) for each in ranges
         )
         self._first.difference_update(each.place for each in ranges)
         left = self._gathering.left(control) if control.together_seconds is not None else ()
-        return PlannedBatch(number=before.number + 1, tick=self._tick, ranges=told, begin=self._begin, left=left)
+        return PlannedBatch(number=before.number + 1, tick=self._tick, ranges=planned, begin=self._begin, left=left)
 
     def _within_bytes(self, topics: Sequence[str], records_max: int) -> int:
         """How many records a batch may have, if it has a limit of bytes too."""

@@ -31,26 +31,29 @@ def ends_of(settings: KafkaSettings, topic: str) -> Partitions:
 
 def send(settings: KafkaSettings, topic: str, key: str, value: bytes) -> None:
     """Write one record to partition 0, once; returns when the brokers have it. Raises InvalidInput, Retry."""
-    told: list[KafkaError | None] = []
+    delivered: list[KafkaError | None] = []
     config = {**settings.admin_config(), "enable.idempotence": True, "log_level": 0}
     config["message.timeout.ms"] = int(settings.timeout_seconds * 1000)
     try:
         producer = Producer(config)
-        producer.produce(topic, value, key.encode(), 0, on_delivery=lambda error, _: told.append(error))
+        producer.produce(topic, value, key.encode(), 0, on_delivery=lambda error, _: delivered.append(error))
         producer.flush(settings.timeout_seconds + 1)
     except (KafkaException, ValueError, TypeError) as error:
         text = without_secrets(str(error), settings.config)
         raise InvalidInput(f"kafka: the client refuses its settings: {text}") from None
-    if not told:
+    if not delivered:
         raise Retry(f"kafka did not say in time whether it has the record for {topic!r}; it may have")
-    if told[0] is not None:
-        raise _error(told[0], settings, f"kafka did not take the record for {topic!r}")
+    if delivered[0] is not None:
+        raise _error(delivered[0], settings, f"kafka did not take the record for {topic!r}")
 
 
-def messages_from(settings: KafkaSettings, begin: Partitions, until: float) -> Generator[Message | None, None, None]:
+def messages_from(
+    settings: KafkaSettings, begin: Partitions, until: float, what: str = "the connector's notifications"
+) -> Generator[Message | None, None, None]:
     """The records from these offsets on, as they come; None about twice a second while there are none.
 
-    Ends when the caller stops asking. ``until``: monotonic seconds up to which brokers may fail. Raises InvalidInput, Retry.
+    Ends when the caller stops asking. ``until``: monotonic seconds up to which brokers may fail; ``what``: is read, for errors.
+    Raises InvalidInput, Retry.
     """
     consumer = Consumer({**settings.consumer_config(), "enable.partition.eof": False, "log_level": 0})
     try:
@@ -59,11 +62,11 @@ def messages_from(settings: KafkaSettings, begin: Partitions, until: float) -> G
             message = consumer.poll(POLL_SECONDS)
             if message is not None and (error := message.error()) is not None:
                 if error.code() in (*GONE, *REFUSED) or time.monotonic() >= until:
-                    raise _error(error, settings, "kafka does not give the connector's notifications")
+                    raise _error(error, settings, f"kafka does not give {what}")
                 message = None
             yield message
     except KafkaException as error:
-        raise _error(kafka_error_of(error), settings, "kafka does not give the connector's notifications") from None
+        raise _error(kafka_error_of(error), settings, f"kafka does not give {what}") from None
     finally:
         with suppress(RuntimeError):
             consumer.close()

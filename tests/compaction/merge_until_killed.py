@@ -1,0 +1,61 @@
+"""A process that merges a table until there is nothing to do.
+
+    python -m tests.compaction.merge_until_killed TABLE PART LEASE_SECONDS KIND
+
+Its kernel kills the process as soon as PART is among the sources, as memory that runs out does. KIND: stored or volatile.
+Prints the replica's name, and each part that a merge of it takes.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import lakebed
+from lakebed.compaction.compactor import Compactor
+from lakebed.compaction.kernels import LocalKernel
+from lakebed.compaction.merge import Merger
+from lakebed.compaction.volatile import VolatileMerger
+from lakebed.manifest.claims import claims_of
+from tests.internals import deletion_vectors_of, log_of, storage_of
+
+
+class Deadly(LocalKernel):
+    """The real kernel, unless it meets the part that kills."""
+
+    deadly = ""
+
+    def merge(self, sources: Any, *rest: Any, **named: Any) -> Any:
+        print("merges", *sorted(source.part.path for source in sources), flush=True)
+        if any(source.part.path == self.deadly for source in sources):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().merge(sources, *rest, **named)
+
+
+def main(path: str, part: str, lease_seconds: float, kind: str) -> None:
+    table = lakebed.open(path)
+    log, storage, vectors = log_of(table), storage_of(table), deletion_vectors_of(table)
+    name = f"replica-{os.getpid()}"
+    merger = (
+        VolatileMerger(log, storage, vectors, Path(f"{path}.replicas"), lease_seconds=lease_seconds)
+        if kind == "volatile"
+        else Merger(log, storage, vectors, name, lease_seconds=lease_seconds)
+    )
+    print("replica", merger.replica, flush=True)
+    Deadly.deadly = part
+    compactor = Compactor(path, log, merger, Deadly(storage, log.refresh))
+    compactor.run_until_idle()
+    while claims_of(log.refresh().domains).keys() - {each.claim.id for each in getattr(merger, "held", list)()}:
+        time.sleep(lease_seconds / 2)  # those of processes that were killed
+        merger.tidy()
+        compactor.run_until_idle()
+    merger.close()
+    print("idle", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], float(sys.argv[3]), sys.argv[4])
