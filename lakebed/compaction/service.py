@@ -7,23 +7,27 @@ import os
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lakebed import events
-from lakebed.compaction.compactor import Compactor, Running
+from lakebed.compaction.cluster import Cluster
+from lakebed.compaction.compactor import Compactor, OnCluster, Running
 from lakebed.compaction.kernels import LocalKernel, SparkKernel
-from lakebed.compaction.merge import HEARTBEATS, LEASE_SECONDS, MergeKernel, MergeOutcome, Merger, MergeResult
+from lakebed.compaction.merge import HEARTBEATS, LEASE_SECONDS, MergeOutcome, Merger, MergeResult
 from lakebed.compaction.recluster_job import ReclusterJob, ReclusterResult
+from lakebed.compaction.replicate import Replication
 from lakebed.compaction.upkeep import Chore
 from lakebed.compaction.volatile import VolatileMerger
 from lakebed.compaction.volatile_choice import volatile_choice
+from lakebed.errors import Cancelled
 from lakebed.manifest.claims import claims_of
 from lakebed.manifest.failing import forget_gone, has_gone, taken_paths
 from lakebed.manifest.table_log import TableLog
 from lakebed.notebook import HtmlResult
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
+from lakebed.parts.materialized import LocalParts
 from lakebed.parts.read_counts import ReadCounts
 from lakebed.planning.plan import Planning
 from lakebed.planning.planner import plan
@@ -64,17 +68,21 @@ class Compaction:
         log: TableLog,
         storage: PartStorage,
         deletion_vectors: DeletionVectorCache,
-        volatile_base: Path,
+        local: LocalParts,
         reads: ReadCounts,
     ) -> None:
-        """``volatile_base``: the table's folder for materialized parts on this host."""
+        """``local``: the table's materialized parts on this host."""
         self._path = path
         self._log = log
         self._storage = storage
         self._deletion_vectors = deletion_vectors
-        self.volatile_base = volatile_base
+        self.volatile_base = local.base
+        self.replication = Replication(log, storage, deletion_vectors, local)
+        self._replicates = False
         self._reads = reads
         self._compactor: Compactor | None = None
+        self.cluster: Cluster | None = None
+        """Where large groups of ``recluster`` are merged, unless it is given a session."""
         self._tidy: Callable[[], object] = lambda: None
         self.volatile_merger: VolatileMerger | None = None
 
@@ -102,15 +110,20 @@ class Compaction:
             seconds=time.perf_counter() - started,
         )
 
-    def recluster(self, job: ReclusterJob) -> ReclusterResult:
-        """Run a job in this process. Raises the error of a merge that fails."""
-        return job.run(self.merger(), self.local_kernel())
+    def recluster(self, job: ReclusterJob, spark: SparkSession | None = None) -> ReclusterResult:
+        """Run a job, with a session on a cluster there, else in this process. Raises the error of a merge that fails."""
+        return job.run(self.merger(), self.local_kernel(), self._engine(cluster_of(spark) or self.cluster))
 
-    def in_background(self, spark: SparkSession | None, in_fleet: bool = False) -> Compactor:
-        """A compactor for this process. On a cluster, merges are Spark jobs and nothing is volatile."""
+    def in_background(
+        self, spark: SparkSession | None, in_fleet: bool = False, cluster: Cluster | None = None
+    ) -> Compactor:
+        """A compactor for this process. On a cluster nothing is volatile.
+
+        A session on a cluster has all merges run there; ``cluster``: only large ones do.
+        """
         self.close()
         self._reads.begin_maintaining()
-        cluster = spark if spark and not str(spark.sparkContext.master).startswith("local") else None
+        cluster = cluster or cluster_of(spark)
         merger: Merger | VolatileMerger
         choice = volatile_choice(
             self._log.refresh().settings,
@@ -128,11 +141,11 @@ class Compaction:
             )
         else:
             merger, self.volatile_merger = self.merger(), None
+        self._replicates = not (cluster or in_fleet)  # else nobody reads on this host
         self._tidy = merger.tidy
-        kernel: MergeKernel = self.local_kernel()
-        if cluster:
-            kernel = SparkKernel(cluster, self._path, self._log.refresh)
-        self._compactor = Compactor(self._path, self._log, merger, kernel, reads=self._reads.of)
+        self._compactor = Compactor(
+            self._path, self._log, merger, self.local_kernel(), reads=self._reads.of, on_cluster=self._engine(cluster)
+        )
         return self._compactor
 
     def chores(self) -> tuple[Chore, ...]:
@@ -151,6 +164,20 @@ class Compaction:
     def holds_local_parts(self) -> bool:
         """Whether merges of this process are on its local disk alone."""
         return self.volatile_merger is not None and self.volatile_merger.holds_any()
+
+    def replicates(self) -> bool:
+        """Whether this process may have to build or drop replicated parts."""
+        return self._replicates and self.replication.is_needed()
+
+    def replicate(self) -> None:
+        """Build what another host merges, if that pays (``compaction.replicate``). Raises StoreUnavailable."""
+
+        def stop_if_closing(rows: int) -> None:
+            if self._compactor is not None and self._compactor.is_closing:
+                raise Cancelled("what another host merges is not built here, because the maintenance ends")
+
+        with suppress(Cancelled):
+            self.replication.look(self.local_kernel(), stop_if_closing)
 
     def _has_entries(self) -> bool:
         newest = self._log.newest
@@ -204,6 +231,9 @@ class Compaction:
         """Merges in this process."""
         return LocalKernel(self._storage, self._log.refresh)
 
+    def _engine(self, cluster: Cluster | None) -> OnCluster | None:
+        return OnCluster(cluster, SparkKernel(cluster, self._path, self._log.refresh)) if cluster else None
+
     def _upload(self) -> None:
         assert self.volatile_merger is not None
         settings = self._log.refresh().settings
@@ -227,6 +257,11 @@ class Compaction:
                 replica=self.volatile_merger.replica if self.volatile_merger else "",
             )
         )
+
+
+def cluster_of(spark: SparkSession | None) -> Cluster | None:
+    """The cluster of a session; None if there is no session, or if Spark runs in this process."""
+    return Cluster.of(spark) if spark and not str(spark.sparkContext.master).startswith("local") else None
 
 
 def _replica_name() -> str:

@@ -12,7 +12,8 @@
    planned for this host alone.
 6. To upload is to copy it into the object store and to commit it in place of all normal parts that it covers. Only then do these
    leave. If the commit fails, the object is deleted. If that is not certain, the cleanup decides.
-7. When the replica starts again, it takes up what is on its disk and still claimed. It releases its other claims.
+7. When the replica starts again, it takes up what is on its disk and still claimed. Its other claims were lost: their merges
+   had not ended when it was killed.
 
 At each of these steps, deletion vectors that the sources got meanwhile are mapped onto the output by row provenance.
 Invariants: P1 to P4. The loss of the local disk loses work, but no rows.
@@ -26,11 +27,12 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from lakebed.compaction.local_inputs import local_inputs
 from lakebed.compaction.merge import (
     LEASE_SECONDS,
     MergeKernel,
@@ -55,11 +57,9 @@ from lakebed.parts.materialized import (
     GRACE_SECONDS,
     Materialized,
     MaterializedFolder,
-    Substitute,
     overlay,
     replica_folder,
 )
-from lakebed.parts.provenance import Provenance
 from lakebed.planning.plan import Goal, MergePlan
 from lakebed.planning.uploads import UploadRules
 from lakebed.storage.local_files import trouble
@@ -182,7 +182,7 @@ class VolatileMerger:
             inputs = [path for path in paths if path not in covered]
             if inputs or len(inside) != 1:
                 inputs += [one.url(part) for one in inside for part in one.parts]
-                result = self._run(inputs, level, kernel, progress, inside, claim_id, kind=kind)
+                result = self._run(inputs, level, kernel, progress, inside, claim_id, kind=kind, uploads=True)
                 if result.outcome is not MergeOutcome.COMPLETED:
                     return result
                 with self._lock:
@@ -194,30 +194,24 @@ class VolatileMerger:
 
     def _run(
         self, paths: Sequence[str], level: int, kernel: MergeKernel, progress: Progress, chosen: Sequence[Materialized],
-        claim_id: str | None, *, kind: str,
+        claim_id: str | None, *, kind: str, uploads: bool = False,
     ) -> MergeResult:  # fmt: skip
         local = {one.url(part) for one in chosen for part in one.parts}
         normal = [path for path in paths if path not in local]
         sources = [*normal, *(part.path for one in chosen for part in one.sources)]
-        claimed = self._merger.claim(sources, level, True, [one.claim for one in chosen], claim_id, kind=kind)
+        ending = [one.claim for one in chosen]
+        claimed = self._merger.claim(sources, level, True, ending, claim_id, kind=kind, uploads=uploads)
         if isinstance(claimed, MergeResult):
             return claimed
         claim, snapshot = claimed
         try:
-            seen, substitutes = overlay(snapshot, chosen, self._deletion_vectors.of)
-            if {id(substitute.of) for substitute in substitutes.values()} != {id(one) for one in chosen}:
-                raise Corrupt("a materialized part does not fit the table any more")
-            inputs = [seen.parts[path] for path in (*normal, *substitutes)]
-            dead = {part.path: self._deletion_vectors.of(part) for part in inputs if part.path not in substitutes}
-            dead |= {path: substitute.dead for path, substitute in substitutes.items()}
+            inputs = local_inputs(claim, snapshot, chosen, self._deletion_vectors.of)
             read = self._merger.sources(claim, snapshot)
-            kernel_sources = self._merger.kernel_sources(Sources(tuple(inputs), dead), snapshot)
+            kernel_sources = self._merger.kernel_sources(inputs.read, snapshot)
             with self._merger.heartbeat(claim, restoring=[one.claim for one in chosen]):
                 output = self._folder.storage_of(claim)
                 merged = kernel.merge(kernel_sources, write_spec_of(snapshot), output, progress)
-            ordinals = {path: ordinal for ordinal, path in enumerate(claim.sources)}
-            below = [_below(part.path, ordinals, substitutes.get(part.path)) for part in inputs]
-            parts = tuple(replace(part, provenance=part.provenance.compose(below)) for part in merged)
+            parts = inputs.traced(merged)
             if (
                 claim.domain not in self._log.refresh().domains
             ):  # a purge may have ended it: its rows must not stay here
@@ -227,13 +221,14 @@ class VolatileMerger:
             now_ms = int(self._clock() * 1000)
             oldest_ms = min((one.oldest_ms for one in chosen), default=now_ms)
             one = Materialized(
-                claim=claim,
+                claim=replace(claim, is_made=True),
                 sources=read.parts,
                 dead=read.dead,
                 parts=parts,
                 folder=place,
                 made_ms=now_ms,
                 oldest_ms=oldest_ms,
+                version=snapshot.version,
             )
             self._folder.keep(one)
         except BaseException as error:
@@ -254,10 +249,10 @@ class VolatileMerger:
             outcome=MergeOutcome.COMPLETED,
             claim=claim.id,
             version=snapshot.version,
-            parts_in=len(inputs),
+            parts_in=len(inputs.read.parts),
             parts_out=len(parts),
             rows=sum(part.rows for part in parts),
-            bytes_in=sum(part.bytes for part in inputs),
+            bytes_in=sum(part.bytes for part in inputs.read.parts),
             bytes_out=sum(part.bytes for part in parts),
             local=True,
         )
@@ -355,12 +350,12 @@ class VolatileMerger:
                 _logger.warning("%s", error)
                 self._folder.drop(claim_id, grace_seconds=0)
                 continue
-            self._held[claim_id] = one
+            self._held[claim_id] = replace(one, claim=replace(one.claim, is_made=True))
             self._tried.add(claim_id)
         for claim_id, claim in in_log.items():
             if claim_id not in self._held:
                 with suppress(Retry):
-                    self._merger.abandon(claim)
+                    self._merger.give_up(claim)
 
     def _is_whole(self, one: Materialized) -> bool:
         try:
@@ -375,14 +370,6 @@ class VolatileMerger:
             self._held.pop(one.claim.id, None)
             self._tried.discard(one.claim.id)
         self._folder.drop(one.claim.id)
-
-
-def _below(path: str, ordinals: Mapping[str, int], substitute: Substitute | None) -> Provenance | int:
-    """What an input of a merge is made of, in terms of the claim's sources."""
-    if substitute is None:
-        return ordinals[path]
-    [part] = [part for part in substitute.of.parts if substitute.of.url(part) == path]
-    return part.provenance.renumbered([ordinals[source.path] for source in substitute.of.sources])
 
 
 def _copier(source: str) -> Callable[[str], None]:

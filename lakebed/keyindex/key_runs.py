@@ -83,9 +83,9 @@ class Run:
         """For ascending `words`: indices into them and, as many, the positions in this run that hold the same word."""
         first = int(np.searchsorted(words, self.words[0]))
         last = int(np.searchsorted(words, self.words[-1], side="right"))
-        sought = words[first:last]
-        at = _search(self.words, self.fence, sought)
-        hits = np.flatnonzero(self.words[at] == sought)
+        wanted = words[first:last]
+        at = _search(self.words, self.fence, wanted)
+        hits = np.flatnonzero(self.words[at] == wanted)
         at = at[hits]
         return _with_equal_neighbours(self.words, hits + first, at)
 
@@ -256,18 +256,18 @@ class RunBuilder:
         return part in self._parts or len(self._parts) < PARTS_MAX
 
 
-def _search(words: Words, fence: Words, sought: Words) -> Positions:
-    """The first position of a word not below each of `sought`, none of which is above the last word."""
-    block = np.searchsorted(fence, sought)
-    # Every word before `at` is smaller than what is sought; the answer is at most FENCE beyond.
+def _search(words: Words, fence: Words, wanted: Words) -> Positions:
+    """The first position of a word not below each of `wanted`, none of which is above the last word."""
+    block = np.searchsorted(fence, wanted)
+    # Every word before `at` is smaller than what is wanted; the answer is at most FENCE beyond.
     at = np.maximum(block.astype(np.int64) - 1, 0) * FENCE
     last = len(words) - 1
     step = FENCE // 2
     while step:
         ahead = at + step
-        at = np.where((ahead <= last) & (words[np.minimum(ahead, last)] < sought), ahead, at)
+        at = np.where((ahead <= last) & (words[np.minimum(ahead, last)] < wanted), ahead, at)
         step //= 2
-    found: Positions = at + (words[at] < sought)
+    found: Positions = at + (words[at] < wanted)
     return found
 
 

@@ -19,6 +19,7 @@ from lakebed.errors import Corrupt, LakebedError
 from lakebed.storage.file_errors import refusal_in
 from lakebed.storage.local_files import trouble
 
+SMALL_BYTES_MAX = 1 << 18
 Rows = npt.NDArray[np.int64]
 _Read = tuple[pa.Table, Rows]
 
@@ -63,13 +64,13 @@ class ArrowSource:
             return
         if at_once:
             if self._whole is None:
-                with _opened(self._path, self._url, self._is_verified, dictionaries) as file:
+                with _opened(self._path, self._url, self._is_verified, dictionaries, self.footer) as file:
                     self._whole = file.read(list(at_once), use_threads=False)
             yield self._whole.select([name for name in columns if name in self._whole.column_names]), rows
             return
         groups = np.searchsorted(self._ends, rows, side="right")
         numbers, firsts = np.unique(groups, return_index=True)
-        with _opened(self._path, self._url, self._is_verified, dictionaries) as file:
+        with _opened(self._path, self._url, self._is_verified, dictionaries, self.footer) as file:
             for number, wanted in zip(numbers.tolist(), np.split(rows, firsts[1:]), strict=True):
                 if keeps and self._kept and self._kept[:2] == (number, tuple(columns)):
                     table = self._kept[2]
@@ -111,10 +112,14 @@ def _suits(stored: pa.Schema, fields: Iterable[pa.Field]) -> bool:
 
 
 @contextmanager
-def _opened(path: str, url: str, is_verified: bool, dictionaries: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
+def _opened(
+    path: str, url: str, is_verified: bool, dictionaries: Sequence[str] = (), footer: pq.FileMetaData | None = None
+) -> Iterator[pq.ParquetFile]:
+    """``footer``: of the same file, if it was read before."""
     try:
         with pq.ParquetFile(
-            url,
+            _bytes_of(url) or url,
+            metadata=footer,
             read_dictionary=list(dictionaries),
             pre_buffer=False,
             page_checksum_verification=not is_verified,
@@ -124,6 +129,13 @@ def _opened(path: str, url: str, is_verified: bool, dictionaries: Sequence[str] 
         raise
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # the latter: a name in a damaged footer
         raise unreadable(path, error) from error
+
+
+def _bytes_of(url: str) -> pa.BufferReader | None:
+    """A small file as a whole: Arrow reads a file piece by piece, and looks for its file system first. None for a larger one."""
+    with open(url, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        return pa.BufferReader(file.read()) if 0 < size <= SMALL_BYTES_MAX else None
 
 
 def is_local(url: str) -> bool:

@@ -275,9 +275,11 @@ class _Reading:
         The types of partition columns, which the part need not hold, are those that they have now.
         """
         footer = self._query(f"select * from {parquet(self._storage.duckdb_url(part.path))} limit 0", [part]).schema
-        told = part.partition_values or {}
-        found = [field for field in footer if field.name not in told]
-        return read_as(self._columns.stored, pa.schema([*found, *(field for field in newest if field.name in told)]))
+        constant = part.partition_values or {}
+        found = [field for field in footer if field.name not in constant]
+        return read_as(
+            self._columns.stored, pa.schema([*found, *(field for field in newest if field.name in constant)])
+        )
 
     def without_newer(self, completed: pa.Table) -> pa.Table:
         """The completed rows whose key has no newer change in the tail; changes with unavailable values do not count."""

@@ -4,8 +4,9 @@ A folder holds the data files of each claim. It also holds a description, which 
 sources as they were read, and the row provenance and checksum of each file. The table does not depend on the folder, because the
 normal parts all still exist. So whatever can't be trusted is deleted.
 
-``overlay`` puts materialized parts in place of the normal parts that they were made from. That is right at any version that still
-has all these parts, with at least the dead rows that the merge left out; rows that died since are mapped by provenance. So the
+``overlay`` puts materialized parts in place of the normal parts that they were made from. That is right at any version from the
+one on that the merge read, as long as it has all these parts, with at least the dead rows that the merge left out; rows that died
+since are mapped by provenance. Earlier versions may have columns that were dropped since, which the merge leaves out too. So the
 planner can merge them further, and readers on the same host read few parts in place of many. The rows are the same.
 """
 
@@ -40,13 +41,15 @@ from lakebed.storage.local_part_storage import LocalPartStorage
 from lakebed.storage.process_folders import lock_folder
 
 GRACE_SECONDS = 3600.0
+REPLICATED = "replicated"
+"""The folder of the parts that this host built from claims of others (``compaction.replicate``), beside those of replicas."""
 _DESCRIPTION = "claim.json"
 _logger = logging.getLogger("lakebed.volatile")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Materialized:
-    """What one claim was merged into. ``dead`` are the dead rows of each source when it was read.
+    """What one claim was merged into. ``dead`` are the dead rows of each source when it was read, at ``version``.
 
     ``oldest_ms`` is when the first of the merges behind it was made: other readers have waited since then.
     """
@@ -58,6 +61,7 @@ class Materialized:
     folder: str
     made_ms: int
     oldest_ms: int
+    version: int = 0
 
     @property
     def bytes(self) -> int:
@@ -137,9 +141,7 @@ class MaterializedFolder:
     def has_room(self, bytes_max: int, free_bytes_min: int) -> bool:
         """Whether all files here, used or not, are fewer bytes, and the disk has so many left. Raises StoreUnavailable."""
         try:
-            entries = list(self.folder.iterdir()) if self.folder.is_dir() else []
-            used = sum(file.stat().st_size for entry in entries if entry.is_dir() for file in os.scandir(entry))
-            return used < bytes_max and shutil.disk_usage(self.folder).free >= free_bytes_min
+            return bytes_below(self.folder) < bytes_max and shutil.disk_usage(self.folder).free >= free_bytes_min
         except FileNotFoundError:
             return True  # a file left meanwhile; the next look counts again
         except OSError as error:
@@ -175,13 +177,27 @@ def replica_folder(base: Path) -> tuple[Path, str, int]:
         return folder, name.read_text(), lock
 
 
+def bytes_below(folder: Path) -> int:
+    """The bytes of all files in a folder and in those below it. Raises OSError."""
+    return sum(os.path.getsize(os.path.join(at, name)) for at, _, names in os.walk(folder) for name in names)
+
+
+def replicas_on_this_host(base: Path) -> frozenset[str]:
+    """The names of all replicas that have a folder below ``base``, whether they run or not."""
+    names = set()
+    for place in base.glob("replica-*/name"):
+        with suppress(OSError):
+            names.add(place.read_text())
+    return frozenset(names)
+
+
 def clear_ended(base: Path, claims: Collection[str]) -> dict[str, int]:
     """Delete what replicas on this host have of claims other than these, finished or not; returns the files, with their bytes.
 
     No reader begins with such a part any more, and the merge of such a claim can't be committed.
     """
     gone: dict[str, int] = {}
-    for folder in base.glob("replica-*/*"):
+    for folder in base.glob("*/*"):
         if folder.is_dir() and folder.name not in claims:
             (folder / _DESCRIPTION).unlink(missing_ok=True)
             for file in folder.rglob("*"):
@@ -193,16 +209,16 @@ def clear_ended(base: Path, claims: Collection[str]) -> dict[str, int]:
 
 
 class LocalParts:
-    """The materialized parts of every replica on this host: what a reader here may use. Safe to use from several threads."""
+    """All materialized parts on this host: what a reader here may use. Safe to use from several threads."""
 
     def __init__(self, base: Path) -> None:
-        self._base = base
+        self.base = base
         self._known: dict[Path, tuple[int, Materialized]] = {}
 
     def load(self) -> list[Materialized]:
         """What is there now; descriptions that were read before are not read again."""
         found: dict[Path, tuple[int, Materialized]] = {}
-        for description in self._base.glob(f"replica-*/*/{_DESCRIPTION}"):
+        for description in self.base.glob(f"*/*/{_DESCRIPTION}"):
             try:
                 changed = description.stat().st_mtime_ns
                 earlier = self._known.get(description)
@@ -213,6 +229,21 @@ class LocalParts:
                 continue  # it left meanwhile, or its replica will drop it
         self._known = found
         return [one for _, one in found.values()]
+
+    def give_up_damaged(self, files: Collection[str] | None = None) -> None:
+        """Take those replicated parts from readers whose files are not what was written; they will be built again.
+
+        ``files``: those to look at, by default all.
+        Parts of replicas stay: a replica finds the damage itself, and has a claim to give back.
+        """
+        replicated = MaterializedFolder(self.base / REPLICATED)
+        for one in replicated.load().values():
+            try:
+                if files is None or any(one.local_path(part) in files for part in one.parts):
+                    replicated.verify(one)
+            except Corrupt as error:
+                _logger.warning("%s", error)
+                replicated.drop(one.claim.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +265,7 @@ def overlay(
     parts = dict(snapshot.parts)
     substitutes: dict[str, Substitute] = {}
     for one in sorted(materialized, key=lambda one: -len(one.sources)):
-        found = _dead_at(one, parts, dead_of)
+        found = _dead_at(one, snapshot.version, parts, dead_of)
         if found is None:
             continue
         for source in one.sources:
@@ -246,9 +277,11 @@ def overlay(
 
 
 def _dead_at(
-    one: Materialized, parts: Mapping[str, Part], dead_of: Callable[[Part], BitMap64]
+    one: Materialized, version: int, parts: Mapping[str, Part], dead_of: Callable[[Part], BitMap64]
 ) -> list[BitMap64] | None:
-    """The dead rows of each materialized part; None if they can't replace parts of this snapshot."""
+    """The dead rows of each materialized part; None if they can't replace parts of this version."""
+    if version < one.version:
+        return None  # it may have columns that were dropped before the merge
     out = [BitMap64(part.dead) for part in one.parts]
     for ordinal, source in enumerate(one.sources):
         now = parts.get(source.path)
@@ -256,7 +289,7 @@ def _dead_at(
             return None
         dead_now = dead_of(now)
         if not one.dead[source.path].issubset(dead_now):
-            return None  # a version from before the merge read it
+            return None  # it is restored: rows live again that the merge left out
         died = dead_now - one.dead[source.path]
         for part, dead in zip(one.parts, out, strict=True) if died else ():
             dead |= part.provenance.map_rows(ordinal, died)
@@ -295,6 +328,7 @@ def _to_json(one: Materialized) -> dict[str, Any]:
         ],
         "made_ms": one.made_ms,
         "oldest_ms": one.oldest_ms,
+        "version": one.version,
     }  # fmt: skip
 
 
@@ -320,6 +354,7 @@ def _from_json(value: Mapping[str, Any], folder: str) -> Materialized:
         folder=folder,
         made_ms=value["made_ms"],
         oldest_ms=value["oldest_ms"],
+        version=value.get("version", 0),
     )
 
 

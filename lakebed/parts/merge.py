@@ -67,12 +67,14 @@ def merge_parts(
     on_progress: Callable[[int], None] | None = None,
     read_from: PartStorage | None = None,
     limits: MergeLimits = DEFAULT_LIMITS,
+    names: str = "",
 ) -> list[MergedPart]:
     """Merge parts of one partition; the output goes to ``storage``, and is empty if no row is live.
 
     ``read_from``: where the sources are (default: ``storage``); those that are not local take their bytes in the temporary
     folder meanwhile. ``connection`` bounds memory and threads (``engine.connect``). An output part has at most ``rows_max`` rows,
     and about ``bytes_max`` bytes of file, judged by the sources'.
+    ``names``: what the names of its files begin with, before a uuid.
     ``on_progress`` gets the rows of the output written so far, before each part and at the end; an error that it raises ends the
     merge. On any error the files written so far are deleted.
 
@@ -97,7 +99,7 @@ def merge_parts(
             with assembler.spilling(order, size):
                 for start in range(0, len(order), size):
                     report(start)
-                    written.append(assembler.write(order.slice(start, size), storage))
+                    written.append(assembler.write(order.slice(start, size), storage, names))
             report(len(order))
         except BaseException:
             for part in written:

@@ -72,7 +72,7 @@ class Assembler:
         self._terms = spec.terms
         self._dictionary_columns = list(footprint.dictionary_columns)
         leading = [term.columns[0] for term in self._terms[:1] if term.is_plain]  # whose bounds say enough
-        self._sought = [name for name in spec.keys if name not in (*leading, *spec.partition_by)]
+        self._bloom_columns = [name for name in spec.keys if name not in (*leading, *spec.partition_by)]
         self._spilled: SpillBuckets | None = None
         self._chunks_read = 0
 
@@ -116,8 +116,8 @@ class Assembler:
         groups = sum(file.group_rows_max for file in self._reader.files) if in_order else rows
         return chunks * groups > self._limits.reads_of_a_row_max * rows
 
-    def write(self, piece: Provenance, storage: PartStorage) -> MergedPart:
-        """One part of the output."""
+    def write(self, piece: Provenance, storage: PartStorage, names: str = "") -> MergedPart:
+        """One part of the output. ``names``: see ``merge_parts``."""
         dead = self._dead(piece)
         columns = [*self._reader.columns, *([OP_COLUMN] if len(dead) else [])]
         bound_terms = order_bound_terms(self._spec)
@@ -138,16 +138,17 @@ class Assembler:
                     yield group
 
         group_rows = self._limits.row_group_rows
-        sought = {name: min(len(piece), group_rows) for name in self._sought}
+        bloom_filters = {name: min(len(piece), group_rows) for name in self._bloom_columns}
         path, rows, size, checksum, stats = write_tables(
             groups(),
             self._reader.schema(columns),
             self._dictionary_columns,
             group_rows,
             storage,
-            sought=sought,
+            bloom_filters=bloom_filters,
             order=self._terms,
             field_ids=self._spec.field_ids,
+            names=names,
         )
         stats_json = delta_stats(rows, stats, self._spec.schema)
         if ends:
@@ -168,20 +169,20 @@ class Assembler:
                 as_in_file = np.argsort(rows)
                 at, rows = at[as_in_file], rows[as_in_file]
             places[ordinal], wanted[ordinal] = at, rows
-        sought = np.empty(len(piece), np.int64)
+        positions = np.empty(len(piece), np.int64)
         if self._spilled:
             table = self._spilled.read(self._chunks_read, columns).unify_dictionaries().combine_chunks()
             self._chunks_read += 1
-            sought[np.concatenate([places[ordinal] for ordinal in sorted(places)])] = np.arange(len(piece))
+            positions[np.concatenate([places[ordinal] for ordinal in sorted(places)])] = np.arange(len(piece))
         else:
             group_rows = self._limits.row_group_rows
             small = [ordinal for ordinal in wanted if len(self._selection.wanted[ordinal]) <= group_rows]
             groups = [small] if small else []
             groups += [[ordinal] for ordinal in wanted if ordinal not in small]
             table, found = _joined(self._reader.read(columns, wanted, groups, self._budget.keeps_row_groups))
-            sought[np.concatenate([places[ordinal] for group in groups for ordinal in group])] = found
-        for start in range(0, len(sought), self._limits.row_group_rows):
-            yield self._compact(table.take(pa.array(sought[start : start + self._limits.row_group_rows])))
+            positions[np.concatenate([places[ordinal] for group in groups for ordinal in group])] = found
+        for start in range(0, len(positions), self._limits.row_group_rows):
+            yield self._compact(table.take(pa.array(positions[start : start + self._limits.row_group_rows])))
 
     def _dead(self, piece: Provenance) -> BitMap64:
         dead = BitMap64()

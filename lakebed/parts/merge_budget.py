@@ -107,8 +107,8 @@ def footprint_of(
 
 def _first_rows(cursor: duckdb.DuckDBPyConnection, source: MergeSource) -> pa.Table:
     if 0 <= source.part.rows <= _SAMPLE_ROWS:
-        with suppress(pa.ArrowException):  # of a type or codec that Arrow lacks
-            return pq.read_table(source.url, use_threads=False, partitioning=None)
+        with suppress(pa.ArrowException), pq.ParquetFile(source.url) as file:  # of a type or codec that Arrow lacks
+            return file.read(use_threads=False)
     return cursor.sql(f"select * from {parquet(source.url)} limit {_SAMPLE_ROWS}").to_arrow_table()
 
 

@@ -128,8 +128,8 @@ def parts_that_may_hold(
     may_hold = " and ".join(
         f"(lo{at} is null or hi{at} is null or coalesce(k{at}.c{at} <= hi{at}, false))" for at in range(len(names))
     )
-    sought = by_place(values, names)
-    with registered(connection, "lakebed_bounds", pa.table(bounds)), registered(connection, "lakebed_values", sought):
+    wanted = by_place(values, names)
+    with registered(connection, "lakebed_bounds", pa.table(bounds)), registered(connection, "lakebed_values", wanted):
         query = f"select place from lakebed_bounds b {' '.join(joins)} where {may_hold}"
         kept = sorted(place for (place,) in connection.execute(query).fetchall())
     return [files[place] for place in kept]
@@ -153,8 +153,8 @@ def parts_that_may_overlap(
     overlap = " and ".join(
         f"coalesce(lo{at} <= greatest{at} and hi{at} >= least{at}, true)" for at in range(len(names))
     )
-    sought = by_place(values, names)
-    with registered(connection, "lakebed_bounds", pa.table(bounds)), registered(connection, "lakebed_values", sought):
+    wanted = by_place(values, names)
+    with registered(connection, "lakebed_bounds", pa.table(bounds)), registered(connection, "lakebed_values", wanted):
         query = f"select place from lakebed_bounds, (select {ends} from lakebed_values) where {overlap}"
         kept = sorted(place for (place,) in connection.execute(query).fetchall())
     return [files[place] for place in kept]
@@ -278,14 +278,14 @@ def _bounds(files: Sequence[HasStatistics], field: pa.Field, statistics: Statist
     trusted = [trusts_bounds(file.path, field.type) for file in files]
     if not all(trusted):
         low, high = (pc.if_else(pa.array(trusted), ends, pa.scalar(None, field.type)) for ends in (low, high))
-    is_told = [field.name in file.partition_values for file in files]
-    if any(is_told):
+    is_constant = [field.name in file.partition_values for file in files]
+    if any(is_constant):
         ends_of = [_ends_of_partition(file, field) for file in files]
         try:
             lows, highs = (pa.array(ends, field.type) for ends in zip(*ends_of, strict=True))
         except (pa.ArrowException, OverflowError):
             lows = highs = pa.nulls(len(files), field.type)
-        low, high = pc.if_else(pa.array(is_told), lows, low), pc.if_else(pa.array(is_told), highs, high)
+        low, high = pc.if_else(pa.array(is_constant), lows, low), pc.if_else(pa.array(is_constant), highs, high)
     return low, high
 
 

@@ -76,18 +76,18 @@ def complete(rows: Sequence[int], of: Rows, required: frozenset[str], base_is_kn
         if newest is not None and of.rank[row] < of.rank[newest]:
             continue
         from_rows: dict[str, int | None] = {}
-        untold: list[str] = []
+        missing: list[str] = []
         for name in () if of.deleted[row] else of.missing[row] or ():
             if newest is None or name in unknown:
-                untold.append(name)
+                missing.append(name)
             else:
                 from_rows[name] = None if of.deleted[newest] else taken.get(name, newest)
-        void = {name for name, giver in from_rows.items() if giver is None} | (set(untold) if base_is_known else set())
+        void = {name for name, giver in from_rows.items() if giver is None} | (set(missing) if base_is_known else set())
         if void & required:
             left_out[row] = sorted(void & required)
             continue
-        newest, taken, unknown = row, from_rows, untold
-        if not from_rows and not untold:
+        newest, taken, unknown = row, from_rows, missing
+        if not from_rows and not missing:
             left_out = {other: lacks for other, lacks in left_out.items() if of.rank[other] > of.rank[row]}
     return Completed(newest, taken, tuple(unknown), left_out)
 

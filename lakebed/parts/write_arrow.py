@@ -6,8 +6,8 @@
    of them. Spark, Delta's readers, DuckDB and Arrow read that. Byte stream split is not used, because Spark does not read it.
 3. Pages hold at most ``PAGE_ROWS`` rows and are listed in a page index, so that a selective query skips pages. A page has its
    checksum; the checksum of the whole file is in the log (``parts.checksum``).
-4. Columns in ``sought``, those that are looked up by single values, get a Bloom filter a row group. Spark and DuckDB check it
-   before they read the row group. Only whole numbers and texts have one, because all readers agree on which of their values
+4. Columns in ``bloom_filters``, which are looked up by single values, get a Bloom filter a row group. Spark and DuckDB check
+   it before they read the row group. Only whole numbers and texts have one, because all readers agree on which of their values
    are equal.
 5. Statistics come from the footer. For floating point the footer has none: it would not cover NaN, which is above all other
    numbers for Spark, so Spark would skip it. What the log has for such columns is found while the tables are written.
@@ -17,11 +17,13 @@ It is faster than DuckDB's COPY, which copies all rows before it encodes them an
 
 from __future__ import annotations
 
+import datetime
 import os
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -33,7 +35,10 @@ from lakebed.sortkey.sort_key import SortTerm
 from lakebed.storage.local_files import trouble
 from lakebed.storage.part_storage import PartStorage
 
+PARTS_FOLDER = "_lakebed"
 PAGE_ROWS = 8192
+_BUFFER_BYTES = 1 << 18
+_EPOCH = datetime.date(1970, 1, 1).toordinal()
 _FIELD_ID = "PARQUET:field_id"
 _FALSE_POSITIVES = 0.1  # of row groups that lack the value; one in a hundred would take twice the bytes
 _INTEGER_DIGITS = 18  # decimals of so many are stored as whole numbers
@@ -49,52 +54,30 @@ def write_tables(
     row_group_rows: int,
     storage: PartStorage,
     *,
-    sought: Mapping[str, int] | None = None,
+    bloom_filters: Mapping[str, int] | None = None,
     order: Sequence[SortTerm] = (),
     field_ids: Mapping[StoredPath, int] | None = None,
+    names: str = "",
 ) -> tuple[str, int, int, int, ColumnStats]:
     """Write tables of this schema as one part. Returns its path, rows, bytes, checksum and statistics.
 
-    ``dictionary``: columns' paths, dotted. ``sought``: columns to find single values in, and about how many values a row
+    ``dictionary``: columns' paths, dotted. ``bloom_filters``: columns to find single values in, and about how many values a row
     group has; of other types than whole numbers and texts, or with a dictionary, they are ignored. Raises StoreUnavailable for
     a full disk. ``order``: the sort key of the rows; the footer records as much of it as Parquet allows. ``field_ids``: the
-    numbers of the table's columns and of fields within them, which the file has too.
+    numbers of the table's columns and of fields within them, which the file has too. ``names``: what the file's name begins with.
     """
     floats = {field.name: _FloatStats() for field in schema if pa.types.is_floating(field.type)}
-    as_differences = {
-        field.name: "DELTA_BINARY_PACKED"
-        for field in schema
-        if _is_whole(field.type) and field.name not in dictionary and "." not in field.name
-    }
-
-    filters = {
-        name: {"ndv": values, "fpp": _FALSE_POSITIVES}
-        for name, values in (sought or {}).items()
-        if name not in dictionary
-        and "." not in name
-        and (pa.types.is_integer(kind := schema.field(name).type) or pa.types.is_string(kind))
-    }
-
+    options = _options(schema, dictionary, bloom_filters or {}, order)
     numbered = pa.schema(_with_ids(schema, field_ids, ())) if field_ids else schema
 
     def write(local_path: str) -> tuple[int, int, int, ColumnStats]:
-        rows = 0
+        rows, footers = 0, list[pq.FileMetaData]()
         try:
-            with pq.ParquetWriter(
-                local_path,
-                numbered,
-                compression="zstd",
-                use_dictionary=list(dictionary),
-                column_encoding=as_differences,
-                max_rows_per_page=PAGE_ROWS,
-                write_statistics=[path for field in schema for path in _paths_with_statistics(field)],
-                write_page_index=True,
-                write_page_checksum=True,
-                store_decimal_as_integer=True,
-                store_schema=False,
-                bloom_filter_options=filters or None,
-                sorting_columns=_sorting_columns(order, schema),
-            ) as writer:
+            with (
+                pa.OSFile(local_path, "wb") as file,
+                pa.BufferedOutputStream(file, _BUFFER_BYTES) as buffered,  # else each header of a page is a system call
+                pq.ParquetWriter(buffered, numbered, metadata_collector=footers, **options) as writer,
+            ):
                 for table in tables:
                     rows += len(table)
                     for name, found in floats.items():
@@ -103,12 +86,44 @@ def write_tables(
             checksum = checksum_of(local_path)
         except OSError as error:
             raise trouble(error.errno, f"{local_path!r} could not be written ({error})", local_path) from error
-        stats = _column_stats(pq.read_metadata(local_path), schema)
+        stats = _column_stats(footers[0], schema)
         stats |= {quote(name): found.stats() for name, found in floats.items()}
         return rows, os.path.getsize(local_path), checksum, stats
 
-    path = f"_lakebed/{uuid.uuid4()}.parquet"
+    path = f"{PARTS_FOLDER}/{names}{uuid.uuid4()}.parquet"
     return path, *storage.write_file(path, write)
+
+
+def _options(
+    schema: pa.Schema, dictionary: Sequence[str], bloom_filters: Mapping[str, int], order: Sequence[SortTerm]
+) -> dict[str, Any]:
+    """The options of Arrow's writer."""
+    as_differences = {
+        field.name: "DELTA_BINARY_PACKED"
+        for field in schema
+        if _is_whole(field.type) and field.name not in dictionary and "." not in field.name
+    }
+
+    filters = {
+        name: {"ndv": values, "fpp": _FALSE_POSITIVES}
+        for name, values in bloom_filters.items()
+        if name not in dictionary
+        and "." not in name
+        and (pa.types.is_integer(kind := schema.field(name).type) or pa.types.is_string(kind))
+    }
+    return {
+        "compression": "zstd",
+        "use_dictionary": list(dictionary),
+        "column_encoding": as_differences,
+        "max_rows_per_page": PAGE_ROWS,
+        "write_statistics": [path for field in schema for path in _paths_with_statistics(field)],
+        "write_page_index": True,
+        "write_page_checksum": True,
+        "store_decimal_as_integer": True,
+        "store_schema": False,
+        "bloom_filter_options": filters or None,
+        "sorting_columns": _sorting_columns(order, schema),
+    }
 
 
 def _with_ids(fields: Iterable[pa.Field], ids: Mapping[StoredPath, int], path: StoredPath) -> list[pa.Field]:
@@ -225,9 +240,12 @@ def _text(value: Any, kind: pa.DataType) -> str:
     if pa.types.is_decimal(kind):
         return f"{value}E-{kind.scale}"
     if pa.types.is_date32(kind):
-        return str(pa.scalar(value, pa.int32()).cast(kind).cast(pa.string()))
+        day = _EPOCH + value
+        if 1 <= day <= datetime.date.max.toordinal():
+            return datetime.date.fromordinal(day).isoformat()
+        return str(pa.scalar(value, pa.int32()).cast(kind).cast(pa.string()))  # Python knows no such year
     if pa.types.is_timestamp(kind):
-        return str(pa.scalar(value, pa.int64()).cast(pa.timestamp("us")).cast(pa.string()))
+        return str(np.datetime64(value, "us"))
     return str(value)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from lakebed.compaction.cluster import Cluster
 from lakebed.compaction.maintenance import Maintenance
 from lakebed.compaction.service import Compaction
 from lakebed.compaction.settler import Settler
@@ -63,6 +64,7 @@ _CHECKPOINT_LOOK_SECONDS = 5.0
 _STOP_LOOK_SECONDS = 0.1
 _PURGES_LOOK_SECONDS = 60.0
 _EXPIRY_SECONDS = 600.0
+_REPLICATE_SECONDS = 2.0
 
 
 def internals_of(table: Table) -> Internals:
@@ -97,7 +99,7 @@ class Internals:
         self.reads = ReadCounts(log)
         table_id = log.refresh().metadata.id
         self.locators = Locators(self.storage, cache_folder() / table_id)
-        volatile = volatile_folder() / table_id
+        local = LocalParts(volatile_folder() / table_id)
         self.view = TableView(
             path,
             self.storage,
@@ -105,13 +107,12 @@ class Internals:
             self.locators.for_reading,
             reads=self.reads,
             statistics=log.statistics,
-            local_parts=LocalParts(volatile).load,
-            local_folder=volatile,
+            local=local,
         )
         self._purged_before = 0  # as the key index knows it
         self.tidy_up = BackgroundCleanup(log, self.storage)
         self.row_expiry = RowExpiry(log, self.storage, self.deletion_vectors, self.locators.for_reading)
-        self.compaction = Compaction(path, log, self.storage, self.deletion_vectors, volatile, self.reads)
+        self.compaction = Compaction(path, log, self.storage, self.deletion_vectors, local, self.reads)
         self.settler = Settler(
             path, log, self.storage, self.deletion_vectors, self.locators.for_settling, self._set_aside
         )
@@ -213,12 +214,14 @@ class Internals:
         finally:
             maintenance.stop()
 
-    def upkeep(self, spark: SparkSession | None = None, in_fleet: bool = False) -> Upkeep:
+    def upkeep(
+        self, spark: SparkSession | None = None, in_fleet: bool = False, cluster: Cluster | None = None
+    ) -> Upkeep:
         """What the maintenance of this table consists of; starts nothing. With a session, it ends when Spark stops.
 
-        ``in_fleet``: by a worker of a fleet, on whose host nobody reads.
+        ``in_fleet``: by a worker of a fleet, on whose host nobody reads. ``cluster``: where its large merges run.
         """
-        compactor = self.compaction.in_background(spark, in_fleet)
+        compactor = self.compaction.in_background(spark, in_fleet, cluster)
         log_retention_seconds = self.log.refresh().settings.log_retention_seconds
         return Upkeep(
             path=self.path,
@@ -227,11 +230,14 @@ class Internals:
             settler=self.settler,
             settle_to=lambda version: self.settler.settle_to(version, spark),
             compactor=compactor,
-            release=self.locators.release,
-            renewed=lambda: self.upkeep(spark, in_fleet),
+            release=self._release,
+            renewed=lambda: self.upkeep(spark, in_fleet, cluster),
             holds_local_parts=self.compaction.holds_local_parts,
             chores=(
                 *self.compaction.chores(),
+                Chore(
+                    run=self.replicate, seconds=_REPLICATE_SECONDS, is_needed=self.compaction.replicates, merges=True
+                ),
                 Chore(run=self.tidy, seconds=max(60.0, min(_TIDY_SECONDS, log_retention_seconds / 2))),
                 Chore(run=self.go_on_with_purges, seconds=_PURGES_LOOK_SECONDS, is_needed=self._has_purges),
                 Chore(
@@ -252,6 +258,17 @@ class Internals:
             self._purged_before = purged_before(newest.domains)
         if not settled:
             self.locators.tidy()
+
+    def replicate(self) -> None:
+        """Build for the readers of this host what another host merges, and let the views read it."""
+        self.compaction.replicate()
+        if self.log.newest is not None:
+            self.view.refresh(self.log.newest)
+
+    def _release(self, index_bytes_kept: int | None) -> None:
+        self.locators.release(index_bytes_kept)
+        if index_bytes_kept is None:
+            self.compaction.replication.close()
 
     def checkpoint(self) -> None:
         """Write a checkpoint if one is due. With many parts this takes seconds; settling does not wait for it."""

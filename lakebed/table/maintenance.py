@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from lakebed.compaction.recluster_job import ReclusterJob, ReclusterProgress, ReclusterResult
 from lakebed.compaction.service import CompactResult
+from lakebed.health.entry_checks import remove_unreadable
 from lakebed.manifest import parked
 from lakebed.manifest.failing import resume_merges
 from lakebed.operations import cleanup
@@ -18,6 +20,9 @@ from lakebed.operations.rewind import rewind
 from lakebed.planning.plan_table import plan_table
 from lakebed.settings import interval_seconds
 from lakebed.table.internals import Internals
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 class TableMaintenance:
@@ -44,12 +49,13 @@ class TableMaintenance:
     def recluster(
         self, where: str | None = None, final: bool = False,
         on_progress: Callable[[ReclusterProgress], object] | None = None,
-        stop: Callable[[], bool] | None = None, dry_run: bool = False,
+        stop: Callable[[], bool] | None = None, dry_run: bool = False, spark: SparkSession | None = None,
     ) -> ReclusterResult:  # fmt: skip
         """Sort parts of the base together, so that fewer of them lie over a point of the sort key; returns what it did.
 
         One call makes the lowest level that is deeper than ``lakebed.recluster_depth`` as shallow as that; ``final``: go on
         until every level is, and every part is sorted by the table's sort key. ``where``: only parts that may hold such rows.
+        With ``spark``, a session on a cluster, the groups are merged there, several side by side.
         It can be stopped at any time (Ctrl-C, ``stop``), and continues from there when called again. ``dry_run`` estimates.
         Raises InvalidInput (no sort key, wrong ``where``), StoreUnavailable (no room on disk), Contention, Corrupt.
         """
@@ -63,7 +69,7 @@ class TableMaintenance:
             stop=stop or (lambda: False),
             reads=self._internals.reads.of,
         )
-        return job.predicted() if dry_run else self._internals.compaction.recluster(job)
+        return job.predicted() if dry_run else self._internals.compaction.recluster(job, spark)
 
     # -- reading again -------------------------------------------------------------------------------------------------
 
@@ -83,10 +89,19 @@ class TableMaintenance:
         """Let go on what is parked: the table in its database's pipeline, merges that keep failing; returns whether any was.
 
         A pipeline that runs goes on within seconds, where it stopped. Parts of parked merges are planned at once, by every
-        process that maintains the table. Raises Contention, StoreUnavailable.
+        process that maintains the table. Entries of coordination that can't be read are removed. Raises Contention,
+        StoreUnavailable.
         """
         merges = resume_merges(self._log)
-        return parked.resume(self._log) or merges > 0
+        is_parked = parked.resume(self._log)
+        return bool(remove_unreadable(self._log)) or is_parked or merges > 0
+
+    def remove_entry(self, name: str) -> None:
+        """Remove an entry of the log that can't be read (docs/runbook.md), whatever rests on it.
+
+        ``name``: as ``status()`` and the error give it. Raises InvalidInput if it can be read, Contention, StoreUnavailable.
+        """
+        remove_unreadable(self._log, name)
 
     # -- cleaning up ---------------------------------------------------------------------------------------------------
 

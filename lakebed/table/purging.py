@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def purge_of(internals: Internals) -> Purge:
     """Purges rows of the table."""
-    return Purge(internals.log, internals.storage, internals.deletion_vectors, _Surroundings(internals))
+    return Purge(internals.log, internals.storage, internals.deletion_vectors, _PurgedTable(internals))
 
 
 def clear_copies(internals: Internals, snapshot: Snapshot) -> list[PurgedFile]:
@@ -42,8 +42,8 @@ def clear_copies(internals: Internals, snapshot: Snapshot) -> list[PurgedFile]:
     ]
 
 
-class _Surroundings:
-    """See ``operations.purge.Surroundings``."""
+class _PurgedTable:
+    """See ``operations.purge.PurgedTable``."""
 
     def __init__(self, internals: Internals) -> None:
         self._internals = internals

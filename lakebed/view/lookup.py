@@ -1,7 +1,7 @@
-"""Look up the rows of few values with DuckDB: of row groups that hold none of the rows, the sought columns are read at most.
+"""Look up the rows of few values with DuckDB: of row groups that hold none of the rows, the wanted columns are read at most.
 
-1. Where the rows are. If whole keys are sought and this process has a key index, it says so for the parts that it has, and
-   nothing is read. Of other parts the sought columns are read, and no other column.
+1. Where the rows are. If whole keys are looked up and this process has a key index, it says so for the parts that it has, and
+   nothing is read. Of other parts the wanted columns are read, and no other column.
 2. Positions of dead rows are left out. The deletion vectors are at hand as bitmaps, so no bit string is made of them.
 3. The rows are read by their numbers in the file. DuckDB skips the row groups in which no such row is.
 
@@ -33,7 +33,7 @@ ROWS_MAX = 2_000
 """More rows than these are not read by their numbers."""
 
 Known = tuple[pa.Table, Collection[str]]
-"""Rows of the sought keys (``part``, ``row``) in some parts, and the paths of all parts of which this is known."""
+"""Rows of the wanted keys (``part``, ``row``) in some parts, and the paths of all parts of which this is known."""
 
 
 def rows_at_positions(
@@ -50,7 +50,7 @@ def rows_at_positions(
     (default: all).
 
     `among` has columns of `schema`, in its types; a row of it that has a null is equal to nothing. `known`: what a key index
-    knows of these values. Returns None if there are more than ``ROWS_MAX`` rows, or if only partition columns are sought.
+    knows of these values. Returns None if there are more than ``ROWS_MAX`` rows, or if only partition columns are looked up.
     Raises InvalidInput for an unknown column.
     """
     wanted = columns_wanted(schema, columns)
@@ -75,11 +75,11 @@ def _positions(
     schema: pa.Schema,
     among: pa.Table,
 ) -> dict[str, BitMap64] | None:
-    """The rows of the files that have the values, dead ones too, by path; None if no stored column is sought."""
+    """The rows of the files that have the values, dead ones too, by path; None if no stored column is looked up."""
     if not files or not len(among):
         return {}
-    told = [name for name in among.column_names if name in files[0].partition_values]
-    stored = [name for name in among.column_names if name not in told]
+    constant = [name for name in among.column_names if name in files[0].partition_values]
+    stored = [name for name in among.column_names if name not in constant]
     if not stored:
         return None
     urls = [storage.duckdb_url(file.path) for file in files]
@@ -87,8 +87,8 @@ def _positions(
     places = pa.table(
         {"probe": found["probe"], "file": found["file"].combine_chunks().indices, "row": found["row"]},
     )
-    if told:
-        places = _in_partition(connection, places, files, schema, among, told)
+    if constant:
+        places = _in_partition(connection, places, files, schema, among, constant)
     by_file = places["file"].to_numpy()
     rows = places["row"].to_numpy().astype(np.uint64)
     return {files[at].path: BitMap64(rows[by_file == at]) for at in np.unique(by_file).tolist()}
@@ -100,21 +100,23 @@ def _in_partition(
     files: Sequence[ScanFile],
     schema: pa.Schema,
     among: pa.Table,
-    told: Sequence[str],
+    constant: Sequence[str],
 ) -> pa.Table:
-    """Those of the places whose file has the sought values of the partition columns."""
-    kinds = {name: sql_type(schema.field(name).type) for name in told}
-    sought = among.select(list(told)).append_column("_lakebed_probe", pa.array(range(len(among)), pa.int64()))
-    same = " and ".join(f"a.{quote(name)} = p.{quote(name)}" for name in told)
+    """Those of the places whose file has the wanted values of the partition columns."""
+    kinds = {name: sql_type(schema.field(name).type) for name in constant}
+    wanted = among.select(list(constant)).append_column("_lakebed_probe", pa.array(range(len(among)), pa.int64()))
+    same = " and ".join(f"a.{quote(name)} = p.{quote(name)}" for name in constant)
     with (
         connection.cursor() as cursor,
         registered(cursor, "lakebed_places", places),
-        registered(cursor, "lakebed_sought", sought),
+        registered(cursor, "lakebed_wanted", wanted),
     ):
-        create_side_table(cursor, "lakebed_files", files, schema, kinds=kinds, partition_columns=told, is_dirty=False)
+        create_side_table(
+            cursor, "lakebed_files", files, schema, kinds=kinds, partition_columns=constant, is_dirty=False
+        )
         return cursor.sql(
             "select s.file, s.row from lakebed_places s join lakebed_files p on p._lakebed_file = s.file "
-            f"join lakebed_sought a on a._lakebed_probe = s.probe and {same}"
+            f"join lakebed_wanted a on a._lakebed_probe = s.probe and {same}"
         ).to_arrow_table()
 
 

@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import duckdb
@@ -33,7 +32,7 @@ from lakebed.parts.checksum import naming_damaged
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.expression import Expression, connection_for, expression, mistakes, require_query, require_text
 from lakebed.parts.locate import ReadLocator
-from lakebed.parts.materialized import Materialized, overlay
+from lakebed.parts.materialized import LocalParts, Materialized, overlay
 from lakebed.parts.part_filter import parts_that_may_hold, parts_that_may_match
 from lakebed.parts.query_reads import parts_that_a_query_reads
 from lakebed.parts.read_counts import ReadCounts
@@ -56,10 +55,14 @@ _logger = logging.getLogger("lakebed.view")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pinned:
-    """The files and rows that a version is read from. Reads of the ``stale`` parts are counted."""
+    """The files and rows that a version is read from. Reads of the ``stale`` parts are counted.
+
+    ``local``: the materialized parts that were there.
+    """
 
     version: int
     on_this_host: bool
+    local: frozenset[str]
     files: tuple[ScanFile, ...]
     completed: pa.Table | None
     stale: frozenset[str]
@@ -77,25 +80,22 @@ class TableView:
         *,
         reads: ReadCounts,
         statistics: StatisticsCache,
-        local_parts: Callable[[], Sequence[Materialized]] = tuple,
-        local_folder: Path | None = None,
+        local: LocalParts,
     ) -> None:
-        """``statistics``: a cache of parts' statistics. ``local_parts`` returns the materialized parts on this host, in
-        ``local_folder``; they are read in place of their sources.
-        """
+        """``statistics``: a cache of parts' statistics; ``local``: materialized parts, read in place of their sources."""
         self._root = root
         self._storage = storage
         self._deletion_vectors = deletion_vectors
         self._locator = locator
         self._reads = reads
         self._statistics = statistics
-        self._local_parts = local_parts
-        self._local_folders = [str(local_folder)] if local_folder else []
+        self._local = local
         self._table_id = ""
         self._newest: Pinned | None = None
         self._registered: dict[str, SparkSession] = {}
-        self._shown: dict[str, int] = {}
+        self._shown: dict[str, tuple[int, frozenset[str]]] = {}  # the version, and the materialized parts in it
         self._lock = threading.Lock()
+        self._refreshing = threading.Lock()
 
     def dataframe(self, spark: SparkSession, snapshot: Snapshot) -> DataFrame:
         """The snapshot as a DataFrame, which does not change with later versions.
@@ -163,7 +163,7 @@ class TableView:
         if columns is not None and not columns:
             return self.lookup(snapshot, keys, mapping.logical.names[:1]).select([])
         wanted = mapping.stored_names(columns_wanted(mapping.logical, columns).names)
-        among = mapping.to_stored(_values_sought(keys, snapshot))
+        among = mapping.to_stored(_values_to_find(keys, snapshot))
         spec = write_spec_of(snapshot)
 
         def read(pinned: Pinned) -> pa.Table:
@@ -231,7 +231,7 @@ class TableView:
         return connection
 
     def _connect_for_sql(self, pinned: Pinned) -> duckdb.DuckDBPyConnection:
-        return connection_for(self._storage, (file.path for file in pinned.files), self._local_folders)
+        return connection_for(self._storage, (file.path for file in pinned.files), [str(self._local.base)])
 
     def _read(self, snapshot: Snapshot, read: Callable[[Pinned], pa.Table]) -> pa.Table:
         """Read with this host's materialized parts; if one of them is damaged, read without them."""
@@ -245,10 +245,12 @@ class TableView:
                 if not (isinstance(error, Corrupt) and (local_file(error.path or "") or error.path) in local):
                     raise
                 _logger.warning("a read avoids a damaged materialized part: %s", error)
+                self._local.give_up_damaged(local)
             except Exception as error:
                 if not local:
                     raise
                 _logger.warning("a read with materialized parts failed and is repeated without them: %s", error)
+                self._local.give_up_damaged(local)
             return read(self.pin(snapshot, on_this_host=False))
 
     def rows_for_sql(
@@ -293,22 +295,30 @@ class TableView:
             self._shown.pop(name, None)
 
     def refresh(self, snapshot: Snapshot) -> None:
-        """Make the registered views show the snapshot, unless they show a newer version."""
-        with self._lock:
-            self._forget_another_table(snapshot)
-            due = {
-                name: spark for name, spark in self._registered.items() if self._shown.get(name, -1) < snapshot.version
-            }
-        for name, spark in due.items():
-            started = time.perf_counter()
-            self.dataframe(spark, snapshot).createOrReplaceTempView(name)
+        """Make the registered views show the snapshot, unless they show a newer version.
+
+        A view that shows this version is made anew if there are other materialized parts by now.
+        """
+        with self._refreshing:
             with self._lock:
-                self._shown[name] = snapshot.version
-            events.emit(
-                events.ViewRefreshed(
-                    table=self._root, view=name, version=snapshot.version, seconds=time.perf_counter() - started
-                )
+                self._forget_another_table(snapshot)
+                registered = dict(self._registered)
+            local = _files_of(self._local.load()) if registered else frozenset()
+            for name, spark in registered.items():
+                version, read = self._shown.get(name, (-1, local))
+                if version < snapshot.version or (version == snapshot.version and read != local):
+                    self._refresh(name, spark, snapshot, local)
+
+    def _refresh(self, name: str, spark: SparkSession, snapshot: Snapshot, local: frozenset[str]) -> None:
+        started = time.perf_counter()
+        self.dataframe(spark, snapshot).createOrReplaceTempView(name)
+        with self._lock:
+            self._shown[name] = snapshot.version, local
+        events.emit(
+            events.ViewRefreshed(
+                table=self._root, view=name, version=snapshot.version, seconds=time.perf_counter() - started
             )
+        )
 
     def _forget_another_table(self, snapshot: Snapshot) -> None:
         """Forgets all versions if the table was dropped and created again in the same place: they belong to the old table."""
@@ -323,30 +333,35 @@ class TableView:
             return self.pin(snapshot, on_this_host=False)
 
     def pin(self, snapshot: Snapshot, on_this_host: bool = True) -> Pinned:
+        local_parts = self._local.load() if on_this_host else ()
+        local = _files_of(local_parts)
         with self._lock:
             self._forget_another_table(snapshot)
-            if self._newest is not None and (self._newest.version, self._newest.on_this_host) == (
-                snapshot.version, on_this_host
-            ):  # fmt: skip
-                return self._newest
+            newest = self._newest
+            if newest and (newest.version, newest.on_this_host, newest.local) == (
+                snapshot.version,
+                on_this_host,
+                local,
+            ):
+                return newest
         spec = write_spec_of(snapshot)
         resolution = Resolution()
         if snapshot.tail:
             resolution = resolve(
                 snapshot.parts, snapshot.tail_in_order(), spec, self._storage, self._deletion_vectors, self._locator(spec)
             )  # fmt: skip
-        local_parts = self._local_parts() if on_this_host else ()
         files = self._files(snapshot, resolution, spec, local_parts)
         pinned = Pinned(
             version=snapshot.version,
             on_this_host=on_this_host,
+            local=local,
             files=files,
             completed=resolution.completed,
             stale=self._reads.counted_parts(snapshot),
         )
         with self._lock:
             newest = self._newest
-            if newest is None or (pinned.version, on_this_host) > (newest.version, newest.on_this_host):
+            if newest is None or (pinned.version, on_this_host) >= (newest.version, newest.on_this_host):
                 self._newest = pinned
         return pinned
 
@@ -397,7 +412,7 @@ class TableView:
         return tuple(out)
 
 
-def _values_sought(keys: Rows | Sequence[Any], snapshot: Snapshot) -> pa.Table:
+def _values_to_find(keys: Rows | Sequence[Any], snapshot: Snapshot) -> pa.Table:
     """The values to look up, as a table of columns of the snapshot, by logical name and in its types. Raises InvalidInput."""
     schema = snapshot.logical_schema
     if _are_rows(keys):
@@ -445,6 +460,10 @@ def _as(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
             "a decimal does not fit the column"
         )  # Arrow does not notice when digits overflow the type's bits
     return out
+
+
+def _files_of(local_parts: Sequence[Materialized]) -> frozenset[str]:
+    return frozenset(part.path for one in local_parts for part in one.parts)
 
 
 def _paths(snapshot: Snapshot) -> list[str]:

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.waiting import Patience
+
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
-
-STARTS_MAX = 3
 
 
 def ingested_ends(table: Path | str) -> dict[tuple[str, int], int]:
@@ -28,15 +28,15 @@ def started(start: Callable[[], StreamingQuery]) -> StreamingQuery:
     """Starts a query and returns when its source answers.
 
     Spark gives the Python process of a source ten seconds to call back, and fails the query if it is late. So on a
-    small machine queries start one after the other, and one that failed before it began may start again.
+    busy machine queries start one after the other, and one that failed before it began starts again.
     """
-    for attempt in range(1, STARTS_MAX + 1):
+    patience = Patience()
+    while True:
         query = start()
         while query.isActive and query.status["message"].startswith("Initializing"):
             time.sleep(0.05)
         failure = query.exception()
         if failure is None:
             return query
-        if attempt == STARTS_MAX or "connect back" not in str(failure):
+        if "connect back" not in str(failure) or patience.is_over():
             raise failure
-    raise AssertionError("unreachable")

@@ -1,6 +1,8 @@
 """What the processes of ``replicas`` run: a replica without Spark, the command ``lakebed maintain``, or a writer.
 
-    python -m tests.end_to_end.replica_process replica|maintain|writer <table> <lease seconds> <writer>
+    python -m tests.end_to_end.replica_process replica|reader|maintain|writer <table> <lease seconds> <writer>
+
+A reader is a replica that also reads the table again and again as readers on its host do, and compares.
 
 Each ends in good order by SIGTERM. A writer goes on after the last batch that it committed, doing that one once more.
 """
@@ -8,9 +10,11 @@ Each ends in good order by SIGTERM. A writer goes on after the last batch that i
 from __future__ import annotations
 
 import logging
+import os
 import random
 import signal
 import sys
+import tempfile
 import threading
 from itertools import count
 from typing import Any
@@ -20,17 +24,20 @@ import pyarrow as pa
 import lakebed
 from lakebed import events
 from lakebed.compaction.service import Compaction
-from lakebed.errors import Retry
+from lakebed.errors import Retry, VersionNotFound
 from lakebed.manifest.entries import NAMED_BATCH
 from lakebed.manifest.snapshot import Snapshot
+from lakebed.parts.materialized import REPLICATED
 from lakebed.table import internals_of
 from tests.internals import log_of
+from tests.oracle import in_order
 
 KEYS, CHANGES, PAUSE_SECONDS = 600, 80, 0.4
 SCHEMA = pa.schema(
     [pa.field("writer", pa.int64(), nullable=False), pa.field("id", pa.int64(), nullable=False), ("note", pa.string())]
 )
 READY, TRY_AGAIN = "ready", "will try again"
+READ_SECONDS, DIFFERS, READ_REPLICATED = 0.3, "the rows differ", "read a replicated part"
 
 
 def changes_of(writer: int, batch: int) -> list[dict[str, Any]]:
@@ -66,6 +73,27 @@ def write(path: str, writer: int, stop: threading.Event) -> None:
         stop.wait(PAUSE_SECONDS)
 
 
+def read(path: str, table: lakebed.Table, stop: threading.Event) -> None:
+    """Compare what is read here with what is read from the store alone."""
+    with tempfile.TemporaryDirectory() as nothing:
+        mine = os.environ["LAKEBED_CACHE_DIR"]
+        os.environ["LAKEBED_CACHE_DIR"] = nothing
+        elsewhere = lakebed.open(path)
+        os.environ["LAKEBED_CACHE_DIR"] = mine
+        while not stop.wait(READ_SECONDS):
+            try:
+                newest = log_of(table).refresh()
+                for version in (newest.version, max(0, newest.version - 10)):
+                    rows = [in_order(each.to_arrow(version=version).to_pylist()) for each in (table, elsewhere)]
+                    if rows[0] != rows[1]:
+                        print(f"{DIFFERS} at version {version}", flush=True)
+                files = internals_of(table).view.pin(newest).files
+            except (Retry, VersionNotFound):
+                continue
+            if any(f"/{REPLICATED}/" in file.path for file in files):
+                print(READ_REPLICATED, flush=True)
+
+
 def main() -> None:
     role, path, lease_seconds, writer = sys.argv[1:]
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s", stream=sys.stdout)
@@ -80,8 +108,11 @@ def main() -> None:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
     print(READY, flush=True)
-    if role == "replica":
-        internals_of(lakebed.open(path)).follow(stop)
+    if role in ("replica", "reader"):
+        table = lakebed.open(path)
+        if role == "reader":
+            threading.Thread(target=read, args=(path, table, stop), daemon=True).start()
+        internals_of(table).follow(stop)
     else:
         write(path, int(writer), stop)
 

@@ -4,6 +4,8 @@
     cache folder here; the third has one of its own. Leases are short.
 2.  Again and again one of the five is killed, often one that merges just now. It starts again at once, or only at the next
     kill: then its leases end, and others take its sources over.
+    Where replicas read too, with `lakebed.replicate_local` on, they compare the rows that their hosts read with those that the
+    store has, at the newest version and at an earlier one.
 3.  The writers stop, then the replicas, by SIGTERM: in order, and soon. One more replica starts, without volatile parts; in the
     end the tail is empty, nothing is left to merge and no claim is left.
 4.  The rows are those of the writers' batches, applied to a dictionary one after the other, also for a foreign reader. Every
@@ -34,7 +36,15 @@ from lakebed.manifest.claims import claims_of
 from lakebed.manifest.invariants import violations
 from lakebed.manifest.snapshot import Snapshot, apply
 from lakebed.operations.references import referenced_by
-from tests.end_to_end.replica_process import READY, SCHEMA, TRY_AGAIN, changes_of, committed
+from tests.end_to_end.replica_process import (
+    DIFFERS,
+    READ_REPLICATED,
+    READY,
+    SCHEMA,
+    TRY_AGAIN,
+    changes_of,
+    committed,
+)
 from tests.infra.downloads import REPOSITORY
 from tests.infra.fault_proxy import FaultProxy, FaultRates
 from tests.infra.s3 import S3Server
@@ -115,6 +125,7 @@ class Outcome:
     taken_over: int
     merges_that_failed: int
     files_cleaned: int
+    reads_of_replicated_parts: int
     slowest_end_seconds: float
 
 
@@ -130,6 +141,7 @@ def fight(
     properties = {
         "lakebed.read_budget": "3", "lakebed.volatile": "off" if volatile == "off" else "on",
         "lakebed.upload_after": "5 seconds", "lakebed.checkpoint_interval": "50",
+        "lakebed.replicate_local": "on" if "reader" in roles else "off",
     }  # fmt: skip
     table = lakebed.create(path, SCHEMA, keys=["writer", "id"], properties=properties)
     replicas = [
@@ -191,6 +203,7 @@ def fight(
     cleaned = require_no_other_file(table)
     require_same(lakebed.open(path), batches, server)
     for member in (*members, last):
+        assert not member.said(DIFFERS), f"{member.name} read other rows:\n{member.log_path.read_text()[-4000:]}"
         assert not member.said("Traceback"), f"{member.name} was surprised:\n{member.log_path.read_text()[-4000:]}"
     return Outcome(
         seconds=time.monotonic() - started,
@@ -205,6 +218,7 @@ def fight(
         taken_over=taken_over,
         merges_that_failed=sum(member.said("MergeFailed(") for member in (*replicas, last)),
         files_cleaned=cleaned,
+        reads_of_replicated_parts=sum(member.said(READ_REPLICATED) for member in replicas),
         slowest_end_seconds=max(ends),
     )
 

@@ -19,10 +19,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--volatile", choices=("on", "off", "changing"), default="changing")
     parser.add_argument("--commands", type=int, default=0, help="how many of the three replicas are `lakebed maintain`")
+    parser.add_argument(
+        "--readers", type=int, default=0, help="how many of them also read, and build what others merge"
+    )
     parser.add_argument("--folder", type=Path, help="where the logs go; default: a folder that is deleted afterwards")
     given = parser.parse_args()
     folder = given.folder or new_run_folder("soak-replicas")
-    roles = ["maintain"] * given.commands + ["replica"] * (3 - given.commands)
+    replicas = 3 - given.commands - given.readers
+    roles = ["maintain"] * given.commands + ["replica"] * replicas + ["reader"] * given.readers
     with S3Server() as server, FaultProxy(server.ports[0]) as proxy, aws_environment(proxy.endpoint):
         outcome = fight(
             server,

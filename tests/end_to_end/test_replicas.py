@@ -26,6 +26,17 @@ def test_replicas_and_writers_that_are_killed_in_turn_lose_nothing_and_leave_not
     assert outcome.operations["CLAIM"], "nobody merged anything"
 
 
+def test_hosts_that_build_what_the_other_one_merges_read_the_same_rows_while_they_are_killed_in_turn(
+    flaky_s3: FaultProxy, s3_server: S3Server, tmp_path: Path
+) -> None:
+    roles = ("replica", "reader", "reader")
+    outcome = fight(
+        s3_server, flaky_s3, tmp_path, duration_seconds=40, kill_seconds=8, seed=7, volatile="on", roles=roles
+    )
+    print(outcome)
+    assert outcome.reads_of_replicated_parts, "nobody read what it had built from a claim"
+
+
 def test_the_command_shares_a_table_with_others_as_well(
     flaky_s3: FaultProxy, s3_server: S3Server, tmp_path: Path
 ) -> None:

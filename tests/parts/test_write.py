@@ -5,21 +5,25 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import random
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from lakebed.errors import StoreUnavailable
 from lakebed.manifest.actions import Part
 from lakebed.parts import changes, write
 from lakebed.parts.changes import OP_COLUMN, WriteSpec, newest_per_key, prepare
 from lakebed.parts.part_filter import parts_that_may_overlap
 from lakebed.parts.write import write_parts
+from lakebed.parts.write_arrow import write_tables
 from lakebed.storage.engine import connect
 from lakebed.storage.open import open_part_storage
+from lakebed.storage.part_storage import PartStorage
 
 UTC = dt.UTC
 SCHEMA = pa.schema(
@@ -88,6 +92,37 @@ def test_statistics_leave_out_a_part_that_can_not_match(tmp_path: Path) -> None:
     assert not may_hold(base, "id", 10, 20, schema)
     assert not may_hold(base, "name", "q", "z", schema)
     assert may_hold(base, "name", "p" * 40, "z", schema)
+
+
+@pytest.mark.parametrize(
+    ("day", "bounds"),
+    [
+        (0, "1970-01-01"), (-1, "1969-12-31"), (-719_162, "0001-01-01"), (2_932_896, "9999-12-31"),
+        (2_932_897, None), (-719_529, None), (-781_103, None), (2**31 - 1, None), (-(2**31), None),
+    ],
+)  # fmt: skip
+def test_a_day_has_bounds_in_the_log_only_if_readers_can_compare_them(
+    day: int, bounds: str | None, tmp_path: Path
+) -> None:
+    schema = pa.schema([("day", pa.date32()), ("at", pa.timestamp("us", "UTC"))])
+    microseconds = max(-(2**63), min(day * 86_400_000_000, 2**63 - 1))
+    at = pa.array([microseconds], pa.int64()).cast(schema.field("at").type)
+    rows = pa.table([pa.array([day], pa.int32()).cast(pa.date32()), at], schema=schema)
+    [(part, _)] = written(rows, WriteSpec(schema=schema), tmp_path)
+    stats = orjson.loads(part.stats)
+    moment = None if bounds is None else f"{bounds}T00:00:00.000Z"
+    for of in (stats["minValues"], stats["maxValues"]):
+        assert (of.get("day"), of.get("at")) == (bounds, moment)
+
+
+def test_a_full_disk_is_an_error_that_may_pass_also_at_the_last_bytes() -> None:
+    class Full:
+        def write_file(self, path: str, writer: Callable[[str], Any]) -> Any:
+            return writer("/dev/full")
+
+    rows = pa.table({"id": [1, 2, 3]})
+    with pytest.raises(StoreUnavailable, match=r"'/dev/full' could not be written .*No space left"):
+        write_tables([rows], rows.schema, [], 1000, cast(PartStorage, Full()))
 
 
 def test_rows_are_in_sort_key_order_with_nulls_first(tmp_path: Path) -> None:
