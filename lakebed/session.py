@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -47,6 +48,7 @@ PATIENCE = ("SPARK_AUTH_SOCKET_TIMEOUT", "120")
 """An environment variable: the seconds that Spark's Python side waits for an answer of its Java side."""
 _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+_SECRET = re.compile("secret|password|token|access[.]?key", re.IGNORECASE)  # spark.redaction.regex
 _LISTS = ("spark.jars.packages", "spark.jars.excludes", "spark.sql.extensions")
 
 
@@ -156,17 +158,25 @@ def _s3a() -> dict[str, str]:
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     if region:
         out["spark.hadoop.fs.s3a.endpoint.region"] = region
-    for name in (
+    return out | executor_environment()
+
+
+def executor_environment() -> dict[str, str]:
+    """What this process knows of an object store, as settings that make it known to the tasks on other machines."""
+    names = (
         "AWS_ENDPOINT_URL",
         "AWS_ENDPOINT_URL_S3",
         "AWS_REGION",
         "AWS_ACCESS_KEY_ID",
         "AWS_SECRET_ACCESS_KEY",
         "AWS_SESSION_TOKEN",
-    ):
-        if value := os.environ.get(name):
-            out[f"spark.executorEnv.{name}"] = value
-    return out
+    )
+    return {f"spark.executorEnv.{name}": os.environ[name] for name in names if os.environ.get(name)}
+
+
+def settings_of_java(conf: Mapping[str, str]) -> dict[str, str]:
+    """The settings that Java is started with. It gets secrets later: each user of the machine can read its command line."""
+    return {name: value for name, value in conf.items() if not _SECRET.search(name)}
 
 
 def _build(app_name: str, master: str | None, s3: bool, conf: Mapping[str, str]) -> SparkSession:
@@ -177,13 +187,16 @@ def _build(app_name: str, master: str | None, s3: bool, conf: Mapping[str, str])
 
 def start_session(app_name: str, master: str, conf: Mapping[str, str]) -> SparkSession:
     """A session with these settings and no others. Raises MissingPrerequisite if Spark does not start."""
+    from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException, PySparkRuntimeError
     from pyspark.sql import SparkSession as Session
 
     builder = Session.builder.appName(app_name).master(master)
     for name, value in conf.items():
         builder = builder.config(name, value)
+    shown = {"spark.master": master, "spark.app.name": app_name, **settings_of_java(conf)}
     try:
+        SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(shown.items())))
         return builder.getOrCreate()
     except (PySparkRuntimeError, PySparkException) as error:
         raise MissingPrerequisite(

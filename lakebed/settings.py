@@ -122,6 +122,7 @@ class TableSettings:
     volatile: Volatile = "auto"
     upload_after_seconds: int = 6 * 3600
     volatile_bytes_max: int = 10 * 2**30
+    replicate_local: bool = False
     count_reads: bool = False
     source_topic: str | None = None
     source_begin: int | None = None
@@ -455,6 +456,7 @@ _VALUES: dict[str, Callable[[str], Any]] = {
     "lakebed.volatile": _one_of(*VOLATILE),
     "lakebed.upload_after": _seconds,
     "lakebed.volatile_bytes_max": _count,
+    "lakebed.replicate_local": lambda text: _on_or_off(text) == "on",
     "lakebed.count_reads": lambda text: _on_or_off(text) == "on",
     "lakebed.source_topic": str,
     "lakebed.source_begin": _count,

@@ -158,6 +158,30 @@ def test_jars_of_the_pipeline_file_are_added_to_those_that_lakebed_needs() -> No
     assert extensions == f"{needed['spark.sql.extensions']},their.Extension"
 
 
+def test_no_secret_is_on_the_command_line_of_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each user of the machine can read it."""
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2hunter2")
+    secret = {"spark.hadoop.fs.s3a.secret.key": "hunter3hunter3", "spark.ssl.keyPassword": "hunter4hunter4"}
+    pipeline = pipeline_of(f"checkpoint: s3://bucket/checkpoint\nspark: {{conf: {secret}}}\n")
+    settings = spark_settings(pipeline)
+    assert {"spark.executorEnv.AWS_SECRET_ACCESS_KEY": "hunter2hunter2", **secret}.items() <= settings.conf.items()
+    assert "hunter" not in str(settings.conf_of_java) and settings.conf_of_java["spark.jars.packages"]
+
+
+@pytest.mark.slow
+def test_a_session_has_the_secrets_that_its_java_was_not_started_with() -> None:
+    code = (
+        "import pathlib\nfrom lakebed.session import start_session\n"
+        "conf = {'spark.ui.enabled': 'false', 'spark.executorEnv.AWS_SECRET_ACCESS_KEY': 'hunter2hunter2'}\n"
+        "context = start_session('a session', 'local[1]', conf).sparkContext\n"
+        "command = pathlib.Path(f'/proc/{context._gateway.proc.pid}/cmdline').read_text()\n"
+        "print('a session' in command, 'ui.enabled' in command, 'hunter' in command)\n"
+        "print(context.getConf().get('spark.executorEnv.AWS_SECRET_ACCESS_KEY'), context.appName)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["True True False", "hunter2hunter2 a session"]
+
+
 # -- the archive of classes ------------------------------------------------------------------------------------------------
 
 

@@ -9,6 +9,9 @@
    (``manifest.failing``), for an hour at first, and this is reported. A part that is corrupt is parked alone, after the first
    failure. So no failure repeats without end, in whichever process. If the log can't be written, this process remembers it.
 
+Where there is a cluster, large plans run there, several side by side, and the others in this process (``compaction.cluster``).
+What goes wrong with the cluster is no failure of the plan: it is made again at once, for this process if the cluster is away.
+
 Nothing is planned, read or written under the lock, since planning many parts takes seconds.
 """
 
@@ -19,14 +22,16 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
 from lakebed import events
+from lakebed.compaction.cluster import Cluster
 from lakebed.compaction.merge import MergeKernel, MergeOutcome, MergeResult, PlanningView, Progress, no_progress
-from lakebed.errors import Cancelled, Corrupt, LakebedError, Retry
+from lakebed.errors import Cancelled, ClusterUnavailable, Corrupt, LakebedError, Retry
 from lakebed.manifest.failing import failing_of, park_merge, parked_paths
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
@@ -58,6 +63,14 @@ class MergeWorker(Protocol):
     ) -> MergeResult: ...
 
     def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class OnCluster:
+    """The engine of large merges: a cluster, and the kernel that merges there."""
+
+    cluster: Cluster
+    kernel: MergeKernel
 
 
 @dataclass(slots=True)
@@ -119,18 +132,23 @@ class Compactor:
         planner: Planner | None = None,
         clock: Callable[[], float] = time.time,
         reads: Callable[[Snapshot], Mapping[str, int]] = lambda snapshot: {},
+        on_cluster: OnCluster | None = None,
     ) -> None:
-        """``planner``: by default that of the table's policy; ``reads``: how often parts were read in the last hour, by path."""
+        """``planner``: by default that of the table's policy; ``reads``: how often parts were read in the last hour, by path;
+        ``on_cluster``: where large merges run, if not in this process.
+        """
         self._table = table
         self._log = log
         self._merger = merger
         self._kernel = kernel
+        self._on_cluster = on_cluster
         self._planner: Planner = planner or partial(make_plans, statistics=log.statistics)
         self._clock = clock
         self._reads = reads
         self._shared = _Shared()
         self._lock = threading.Lock()  # of _shared
         self._closing = False
+        self._gives_up = False  # a plan failed, and those beside it end
         self.depth_over_budget = 0
         """By how many runs the deepest point of the base is beyond the read budget, as the last plan found it."""
         self.on_wake: Callable[[], object] = lambda: None
@@ -144,6 +162,11 @@ class Compactor:
         """Cancel the merges that run. What runs ends soon, with nothing committed."""
         self._closing = True
 
+    @property
+    def is_closing(self) -> bool:
+        """Whether ``cancel`` or ``close`` was called."""
+        return self._closing
+
     def close(self) -> None:
         """Cancel the merges and release all claims, also those of merges that still run. Call it when nothing runs any more."""
         self.cancel()
@@ -155,10 +178,29 @@ class Compactor:
             return list(self._shared.running.values())
 
     def run_until_idle(self) -> list[MergeResult]:
-        """Run plans in this thread until the planner finds none. Raises the error of a plan that fails."""
-        results = []
-        while (job := self.next_plan()) is not None:
-            results.append(self.run(*job))
+        """Run plans until the planner finds none: those of the cluster side by side, the others in this thread.
+
+        Raises the error of a plan that fails, when those beside it were cancelled.
+        """
+        results: list[MergeResult] = []
+        sent: set[Future[MergeResult]] = set()
+        try:
+            with ThreadPoolExecutor(self._on_cluster.cluster.room if self._on_cluster else 1) as threads:
+                try:
+                    while (job := self.next_plan()) is not None or sent:
+                        if job is not None and job[1].on_cluster:
+                            sent.add(threads.submit(self.run, *job))
+                        elif job is not None:
+                            results.append(self.run(*job))
+                        done, sent = wait(sent, None if job is None else 0, FIRST_COMPLETED)
+                        for each in done:
+                            with suppress(ClusterUnavailable):  # it is planned again
+                                results.append(each.result())
+                except BaseException:
+                    self._gives_up = True
+                    raise
+        finally:
+            self._gives_up = False
         return results
 
     def parked(self) -> frozenset[str]:
@@ -198,7 +240,7 @@ class Compactor:
                 now=now,
                 taken=taken,
                 failed=frozenset(self._shared.failures),
-                in_flight_bytes=sum(each.plan.bytes_in for each in running),
+                in_flight_bytes=sum(each.plan.bytes_in for each in running if not each.plan.on_cluster),
             )
             self._shared.planning.add(start)
         try:
@@ -222,8 +264,18 @@ class Compactor:
             planning = self._planner(view.snapshot, taken, now_ms, start.in_flight_bytes, reads, view.goal)
             self.depth_over_budget = max(0, planning.depth_max - snapshot.settings.read_budget)
             if plans := uploaded_plans(planning, view.below):
-                return plans
+                return self._placed(plans)
         return []
+
+    def _placed(self, plans: list[MergePlan]) -> list[MergePlan]:
+        """The plans with where they run, without those for which the cluster has no room now."""
+        if self._on_cluster is None:
+            return plans
+        cluster = self._on_cluster.cluster
+        with self._lock:
+            has_room = sum(each.plan.on_cluster for each in self._shared.running.values()) < cluster.room
+        placed = [replace(plan, on_cluster=not plan.is_local and cluster.takes(plan.bytes_in)) for plan in plans]
+        return [plan for plan in placed if has_room or not plan.on_cluster]
 
     def _take(self, start: _Start, plans: Sequence[MergePlan]) -> tuple[int, MergePlan] | None:
         """The first plan that can still run, now among the running ones. The caller holds the lock."""
@@ -235,7 +287,7 @@ class Compactor:
             self._shared.running[number] = Running(plan, start.now)
             for other in self._shared.planning:
                 other.taken_since.update(plan.inputs)
-                other.bytes_since += plan.bytes_in
+                other.bytes_since += 0 if plan.on_cluster else plan.bytes_in
             return number, plan
         return None
 
@@ -248,8 +300,8 @@ class Compactor:
 
     def _merge(self, plan: MergePlan) -> MergeResult:
         def stop_if_closing(rows: int) -> None:
-            if self._closing:
-                raise Cancelled("the merge stops because its compactor closes")
+            if self._closing or self._gives_up:
+                raise Cancelled("the merge stops because its compactor closes, or a merge beside it failed")
 
         claim, replica = str(uuid.uuid4()), self._merger.replica
         kind, parts = plan.kind.value, len(plan.inputs)
@@ -262,14 +314,15 @@ class Compactor:
                 bytes=plan.bytes_in,
                 claim=claim,
                 replica=replica,
+                engine=plan.engine,
             )
         )
         try:
-            result = self._merger.run_plan(plan, self._kernel, progress=stop_if_closing, claim_id=claim)
+            result = self._run_plan(plan, stop_if_closing, claim)
         except Cancelled:
             result = MergeResult(outcome=MergeOutcome.CANCELLED, claim=claim)
         except Exception as error:
-            parked = self._failed(plan, error)
+            parked = not isinstance(error, ClusterUnavailable) and self._failed(plan, error)
             events.emit(
                 events.MergeFailed(
                     table=self._table,
@@ -280,6 +333,7 @@ class Compactor:
                     error=str(error),
                     claim=claim,
                     replica=replica,
+                    engine=plan.engine,
                 )
             )
             raise
@@ -301,6 +355,7 @@ class Compactor:
                 local=result.local,
                 claim=claim,
                 replica=replica,
+                engine=plan.engine,
             )
         )
         if result.outcome is MergeOutcome.COMPLETED:
@@ -308,6 +363,14 @@ class Compactor:
                 for path in plan.inputs:
                     self._shared.failures.pop(path, None)
         return result
+
+    def _run_plan(self, plan: MergePlan, progress: Progress, claim: str) -> MergeResult:
+        if not plan.on_cluster:
+            return self._merger.run_plan(plan, self._kernel, progress=progress, claim_id=claim)
+        assert self._on_cluster is not None
+        progress(0)  # before a session begins
+        with self._on_cluster.cluster.slot(progress):
+            return self._merger.run_plan(plan, self._on_cluster.kernel, progress=progress, claim_id=claim)
 
     def release(self, number: int) -> None:
         """Remove the plan with this number from the running ones."""

@@ -3,28 +3,33 @@
 On a local master it works in this process, because a task would take one of the few slots that the next batch of ingest needs.
 On a cluster the driver should not do heavy work, so the merge is a task. Its output goes straight to the object store, because
 executors do not share the disk of the driver.
+
+The names of the files that a task writes begin with an id of the merge. If an executor was lost, or the job was cancelled, its
+task could not delete what it had written. Then whoever asked for the merge lists the files of this id, and deletes those that no
+task returned. What a task writes even later, the cleanup deletes as an orphan.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from lakebed.compaction.cluster import Cluster
 from lakebed.compaction.merge import Progress
-from lakebed.error_transport import crosses_spark, from_spark
+from lakebed.error_transport import crosses_spark
+from lakebed.errors import LakebedError
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.parts.changes import FEW_ROWS_MAX, WriteSpec
 from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
+from lakebed.parts.write_arrow import PARTS_FOLDER
 from lakebed.storage.engine import connect
 from lakebed.storage.open import open_part_storage
 from lakebed.storage.part_storage import PartStorage
 from lakebed.telemetry.task_cost import measured
 from lakebed.telemetry.task_requests import counted, report_requests
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 MEMORY_BYTES_MAX = 512 << 20
 
@@ -52,40 +57,59 @@ class LocalKernel:
 
 @dataclass(frozen=True, slots=True)
 class SparkKernel:
-    """Merges as Spark jobs of one task. ``root`` is the table's: sources are read there, and the output goes there.
+    """Merges as Spark jobs of one task. ``root`` is the table's: sources are read there, and the output goes there."""
 
-    A merge can be cancelled before it begins, but not while it runs.
-    """
-
-    spark: SparkSession
+    cluster: Cluster
     root: str
     snapshot: Callable[[], Snapshot]
 
     def merge(
         self, sources: Sequence[MergeSource], spec: WriteSpec, output: PartStorage, progress: Progress
     ) -> list[MergedPart]:
-        settings, root = self.snapshot().settings, self.root
-        work = pickle.dumps((list(sources), spec, settings.target_part_rows, settings.target_part_bytes))
+        settings, root, names = self.snapshot().settings, self.root, f"{uuid.uuid4()}-"
+        work = pickle.dumps((list(sources), spec, settings.target_part_rows, settings.target_part_bytes, names))
 
         @crosses_spark
         def merge_all(works: Iterable[bytes]) -> Iterator[bytes]:
             for one in works:
                 with counted() as requests:
-                    merged = _merge_in_task(one, root)
-                yield pickle.dumps((merged, requests.to_json()))
+                    merged = merge_in_task(one, root)
+                yield pickle.dumps((merged, requests.to_json(), _attempt()))
 
         progress(0)
-        with from_spark():
-            [result] = self.spark.sparkContext.parallelize([work], 1).mapPartitions(merge_all).collect()
+        try:
+            result = self.cluster.run(work, merge_all, progress)
+        except BaseException:
+            _delete_left(output, names, ())
+            raise
         merged: list[MergedPart]
-        merged, requests = pickle.loads(result)
+        merged, requests, attempt = pickle.loads(result)
         report_requests(requests)
+        if attempt:
+            _delete_left(output, names, {part.path for part in merged})
         return merged
 
 
-def _merge_in_task(work: bytes, root: str) -> list[MergedPart]:
-    sources, spec, rows_max, bytes_max = pickle.loads(work)
+def merge_in_task(work: bytes, root: str) -> list[MergedPart]:
+    """What a task does: the merge of a table at ``root`` that ``SparkKernel`` pickled."""
+    sources, spec, rows_max, bytes_max, names = pickle.loads(work)
     storage = open_part_storage(root)
     connection = connect(MEMORY_BYTES_MAX, threads=1)
     with measured(root, "merge"):
-        return merge_parts(sources, spec, storage, connection, rows_max=rows_max, bytes_max=bytes_max)
+        return merge_parts(sources, spec, storage, connection, rows_max=rows_max, bytes_max=bytes_max, names=names)
+
+
+def _attempt() -> int:
+    """Which attempt of its task this is, from 0."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return 0 if context is None else context.attemptNumber()
+
+
+def _delete_left(storage: PartStorage, names: str, returned: Collection[str]) -> None:
+    """Delete the files of these names that tasks wrote and did not return."""
+    with suppress(LakebedError):  # then the cleanup finds them
+        for path, _, _ in list(storage.list(f"{PARTS_FOLDER}/{names}")):
+            if path not in returned:
+                storage.delete(path)

@@ -1,7 +1,8 @@
 """Merge: some base parts become few sorted parts of the next level. No writer waits for it.
 
 1. **Claim.** The log gets a claim that lists the sources. If a live claim lists one of them, or one has left the base, the merge
-   ends here, before any work is done. Expired claims on them are taken over in the same commit.
+   ends here, before any work is done. Expired claims on them are taken over in the same commit, and count as lost. Parts that
+   are in several lost claims are parked in place of being claimed (``manifest.lost_claims``).
 2. **Work.** The kernel (``parts.merge``) reads the sources as they are at the claim's commit and writes new files. Meanwhile a
    heartbeat extends the lease.
 3. **Commit.** Rows that died since the claim are in newer deletion vectors of the sources. The row provenance says where these
@@ -36,7 +37,8 @@ from lakebed.manifest.claims import Claim, claims_of
 from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.entries import Operation
-from lakebed.manifest.failing import taken_paths
+from lakebed.manifest.failing import parked_paths, taken_paths
+from lakebed.manifest.lost_claims import Losses, losses, taken_back
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import Committed, TableLog
 from lakebed.parts.changes import WriteSpec, write_spec_of
@@ -72,6 +74,7 @@ class MergeOutcome(Enum):
 
     COMPLETED = "completed"
     CLAIMED = "claimed"  # another live claim lists a source
+    PARKED = "parked"  # merges of a source ended their processes, or failed
     REPLACED = "replaced"  # a source left the base
     OVERTAKEN = "overtaken"  # the lease ended and another replica took the sources
     CANCELLED = "cancelled"  # the replica stops
@@ -197,11 +200,11 @@ class Merger:
 
     def claim(
         self, paths: Sequence[str], level: int, volatile: bool = False, ending: Sequence[Claim] = (),
-        claim_id: str | None = None, *, kind: str = "",
+        claim_id: str | None = None, *, kind: str = "", uploads: bool = False,
     ) -> _Claimed:  # fmt: skip
         """A claim on the parts and the snapshot at its commit; or why there is none. Raises StoreUnavailable, Contention.
 
-        ``ending``: claims of this replica that the new one replaces.
+        ``ending``: claims of this replica that the new one replaces; ``uploads``: see ``Claim``.
         """
         wanted, ours = frozenset(paths), {other.id for other in ending}
         claim_id = claim_id or str(uuid.uuid4())
@@ -215,6 +218,12 @@ class Merger:
                 return Finished(MergeResult(outcome=MergeOutcome.CLAIMED, claim=claim_id))
             if not ours <= {other.id for other in rivals}:
                 return Finished(MergeResult(outcome=MergeOutcome.OVERTAKEN, claim=claim_id))
+            lost = [other for other in rivals if other.id not in ours]
+            found = losses(snapshot, lost, now)
+            if not wanted.isdisjoint(parked_paths(snapshot, now)):
+                return Finished(MergeResult(outcome=MergeOutcome.PARKED, claim=claim_id))
+            if found.parked is not None:
+                return self._parking(lost, found, claim_id)
             lease_ms = now + int(self._lease_seconds * 1000)
             claim = Claim(
                 id=claim_id,
@@ -225,18 +234,32 @@ class Merger:
                 since_ms=now,
                 volatile=volatile,
                 kind=kind,
+                uploads=uploads,
             )
-            taken_over = any(other.id not in ours for other in rivals)
 
             def result(committed: Committed) -> _Claimed:
-                self._emit("taken_over" if taken_over else "taken", committed.version, claim)
+                self._emit("taken_over" if lost else "taken", committed.version, claim)
                 return claim, committed.snapshot
 
-            access = ReadWriteSet(claimed=wanted, domains=frozenset(other.domain for other in rivals))
-            actions = [*(other.ended() for other in rivals), claim.to_action()]
+            domains = found.domains | {other.domain for other in rivals}
+            access = ReadWriteSet(claimed=wanted, domains=domains)
+            actions = [*(other.ended() for other in rivals), *found.actions, claim.to_action()]
             return Proposal(actions=actions, access=access, result=result, metrics={"parts": len(wanted)})
 
         return commit_loop(self._log, Operation.CLAIM, build)
+
+    def _parking(self, lost: Sequence[Claim], found: Losses, claim_id: str) -> Proposal[_Claimed]:
+        """Ends claims that were lost, and parks what is in too many of them, in place of a claim."""
+
+        def result(committed: Committed) -> _Claimed:
+            for claim in lost:
+                self._emit("expired", committed.version, claim)
+            self._warn(found)
+            return MergeResult(outcome=MergeOutcome.PARKED, claim=claim_id)
+
+        access = ReadWriteSet(domains=found.domains | {claim.domain for claim in lost})
+        actions = [*(claim.ended() for claim in lost), *found.actions]
+        return Proposal(actions=actions, access=access, result=result)
 
     @contextmanager
     def heartbeat(self, claim: Claim, restoring: Sequence[Claim] = ()) -> Iterator[None]:
@@ -263,43 +286,73 @@ class Merger:
             thread.join()
 
     def extend(self, claims: Sequence[Claim]) -> list[Claim]:
-        """Extend the leases of those claims that are still in the log, in one commit; returns these."""
+        """Extend the leases of those claims that are still in the log, in one commit; returns these.
+
+        Others are not lost, because this process lives: the commit takes that back, if somebody noted it.
+        """
 
         def build(snapshot: Snapshot) -> Proposal[list[Claim]] | Finished[list[Claim]]:
             lease_ms = int(self._clock() * 1000) + int(self._lease_seconds * 1000)
             held = [replace(claim, lease_ms=lease_ms) for claim in claims if claim.domain in snapshot.domains]
-            access = ReadWriteSet(domains=frozenset(claim.domain for claim in held))
-            return (
-                Proposal(actions=[claim.to_action() for claim in held], access=access, result=lambda _: held)
-                if held
-                else Finished([])
-            )
+            back = taken_back(snapshot, {claim.id for claim in claims if claim.domain not in snapshot.domains})
+            actions = [*(claim.to_action() for claim in held), *back]
+            access = ReadWriteSet(domains=frozenset(action.domain for action in actions))
+            return Proposal(actions=actions, access=access, result=lambda _: held) if actions else Finished([])
 
         return commit_loop(self._log, Operation.EXTEND_CLAIM, build)
 
-    def abandon(self, claim: Claim, restoring: Sequence[Claim] = (), result: str = "abandoned") -> None:
-        """Remove the claim from the log, if it is still there; ``restoring``: claims that are restored in its place.
+    def abandon(self, claim: Claim, restoring: Sequence[Claim] = ()) -> None:
+        """Remove the claim of this process from the log, if it is still there; ``restoring``: claims that come in its place.
 
-        ``result``: that of the event (``events.ClaimChanged``). Raises StoreUnavailable, Contention: the claim then expires by
-        itself.
+        Raises StoreUnavailable, Contention: the claim then expires by itself.
         """
 
         def build(snapshot: Snapshot) -> Proposal[None] | Finished[None]:
             if claim.domain not in snapshot.domains:
-                return Finished(None)
-            back = [old for old in restoring if all(path in snapshot.parts for path in old.sources)]
+                back = taken_back(snapshot, [claim.id])
+                access = ReadWriteSet(domains=frozenset(action.domain for action in back))
+                return Proposal(actions=back, access=access, result=lambda _: None) if back else Finished(None)
+            old_ones = [old for old in restoring if all(path in snapshot.parts for path in old.sources)]
             access = ReadWriteSet(
-                claimed=frozenset(path for old in back for path in old.sources), domains=frozenset([claim.domain])
+                claimed=frozenset(path for old in old_ones for path in old.sources), domains=frozenset([claim.domain])
             )
             lease_ms = int((self._clock() + self._lease_seconds) * 1000)
-            restored = [replace(old, lease_ms=lease_ms).to_action() for old in back]
+            restored = [replace(old, lease_ms=lease_ms).to_action() for old in old_ones]
             return Proposal(
                 actions=[claim.ended(), *restored],
                 access=access,
-                result=lambda committed: self._emit(result, committed.version, claim),
+                result=lambda committed: self._emit("abandoned", committed.version, claim),
             )
 
         commit_loop(self._log, Operation.ABANDON_CLAIM, build)
+
+    def give_up(self, claim: Claim) -> None:
+        """Remove the claim of a process that was lost, and note that (``manifest.lost_claims``).
+
+        Raises StoreUnavailable, Contention.
+        """
+
+        def build(snapshot: Snapshot) -> Proposal[None] | Finished[None]:
+            now = claims_of(snapshot.domains).get(claim.id)
+            if now is None:
+                return Finished(None)
+            found = losses(snapshot, [now], int(self._clock() * 1000))
+
+            def result(committed: Committed) -> None:
+                self._emit("expired", committed.version, now)
+                self._warn(found)
+
+            access = ReadWriteSet(domains=found.domains | {now.domain})
+            return Proposal(actions=[now.ended(), *found.actions], access=access, result=result)
+
+        commit_loop(self._log, Operation.ABANDON_CLAIM, build)
+
+    def _warn(self, found: Losses) -> None:
+        if found.parked is not None:
+            _logger.warning(
+                "%d parts of %s are left alone, because merges of them ended %d processes: %s",
+                len(found.parked.sources), self._storage.root, found.parked.failures, found.parked.sources[0],
+            )  # fmt: skip
 
     def _emit(self, result: str, version: int, claim: Claim) -> None:
         events.emit(
@@ -317,7 +370,7 @@ class Merger:
         newest = self._log.newest or self._log.refresh()  # a claim that others made since is not old enough
         for claim in claims_of(newest.domains).values():
             if claim.replica != self.replica and not claim.is_live(late_ms):
-                self.abandon(claim, result="expired")
+                self.give_up(claim)
 
     # -- 2. work -----------------------------------------------------------------------------------------------------
 
@@ -388,7 +441,7 @@ class Merger:
                 self._discard(merged)
 
         result = commit_loop(self._log, operation, build, discard=discard)
-        if result.outcome is MergeOutcome.REPLACED:
+        if result.outcome in (MergeOutcome.REPLACED, MergeOutcome.OVERTAKEN):
             self.abandon(claim)
         return result
 

@@ -1,10 +1,11 @@
-"""A recluster job: rounds of merges in this process, until the depth of the table's levels is within their thresholds.
+"""A recluster job: rounds of merges, until the depth of the table's levels is within their thresholds.
 
 1. The job covers the parts that exist when it begins. Later parts are left to the next job, so it ends whatever comes in.
 2. The estimate says how much will be read and written, and whether there is room for it.
 3. The next round is planned on the newest snapshot, and its first group is merged like any other merge (claim, kernel, commit:
    ``compaction.merge``). Then the rest is planned again. So if another replica claimed a group first, or replaced one of its
-   parts, only the planning was wasted. Deletes that are committed meanwhile are carried over.
+   parts, only the planning was wasted. Deletes that are committed meanwhile are carried over. On a cluster the groups of a round
+   are merged side by side, and the next round begins when the last of them has ended.
 4. With ``final`` it goes on until no level is above its threshold and every part is sorted by the table's sort key. It waits for
    parts that others have claimed. Without ``final`` it ends after one round.
 
@@ -14,13 +15,15 @@ claims of one that was killed end with their leases.
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from lakebed.compaction.compactor import Compactor, MergeWorker
+from lakebed.compaction.compactor import Compactor, MergeWorker, OnCluster
 from lakebed.compaction.merge import MergeKernel, MergeOutcome, MergeResult, Progress
 from lakebed.errors import Cancelled, InvalidInput, StoreUnavailable
 from lakebed.manifest.failing import taken_paths
@@ -112,9 +115,10 @@ class ReclusterJob:
         self._round: tuple[MergeKind, int] | None = None
         self._rounds = 0
         self._results: list[MergeResult] = []
-        self._plans_begun = 0
-        self._rows_before = 0  # of the plans before the one that runs
-        self._rows_of_plan = 0
+        self._compactor: Compactor | None = None
+        self._numbers = itertools.count()
+        self._reporting = threading.Lock()  # of the field below
+        self._rows: dict[int, int] = {}  # written so far, by the number of a plan that began
 
     def estimate(self) -> Estimate:
         """What the job will read and write, by the table's statistics."""
@@ -141,14 +145,19 @@ class ReclusterJob:
             seconds=time.perf_counter() - self._begun,
         )
 
-    def run(self, merger: MergeWorker, kernel: MergeKernel) -> ReclusterResult:
-        """Raises the error of a merge that fails, and StoreUnavailable if there is no room. What was committed stays."""
+    def run(self, merger: MergeWorker, kernel: MergeKernel, on_cluster: OnCluster | None = None) -> ReclusterResult:
+        """Raises the error of a merge that fails, and StoreUnavailable if there is no room. What was committed stays.
+
+        ``on_cluster``: where large groups are merged, side by side.
+        """
         self._estimate = self.estimate()
         self._require_room()
         before = self._depths(self._log.refresh())
-        compactor = Compactor(
-            self._table, self._log, merger, _WatchedKernel(kernel, self._begin_plan, self._note_rows), planner=self._plan,
-            clock=lambda: self._log.now_ms() / 1000, reads=self._reads,
+        if on_cluster is not None:
+            on_cluster = replace(on_cluster, kernel=self._watched(on_cluster.kernel))
+        self._compactor = compactor = Compactor(
+            self._table, self._log, merger, self._watched(kernel), planner=self._plan,
+            clock=lambda: self._log.now_ms() / 1000, reads=self._reads, on_cluster=on_cluster,
         )  # fmt: skip
         while True:
             self._results += compactor.run_until_idle()
@@ -200,7 +209,8 @@ class ReclusterJob:
             return Planning()
         number = _round_of(found)
         if number != self._round:
-            if self._round is not None and not self._final:
+            is_under_way = self._compactor is not None and bool(self._compactor.running())
+            if self._round is not None and (is_under_way or not self._final):
                 return Planning()
             self._round, self._rounds = number, self._rounds + 1
         return Planning(merges=(found,))
@@ -211,28 +221,28 @@ class ReclusterJob:
         now_ms, statistics = self._log.now_ms(), self._log.statistics
         return next(round_plans(self._seen(view.snapshot), (), now_ms, statistics=statistics), None) is not None
 
-    def _begin_plan(self) -> None:
-        self._plans_begun += 1
-        self._rows_before, self._rows_of_plan = self._rows_before + self._rows_of_plan, 0
+    def _watched(self, kernel: MergeKernel) -> MergeKernel:
+        return _WatchedKernel(kernel, lambda: next(self._numbers), self._note_rows, self._report)
 
-    def _note_rows(self, rows: int) -> None:
+    def _note_rows(self, number: int, rows: int) -> None:
         if self._stop():
             raise Cancelled("the merge stops because its job was stopped")
-        self._rows_of_plan = rows
-        self._report()
+        self._report({number: rows})
 
-    def _report(self, waiting: bool = False) -> None:
-        self._on_progress(
-            ReclusterProgress(
-                rounds=self._rounds,
-                plans=self._plans_begun,
-                plans_estimated=self._estimate.plans,
-                rows=self._rows_before + self._rows_of_plan,
-                rows_estimated=self._estimate.rows,
-                seconds=time.perf_counter() - self._begun,
-                waiting=waiting,
+    def _report(self, rows: Mapping[int, int] | None = None, waiting: bool = False) -> None:
+        with self._reporting:  # one at a time: merges side by side report too
+            self._rows |= rows or {}
+            self._on_progress(
+                ReclusterProgress(
+                    rounds=self._rounds,
+                    plans=len(self._rows),
+                    plans_estimated=self._estimate.plans,
+                    rows=sum(self._rows.values()),
+                    rows_estimated=self._estimate.rows,
+                    seconds=time.perf_counter() - self._begun,
+                    waiting=waiting,
+                )
             )
-        )
 
     def _require_room(self) -> None:
         needs = [(tempfile.gettempdir(), self._estimate.plan_bytes_max, "what a merge spills")]
@@ -260,15 +270,19 @@ class _WatchedKernel:
     """A kernel that reports when a merge begins, and how far it is."""
 
     kernel: MergeKernel
-    begin: Callable[[], None]
-    note: Progress
+    begin: Callable[[], int]
+    note: Callable[[int, int], object]
+    end: Callable[[Mapping[int, int]], object]
 
     def merge(
         self, sources: Sequence[MergeSource], spec: WriteSpec, output: PartStorage, progress: Progress
     ) -> list[MergedPart]:
+        number = self.begin()
+
         def report(rows: int) -> None:
             progress(rows)
-            self.note(rows)
+            self.note(number, rows)
 
-        self.begin()
-        return self.kernel.merge(sources, spec, output, report)
+        merged = self.kernel.merge(sources, spec, output, report)
+        self.end({number: sum(part.rows for part in merged)})  # a task reports none on its way
+        return merged

@@ -2,7 +2,7 @@
 
 The settle of a batch looks its keys up in the key index, in the maintaining process. For a backlog of millions of keys it is
 cheaper to read the key columns of the base once, in parallel: each task takes a group of parts and joins their keys with the keys
-that are sought. It returns positions, at most as many as there are keys.
+that are looked up. It returns positions, at most as many as there are keys.
 """
 
 from __future__ import annotations

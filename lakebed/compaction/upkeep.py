@@ -24,6 +24,7 @@ ingest goes on. ``lakebed.failures`` says which causes pass, and reports the sta
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -34,6 +35,7 @@ from dataclasses import dataclass
 from functools import partial
 from operator import is_not
 
+from lakebed.compaction.cluster import MERGES_MAX
 from lakebed.compaction.compactor import CLOSE_SECONDS_MAX, Compactor
 from lakebed.compaction.order import head_start_seconds
 from lakebed.compaction.scheduler import Job, Scheduler
@@ -43,6 +45,8 @@ from lakebed.failures import Health, Restarts, failure_in
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 from lakebed.planning.backpressure import pressure
+from lakebed.planning.plan import MergePlan
+from lakebed.planning.settling import due_ms
 from lakebed.settings import TIERS
 
 QUERY = "maintain"
@@ -64,12 +68,20 @@ def always() -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chore:
-    """What is done every ``seconds`` while it ``is_needed``, which reads nothing. ``extends_leases``: it must not be late."""
+    """What is done every ``seconds`` while it ``is_needed``, which reads nothing.
+
+    ``extends_leases``: it must not be late. ``merges``: it takes as long as a merge, and is done by the threads that merge.
+    """
 
     run: Callable[[], object]
     seconds: float
     is_needed: Callable[[], bool] = always
     extends_leases: bool = False
+    merges: bool = False
+
+    def pool_of(self, pools: Pools) -> Scheduler:
+        """The threads that run it."""
+        return pools.leases if self.extends_leases else pools.merges if self.merges else pools.chores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,13 +116,14 @@ class Pools:
         """``shares``: of pools of tables (``lakebed.pool``) in each kind of threads but those of leases."""
         self.cycles = Scheduler("maintain", cycles, slow_seconds=_SLOW_SECONDS, shares=shares)
         self.merges = Scheduler("merge", merges, shares=shares)
+        self.on_cluster = Scheduler("cluster", MERGES_MAX, shares=shares)  # they wait for Spark
         self.chores = Scheduler("chore", chores, slow_seconds=_SLOW_SECONDS, shares=shares)
         self.leases = Scheduler("lease", leases, slow_seconds=_SLOW_SECONDS)
 
     def close(self, timeout_seconds: float = 0.0) -> None:
         """Run nothing more, and wait so long for the threads to end."""
         deadline = time.monotonic() + timeout_seconds
-        for each in (self.merges, self.chores, self.leases, self.cycles):
+        for each in (self.merges, self.on_cluster, self.chores, self.leases, self.cycles):
             each.close(max(0.0, deadline - time.monotonic()))
 
 
@@ -138,16 +151,18 @@ class Maintained:
         self._merge_pause = MERGE_LOOK_SECONDS[0]
         self._planned: tuple[object, ...] = (None, None)  # what of the table the merges were planned for
         self._stepped_at = self._not_before = 0.0
+        self._tail_due_at = math.inf  # by its age, if it was not due at the last step
         self._stopping, self.ended = threading.Event(), threading.Event()
         self.error: LakebedError | None = None
         """The error that ended it."""
         name = f"of {upkeep.path}"
         self._cycle = Job(self._run_cycle, f"the cycle {name}")
         self._merge = Job(self._run_merge, f"the merge {name}")
+        self._sent: set[Job] = set()  # merges on the cluster
         self._settle = Job(self._run_settles, f"the settle {name}")
         self._settles: deque[tuple[int, Future[int | None]]] = deque()
         chores = [(chore, Job(partial(self._run_chore, chore), f"a chore {name}")) for chore in upkeep.chores]
-        self._chores = [(chore, job, pools.leases if chore.extends_leases else pools.chores) for chore, job in chores]
+        self._chores = [(chore, job, chore.pool_of(pools)) for chore, job in chores]
         if upkeep.log.newest is not None:
             self._rank(upkeep.log.newest)
 
@@ -224,7 +239,8 @@ class Maintained:
         if newest is None or _version_of(newest) == self._seen:  # else this process committed meanwhile
             newest = log.refresh()
         version = _version_of(newest)
-        waits = bool(newest.tail) and time.monotonic() - self._stepped_at >= SETTLE_LOOK_SECONDS
+        now = time.monotonic()
+        waits = bool(newest.tail) and (now - self._stepped_at >= SETTLE_LOOK_SECONDS or now >= self._tail_due_at)
         if version != self._seen or waits:
             self._rank(newest)
             self.upkeep.step()
@@ -232,6 +248,8 @@ class Maintained:
             self._cycles += 1
             self._health.runs()
             newest = log.newest or newest
+            due_seconds = ((due_ms(newest) or 0) - log.now_ms()) / 1000
+            self._tail_due_at = self._stepped_at + due_seconds if due_seconds > 0 else math.inf
         if version != self._seen:
             self._seen, self._pause, log.is_idle = version, self._look_seconds[0], False
             if any(map(is_not, self._planned, base := (newest.parts, newest.metadata))):
@@ -245,7 +263,8 @@ class Maintained:
                 self.upkeep.release(INDEX_BYTES_KEPT)
         pause = min(self._pause, SETTLE_LOOK_SECONDS) if newest.tail else self._pause
         freshness = newest.settings.freshness_seconds
-        return pause if freshness is None else max(self._look_seconds[0], min(pause, freshness / 4))
+        pause = pause if freshness is None else max(self._look_seconds[0], min(pause, freshness / 4))
+        return min(pause, max(0.0, self._tail_due_at - time.monotonic()))
 
     def _rank(self, newest: Snapshot) -> None:
         """Say how urgent the jobs are, by the table's settings and by how late its readers see what came."""
@@ -296,8 +315,11 @@ class Maintained:
             job = compactor.next_plan(looks=False)  # the cycle looks
             self._merge.head_start_seconds = head_start_seconds(depth_over_budget=compactor.depth_over_budget)
             if job is not None:
-                with suppress(Exception):  # reported already, and tried again later
-                    compactor.run(*job)
+                if job[1].on_cluster:
+                    self._send(*job)
+                else:
+                    with suppress(Exception):  # reported already, and tried again later
+                        compactor.run(*job)
                 self._wake_chores()
                 self._merge_pause = MERGE_LOOK_SECONDS[0]
                 return 0.0
@@ -307,6 +329,20 @@ class Maintained:
             _logger.exception("planning merges of %s failed", self.upkeep.path)
         pause, self._merge_pause = self._merge_pause, min(2 * self._merge_pause, MERGE_LOOK_SECONDS[1])
         return pause
+
+    def _send(self, number: int, plan: MergePlan) -> None:
+        """Let a thread wait for Spark, so that this one goes on with other plans."""
+
+        def run() -> None:
+            with suppress(Exception):  # reported already, and tried again later
+                self.upkeep.compactor.run(number, plan)
+            self._sent.discard(job)
+            self._wake_chores()
+            self._plan_soon()
+
+        job = Job(run, f"{self._merge.name} on the cluster", tier=self._merge.tier, pool=self._merge.pool)
+        self._sent.add(job)
+        self._pools.on_cluster.wake(job)
 
     def _plan_soon(self) -> None:
         self._merge_pause = MERGE_LOOK_SECONDS[0]
@@ -339,9 +375,11 @@ class Maintained:
         compactor.cancel()
         deadline = time.monotonic() + timeout_seconds
         cycles = [self._cycle, self._settle]
-        jobs: dict[Scheduler, list[Job]] = {self._pools.merges: [self._merge], self._pools.cycles: cycles}
+        jobs = {self._pools.merges: [self._merge], self._pools.cycles: cycles}
         for _, job, pool in self._chores:
             jobs.setdefault(pool, []).append(job)
+        self._pools.merges.remove([self._merge])  # it sends no more
+        jobs[self._pools.on_cluster] = list(self._sent)
         for pool, theirs in jobs.items():
             pool.remove(theirs)
         for pool, theirs in jobs.items():

@@ -64,7 +64,7 @@ def test_busy_pools_get_their_shares_within_a_tenth(seed: int) -> None:
     for name in shares:
         for _ in range(50):
             threads.add(job(name))
-    threads.run(6000.0, lambda ended: job(ended.pool))
+    threads.run(1000.0, lambda ended: job(ended.pool))
     total = sum(threads.used.values())
     for name, share in shares.items():
         due = share / sum(shares.values())

@@ -12,6 +12,7 @@ import pytest
 from pyspark import cloudpickle
 
 import lakebed
+from lakebed.compaction.cluster import Cluster
 from lakebed.compaction.kernels import SparkKernel
 from lakebed.compaction.merge import MergeOutcome, no_progress
 from lakebed.errors import Cancelled
@@ -27,9 +28,34 @@ class StandIn:
     items: list[Any] = field(default_factory=list)
     jobs: int = 0
 
+    master: str = "spark://nowhere:7077"
+    defaultParallelism: int = 2
+
     @property
     def sparkContext(self) -> StandIn:
         return self
+
+    @property
+    def _jsc(self) -> StandIn:
+        return self
+
+    def sc(self) -> StandIn:
+        return self
+
+    def isStopped(self) -> bool:
+        return False
+
+    def isLocal(self) -> bool:
+        return True
+
+    def addJobTag(self, tag: str) -> None:
+        self.tag = tag
+
+    def removeJobTag(self, tag: str) -> None:
+        assert tag == self.tag
+
+    def setInterruptOnCancel(self, does: bool) -> None:
+        assert does
 
     def parallelize(self, items: Iterable[Any], slices: int) -> StandIn:
         self.items, self.jobs = list(items), self.jobs + 1
@@ -57,7 +83,7 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> lakebed.Table:
 
 
 def merge(table: lakebed.Table, spark: StandIn, progress: Callable[[int], None] = no_progress) -> MergeOutcome:
-    kernel = SparkKernel(spark, table.path, log_of(table).refresh)  # type: ignore[arg-type]
+    kernel = SparkKernel(Cluster.of(spark), table.path, log_of(table).refresh)  # type: ignore[arg-type]
     parts = sorted(log_of(table).refresh().parts)
     return compaction_of(table).merger().run(parts, 1, kernel, progress=progress).outcome
 
