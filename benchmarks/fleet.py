@@ -1,14 +1,19 @@
 """What a fleet of workers costs on many tables, and whether it keeps its promises while workers are killed.
 
-    python -m benchmarks.fleet [--tables 2000] [--idle 10000] [--only idle|idle-local|busy] [--seconds 300] [--phase 60]
+    python -m benchmarks.fleet [--tables 2000] [--idle 10000] [--only idle|idle-local|busy|look] [--seconds 300] [--phase 60]
+
+*Look*: the processor's time of one look at an object that is not there: as boto3 asks, with a presigned url, and as it is done
+(``storage.s3_quick_look``); with connections that the server keeps, as S3 does, and with those that it closes.
 
 *Idle*: one worker and tables to which nothing has come for days, in a real S3 server on loopback and on the local disk. Printed
 is the worker's share of a core, over a whole period of looks, and its looks beside those of the formula (``lakebed.fleet.cost``).
 
-*Busy*: small tables in the S3 server, three workers, each a process, and a writer. One in twenty is ``p0`` with a freshness of 30
-seconds; most of the others are ``p2``, and the writer floods them. Two workers are killed in the middle. The age of the oldest
-unsettled change of the ``p0`` tables is sampled all the time. At the end nothing comes, and the looks are compared with the
-formula: a table that has rested for t seconds is looked at after t / 10 more, so 10 ln(t2 / t1) times from t1 to t2.
+*Busy*: small tables in the S3 server, three workers, each a process, and a writer. One in twenty is ``p0`` with a freshness of
+30 seconds, one in twenty ``p1``; the others are ``p2``, and the writer floods them. Two workers are killed when a third of the
+time is over. The age of the oldest unsettled change and the depth are sampled all the time, of all ``p0`` tables and of some
+others. At the end nothing comes, and the looks are compared with the formula: a table that has rested for t seconds is looked at
+after t / 10 more, so 10 ln(t2 / t1) times from t1 to t2, and one with a freshness at least four times in that. Besides there is
+one beat in 20 seconds, of one commit. With 2,000 tables it takes about ten minutes.
 """
 
 from __future__ import annotations
@@ -23,21 +28,30 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pyarrow as pa
+from botocore.exceptions import ClientError
+from urllib3 import PoolManager
 
 import lakebed
 from benchmarks.workload import table as print_table
 from lakebed import events
+from lakebed.fleet.membership import BEAT_SECONDS
 from lakebed.fleet.worker import FleetWorker, Limits
-from lakebed.manifest.looks import SECONDS_MAX
+from lakebed.manifest.looks import SECONDS_MAX, pause_seconds
 from lakebed.manifest.stores import MemoryLogStore, open_store
 from lakebed.manifest.table_log import TableLog
 from lakebed.operations.create import NewTable, create
+from lakebed.planning.planner import plan
+from lakebed.storage.roots import S3Root
+from lakebed.storage.s3_client import s3_client
+from lakebed.storage.s3_objects import S3Objects
 from tests.infra.s3 import S3Server, aws_environment
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
@@ -45,6 +59,7 @@ FRESHNESS_SECONDS = 30
 P0_EVERY = 20
 DAYS_AGO = 10
 SAY_SECONDS = 1.0
+LOOKS = 500
 
 
 def main() -> None:
@@ -55,7 +70,7 @@ def main() -> None:
         "--seconds", type=float, default=SECONDS_MAX, help="idle: how long the processor's share is measured"
     )
     parser.add_argument("--phase", type=float, default=60.0, help="busy: seconds until two workers are killed")
-    parser.add_argument("--only", choices=("idle", "idle-local", "busy"))
+    parser.add_argument("--only", choices=("idle", "idle-local", "busy", "look"))
     parser.add_argument("--worker", nargs=2, metavar=("ROOT", "NAME"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
@@ -63,15 +78,58 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         os.environ["LAKEBED_CACHE_DIR"] = f"{folder}/cache"
+        if args.only in (None, "look"):
+            look()
+        if args.only == "look":
+            return
         if args.only in (None, "idle-local"):
             idle("local disk", f"{folder}/lake", args.idle, args.seconds)
         if args.only == "idle-local":
             return
-        with S3Server() as server, aws_environment(server.endpoint):
+        with KeepingServer() as server, aws_environment(server.endpoint):
             if args.only != "busy":
                 idle("S3", f"s3://{server.create_bucket()}/lake", args.idle, args.seconds)
             if args.only in (None, "busy"):
                 busy(f"s3://{server.create_bucket()}/lake", args.tables, args.phase)
+
+
+class KeepingServer(S3Server):
+    """One that keeps connections open for the next request, as S3 does."""
+
+    def environment(self) -> dict[str, str]:
+        return {**super().environment(), "VGW_KEEP_ALIVE": "true"}
+
+
+# -- one look ----------------------------------------------------------------------------------------------------------
+
+
+def look() -> None:
+    """The processor's time of a look, by who asks."""
+    rows: list[list[object]] = []
+    for kind, server in (("closed", S3Server()), ("kept", KeepingServer())):
+        with server, aws_environment(server.endpoint):
+            bucket, client = server.create_bucket(), s3_client()
+            objects, pool = S3Objects(S3Root(bucket, "lake")), PoolManager()
+
+            def by_boto3(key: str, client: Any = client, bucket: str = bucket) -> None:
+                with suppress(ClientError):
+                    client.head_object(Bucket=bucket, Key=key)
+
+            def by_url(key: str, client: Any = client, bucket: str = bucket, pool: PoolManager = pool) -> None:
+                url = client.generate_presigned_url("head_object", Params={"Bucket": bucket, "Key": key})
+                pool.request("HEAD", url, retries=False, redirect=False)
+
+            asked: dict[str, Callable[[str], object]] = {
+                "boto3": by_boto3, "presigned url": by_url, "quick look": objects.has,
+            }  # fmt: skip
+            spent = dict.fromkeys(asked, 0.0)
+            for number in range(20 + LOOKS):  # in turn, so that whatever else runs here disturbs all alike
+                for name, ask in asked.items():
+                    began = time.thread_time()
+                    ask(f"public/t{number}/_delta_log/{number:020d}.json")
+                    spent[name] += time.thread_time() - began if number >= 20 else 0.0
+            rows.append([kind, *(round(1e6 * seconds / LOOKS) for seconds in spent.values())])
+    print_table("CPU microseconds of one look at S3", ["connections", *asked], rows)
 
 
 # -- one worker, as a process ------------------------------------------------------------------------------------------
@@ -93,7 +151,8 @@ def work(root: str, name: str) -> None:
         state = worker.state()
         figures = {
             "cpu": time.process_time(), "rss": resident_bytes(), "workers": len(state.workers), "known": state.known,
-            "owned": state.owned, "unseen": state.unseen, "active": state.active, "waiting": state.waiting, "looks": state.looks,
+            "owned": state.owned, "unseen": state.unseen, "standing_by": state.standing_by,
+            "active": state.active, "waiting": state.waiting, "looks": state.looks,
             "troubles": len(state.troubles), "requests": dict(requests),
         }  # fmt: skip
         print(orjson.dumps(figures).decode(), flush=True)
@@ -172,50 +231,68 @@ def busy(root: str, tables: int, phase: float) -> None:
         list(pool.map(made, range(tables), paths))
     p0 = paths[::P0_EVERY]
     workers = [Process(root, name) for name in "abc"]
-    for each in workers:
-        while not each.said.get("owned"):
-            time.sleep(0.5)
+    # A freshness is kept from when all know of it: each table was looked at once, and its owner has said so with a beat.
+    while (stand_by := sum(each.said.get("standing_by", 0) for each in workers)) < min(2, len(workers) - 1) * len(p0):
+        say(f"so many stand by of twice {len(p0)}: {stand_by}")
+        time.sleep(5.0)
+    say(f"{tables} tables, {len(workers)} workers")
     done = threading.Event()
-    oldest: list[float] = []
-    watching = threading.Thread(target=watch, args=(p0, oldest, done), daemon=True)
+    watched = {"p0": Samples(p0), "p1": Samples(paths[1::P0_EVERY][:10]), "p2": Samples(paths[2::P0_EVERY][:10])}
+    watching = threading.Thread(target=watch, args=(watched, done), daemon=True)
     watching.start()
     commits = write(paths, p0, phase)
     for each in workers[:2]:
         each.kill()
+    say(f"{commits} commits, and two workers are killed")
     commits += write(paths, p0, 2 * phase)
+    alone, began, waits = workers[2], time.monotonic(), paths
+    while waits or alone.said["active"] or alone.said["waiting"] or alone.said["owned"] < tables:
+        waits = unsettled(waits)
+        say(f"{commits} commits, {len(waits)} tables are not settled: {alone.said}")
+        assert time.monotonic() - began < 3600, alone.said
+        time.sleep(5.0)
+    rested = time.monotonic() - began
     done.set()
     watching.join()
-    alone, began = workers[2], time.monotonic()
-    while unsettled(paths) or alone.said["active"] or alone.said["waiting"] or alone.said["owned"] < tables:
-        assert time.monotonic() - began < 3600, alone.said
-        time.sleep(2.0)
-    rested = time.monotonic() - began
     first, t1 = alone.said, time.monotonic()
     time.sleep(2 * phase)
     last, t2 = alone.said, time.monotonic()
     alone.kill()
-    idle_1 = t1 - began  # since the last commit of the writer, about
-    formula = tables * 10 * math.log((idle_1 + t2 - t1) / idle_1)
-    requests = Counter(last["requests"])
-    requests.subtract(first["requests"])
-    depth = max(depth_of(path) for path in random.Random(0).sample(paths, min(50, tables)))
     print_table(
         "Three workers on small tables in S3, two of them killed",
-        ["tables", "commits", "p0: oldest change (s)", "95 % of samples (s)", "all settled after (s)", "depth", "troubles"],
-        [[
-            tables, commits, round(max(oldest), 1), round(sorted(oldest)[int(0.95 * len(oldest))], 1), round(rested, 1), depth,
-            last["troubles"],
-        ]],
+        ["", "tables", "oldest change (s)", "95 % of samples (s)", "depth", "of"],
+        [[tier, *samples.row()] for tier, samples in watched.items()],
+    )
+    print_table(
+        "All of them",
+        ["tables", "commits", "all settled after (s)", "troubles", "RSS MB of workers", "CPU s of the last worker"],
+        [[tables, commits, round(rested), last["troubles"], str([round(each.said["rss"] / 1e6) for each in workers]),
+          round(last["cpu"])]],
     )  # fmt: skip
+    idle_1 = t1 - began  # since the last commit of the writer, about
+    formula = (tables - len(p0)) * 10 * math.log((idle_1 + t2 - t1) / idle_1)
+    formula += len(p0) * (t2 - t1) / pause_seconds(idle_1, FRESHNESS_SECONDS)
+    requests = Counter(last["requests"])
+    requests.subtract(first["requests"])
     print_table(
         f"Looks of the last worker in {t2 - t1:.0f} seconds in which nothing came, {tables} tables",
-        ["looks", "formula", "all requests", "by kind"],
-        [[last["looks"] - first["looks"], round(formula), sum(requests.values()), str(dict(+requests))]],
-    )
+        ["looks", "formula", "beats by formula", "all requests", "by kind"],
+        [[
+            last["looks"] - first["looks"], round(formula), round((t2 - t1) / BEAT_SECONDS), sum(requests.values()),
+            str(dict(+requests)),
+        ]],
+    )  # fmt: skip
+
+
+def say(text: str) -> None:
+    """Progress, which is no figure."""
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 def made(number: int, path: str) -> None:
     properties = {"lakebed.tier": "p2", "lakebed.pool": "bulk"}
+    if number % P0_EVERY == 1:
+        properties = {"lakebed.tier": "p1"}
     if number % P0_EVERY == 0:
         properties = {"lakebed.tier": "p0", "lakebed.freshness": f"{FRESHNESS_SECONDS} seconds"}
     lakebed.create(path, SCHEMA, keys=["id"], properties=properties)
@@ -237,21 +314,43 @@ def write(paths: list[str], p0: list[str], seconds: float) -> int:
     return count
 
 
-def watch(p0: list[str], oldest: list[float], done: threading.Event) -> None:
-    """Sample the age of the oldest change of the ``p0`` tables that is not settled."""
-    logs = [TableLog(open_store(path)) for path in p0]
+class Samples:
+    """What some tables were like, again and again: the age of the oldest change that is not settled, and the depth."""
+
+    def __init__(self, paths: list[str]) -> None:
+        self._logs = [TableLog(open_store(path)) for path in paths]
+        self._ages: list[float] = []
+        self._depths: list[int] = []
+        self._budget = 0
+
+    def take(self) -> None:
+        for log in self._logs:
+            snapshot = log.refresh()
+            ages = [time.time() - part.modified_ms / 1000 for part in snapshot.tail.values()]
+            self._ages.append(max(ages, default=0.0))
+            planning = plan(snapshot, frozenset(), log.now_ms(), statistics=log.statistics)
+            self._depths.append(planning.depth_max)
+            self._budget = snapshot.settings.read_budget
+
+    def row(self) -> list[object]:
+        ages = sorted(self._ages)
+        return [
+            len(self._logs),
+            round(ages[-1], 1),
+            round(ages[int(0.95 * len(ages))], 1),
+            max(self._depths),
+            self._budget,
+        ]
+
+
+def watch(watched: Mapping[str, Samples], done: threading.Event) -> None:
     while not done.wait(1.0):
-        for log in logs:
-            ages = [time.time() - part.modified_ms / 1000 for part in log.refresh().tail.values()]
-            oldest.append(max(ages, default=0.0))
+        for samples in watched.values():
+            samples.take()
 
 
-def unsettled(paths: list[str]) -> int:
-    return sum(bool(TableLog(open_store(path)).refresh().tail) for path in paths)
-
-
-def depth_of(path: str) -> int:
-    return lakebed.open(path).status().depth
+def unsettled(paths: list[str]) -> list[str]:
+    return [path for path in paths if TableLog(open_store(path)).refresh().tail]
 
 
 if __name__ == "__main__":

@@ -30,8 +30,8 @@ def add_to(add: Callable[..., argparse.ArgumentParser], rows: argparse.ArgumentP
         "--format", choices=("lines", "json"), default="lines", help="json: CloudEvents, one a line (default: lines)"
     )
     _add_events(add("events", "print what commits did to tables, as events", events, form))
-    _add_listen(add("listen", "have the events of tables sent to a webhook or to Kafka", listen))
-    listing = add("listeners", "list who is sent the events of tables", listeners, rows)
+    _add_listen(add("listen", "send the events of tables to a webhook or to Kafka", listen))
+    listing = add("listeners", "list the listeners for the events of tables", listeners, rows)
     listing.add_argument("path", metavar="PATH", help="the folder with the tables")
     _add_deliver(add("deliver", "send the events of tables to their listeners", deliver))
 

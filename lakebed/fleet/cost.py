@@ -49,7 +49,7 @@ def day_of_looks(
     pages = schemas + tables / 1000
     return DayOfLooks(
         looks=tables * _DAY_SECONDS / look_seconds,
-        listings=tables * _DAY_SECONDS / RELIST_SECONDS,
+        listings=tables * _DAY_SECONDS / max(RELIST_SECONDS, look_seconds),
         beats=workers * _DAY_SECONDS / beat_seconds,
         discoveries=workers * pages * _DAY_SECONDS / discovery_seconds,
     )

@@ -1,12 +1,15 @@
 """Who is in the fleet: a lease for each worker, in a small log of the fleet.
 
     lakebed.worker.<id>    {"host": "a", "cores": 4, "beat": 57, "since_ms": …, "until_ms": …}
+    lakebed.fresh.<id>     ["s3://lake/shop/public/orders", …]
 
 1. Each worker sets its entry again every ``BEAT_SECONDS``, with the next number. The same commit shows it the others' entries.
 2. Another worker is dead if its entry stayed as it is for ``DEAD_BEATS`` beats of one's own. So no two clocks are compared, and a
    store that nobody reaches makes nobody dead. ``until_ms`` is for people, and for who reads the log only once.
-3. The entry of a worker that has been dead for as long again is removed. One that was only asleep sets it again with its next
-   beat; one that ends on purpose removes its own.
+3. ``lakebed.fresh``: which tables of the worker have a freshness, set when that changes. So those that stand by for these tables
+   (``hashing``) need not read the logs of all others, and know them still when the worker is dead.
+4. The entries of a worker that has been dead for as long again are removed. One that was only asleep sets them again with its
+   next beat; one that ends on purpose removes its own.
 
 A wrong view costs looks and nothing else (``hashing``): what may be done to a table is decided by the claims in its log.
 """
@@ -14,8 +17,9 @@ A wrong view costs looks and nothing else (``hashing``): what may be done to a t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import orjson
 
@@ -23,7 +27,8 @@ from lakebed.errors import TableNotFound
 from lakebed.manifest.actions import Action, Domain
 from lakebed.manifest.commit_loop import Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
-from lakebed.manifest.entries import WORKER, Operation
+from lakebed.manifest.entries import FRESH_TABLES, WORKER, Operation
+from lakebed.manifest.entry_values import checked, decoded, readable, reading
 from lakebed.manifest.log_without_rows import create_log_without_rows
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import open_store
@@ -61,12 +66,20 @@ def fleet_log(root: str) -> TableLog:
 
 
 def workers_of(snapshot: Snapshot) -> dict[str, Worker]:
-    """The workers that the log of a fleet lists, by id, also those that died lately."""
-    return {
-        name.removeprefix(WORKER): Worker(id=name.removeprefix(WORKER), **orjson.loads(text))
-        for name, text in snapshot.domains.items()
-        if name.startswith(WORKER)
-    }
+    """The workers that the log of a fleet lists, by id, also those that died lately. An entry that can't be read is left out."""
+    return {worker.id: worker for _, worker in readable(snapshot.domains, WORKER, worker_of)}
+
+
+def worker_of(domain: str, text: str) -> Worker:
+    """The worker in an entry of the log. Raises Corrupt."""
+    return decoded(Worker, domain, text, id=domain.removeprefix(WORKER))
+
+
+def fresh_tables_in(domain: str, text: str) -> tuple[str, ...]:
+    """The tables in an entry of a worker's (``FRESH_TABLES``). Raises Corrupt."""
+    with reading(domain):
+        found: tuple[str, ...] = checked(tuple[str, ...], orjson.loads(text), "it")
+        return found
 
 
 def listed_workers(root: str) -> list[Worker]:
@@ -91,17 +104,25 @@ class Membership:
         self._clock = clock
         self._worker = replace(worker, since_ms=int(clock() * 1000))
         self._seen: dict[str, _Seen] = {}
+        self.fresh_tables: frozenset[str] = frozenset()
+        """Tables with a freshness, of all workers that the log lists, as of the last beat."""
 
-    def beat(self) -> dict[str, float]:
-        """Say that this worker lives; returns the weight of each worker that does. Raises StoreUnavailable, Contention."""
+    def beat(self, own_fresh_tables: Collection[str] = ()) -> dict[str, float]:
+        """Say that this worker lives; returns the weight of each worker that does. Raises StoreUnavailable, Contention.
+
+        ``own_fresh_tables``: the roots of the tables that it owns and that have a freshness.
+        """
+        own = Domain(FRESH_TABLES + self._worker.id, orjson.dumps(sorted(own_fresh_tables)).decode())
         create_log_without_rows(self._log, "worker", {"lakebed.log_retention": _LOG_RETENTION})
         until_ms = int((self._clock() + DEAD_BEATS * BEAT_SECONDS) * 1000)
         self._worker = replace(self._worker, beat=self._worker.beat + 1, until_ms=until_ms)
 
         def build(snapshot: Snapshot) -> Proposal[Snapshot]:
-            gone = [WORKER + id for id in self._long_dead() if WORKER + id in snapshot.domains]
-            actions: list[Action] = [self._worker.to_action(), *(Domain(name, "", removed=True) for name in gone)]
-            access = ReadWriteSet(domains=frozenset([WORKER + self._worker.id, *gone]))
+            gone = _entries_of(self._long_dead(), snapshot)
+            said = [own] if snapshot.domains.get(own.domain, "[]") != own.configuration else []
+            removed = [Domain(name, "", removed=True) for name in gone]
+            actions: list[Action] = [self._worker.to_action(), *said, *removed]
+            access = ReadWriteSet(domains=frozenset([WORKER + self._worker.id, *(each.domain for each in said), *gone]))
             return Proposal(actions=actions, access=access, result=lambda committed: committed.snapshot)
 
         self._observe(commit_loop(self._log, Operation.WORKER, build))
@@ -123,11 +144,11 @@ class Membership:
 
     def leave(self) -> None:
         """Say that this worker ends. Raises StoreUnavailable, Contention: then the others find out by themselves."""
-        name = WORKER + self._worker.id
 
         def build(snapshot: Snapshot) -> Proposal[None]:
-            gone = [Domain(name, "", removed=True)] if name in snapshot.domains else []
-            return Proposal(actions=gone, access=ReadWriteSet(domains=frozenset([name])), result=lambda _: None)
+            names = _entries_of([self._worker.id], snapshot)
+            gone = [Domain(name, "", removed=True) for name in names]
+            return Proposal(actions=gone, access=ReadWriteSet(domains=frozenset(names)), result=lambda _: None)
 
         commit_loop(self._log, Operation.WORKER, build)
 
@@ -137,6 +158,13 @@ class Membership:
             seen = before.get(id)
             same = seen is not None and seen.worker == worker
             self._seen[id] = _Seen(worker, seen.unchanged + 1 if same and seen is not None else 0)
+        lists = (tables for _, tables in readable(snapshot.domains, FRESH_TABLES, fresh_tables_in))
+        self.fresh_tables = frozenset(chain.from_iterable(lists))
 
     def _long_dead(self) -> list[str]:
         return [id for id, seen in self._seen.items() if seen.unchanged >= 2 * DEAD_BEATS]
+
+
+def _entries_of(ids: Collection[str], snapshot: Snapshot) -> list[str]:
+    """The entries of these workers that a log has."""
+    return [name for id in ids for name in (WORKER + id, FRESH_TABLES + id) if name in snapshot.domains]

@@ -34,13 +34,15 @@ REPORT_SCHEMA = pa.schema(
         ("table", pa.string()), ("tier", pa.string()), ("pool", pa.string()), ("gain_bytes", pa.int64()),
         ("cost_bytes", pa.int64()), ("why", pa.string()), ("depth", pa.int64()), ("read_budget", pa.int64()),
         ("late_seconds", pa.float64()), ("freshness_seconds", pa.int64()), ("reads", pa.int64()), ("parked_parts", pa.int64()),
-        ("merges", pa.int64()), ("spent_bytes", pa.int64()), ("spent_seconds", pa.float64()), ("gained_bytes", pa.int64()),
+        ("merges", pa.int64()), ("cluster_merges", pa.int64()), ("spent_bytes", pa.int64()), ("spent_seconds", pa.float64()),
+        ("gained_bytes", pa.int64()),
         ("error", pa.string()), ("path", pa.string()),
     ]
 )  # fmt: skip
 """``gain_bytes`` and ``cost_bytes``: what the plans of now would save readers, and read; ``why``: of the first plan, or why there
 is none. ``late_seconds``: the age of the oldest change that is not settled. ``reads``: of parts in the last hour, where counted.
-``merges``, ``spent_bytes`` (read and written), ``spent_seconds``, ``gained_bytes``: of the merges among the newest commits.
+``merges`` (of which ``cluster_merges`` were tasks of a Spark cluster), ``spent_bytes`` (read and written), ``spent_seconds``,
+``gained_bytes``: of the merges among the newest commits.
 """
 
 
@@ -90,7 +92,7 @@ def _to_do(snapshot: Snapshot, planning: Planning, reads: Any, now_ms: int) -> d
 
 def _done(log: TableLog, snapshot: Snapshot) -> dict[str, Any]:
     """What the merges among the newest commits cost and gained."""
-    merges, spent, gained, seconds = 0, 0, 0, 0.0
+    merges, on_cluster, spent, gained, seconds = 0, 0, 0, 0, 0.0
     for version in range(snapshot.version, max(-1, snapshot.version - COMMITS_MAX), -1):
         commit = log.read_commit(version)
         if commit is None:
@@ -99,7 +101,14 @@ def _done(log: TableLog, snapshot: Snapshot) -> dict[str, Any]:
             continue
         cost, plan_of = commit.info.metrics, commit.info.parameters
         merges += 1
+        on_cluster += plan_of.get("engine") == "spark"
         spent += int(cost.get("bytesIn") or 0) + int(cost.get("bytesOut") or 0)
         seconds += float(cost.get("seconds") or 0)
         gained += int(plan_of.get("gain") or 0)
-    return {"merges": merges, "spent_bytes": spent, "spent_seconds": seconds, "gained_bytes": gained}
+    return {
+        "merges": merges,
+        "cluster_merges": on_cluster,
+        "spent_bytes": spent,
+        "spent_seconds": seconds,
+        "gained_bytes": gained,
+    }

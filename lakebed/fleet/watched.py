@@ -5,6 +5,10 @@ r"""One table that a worker owns: it rests, or it is under maintenance in this p
            ^                                               |
            \--- nothing ran, waited or came for a while ---/
 
+A worker that *stands by* for a table with a freshness looks at it too, and maintains it only when a change has waited for so long
+that its owner should have settled it (``work.standby_due_ms``). Then it lets go after a while, and stands by again: if the owner
+is dead, it takes the table over again when that is due.
+
 A resting table is the number of its newest version, the name of its log, and a time: no thread, no snapshot, no file. Its log may
 be in the cache of logs, which is bounded in bytes. What an active table is, ``compaction.upkeep`` says.
 """
@@ -16,16 +20,17 @@ import math
 import time
 from collections.abc import Callable
 
+from lakebed.compaction.cluster import Cluster
 from lakebed.compaction.maintenance import DatabaseMaintenance
 from lakebed.errors import LakebedError, Retry, TableNotFound
 from lakebed.fleet.cleaning import clean_pause_seconds
-from lakebed.fleet.work import Work, work_of
+from lakebed.fleet.work import Work, standby_due_ms, work_of
 from lakebed.manifest.entries import SETTLED
 from lakebed.manifest.jobs import due_jobs
 from lakebed.manifest.log_cache import LogCache
 from lakebed.manifest.log_files import commit_name
 from lakebed.manifest.log_store import LogStore, has_object
-from lakebed.manifest.looks import RELIST_SECONDS, pause_seconds
+from lakebed.manifest.looks import RELIST_SECONDS, hinted_pause_seconds, pause_seconds, standby_pause_seconds
 from lakebed.manifest.point_log import FOLDER as POINTS_FOLDER
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import open_store
@@ -54,15 +59,23 @@ class Watched:
         logs: LogCache,
         maintenance: DatabaseMaintenance,
         may_begin: Callable[[int], bool],
+        *,
         others_wait: Callable[[], bool] = lambda: False,
         run_jobs: Callable[[str], object] = lambda root: None,
+        cluster: Cluster | None = None,
+        look_seconds: float | None = None,
     ) -> None:
         """``may_begin``: whether there is room for one more active table, of this tier; it is taken if so.
 
-        ``others_wait``: whether tables wait for room; ``run_jobs``: begins jobs of a table that are due.
+        ``others_wait``: whether tables wait for room; ``run_jobs``: begins jobs of a table that are due;
+        ``cluster``: where large merges run; ``look_seconds``: how long at most until it is looked at again.
         """
         self.root = root
         self.tier, self.pool = 1, "default"
+        self.freshness: int | None = None
+        """Of the table, in seconds, as far as it is known."""
+        self.rank = 0
+        """0: this worker owns the table; else how many are before it of those that stand by, and the owner."""
         self.is_active = False
         self.waits_since: float | None = None
         """Since when it has work and there is no room for it, by the monotonic clock."""
@@ -75,13 +88,20 @@ class Watched:
         self._may_begin = may_begin
         self._others_wait = others_wait
         self._run_jobs = run_jobs
+        self._cluster = cluster
+        self._look_seconds = look_seconds
         self._store: LogStore | None = None
         self._log: TableLog | None = None  # while it is active
         self._known: tuple[str, int] = ("", -1)  # the table's id and version
         self._changed_at = self._listed_at = -math.inf
         self._due_at = self._clean_at = self._leave_at = math.inf
-        self._freshness: int | None = None
+        self._acts_as = 0  # the rank as of the last look
+        self._begun_at = -math.inf
         self._failures = 0
+        self._is_hinted = False
+        self._hints_in_vain = 0
+        self._not_before = -math.inf
+        """When it may be looked at for a hint, by the monotonic clock."""
 
     @property
     def was_seen(self) -> bool:
@@ -94,16 +114,34 @@ class Watched:
         """Let go of the table at the next looks: it is another worker's."""
         self._leave_at = min(self._leave_at, time.monotonic() + LEAVE_SECONDS)
 
-    def stay(self) -> None:
-        """It is this worker's after all."""
-        self._leave_at = math.inf
+    def stay(self, rank: int = 0) -> bool:
+        """It is this worker's after all, or this worker stands by for it; returns whether that is new."""
+        is_new = rank != self.rank or self._leave_at < math.inf
+        self.rank, self._leave_at = rank, math.inf
+        return is_new
+
+    def hinted(self) -> float | None:
+        """Somebody says that the table has changed; returns in how many seconds to look for that; None: it is planned."""
+        if self._is_hinted:
+            return None
+        self._is_hinted = True
+        return max(0.0, self._not_before - time.monotonic())
+
+    def knows(self, version: int) -> bool:
+        """Whether this version of the table was seen here."""
+        log = self._log
+        newest = None if log is None else log.newest
+        return version <= (self._known[1] if newest is None else newest.version)
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
     def look(self) -> float | None:
         """Find out whether the table has work; returns the seconds until the next look. None: it is let go of."""
+        now = time.monotonic()
+        hinted, self._is_hinted = self._is_hinted, False
+        self._not_before = now + hinted_pause_seconds(self._hints_in_vain)
         try:
-            pause = self._look()
+            pause = self._look(now, hinted)
             self.error, self._failures = None, 0
             return pause
         except TableNotFound:
@@ -117,20 +155,46 @@ class Watched:
             self.error = error
             self._failures += 1
             first, last = _FAILED_SECONDS
-            return min(last, first * 2.0 ** min(self._failures, 10)) if isinstance(error, Retry) else last
+            if isinstance(error, Retry):
+                last = min(pause_seconds(math.inf, self.freshness), first * 2.0 ** min(self._failures, 10))
+            self._not_before = now + last  # a hint does not try it again earlier
+            return last
 
-    def _look(self) -> float | None:
-        now = time.monotonic()
+    def _look(self, now: float, hinted: bool) -> float | None:
         if self._leave_at < math.inf and self._lets_go(now):
             return None
+        if self._acts_as != self.rank:
+            self._acts_as, self._known, self._due_at, self._clean_at = self.rank, ("", -1), now, math.inf
         if self.is_active:
+            if hinted:
+                self._maintenance.look(self.root)
             return self._look_at_active(now)
-        if self._has_news(now) and self._look_closer(now):
+        if self._acts_as:
+            return self._stand_by(now)
+        has_news = self._has_news(now)
+        if hinted:
+            self._hints_in_vain = 0 if has_news else self._hints_in_vain + 1
+            self._not_before = now + hinted_pause_seconds(self._hints_in_vain)
+        if has_news and self._look_closer(now):
             return REST_LOOK_SECONDS
         if self.waits_since is not None:
             return _NO_ROOM_SECONDS
-        next_look = now + pause_seconds(now - self._changed_at, self._freshness)
+        next_look = now + pause_seconds(now - self._changed_at, self.freshness, self._look_seconds)
         return max(0.0, min(next_look, self._due_at, self._clean_at) - now)
+
+    def _stand_by(self, now: float) -> float:
+        if self._has_news(now):
+            log = self._logs.open(self.root)
+            snapshot = log.refresh()
+            self._listed_at = now
+            require_writable(snapshot.protocol)
+            self._saw(snapshot, now)
+            late_ms = standby_due_ms(snapshot, self._acts_as)
+            if late_ms is not None and late_ms <= log.now_ms() and not self._settles_by_points(snapshot):
+                return REST_LOOK_SECONDS if self._begin(log) else _NO_ROOM_SECONDS
+            self.waits_since = None
+            self._rest(snapshot, Work(due_ms=late_ms), log.now_ms(), now)
+        return max(0.0, min(standby_pause_seconds(self.freshness), self._due_at - now))
 
     def _lets_go(self, now: float) -> bool:
         if self.is_active and now < self._leave_at and not self._maintenance.is_at_rest(self.root):
@@ -188,8 +252,12 @@ class Watched:
         if newest is None or not self._maintenance.is_at_rest(self.root):
             return REST_LOOK_SECONDS
         self._saw(newest, now)
-        if now - self._changed_at < REST_SECONDS and not self._others_wait():
+        if now - (self._begun_at if self._acts_as else self._changed_at) < REST_SECONDS and not self._others_wait():
             return REST_LOOK_SECONDS
+        if self._acts_as:
+            self._end()
+            self._due_at = now
+            return 0.0
         work = work_of(newest, log.now_ms(), log.statistics)
         if not work.why and not log.checkpoint_is_due(newest):
             self._end()
@@ -199,14 +267,16 @@ class Watched:
 
     def _saw(self, snapshot: Snapshot, now: float) -> None:
         seen, settings = (snapshot.metadata.id, snapshot.version), snapshot.settings
-        self._freshness = settings.freshness_seconds
+        self.freshness = settings.freshness_seconds
         self.tier, self.pool = TIERS.index(settings.tier), settings.pool
         if seen == self._known:
             return
         is_first, self._known = self._known[1] < 0, seen
+        self._hints_in_vain, self._not_before = 0, min(self._not_before, now + hinted_pause_seconds(0))
         # How long nothing came before this worker knew the table, by the clock of who committed last. It is a guess.
         self._changed_at = now - (max(0.0, time.time() - snapshot.timestamp_ms / 1000) if is_first else 0.0)
-        self._clean_at = min(self._clean_at, now + clean_pause_seconds(snapshot, 0.0))
+        if not self._acts_as:
+            self._clean_at = min(self._clean_at, now + clean_pause_seconds(snapshot, 0.0))
 
     def _rest(self, snapshot: Snapshot, work: Work, now_ms: int, now: float) -> None:
         self._known = snapshot.metadata.id, snapshot.version
@@ -216,8 +286,8 @@ class Watched:
         if not self._may_begin(self.tier):
             self.waits_since = self.waits_since or time.monotonic()
         else:
-            self.is_active, self._log, self.waits_since = True, log, None
-            self._maintenance.add(Internals(self.root, log).upkeep(in_fleet=True))
+            self.is_active, self._log, self.waits_since, self._begun_at = True, log, None, time.monotonic()
+            self._maintenance.add(Internals(self.root, log).upkeep(in_fleet=True, cluster=self._cluster))
         return self.is_active
 
     def _end(self) -> None:

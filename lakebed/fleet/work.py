@@ -56,6 +56,19 @@ def work_of(snapshot: Snapshot, now_ms: int, statistics: StatisticsCache) -> Wor
     return Work(due_ms=min(due, default=None))
 
 
+def standby_due_ms(snapshot: Snapshot, rank: int) -> int | None:
+    """When a worker that stands by for the table takes it over, in epoch milliseconds; None if it need not.
+
+    The owner settles when half of the freshness is over (``planning.settling``). What remains is for those that stand by: the
+    first (``rank`` 1) gives the owner an eighth of the freshness, and each next one gives as much to the one before it.
+    """
+    freshness = snapshot.settings.freshness_seconds
+    if freshness is None or not snapshot.tail:
+        return None
+    oldest_ms = min(part.modified_ms for part in snapshot.tail.values())
+    return oldest_ms + 1000 * freshness * (4 + rank) // 8
+
+
 def _job_due_ms(job: Job, now_ms: int) -> int:
     """When to look at a job again: one that could run now waits for a free thread, or for another of its kind."""
     if job.is_held(now_ms):

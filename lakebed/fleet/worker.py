@@ -6,8 +6,8 @@
 4. Each owned table is looked at, seldom while nothing comes (``looks``, ``watched``). One that has work is maintained here until
    it has none. At most ``tables_max`` are at a time; the others that have work wait, and go in the order of the scheduler. Some
    room is left for tables of the first tier.
-
-5. Jobs that somebody asked for (``lakebed.jobs``) run beside that, one at a time, in the worker that owns the table.
+5. For tables with a freshness that others own this worker may *stand by*: it looks after them if the owner does not.
+6. Jobs that somebody asked for (``lakebed.jobs``) run beside that, one at a time, in the worker that owns the table.
 
 Nothing here is needed for the tables to be right. Any number of workers may run, with any view of each other.
 """
@@ -15,29 +15,37 @@ Nothing here is needed for the tables to be right. Any number of workers may run
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import partial
 
 from lakebed import events
+from lakebed.compaction.cluster import MERGE_BYTES, MERGES_MAX, Cluster
 from lakebed.compaction.maintenance import DatabaseMaintenance
+from lakebed.compaction.order import HEAD_START_SECONDS_MAX
 from lakebed.compaction.scheduler import Job, Scheduler
 from lakebed.errors import LakebedError
-from lakebed.fleet.hashing import owner_of
+from lakebed.fleet.hashing import ranks_of
+from lakebed.fleet.hints import Hint
 from lakebed.fleet.membership import BEAT_SECONDS, Membership, Worker, fleet_log
 from lakebed.fleet.watched import Watched
 from lakebed.jobs.runner import JobRunner
-from lakebed.manifest.discovery import tables_in
+from lakebed.manifest.discovery import may_be_found, tables_in
 from lakebed.manifest.log_cache import LogCache
 from lakebed.settings import TIERS
 from lakebed.storage.roots import parse_root
+from lakebed.table import Table, internals_of
 from lakebed.table import open as open_table
 
 DISCOVERY_SECONDS = 600.0
+HINTED_DISCOVERY_SECONDS = 10.0
+"""After a discovery at the earliest, for a hint of a table that is not known; twice as long after each that found nothing."""
 OBSERVE_SECONDS = 10.0
 LOOK_THREADS = 4
 _SLOW_SECONDS = 5.0
@@ -52,12 +60,19 @@ _logger = logging.getLogger("lakebed.fleet")
 class Limits:
     """What a worker may use. ``cores``: threads that merge; ``memory_bytes``: a quarter for snapshots, a quarter for tables.
 
-    ``shares``: of pools of tables (``lakebed.pool``), 1 for any other.
+    ``shares``: of pools of tables (``lakebed.pool``), 1 for any other. ``look_seconds``: how long at most until an idle table is
+    looked at again; None: as ``looks`` says.
     """
 
     cores: int = field(default_factory=lambda: os.cpu_count() or 1)
     memory_bytes: int = 4 << 30
     shares: Mapping[str, float] = field(default_factory=dict)
+    look_seconds: float | None = None
+
+    @property
+    def cluster_merges_max(self) -> int:
+        """How many merges may be on a cluster at a time: what they return to this process takes an eighth of the memory."""
+        return max(1, min(MERGES_MAX, self.memory_bytes // 8 // MERGE_BYTES))
 
     def tables_max(self, tier: int = 0) -> int:
         """How many tables are maintained at a time before another one of this tier has to wait."""
@@ -67,15 +82,16 @@ class Limits:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetState:
     """``known``: tables below the roots; ``owned``: by this worker; ``unseen``: of these, logs that were not read yet;
-    ``active``: under maintenance here; ``waiting``: they have
-    work, and wait for room, for ``waiting_seconds`` at most. ``looks``: requests that only asked for a new version so far.
-    ``troubles``: by root of a table.
+    ``standing_by``: for so many tables that others own; ``active``: under maintenance here; ``waiting``: they have work, and wait
+    for room, for ``waiting_seconds`` at most. ``looks``: requests that only asked for a new version so far. ``troubles``: by root
+    of a table.
     """
 
     workers: Mapping[str, float]
     known: int
     owned: int
     unseen: int
+    standing_by: int
     active: int
     waiting: int
     waiting_seconds: float
@@ -83,11 +99,45 @@ class FleetState:
     troubles: Mapping[str, LakebedError]
 
 
+class Heard(StrEnum):
+    """What a worker makes of a hint."""
+
+    LOOKS = "looks"
+    """The table is looked at, as soon as the time between two looks for hints is over."""
+    KNOWN = "known"
+    """This version was seen here already."""
+    ELSEWHERE = "elsewhere"
+    """Another worker owns the table."""
+    NEW = "new"
+    """No such table is known; the folders are listed soon."""
+    UNRELATED = "unrelated"
+    """It is below no folder of this fleet."""
+
+
+@dataclass(slots=True)
+class _Discovery:
+    """The discovery of a root. Times are those of the monotonic clock."""
+
+    job: Job
+    began: float = -math.inf
+    pause_seconds: float = HINTED_DISCOVERY_SECONDS
+    is_hinted: bool = False
+
+
 class FleetWorker:
     """One worker. Safe to use from several threads."""
 
-    def __init__(self, roots: Sequence[str], limits: Limits | None = None, name: str | None = None) -> None:
-        """``roots``: the first one has the log of the fleet; ``name``: an id of its own. Raises InvalidInput."""
+    def __init__(
+        self,
+        roots: Sequence[str],
+        limits: Limits | None = None,
+        name: str | None = None,
+        cluster: Cluster | None = None,
+    ) -> None:
+        """``roots``: the first one has the log of the fleet; ``name``: an id of its own. Raises InvalidInput.
+
+        ``cluster``: where large merges run. The worker closes it.
+        """
         self.roots = tuple(dict.fromkeys(str(parse_root(root)) for root in roots))
         self.limits = limits or Limits()
         host = os.uname().nodename
@@ -98,8 +148,10 @@ class FleetWorker:
         )
         self._logs = LogCache(self.limits.memory_bytes // 4)
         self._scheduler = Scheduler("look", LOOK_THREADS, slow_seconds=_SLOW_SECONDS, shares=self.limits.shares)
-        self._jobs = JobRunner(open_table, threads=1)
+        self._cluster = cluster
+        self._jobs = JobRunner(self._open, threads=1)
         self._alive: dict[str, float] = {}
+        self._fresh: frozenset[str] = frozenset()
         self._found: dict[str, frozenset[str]] = {}
         self._tables: dict[str, tuple[Watched, Job]] = {}
         self._room = threading.Lock()  # of _active and _waiting
@@ -107,17 +159,20 @@ class FleetWorker:
         self._waiting: set[str] = set()
         self._looks_reported = self._looks_of_the_gone = 0
         self._observe = Job(self._run_observe, "the figures")
-        self._beat = Job(self._run_beat, "the beat")
+        # Before the looks at all tables, which may take minutes: meanwhile the others would take this worker for dead.
+        self._beat = Job(self._run_beat, "the beat", head_start_seconds=HEAD_START_SECONDS_MAX, tier=0)
         self._assign = Job(self._run_assign, "the assignment")
-        self._discoveries = [Job(partial(self._discover, root), f"the discovery of {root}") for root in self.roots]
+        self._discoveries = {
+            root: _Discovery(Job(partial(self._discover, root), f"the discovery of {root}")) for root in self.roots
+        }
         self._end_listening = events.listen(self._hear)
 
     def start(self) -> None:
         """Join the fleet and begin to work."""
         self._scheduler.wake(self._beat)
         self._scheduler.wake(self._observe)
-        for job in self._discoveries:
-            self._scheduler.wake(job)
+        for each in self._discoveries.values():
+            self._scheduler.wake(each.job)
 
     def close(self) -> None:
         """Stop working, release the claims, and leave the fleet."""
@@ -125,13 +180,15 @@ class FleetWorker:
         self._scheduler.close(_CLOSE_SECONDS)
         self._jobs.close()
         self._maintenance.stop()
+        if self._cluster is not None:
+            self._cluster.close()
         try:
             self._membership.leave()
         except LakebedError as error:
             _logger.warning("the others will notice by themselves that this worker has ended: %s", error)
 
     def poke(self, root: str) -> bool:
-        """Let a table be looked at now; returns whether this worker owns it."""
+        """Let a table be looked at now; returns whether this worker looks after it."""
         watched = self._tables.get(root)
         if watched is None:
             return False
@@ -139,16 +196,33 @@ class FleetWorker:
         self._scheduler.wake(watched[1])
         return True
 
+    def hear(self, hint: Hint) -> tuple[str, Heard]:
+        """Take a hint from outside; returns the root of the table, and what this worker makes of it. Makes no request itself."""
+        for root in hint.roots:
+            if (watched := self._tables.get(root)) and watched[0].rank == 0:
+                return root, self._hinted(*watched, hint.version)
+        for root in hint.roots:
+            if any(root in found for found in self._found.values()):
+                return root, Heard.ELSEWHERE
+        for root in hint.roots:
+            if places := [place for place in self.roots if may_be_found(place, root)]:
+                for place in places:
+                    self._discover_soon(place)
+                return root, Heard.NEW
+        return hint.roots[0], Heard.UNRELATED
+
     def state(self) -> FleetState:
         """What this worker does now."""
         tables, now = [watched for watched, _ in list(self._tables.values())], time.monotonic()
+        owned = [each for each in tables if each.rank == 0]
         waiting = [each.waits_since for each in tables if each.waits_since is not None]
         troubles = {each.root: each.error for each in tables if each.error is not None}
         return FleetState(
             workers=dict(self._alive),
             known=len(frozenset().union(*self._found.values())),
-            owned=len(tables),
-            unseen=sum(not each.was_seen for each in tables),
+            owned=len(owned),
+            unseen=sum(not each.was_seen for each in owned),
+            standing_by=len(tables) - len(owned),
             active=sum(each.is_active for each in tables),
             waiting=len(waiting),
             waiting_seconds=max((now - since for since in waiting), default=0.0),
@@ -156,18 +230,36 @@ class FleetWorker:
             troubles=troubles | self._maintenance.troubles(),
         )
 
+    def _hinted(self, watched: Watched, job: Job, version: int | None) -> Heard:
+        if version is not None and watched.knows(version):
+            return Heard.KNOWN
+        if (delay := watched.hinted()) is not None:
+            self._scheduler.wake(job, delay)
+        return Heard.LOOKS
+
+    def _discover_soon(self, root: str) -> None:
+        discovery = self._discoveries[root]
+        if not discovery.is_hinted:
+            discovery.is_hinted = True
+            self._scheduler.wake(discovery.job, max(0.0, discovery.began + discovery.pause_seconds - time.monotonic()))
+
     # -- the jobs ------------------------------------------------------------------------------------------------------
 
     def _run_beat(self) -> float:
         try:
-            alive = self._membership.beat()
+            tables = [watched for watched, _ in list(self._tables.values())]
+            alive = self._membership.beat(
+                [each.root for each in tables if each.rank == 0 and each.freshness is not None]
+            )
+            fresh = self._membership.fresh_tables
             self._membership.tidy()
         except LakebedError as error:
             _logger.warning("the log of the fleet will be tried again: %s", error)
-            alive = self._alive or {self.id: self.limits.cores}  # alone, until it is known better
+            alive, fresh = self._alive or {self.id: self.limits.cores}, self._fresh  # alone, until it is known better
         if alive != self._alive:
             _logger.info("%d workers are alive: %s", len(alive), ", ".join(sorted(alive)))
-            self._alive = alive
+        if (alive, fresh) != (self._alive, self._fresh):
+            self._alive, self._fresh = alive, fresh
             self._scheduler.wake(self._assign)
         return BEAT_SECONDS
 
@@ -191,34 +283,42 @@ class FleetWorker:
         return OBSERVE_SECONDS
 
     def _discover(self, root: str) -> float:
+        discovery = self._discoveries[root]
+        discovery.began = time.monotonic()
+        was_hinted, discovery.is_hinted = discovery.is_hinted, False
         try:
             found = frozenset(tables_in(root, self._found.get(root, frozenset())))
         except LakebedError as error:
             _logger.warning("the tables below %s are listed again later: %s", root, error)
             return BEAT_SECONDS
+        has_more = bool(found - self._found.get(root, frozenset()))
+        if was_hinted or has_more:
+            again = HINTED_DISCOVERY_SECONDS if has_more else 2 * discovery.pause_seconds
+            discovery.pause_seconds = min(again, DISCOVERY_SECONDS)
         if found != self._found.get(root):
             self._found = {**self._found, root: found}
             self._scheduler.wake(self._assign)
         return DISCOVERY_SECONDS
 
     def _run_assign(self) -> None:
-        """Take the tables that this worker owns, and let go of the others."""
+        """Take the tables that this worker owns or stands by for, and let go of the others."""
         if not self._alive:
             return
         tables = frozenset().union(*self._found.values())
-        owned = {root for root in tables if owner_of(root, self._alive) == self.id}
-        for root in owned:
-            if root in self._tables:
-                self._tables[root][0].stay()
-            else:
-                self._take(root)
-        for root in self._tables.keys() - owned:
+        ranks = ranks_of(self.id, tables, self._fresh, self._alive)
+        for root, rank in ranks.items():
+            if root not in self._tables:
+                self._take(root, rank)
+            elif (found := self._tables[root])[0].stay(rank):
+                self._scheduler.wake(found[1])
+        for root in self._tables.keys() - ranks.keys():
             watched, job = self._tables[root]
             watched.leave()
             self._scheduler.wake(job)
-        _logger.info("this worker owns %d of %d tables", len(owned), len(tables))
+        owned = sum(rank == 0 for rank in ranks.values())
+        _logger.info("this worker owns %d of %d tables, and stands by for %d", owned, len(tables), len(ranks) - owned)
 
-    def _take(self, root: str) -> None:
+    def _take(self, root: str, rank: int) -> None:
         watched = Watched(
             root,
             self._logs,
@@ -226,7 +326,10 @@ class FleetWorker:
             partial(self._begins, root),
             others_wait=lambda: bool(self._waiting),
             run_jobs=self._jobs.look,
+            cluster=self._cluster,
+            look_seconds=self.limits.look_seconds,
         )
+        watched.stay(rank)
         job = Job(lambda: self._look(watched, job), f"the look at {root}")
         self._tables[root] = watched, job
         self._scheduler.wake(job)
@@ -246,6 +349,12 @@ class FleetWorker:
                 self._found = {root: found - {watched.root} for root, found in self._found.items()}
             self._scheduler.wake(self._assign)  # it may be this worker's again by now
         return pause
+
+    def _open(self, root: str) -> Table:
+        """A table for a job that somebody asked for."""
+        table = open_table(root)
+        internals_of(table).compaction.cluster = self._cluster
+        return table
 
     def _begins(self, root: str, tier: int) -> bool:
         with self._room:

@@ -66,7 +66,7 @@ _THROTTLING_CODES = {"SlowDown", "Throttling", "ThrottlingException", "TooManyRe
 _MISSING_CODES = {"NoSuchKey", "404", "NotFound"}
 
 _lock = threading.Lock()
-_clients: dict[tuple[str | None, ...], Any] = {}
+_clients: dict[tuple[str | None, ...], tuple[Any, Any]] = {}
 
 
 def _after_fork_in_child() -> None:
@@ -81,19 +81,24 @@ if hasattr(os, "register_at_fork"):
 
 def s3_client() -> Any:
     """The client for the environment's endpoint and credentials, made once a process and environment."""
+    return s3_access()[0]
+
+
+def s3_access() -> tuple[Any, Any]:
+    """That client, and its credentials, which renew themselves where they end (botocore's); None if there are none."""
     names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY",
              "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION")  # fmt: skip
     identity = tuple(os.environ.get(name) for name in names)
-    client = _clients.get(identity)
-    if client is None:
+    found = _clients.get(identity)
+    if found is None:
         with _lock:  # one thread makes the client, which may ask for credentials; the others wait for it
-            client = _clients.get(identity)
-            if client is None:
-                client = _clients[identity] = _new_client()
-    return client
+            found = _clients.get(identity)
+            if found is None:
+                found = _clients[identity] = _new_client()
+    return found
 
 
-def _new_client() -> Any:
+def _new_client() -> tuple[Any, Any]:
     common: dict[str, Any] = {
         "retries": {"total_max_attempts": 1},
         "connect_timeout": _CONNECT_TIMEOUT_SECONDS,
@@ -109,14 +114,14 @@ def _new_client() -> Any:
         client = session.client("s3", config=Config(**common))
         host = urlsplit(client.meta.endpoint_url).hostname or ""
         if host.endswith((".amazonaws.com", ".amazonaws.com.cn")):
-            return client
+            return client, session.get_credentials()
         # A server of one's own rarely has a DNS name for every bucket, nor boto3's newest checksum trailers.
         plain: dict[str, Any] = {"s3": {"addressing_style": "path"}}
         if "AWS_REQUEST_CHECKSUM_CALCULATION" not in os.environ:
             plain["request_checksum_calculation"] = "when_required"
         if "AWS_RESPONSE_CHECKSUM_VALIDATION" not in os.environ:
             plain["response_checksum_validation"] = "when_required"
-        return session.client("s3", config=Config(**common, **plain))
+        return session.client("s3", config=Config(**common, **plain)), session.get_credentials()
     except ProfileNotFound as error:
         raise InvalidInput(f"{error}; set AWS_PROFILE to a profile of ~/.aws/config or unset it") from error
     except (BotoCoreError, ValueError) as error:

@@ -39,6 +39,7 @@ from lakebed.storage.s3_client import (
     is_transient,
     never_arrived,
     result_of,
+    s3_access,
     s3_client,
     status_of,
     with_retries,
@@ -116,7 +117,7 @@ class S3Objects:
 
     def has(self, path: str) -> bool:
         """Whether there is such an object. It costs the processor less than any other request (``s3_quick_look``)."""
-        found = is_there(s3_client(), self.place.bucket, self.place.key(path))
+        found = is_there(*s3_access(), self.place.bucket, self.place.key(path))
         if found is None:  # ask as usual, which retries and explains
             try:
                 self.size(path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from lakebed.fleet.hashing import owner_of
+from lakebed.fleet.hashing import owner_of, ranks_of
 
 TABLES = [f"/lake/public/t{number}" for number in range(2000)]
 THREE = {"a": 4.0, "b": 4.0, "c": 4.0}
@@ -28,3 +28,15 @@ def test_a_worker_that_goes_moves_its_own_tables_alone() -> None:
 
 def test_nobody_owns_a_table_without_workers() -> None:
     assert owner_of(TABLES[0], {}) is None
+
+
+def test_a_table_with_a_freshness_has_an_owner_and_two_that_stand_by_and_others_have_an_owner_alone() -> None:
+    five = {name: 4.0 for name in "abcde"}
+    fresh = frozenset(TABLES[::10])
+    ranks = {name: ranks_of(name, TABLES, fresh, five) for name in five}
+    for table in TABLES:
+        found = sorted((ranks[name][table], name) for name in five if table in ranks[name])
+        assert [rank for rank, _ in found] == ([0, 1, 2] if table in fresh else [0])
+        assert found[0][1] == owner_of(table, five)
+        if table in fresh:
+            assert found[1][1] == owner_of(table, {name: 4.0 for name in five if name != found[0][1]}), "who is next"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakebed.fleet.cost import day_of_looks
-from lakebed.manifest.looks import SECONDS_MAX, SECONDS_MIN, pause_seconds
+from lakebed.manifest.looks import SECONDS_MAX, SECONDS_MIN, hinted_pause_seconds, pause_seconds
 
 
 def test_the_pause_grows_with_the_time_in_which_nothing_came_and_is_bounded_both_ways() -> None:
@@ -18,6 +18,16 @@ def test_freshness_that_is_asked_for_shortens_the_pause() -> None:
     assert pause_seconds(10 * 86_400.0, 60) == 15.0
     assert pause_seconds(10 * 86_400.0, 1) == SECONDS_MIN
     assert pause_seconds(10 * 86_400.0, 86_400) == SECONDS_MAX
+
+
+def test_who_has_hints_may_look_less_often_but_freshness_does_not_rest_on_them() -> None:
+    assert pause_seconds(10 * 86_400.0, None, 3600.0) == 3600.0
+    assert pause_seconds(600.0, None, 3600.0) == 60.0
+    assert pause_seconds(10 * 86_400.0, 60, 3600.0) == 15.0
+
+
+def test_looks_for_hints_in_vain_are_ever_farther_apart() -> None:
+    assert [hinted_pause_seconds(count) for count in (0, 1, 5, 100)] == [SECONDS_MIN, 2.0, 32.0, SECONDS_MAX]
 
 
 def test_ten_thousand_idle_tables_cost_about_a_dollar_a_day() -> None:

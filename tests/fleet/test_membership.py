@@ -93,3 +93,29 @@ def test_the_log_of_the_fleet_stays_short() -> None:
         a.beat()
         a.tidy()
     assert len(store.list_from("_delta_log", "")) < 600
+
+
+def test_all_know_the_tables_with_a_freshness_also_those_of_a_dead_worker_until_its_entry_is_removed() -> None:
+    store = MemoryLogStore()
+    a, b = member(store, "a"), member(store, "b")
+    b.beat(["/lake/x", "/lake/y"])
+    seen = []
+    for _ in range(2 * DEAD_BEATS + 2):
+        a.beat(["/lake/z"])
+        seen.append(len(a.fresh_tables))
+    assert seen == [3] * (2 * DEAD_BEATS + 1) + [1] and a.fresh_tables == {"/lake/z"}
+    b.beat(["/lake/x"])
+    a.beat([])
+    assert a.fresh_tables == {"/lake/x"}
+    b.leave()
+    a.beat()
+    assert not a.fresh_tables and set(workers_of(TableLog(store).refresh())) == {"a"}
+
+
+def test_a_beat_repeats_no_list_of_tables_that_has_not_changed() -> None:
+    store = MemoryLogStore()
+    a = member(store, "a")
+    for _ in range(3):
+        a.beat(["/lake/x"])
+    commits = [store.read(f"_delta_log/{version:020d}.json") for version in range(4)]
+    assert [b"lakebed.fresh.a" in each for each in commits] == [False, True, False, False]

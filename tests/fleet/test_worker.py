@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,10 +12,14 @@ import pyarrow as pa
 import pytest
 
 import lakebed
+from lakebed.compaction.maintenance import DatabaseMaintenance
+from lakebed.errors import StoreUnavailable
 from lakebed.fleet import watched
+from lakebed.fleet.membership import Membership
 from lakebed.fleet.worker import FleetWorker, Limits
 from lakebed.manifest.claims import claims_of
 from lakebed.manifest.jobs import Job, JobState, ask, job_of, new_id
+from lakebed.manifest.log_cache import LogCache
 from lakebed.manifest.point_log import Point, PointLog, Settled, TableAt
 from tests.internals import log_of
 from tests.waiting import wait_until
@@ -173,3 +177,67 @@ def test_tables_that_their_pipeline_settles_up_to_points_are_left_to_it(
     monkeypatch.setattr(watched, "_BY_POINTS_SECONDS", 0.0)
     with working(lake, "one"):
         wait_until(lambda: is_settled(copied), "no point has come for long")
+
+
+def test_who_stands_by_settles_the_table_of_a_killed_worker_before_anybody_knows_that_it_is_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = tmp_path / "lake"
+    tables = tables_in(lake, 8, freshness="4 seconds")
+    with working(lake, "a", "b") as [a, b]:
+        wait_until(lambda: a.state().standing_by + b.state().standing_by == 8 == a.state().owned + b.state().owned)
+        monkeypatch.setattr("lakebed.fleet.worker.BEAT_SECONDS", 1000.0)
+        owned = b.state().owned
+        assert 0 < owned < 8
+        with (
+            monkeypatch.context() as silent
+        ):  # as a process that is killed: nothing of it runs any more, and it says nothing
+            silent.setattr(Membership, "leave", lambda self: None)
+            a.close()
+        for table in tables:
+            table.apply(changes(1))
+        wait_until(lambda: all(map(is_settled, tables)))
+        assert set(b.state().workers) == {"a", "b"} and b.state().owned == owned
+        monkeypatch.setattr(watched, "REST_SECONDS", 0.0)
+        wait_until(lambda: not b.state().active, "who stands by lets go of the tables again")
+
+
+def test_a_worker_says_that_it_lives_while_it_looks_at_all_its_tables_for_the_first_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = tmp_path / "lake"
+    tables_in(lake, 40)
+    done: list[str] = []
+    beat, look = Membership.beat, watched.Watched.look
+
+    def noted_beat(self: Membership, tables: Collection[str]) -> dict[str, float]:
+        done.append("beat")
+        return beat(self, tables)
+
+    def slow_look(self: watched.Watched) -> float | None:
+        time.sleep(0.1)
+        done.append("look")
+        look(self)
+        return 1000.0
+
+    monkeypatch.setattr(Membership, "beat", noted_beat)
+    monkeypatch.setattr(watched.Watched, "look", slow_look)
+    with working(lake, "one"):
+        wait_until(lambda: done.count("look") >= 40)
+    assert done[done.index("look") : 39].count("beat") >= 2
+
+
+def test_after_an_outage_a_table_with_a_freshness_is_looked_at_as_soon_as_any_other_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [table] = tables_in(tmp_path / "lake", 1, freshness="60 seconds")
+    found = watched.Watched(table.path, LogCache(1 << 20), DatabaseMaintenance(), lambda tier: True)
+    found.look()
+    monkeypatch.setattr("lakebed.manifest.looks.SECONDS_MAX", 300.0)
+
+    def silent(*given: object) -> bool:
+        raise StoreUnavailable("no answer")
+
+    monkeypatch.setattr(watched, "has_object", silent)
+    pauses = [found.look() for _ in range(8)]
+    assert pauses == [4.0, 8.0, *[15.0] * 6], "a quarter of the freshness at most"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import boto3
@@ -24,6 +25,11 @@ class S3Server(Server):
     """One S3 endpoint; every test makes a bucket of its own with ``create_bucket``."""
 
     name = "versitygw"
+
+    def __init__(self, run_folder: Path | None = None, events: Sequence[str] = ()) -> None:
+        """``events``: versitygw's options that say where it sends the events of its buckets."""
+        super().__init__(run_folder)
+        self._events = list(events)
 
     @property
     def endpoint(self) -> str:
@@ -51,7 +57,7 @@ class S3Server(Server):
 
     def command(self) -> list[str]:
         listen = f"{HOST}:{self.ports[0]}"
-        return [str(versitygw()), "--port", listen, "--region", REGION, "--quiet", "posix", "buckets"]
+        return [str(versitygw()), "--port", listen, "--region", REGION, "--quiet", *self._events, "posix", "buckets"]
 
     def environment(self) -> dict[str, str]:
         return {"ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}

@@ -65,6 +65,18 @@ class Disk:
 
 
 @dataclass
+class Poison:
+    """A part whose merges kill their process; "" until one is chosen. ``attempts``: the clocks of the processes, in seconds.
+
+    ``parked``: the ends of the times for which it was parked, that a process found to be over.
+    """
+
+    path: str = ""
+    attempts: list[float] = field(default_factory=list)
+    parked: set[int] = field(default_factory=set)
+
+
+@dataclass
 class Cast:
     """The world, the auditor, the stores, and what kind of table it is."""
 
@@ -75,9 +87,11 @@ class Cast:
     folder: Path  # local disks
     keyed: bool
     partitioned: bool
+    replicating: bool = False
     beats: dict[str, tuple[Claim, Callable[[], object]]] = field(default_factory=dict)  # by replica: see ``installed``
     disks: dict[str, Disk] = field(default_factory=dict)
     serial: int = 0
+    poison: Poison | None = None
 
     def open(self, actor: Actor) -> tuple[TableLog, SimulatedStorage]:
         """The table as an actor opens it."""
@@ -118,6 +132,7 @@ def create(cast: Cast, log: TableLog) -> None:
         FORMAT_PROPERTY: str(FORMAT),
         "delta.deletedFileRetentionDuration": f"interval {RETENTION_SECONDS} seconds",
         "lakebed.log_retention": f"interval {cast.auditor.log_retention_seconds} seconds",
+        **({"lakebed.replicate_local": "on"} if cast.replicating else {}),
     }
     properties |= {
         "lakebed.target_part_bytes": "120",

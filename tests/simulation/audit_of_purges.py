@@ -35,6 +35,10 @@ class Purges:
         under_way = [matches_of(where) for name, where in self._where.items() if name not in self._ended_ones]
         return {key: row for key, row in table.items() if not any(matches(row) for matches in under_way)}
 
+    def gone_before(self, version: int) -> frozenset[int]:
+        """The values of rows that purges had taken out at a version."""
+        return frozenset().union(*(values for at, values in self._gone.values() if at <= version))
+
     def look(self, before: State, after: State, auditor: Auditor) -> None:
         """Look at a commit that landed."""
         for name, text in after.domains.items():

@@ -116,7 +116,7 @@ class Auditor:
         self._detached_names: frozenset[str] = frozenset()  # files of what is detached now
         self._times_ms: dict[int, int] = {}
         self._written_at: dict[str, int] = {}  # path → the newest version when it was written
-        self._purges = Purges()
+        self.purges = Purges()
         self._snapshot: Snapshot | None = None
 
     # -- what happens ------------------------------------------------------------------------------------------------
@@ -226,7 +226,7 @@ class Auditor:
         self._claims_are_apart(after, before, info["operation"])
         self._files_are_there(after)
         self._parts_are_sorted(after, actions)
-        self._purges.look(before, after, self)
+        self.purges.look(before, after, self)
         self._mark_moves_late(after)
         self._holds_are_of_what_is_there(after)
         self._coming = after
@@ -341,7 +341,7 @@ class Auditor:
             self.world.now - min(RETENTION_SECONDS, self.log_retention_seconds)
         ) * 1000  # by the store's clock
         within = max((version for version, at in self._times_ms.items() if at <= horizon_ms), default=0)
-        within = max(within, self._purges.version)
+        within = max(within, self.purges.version)
         assert mark <= within, f"G1: the mark moves to {mark}, but version {within} is within retention"
 
     def _holds_are_of_what_is_there(self, after: State) -> None:
@@ -431,7 +431,7 @@ class Auditor:
                 return {key: row for key, row in before.items() if key not in gone}
             case "PURGE":
                 for name in _entries_set(actions, DETACHED):
-                    self._detached[name] = self._purges.without_purged(self._detached[name])
+                    self._detached[name] = self.purges.without_purged(self._detached[name])
                 return before
             case "REPLACE PARTITION":
                 return self._with(_split(before, said)[1], actions, version)

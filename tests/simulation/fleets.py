@@ -4,6 +4,8 @@ The workers are the real membership, the real hashing and the real decision what
 others do in the simulation. Clocks are apart, beats fail, workers crash and stop for long, and now and then a worker believes in
 workers that there are not, or knows none but itself. When the faults end, some workers are gone for good; the others have to
 find that out, and to settle every table. A table that nobody takes over makes the run fail: it does not come to its end.
+
+In every second world one table has a part that kills each process which merges it.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from lakebed.manifest.stores import MemoryLogStore
 from lakebed.manifest.table_log import TableLog
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from tests.simulation import actors, maintainers
-from tests.simulation.actors import Cast, forgive, rest
+from tests.simulation.actors import Cast, Poison, forgive, rest
 from tests.simulation.auditor import Auditor
 from tests.simulation.files import Objects, SimulatedStorage
 from tests.simulation.run import final_check, without_faults
@@ -57,8 +59,9 @@ def simulate_fleet(seed: int, steps: int = STEPS) -> Counter[str]:
     with tempfile.TemporaryDirectory(prefix="lakebed-simulation-") as folder:
         casts = {f"/lake/public/t{number}": _cast(world, Path(folder)) for number in range(world.random.randint(2, 4))}
         beats = next(iter(casts.values())).beats
-        for cast in casts.values():
+        for number, cast in enumerate(casts.values()):
             cast.beats = beats
+            cast.poison = Poison() if number == 0 and seed % 2 else None
         fleet = Fleet(world, casts, MemoryLogStore())
         try:
             with installed(world, beats):

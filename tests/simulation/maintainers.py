@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ import pyarrow as pa
 
 from lakebed.compaction.merge import MergeOutcome, Merger, MergeResult, Progress
 from lakebed.compaction.recluster_job import ReclusterJob
+from lakebed.compaction.replicate import Replication
 from lakebed.compaction.settle import SettleResult, settle
 from lakebed.compaction.volatile import VolatileMerger
 from lakebed.errors import Cancelled, Corrupt, InvalidInput, Retry, StoreUnavailable, VersionNotFound
@@ -31,16 +33,16 @@ from lakebed.operations.restore import restore
 from lakebed.operations.time_to_live import RowExpiry
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
-from lakebed.parts.materialized import overlay
+from lakebed.parts.materialized import LocalParts, overlay
 from lakebed.parts.merge import MergedPart, MergeSource
 from lakebed.planning.plan import Goal
 from lakebed.planning.uploads import UploadRules
 from lakebed.storage.part_storage import PartStorage
-from tests.simulation.actors import PARTITIONS, Cast, forgive, rest
+from tests.simulation.actors import PARTITIONS, Cast, Poison, forgive, rest
 from tests.simulation.auditor import RETENTION_SECONDS
-from tests.simulation.files import Locator, SimulatedStorage, live_rows, merge_rows
+from tests.simulation.files import Locator, SimulatedStorage, decode, live_rows, merge_rows
 from tests.simulation.stand_ins import old_before
-from tests.simulation.world import Actor
+from tests.simulation.world import Actor, Crash
 
 LEASE_SECONDS = 40
 DAY_SECONDS = 86_400
@@ -170,6 +172,82 @@ def volatile_replica(cast: Cast, host: str, on_host: int) -> Callable[[Actor], N
     return live
 
 
+def replicating_reader(cast: Cast) -> Callable[[Actor], None]:
+    """Builds on a host of its own what volatile replicas merge on theirs, and reads the newest version and old ones with it.
+
+    When it starts, its disk may be lost or damaged.
+    """
+
+    def live(actor: Actor) -> None:
+        log, storage = cast.open(actor)
+        local = LocalParts(cast.folder / "host of readers")
+        _treat_disk(cast, actor, local.base)
+        replication = Replication(log, storage, DeletionVectorCache(storage), local, lambda: cast.world.clock(actor))
+        try:
+            while not cast.world.closing and cast.world.random.random() > 0.02:
+                rest(cast, actor, 3)
+                cast.world.begin_anew(actor)
+                try:
+                    newest = log.refresh() if cast.world.random.random() < 0.8 else log.newest
+                    built = replication.look(_Copies(cast, actor, storage))
+                    cast.world.counts["replicated"] += built is not None
+                    _require_no_purged_rows(cast, local, -1 if newest is None else newest.version)
+                    _require_same_rows(cast, log, storage, local)
+                except (Retry, Cancelled, FileNotFoundError, Corrupt, VersionNotFound) as error:
+                    if "materialized part" not in str(error):
+                        forgive(error)
+        finally:
+            replication.close()  # as when its process ends
+
+    return live
+
+
+def _require_same_rows(cast: Cast, log: TableLog, storage: SimulatedStorage, local: LocalParts) -> None:
+    """B2: who reads replicated parts in place of their sources sees the same rows, at any version."""
+    if not local.load():
+        return
+    random, deletion_vectors = cast.world.random, DeletionVectorCache(storage)
+    newest = log.refresh()
+    for version in (newest.version, *(max(0, newest.version - random.randint(0, 12)) for _ in range(2))):
+        snapshot = log.at_version(version)
+        seen, substitutes = overlay(snapshot, local.load(), deletion_vectors.of)
+        shown = {row.key: row for row in cast.auditor.told(version, live_rows(seen, storage, deletion_vectors))}
+        expected = cast.auditor.visible(version, cast.auditor.tables[version])
+        assert shown == expected, f"B2: with replicated parts {version} shows {shown}, not {expected}"
+        cast.world.counts["replicated read"] += bool(substitutes)
+        cast.world.counts["replicated read of an old version"] += bool(substitutes) and version < newest.version
+        cast.world.counts["replicated rows died"] += any(substitute.dead for substitute in substitutes.values())
+
+
+def _require_no_purged_rows(cast: Cast, local: LocalParts, version: int) -> None:
+    """No file on the disk, used or not, has rows that a purge had taken out when the replica last looked."""
+    gone = cast.auditor.purges.gone_before(version)
+    for place in local.base.rglob("*.parquet"):
+        left = [row for row in decode(place.read_bytes()) if row.value in gone]
+        assert not left, f"purge: the local file {place.name} still has {left} at version {version}"
+
+
+@dataclass(frozen=True)
+class _Copies:
+    """Merges with dictionaries while others go on, for no claim of its own."""
+
+    cast: Cast
+    actor: Actor
+    storage: SimulatedStorage
+
+    def merge(
+        self, sources: Sequence[MergeSource], spec: WriteSpec, output: PartStorage, progress: Progress
+    ) -> list[MergedPart]:
+        world = self.cast.world
+        merged = merge_rows(sources, spec, output, self.storage, world.random.choice((4, 1000)))
+        for _ in range(world.random.choice((0, 2, 5, 40))):
+            world.pause(self.actor)
+            world.may_crash(self.actor, "while it replicates")
+        if world.random.random() < 0.05:
+            raise Cancelled
+        return merged
+
+
 def _treat_disk(cast: Cast, actor: Actor, base: os.PathLike[str]) -> None:
     draw = cast.world.random.random()
     if cast.world.closing or not os.path.isdir(base):
@@ -257,6 +335,8 @@ class _Kernel:
     ) -> list[MergedPart]:
         self.begin()
         world, actor = self.cast.world, self.actor
+        if self.cast.poison is not None:
+            self._taste(self.cast.poison, sorted(source.part.path for source in sources))
         claim, beat = self.cast.beats[self.replica]
         actor.claim, actor.claimed_until = claim.domain, claim.lease_ms / 1000 - 2 * world.skew_seconds
         rows_max = world.random.choice((4, 1000))
@@ -271,6 +351,32 @@ class _Kernel:
             raise Cancelled
         return work() if merged is None else merged
 
+    def _taste(self, poison: Poison, paths: Sequence[str]) -> None:
+        """A merge of the part kills its process. It is tried a few times, then once each time that it was parked."""
+        world, actor, now_ms = self.cast.world, self.actor, int(self.cast.world.clock(self.actor) * 1000)
+        domains = self.cast.auditor.newest.domains
+        failing = [json.loads(text) for name, text in domains.items() if name.startswith("lakebed.failing.")]
+        ends = [each["not_before_ms"] for each in failing if poison.path in each["sources"]]
+        is_parked = any(now_ms < end <= now_ms + 1000 * DAY_SECONDS for end in ends)
+        if not poison.path and not world.closing:
+            poison.path = paths[0]
+        if poison.path not in paths:
+            world.counts["merges beside a parked part"] += is_parked
+            return
+        assert not is_parked, f"{actor.name} merges a part that is parked"
+        if ends:
+            assert max(ends) not in poison.parked, f"{poison.path}, which kills, is tried again without a pause"
+            poison.parked.add(max(ends))
+            world.counts["poison after its time"] += 1
+        else:
+            day = [each for each in poison.attempts if now_ms / 1000 - each < DAY_SECONDS / 2]
+            assert len(day) < 3, f"{poison.path}, which kills, is tried more than three times"
+            poison.attempts.append(now_ms / 1000)
+        world.counts["poison"] += 1
+        world.note(actor.name, f"CRASH by {poison.path}")
+        actor.crashed = True
+        raise Crash
+
 
 def _chosen(cast: Cast, seen: Snapshot, taken: frozenset[str]) -> list[str]:
     random = cast.world.random
@@ -279,6 +385,8 @@ def _chosen(cast: Cast, seen: Snapshot, taken: frozenset[str]) -> list[str]:
     if not free:
         return []
     values = seen.parts[random.choice(free)].partition_values
+    if cast.poison is not None and cast.poison.path in free and random.random() < 0.9:
+        return [cast.poison.path]
     free = [path for path in free if seen.parts[path].partition_values == values]
     return sorted(random.sample(free, min(len(free), random.randint(1, 4))))
 

@@ -52,8 +52,8 @@ def purger(cast: Cast) -> Callable[[Actor], None]:
 
 def purge_of(cast: Cast, log: TableLog, storage: SimulatedStorage) -> Purge:
     """The purge of the table as somebody opened it."""
-    around = _Around(cast, log, storage)
-    return Purge(log, storage, DeletionVectorCache(storage), around, scanner=around.locator)
+    table = _PurgedTable(cast, log, storage)
+    return Purge(log, storage, DeletionVectorCache(storage), table, scanner=table.locator)
 
 
 def change_of(where: str) -> Change:
@@ -62,8 +62,8 @@ def change_of(where: str) -> Change:
 
 
 @dataclass(frozen=True)
-class _Around:
-    """See ``lakebed.operations.purge.Surroundings``."""
+class _PurgedTable:
+    """See ``lakebed.operations.purge.PurgedTable``."""
 
     cast: Cast
     log: TableLog

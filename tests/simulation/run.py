@@ -36,11 +36,13 @@ class Report:
 
 
 def simulate(
-    seed: int, steps: int = STEPS, new_store: Callable[[], LogStore] = MemoryLogStore, *, patient_holder: bool = False
-) -> Report:
+    seed: int, steps: int = STEPS, new_store: Callable[[], LogStore] = MemoryLogStore, *, patient_holder: bool = False,
+    replicating: bool = False,
+) -> Report:  # fmt: skip
     """Run one world. Raises AssertionError naming the seed, with the end of the trace, if anybody complains.
 
     ``patient_holder``: a reader is there that holds what it reads past the retention, which few worlds have otherwise.
+    ``replicating``: a reader is there that builds on its host what replicas merge on theirs.
     """
     calm = seed % 4 == 0  # every fourth world has no faults, so that races alone are seen too
     world = World(seed, Faults(0, 0, 0, 0, 0) if calm else Faults(), SKEWS_SECONDS[seed % 8 // 2])
@@ -49,7 +51,7 @@ def simulate(
     with tempfile.TemporaryDirectory(prefix="lakebed-simulation-") as folder:
         cast = Cast(
             world, auditor, objects, new_store(), Path(folder), keyed=world.random.random() < 0.75,
-            partitioned=world.random.random() < 0.6,
+            partitioned=world.random.random() < 0.6, replicating=replicating,
         )  # fmt: skip
         try:
             with installed(world, cast.beats):
@@ -103,7 +105,10 @@ def _run(cast: Cast, steps: int, patient_holder: bool) -> None:
     if world.random.random() < 0.6 or patient_holder:  # what is held keeps the log from being cleaned
         world.add("holder", actors.holder(cast, patient_holder), 0.7)
     world.add("clock", maintainers.clock(cast), 0.5)
-    world.run(steps + GUEST_STEPS * (cast.expires + restores + purges))
+    if cast.replicating:
+        world.add("volatile-away", maintainers.volatile_replica(cast, "host away", 1), 3)
+        world.add("replicating", maintainers.replicating_reader(cast), 4)
+    world.run(steps + GUEST_STEPS * (cast.expires + restores + purges + 4 * cast.replicating))
     final_check(cast, *without_faults(cast, nobody))
 
 

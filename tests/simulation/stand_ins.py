@@ -15,7 +15,7 @@ from unittest.mock import patch
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from lakebed.compaction import merge, recluster_job, settle
+from lakebed.compaction import merge, recluster_job, replicate, settle
 from lakebed.compaction.merge import Merger
 from lakebed.errors import InvalidChanges
 from lakebed.manifest import log_reader, read_commits
@@ -178,6 +178,7 @@ def installed(world: World, beats: dict[str, tuple[Claim, Callable[[], object]]]
             (log_reader, "decode_commit", _decode_commit_once),
             (deletion_vector_cache, "_INLINE_BYTES_MAX", random.Random(world.seed).choice((0, 2048))),
             (Merger, "heartbeat", heartbeat),
+            (replicate, "SAVED_MIN", 0),  # most merges here are of a single part
             (read_commits, "ThreadPoolExecutor", _InTurn),
             (settle, "resolve", files.resolve),
             (mutate, "_write", _written),

@@ -11,8 +11,9 @@ from collections import Counter
 import pytest
 
 from lakebed.fleet import membership
-from lakebed.manifest import table_log
+from lakebed.manifest import lost_claims, table_log
 from lakebed.manifest.conflicts import ConflictKind, find_conflict
+from lakebed.manifest.failing import Failing
 from tests.simulation import fleets, world
 from tests.simulation.fleets import simulate_fleet
 
@@ -33,10 +34,10 @@ def test_workers_with_wrong_views_and_clocks_apart_harm_no_table_and_starve_none
         assert counts[met], f"no world had {met}: {counts}"
 
 
-def fails_in_some_world(complaint: str) -> bool:
+def fails_in_some_world(complaint: str, steps: int = fleets.STEPS) -> bool:
     for seed in range(40):
         try:
-            simulate_fleet(seed)
+            simulate_fleet(seed, steps)
         except AssertionError as error:
             if complaint in str(error):
                 return True
@@ -52,6 +53,24 @@ def test_it_is_seen_when_the_tables_of_a_dead_worker_are_not_taken_over(monkeypa
 def test_it_is_seen_when_nobody_owns_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleets, "owner_of", lambda root, alive: "" if root.endswith("t0") else sorted(alive)[0])
     assert fails_in_some_world("did not finish")
+
+
+def test_a_part_that_kills_is_parked_and_the_others_are_merged_meanwhile() -> None:
+    counts = Counter[str]()
+    for seed in range(1, 2 * SEEDS, 2):
+        counts += simulate_fleet(seed, 2_000)
+    for met in ("poison", "merge parked", "merges beside a parked part", "poison after its time"):
+        assert counts[met], f"no world had {met}: {counts}"
+
+
+def test_it_is_seen_when_a_part_kills_one_worker_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lost_claims, "LOST_MAX", 10**9)
+    assert fails_in_some_world("is tried more than three times", 2_000)
+
+
+def test_it_is_seen_when_nobody_leaves_a_parked_part_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Failing, "is_parked", lambda self, now_ms: False)
+    assert fails_in_some_world("merges a part that is parked", 2_000)
 
 
 @pytest.mark.parametrize("kind", [ConflictKind.PARTS, ConflictKind.CLAIM])

@@ -108,6 +108,10 @@ def a_restore_remembers_truncates_that_are_read_again(broken: pytest.MonkeyPatch
     broken.setattr(restore, "SOURCE_TRUNCATES", "lakebed.none")
 
 
+FIRST = {a_restore_leaves_positions_where_they_are: 3, a_restore_remembers_truncates_that_are_read_again: 8}
+"""The world to begin with: one where the break shows, or one a little before it."""
+
+
 @pytest.mark.parametrize(
     "break_it",
     [
@@ -124,5 +128,5 @@ def a_restore_remembers_truncates_that_are_read_again(broken: pytest.MonkeyPatch
 def test_the_worlds_show_what_is_broken(break_it: Break, monkeypatch: pytest.MonkeyPatch) -> None:
     break_it(monkeypatch)
     with pytest.raises(AssertionError, match=r"seed \d+"):
-        for seed in range(300):
+        for seed in range(FIRST.get(break_it, 0), 300):
             simulate(seed)

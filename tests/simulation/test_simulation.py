@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from pyroaring import BitMap64
 
-from lakebed.compaction import volatile
-from lakebed.compaction.merge import Merger
+from lakebed.compaction import replicate, volatile
+from lakebed.compaction.merge import Merger, Sources
 from lakebed.manifest import evolve, invariants, table_log
-from lakebed.manifest.actions import Commit, Domain, Transaction
+from lakebed.manifest.actions import Commit, Domain, Part, Transaction
 from lakebed.manifest.claims import Claim, claimed_paths
 from lakebed.manifest.column_mapping import PHYSICAL_NAME
 from lakebed.manifest.conflicts import BLIND, Conflict, ConflictKind, ReadWriteSet, find_conflict
@@ -30,13 +30,13 @@ from lakebed.manifest.widening import widening
 from lakebed.operations import cleanup, mutate_unkeyed, partitions, purge_files, references, restore, time_to_live
 from lakebed.operations.purge_rows import RowsToPurge
 from lakebed.parts.changes import WriteSpec
-from lakebed.parts.materialized import MaterializedFolder
+from lakebed.parts.materialized import Materialized, MaterializedFolder, overlay
 from lakebed.parts.provenance import Provenance
-from tests.simulation import actors, files
+from tests.simulation import actors, files, maintainers
 from tests.simulation.files import CORE, Row
 from tests.simulation.run import simulate
 
-SLOW = [pytest.param(first, marks=pytest.mark.slow) for first in range(100, 1000, 25)]
+SLOW = [pytest.param(first, marks=pytest.mark.slow) for first in range(100, 325, 25)]
 
 
 @pytest.mark.parametrize("first", [*range(0, 75, 25), *SLOW])
@@ -52,6 +52,14 @@ def test_every_version_shows_the_rows_of_the_oracle_and_nothing_needed_is_delete
         *(["sorted by version 2"] if first < 100 else []),  # it is too rare for each 25 worlds
     ):  # fmt: skip
         assert total[happened] > 0, f"seeds from {first} on: nothing of the kind {happened!r} happened"
+
+
+def test_readers_of_another_host_see_the_same_rows_in_what_they_build_from_claims() -> None:
+    total: Counter[str] = Counter()
+    for seed in range(25):
+        total += simulate(seed, replicating=True).counts
+    for happened in ("replicated", "replicated read", "replicated read of an old version", "replicated rows died"):
+        assert total[happened] > 0, f"nothing of the kind {happened!r} happened"
 
 
 def test_what_a_reader_holds_past_retention_stays() -> None:
@@ -354,7 +362,49 @@ def a_widening_is_allowed_the_other_way(broken: pytest.MonkeyPatch) -> None:
     broken.setattr(actors, "widening", lambda narrow, wide: widening(wide, narrow))
 
 
-careless_attach = careless("attach")
+def replicated_parts_have_rows_that_were_dead(broken: pytest.MonkeyPatch) -> None:
+    inputs_of = replicate.local_inputs
+
+    def with_all_rows(*arguments: Any) -> Any:
+        inputs = inputs_of(*arguments)
+        return replace(inputs, read=Sources(inputs.read.parts, {part.path: BitMap64() for part in inputs.read.parts}))
+
+    broken.setattr(replicate, "local_inputs", with_all_rows)
+
+
+def local_parts_are_read_without_what_died_since(broken: pytest.MonkeyPatch) -> None:
+    def overlaid(snapshot: Snapshot, local: Sequence[Materialized], dead_of: Callable[[Part], BitMap64]) -> Any:
+        dead = {path: rows for one in local for path, rows in one.dead.items()}
+        return overlay(snapshot, local, lambda part: dead.get(part.path) or dead_of(part))
+
+    broken.setattr(maintainers, "overlay", overlaid)
+
+
+def local_parts_are_read_at_older_versions(broken: pytest.MonkeyPatch) -> None:
+    def overlaid(snapshot: Snapshot, local: Sequence[Materialized], dead_of: Callable[[Part], BitMap64]) -> Any:
+        of_always = [replace(one, version=0, dead=dict.fromkeys(one.dead, BitMap64())) for one in local]
+        return overlay(snapshot, of_always, dead_of)
+
+    broken.setattr(maintainers, "overlay", overlaid)
+
+
+def local_parts_are_read_when_their_sources_have_left(broken: pytest.MonkeyPatch) -> None:
+    def overlaid(snapshot: Snapshot, local: Sequence[Materialized], dead_of: Callable[[Part], BitMap64]) -> Any:
+        sources = {part.path: part for one in local for part in one.sources}
+        return overlay(replace(snapshot, parts={**sources, **snapshot.parts}), local, dead_of)
+
+    broken.setattr(maintainers, "overlay", overlaid)
+
+
+def replicated_parts_outlive_their_claims(broken: pytest.MonkeyPatch) -> None:
+    broken.setattr(replicate.Replication, "_drop_useless", lambda self, snapshot: None)
+
+
+def replicated_parts_are_kept_for_readers_after_a_purge(broken: pytest.MonkeyPatch) -> None:
+    broken.setattr(replicate, "purged_before", lambda domains: 0)
+
+
+careless_attach, careless_replace = careless("attach"), careless("replace")
 BREAKS: Mapping[Break, str] = {
     a_commit_is_not_looked_at_again: "committed: version",
     a_merge_forgets_what_died_meanwhile: "B1|B2",
@@ -371,9 +421,7 @@ BREAKS: Mapping[Break, str] = {
     a_drop_deletes_at_once: "G1",
     careless_attach: "is added but is in the base already|ATTACH PARTITION .* shows",
     careless("detach"): "is removed but is not in the base|DETACH PARTITION .* shows|which left: DETACH PARTITION",
-    careless(
-        "replace"
-    ): "removed with another deletion vector|REPLACE PARTITION .* shows|which left: REPLACE PARTITION",
+    careless_replace: "removed with another deletion vector|REPLACE PARTITION .* shows|which left: REPLACE PARTITION",
     claims_outlive_what_was_detached: "P1",
     attach_overlooks_live_keys: "has a key twice",
     a_mutation_overlooks_claimed_parts: "(DELETE|UPDATE) .* shows|says that nothing matches",
@@ -394,15 +442,31 @@ BREAKS: Mapping[Break, str] = {
     a_drop_passes_as_compatible: "C1: .* was planned on version",
     a_merge_forgets_that_what_is_missing_is_null: "B2",
     a_widening_is_allowed_the_other_way: "C1|no widening that lakebed knows",
+    replicated_parts_have_rows_that_were_dead: "with replicated parts .* shows",
+    local_parts_are_read_without_what_died_since: "B2: (the overlay|with replicated parts)",
+    local_parts_are_read_at_older_versions: "B2: with replicated parts .* shows",
+    local_parts_are_read_when_their_sources_have_left: "B2: (the overlay|with replicated parts)",
+    replicated_parts_outlive_their_claims: "purge: the local file",
+    replicated_parts_are_kept_for_readers_after_a_purge: "purge: the local file",
 }
-FIRST = {  # the world to begin with, a little before one where the break shows
-    careless_attach: 645, a_damaged_local_file_is_used: 10, a_mutation_overlooks_claimed_parts: 50,
-    a_stored_name_is_used_again: 27,
+REPLICATING = {
+    replicated_parts_have_rows_that_were_dead, local_parts_are_read_without_what_died_since,
+    local_parts_are_read_at_older_versions, local_parts_are_read_when_their_sources_have_left,
+    replicated_parts_outlive_their_claims, replicated_parts_are_kept_for_readers_after_a_purge,
+}  # fmt: skip
+FIRST = {  # the world to begin with, one where the break shows or a little before it
+    careless_attach: 645, careless_replace: 24, a_damaged_local_file_is_used: 10, a_mutation_overlooks_claimed_parts: 72,
+    a_stored_name_is_used_again: 55, an_upload_forgets_what_died_meanwhile: 17,
+    a_cleanup_of_the_log_overlooks_who_begins_to_hold: 53, a_drop_deletes_at_once: 12, a_purge_raises_no_fence: 88,
+    a_purge_leaves_dead_rows_where_they_are: 15, a_restore_does_not_see_what_came_in_between: 14,
+    an_expiry_does_not_see_what_came_in_between: 30, local_parts_are_read_at_older_versions: 25,
+    replicated_parts_outlive_their_claims: 190, replicated_parts_are_kept_for_readers_after_a_purge: 190,
 }  # fmt: skip
 RARE = {  # so that a break shows, several things must come together: some hundred worlds
     an_upload_forgets_what_died_meanwhile, a_damaged_local_file_is_used,
     a_cleanup_of_the_log_overlooks_who_begins_to_hold, a_drop_deletes_at_once, two_claims_on_one_part,
-    a_cleanup_ends_versions_too_early,
+    a_cleanup_ends_versions_too_early, replicated_parts_outlive_their_claims,
+    replicated_parts_are_kept_for_readers_after_a_purge,
 }  # fmt: skip
 PATIENT = {a_cleanup_overlooks_holds}  # it shows where a reader holds a version past retention: few worlds have one
 
@@ -421,4 +485,4 @@ def test_the_auditor_sees_that(break_it: Break, complaint: str, monkeypatch: pyt
     break_it(monkeypatch)
     with pytest.raises(AssertionError, match=rf"seed \d+: .*({complaint})"):
         for seed in range(FIRST.get(break_it, 0), 1500):
-            simulate(seed, patient_holder=break_it in PATIENT)
+            simulate(seed, patient_holder=break_it in PATIENT, replicating=break_it in REPLICATING)

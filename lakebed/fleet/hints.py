@@ -1,0 +1,112 @@
+"""What somebody outside says about tables that have changed: the roots of tables, or the events that S3 and servers like it send.
+
+    ["s3://lake/shop/public/orders"]                                  POST /poke, by a writer or a script
+    {"Records": [{"s3": {"bucket": {"name": "lake"}, "object": {"key": "shop/public/orders/_delta_log/0…07.json"}}}]}
+
+1. Of the events only those count that say that a commit was written: its key ends with ``/_delta_log/<version>.json``.
+2. Keys are URL-encoded, as a form is (``+`` for a space). Some servers do not encode them, so the key as it stands is a candidate
+   too: a table that does not exist is nobody's.
+3. A message of SNS has the event as text within it.
+
+A hint is never needed, and never believed: whoever gets it looks at the log. So one that is lost, late or wrong costs nothing, or
+a look.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import unquote_plus
+
+import orjson
+
+from lakebed.errors import InvalidInput, LakebedError
+from lakebed.manifest.log_files import LOG_FOLDER
+from lakebed.storage.roots import parse_root
+
+FORMS = 'a list of roots of tables, or the JSON of S3\'s events with "Records"'
+_COMMIT = re.compile(rf"(?:(.*)/)?{LOG_FOLDER}/([0-9]{{20}})\.json", re.DOTALL)
+_SHOWN_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """A table may have changed. ``roots``: one of these, the likeliest first; ``version``: that was committed, if known."""
+
+    roots: tuple[str, ...]
+    version: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """``malformed``: records that are no events of S3. Events that are about no commit are in neither."""
+
+    hints: tuple[Hint, ...] = ()
+    malformed: int = 0
+
+
+def message_of(body: bytes) -> Message:
+    """What a message in JSON says. Raises InvalidInput for one of another form."""
+    return message_in(_parsed(body))
+
+
+def message_in(value: object) -> Message:
+    """What a message says. Raises InvalidInput for one of another form."""
+    if isinstance(value, dict) and value.get("Type") == "Notification" and isinstance(value.get("Message"), str):
+        value = _parsed(value["Message"].encode("utf-8", "surrogatepass"))  # SNS; it wraps once
+    match value:
+        case str():
+            return Message(hints=(_of_root(value, "the body"),))
+        case list():
+            return Message(hints=tuple(_of_root(root, f"the body[{number}]") for number, root in enumerate(value)))
+        case {"Records": list(records)}:
+            found = [_of_event(record) for record in records]
+            hints = tuple(hint for hint in found if isinstance(hint, Hint))
+            return Message(hints=hints, malformed=found.count("malformed"))
+        case {"Event": "s3:TestEvent"}:  # what S3 sends when notifications are set up
+            return Message()
+    raise InvalidInput(f"a hint is {FORMS}; this is {_shown(value)}")
+
+
+def _parsed(body: bytes) -> object:
+    try:
+        value: object = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise InvalidInput(f"a hint is {FORMS}; this is no JSON: {error}") from None
+    return value
+
+
+def _of_root(root: object, place: str) -> Hint:
+    if not isinstance(root, str):
+        raise InvalidInput(
+            f"{place}: the root of a table is a text such as s3://lake/shop/orders; this is {_shown(root)}"
+        )
+    try:
+        return Hint((str(parse_root(root)),))
+    except LakebedError as error:
+        raise InvalidInput(f"{place}: {error}") from None
+
+
+def _of_event(record: object) -> Hint | str:
+    """The hint of one record; "other" if it is about no commit, "malformed" if it is no event of S3."""
+    match record:
+        case {"s3": {"bucket": {"name": str(bucket)}, "object": {"key": str(key)}}, **rest}:
+            if not _is_created(rest):
+                return "other"
+            found = [_COMMIT.fullmatch(each) for each in dict.fromkeys((unquote_plus(key), key))]
+            roots = [f"s3://{bucket}/{each[1]}" if each[1] else f"s3://{bucket}" for each in found if each]
+            versions = [int(each[2]) for each in found if each]
+            return Hint(tuple(roots), versions[0]) if roots else "other"
+    return "malformed"
+
+
+def _is_created(record: Mapping[object, object]) -> bool:
+    """``ObjectCreated:Put``, also spelled ``s3:ObjectCreated:Put``; a record without a name may be one."""
+    name = record.get("eventName", "ObjectCreated:")
+    return isinstance(name, str) and name.removeprefix("s3:").startswith("ObjectCreated:")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"
