@@ -1,7 +1,9 @@
-"""The command as its users meet it: a process, its output, its exit code."""
+"""The command as its users meet it: its output, its exit code, and a process where one shows more than a call."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import signal
@@ -13,6 +15,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -62,7 +66,23 @@ def command(*arguments: str) -> list[str]:
 
 
 def lakebed_command(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """In a process of its own."""
     return ran(command(*arguments), cwd=cwd, env=os.environ | (env or {}))
+
+
+def lakebed_here(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """The same in this process: a second less, for what the process has no part in."""
+    out, errors = io.StringIO(), io.StringIO()
+    with (
+        contextlib.chdir(cwd), contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors),
+        patch.dict(os.environ, env or {}),
+    ):  # fmt: skip
+        code: Any
+        try:
+            code = main(arguments)
+        except SystemExit as ended:
+            code = ended.code
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), errors.getvalue())
 
 
 @pytest.fixture(scope="module")
@@ -92,17 +112,17 @@ def test_json_lines_keep_every_digit(folder: Path) -> None:
 
 
 def test_a_query_sees_the_tail_and_prints_a_table(folder: Path) -> None:
-    done = lakebed_command("query", "prices", "select count(*) as n from p", "--name", "p", cwd=folder)
+    done = lakebed_here("query", "prices", "select count(*) as n from p", "--name", "p", cwd=folder)
     assert done.returncode == 0
     assert [line.strip() for line in done.stdout.splitlines()] == ["n", "─", "2"]
 
 
 def test_parts_timeline_and_detail_tell_what_is_there(folder: Path) -> None:
-    parts = lakebed_command("parts", "prices", "--format", "json", cwd=folder)
+    parts = lakebed_here("parts", "prices", "--format", "json", cwd=folder)
     assert sorted(json.loads(line)["state"] for line in parts.stdout.splitlines()) == ["base", "tail"]
-    timeline = lakebed_command("timeline", "prices", "--format", "json", "--last", "2", cwd=folder)
+    timeline = lakebed_here("timeline", "prices", "--format", "json", "--last", "2", cwd=folder)
     assert [json.loads(line)["operation"] for line in timeline.stdout.splitlines()] == ["APPLY", "SETTLE"]
-    detail = json.loads(lakebed_command("detail", "prices", "--format", "json", cwd=folder).stdout)
+    detail = json.loads(lakebed_here("detail", "prices", "--format", "json", cwd=folder).stdout)
     assert (detail["keys"], detail["tail_rows"], detail["rows"]) == (["id"], 1, 1)
 
 
@@ -112,30 +132,30 @@ def test_a_table_is_reclustered_and_sorted_by_another_key_from_the_command_line(
         rows = pa.Table.from_pylist([ROW | {"id": place} for place in range(number, 40, 4)], SCHEMA)
         table.apply(rows)
     predicted = json.loads(
-        lakebed_command("recluster", "lots", "--dry-run", "--final", "--format", "json", cwd=folder).stdout
+        lakebed_here("recluster", "lots", "--dry-run", "--final", "--format", "json", cwd=folder).stdout
     )
     assert (predicted["plans"], predicted["estimated"], predicted["depth_before"]) == (1, True, [[0, 4.0]])
-    done = json.loads(lakebed_command("recluster", "lots", "--format", "json", cwd=folder).stdout)
+    done = json.loads(lakebed_here("recluster", "lots", "--format", "json", cwd=folder).stdout)
     assert (done["parts_in"], done["parts_out"], done["depth_after"]) == (4, 1, [[1, 1.0]])
-    said = lakebed_command("set-sort-key", "lots", "price", "id", cwd=folder).stdout
+    said = lakebed_here("set-sort-key", "lots", "price", "id", cwd=folder).stdout
     assert "1 parts to be sorted by it" in said
-    assert "1" in lakebed_command("recluster", "lots", "--final", cwd=folder).stdout
-    detail = json.loads(lakebed_command("detail", "lots", "--format", "json", cwd=folder).stdout)
+    assert "1" in lakebed_here("recluster", "lots", "--final", cwd=folder).stdout
+    detail = json.loads(lakebed_here("detail", "lots", "--format", "json", cwd=folder).stdout)
     assert (detail["sort_key"], detail["sort_key_version"], detail["unsorted_parts"]) == (["price", "id"], 2, 0)
 
 
 def test_clustering_is_shown_by_level_and_drawn(folder: Path) -> None:
-    done = lakebed_command("clustering", "prices", "--format", "json", "--png", "prices.png", cwd=folder)
+    done = lakebed_here("clustering", "prices", "--format", "json", "--png", "prices.png", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
     assert [json.loads(line)["level"] for line in done.stdout.splitlines()] == [None, 0]
     assert (folder / "prices.png").stat().st_size > 0
-    assert "deepest" not in lakebed_command("clustering", "prices", cwd=folder).stdout
+    assert "deepest" not in lakebed_here("clustering", "prices", cwd=folder).stdout
 
 
 def test_settle_settles(tmp_path: Path) -> None:
     table = lakebed.create(tmp_path / "t", pa.schema([("id", pa.int64())]), keys=["id"])
     table.apply(pa.table({"id": [1, 2]}))
-    done = lakebed_command("settle", "t", "--format", "json", cwd=tmp_path)
+    done = lakebed_here("settle", "t", "--format", "json", cwd=tmp_path)
     assert json.loads(done.stdout)["rows"] == 2
     assert table.inspect.detail()["tail_parts"].to_pylist() == [0]
 
@@ -167,7 +187,7 @@ def test_settle_settles(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(folder: Path, arguments: Sequence[str], said: str) -> None:
-    done = lakebed_command(*arguments, cwd=folder)
+    done = lakebed_here(*arguments, cwd=folder)
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.startswith("lakebed: ")
@@ -187,10 +207,10 @@ def test_exit_codes_say_what_the_caller_must_do(error: lakebed.errors.LakebedErr
 
 
 def test_help_lists_the_exit_codes_and_the_version_is_the_package_s(tmp_path: Path) -> None:
-    done = lakebed_command("run", "--help", cwd=tmp_path)
+    done = lakebed_here("run", "--help", cwd=tmp_path)
     assert done.returncode == 0
     assert "try again later" in done.stdout
-    assert lakebed_command("--version", cwd=tmp_path).stdout == f"lakebed {lakebed.__version__}\n"
+    assert lakebed_here("--version", cwd=tmp_path).stdout == f"lakebed {lakebed.__version__}\n"
 
 
 def test_a_reader_that_goes_away_is_no_error(folder: Path) -> None:
@@ -219,7 +239,7 @@ def test_validate_says_what_the_file_means_and_shows_no_secret(tmp_path: Path) -
     text = text.replace("    # sasl.", "    sasl.")
     (tmp_path / "p.yml").write_text(text)
     env = {"KAFKA_USER": "the-user", "KAFKA_PASSWORD": "the-password"}
-    done = lakebed_command("validate", "p.yml", cwd=tmp_path, env=env)
+    done = lakebed_here("validate", "p.yml", cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr
     assert "sasl.password: '***'" in done.stdout
     assert "the table at ./lake/pgbench_accounts will be created" in done.stdout

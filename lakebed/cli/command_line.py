@@ -331,12 +331,17 @@ def _add_health(add: _Add, rows: argparse.ArgumentParser) -> None:
 
     resume = add(
         "resume",
-        "let go on what is parked: tables that a pipeline left alone, merges that keep failing",
+        "try again what is parked: tables of a pipeline, merges that kept failing",
         database_commands.resume,
     )
     resume.add_argument("path", metavar="PATH", help="the table, or the database")
     resume.add_argument(
         "tables", nargs="*", metavar="TABLE", help="tables of the database, such as public.orders (default: all)"
+    )
+    resume.add_argument(
+        "--remove-entry",
+        metavar="NAME",
+        help="remove this entry of the table's log, which can't be read (docs/runbook.md)",
     )
     resnapshot = add(
         "resnapshot", "have Debezium send all rows of tables again, while everything goes on", database_commands.resnapshot
@@ -513,7 +518,7 @@ def _add_mutations(add: _Add, rows: argparse.ArgumentParser) -> None:
     for command in (delete, update, purge):
         command.add_argument("--where", required=True, help=where)
     truncate = add("truncate", "delete all rows of a table", commands.truncate, rows)
-    restore = add("restore", "make a table what it was at an earlier version", commands.restore, rows)
+    restore = add("restore", "bring back an earlier version of a table", commands.restore, rows)
     restore.add_argument(
         "--positions", action="store_true", help="positions of topics go back too: what was read since is read again"
     )

@@ -12,7 +12,7 @@ from lakebed.errors import InvalidInput
 
 def add_option(parser: argparse.ArgumentParser) -> None:
     """``--yes``."""
-    parser.add_argument("--yes", action="store_true", help="do not ask; wanted where stdin is no terminal")
+    parser.add_argument("--yes", action="store_true", help="do not ask; required if stdin is not a terminal")
 
 
 def confirmed(what: str, options: argparse.Namespace) -> bool:

@@ -8,10 +8,18 @@ import signal
 import sys
 import threading
 import time
+from typing import TYPE_CHECKING
 
 from lakebed import events
 from lakebed.cli import exit_codes
-from lakebed.errors import InvalidInput
+from lakebed.errors import InvalidInput, MissingPrerequisite
+
+if TYPE_CHECKING:
+    from lakebed.compaction.cluster import Cluster
+    from lakebed.fleet.hearing import Hearing
+    from lakebed.fleet.hint_reader import HintReader
+    from lakebed.fleet.worker import Limits
+    from lakebed.service.server import Server
 
 # What a command needs is imported when it runs: a parser must not wait for it.
 
@@ -37,12 +45,43 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="POOL=N",
         help="the share of a pool of tables (lakebed.pool), 1 for others; may be given several times",
     )
+    parser.add_argument(
+        "--spark", metavar="MASTER", help="have large merges run on this cluster, such as spark://host:7077"
+    )
+    parser.add_argument(
+        "--look-seconds",
+        type=_look_seconds,
+        metavar="N",
+        help="look at an idle table every N seconds at least (default: 300); where hints come, it may be longer",
+    )
     parser.add_argument("--estimate", type=int, metavar="N", help="do nothing; print what a day of N idle tables costs")
     parser.add_argument("--duration", type=float, metavar="SECONDS", help="stop after so many seconds")
     parser.add_argument(
         "--metrics-port", type=int, metavar="PORT", help="serve metrics at this port, 0: any (default: none)"
     )
-    parser.add_argument("--host", default="127.0.0.1", help="where metrics listen (default: 127.0.0.1)")
+    parser.add_argument(
+        "--poke-port",
+        type=int,
+        metavar="PORT",
+        help="take POST /poke at this port, 0: any: tables have changed (default: none)",
+    )
+    parser.add_argument(
+        "--hints",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="read the events of S3 from a queue: kafka://HOST:PORT/TOPIC or sqs://QUEUE; may be given several times",
+    )
+    parser.add_argument(
+        "--kafka-config",
+        type=_setting,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of the client for --hints kafka://…, such as security.protocol=SASL_SSL; may be given several times",
+    )
+    parser.add_argument("--tokens", metavar="FILE", help="who may poke: lines that lakebed token makes")
+    parser.add_argument("--host", default="127.0.0.1", help="where both ports listen (default: 127.0.0.1)")
 
 
 def fleet(options: argparse.Namespace) -> int:
@@ -80,11 +119,14 @@ def _estimate(options: argparse.Namespace) -> int:
     from lakebed.manifest.looks import SECONDS_MAX
 
     workers = max(1, len(listed_workers(options.roots[0]))) if options.roots else 1
-    day = day_of_looks(options.estimate, workers, beat_seconds=BEAT_SECONDS, discovery_seconds=DISCOVERY_SECONDS)
+    seconds = options.look_seconds or SECONDS_MAX
+    day = day_of_looks(
+        options.estimate, workers, look_seconds=seconds, beat_seconds=BEAT_SECONDS, discovery_seconds=DISCOVERY_SECONDS
+    )
     print(
         f"a day of {options.estimate:,} tables to which nothing comes, and {workers} worker{'s' if workers > 1 else ''}:"
     )
-    often = f"every {SECONDS_MAX:.0f} seconds; more often where lakebed.freshness asks for it"
+    often = f"every {seconds:.0f} seconds; more often where lakebed.freshness asks for it"
     print(f"  {day.looks:12,.0f} looks, one GET each: {often}")
     print(f"  {day.listings:12,.0f} listings of logs")
     print(f"  {day.beats:12,.0f} beats of workers, and {day.discoveries:,.0f} listings of folders")
@@ -93,6 +135,8 @@ def _estimate(options: argparse.Namespace) -> int:
 
 
 def _work(options: argparse.Namespace) -> int:
+    from lakebed.fleet.hearing import Hearing
+    from lakebed.fleet.hint_sources import hint_readers
     from lakebed.fleet.worker import FleetWorker, Limits
     from lakebed.monitoring.event_log import log_fields
     from lakebed.monitoring.metrics import Metrics
@@ -101,17 +145,24 @@ def _work(options: argparse.Namespace) -> int:
         cores=options.cores or Limits().cores,
         memory_bytes=options.memory or Limits().memory_bytes,
         shares=dict(options.share),
+        look_seconds=options.look_seconds,
     )
     done = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: done.set())
-    worker = FleetWorker(options.roots, limits)
+    worker = FleetWorker(options.roots, limits, cluster=_cluster(options, limits))
     metrics = Metrics()
     unlisten = events.listen(metrics)
     server = None
     if options.metrics_port is not None:
         server = metrics.serve(options.host, options.metrics_port, "--metrics-port")
+    hearing = Hearing(worker)
+    hears: list[HintReader | Server] = [*hint_readers(options.hints, dict(options.kafka_config), hearing)]
+    if options.poke_port is not None:
+        hears.append(_poke_server(options, hearing))
     worker.start()
+    for each in hears:
+        each.start()
     if options.log_format != "json":
         print(f"lakebed: worker {worker.id} of the fleet at {worker.roots[0]}", file=sys.stderr, flush=True)
     ends_at = time.monotonic() + options.duration if options.duration else None
@@ -119,23 +170,55 @@ def _work(options: argparse.Namespace) -> int:
     while not done.wait(min(1.0 if before is None else _SAY_SECONDS, _left(ends_at))) and _left(ends_at) > 0:
         state = worker.state()
         figures = {
-            "workers": len(state.workers), "tables": state.known, "owned": state.owned, "unseen": state.unseen,
+            "workers": len(state.workers), "tables": state.known, "owned": state.owned,
+            "standing_by": state.standing_by, "unseen": state.unseen,
             "active": state.active, "waiting": state.waiting, "looks": state.looks, "troubles": len(state.troubles),
         }  # fmt: skip
         if options.log_format == "json":
             log_fields(logging.INFO, "fleet", figures)
         elif figures["owned"] and figures != before:
             print(
-                "lakebed: " + ", ".join(f"{name} {value}" for name, value in figures.items()),
+                "lakebed: " + ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in figures.items()),
                 file=sys.stderr,
                 flush=True,
             )
         before = figures if figures["owned"] else None
+    for each in hears:
+        each.close()
     worker.close()
     unlisten()
     if server is not None:
         server.close()
     return exit_codes.OK
+
+
+def _poke_server(options: argparse.Namespace, hearing: Hearing) -> Server:
+    """The server of pokes; its port is taken. Raises InvalidInput, MissingPrerequisite."""
+    try:
+        from lakebed.service.poke import poke_server
+        from lakebed.service.server import Listening
+    except ModuleNotFoundError as error:
+        raise MissingPrerequisite(f"--poke-port needs {error.name}: pip install 'lakebed[serve]'") from None
+    server = poke_server(
+        hearing.poked,
+        Listening(host=options.host, port=options.poke_port, option="--poke-port"),
+        options.tokens,
+    )
+    if options.log_format != "json":
+        print(f"lakebed: pokes are taken at {server.url}/poke", file=sys.stderr, flush=True)
+    return server
+
+
+def _cluster(options: argparse.Namespace, limits: Limits) -> Cluster | None:
+    if options.spark is None:
+        return None
+    from lakebed.fleet.spark import cluster_at
+
+    if options.spark.startswith("local") or not options.spark.strip():
+        raise InvalidInput(
+            f"--spark {options.spark}: this is no cluster; merges run in this process without the option"
+        )
+    return cluster_at(options.spark, limits.cluster_merges_max)
 
 
 def _left(ends_at: float | None) -> float:
@@ -148,6 +231,12 @@ def _cores(text: str) -> int:
     return int(text)
 
 
+def _look_seconds(text: str) -> float:
+    if not text.isdecimal() or not 1 <= int(text) <= 86_400:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 1 to 86400")
+    return float(text)
+
+
 def _share(text: str) -> tuple[str, float]:
     pool, _, number = text.partition("=")
     try:
@@ -157,6 +246,13 @@ def _share(text: str) -> tuple[str, float]:
     if not pool or not 0 < share <= 1e6:
         raise argparse.ArgumentTypeError(f"{text!r} is not a pool and its share, such as reports=0.5")
     return pool, share
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError("a setting is NAME=VALUE, such as security.protocol=SASL_SSL")
+    return name, value
 
 
 def memory_bytes(text: str) -> int:

@@ -66,9 +66,11 @@ def serve(options: argparse.Namespace) -> int:
     if options.log_format == "json":
         log_fields(logging.INFO, "serving", {"url": server.url})
     else:
-        print(f"lakebed: the service is at {server.url}", file=sys.stderr, flush=True)
+        print(f"lakebed: the service and its page are at {server.url}", file=sys.stderr, flush=True)
     if options.tokens is None:
-        note(f"everybody on this machine may read; the token of an operator, until the service ends: {own}")
+        note(
+            f"everybody on this machine may read; the page of an operator, until the service ends: {server.url}/#token={own}"
+        )
     elif options.certificate is None and not is_loopback(options.host):
         note("tokens travel in the clear: give --certificate and --key, or put a proxy with TLS before the service")
     done.wait()

@@ -70,7 +70,7 @@ def columns_of(rows: pa.Table, view: View, now: datetime.datetime | None = None)
 
 
 def human(name: str, value: Any, now: datetime.datetime) -> str:
-    """A value of a metadata table; ``name`` tells its unit."""
+    """A value of a metadata table; ``name`` shows its unit."""
     match value:
         case None:
             return ""
@@ -117,6 +117,10 @@ def time_text(value: datetime.datetime, now: datetime.datetime) -> str:
     if value.date() == now.date():
         return value.strftime("%H:%M:%S")
     return value.strftime("%m-%d %H:%M:%S" if value.year == now.year else "%Y-%m-%d %H:%M:%S")
+
+
+def _cluster_merges(row: Row) -> str:
+    return f"{row['cluster_merges']:,}" if row["cluster_merges"] else ""
 
 
 def _schema_change(row: Row) -> str:
@@ -225,6 +229,7 @@ FLEET = View(
         Shown("tier", optional=True),
         Shown("pool", optional=True),
         Shown("merges", right=True, optional=True),
+        Shown("on cluster", _cluster_merges, right=True, optional=True, if_any=True),
         Shown("spent", of="spent_bytes", right=True, optional=True),
         Shown("gained", of="gained_bytes", right=True, optional=True),
         Shown("parked", of="parked_parts", right=True, optional=True),

@@ -60,6 +60,41 @@ class RemoteWarehouse:
         table.describe()
         return table
 
+    def survey(
+        self, search: str | None = None, *, state: str | None = None, sort: str | None = None
+    ) -> list[dict[str, Any]]:
+        """How each table is: ``state``, ``why``, ``late_seconds``, rows, parts, depth and more; the worst first.
+
+        ``state``: unreadable, parked, failing, late, running, waiting or quiet; ``sort``: state, name, late, rows, bytes, parts,
+        depth or committed. Up to a minute old where others commit.
+        """
+        return self._pages("survey", "rows", search=search, state=state, sort=sort)
+
+    def jobs(
+        self, *, state: str | None = None, kind: str | None = None, table: str | None = None
+    ) -> list[dict[str, Any]]:
+        """The jobs of all tables, or of one, newest first."""
+        return self._pages("jobs", "jobs", state=state, kind=kind, table=table)
+
+    def queue(self, search: str | None = None, *, state: str | None = None) -> list[dict[str, Any]]:
+        """The work on all tables: what is ``running``, ``waiting`` (and why), ``parked`` (with the error) or ``held``."""
+        return self._pages("queue", "tasks", search=search, state=state)
+
+    def workers(self) -> list[dict[str, Any]]:
+        """The workers of the fleets below the service's roots, with how much each runs, and how many of its tables wait."""
+        found: list[dict[str, Any]] = self._transport.get("queue", limit=1)["workers"]
+        return found
+
+    def _pages(self, route: str, member: str, **query: Any) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        after = None
+        while True:
+            answer = self._transport.get(route, after=after, limit=1_000, **query)
+            found += answer[member]
+            after = answer["next"]
+            if after is None:
+                return found
+
     def events(self, after: str | None = None) -> Iterator[Heard]:
         """The events of all tables from now on, or after a cursor (``Heard.cursor``), or from the ``"begin"`` of the logs.
 

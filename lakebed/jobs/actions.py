@@ -31,6 +31,7 @@ class JobAction:
     ``arguments``: the JSON Schema of each. ``required``: those that must be given. ``summary``: for people.
     ``is_repeatable``: it may be begun again if its runner died, and nothing is done twice to the table's harm. ``is_private``:
     its arguments may have values of rows, so the log must not have them. ``ends_table``: there is no log when it has succeeded.
+    ``destroys``: it deletes what no later job brings back, so people are asked once more.
     """
 
     summary: str
@@ -40,6 +41,7 @@ class JobAction:
     is_repeatable: bool = True
     is_private: bool = False
     ends_table: bool = False
+    destroys: bool = False
 
 
 def _settle(table: Table, arguments: Mapping[str, Any], report: Report, stop: Stop) -> Mapping[str, Any]:
@@ -48,6 +50,10 @@ def _settle(table: Table, arguments: Mapping[str, Any], report: Report, stop: St
 
 def _compact(table: Table, arguments: Mapping[str, Any], report: Report, stop: Stop) -> Mapping[str, Any]:
     return fields_of(table.maintenance.compact())
+
+
+def _resume(table: Table, arguments: Mapping[str, Any], report: Report, stop: Stop) -> Mapping[str, Any]:
+    return {"resumed": table.maintenance.resume()}
 
 
 def _recluster(table: Table, arguments: Mapping[str, Any], report: Report, stop: Stop) -> Mapping[str, Any]:
@@ -98,6 +104,7 @@ DROP = "drop"
 ACTIONS: Mapping[str, JobAction] = {
     "settle": JobAction(summary="settle the tail, so that every Delta reader sees it", run=_settle),
     "compact": JobAction(summary="merge parts until the plan is empty", run=_compact),
+    "resume": JobAction(summary="let the table, if it is parked, and its parked merges go on at once", run=_resume),
     "recluster": JobAction(
         summary="sort parts together, so that fewer cover a point of the sort key",
         run=_recluster,
@@ -107,12 +114,19 @@ ACTIONS: Mapping[str, JobAction] = {
         summary="expire old versions: delete their log files and data files",
         run=_expire,
         arguments={"older_than": _AGE, "retain_last": {"type": "integer", "minimum": 1, "maximum": 1_000_000}},
+        destroys=True,
     ),
     "vacuum": JobAction(
-        summary="delete data files of old versions, and orphans", run=_vacuum, arguments={"retention": _AGE}
+        summary="delete data files of old versions, and orphans",
+        run=_vacuum,
+        arguments={"retention": _AGE},
+        destroys=True,
     ),
     "remove_orphan_files": JobAction(
-        summary="delete files that no version refers to", run=_remove_orphan_files, arguments={"older_than": _AGE}
+        summary="delete files that no version refers to",
+        run=_remove_orphan_files,
+        arguments={"older_than": _AGE},
+        destroys=True,
     ),
     "restore": JobAction(
         summary="make the table what it was at an earlier version, in one commit",
@@ -122,16 +136,20 @@ ACTIONS: Mapping[str, JobAction] = {
             "timestamp": {"type": ["string", "number"], "maxLength": 100},
         },
         is_repeatable=False,
+        destroys=True,
     ),
-    "expire_rows": JobAction(summary="remove the rows whose time to live (lakebed.ttl) has ended", run=_expire_rows),
+    "expire_rows": JobAction(
+        summary="remove the rows whose time to live (lakebed.ttl) has ended", run=_expire_rows, destroys=True
+    ),
     "purge": JobAction(
         summary="erase rows for good: no file keeps a byte of them",
         run=_purge,
         arguments={"where": _WHERE, "force": _TRUTH, "quarantine": _WHERE},
         required=("where",),
         is_private=True,
+        destroys=True,
     ),
-    DROP: JobAction(summary="delete the table with all its files", run=_drop, ends_table=True),
+    DROP: JobAction(summary="delete the table with all its files", run=_drop, ends_table=True, destroys=True),
 }
 
 

@@ -82,7 +82,7 @@ class SparkSettings:
 
     @property
     def conf_of_java(self) -> Mapping[str, str]:
-        return {**self.conf, "spark.master": self.master}
+        return {**sessions.settings_of_java(self.conf), "spark.master": self.master}
 
 
 def spark_settings(pipeline: AnyPipeline, maintains: bool = False) -> SparkSettings:

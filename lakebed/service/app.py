@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -23,24 +24,42 @@ import orjson
 from jsonschema import Draft202012Validator
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 from starlette.routing import Route as StarletteRoute
 
 from lakebed.errors import Corrupt, LakebedError, TableNotFound, Unexpected
 from lakebed.hosts import Hosts
-from lakebed.service import changing, describing, event_streams, job_routes, limits, listener_routes, scanning
+from lakebed.service import (
+    changing,
+    describing,
+    event_streams,
+    job_routes,
+    limits,
+    listener_routes,
+    page_routes,
+    scanning,
+    survey_routes,
+)
 from lakebed.service.catalog import Catalog
 from lakebed.service.event_streams import EventStreams
 from lakebed.service.openapi import openapi
 from lakebed.service.problems import Refused, problem_of, problem_of_refusal
 from lakebed.service.routes import Answer, Call, Route, Schema
 from lakebed.service.schemas import COMPONENTS, record
+from lakebed.service.survey import Surveyor
 from lakebed.service.tokens import Caller, Role, Tokens
+from lakebed.ui.last_watched import LastWatched
+from lakebed.ui.pages import HEADERS
 from lakebed.version import __version__
 
 _logger = logging.getLogger("lakebed.service")
+_LOOK_SECONDS = 2.0
+_ZIPPED_BYTES_MIN = 1_400
+_ZIP_LEVEL = 4
+_TAG = re.compile(r'(?:W/)?"([^"]*)"')
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache", "Referrer-Policy": "no-referrer"}
 
 
@@ -52,11 +71,12 @@ def _openapi(call: Call) -> Answer:
     return Answer(value=_DOCUMENT, etag=__version__)
 
 
+HEALTH = Route(
+    method="GET", path="/v1/healthz", operation="health", summary="Whether the service answers.", role=Role.NOBODY,
+    answers={200: record({"status": {"enum": ["serving"]}, "lakebed": {"type": "string"}})}, handle=_healthz,
+)  # fmt: skip
 ROUTES: tuple[Route, ...] = (
-    Route(
-        method="GET", path="/v1/healthz", operation="health", summary="Whether the service answers.", role=Role.NOBODY,
-        answers={200: record({"status": {"enum": ["serving"]}, "lakebed": {"type": "string"}})}, handle=_healthz,
-    ),
+    HEALTH,
     Route(
         method="GET", path="/v1/openapi.json", operation="openapi", summary="This document.", role=Role.NOBODY,
         answers={200: {"type": "object"}}, handle=_openapi,
@@ -65,8 +85,10 @@ ROUTES: tuple[Route, ...] = (
     *changing.ROUTES,
     *scanning.ROUTES,
     *job_routes.ROUTES,
+    *survey_routes.ROUTES,
     *event_streams.ROUTES,
     *listener_routes.ROUTES,
+    *page_routes.ROUTES,
 )  # fmt: skip
 _DOCUMENT = orjson.dumps(openapi(ROUTES))
 
@@ -75,24 +97,33 @@ class Service:
     """The application. ``catalog``: its tables; ``tokens``: who may do what; ``host``: what it was started with."""
 
     def __init__(
-        self, catalog: Catalog, tokens: Tokens, host: str = "127.0.0.1", mounted: Sequence[BaseRoute] = ()
+        self, catalog: Catalog, tokens: Tokens, host: str = "127.0.0.1", routes: Sequence[Route] = ROUTES
     ) -> None:
-        """``mounted``: other routes of the same server, after those of the service."""
+        """``routes``: those of another server of this kind; with those of the service it has the page, too."""
+        self._known = ", ".join(f"{each.method} {each.path}" for each in routes)
+        if routes is ROUTES:
+            self._known = "GET /v1/openapi.json lists the routes"
         self._catalog = catalog
         self._streams = EventStreams(catalog)
+        self._surveyor = Surveyor(catalog)
+        self._surveyor.start()
+        self._watched = LastWatched(_LOOK_SECONDS)
         self._tokens = tokens
         self._hosts = Hosts(host) if tokens.nobody > Role.NOBODY else None
         self._rates = limits.Rates()
         self._under_way = 0
         self._pool = ThreadPoolExecutor(limits.THREADS, thread_name_prefix="lakebed-service")
-        routes = [
+        served = [
             StarletteRoute(route.path, partial(self._serve, route, *_validators(route)), methods=[route.method])
-            for route in ROUTES
+            for route in (*routes, *(page_routes.OWN_ROUTES if routes is ROUTES else ()))
         ]
+        files = page_routes.FILES if routes is ROUTES else ()
+        served += [StarletteRoute(path, self._file, methods=["GET"]) for path in files]
         handlers: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
             Refused: self._refused, LakebedError: self._failed, HTTPException: self._unknown, Exception: self._unexpected,
         }  # fmt: skip
-        self.app = Starlette(routes=[*routes, *mounted], exception_handlers=handlers)
+        zipping = Middleware(GZipMiddleware, minimum_size=_ZIPPED_BYTES_MIN, compresslevel=_ZIP_LEVEL)
+        self.app = Starlette(routes=served, exception_handlers=handlers, middleware=[zipping])
 
     def end_streams(self) -> None:
         """End the streams of events, which would go on for ever."""
@@ -101,20 +132,20 @@ class Service:
     def close(self) -> None:
         """Let go of the tables. Requests under way are not waited for."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+        self._surveyor.close()
+        self._watched.close()
         self._catalog.close()
 
     async def _serve(
         self, route: Route, query: Mapping[str, Draft202012Validator], body: Draft202012Validator | None, request: Request
     ) -> Response:  # fmt: skip
-        if self._hosts is not None and not self._hosts.is_allowed(request.headers.getlist("host")):
-            raise Refused(
-                HTTPStatus.MISDIRECTED_REQUEST,
-                "this service answers to an address, to localhost, to this machine's name and to its --host",
-            )
+        self._require_host(request)
         caller = self._caller(route, request)
         call = Call(
             catalog=self._catalog,
             streams=self._streams,
+            surveyor=self._surveyor,
+            watched=self._watched,
             caller=caller,
             path={name: str(value) for name, value in request.path_params.items()},
             query=_query(request, query),
@@ -124,6 +155,19 @@ class Service:
         if route.stream is not None:
             return await asyncio.get_running_loop().run_in_executor(self._pool, route.stream, call)
         return _response(await self._run(route, call), request)
+
+    async def _file(self, request: Request) -> Response:
+        """A file of the page."""
+        self._require_host(request)
+        kind, file = page_routes.FILES[request.url.path]
+        return _tagged(Response(file.body, 200, HEADERS, kind), file.tag, request)
+
+    def _require_host(self, request: Request) -> None:
+        if self._hosts is not None and not self._hosts.is_allowed(request.headers.getlist("host")):
+            raise Refused(
+                HTTPStatus.MISDIRECTED_REQUEST,
+                "this service answers to an address, to localhost, to this machine's name and to its --host",
+            )
 
     def _caller(self, route: Route, request: Request) -> Caller:
         caller = self._tokens.caller(request.headers.get("authorization"))
@@ -175,7 +219,7 @@ class Service:
 
     async def _unknown(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        text = "there is nothing here; GET /v1/openapi.json lists the routes"
+        text = f"there is nothing here; {self._known}"
         if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
             text = f"{request.method} is not served here"
         return _with_headers(problem_of_refusal(Refused(HTTPStatus(error.status_code), text, error.headers)))
@@ -246,9 +290,19 @@ async def _body(request: Request) -> Any:
 
 
 def _response(answer: Answer, request: Request) -> Response:
-    headers = {**answer.headers, **({"ETag": f'"{answer.etag}"'} if answer.etag is not None else {})}
     body = answer.value if isinstance(answer.value, bytes) else orjson.dumps(answer.value)
-    return _with_headers(Response(body, answer.status.value, headers, "application/json"))
+    response = _with_headers(Response(body, answer.status.value, dict(answer.headers), "application/json"))
+    return response if answer.etag is None else _tagged(response, answer.etag, request)
+
+
+def _tagged(response: Response, tag: str, request: Request) -> Response:
+    """The response with its tag; without its body for a caller that has it already."""
+    response.headers["ETag"] = f'"{tag}"'
+    known = request.method == "GET" and tag in _TAG.findall(request.headers.get("if-none-match", ""))
+    if not known:
+        return response
+    kept = {name: value for name, value in response.headers.items() if name not in ("content-length", "content-type")}
+    return Response(status_code=HTTPStatus.NOT_MODIFIED.value, headers=kept)
 
 
 def _with_headers(response: Response) -> Response:

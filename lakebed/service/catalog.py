@@ -10,8 +10,10 @@ What is kept are logs and open tables, both bounded. Every request asks the log 
 
 from __future__ import annotations
 
+import math
 import re
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
@@ -45,6 +47,7 @@ class Catalog:
         self.descriptions = Descriptions()
         self.on_hint: Callable[[str], object] = lambda root: None
         """What is called with the root of a table that somebody asked for a job of."""
+        self._listed: tuple[float, dict[str, list[str]]] = (-math.inf, {})
         self._known: dict[str, str] = {}  # roots of tables that were found, by name
         self._open: OrderedDict[str, Internals] = OrderedDict()
         self._lock = threading.Lock()  # of the two above; nothing is read under it
@@ -55,7 +58,13 @@ class Catalog:
         for root in self.roots:
             for name, path in tables_of(root).items():
                 found.setdefault(name, []).append(path)
-        return dict(sorted(found.items()))
+        self._listed = time.monotonic(), dict(sorted(found.items()))
+        return dict(self._listed[1])
+
+    def tables_lately(self, seconds: float) -> dict[str, list[str]]:
+        """As ``tables``, listed by anybody at most so many seconds ago: a listing is a request for each table."""
+        listed, found = self._listed
+        return dict(found) if time.monotonic() - listed < seconds else self.tables()
 
     def folders(self) -> list[str]:
         """The roots that are no tables."""

@@ -51,6 +51,7 @@ def _create(call: Call) -> Answer:
     root = call.catalog.place_of_new(name)
     log = call.catalog.logs.open(root)
     create(root, log, table)
+    call.surveyor.hint(root)
     return Answer(
         value=call.catalog.descriptions.of(name, log, log.refresh()),
         status=HTTPStatus.CREATED,

@@ -78,7 +78,9 @@ def _drop(call: Call) -> Answer:
 
 
 def _accepted(call: Call, job: Job) -> Answer:
-    call.catalog.hint(call.catalog.root_of(call.name))
+    root = call.catalog.root_of(call.name)
+    call.catalog.hint(root)
+    call.surveyor.hint(root)
     return Answer(
         value=job_value(job, call.name),
         status=HTTPStatus.ACCEPTED,
@@ -100,7 +102,9 @@ def _see(call: Call) -> Answer:
 
 def _cancel(call: Call) -> Answer:
     log, _ = call.catalog.newest(call.name)
-    return Answer(value=job_value(_found(jobs.cancel(log, call.path["id"]), call), call.name))
+    job = _found(jobs.cancel(log, call.path["id"]), call)
+    call.surveyor.hint(log.root)
+    return Answer(value=job_value(job, call.name))
 
 
 def _found(job: Job | None, call: Call) -> Job:
@@ -136,7 +140,7 @@ ROUTES = (
         body={
             "oneOf": [
                 {**record({"kind": {"const": kind}}, {"arguments": _arguments_of(kind), "id": _ID}),
-                 "description": ACTIONS[kind].summary}
+                 "description": ACTIONS[kind].summary, "x-destroys": ACTIONS[kind].destroys}
                 for kind in _KINDS
             ]
         },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -10,10 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from starlette.responses import Response
 
 from lakebed.service.tokens import Caller, Role
+from lakebed.ui.last_watched import LastWatched
 
 if TYPE_CHECKING:
     from lakebed.service.catalog import Catalog
     from lakebed.service.event_streams import EventStreams
+    from lakebed.service.survey import Surveyor
 
 Schema: TypeAlias = Mapping[str, Any]
 """A JSON Schema (2020-12)."""
@@ -25,6 +28,8 @@ class Call:
 
     catalog: Catalog
     streams: EventStreams
+    surveyor: Surveyor
+    watched: LastWatched
     caller: Caller
     path: Mapping[str, str]
     query: Mapping[str, Any]
@@ -35,6 +40,11 @@ class Call:
     def name(self) -> str:
         """The table in the path."""
         return self.path["name"]
+
+    @property
+    def now_ms(self) -> int:
+        """The time, in epoch milliseconds."""
+        return int(time.time() * 1000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,10 +21,14 @@ _STOP_SECONDS_MAX = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listening:
-    """Where a server listens. ``certificate`` and ``key``: files in PEM, for HTTPS. ``port`` 0: any free one."""
+    """Where a server listens. ``certificate`` and ``key``: files in PEM, for HTTPS. ``port`` 0: any free one.
+
+    ``option``: sets the port.
+    """
 
     host: str = "127.0.0.1"
     port: int = 9467
+    option: str = "--port"
     certificate: str | None = None
     key: str | None = None
 
@@ -51,7 +55,7 @@ class Server:
         if (listening.certificate is None) != (listening.key is None):
             raise InvalidInput("--certificate and --key belong together: give both or none")
         self._service = service
-        self._socket = _bound(listening.host, listening.port)
+        self._socket = _bound(listening)
         config = uvicorn.Config(
             service.app, log_config=None, access_log=False, server_header=False, proxy_headers=False, lifespan="off",
             ws="none", h11_max_incomplete_event_size=_HEADER_BYTES_MAX, limit_concurrency=_CONNECTIONS_MAX,
@@ -85,7 +89,8 @@ class Server:
         self._server.run(sockets=[self._socket])
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _bound(listening: Listening) -> socket.socket:
+    host, port = listening.host, listening.port
     if not host:
         raise InvalidInput(
             "the host is empty, which means every address of this machine; give 0.0.0.0 if that is wanted"
@@ -97,9 +102,9 @@ def _bound(host: str, port: int) -> socket.socket:
         out.bind(address)
         out.listen(socket.SOMAXCONN)
     except OverflowError:
-        raise InvalidInput(f"the port of the service is {port}; it must be between 0 and 65535") from None
+        raise InvalidInput(f"{listening.option} is {port}; it must be between 0 and 65535") from None
     except OSError as error:
         raise MissingPrerequisite(
-            f"the service can't listen on {host}:{port} ({error.strerror or error}); set --host and --port to a free one"
+            f"nothing can listen on {host}:{port} ({error.strerror or error}); set --host and {listening.option} to a free one"
         ) from None
     return out

@@ -2,15 +2,13 @@
 
 1. One thread looks at all tables, some at a time, while the overview is asked for: each log is asked for a newer version, and of
    a new one the figures are taken that a snapshot tells. Which tables there are is looked up every ``LIST_SECONDS``.
-2. A table whose own page is asked for is watched as any table is (``watch``), the ``WATCHED_MAX`` last ones of them.
+2. A table whose own page is asked for is watched as any table is (``last_watched``).
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,6 +25,7 @@ from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_figures import figures_of
 from lakebed.manifest.table_log import TableLog
 from lakebed.ui import documents
+from lakebed.ui.last_watched import LastWatched
 from lakebed.ui.live import Live
 from lakebed.ui.looking import Looking
 from lakebed.ui.texts import blotted, cut, utf8
@@ -34,7 +33,6 @@ from lakebed.ui.watch import Watched
 
 LIST_SECONDS = 10.0
 THREADS = 8
-WATCHED_MAX = 8
 LEFT_OUT_MAX = 100
 _ERROR_MAX = 1_000
 _logger = logging.getLogger("lakebed.ui")
@@ -65,12 +63,10 @@ class Members:
     def __init__(self, path: str, interval_seconds: float, live: Live | None = None) -> None:
         """``path``: of the database. ``live``: what this process knows of its tables."""
         self.path = path
-        self._interval_seconds = interval_seconds
         self._live = live
         self._members: dict[str, _Member] = {}
         self._listed_at = -LIST_SECONDS
-        self._watched: OrderedDict[str, Watched] = OrderedDict()
-        self._lock = threading.Lock()  # of what is watched
+        self._watched = LastWatched(interval_seconds, live)
         self._points = PointLog.of(path)
         self._looking: Looking[DatabaseSeen] = Looking(path, interval_seconds, self._look)
 
@@ -79,10 +75,7 @@ class Members:
 
     def close(self) -> None:
         self._looking.close()
-        with self._lock:
-            watched = list(self._watched.values())
-        for each in watched:
-            each.close()
+        self._watched.close()
 
     def ask(self) -> None:
         """Look, and keep looking for a while."""
@@ -98,19 +91,8 @@ class Members:
 
     def find(self, path: str) -> Watched | None:
         """The table of this path, watched from now on."""
-        with self._lock:
-            member = self._members.get(path)
-            if member is None:
-                return None
-            watched = self._watched.get(path)
-            if watched is None:
-                watched = self._watched[path] = Watched(member.root, path, self._interval_seconds, self._live)
-                watched.start()
-            self._watched.move_to_end(path)
-            left = self._watched.popitem(last=False)[1] if len(self._watched) > WATCHED_MAX else None
-        if left is not None:
-            left.close()
-        return watched
+        member = self._members.get(path)
+        return None if member is None else self._watched.find(member.root, path)
 
     # -- the thread ----------------------------------------------------------------------------------------------------
 

@@ -15,11 +15,10 @@ import re
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib import resources
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -27,38 +26,15 @@ from lakebed.errors import InvalidInput, MissingPrerequisite
 from lakebed.hosts import Hosts
 from lakebed.ui.live import Live
 from lakebed.ui.overview import Tables
-from lakebed.ui.runbook import sections
-from lakebed.ui.watch import Answer, Watched
+from lakebed.ui.pages import HEADERS, Refused, answers, files
+from lakebed.ui.watch import Answer
 
 REQUEST_SECONDS_MAX = 30
 CONNECTIONS_MAX = 100
 _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _logger = logging.getLogger("lakebed.ui")
-_TYPES = {"html": "text/html; charset=utf-8", "css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
 _JSON = "application/json"
-_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
-    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
-)
-_HEADERS = {
-    "Content-Security-Policy": _POLICY,
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cache-Control": "no-cache",
-    "Vary": "Accept-Encoding",
-}
 _TAG = re.compile(r'(?:W/)?"([^"]*)"')
-Arguments = Mapping[str, Sequence[str]]
-
-
-class _Refused(Exception):
-    """A request that gets an error in place of an answer."""
-
-    def __init__(self, status: HTTPStatus, text: str) -> None:
-        super().__init__(text)
-        self.status = status
 
 
 class PageServer:
@@ -142,41 +118,24 @@ class _Server(ThreadingHTTPServer):
             _logger.warning("a request failed", exc_info=True)
 
 
-def _files() -> dict[str, tuple[str, Answer]]:
-    """The files of the page with their media types, by the path of their request."""
-    found = {}
-    for file in resources.files("lakebed.ui").joinpath("page").iterdir():
-        ending = file.name.rsplit(".", 1)[-1]
-        if ending in _TYPES:
-            found["/" if file.name == "index.html" else f"/{file.name}"] = _TYPES[ending], Answer(file.read_bytes())
-    return found
-
-
 class _Page:
     """The files and answers of the page, and the host names that it is served under."""
 
     def __init__(self, tables: Tables, host: str) -> None:
         self.hosts = Hosts(host)
-        self._files = _files()
-        self._answers: dict[str, Callable[[Arguments], Answer]] = {
-            "/api/tables": lambda arguments: tables.overview(),
-            "/api/table": lambda arguments: _table(tables, arguments),
-            "/api/levels": lambda arguments: _levels(tables, arguments),
-            "/api/timeline": lambda arguments: _timeline(tables, arguments),
-            "/api/part": lambda arguments: _part(tables, arguments),
-            "/api/runbook": _runbook,
-        }
+        self._files = files("index.html")
+        self._answers = answers(tables.find) | {"/api/tables": lambda arguments: tables.overview()}
 
     def find(self, address: str) -> tuple[str, Answer]:
-        """The media type and the answer for the address of a request. Raises _Refused."""
+        """The media type and the answer for the address of a request. Raises Refused."""
         try:
             request = urlsplit(address)
         except ValueError:
-            raise _Refused(HTTPStatus.BAD_REQUEST, "this is no address") from None
+            raise Refused(HTTPStatus.BAD_REQUEST, "this is no address") from None
         if request.path in self._files:
             return self._files[request.path]
         if request.path not in self._answers:
-            raise _Refused(HTTPStatus.NOT_FOUND, "there is nothing here; /api/tables lists the tables")
+            raise Refused(HTTPStatus.NOT_FOUND, "there is nothing here; /api/tables lists the tables")
         return _JSON, self._answers[request.path](parse_qs(request.query))
 
 
@@ -190,12 +149,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True  # the body is not read, and must not be taken for the next request
         try:
             if not self.server.page.hosts.is_allowed(self.headers.get_all("Host") or []):
-                raise _Refused(
+                raise Refused(
                     HTTPStatus.MISDIRECTED_REQUEST,
                     "this page answers to an address, to localhost and to this machine's name",
                 )
             kind, answer = self.server.page.find(self.path)
-        except _Refused as refused:
+        except Refused as refused:
             self._send(refused.status, _JSON, Answer({"error": str(refused)}))
             return
         if answer.tag in _TAG.findall(self.headers.get("If-None-Match", "")):
@@ -216,7 +175,7 @@ class _Handler(BaseHTTPRequestHandler):
         zipped = answer.zipped if "gzip" in accepted else None
         body = answer.body if zipped is None else zipped
         self.send_response(status)
-        for name, value in _HEADERS.items():
+        for name, value in HEADERS.items():
             self.send_header(name, value)
         if status in (HTTPStatus.OK, HTTPStatus.NOT_MODIFIED):
             self.send_header("ETag", f'W/"{answer.tag}"')
@@ -238,50 +197,3 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Requests are not logged."""
-
-
-def _watched(tables: Tables, arguments: Arguments) -> Watched:
-    [path] = arguments.get("path", [""])[:1]
-    watched = tables.find(path)
-    if watched is None:
-        raise _Refused(HTTPStatus.NOT_FOUND, "no such table is shown here; /api/tables lists the tables as path")
-    return watched
-
-
-def _table(tables: Tables, arguments: Arguments) -> Answer:
-    watched = _watched(tables, arguments)
-    seen, _ = watched.seen()
-    return Answer(watched.unseen()) if seen is None else seen.table
-
-
-def _levels(tables: Tables, arguments: Arguments) -> Answer:
-    seen, _ = _watched(tables, arguments).seen()
-    return _required(seen.levels if seen else None)
-
-
-def _timeline(tables: Tables, arguments: Arguments) -> Answer:
-    seen, _ = _watched(tables, arguments).seen()
-    return _required(seen.timeline if seen else None)
-
-
-def _part(tables: Tables, arguments: Arguments) -> Answer:
-    seen, _ = _watched(tables, arguments).seen()
-    try:
-        number = int(arguments.get("id", [""])[0])
-    except ValueError:
-        raise _Refused(HTTPStatus.BAD_REQUEST, "id must be a whole number, one of those in /api/levels") from None
-    # A part may have left since the levels were asked for. That is no error, so it is none in a browser's console.
-    return Answer(seen.part(number) if seen and seen.part else None)
-
-
-def _runbook(arguments: Arguments) -> Answer:
-    [section] = arguments.get("section", [""])[:1]
-    if section not in sections():
-        raise _Refused(HTTPStatus.NOT_FOUND, f"the runbook has no such section; it has {', '.join(sections())}")
-    return Answer({"section": section, "text": sections()[section]})
-
-
-def _required(answer: Answer | None) -> Answer:
-    if answer is None:
-        raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "the table can't be read now, or not yet; /api/table says why")
-    return answer

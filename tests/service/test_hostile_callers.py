@@ -173,3 +173,23 @@ def test_a_service_whose_store_fails_says_so(lake: Path, serve: Serve) -> None:
     with pytest.raises(LakebedError):
         served.client().table("broken")
     assert served.client().tables() == ("broken", "orders", "public.items")
+
+
+def test_the_files_of_the_page_need_no_token_and_what_it_asks_does(lake: Path, serve: Serve) -> None:
+    served = serve(lake)
+    status, headers, body = served.ask("GET", "/", role=None)
+    assert status == 200 and b"warehouse.js" in body and "frame-ancestors 'none'" in headers["content-security-policy"]
+    assert served.ask("GET", "/", role=None, If_None_Match=headers["etag"])[0] == 304
+    assert served.ask("GET", "/warehouse.js", role=None)[0] == 200
+    for target in (
+        "/v1/whoami",
+        "/v1/survey",
+        "/v1/queue",
+        "/v1/jobs",
+        "/api/table?path=orders",
+        "/api/levels?path=orders",
+    ):
+        assert served.ask("GET", target, role=None)[0] == 401
+    assert served.ask("GET", "/api/table?path=nothing", role="reader")[0] == 404
+    on_loopback = serve(lake, nobody=Role.READER)
+    assert on_loopback.ask("GET", "/", role=None, Host="evil.example")[0] == 421

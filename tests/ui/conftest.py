@@ -10,11 +10,19 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
+from playwright.sync_api import Browser
 
 import lakebed
 from lakebed.ui.live import Live
 from lakebed.ui.server import PageServer
+from tests.infra.chromium import browser
 from tests.ui.tables import Clock, lived_in
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with browser() as found:
+        yield found
 
 
 @pytest.fixture(autouse=True)

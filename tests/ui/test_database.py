@@ -15,7 +15,7 @@ from lakebed.events import SourceLagged
 from lakebed.manifest.parked import Parked, park
 from lakebed.manifest.point_log import Point, PointLog, TableAt
 from lakebed.table import internals_of
-from lakebed.ui import members
+from lakebed.ui import last_watched, members
 from lakebed.ui.live import Live
 from tests.ui.conftest import Served, ServeDatabase
 from tests.waiting import wait_until
@@ -113,7 +113,7 @@ def test_the_lag_of_each_table_is_shown_beside_the_run(tmp_path: Path, serve_dat
 def test_only_the_tables_that_were_looked_at_last_are_watched_closely(
     tmp_path: Path, serve_database: ServeDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(members, "WATCHED_MAX", 2)
+    monkeypatch.setattr(last_watched, "WATCHED_MAX", 2)
     tables = made(tmp_path, *(f"t{number}" for number in range(4)))
     page = serve_database(tmp_path)
     wait_until(lambda: len(rows(page)) == 4)

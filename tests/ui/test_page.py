@@ -17,38 +17,20 @@ from benchmarks.ui import many_parts
 from lakebed.manifest.parked import Parked, park
 from lakebed.manifest.point_log import Point, PointLog, TableAt
 from lakebed.table import internals_of
-from tests.infra.chromium import browser
 from tests.ui import live_page
 from tests.ui.conftest import Serve, ServeDatabase
 from tests.ui.tables import Clock, batch, claim, lived_in
+from tests.ui.watched_page import TIMEOUT_MS, watched_page
 
 pytestmark = pytest.mark.slow
-expect.set_options(timeout=120_000)
+expect.set_options(timeout=TIMEOUT_MS)
 SCRIPT = "<script>document.title='owned'</script><img src=x onerror=document.title='owned'>"
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    with browser() as found:
-        yield found
 
 
 @pytest.fixture
 def page(chromium: Browser) -> Iterator[Page]:
-    """A new page; whatever it complains of, or asks of anybody but loopback, fails the test."""
-    context = chromium.new_context(viewport={"width": 1200, "height": 900})
-    opened = context.new_page()
-    opened.set_default_timeout(120_000)
-    wrong: list[str] = []
-    opened.on("console", lambda message: message.type in ("error", "warning") and wrong.append(message.text))
-    opened.on("pageerror", lambda error: wrong.append(str(error)))
-    opened.on("request", lambda request: request.url.startswith("http://127.0.0.1:") or wrong.append(request.url))
-    yield opened
-    context.close()
-    refused = (
-        "503 (Service Unavailable)"  # what a broken table's levels are answered with, which a browser always tells
-    )
-    assert not [text for text in wrong if refused not in text]
+    with watched_page(chromium, ["503 (Service Unavailable)"]) as opened:  # the answer for the levels of a broken table
+        yield opened
 
 
 def test_a_database_is_a_row_a_table_and_a_line_with_its_newest_point(

@@ -1,0 +1,105 @@
+"""What a browser is sent: the files of the page, and the answers about one table. Both servers of the page send these.
+
+A path of a request is a key of a dictionary: no path that a request contains is ever opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
+from importlib import resources
+
+from lakebed.ui.runbook import sections
+from lakebed.ui.watch import Answer, Watched
+
+_TYPES = {"html": "text/html; charset=utf-8", "css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+    "Vary": "Accept-Encoding",
+}
+Arguments = Mapping[str, Sequence[str]]
+Find = Callable[[str], Watched | None]
+
+
+class Refused(Exception):
+    """A request that gets an error in place of an answer."""
+
+    def __init__(self, status: HTTPStatus, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+def files(entry: str) -> dict[str, tuple[str, Answer]]:
+    """The files of the page with their media types, by the path of their request. ``entry``: the one that is sent for ``/``."""
+    found = {}
+    for file in resources.files("lakebed.ui").joinpath("page").iterdir():
+        ending = file.name.rsplit(".", 1)[-1]
+        if file.name == entry or ending in ("css", "js"):
+            found["/" if file.name == entry else f"/{file.name}"] = _TYPES[ending], Answer(file.read_bytes())
+    return found
+
+
+def answers(find: Find) -> dict[str, Callable[[Arguments], Answer]]:
+    """The answers about one table, and of the runbook, by the path of their request. ``find``: the table with a name."""
+    return {
+        "/api/table": lambda arguments: _table(_watched(find, arguments)),
+        "/api/levels": lambda arguments: _levels(_watched(find, arguments)),
+        "/api/timeline": lambda arguments: _timeline(_watched(find, arguments)),
+        "/api/part": lambda arguments: _part(_watched(find, arguments), arguments),
+        "/api/runbook": _runbook,
+    }
+
+
+def _watched(find: Find, arguments: Arguments) -> Watched:
+    [path] = arguments.get("path", [""])[:1]
+    watched = find(path)
+    if watched is None:
+        raise Refused(HTTPStatus.NOT_FOUND, "no such table is shown here; /api/tables lists the tables as path")
+    return watched
+
+
+def _table(watched: Watched) -> Answer:
+    seen, _ = watched.seen()
+    return Answer(watched.unseen()) if seen is None else seen.table
+
+
+def _levels(watched: Watched) -> Answer:
+    seen, _ = watched.seen()
+    return _required(seen.levels if seen else None)
+
+
+def _timeline(watched: Watched) -> Answer:
+    seen, _ = watched.seen()
+    return _required(seen.timeline if seen else None)
+
+
+def _part(watched: Watched, arguments: Arguments) -> Answer:
+    seen, _ = watched.seen()
+    try:
+        number = int(arguments.get("id", [""])[0])
+    except ValueError:
+        raise Refused(HTTPStatus.BAD_REQUEST, "id must be a whole number, one of those in /api/levels") from None
+    # A part may have left since the levels were asked for. That is no error, so it is none in a browser's console.
+    return Answer(seen.part(number) if seen and seen.part else None)
+
+
+def _runbook(arguments: Arguments) -> Answer:
+    [section] = arguments.get("section", [""])[:1]
+    if section not in sections():
+        raise Refused(HTTPStatus.NOT_FOUND, f"the runbook has no such section; it has {', '.join(sections())}")
+    return Answer({"section": section, "text": sections()[section]})
+
+
+def _required(answer: Answer | None) -> Answer:
+    if answer is None:
+        raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "the table can't be read now, or not yet; /api/table says why")
+    return answer
