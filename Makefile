@@ -69,7 +69,8 @@ run-shop: setup build-tools  ## a busy shop in PostgreSQL, captured by Debezium 
 	@exec $(BIN)/python -m tests.infra.shop $(ARGS)
 
 test: setup build-tools  ## all tests, with real servers; TESTS=path narrows, WORKERS=0 is one process, ARGS goes to pytest
-	@$(BIN)/python -m tests.infra.downloads
+	@unset PYTHONDONTWRITEBYTECODE  # or each of a thousand Python processes would compile what it imports
+	$(BIN)/python -m tests.infra.downloads
 	exec $(BIN)/python -m pytest $(TESTS) --durations=15 -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-fast: setup  ## the tests that need no server and little time

@@ -127,13 +127,13 @@ def writes(orders: lakebed.Table, folder: str, runs: int) -> None:
     storage = open_part_storage(f"{folder}/again")
     lines: list[list[object]] = []
     ways: dict[str, dict[str, int]] = {"without": {}, "with": dict.fromkeys(KEYS, ROW_GROUP_ROWS)}
-    for name, sought in ways.items():
+    for name, bloom_filters in ways.items():
         times = []
         for _ in range(runs):
             started = time.process_time()
             groups = (rows.slice(at, ROW_GROUP_ROWS) for at in range(0, len(rows), ROW_GROUP_ROWS))
             *_, size, _ = write_tables(
-                groups, rows.schema, ["region", "status"], ROW_GROUP_ROWS, storage, sought=sought
+                groups, rows.schema, ["region", "status"], ROW_GROUP_ROWS, storage, bloom_filters=bloom_filters
             )
             times.append(time.process_time() - started)
         lines.append([name, size, median(times)])

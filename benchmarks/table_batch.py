@@ -1,21 +1,27 @@
 """What a small batch of one of many tables costs: CPU of ingest (read, decode, write, commit) and of what follows it.
 
-    python -m benchmarks.table_batch [--tables 20] [--rounds 30] [--records 20 200 1000] [--profile]
+    python -m benchmarks.table_batch [--tables 20] [--rounds 30] [--records 20 200 1000] [--profile] [--beside FOLDER]
 
 One process, without Spark and brokers. In each round each table gets a batch of Debezium events, which are updates of its rows,
 as a pipeline of a database reads it: through the table's positions, into a change part, into a commit. Then its maintenance runs
 one cycle, which settles the batch. Checkpoints and merges run when they are due. Tables are on a local disk.
 
 CPU is user and system time of the whole process, in milliseconds for each batch of a table, the median of the rounds.
+
+``--beside``: the sources of another version, say a worktree of it. Both versions run, each in a process of its own, round by
+round in turn. Other work on the machine then meets both alike, so their ratio holds where the milliseconds do not.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import cProfile
 import os
 import pstats
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -88,7 +94,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--records", type=int, nargs="+", default=[20, 200, 1000])
     parser.add_argument("--profile", action="store_true", help="print also where the time of all rounds goes")
+    parser.add_argument("--beside", metavar="FOLDER", help="the sources of another version to compare with")
+    parser.add_argument("--in-turn", metavar="FOLDER", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.in_turn:
+        run_in_turn(Path(args.in_turn), args.tables, args.records[0])
+        return
+    if args.beside:
+        compare(args)
+        return
     profile = cProfile.Profile(time.process_time) if args.profile else None
     rows = []
     with tempfile.TemporaryDirectory() as folder:
@@ -110,26 +124,76 @@ def measured(
     members = [opened(folder / f"t{number}") for number in range(tables)]
     used: list[list[float]] = [[], [], []]
     for number in range(FIRST_ROUNDS + rounds):
-        ranges = [member.topic.add(number * records, records) for member in members]
-        if profile is not None and number >= FIRST_ROUNDS:
-            profile.enable()
-        times = [time.process_time()]
-        for member, chosen in zip(members, ranges, strict=True):
-            run_alone(member.ingest.batch([chosen]), run_here)
-        times.append(time.process_time())
-        for member in members:
-            member.cycle()
-        times.append(time.process_time())
-        for member in members:
-            member.chores()
-        times.append(time.process_time())
-        if profile is not None:
-            profile.disable()
+        found = one_round(members, number, records, profile if number >= FIRST_ROUNDS else None)
         if number >= FIRST_ROUNDS:
-            for at, each in enumerate(used):
-                each.append(1000 * (times[at + 1] - times[at]) / tables)
+            for at, each in enumerate(found):
+                used[at].append(each)
     ingest, settle, chores = used
     return statistics.median(ingest), statistics.median(settle), statistics.mean(chores)
+
+
+def one_round(
+    members: Sequence[Member], number: int, records: int, profile: cProfile.Profile | None = None
+) -> list[float]:
+    """Milliseconds for a batch: of ingest, of settling it, of what is done now and then."""
+    ranges = [member.topic.add(number * records, records) for member in members]
+    if profile is not None:
+        profile.enable()
+    times = [time.process_time()]
+    for member, chosen in zip(members, ranges, strict=True):
+        run_alone(member.ingest.batch([chosen]), run_here)
+    times.append(time.process_time())
+    for member in members:
+        member.cycle()
+    times.append(time.process_time())
+    for member in members:
+        member.chores()
+    times.append(time.process_time())
+    if profile is not None:
+        profile.disable()
+    return [1000 * each / len(members) for each in np.diff(times).tolist()]
+
+
+def compare(args: argparse.Namespace) -> None:
+    """Two versions round by round in turn, first one and then the other."""
+    here = Path(__file__).parent.parent
+    for records in args.records:
+        used: list[list[list[float]]] = [[], []]
+        with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+            runs = []
+            for number, sources in enumerate((args.beside, here)):
+                command = [sys.executable, __file__, "--tables", str(args.tables), "--records", str(records)]
+                run = subprocess.Popen(
+                    [*command, "--in-turn", f"{folder}/{number}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                    text=True, env=os.environ | {"PYTHONPATH": str(Path(sources).resolve())},
+                )  # fmt: skip
+                runs.append(stack.enter_context(run))
+            for at in range(FIRST_ROUNDS + args.rounds):
+                for number in (0, 1) if at % 2 else (1, 0):
+                    run = runs[number]
+                    assert run.stdin and run.stdout
+                    print(at, file=run.stdin, flush=True)
+                    answer = run.stdout.readline()
+                    if at >= FIRST_ROUNDS:
+                        used[number].append(list(map(float, answer.split())))
+            for run in runs:
+                run.communicate("")
+        means = [np.mean(each, axis=0).tolist() for each in used]
+        rows = [[name, *each, sum(each)] for name, each in zip(("other", "this"), means, strict=True)]
+        ratios = [sum(this) / sum(other) for other, this in zip(*used, strict=True)]
+        print_table(
+            f"{records} records; a round of this version takes {statistics.median(ratios):.3f} of the other's (median)",
+            ["version", "ingest", "settle", "checkpoints and merges", "all"],
+            rows,
+        )
+
+
+def run_in_turn(folder: Path, tables: int, records: int) -> None:
+    """A round for each number that is read from standard input."""
+    os.environ["LAKEBED_CACHE_DIR"] = f"{folder}/cache"
+    members = [opened(folder / f"t{number}") for number in range(tables)]
+    for line in sys.stdin:
+        print(*one_round(members, int(line), records), flush=True)
 
 
 def opened(path: Path) -> Member:

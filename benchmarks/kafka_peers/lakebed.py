@@ -11,6 +11,7 @@ import json
 import os
 from collections import deque
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -29,6 +30,7 @@ from lakebed.pipeline.java import quick_start
 from lakebed.pipeline.settings import parse_pipeline
 from lakebed.session import settings
 from lakebed.table.internals import internals_of
+from tests.end_to_end.progress import started
 
 _SEQUENCE = "source.lsn"
 _PIPELINE = """
@@ -71,7 +73,7 @@ class Lakebed:
         decoder = DebeziumJson(DecoderSchema(SCHEMA, ("id",), _SEQUENCE))
         stream = RangeChanges(source.reader, decoder)
         self.queries = [
-            internals_of(self._table).start_ingest(stream, source.stream(self._spark)),
+            started(partial(internals_of(self._table).start_ingest, stream, source.stream(self._spark))),
             self._table.maintain(self._spark),
         ]
 

@@ -31,6 +31,7 @@ from lakebed.events import (
     CommitGivenUp,
     Event,
     EventsDelivered,
+    HintsReceived,
     IngestDelayed,
     InvariantViolated,
     KeyIndexRebuilt,
@@ -44,6 +45,7 @@ from lakebed.events import (
     MutationFailed,
     NameUnknown,
     OffsetsLost,
+    PartReplicated,
     PointTaken,
     QueryChanged,
     SchemaChanged,
@@ -118,9 +120,9 @@ def level_of(event: Event) -> int:
         case CommitEnded(result="committed", operation=operation) if operation in _LOGGED_BY_OTHERS:
             return logging.DEBUG
         case (
-            BatchCommitted() | Settled() | ViewRefreshed() | MergeBegan() | MergeEnded() | Uploaded()
+            BatchCommitted() | Settled() | ViewRefreshed() | MergeBegan() | MergeEnded() | Uploaded() | PartReplicated()
             | StoreRequested() | SourceLagged() | TaskMeasured() | NameUnknown() | PointTaken() | WorkerObserved()
-            | ListenerSeen() | EventsDelivered(failures=0)
+            | HintsReceived() | ListenerSeen() | EventsDelivered(failures=0)
         ):  # fmt: skip
             return logging.DEBUG
         case EventsDelivered() | ListenerLeft():

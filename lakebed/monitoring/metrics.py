@@ -28,6 +28,7 @@ from lakebed.events import (
     CommitGivenUp,
     Event,
     EventsDelivered,
+    HintsReceived,
     IngestDelayed,
     InvariantViolated,
     KeyIndexRebuilt,
@@ -41,6 +42,7 @@ from lakebed.events import (
     MutationFailed,
     NameUnknown,
     OffsetsLost,
+    PartReplicated,
     PointTaken,
     QueryChanged,
     SchemaChanged,
@@ -65,6 +67,7 @@ from lakebed.version import __version__
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _MERGE_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
 _COMMIT_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+_HINT_RESULTS = ("looks", "known", "elsewhere", "new", "unrelated", "malformed")
 _TASK_BYTES = tuple(float(1 << power) for power in range(26, 36))  # 64 MB to 32 GB
 _SPILLED_BYTES = (0.0, *_TASK_BYTES)
 _FRESHNESS_SECONDS = (0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0)
@@ -164,7 +167,7 @@ class Metrics:
             "lakebed_settle_conflicts", "Settles that started again because another commit came first."
         )
         self._settle_seconds = self._histogram("lakebed_settle_seconds", "Duration of a settle.", _SECONDS)
-        self._merges = self._counter("lakebed_merges", "Merges by how they ended.", "kind", "outcome")
+        self._merges = self._counter("lakebed_merges", "Merges by how they ended.", "kind", "outcome", "engine")
         self._merged_rows = self._counter("lakebed_merged_rows", "Rows that merges wrote.")
         self._merge_read = self._counter("lakebed_merge_read_bytes", "Bytes of the parts that merges read.")
         self._merge_local = self._counter(
@@ -185,6 +188,15 @@ class Metrics:
             "Merges that failed. parked: their parts are left alone for an hour or longer.",
             "kind",
             "parked",
+        )
+        self._replications = self._counter(
+            "lakebed_replications", "Parts built here from claims of other hosts (lakebed.replicate_local)."
+        )
+        self._replicated_bytes = self._counter(
+            "lakebed_replicated_bytes", "Bytes of parts that were built here from claims of other hosts."
+        )
+        self._replication_seconds = self._counter(
+            "lakebed_replication_seconds", "Time spent building parts here from claims of other hosts."
         )
         self._uploads = self._counter("lakebed_uploads", "Uploads of materialized parts by how they ended.", "outcome")
 
@@ -318,9 +330,8 @@ class Metrics:
                 case MergeFailed():
                     self._merging.labels(event.table).dec()
                     self._failed_merges.labels(event.table, event.kind, "yes" if event.parked else "no").inc()
-                case Uploaded():
-                    self._uploads.labels(event.table, event.outcome).inc()
-                    self._written.labels(event.table, "upload").inc(event.bytes)
+                case Uploaded() | PartReplicated():
+                    self._local_part(event)
                 case MutationBegan():
                     self._mutating.labels(event.table).inc()
                 case MutationEnded():
@@ -350,12 +361,21 @@ class Metrics:
                     self._point(event)
                 case TableParked() | TableResumed():
                     self._parked.labels(event.table).set(isinstance(event, TableParked))
-                case WorkerObserved():
-                    self._worker(event)
+                case WorkerObserved() | HintsReceived():
+                    self._fleet(event)
                 case EventsDelivered() | ListenerSeen() | ListenerLeft():
                     self._listeners(event)
                 case InvariantViolated():
                     self._violations.labels(event.table, event.invariant, event.when).inc()
+
+    def _local_part(self, event: Uploaded | PartReplicated) -> None:
+        if isinstance(event, Uploaded):
+            self._uploads.labels(event.table, event.outcome).inc()
+            self._written.labels(event.table, "upload").inc(event.bytes)
+        else:
+            self._replications.labels(event.table).inc()
+            self._replicated_bytes.labels(event.table).inc(event.bytes_out)
+            self._replication_seconds.labels(event.table).inc(event.seconds)
 
     def observe(self, table: str, state: TableState) -> None:
         """Set the gauges of a table."""
@@ -420,7 +440,7 @@ class Metrics:
     def _merge(self, event: MergeEnded) -> None:
         table = event.table
         self._merging.labels(table).dec()
-        self._merges.labels(table, event.kind, event.outcome).inc()
+        self._merges.labels(table, event.kind, event.outcome, event.engine).inc()
         self._merged_rows.labels(table).inc(event.rows)
         self._merge_read.labels(table).inc(event.bytes_in)
         self._carried.labels(table).inc(event.carried_rows)
@@ -492,8 +512,15 @@ class Metrics:
         self._fleet_looks = self._counter(
             "lakebed_fleet_looks", "Requests that only asked for a new version of a table."
         )
+        self._fleet_hints = self._counter(
+            "lakebed_fleet_hints", "Hints of tables that have changed, by what became of them.", "source", "result"
+        )
 
-    def _worker(self, event: WorkerObserved) -> None:
+    def _fleet(self, event: WorkerObserved | HintsReceived) -> None:
+        if isinstance(event, HintsReceived):
+            for result in _HINT_RESULTS:
+                self._fleet_hints.labels(event.table, event.source, result).inc(getattr(event, result))
+            return
         self._fleet_workers.labels(event.table).set(event.workers)
         for state in ("known", "owned", "active", "waiting", "troubled"):
             self._fleet_tables.labels(event.table, state).set(getattr(event, state))

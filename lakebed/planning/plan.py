@@ -69,7 +69,8 @@ class MergePlan:
     ``inputs`` are paths. ``level`` is that of the parts it makes. ``bytes_in`` are read (whole files), ``bytes_out`` and
     ``rows_in`` − ``dead_rows`` are predicted to be written. Depths are in runs, at the deepest point of the inputs. ``gain`` is
     the read work that it saves a reader of these parts, in bytes, where opening a part counts as ``PART_READ_BYTES``.
-    ``is_local``: what it writes stays on the local disk of the process that merges.
+    ``is_local``: what it writes stays on the local disk of the process that merges. ``on_cluster``: a task of Spark merges, not
+    this process.
     """
 
     kind: MergeKind
@@ -85,6 +86,7 @@ class MergePlan:
     gain: int
     why: str
     is_local: bool = False
+    on_cluster: bool = False
 
     @classmethod
     def of(
@@ -110,12 +112,17 @@ class MergePlan:
             why=why,
         )
 
+    @property
+    def engine(self) -> str:
+        """Where it runs, for users: ``process`` or ``spark``."""
+        return "spark" if self.on_cluster else "process"
+
     def predicted(self) -> dict[str, object]:
         """The figures of the plan that the commit of a merge repeats, to be compared with the actual ones."""
         return {
             "plan": self.kind.value, "why": self.why, "rowsPredicted": self.rows_in - self.dead_rows,
             "bytesPredicted": self.bytes_out, "gain": self.gain, "depthBefore": self.depth_before,
-            "depthAfter": self.depth_after,
+            "depthAfter": self.depth_after, "engine": self.engine,
         }  # fmt: skip
 
 
