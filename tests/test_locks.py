@@ -13,6 +13,7 @@ ROOT = Path(lakebed.__file__).parent
 MAKERS = {"Lock", "RLock", "Condition", "Semaphore"}
 
 QUICK = {
+    ("compaction/cluster.py", "_free"): "which jobs run, how many merges are there, until when the cluster is away",
     ("compaction/compactor.py", "_lock"): "which merges run, which parts wait because they failed",
     ("compaction/scheduler.py", "_changed"): "which jobs wait, are ready, or run; which threads are idle",
     ("compaction/scheduler.py", "_clock_moved"): "the same lock: the thread that watches the clock waits with it",
@@ -37,21 +38,25 @@ QUICK = {
     ("service/catalog.py", "_lock"): "which tables were found, and which are open",
     ("service/descriptions.py", "_lock"): "the descriptions that are kept",
     ("service/limits.py", "_lock"): "how many requests each caller may still send",
+    ("service/survey.py", "_lock"): "which tables are looked at before the next answer",
     ("single_flight.py", "_lock"): "which execution is under way, and which comes next",
     ("storage/counters.py", "_lock"): "counts of requests",
     ("storage/range_cache.py", "_lock"): "the blocks in memory, and those that are being fetched",
     ("storage/remote_part_storage.py", "_lock"): "the readers of this process",
     ("ui/live.py", "_lock"): "what this process knows of tables, for the page",
-    ("ui/members.py", "_lock"): "which tables of a database are watched",
+    ("ui/last_watched.py", "_lock"): "which tables are watched for their own pages",
     ("ui/looking.py", "_changed"): "what was seen last",
     ("view/merge_on_read.py", "_lock"): "the version that was resolved last, and which views show what",
 }
 
 LONG = {
+    ("compaction/cluster.py", "_beginning"): "one thread begins a session; only those that need it wait",
+    ("compaction/recluster_job.py", "_reporting"): "one report of a job at a time, by the caller's own function",
     (
         "compaction/maintenance.py",
         "_changing",
     ): "one table is added or removed at a time; what maintains them does not take it",
+    ("compaction/replicate.py", "_looking"): "one part is built at a time; readers do not take it",
     ("compaction/settler.py", "_lock"): "one settle at a time: two would settle the same changes",
     ("keyindex/key_index.py", "_mutation"): "one change of the index at a time; look-ups do not take it",
     ("parts/locators.py", "_opening"): "one thread opens the key index; readers do not wait for it",
@@ -59,6 +64,10 @@ LONG = {
     ("storage/engine.py", "_guard"): "the databases of this process; opening one takes some 20 ms",
     ("storage/process_folders.py", "_guard"): "the folder of this process; making it is a few calls of the local disk",
     ("storage/s3_client.py", "_lock"): "one thread makes a client; who has one does not take it",
+    (
+        "view/merge_on_read.py",
+        "_refreshing",
+    ): "registered views are made anew in the order of versions; reads do not take it",
     ("view/spark_scan.py", "_guard"): "the class in the JVM, compiled once; the slots of tables",
     ("view/spark_scan.py", "lock"): "the files of one table are sent to the JVM once; other tables have their own",
 }

@@ -143,8 +143,9 @@ def test_a_topic_is_kept_as_it_is_up_to_some_offsets(kafka: KafkaServer, tmp_pat
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("java_that_starts_quickly")
 def test_lakebed_and_the_floor_are_measured_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sizes = "--events 20000 --snapshot 5000 --rates 1000 --seconds 4 --memory 1g"
+    sizes = "--events 20000 --snapshot 5000 --rates 1000 --seconds 4 --memory 1g --patience 1200"
     places = ["--folder", str(tmp_path), "--results", str(tmp_path / "results")]
     assert main([*sizes.split(), *places, "--systems", "append", "lakebed"]) == 0
     results = json.loads((tmp_path / "results" / "results.json").read_text())

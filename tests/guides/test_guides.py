@@ -418,9 +418,17 @@ def test_many_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def is_merged() -> bool:
         return len(log_of(deep).refresh().parts) == 1
 
+    [port] = free_ports(1)
+    sqs = {"AWS_ENDPOINT_URL_SQS": "http://127.0.0.1:1", "AWS_REGION": "eu-central-1", "AWS_ACCESS_KEY_ID": ACCESS_KEY}
     around = Circumstances(
+        environment={**sqs, "AWS_SECRET_ACCESS_KEY": SECRET_KEY},
         given={"table": table},
-        instead={"s3://lake/shop": str(tmp_path / "shop")},
+        instead={
+            "s3://lake/shop": str(tmp_path / "shop"),
+            "broker:9092": "127.0.0.1:1",  # nobody is there, which must not stop a worker
+            "--poke-port 9468": f"--poke-port {port}",
+            "http://127.0.0.1:9468": f"http://127.0.0.1:{port}",
+        },
         before={
             "lakebed fleet --estimate 10000": lambda: wait_until(is_merged),
             "lakebed resume s3://lake/shop": lambda: park_merge(

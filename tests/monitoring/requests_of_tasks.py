@@ -10,6 +10,7 @@ from collections import Counter
 
 import lakebed
 from lakebed import events
+from lakebed.compaction.cluster import Cluster
 from lakebed.compaction.kernels import SparkKernel
 from lakebed.compaction.merge import MergeOutcome
 from lakebed.table import internals_of
@@ -33,7 +34,7 @@ def main(path: str) -> None:
         table.apply(spark.createDataFrame(batch(number).to_pandas(), "id long, v string"))
         settler = internals_of(table).settler
         settler.settle(settler.wide_locator(spark, keys_min=1))
-    kernel = SparkKernel(spark, path, log_of(table).refresh)
+    kernel = SparkKernel(Cluster.of(spark), path, log_of(table).refresh)
     merged = compaction_of(table).merger().run(list(log_of(table).refresh().parts), 1, kernel)
     assert merged.outcome is MergeOutcome.COMPLETED
     spark.stop()

@@ -21,6 +21,7 @@ from lakebed.events import (
     CommitEnded,
     CommitGivenUp,
     EventsDelivered,
+    HintsReceived,
     IngestDelayed,
     InvariantViolated,
     KeyIndexRebuilt,
@@ -34,6 +35,7 @@ from lakebed.events import (
     MutationFailed,
     NameUnknown,
     OffsetsLost,
+    PartReplicated,
     PointTaken,
     QueryChanged,
     SchemaChanged,
@@ -160,6 +162,18 @@ EVENTS = (
         carried_rows=0,
         seconds=0.5,
     ),
+    PartReplicated(
+        table="t",
+        claim="c",
+        replica="a",
+        version=5,
+        parts_in=8,
+        parts_out=1,
+        rows=70,
+        bytes_in=800,
+        bytes_out=400,
+        seconds=1.5,
+    ),
     MutationBegan(table="t", operation="delete", where="id = 1"),
     MutationEnded(
         table="t",
@@ -201,6 +215,7 @@ EVENTS = (
         table="t", worker="a", workers=3, known=10_000, owned=3_333, active=7, waiting=2, waiting_seconds=4.5, troubled=1,
         looks=12,
     ),
+    HintsReceived(table="t", worker="a", source="http", looks=2, known=1, malformed=1),
 )  # fmt: skip
 
 
@@ -279,6 +294,7 @@ def test_events_are_counted() -> None:
     assert registry.get_sample_value("lakebed_written_bytes_total", table | {"writer": "merge"}) == 500
     assert registry.get_sample_value("lakebed_written_bytes_total", table | {"writer": "upload"}) == 600
     assert registry.get_sample_value("lakebed_written_bytes_total", table | {"writer": "mutation"}) == 50
+    assert registry.get_sample_value("lakebed_replicated_bytes_total", table) == 400
     assert registry.get_sample_value("lakebed_mutated_rows_total", table | {"operation": "delete"}) == 30
     assert registry.get_sample_value("lakebed_mutation_parts_total", table | {"action": "read"}) == 4
     failed = table | {"operation": "update", "outcome": "failed"}

@@ -208,7 +208,9 @@ def test_counts_and_bytes_are_those_of_the_store_and_the_log(tmp_path: Path) -> 
     assert sum(read.by("lakebed_written_bytes_total", "writer").values()) == truth.written_bytes
     assert read.by("lakebed_log_written_bytes", "writer") == read.by("lakebed_written_bytes_total", "writer")
     assert read("lakebed_write_amplification") == truth.written_bytes / truth.ingested_bytes
-    assert read("lakebed_merges_total", kind="merge", outcome="completed") == truth.operations["MERGE"]
+    assert (
+        read("lakebed_merges_total", kind="merge", outcome="completed", engine="process") == truth.operations["MERGE"]
+    )
     assert read("lakebed_claim_changes_total", result="taken") == truth.operations["CLAIM"]
     committed = read.by("lakebed_log_commits_total", "operation", result="committed")
     recent = read.by("lakebed_log_recent_commits", "operation")

@@ -222,7 +222,7 @@ def test_five_hundred_parts_in_random_order_are_written_twice_at_most(row_bytes:
 
 
 def test_arrivals_in_the_order_of_time_cost_nothing() -> None:
-    workload = Workload(arrivals=steady(0.5, 2000, 60), order="ascending")
+    workload = Workload(arrivals=steady(0.2, 2000, 60), order="ascending")
     found = simulate(workload, TableSettings(merge="recluster"))
     assert found.samples[-1].merged_bytes < 0.05 * found.samples[-1].ingested_bytes
     late = [part(f"new-{number}", number * 100 - 10, number * 100 + 100) for number in range(500)]
