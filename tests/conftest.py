@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 SERVER_FIXTURES = frozenset(
     {"kafka", "postgres", "debezium", "registry", "mariadb", "debezium_mariadb", "s3", "flaky_s3"}
 )
+
+WORKING = tuple(f"lakebed-{what}" for what in ("maintain", "merge", "chore", "lease", "look", "job", "listen", "hints"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -70,6 +73,17 @@ def nothing_of_a_test_goes_on_listening() -> Iterator[None]:
     root.setLevel(level)
     for handler in set(root.handlers).difference(handlers):
         root.removeHandler(handler)
+
+
+@pytest.fixture(autouse=True)
+def nothing_of_a_test_goes_on_working() -> Iterator[None]:
+    """Maintenance that nobody stopped would work beside all later tests of the process, and be counted by some of them."""
+    before = set(threading.enumerate())
+    yield
+    left = [thread for thread in threading.enumerate() if thread.name.startswith(WORKING) and thread not in before]
+    for thread in left:
+        thread.join(5)
+    assert not [thread.name for thread in left if thread.is_alive()], "threads that the test began still work"
 
 
 @pytest.fixture(scope="session")
