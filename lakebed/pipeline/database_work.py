@@ -24,7 +24,7 @@ from lakebed import events
 from lakebed.compaction.maintenance import DatabaseMaintenance
 from lakebed.database.settled_points import SettledPoints
 from lakebed.errors import LakebedError, Retry
-from lakebed.ingest.database.ingest import DatabaseIngest, TableStanding, Told
+from lakebed.ingest.database.ingest import DatabaseIngest, PlanRequest, TableStanding
 from lakebed.ingest.database.member import Ignored, Member, OpenTable
 from lakebed.ingest.database.naming import NoTable, TableName
 from lakebed.ingest.database.points import Points
@@ -140,7 +140,7 @@ class DatabaseWork:
             batch = PlannedBatch.of(documents.of_batch(batch_id)[1])
             return batch.with_beginnings(positions) if batch_id == first else batch
 
-        positions = self._ingest.begin(planned, lambda told: self._tell(folder, told))
+        positions = self._ingest.begin(planned, lambda request: self._ask(folder, request))
         source = KafkaDatabaseSource(self._settings, folder, positions, pace(self._pipeline))
         common = checkpoint, f"{QUERY_NAME} {self.path}", trigger(self._pipeline.trigger_seconds)
         return start_ingest(self._ingest, source.stream(spark), *common)
@@ -219,15 +219,15 @@ class DatabaseWork:
                     found[topic] = log
         return found
 
-    def _tell(self, folder: Path, told: Told) -> None:
+    def _ask(self, folder: Path, request: PlanRequest) -> None:
         from lakebed.ingest.kafka.control import Control, write_control
 
         points = self._pipeline.database.points
         control = Control(
-            tick=told.tick,
+            tick=request.tick,
             default_max_age_seconds=self._pipeline.database.max_age_seconds,
             max_age_seconds=dict(self._max_ages),
-            limits=dict.fromkeys(told.left_out, 0),
+            limits=dict.fromkeys(request.left_out, 0),
             together_seconds=points.interval_seconds if points else None,
         )
         write_control(folder, control)

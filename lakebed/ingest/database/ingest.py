@@ -5,7 +5,7 @@
     still being read for an earlier batch. Each table commits for itself, and its log alone says what it has read. So the batch
     does not fail for the failure of a table, and a batch that comes again does nothing twice.
 3.  What the outcomes mean for each table is decided (``standing``). A table that failed is tried again by a later batch.
-4.  If nothing new comes in, but a topic still wants something, a *tick* asks the planner for a batch (``Told``).
+4.  If nothing new comes in, but a topic still wants something, a *tick* asks the planner for a batch (``PlanRequest``).
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class PlannedBatch(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What the planner is told. ``tick``: a batch is wanted if that of the last one is smaller; ``left_out``: topics that no
+class PlanRequest:
+    """What is asked of the planner. ``tick``: a batch is wanted if that of the last one is smaller; ``left_out``: topics that no
     batch need read.
     """
 
@@ -105,7 +105,7 @@ class _State:
     shared: LakebedError | None = None
     in_batch: bool = False
     tick: int = 0
-    told: Told | None = None
+    requested: PlanRequest | None = None
 
 
 class DatabaseIngest:
@@ -123,7 +123,7 @@ class DatabaseIngest:
         self._state = _State()
         self._lock = threading.Lock()
         self._planned: Callable[[int], PlannedBatch] = _nothing_planned
-        self._tell: Callable[[Told], None] = lambda told: None
+        self._ask: Callable[[PlanRequest], None] = lambda request: None
         self._health: dict[str, Health] = {}
         self._parked = ParkedTables(self._resumed, look_seconds)
         self._closing = threading.Event()
@@ -132,17 +132,17 @@ class DatabaseIngest:
 
     # -- a query -------------------------------------------------------------------------------------------------------
 
-    def begin(self, planned: Callable[[int], PlannedBatch], tell: Callable[[Told], None]) -> dict[str, Position]:
+    def begin(self, planned: Callable[[int], PlannedBatch], ask: Callable[[PlanRequest], None]) -> dict[str, Position]:
         """A query begins; returns the positions from which it has to plan, by topic.
 
-        ``planned``: what the batch with an id reads; ``tell``: tells the planner something.
+        ``planned``: what the batch with an id reads; ``ask``: gives the planner a request.
         """
-        self._planned, self._tell = planned, tell
+        self._planned, self._ask = planned, ask
         with self._lock:
             members = list(self._state.members.values())
             for member in members:
                 member.forget()
-            self._state.told = None
+            self._state.requested = None
         found: dict[str, Position] = {}
         for member in members:
             position = _position_of(member)
@@ -180,7 +180,7 @@ class DatabaseIngest:
         finally:
             with self._lock:
                 self._state.in_batch = False
-        self._tell_if_due()
+        self._ask_if_due()
 
     def close(self) -> None:
         """End. Tables that are being read get a few seconds to end; what they do not commit is read again by the next run."""
@@ -355,33 +355,33 @@ class DatabaseIngest:
     def _look(self) -> None:
         while not self._closing.wait(LOOK_SECONDS):
             try:
-                self._tell_if_due()
+                self._ask_if_due()
             except Exception:  # a later look may do better, and nothing else asks for batches
-                _logger.exception("the planner can't be told to plan a batch")
+                _logger.exception("the planner can't be asked for a batch")
 
-    def _tell_if_due(self) -> None:
-        """Tell the planner what changed: that a batch is wanted, and what no batch need read.
+    def _ask_if_due(self) -> None:
+        """Give the planner a new request, if it differs from the last one.
 
-        Two threads may tell it at once: the one whose words came last tells again if they are not the newest.
+        Two threads may do so at once: the one whose request came last asks again if it is not the newest.
         """
-        told: Told | None = None
+        request: PlanRequest | None = None
         while True:
             with self._lock:
-                news = self._news()
-                if news == self._state.told and told in (None, news):
+                newest = self._newest_request()
+                if newest == self._state.requested and request in (None, newest):
                     return
-                self._state.told = told = news
+                self._state.requested = request = newest
             try:
-                self._tell(told)
+                self._ask(request)
             except BaseException:
                 with self._lock:
-                    self._state.told = None  # the next look tells it
+                    self._state.requested = None  # the next look asks again
                 raise
 
-    def _news(self) -> Told:
+    def _newest_request(self) -> PlanRequest:
         state, now = self._state, self._clock()
         members = state.members.values()
         wants = any(member.is_due(now) and not member.is_stopped for member in members)
         wants = not state.in_batch and (wants or (self._points is not None and self._points.wants_batch()))
         left_out = frozenset(one.topic for one in members if one.parked is not None or one.is_ignored)
-        return Told(state.tick + 1 if wants else state.tick, left_out)
+        return PlanRequest(state.tick + 1 if wants else state.tick, left_out)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import lakebed
-from lakebed.ingest.database.ingest import DatabaseIngest, Told
+from lakebed.ingest.database.ingest import DatabaseIngest, PlanRequest
 from lakebed.ingest.database.member import Ignored, Member, OpenTable
 from lakebed.ingest.database.points import Points
 from lakebed.ingest.database.runner import Runner
@@ -38,12 +38,12 @@ class Planner:
 
     source: MemorySource
     positions: dict[Place, int] = field(default_factory=dict)
-    told: Told = field(default_factory=Told)
+    request: PlanRequest = field(default_factory=PlanRequest)
 
     def next(self) -> Batch:
-        ranges = [one for one in self.source.planned(self.positions) if one.topic not in self.told.left_out]
+        ranges = [one for one in self.source.planned(self.positions) if one.topic not in self.request.left_out]
         self.positions |= {one.place: one.end for one in ranges}
-        return Batch(self.told.tick, tuple(one for one in ranges if one.size))
+        return Batch(self.request.tick, tuple(one for one in ranges if one.size))
 
 
 class Database:
@@ -69,10 +69,10 @@ class Database:
         """A query begins."""
         self.planner = Planner(self.source)
 
-        def tell(told: Told) -> None:
-            self.planner.told = told
+        def ask(request: PlanRequest) -> None:
+            self.planner.request = request
 
-        found = self.ingest.begin(lambda batch_id: self.planner.next(), tell)
+        found = self.ingest.begin(lambda batch_id: self.planner.next(), ask)
         self.planner.positions = {
             (topic, number): offset for topic, one in found.items() for number, offset in one.offsets.items()
         }

@@ -77,7 +77,7 @@ def test_a_topic_that_is_no_table_is_asked_about_once_and_left_out_of_batches(tm
         one.opening = asked.append
         one.batches(2)
         more(source, "_heartbeat", 1)
-        assert one.planner.told.left_out == {"_heartbeat"}
+        assert one.planner.request.left_out == {"_heartbeat"}
         one.batches(2)
         assert asked.count("_heartbeat") == 1 and list(one.states()) == ["a"]
 
@@ -127,7 +127,7 @@ def test_a_parked_table_stays_parked_in_the_next_run_and_goes_on_where_it_stoppe
         more(source, "sick", 5)
         two.batches(2)
         assert two.states()["sick"] == "parked" and two.rows("sick") == list(range(5))
-        assert two.planner.told.left_out == {"sick"}
+        assert two.planner.request.left_out == {"sick"}
         assert resume(log_of(lakebed.open(tmp_path / "sick"))) is True  # another process
         catches_up(two, "sick", 20)
         assert two.rows("a") == list(range(15))
@@ -226,13 +226,13 @@ def test_a_table_with_more_records_than_a_batch_takes_asks_for_the_next_one(
     source = filled("a", "b", count=25)
     with database(tmp_path, source) as one:
         one.batch()
-        assert one.position("a") == {0: 10} and one.planner.told.tick == 1
+        assert one.position("a") == {0: 10} and one.planner.request.tick == 1
         one.batch()
         one.batch()
         everything(one, 25, ("a", "b"))
-        tick = one.planner.told.tick
+        tick = one.planner.request.tick
         one.batch()
-        assert one.planner.told.tick == tick and one.table("a").version == 3
+        assert one.planner.request.tick == tick and one.table("a").version == 3
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -1,4 +1,4 @@
-"""The planner is always told the newest at last, whatever fails on the way, and whoever tells it."""
+"""The planner gets the newest request in the end, whatever fails on the way, and whoever asks."""
 
 from __future__ import annotations
 
@@ -6,39 +6,39 @@ import os
 from pathlib import Path
 from unittest.mock import patch
 
-from lakebed.ingest.database.ingest import Told
+from lakebed.ingest.database.ingest import PlanRequest
 from lakebed.ingest.kafka import control
 from lakebed.ingest.kafka.control import Control, ControlFile, write_control
 from tests.ingest.database.databases import database, filled
 from tests.waiting import wait_until
 
 
-def test_what_could_not_be_told_is_told_at_the_next_look(tmp_path: Path) -> None:
-    calls: list[Told] = []
+def test_a_request_that_failed_is_made_again_at_the_next_look(tmp_path: Path) -> None:
+    calls: list[PlanRequest] = []
 
-    def tell(told: Told) -> None:
-        calls.append(told)
+    def ask(request: PlanRequest) -> None:
+        calls.append(request)
         if len(calls) == 1:
             raise OSError(28, "No space left on device")
 
     with database(tmp_path, filled("a")) as one:
-        one.ingest.begin(lambda batch_id: one.planner.next(), tell)
+        one.ingest.begin(lambda batch_id: one.planner.next(), ask)
         wait_until(lambda: len(calls) > 1)
         assert calls[1] == calls[0]
 
 
-def test_the_newest_is_told_last_though_an_older_one_is_told_late(tmp_path: Path) -> None:
-    heard: list[Told] = []
+def test_the_newest_request_comes_last_though_an_older_one_is_late(tmp_path: Path) -> None:
+    heard: list[PlanRequest] = []
     with database(tmp_path, filled("_heartbeat", "a")) as one:
 
-        def tell(told: Told) -> None:
+        def ask(request: PlanRequest) -> None:
             if not heard and not batches:
-                batches.append(told)
-                one.batch()  # a batch that ends meanwhile tells what it found out
-            heard.append(told)
+                batches.append(request)
+                one.batch()  # a batch that ends meanwhile asks with what it found
+            heard.append(request)
 
-        batches: list[Told] = []
-        one.ingest.begin(lambda batch_id: one.planner.next(), tell)
+        batches: list[PlanRequest] = []
+        one.ingest.begin(lambda batch_id: one.planner.next(), ask)
         wait_until(lambda: len(heard) > 1)
         wait_until(lambda: heard[-1].left_out == {"_heartbeat"}, heard.__repr__)
 
