@@ -24,6 +24,7 @@ from lakebed.compaction.cluster import Cluster
 from lakebed.compaction.maintenance import DatabaseMaintenance
 from lakebed.errors import LakebedError, Retry, TableNotFound
 from lakebed.fleet.cleaning import clean_pause_seconds
+from lakebed.fleet.hint_pace import HintPace
 from lakebed.fleet.work import Work, standby_due_ms, work_of
 from lakebed.manifest.entries import SETTLED
 from lakebed.manifest.jobs import due_jobs
@@ -98,10 +99,8 @@ class Watched:
         self._acts_as = 0  # the rank as of the last look
         self._begun_at = -math.inf
         self._failures = 0
-        self._is_hinted = False
         self._hints_in_vain = 0
-        self._not_before = -math.inf
-        """When it may be looked at for a hint, by the monotonic clock."""
+        self._pace = HintPace()
 
     @property
     def was_seen(self) -> bool:
@@ -122,10 +121,7 @@ class Watched:
 
     def hinted(self) -> float | None:
         """Somebody says that the table has changed; returns in how many seconds to look for that; None: it is planned."""
-        if self._is_hinted:
-            return None
-        self._is_hinted = True
-        return max(0.0, self._not_before - time.monotonic())
+        return self._pace.hinted()
 
     def knows(self, version: int) -> bool:
         """Whether this version of the table was seen here."""
@@ -137,9 +133,13 @@ class Watched:
 
     def look(self) -> float | None:
         """Find out whether the table has work; returns the seconds until the next look. None: it is let go of."""
-        now = time.monotonic()
-        hinted, self._is_hinted = self._is_hinted, False
-        self._not_before = now + hinted_pause_seconds(self._hints_in_vain)
+        now, hinted = time.monotonic(), self._pace.begins()
+        self._pace.not_before = now + hinted_pause_seconds(self._hints_in_vain)
+        pause = self._look_or_fail(now, hinted)
+        again = self._pace.ends()
+        return None if pause is None else min(pause, again)
+
+    def _look_or_fail(self, now: float, hinted: bool) -> float | None:
         try:
             pause = self._look(now, hinted)
             self.error, self._failures = None, 0
@@ -157,7 +157,7 @@ class Watched:
             first, last = _FAILED_SECONDS
             if isinstance(error, Retry):
                 last = min(pause_seconds(math.inf, self.freshness), first * 2.0 ** min(self._failures, 10))
-            self._not_before = now + last  # a hint does not try it again earlier
+            self._pace.not_before = now + last  # a hint does not try it again earlier
             return last
 
     def _look(self, now: float, hinted: bool) -> float | None:
@@ -174,7 +174,7 @@ class Watched:
         has_news = self._has_news(now)
         if hinted:
             self._hints_in_vain = 0 if has_news else self._hints_in_vain + 1
-            self._not_before = now + hinted_pause_seconds(self._hints_in_vain)
+            self._pace.not_before = now + hinted_pause_seconds(self._hints_in_vain)
         if has_news and self._look_closer(now):
             return REST_LOOK_SECONDS
         if self.waits_since is not None:
@@ -272,7 +272,8 @@ class Watched:
         if seen == self._known:
             return
         is_first, self._known = self._known[1] < 0, seen
-        self._hints_in_vain, self._not_before = 0, min(self._not_before, now + hinted_pause_seconds(0))
+        self._hints_in_vain = 0
+        self._pace.not_before = min(self._pace.not_before, now + hinted_pause_seconds(0))
         # How long nothing came before this worker knew the table, by the clock of who committed last. It is a guess.
         self._changed_at = now - (max(0.0, time.time() - snapshot.timestamp_ms / 1000) if is_first else 0.0)
         if not self._acts_as:

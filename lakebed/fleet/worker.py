@@ -15,7 +15,6 @@ Nothing here is needed for the tables to be right. Any number of workers may run
 from __future__ import annotations
 
 import logging
-import math
 import os
 import threading
 import time
@@ -32,6 +31,7 @@ from lakebed.compaction.order import HEAD_START_SECONDS_MAX
 from lakebed.compaction.scheduler import Job, Scheduler
 from lakebed.errors import LakebedError
 from lakebed.fleet.hashing import ranks_of
+from lakebed.fleet.hint_pace import HintPace
 from lakebed.fleet.hints import Hint
 from lakebed.fleet.membership import BEAT_SECONDS, Membership, Worker, fleet_log
 from lakebed.fleet.watched import Watched
@@ -116,12 +116,11 @@ class Heard(StrEnum):
 
 @dataclass(slots=True)
 class _Discovery:
-    """The discovery of a root. Times are those of the monotonic clock."""
+    """The discovery of a root. ``pause_seconds``: from one to the next for a hint."""
 
     job: Job
-    began: float = -math.inf
-    pause_seconds: float = HINTED_DISCOVERY_SECONDS
-    is_hinted: bool = False
+    pause_seconds: float
+    pace: HintPace = field(default_factory=HintPace)
 
 
 class FleetWorker:
@@ -163,7 +162,8 @@ class FleetWorker:
         self._beat = Job(self._run_beat, "the beat", head_start_seconds=HEAD_START_SECONDS_MAX, tier=0)
         self._assign = Job(self._run_assign, "the assignment")
         self._discoveries = {
-            root: _Discovery(Job(partial(self._discover, root), f"the discovery of {root}")) for root in self.roots
+            root: _Discovery(Job(partial(self._discover, root), f"the discovery of {root}"), HINTED_DISCOVERY_SECONDS)
+            for root in self.roots
         }
         self._end_listening = events.listen(self._hear)
 
@@ -239,9 +239,8 @@ class FleetWorker:
 
     def _discover_soon(self, root: str) -> None:
         discovery = self._discoveries[root]
-        if not discovery.is_hinted:
-            discovery.is_hinted = True
-            self._scheduler.wake(discovery.job, max(0.0, discovery.began + discovery.pause_seconds - time.monotonic()))
+        if (delay := discovery.pace.hinted()) is not None:
+            self._scheduler.wake(discovery.job, delay)
 
     # -- the jobs ------------------------------------------------------------------------------------------------------
 
@@ -283,9 +282,13 @@ class FleetWorker:
         return OBSERVE_SECONDS
 
     def _discover(self, root: str) -> float:
-        discovery = self._discoveries[root]
-        discovery.began = time.monotonic()
-        was_hinted, discovery.is_hinted = discovery.is_hinted, False
+        discovery, began = self._discoveries[root], time.monotonic()
+        was_hinted = discovery.pace.begins()
+        pause = self._find(root, discovery, was_hinted)
+        discovery.pace.not_before = began + discovery.pause_seconds
+        return min(pause, discovery.pace.ends())
+
+    def _find(self, root: str, discovery: _Discovery, was_hinted: bool) -> float:
         try:
             found = frozenset(tables_in(root, self._found.get(root, frozenset())))
         except LakebedError as error:

@@ -7,7 +7,9 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,12 +17,14 @@ import pytest
 import lakebed
 from lakebed import events
 from lakebed.cli.command_line import execute
+from lakebed.compaction.maintenance import DatabaseMaintenance
 from lakebed.errors import InvalidInput
-from lakebed.fleet import watched, worker
+from lakebed.fleet import hint_pace, watched, worker
 from lakebed.fleet.hearing import Hearing
 from lakebed.fleet.hints import Hint
 from lakebed.fleet.worker import FleetWorker, Heard, Limits
-from lakebed.manifest import discovery
+from lakebed.manifest.log_cache import LogCache
+from lakebed.manifest.log_store import LogStore, has_object
 from lakebed.service.poke import poke_server
 from lakebed.service.server import Listening
 from lakebed.service.tokens import Role, line_of
@@ -82,17 +86,34 @@ def test_an_event_of_a_version_that_the_worker_has_seen_costs_no_look(tmp_path: 
         wait_until(lambda: one.state().looks == looks + 1)
 
 
+def begun(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list[float]:
+    """When each call of a method began, a moment before it asks for the time itself."""
+    moments: list[float] = []
+    method = getattr(owner, name)
+
+    def noted(*arguments: Any) -> Any:
+        moments.append(time.monotonic())
+        return method(*arguments)
+
+    monkeypatch.setattr(owner, name, noted)
+    return moments
+
+
+def are_apart(moments: list[float], *pauses: float) -> bool:
+    return all(later - earlier >= pause for (earlier, later), pause in zip(pairwise(moments), pauses, strict=True))
+
+
 def test_a_flood_of_hints_is_a_few_looks_ever_farther_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lakebed.manifest.looks.SECONDS_MIN", 0.2)
+    monkeypatch.setattr("lakebed.manifest.looks.SECONDS_MIN", 0.1)
+    looks = begun(monkeypatch, watched.Watched, "look")
     [table] = tables_in(tmp_path / "lake", 1)
     with working(tmp_path / "lake", "one") as [one]:
         wait_until(lambda: rests(one, 1))
-        begun, began = one.state().looks, time.monotonic()
-        while (looks := one.state().looks - begun) < 4:
+        looks.clear()
+        while len(looks) < 4:
             for _ in range(100):
                 assert one.hear(hint(table))[1] is Heard.LOOKS
-            least = sum(0.2 * 2**number for number in range(1, looks))
-            assert time.monotonic() - began >= least, "the pause doubles after each hint in vain"
+        assert are_apart(looks[:4], 0.2, 0.4, 0.8), "the pause doubles after each hint in vain"
         table.apply(changes(1))
         one.hear(hint(table))
         wait_until(lambda: is_settled(table) and rests(one, 1))
@@ -101,6 +122,32 @@ def test_a_flood_of_hints_is_a_few_looks_ever_farther_apart(tmp_path: Path, monk
         one.hear(hint(table))
         wait_until(lambda: is_settled(table))
         assert one.state().looks <= looked + 1, "who was right once is believed at once again"
+
+
+def test_a_hint_that_comes_during_a_look_for_hints_waits_as_long_as_one_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, during = [1000.0], list[float | None]()
+    clock = SimpleNamespace(monotonic=lambda: now[0], time=time.time)
+    for module in (watched, hint_pace):
+        monkeypatch.setattr(module, "time", clock)
+
+    def hinted_meanwhile(store: LogStore, name: str) -> bool:
+        during.append(one.hinted())
+        return has_object(store, name)
+
+    monkeypatch.setattr(watched, "has_object", hinted_meanwhile)
+    [table] = tables_in(tmp_path, 1)
+    maintenance = DatabaseMaintenance()
+    one = watched.Watched(table.path, LogCache(1 << 20), maintenance, may_begin=lambda tier: True)
+    one.look()
+    pauses = [one.hinted()]
+    for _ in range(4):
+        now[0] += pauses[-1] or 0.0
+        pauses.append(one.look())
+    maintenance.stop()
+    assert during == [None] * 4, "the look itself says when the next one is"
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0]
 
 
 def test_a_hint_does_not_try_a_table_earlier_that_can_not_be_read(
@@ -137,22 +184,15 @@ def test_a_table_that_nobody_has_found_yet_is_found_for_a_hint(tmp_path: Path) -
 
 
 def test_hints_of_tables_that_do_not_exist_are_few_discoveries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[float] = []
-
-    def counted(root: str, known: frozenset[str]) -> list[str]:
-        found.append(time.monotonic())
-        return discovery.tables_in(root, known)
-
-    monkeypatch.setattr(worker, "HINTED_DISCOVERY_SECONDS", 0.5)
-    monkeypatch.setattr(worker, "tables_in", counted)
+    monkeypatch.setattr(worker, "HINTED_DISCOVERY_SECONDS", 0.1)
+    found = begun(monkeypatch, FleetWorker, "_discover")
     lake = str(tmp_path / "lake")
     with working(tmp_path / "lake", "one") as [one]:
         wait_until(lambda: found)
         while len(found) < 4:
             for name in ("t", "public/t", "public/other"):
                 assert one.hear(Hint((f"{lake}/{name}",)))[1] is Heard.NEW
-        for number, pause in enumerate((0.5, 1.0, 2.0)):
-            assert found[number + 1] - found[number] >= pause
+        assert are_apart(found[:4], 0.1, 0.2, 0.4), "the pause doubles after each that found nothing"
         for name in ("a/b/c", "_lakebed/fleet", "public/.hidden", "a//b", "", "../lake/t", "a/"):
             assert one.hear(Hint((f"{lake}/{name}",)))[1] is Heard.UNRELATED, name
         assert one.hear(Hint((f"{lake}er/t",)))[1] is Heard.UNRELATED
