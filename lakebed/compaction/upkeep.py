@@ -223,6 +223,8 @@ class Maintained:
         """Returns the pause until the next look."""
         if self._stopping.is_set():
             return None
+        if (left := self._not_before - time.monotonic()) > 0:  # who woke it did not know yet that it had failed
+            return left
         try:
             if not self.upkeep.spark_runs():
                 self.stop()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,6 +16,7 @@ from lakebed.errors import Corrupt, Retry, Unexpected
 from lakebed.failures import UNKNOWN_FAILURES_MAX
 from lakebed.table import internals_of
 from tests.internals import log_of
+from tests.threads import ThreadsSince
 from tests.waiting import wait_until
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
@@ -86,7 +86,8 @@ def test_an_error_that_may_pass_is_seen_and_outlived(table: lakebed.Table) -> No
     with maintained(table, step) as maintenance:
         table.apply(changes(1))
         wait_until(lambda: not log_of(table).refresh().tail)
-        assert maintenance.trouble is None and maintenance.isActive
+        wait_until(lambda: maintenance.trouble is None)
+        assert maintenance.isActive
     for text in ("no answer", "a job failed", "did not start in time"):
         assert any(text in what for what in seen), text
 
@@ -95,12 +96,13 @@ def test_an_error_that_never_passes_ends_it_with_its_merges(table: lakebed.Table
     def step() -> None:
         raise Corrupt("the file x is missing")
 
+    threads = ThreadsSince()
     with maintained(table, step) as maintenance:
         with pytest.raises(Corrupt):
             maintenance.awaitTermination()
         assert not maintenance.isActive and isinstance(maintenance.exception(), Corrupt)
         assert {finding.check for finding in table.status().findings} == {"query"}
-        assert not [one for one in threading.enumerate() if one.name.startswith("lakebed-merge")]
+        assert not threads.named("lakebed-merge")
 
 
 def test_a_log_that_can_not_be_read_ends_it(table: lakebed.Table) -> None:

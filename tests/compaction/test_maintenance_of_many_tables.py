@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -28,6 +29,7 @@ from lakebed.parts.locate import ScanLocator
 from lakebed.table import internals_of
 from tests.foreign.readers import delta_rs, own
 from tests.internals import log_of
+from tests.threads import ThreadsSince
 from tests.waiting import wait_until
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
@@ -68,22 +70,29 @@ def is_settled(table: lakebed.Table) -> bool:
     return not log_of(table).refresh().tail
 
 
-def threads_here() -> list[str]:
-    names = ("lakebed-maintain", "lakebed-merge", "lakebed-chore", "lakebed-lease")
-    return [each.name for each in threading.enumerate() if each.name.startswith(names)]
+class MaintainingThreads(ThreadsSince):
+    """The threads of maintenance that began in a test."""
+
+    def __len__(self) -> int:
+        return len(self.named("lakebed-maintain", "lakebed-merge", "lakebed-chore", "lakebed-lease"))
 
 
-def test_two_hundred_tables_are_settled_by_four_threads(tmp_path: Path) -> None:
+@pytest.fixture
+def threads() -> MaintainingThreads:
+    return MaintainingThreads()
+
+
+def test_two_hundred_tables_are_settled_by_four_threads(tmp_path: Path, threads: MaintainingThreads) -> None:
     tables = tables_in(tmp_path, 200)
     with maintained([upkeep_of(table) for table in tables]) as maintenance:
         for table in tables:
             table.apply(changes(1))
         wait_until(lambda: all(map(is_settled, tables)), moving=lambda: sum(map(is_settled, tables)))
-        assert len(threads_here()) <= 4 + 2 + 2 + 2 and not maintenance.troubles() and not maintenance.parked()
+        assert len(threads) <= 4 + 2 + 2 + 2 and not maintenance.troubles() and not maintenance.parked()
         assert set(maintenance.tables) == {table.path for table in tables}
         tables[7].apply(changes(2))
         wait_until(lambda: is_settled(tables[7]), "a batch of this process is heard at once")
-    assert not threads_here()
+    assert not threads
     assert [table.to_arrow().num_rows for table in (tables[0], tables[7])] == [1, 2]
 
 
@@ -158,7 +167,12 @@ def test_a_table_whose_error_somebody_mended_is_maintained_again(
         internals_of(table).step()
 
     heard: list[QueryChanged] = []
-    end = events.listen(lambda event: heard.append(event) if isinstance(event, QueryChanged) else None)
+
+    def hear(event: events.Event) -> None:
+        if isinstance(event, QueryChanged) and event.table == table.path:
+            heard.append(event)
+
+    end = events.listen(hear)
     with maintained([renewed()]) as maintenance:
         table.apply(changes(1))
         wait_until(lambda: is_settled(table))
@@ -223,7 +237,7 @@ def test_a_table_made_anew_behind_the_back_of_its_maintenance_is_settled(
         assert anew.to_arrow()["id"].to_pylist() == [7]
 
 
-def test_leases_are_extended_while_all_other_threads_are_busy(tmp_path: Path) -> None:
+def test_leases_are_extended_while_all_other_threads_are_busy(tmp_path: Path, threads: MaintainingThreads) -> None:
     tables, may_end = tables_in(tmp_path, 8, read_budget="2"), threading.Event()
     extended = dict.fromkeys((table.path for table in tables), 0)
 
@@ -240,25 +254,30 @@ def test_leases_are_extended_while_all_other_threads_are_busy(tmp_path: Path) ->
         return replace(made, step=busy, chores=(long, lease))
 
     with maintained(list(map(upkeep, tables))):
-        wait_until(lambda: len(threads_here()) >= 4 + 1 + 2)
+        wait_until(lambda: len(threads) >= 4 + 1 + 2)
         wait_until(lambda: min(extended.values()) >= 5)
         may_end.set()
 
 
 def test_no_thread_and_no_duckdb_database_belongs_to_an_idle_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: MaintainingThreads
 ) -> None:
     connect, opened, running = duckdb.connect, list[int](), set[str]()
-    monkeypatch.setattr(duckdb, "connect", lambda *given, **named: opened.append(1) or connect(*given, **named))
+
+    def counted(*given: Any, **named: Any) -> duckdb.DuckDBPyConnection:
+        opened.extend([1] * threads.is_running_this())
+        return connect(*given, **named)
+
+    monkeypatch.setattr(duckdb, "connect", counted)
     end = events.listen(lambda event: running.add(event.table) if isinstance(event, QueryChanged) else None)
     tables = tables_in(tmp_path, 120)
     with maintained([upkeep_of(table) for table in tables]):
-        wait_until(lambda: len(running) == 120)
-        assert len(threads_here()) <= 4 + 2 + 2 + 2 and len(opened) <= 1
+        wait_until(lambda: running.issuperset(table.path for table in tables))
+        assert len(threads) <= 4 + 2 + 2 + 2 and len(opened) <= 1
     end()
 
 
-def test_what_runs_ends_before_the_stop_returns(tmp_path: Path) -> None:
+def test_what_runs_ends_before_the_stop_returns(tmp_path: Path, threads: MaintainingThreads) -> None:
     tables, running = tables_in(tmp_path, 6), list[str]()
 
     def upkeep(table: lakebed.Table) -> Upkeep:
@@ -279,7 +298,7 @@ def test_what_runs_ends_before_the_stop_returns(tmp_path: Path) -> None:
         assert table.path not in running, "what is removed has ended"
     wait_until(lambda: running)
     maintenance.stop()
-    assert not running and not threads_here() and not maintenance.tables
+    assert not running and not threads and not maintenance.tables
     for table in tables:
         table.apply(changes(1))  # nobody listens any more
     time.sleep(0.05)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -13,8 +14,10 @@ SECONDS_MAX = 60.0
 
 
 @contextmanager
-def scheduler(threads: int, slow_seconds: float = 3600.0) -> Iterator[Scheduler]:
-    made = Scheduler("test", threads, slow_seconds)
+def scheduler(
+    threads: int, slow_seconds: float = 3600.0, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Scheduler]:
+    made = Scheduler("test", threads, slow_seconds, clock)
     try:
         yield made
     finally:
@@ -139,17 +142,21 @@ def test_the_job_that_is_due_for_longest_runs_first_and_a_head_start_counts_as_w
 
 
 def test_a_job_that_is_removed_runs_no_more_and_who_removes_it_waits_for_it() -> None:
-    with scheduler(2) as two:
-        held, (waiting, runs) = Held(), counted()
+    now = [100.0]
+    with scheduler(2, clock=lambda: now[0]) as two:
+        held, (waiting, runs), (later, later_runs) = Held(), counted(), counted()
         two.wake(held.job)
         assert held.begun.acquire(timeout=SECONDS_MAX)
-        two.wake(waiting, 0.05)
+        two.wake(waiting, 3600.0)
         assert not two.remove([held.job, waiting], 0.01), "it runs still"
         held.may_end.release()
         assert two.remove([held.job], SECONDS_MAX)
+        now[0] += 7200.0
         two.wake(held.job)
         two.wake(waiting)
-        assert not held.begun.acquire(timeout=0.1) and not runs
+        two.wake(later, -7200.0)  # before the time that the idle thread waits for, so it looks which jobs are due
+        wait_until(lambda: later_runs)
+        assert held.runs == 1 and not runs
 
 
 def test_a_job_may_remove_itself_and_close_its_scheduler() -> None:

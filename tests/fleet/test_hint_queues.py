@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -44,21 +44,32 @@ def sqs() -> Iterator[SqsServer]:
 
 
 @contextmanager
+def resting() -> Iterator[FleetWorker]:
+    """A worker without tables that was not started."""
+    one = FleetWorker(["/nowhere"], LIMITS, "one")
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+@contextmanager
 def heard(
     *urls: str, worker: FleetWorker | None = None
 ) -> Iterator[tuple[list[HintReader], list[events.HintsReceived]]]:
     """What is read from these until the block ends; by a worker without tables, if none is given."""
     received: list[events.HintsReceived] = []
     end = events.listen(lambda event: received.append(event) if isinstance(event, events.HintsReceived) else None)
-    readers = hint_readers(urls, {}, Hearing(worker or FleetWorker(["/nowhere"], LIMITS, "one")))
-    try:
-        for reader in readers:
-            reader.start()
-        yield readers, received
-    finally:
-        for reader in readers:
-            reader.close()
-        end()
+    with nullcontext(worker) if worker else resting() as one:
+        readers = hint_readers(urls, {}, Hearing(one))
+        try:
+            for reader in readers:
+                reader.start()
+            yield readers, received
+        finally:
+            for reader in readers:
+                reader.close()
+            end()
 
 
 @contextmanager
@@ -204,13 +215,13 @@ def _waiting(sqs: SqsServer, queue: str) -> str:
      "kafka://b:1/t?x=y", "sqs://", "sqs://a b", "sqs://123/queue", "sqs://a/b/c", "http://x/y", "sqs:///queue"],
 )  # fmt: skip
 def test_a_source_of_another_form_is_refused(url: str) -> None:
-    with pytest.raises(InvalidInput):
-        hint_readers([url], {}, Hearing(FleetWorker(["/nowhere"], LIMITS, "one")))
+    with resting() as one, pytest.raises(InvalidInput):
+        hint_readers([url], {}, Hearing(one))
 
 
 def test_settings_of_kafka_need_a_topic_and_may_hold_no_secret() -> None:
-    hearing = Hearing(FleetWorker(["/nowhere"], LIMITS, "one"))
-    with pytest.raises(InvalidInput, match="--kafka-config is for"):
-        hint_readers(["sqs://queue"], {"security.protocol": "SSL"}, hearing)
-    with pytest.raises(InvalidInput, match=r"sasl\.password is a secret"):
-        hint_readers(["kafka://b:1/t"], {"sasl.password": "hunter2"}, hearing)
+    with resting() as one:
+        with pytest.raises(InvalidInput, match="--kafka-config is for"):
+            hint_readers(["sqs://queue"], {"security.protocol": "SSL"}, Hearing(one))
+        with pytest.raises(InvalidInput, match=r"sasl\.password is a secret"):
+            hint_readers(["kafka://b:1/t"], {"sasl.password": "hunter2"}, Hearing(one))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from lakebed.manifest.jobs import Job, JobState, ask, job_of, new_id
 from lakebed.manifest.log_cache import LogCache
 from lakebed.manifest.point_log import Point, PointLog, Settled, TableAt
 from tests.internals import log_of
+from tests.threads import ThreadsSince
 from tests.waiting import wait_until
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
@@ -67,7 +67,7 @@ def working(root: Path, *names: str, limits: Limits = LIMITS) -> Iterator[list[F
 
 
 def test_a_worker_maintains_what_it_finds_and_lets_it_rest(tmp_path: Path) -> None:
-    lake = tmp_path / "lake"
+    lake, threads = tmp_path / "lake", ThreadsSince()
     tables = tables_in(lake, 6, read_budget="2")
     for table in tables[:3]:
         for batch in range(5):
@@ -84,7 +84,7 @@ def test_a_worker_maintains_what_it_finds_and_lets_it_rest(tmp_path: Path) -> No
         tables[5].apply(changes(7))
         wait_until(lambda: is_settled(tables[5]), "a commit to a table that rests is found")
         assert not worker.state().troubles
-    assert not [each for each in threading.enumerate() if each.name.startswith("lakebed-look")]
+    assert not threads.named("lakebed-look")
 
 
 def test_workers_share_the_tables_and_take_over_those_of_one_that_ends(tmp_path: Path) -> None:

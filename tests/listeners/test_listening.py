@@ -18,6 +18,7 @@ from lakebed.listeners.feed import Feed
 from lakebed.listeners.listener import Listener, Webhook
 from lakebed.manifest.table_event_types import Appended, Settled, TableEvent
 from tests.listeners.receiver import Received, receiver
+from tests.threads import ThreadsSince
 from tests.waiting import wait_until
 
 ROWS = pa.table({"id": [1, 2, 3]})
@@ -109,10 +110,10 @@ def test_the_function_itself_may_stop_it(lake: str) -> None:
 @pytest.mark.parametrize("wrong", [{"cursor": "last"}, {"cursor": 57}, {"kinds": ["merge"]}, {"tables": []}])
 def test_what_can_not_be_listened_to_is_refused(lake: str, wrong: dict[str, object]) -> None:
     make(lake, "orders")
-    before = threading.active_count()
+    threads = ThreadsSince()
     with pytest.raises(InvalidInput):
         lakebed.warehouse(lake).listen(print, **wrong)  # type: ignore[arg-type]
-    assert threading.active_count() == before
+    assert not threads.named("")
 
 
 def test_threads_deliver_to_listeners_that_come_change_and_go(lake: str, received: Received) -> None:
