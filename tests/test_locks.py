@@ -22,6 +22,7 @@ QUICK = {
     ("compaction/volatile.py", "_lock"): "the materialized parts of this replica, and which are in use",
     ("failures.py", "_here_lock"): "the queries of this process",
     ("failures.py", "_lock"): "the state of a query",
+    ("fleet/hint_pace.py", "_changed"): "whether a hint has come, and whether the job runs",
     ("fleet/worker.py", "_room"): "which tables are active",
     ("ingest/database/ingest.py", "_lock"): "what is known of the topics, and how they stand",
     ("ingest/kafka/kept_clients.py", "_lock"): "the clients that wait for a range; none is closed under it",
