@@ -2,7 +2,8 @@
 
 1.  Capture the tables, start an ingest query for each and a maintenance query for those that change most (the others
     have a long tail until the last settle), start pgbench.
-2.  In the middle of it truncate two tables; a little before its end stop maintaining, so that a tail is left.
+2.  In the middle of it truncate two tables; a little before its end stop maintaining, and change some rows after that, so that
+    a tail is left.
 3.  Wait until Debezium has sent everything and lakebed has ingested all that Kafka holds.
 4.  Compare the view (tail and all) with PostgreSQL; settle; compare every foreign reader.
 """
@@ -27,7 +28,7 @@ from lakebed.ingest.kafka.source import KafkaSource
 from lakebed.ingest.source import RangeChanges
 from lakebed.table import internals_of
 from tests.end_to_end.progress import ingested_ends, started
-from tests.end_to_end.source_database import TABLES, Load, SourceDatabase, SourceTable
+from tests.end_to_end.source_database import ACCOUNTS, TABLES, Load, SourceDatabase, SourceTable
 from tests.foreign.readers import comparable, delta_rs, delta_spark, foreign_duckdb
 from tests.infra.connect import JSON_CONVERTER
 from tests.infra.debezium import DebeziumServer
@@ -90,12 +91,14 @@ def load_and_compare(
     folder: Path,
     seconds: int,
     transactions_per_second: int,
+    *,
     inline_schemas: bool = False,
+    accounts: int = ACCOUNTS,
     say: Callable[[str], None] = print,
 ) -> Outcome:
     """Runs the whole; raises AssertionError naming the reader and the table that differ from PostgreSQL."""
     prefix = f"load{time.time_ns()}"
-    database = SourceDatabase(servers.postgres, prefix)
+    database = SourceDatabase(servers.postgres, prefix, accounts)
     topics = {
         table.name: servers.kafka.create_topic(f"{prefix}.public.{table.name}", table.partitions) for table in TABLES
     }
@@ -113,6 +116,7 @@ def load_and_compare(
                 if one.maintain is not None:
                     one.maintain.stop()
         outcome.pgbench = load.report
+        database.change_awkward_rows(20)
         ended = time.monotonic()
         servers.debezium.wait_until_sent(slot)
         for one in followed:

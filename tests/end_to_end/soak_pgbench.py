@@ -31,7 +31,11 @@ def main() -> None:
         ForeignDuckDB() as duckdb,
     ):
         outcome = load_and_compare(
-            Servers(kafka, postgres, debezium, spark, duckdb), folder, given.duration, given.rate, given.inline_schemas
+            Servers(kafka, postgres, debezium, spark, duckdb),
+            folder,
+            given.duration,
+            given.rate,
+            inline_schemas=given.inline_schemas,
         )
     spark.stop()
     print(outcome)

@@ -17,6 +17,7 @@ from tests.infra.postgres import PostgresServer
 
 STATEMENTS = Path(__file__).with_name("source_database.sql")
 CLIENTS = 4
+ACCOUNTS = 100_000  # pgbench's for each unit of its scale
 # Columns of other types that Debezium sends as their text.
 TEXT_OF = ("doc", "tag")
 # pgbench's own transaction touches four tables; the others have scripts of their own.
@@ -104,14 +105,15 @@ TABLES = (
 
 
 class SourceDatabase:
-    """One database with ``TABLES``, filled by ``pgbench -i``."""
+    """One database with ``TABLES``, filled by ``pgbench -i``; ``accounts``: how many of its 100,000 are left."""
 
-    def __init__(self, postgres: PostgresServer, name: str) -> None:
+    def __init__(self, postgres: PostgresServer, name: str, accounts: int = ACCOUNTS) -> None:
         self._postgres = postgres
         self.name = postgres.create_database(name)
         postgres.pgbench(name, "-i", "-q", "-s", "1")
+        self.sql(f"delete from pgbench_accounts where aid > {accounts}")
         self.sql(STATEMENTS.read_text())
-        self.sql("select change_awkward(0, n, 0) from generate_series(1, 200) n")
+        self.change_awkward_rows(200)
 
     def sql(self, statements: str) -> list[list[str]]:
         return self._postgres.sql(statements, self.name)
@@ -125,6 +127,9 @@ class SourceDatabase:
             pa.array([value_of(row[field.name], field.type) for row in rows], field.type) for field in table.schema
         ]
         return pa.Table.from_arrays(arrays, schema=table.schema)
+
+    def change_awkward_rows(self, rows: int) -> None:
+        self.sql(f"select change_awkward(0, n, 0) from generate_series(1, {rows}) n")
 
     def truncate_under_load(self) -> None:
         """Empties two tables that clients write to, one of them with rows before and after it in one transaction."""

@@ -16,7 +16,7 @@ from tests.infra.postgres import PostgresServer
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SECONDS, TRANSACTIONS_PER_SECOND = 15, 200
+SECONDS, TRANSACTIONS_PER_SECOND, ACCOUNTS = 8, 200, 20_000
 
 
 def test_every_reader_sees_what_postgres_holds_after_pgbench(
@@ -30,6 +30,6 @@ def test_every_reader_sees_what_postgres_holds_after_pgbench(
     monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
     with ForeignDuckDB() as duckdb:
         servers = Servers(kafka, postgres, debezium, spark, duckdb)
-        outcome = load_and_compare(servers, tmp_path, SECONDS, TRANSACTIONS_PER_SECOND)
+        outcome = load_and_compare(servers, tmp_path, SECONDS, TRANSACTIONS_PER_SECOND, accounts=ACCOUNTS)
     print(outcome)
     assert_everything_awkward_happened(outcome)
