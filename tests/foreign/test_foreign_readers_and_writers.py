@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tests.infra.foreign_duckdb import ForeignDuckDB
 
 pytestmark = pytest.mark.slow
+Past = tuple[Path, dict[int, list[Row]]]
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string()), ("p", pa.string())])
 
 
@@ -59,10 +60,52 @@ def a_table_with_a_past(path: Path) -> tuple[lakebed.Table, dict[int, list[Row]]
     return table, settled
 
 
+@pytest.fixture(scope="module")
+def past(tmp_path_factory: pytest.TempPathFactory) -> Past:
+    """The folder of a table with a past, to be copied, and what each settled version must be."""
+    path = tmp_path_factory.mktemp("past") / "t"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LAKEBED_CACHE_DIR", str(path.parent / "cache"))
+        return path, a_table_with_a_past(path)[1]
+
+
+@pytest.fixture(scope="module")
+def past_with_vectors_in_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of one that has no vector in the log: delta-spark's VACUUM stops at the first, and has to go all the way."""
+    path = tmp_path_factory.mktemp("past") / "t"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LAKEBED_CACHE_DIR", str(path.parent / "cache"))
+        patch.setattr("lakebed.parts.deletion_vector_cache._INLINE_BYTES_MAX", 0)
+        table, _ = a_table_with_a_past(path)
+        for batch in (changes(0, 10, "unsettled"), changes(30_000, 30_010, "unsettled")):
+            table.apply(pa.Table.from_pylist(batch), apply_as_deletes="op = 'd'")
+    return path
+
+
+def copy_of(folder: Path, to: Path) -> lakebed.Table:
+    return lakebed.open(shutil.copytree(folder, to))
+
+
+@contextlib.contextmanager
+def vacuums_at_once(spark: SparkSession) -> Iterator[None]:
+    """Delta deletes files that are younger than a week, and lists a small folder in two tasks: its default is ten thousand."""
+    conf = {
+        "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+    }
+    for name, value in conf.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name in conf:
+            spark.conf.unset(name)
+
+
 def test_every_settled_version_is_the_same_for_every_reader(
-    tmp_path: Path, spark: SparkSession, duckdb_delta: ForeignDuckDB
+    past: Past, tmp_path: Path, spark: SparkSession, duckdb_delta: ForeignDuckDB
 ) -> None:
-    table, settled = a_table_with_a_past(tmp_path / "t")
+    table, settled = copy_of(past[0], tmp_path / "t"), past[1]
     log = log_of(table)
     vectors = [
         part.deletion_vector for v in settled for part in log.at_version(v).parts.values() if part.deletion_vector
@@ -79,9 +122,9 @@ def test_every_settled_version_is_the_same_for_every_reader(
 
 
 def test_a_version_with_a_tail_is_the_last_settled_one_for_foreign_readers(
-    tmp_path: Path, spark: SparkSession, duckdb_delta: ForeignDuckDB
+    past: Past, tmp_path: Path, spark: SparkSession, duckdb_delta: ForeignDuckDB
 ) -> None:
-    table, settled = a_table_with_a_past(tmp_path / "t")
+    table, settled = copy_of(past[0], tmp_path / "t"), past[1]
     version, rows = max(settled.items())
     wanted = comparable(pa.Table.from_pylist(rows, SCHEMA), SCHEMA)
     table.apply(pa.Table.from_pylist(changes(0, 10, "unsettled")), apply_as_deletes="op = 'd'")
@@ -115,12 +158,13 @@ RUST_WRITERS: dict[str, Callable[[str], object]] = {
 }
 
 
-def test_every_foreign_writer_is_refused_and_leaves_the_table_as_it_is(tmp_path: Path, spark: SparkSession) -> None:
-    table, _ = a_table_with_a_past(tmp_path / "t")
+def test_every_foreign_writer_is_refused_and_leaves_the_table_as_it_is(
+    past: Past, tmp_path: Path, spark: SparkSession
+) -> None:
+    table = copy_of(past[0], tmp_path / "t")
     apply(table, Oracle(("id",), ("id", "v", "p")), changes(0, 10, "unsettled"))
     before, rows, files = table.version, own(table), files_of(tmp_path / "t")
-    spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
-    try:
+    with vacuums_at_once(spark):
         for name, sql in SPARK_WRITERS.items():
             with pytest.raises(Exception) as refused:
                 spark.sql(sql.format(path=table.path)).collect()
@@ -133,8 +177,6 @@ def test_every_foreign_writer_is_refused_and_leaves_the_table_as_it_is(tmp_path:
                 ).save(table.path)
             assert_about_the_gate(mode, refused.value, ("lakebed",))
             assert_untouched(tmp_path / "t", files, f"delta-spark's {mode}")
-    finally:
-        spark.conf.unset("spark.databricks.delta.retentionDurationCheck.enabled")
     for name, write in RUST_WRITERS.items():
         with pytest.raises(Exception) as refused:
             write(table.path)
@@ -163,38 +205,33 @@ def assert_about_the_gate(name: str, error: Exception, words: tuple[str, ...]) -
 
 @pytest.mark.parametrize("who", ["delta-spark", "delta-rs"])
 def test_a_vacuum_that_overlooks_the_gate_deletes_nothing_that_is_needed(
-    who: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    who: str, past_with_vectors_in_files: Path, tmp_path: Path, spark: SparkSession
 ) -> None:
     """The gate is edited out of a copy, as a careless tool might; the layout alone must then protect every row."""
-    # delta-spark's VACUUM stops at the first vector that stands in the log itself; here it must go all the way.
-    monkeypatch.setattr("lakebed.parts.deletion_vector_cache._INLINE_BYTES_MAX", 0)
-    table, _ = a_table_with_a_past(tmp_path / "t")
-    for batch in (changes(0, 10, "unsettled"), changes(30_000, 30_010, "unsettled")):
-        table.apply(pa.Table.from_pylist(batch), apply_as_deletes="op = 'd'")
-    rows = own(table)
-    shutil.copytree(tmp_path / "t", tmp_path / "copy")
+    log = past_with_vectors_in_files / "_delta_log"
+    shutil.copytree(past_with_vectors_in_files, tmp_path / "copy")
     kept = {
         "delta-spark": lambda feature: feature != "lakebed",
         "delta-rs": lambda feature: feature in ENOUGH_FOR_DELTA_RS,
     }
     without_gate(tmp_path / "copy", kept[who])
     path = str(tmp_path / "copy")
+    nobodys = tmp_path / "copy" / "nobodys.parquet"
+    nobodys.write_bytes(b"no row")
     if who == "delta-rs":
         DeltaTable(path).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
     else:
-        spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
-        try:
+        with vacuums_at_once(spark):
             spark.sql(f"vacuum delta.`{path}` retain 0 hours").collect()
-        finally:
-            spark.conf.unset("spark.databricks.delta.retentionDurationCheck.enabled")
+    assert not nobodys.exists(), "the vacuum deleted nothing at all"
     # lakebed takes an edited commit for damage, so it gets its own log back, and looks at the files.
     shutil.rmtree(tmp_path / "copy" / "_delta_log")
-    shutil.copytree(tmp_path / "t" / "_delta_log", tmp_path / "copy" / "_delta_log")
+    shutil.copytree(log, tmp_path / "copy" / "_delta_log")
     vacuumed = lakebed.open(path)
     snapshot = log_of(vacuumed).refresh()
     for part in [*snapshot.parts.values(), *snapshot.tail.values()]:
         assert (tmp_path / "copy" / part.path).exists(), f"{part.path} is gone"
-    assert own(vacuumed) == rows
+    assert own(vacuumed) == own(lakebed.open(past_with_vectors_in_files))
 
 
 ENOUGH_FOR_DELTA_RS = {"deletionVectors", "appendOnly", "invariants"}  # it writes to no table that asks for more
