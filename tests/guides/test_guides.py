@@ -13,7 +13,7 @@ import sys
 import sysconfig
 import urllib.request
 import venv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from decimal import Decimal
 from functools import partial
@@ -169,14 +169,31 @@ def test_schemas_in_a_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.slow
 def test_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    short = {"--duration 10": "--duration 2", "--duration 8": "--duration 2 --metrics-port off"}
-    follow("docs/guides/layers.md", tmp_path, monkeypatch, Circumstances(instead=short))
     orders, copy, kept = (
-        lakebed.open(tmp_path / "lake" / name) for name in ("ods/orders", "dwd/orders", "dwd/kept_orders")
+        partial(lakebed.open, tmp_path / "lake" / name) for name in ("ods/orders", "dwd/orders", "dwd/kept_orders")
     )
-    whole = sorted(orders.to_arrow(["order_id", "amount"]).to_pylist(), key=lambda row: row["order_id"])
-    assert whole == sorted(copy.to_arrow(["order_id", "amount"]).to_pylist(), key=lambda row: row["order_id"])
-    assert kept.to_arrow().num_rows == orders.to_arrow(where="status <> 'returned'").num_rows > 0
+
+    def has(layer: Callable[[], lakebed.Table], where: str) -> bool:
+        with suppress(TableNotFound):
+            return 0 < layer().to_arrow().num_rows == orders().to_arrow(where=where).num_rows
+        return False
+
+    query, all_rows, kept_rows = "select count(*) as orders, ", "true", "status <> 'returned'"
+    around = Circumstances(
+        instead={"--duration 10": "--duration 2", " --duration 8": " --metrics-port off"},  # until its rows are there
+        before={
+            f'lakebed query lake/dwd/orders "{query}sum(amount) as amount from orders where {kept_rows}"': lambda: (
+                wait_until(lambda: has(copy, all_rows))
+            ),
+            f'lakebed query lake/dwd/kept_orders "{query}round(sum(amount), 2) as amount from kept_orders"': lambda: (
+                wait_until(lambda: has(kept, kept_rows))
+            ),
+        },
+    )
+    follow("docs/guides/layers.md", tmp_path, monkeypatch, around)
+    whole = sorted(orders().to_arrow(["order_id", "amount"]).to_pylist(), key=lambda row: row["order_id"])
+    assert whole == sorted(copy().to_arrow(["order_id", "amount"]).to_pylist(), key=lambda row: row["order_id"])
+    assert has(kept, kept_rows)
 
 
 def test_deploying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

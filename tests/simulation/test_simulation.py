@@ -36,7 +36,7 @@ from tests.simulation import actors, files, maintainers
 from tests.simulation.files import CORE, Row
 from tests.simulation.run import simulate
 
-SLOW = [pytest.param(first, marks=pytest.mark.slow) for first in range(100, 325, 25)]
+SLOW = [pytest.param(first, marks=pytest.mark.slow) for first in range(100, 175, 25)]
 
 
 @pytest.mark.parametrize("first", [*range(0, 75, 25), *SLOW])
@@ -56,14 +56,14 @@ def test_every_version_shows_the_rows_of_the_oracle_and_nothing_needed_is_delete
 
 def test_readers_of_another_host_see_the_same_rows_in_what_they_build_from_claims() -> None:
     total: Counter[str] = Counter()
-    for seed in range(25):
+    for seed in range(12):
         total += simulate(seed, replicating=True).counts
     for happened in ("replicated", "replicated read", "replicated read of an old version", "replicated rows died"):
         assert total[happened] > 0, f"nothing of the kind {happened!r} happened"
 
 
 def test_what_a_reader_holds_past_retention_stays() -> None:
-    for seed in range(20):
+    for seed in range(10):
         simulate(seed, patient_holder=True)
 
 
