@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import select
 import subprocess
 import sys
 import threading
@@ -22,7 +23,7 @@ from lakebed.cli.health_commands import _watch
 from lakebed.cli.progress import progress
 from lakebed.errors import StoreUnavailable
 from lakebed.health.status import Status
-from tests.waiting import wait_until
+from tests.waiting import Patience, wait_until, work_of
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
 
@@ -74,20 +75,22 @@ def test_an_error_ends_the_progress_too(quick: None) -> None:
     assert threading.active_count() == before
 
 
-def on_a_terminal(program: str, kind: str = "xterm") -> tuple[str, str]:
-    """What a program writes to stdout, a pipe, and to stderr, a terminal."""
+def on_a_terminal(program: str, shown: str, kind: str = "xterm") -> tuple[str, str]:
+    """What a program writes to stdout, a pipe, and to stderr, a terminal. Its stdin has a line as soon as ``shown`` is seen."""
     ours, theirs = pty.openpty()
     environment = os.environ | {"TERM": kind, "COLUMNS": "100"}
     with subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=theirs, env=environment
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=theirs, env=environment
     ) as run:
         os.close(theirs)
-        seen = b""
-        try:
-            while piece := os.read(ours, 65536):
-                seen += piece
-        except OSError:  # the program has ended, and with it the terminal
-            pass
+        patience, seen = Patience(work_of(run.pid)), b""
+        while (piece := read_within(ours, seconds=1)) != b"":
+            seen += piece or b""
+            if run.stdin and not run.stdin.closed and re.search(shown, seen.decode(errors="replace")):
+                run.stdin.close()
+            if patience.is_over():
+                run.kill()
+                raise AssertionError(f"{shown} was not shown: {seen!r}")
         assert run.stdout is not None
         out = run.stdout.read().decode()
     os.close(ours)
@@ -95,37 +98,50 @@ def on_a_terminal(program: str, kind: str = "xterm") -> tuple[str, str]:
     return out, seen.decode()
 
 
+def read_within(terminal: int, seconds: float) -> bytes | None:
+    """What comes, b"" when the program has ended and with it the terminal, None if nothing comes."""
+    if not select.select([terminal], [], [], seconds)[0]:
+        return None
+    try:
+        return os.read(terminal, 65536)
+    except OSError:
+        return b""
+
+
 def test_on_a_terminal_a_bar_is_drawn_and_taken_away_again() -> None:
     out, seen = on_a_terminal(
-        "import time; from lakebed.cli import progress as module\n"
+        "import sys; from lakebed.cli import progress as module\n"
         "module.FIRST_SECONDS = 0.05\n"
         "with module.progress('working') as report:\n"
-        "    report('rows', 250, 1000); time.sleep(0.8)\n"
-        "print('done')"
+        "    report('rows', 250, 1000); sys.stdin.read()\n"
+        "print('done')",
+        "250 of 1,000",
     )
     assert out == "done\n"
-    assert "rows" in seen and "250 of 1,000" in seen and "━" in seen
+    assert "rows" in seen and "━" in seen
     assert seen.rstrip().endswith(("\x1b[2K", "\x1b[?25h")), "nothing of it is left"
 
 
 def test_a_terminal_that_can_t_draw_is_given_lines() -> None:
     _, seen = on_a_terminal(
-        "import time; from lakebed.cli import progress as module\n"
+        "import sys; from lakebed.cli import progress as module\n"
         "module.LINE_SECONDS = 0.05\n"
-        "with module.progress('working'): time.sleep(0.3)",
+        "with module.progress('working'): sys.stdin.read()",
+        r"lakebed: working, \d s",
         "dumb",
     )
-    assert re.search(r"lakebed: working, \d s", seen) and "\x1b" not in seen
+    assert "\x1b" not in seen
 
 
 def test_what_is_given_is_drawn_as_it_is() -> None:
     _, seen = on_a_terminal(
-        "import time; from lakebed.cli import progress as module\n"
+        "import sys; from lakebed.cli import progress as module\n"
         "module.FIRST_SECONDS = 0.05\n"
         "with module.progress('working') as report:\n"
-        "    report('rows of [/x] and [red]', 1, 2); time.sleep(0.5)"
+        "    report('rows of [/x] and [red]', 1, 2); sys.stdin.read()",
+        re.escape("rows of [/x] and [red]"),
     )
-    assert "rows of [/x] and [red]" in seen and "Error" not in seen
+    assert "Error" not in seen
 
 
 @pytest.mark.parametrize(
