@@ -83,11 +83,11 @@ def read(path: str, table: lakebed.Table, stop: threading.Event) -> None:
         while not stop.wait(READ_SECONDS):
             try:
                 newest = log_of(table).refresh()
+                files = internals_of(table).view.pin(newest).files
                 for version in (newest.version, max(0, newest.version - 10)):
                     rows = [in_order(each.to_arrow(version=version).to_pylist()) for each in (table, elsewhere)]
                     if rows[0] != rows[1]:
                         print(f"{DIFFERS} at version {version}", flush=True)
-                files = internals_of(table).view.pin(newest).files
             except (Retry, VersionNotFound):
                 continue
             if any(f"/{REPLICATED}/" in file.path for file in files):

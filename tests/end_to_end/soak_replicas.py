@@ -14,7 +14,7 @@ from tests.infra.server import new_run_folder
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.end_to_end.soak_replicas", description=__doc__)
-    parser.add_argument("--duration", type=float, default=600, help="seconds")
+    parser.add_argument("--duration", type=float, default=600, help="seconds, about: a kill every so often")
     parser.add_argument("--kill-every", type=float, default=20, help="seconds from one kill to the next, on average")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--volatile", choices=("on", "off", "changing"), default="changing")
@@ -32,7 +32,7 @@ def main() -> None:
             server,
             proxy,
             folder,
-            duration_seconds=given.duration,
+            kills=max(1, round(given.duration / given.kill_every)),
             kill_seconds=given.kill_every,
             seed=given.seed,
             volatile=given.volatile,
