@@ -21,7 +21,7 @@ from lakebed.manifest.failing import failing_of
 from tests.infra.spark_cluster import SparkCluster
 from tests.infra.spark_start import spark_options
 from tests.internals import log_of, storage_of
-from tests.waiting import wait_until
+from tests.waiting import wait_until, work_of
 
 pytestmark = pytest.mark.slow
 DRIVER = Path(__file__).with_name("fleet_on_cluster.py")
@@ -71,6 +71,12 @@ class Worker:
 
     def let_go(self) -> None:
         (self.gate / "go").touch()
+
+    def end(self) -> None:
+        """Asks it to end, and waits until it has, in order."""
+        self.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: self.process.poll() is not None, "it did not end", moving=work_of(self.process.pid))
+        assert self.process.returncode == 0
 
     def tasks(self) -> list[tuple[int, int, int]]:
         """Of each task that has merged: its process, its executor's, and which attempt it is."""
@@ -144,27 +150,33 @@ def merged(table: lakebed.Table, times: int = 1) -> Callable[[], bool]:
     return lambda: len(engines(table)) >= times
 
 
-def test_a_large_merge_is_a_task_of_the_cluster_and_a_small_one_is_not(cluster: SparkCluster, tmp_path: Path) -> None:
-    large = table_with_a_merge_due(tmp_path / "lake" / "large", LARGE)
+def test_large_merges_are_tasks_of_the_cluster_side_by_side_and_a_small_one_is_not(
+    cluster: SparkCluster, tmp_path: Path
+) -> None:
+    large = table_with_a_merge_due(tmp_path / "lake" / "large", LARGE, days=3)
     small = table_with_a_merge_due(tmp_path / "lake" / "small", SMALL)
     with fleet(cluster, tmp_path) as worker:
         wait_until(merged(small))
-        wait_until(lambda: len(worker.tasks()) == 1, "while the large one is a task")
-        assert set(claim.kind for claim in claims_of(log_of(large).refresh().domains).values()) == {"merge"}
+        wait_until(lambda: len(worker.tasks()) == 2, "as many as the cluster has cores, while a small one is made")
+        at_once = claims_of(log_of(large).refresh().domains).values()
+        assert {claim.kind for claim in at_once} == {"merge"}
+        assert len(at_once) == 2 and len({source for claim in at_once for source in claim.sources}) == 8
         worker.let_go()
-        wait_until(merged(large))
-        worker.process.send_signal(signal.SIGTERM)
-        assert worker.process.wait(60) == 0
+        wait_until(merged(large, 3))
+        wait_until(lambda: not claims_of(log_of(large).refresh().domains))
+        worker.end()
         assert {each["engine"] for each in worker.events("MergeEnded", large)} == {"spark"}
         assert {each["engine"] for each in worker.events("MergeEnded", small)} == {"process"}
-        [(_, executor, _)] = worker.tasks()
-        assert executor != worker.process.pid, "where it worked"
-    assert set(engines(large)) == {"spark"} and set(engines(small)) == {"process"}
-    assert is_whole(large, LARGE) and is_whole(small, SMALL)
-    assert not files_left(large) and not claims_of(log_of(large).refresh().domains)
+        assert len(worker.tasks()) == 3
+        assert worker.process.pid not in {executor for _, executor, _ in worker.tasks()}, "where they worked"
+    assert engines(large) == ["spark"] * 3 and set(engines(small)) == {"process"}
+    assert is_whole(large, LARGE, days=3) and is_whole(small, SMALL)
+    assert not files_left(large)
 
 
-def test_a_killed_executor_costs_a_retry_and_leaves_no_file(cluster: SparkCluster, tmp_path: Path) -> None:
+def test_a_killed_executor_costs_a_retry_and_a_worker_that_ends_cancels_its_tasks_and_releases_their_claims(
+    cluster: SparkCluster, tmp_path: Path
+) -> None:
     table = table_with_a_merge_due(tmp_path / "lake" / "t", LARGE)
     with fleet(cluster, tmp_path) as worker:
         wait_until(lambda: len(worker.tasks()) == 1)
@@ -172,22 +184,20 @@ def test_a_killed_executor_costs_a_retry_and_leaves_no_file(cluster: SparkCluste
         [left] = files_left(table)
         os.kill(executor, signal.SIGKILL)
         wait_until(merged(table))
-        assert [attempt for *_, attempt in sorted(worker.tasks(), key=lambda task: task[2])] == [0, 1]
+        tried = worker.tasks()
+        assert sorted(attempt for *_, attempt in tried) == [0, 1]
         assert not worker.events("MergeFailed", table)
-    assert engines(table) == ["spark"] and is_whole(table, LARGE)
-    assert not storage_of(table).exists(left) and not files_left(table)
+        assert engines(table) == ["spark"] and is_whole(table, LARGE)
+        assert not storage_of(table).exists(left) and not files_left(table)
 
-
-def test_a_worker_that_ends_cancels_its_tasks_and_releases_their_claims(cluster: SparkCluster, tmp_path: Path) -> None:
-    table = table_with_a_merge_due(tmp_path / "lake" / "t", LARGE)
-    with fleet(cluster, tmp_path) as worker:
-        wait_until(lambda: len(worker.tasks()) == 1)
-        [(process, _, _)] = worker.tasks()
-        worker.process.send_signal(signal.SIGTERM)
-        assert worker.process.wait(60) == 0
-        assert [each["outcome"] for each in worker.events("MergeEnded", table)] == ["cancelled"]
-        wait_until(lambda: not is_alive(process), "nobody let it go")
-    assert engines(table) == [] and not claims_of(log_of(table).refresh().domains)
+        add_batches(table, LARGE)
+        wait_until(lambda: len(worker.tasks()) > len(tried))
+        waiting = {process for process, *_ in set(worker.tasks()) - set(tried)}
+        worker.end()
+        outcomes = [each["outcome"] for each in worker.events("MergeEnded", table)]
+        assert set(outcomes[1:]) == {"cancelled"}
+        wait_until(lambda: not any(map(is_alive, waiting)), "nobody let them go")
+    assert engines(table) == ["spark"] and not claims_of(log_of(table).refresh().domains)
     assert not files_left(table) and is_whole(table, LARGE)
 
 
@@ -214,16 +224,3 @@ def test_a_session_that_died_is_begun_again_and_no_part_is_parked(cluster: Spark
         add_batches(table, LARGE)
         wait_until(lambda: "spark" in engines(table))
     assert not failing_of(log_of(table).refresh()) and is_whole(table, LARGE)
-
-
-def test_merges_of_one_table_are_tasks_side_by_side(cluster: SparkCluster, tmp_path: Path) -> None:
-    table = table_with_a_merge_due(tmp_path / "lake" / "t", LARGE, days=3)
-    with fleet(cluster, tmp_path) as worker:
-        wait_until(lambda: len(worker.tasks()) == 2, "as many as the cluster has cores")
-        at_once = claims_of(log_of(table).refresh().domains).values()
-        assert len(at_once) == 2 and len({source for claim in at_once for source in claim.sources}) == 8
-        worker.let_go()
-        wait_until(merged(table, 3))
-        wait_until(lambda: not claims_of(log_of(table).refresh().domains))
-        assert len(worker.tasks()) == 3
-    assert engines(table) == ["spark"] * 3 and is_whole(table, LARGE, days=3)
