@@ -102,7 +102,7 @@ class Assembler:
                         places = found[of_rows == number]
                         is_run = places[-1] - places[0] + 1 == len(places)
                         chosen = table.slice(places[0], len(places)) if is_run else table.take(pa.array(places))
-                        spilled.add(number, self._compact(chosen.combine_chunks()))
+                        spilled.add(number, with_used_values(chosen.combine_chunks()))
             spilled.close()
             self._spilled = spilled
             yield
@@ -182,7 +182,7 @@ class Assembler:
             table, found = _joined(self._reader.read(columns, wanted, groups, self._budget.keeps_row_groups))
             positions[np.concatenate([places[ordinal] for group in groups for ordinal in group])] = found
         for start in range(0, len(positions), self._limits.row_group_rows):
-            yield self._compact(table.take(pa.array(positions[start : start + self._limits.row_group_rows])))
+            yield with_used_values(table.take(pa.array(positions[start : start + self._limits.row_group_rows])))
 
     def _dead(self, piece: Provenance) -> BitMap64:
         dead = BitMap64()
@@ -191,14 +191,26 @@ class Assembler:
             dead |= BitMap64(places[deletes[piece.rows[places]]].astype(np.uint64))
         return dead
 
-    def _compact(self, table: pa.Table) -> pa.Table:
-        """The same rows; a large dictionary keeps only the values that they use."""
-        for place, field in enumerate(table.schema):
-            column = table.column(place)
-            is_dictionary = pa.types.is_dictionary(field.type)
-            if is_dictionary and len(column.chunk(0).dictionary) > self._limits.dictionary_values_max:
-                table = table.set_column(place, field, column.cast(field.type.value_type).dictionary_encode())
-        return table
+
+def with_used_values(table: pa.Table) -> pa.Table:
+    """The same rows; dictionaries keep only the values that they use.
+
+    The file has the dictionary as it is. So a value of rows that were left out would be in it, though no reader ever sees it.
+    """
+    for place, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type):
+            chunks = [_with_used_values(chunk) for chunk in table.column(place).chunks]
+            table = table.set_column(place, field, pa.chunked_array(chunks, field.type))
+    return table
+
+
+def _with_used_values(column: pa.DictionaryArray) -> pa.DictionaryArray:
+    used = np.zeros(len(column.dictionary), dtype=bool)
+    used[column.indices.drop_null().to_numpy()] = True
+    if used.all():
+        return column
+    places = pa.array(np.cumsum(used, dtype=np.int32) - np.int32(1))
+    return pa.DictionaryArray.from_arrays(places.take(column.indices), column.dictionary.filter(pa.array(used)))
 
 
 def _joined(reads: Iterator[tuple[pa.Table, Rows]]) -> tuple[pa.Table, Rows]:

@@ -41,7 +41,6 @@ class MergeLimits:
     memory limit. ``key_copies``: of the sort keys, while they are sorted: as read, and joined to one table. ``number_bytes``: of
     a row, beside its key, while the number that stands for its key is made and sorted. ``reads_of_a_row_max``: where more reads
     are expected, rows are spilled (spilling a row and reading it back costs about as much as decoding it twice).
-    ``dictionary_values_max``: of a whole chunk, that each of its row groups may carry.
     """
 
     row_group_rows: int = ROW_GROUP_ROWS
@@ -49,7 +48,6 @@ class MergeLimits:
     key_copies: int = 2
     number_bytes: int = 16
     reads_of_a_row_max: int = 3
-    dictionary_values_max: int = 256
 
 
 DEFAULT_LIMITS = MergeLimits()

@@ -107,7 +107,6 @@ def test_a_merge_is_what_plain_python_makes_of_the_same_rows(
     monkeypatch.setattr(write, "ROW_GROUP_ROWS", group_rows)
     limits = MergeLimits(
         row_group_rows=group_rows,  # sources are read alone, or as one scan
-        dictionary_values_max=rng.choice([1, 256]),
         key_copies=rng.choice([2, 1 << 60]),  # keys are sorted in memory, or by DuckDB
         number_bytes=rng.choice([16, 1 << 60]),  # or in memory if they are numbers
         chunks_in_memory=rng.choice([5, 4_000_000, 1 << 60]),  # a chunk is a part, some rows, a row
@@ -397,3 +396,19 @@ def test_merged_parts_tell_their_first_and_last_key_and_lie_side_by_side(seed: i
             assert told.lower <= key <= told.upper
     for left, right in itertools.pairwise(ranges):
         assert left.upper <= right.lower or is_point(right.lower, left.upper)
+
+
+@pytest.mark.parametrize("reads_of_a_row_max", [1 << 60, 0])
+def test_a_dictionary_has_no_value_of_rows_that_were_left_out(reads_of_a_row_max: int, tmp_path: Path) -> None:
+    schema = pa.schema([("k", pa.int64()), ("s", pa.string()), ("b", pa.binary())])
+    spec = WriteSpec(schema=schema, sort_key=("k",))
+    texts = ["gone" if number % 3 else None if number % 2 else "stays" for number in range(60)]
+    binary = [None if text is None else text.encode() for text in texts]
+    rows = pa.table({"k": range(60), "s": texts, "b": binary}, schema)
+    dead = [number for number in range(60) if number % 3]
+    limits = MergeLimits(row_group_rows=7, chunks_in_memory=1 << 40, reads_of_a_row_max=reads_of_a_row_max)
+    [part] = merged(tmp_path, [source(tmp_path, rows, spec, dead)], spec, limits=limits)
+    read = pq.ParquetFile(tmp_path / part.path, read_dictionary=["s", "b"]).read()
+    for name in ("s", "b"):
+        assert {value for chunk in read[name].chunks for value in chunk.dictionary.to_pylist()} <= {"stays", b"stays"}
+    assert read["s"].to_pylist() == [text for text in texts if text != "gone"]
