@@ -1,6 +1,7 @@
 """What a fleet of workers costs on many tables, and whether it keeps its promises while workers are killed.
 
     python -m benchmarks.fleet [--tables 2000] [--idle 10000] [--only idle|idle-local|busy|look] [--seconds 300] [--phase 60]
+                               [--kills 0|1|2]
 
 *Look*: the processor's time of one look at an object that is not there: as boto3 asks, with a presigned url, and as it is done
 (``storage.s3_quick_look``); with connections that the server keeps, as S3 does, and with those that it closes.
@@ -10,10 +11,11 @@ is the worker's share of a core, over a whole period of looks, and its looks bes
 
 *Busy*: small tables in the S3 server, three workers, each a process, and a writer. One in twenty is ``p0`` with a freshness of
 30 seconds, one in twenty ``p1``; the others are ``p2``, and the writer floods them. Two workers are killed when a third of the
-time is over. The age of the oldest unsettled change and the depth are sampled all the time, of all ``p0`` tables and of some
-others. At the end nothing comes, and the looks are compared with the formula: a table that has rested for t seconds is looked at
-after t / 10 more, so 10 ln(t2 / t1) times from t1 to t2, and one with a freshness at least four times in that. Besides there is
-one beat in 20 seconds, of one commit. With 2,000 tables it takes about ten minutes.
+time is over; with ``--kills 0`` none is, which shows what the flood alone does to ``p0``. The age of the oldest unsettled change
+and the depth are sampled all the time, of all ``p0`` tables and of some others. At the end nothing comes, and the looks are
+compared with the formula: a table that has rested for t seconds is looked at after t / 10 more, so 10 ln(t2 / t1) times from t1
+to t2, and one with a freshness at least four times in that, and twice by each of two that stand by. Besides there is one beat of
+a worker in 20 seconds, of one commit. With 2,000 tables it takes about ten minutes.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ from benchmarks.workload import table as print_table
 from lakebed import events
 from lakebed.fleet.membership import BEAT_SECONDS
 from lakebed.fleet.worker import FleetWorker, Limits
-from lakebed.manifest.looks import SECONDS_MAX, pause_seconds
+from lakebed.manifest.looks import SECONDS_MAX, pause_seconds, standby_pause_seconds
 from lakebed.manifest.stores import MemoryLogStore, open_store
 from lakebed.manifest.table_log import TableLog
 from lakebed.operations.create import NewTable, create
@@ -69,7 +71,8 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=float, default=SECONDS_MAX, help="idle: how long the processor's share is measured"
     )
-    parser.add_argument("--phase", type=float, default=60.0, help="busy: seconds until two workers are killed")
+    parser.add_argument("--phase", type=float, default=60.0, help="busy: seconds until workers are killed")
+    parser.add_argument("--kills", type=int, choices=(0, 1, 2), default=2, help="busy: how many workers are killed")
     parser.add_argument("--only", choices=("idle", "idle-local", "busy", "look"))
     parser.add_argument("--worker", nargs=2, metavar=("ROOT", "NAME"), help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -90,7 +93,7 @@ def main() -> None:
             if args.only != "busy":
                 idle("S3", f"s3://{server.create_bucket()}/lake", args.idle, args.seconds)
             if args.only in (None, "busy"):
-                busy(f"s3://{server.create_bucket()}/lake", args.tables, args.phase)
+                busy(f"s3://{server.create_bucket()}/lake", args.tables, args.phase, args.kills)
 
 
 class KeepingServer(S3Server):
@@ -224,15 +227,15 @@ def idle(where: str, root: str, tables: int, seconds: float) -> None:
 # -- busy tables -------------------------------------------------------------------------------------------------------
 
 
-def busy(root: str, tables: int, phase: float) -> None:
-    """Three workers and a writer; two workers are killed."""
+def busy(root: str, tables: int, phase: float, kills: int) -> None:
+    """Three workers and a writer; so many workers are killed."""
     paths = [f"{root}/public/t{number}" for number in range(tables)]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(made, range(tables), paths))
     p0 = paths[::P0_EVERY]
     workers = [Process(root, name) for name in "abc"]
     # A freshness is kept from when all know of it: each table was looked at once, and its owner has said so with a beat.
-    while (stand_by := sum(each.said.get("standing_by", 0) for each in workers)) < min(2, len(workers) - 1) * len(p0):
+    while (stand_by := figure(workers, "standing_by")) < 2 * len(p0):
         say(f"so many stand by of twice {len(p0)}: {stand_by}")
         time.sleep(5.0)
     say(f"{tables} tables, {len(workers)} workers")
@@ -240,48 +243,70 @@ def busy(root: str, tables: int, phase: float) -> None:
     watched = {"p0": Samples(p0), "p1": Samples(paths[1::P0_EVERY][:10]), "p2": Samples(paths[2::P0_EVERY][:10])}
     watching = threading.Thread(target=watch, args=(watched, done), daemon=True)
     watching.start()
-    commits = write(paths, p0, phase)
-    for each in workers[:2]:
+    load, commits = os.getloadavg()[0], write(paths, p0, phase)
+    for each in workers[:kills]:
         each.kill()
-    say(f"{commits} commits, and two workers are killed")
+    say(f"{commits} commits, and {kills} workers are killed")
     commits += write(paths, p0, 2 * phase)
-    alone, began, waits = workers[2], time.monotonic(), paths
-    while waits or alone.said["active"] or alone.said["waiting"] or alone.said["owned"] < tables:
-        waits = unsettled(waits)
-        say(f"{commits} commits, {len(waits)} tables are not settled: {alone.said}")
-        assert time.monotonic() - began < 3600, alone.said
-        time.sleep(5.0)
+    left, began = workers[kills:], time.monotonic()
+    load = max(load, os.getloadavg()[0])
+    wait_until_settled(paths, left)
     rested = time.monotonic() - began
     done.set()
     watching.join()
-    first, t1 = alone.said, time.monotonic()
-    time.sleep(2 * phase)
-    last, t2 = alone.said, time.monotonic()
-    alone.kill()
     print_table(
-        "Three workers on small tables in S3, two of them killed",
+        f"Three workers on small tables in S3, {kills or 'none'} of them killed",
         ["", "tables", "oldest change (s)", "95 % of samples (s)", "depth", "of"],
         [[tier, *samples.row()] for tier, samples in watched.items()],
     )
     print_table(
         "All of them",
-        ["tables", "commits", "all settled after (s)", "troubles", "RSS MB of workers", "CPU s of the last worker"],
-        [[tables, commits, round(rested), last["troubles"], str([round(each.said["rss"] / 1e6) for each in workers]),
-          round(last["cpu"])]],
+        ["tables", "commits", "all settled after (s)", "troubles", "RSS MB of workers", "CPU s of those left", "load"],
+        [[tables, commits, round(rested), figure(left, "troubles"),
+          str([round(each.said["rss"] / 1e6) for each in workers]), round(figure(left, "cpu")), round(load, 1)]],
     )  # fmt: skip
-    idle_1 = t1 - began  # since the last commit of the writer, about
-    formula = (tables - len(p0)) * 10 * math.log((idle_1 + t2 - t1) / idle_1)
-    formula += len(p0) * (t2 - t1) / pause_seconds(idle_1, FRESHNESS_SECONDS)
-    requests = Counter(last["requests"])
-    requests.subtract(first["requests"])
+    rest(left, tables, len(p0), began, 2 * phase)
+    for each in left:
+        each.kill()
+
+
+def wait_until_settled(paths: list[str], workers: list[Process]) -> None:
+    """Until every table is settled, and has an owner that has nothing to do."""
+    began, waits = time.monotonic(), paths
+    while waits or figure(workers, "active") or figure(workers, "waiting") or figure(workers, "owned") < len(paths):
+        waits = unsettled(waits)
+        say(f"{len(waits)} tables are not settled: {[each.said for each in workers]}")
+        assert time.monotonic() - began < 3600, [each.said for each in workers]
+        time.sleep(5.0)
+
+
+def rest(workers: list[Process], tables: int, p0: int, began: float, seconds: float) -> None:
+    """Compare the looks of workers whose tables rest with the formula. ``began``: about the last commit (monotonic)."""
+    first, t1 = [each.said for each in workers], time.monotonic()
+    time.sleep(seconds)
+    last, t2 = [each.said for each in workers], time.monotonic()
+    idle_1 = t1 - began
+    formula = (tables - p0) * 10 * math.log((idle_1 + t2 - t1) / idle_1)
+    formula += p0 * (t2 - t1) / pause_seconds(idle_1, FRESHNESS_SECONDS)
+    formula += min(2, len(workers) - 1) * p0 * (t2 - t1) / standby_pause_seconds(FRESHNESS_SECONDS)
+    requests = Counter[str]()
+    for before, after in zip(first, last, strict=True):
+        requests.update(after["requests"])
+        requests.subtract(before["requests"])
+    looks = sum(after["looks"] - before["looks"] for before, after in zip(first, last, strict=True))
     print_table(
-        f"Looks of the last worker in {t2 - t1:.0f} seconds in which nothing came, {tables} tables",
+        f"Looks of {len(workers)} workers in {t2 - t1:.0f} seconds in which nothing came, {tables} tables",
         ["looks", "formula", "beats by formula", "all requests", "by kind"],
         [[
-            last["looks"] - first["looks"], round(formula), round((t2 - t1) / BEAT_SECONDS), sum(requests.values()),
+            looks, round(formula), round(len(workers) * (t2 - t1) / BEAT_SECONDS), sum(requests.values()),
             str(dict(+requests)),
         ]],
     )  # fmt: skip
+
+
+def figure(workers: list[Process], name: str) -> float:
+    """The sum of what they said last."""
+    return sum(float(each.said.get(name, 0)) for each in workers)
 
 
 def say(text: str) -> None:
