@@ -145,7 +145,7 @@ class Purge:
         commit_loop(self.log, Operation.PURGE, build)
 
     def _finish(
-        self, state: PurgeState, found: RowsToPurge | None = None, kinds: Mapping[str, str] | None = None
+        self, state: PurgeState, found: RowsToPurge | None = None, kinds: dict[str, str] | None = None
     ) -> list[PurgedFile]:
         """Steps 2 to 5. ``found``, ``kinds``: the files that were looked at before."""
         files: list[PurgedFile] = []
@@ -155,10 +155,13 @@ class Purge:
             if found is None or kinds is None:
                 found = self._found(PurgeCondition(where=expression(state.where, "where"), columns=state.columns))
                 kinds = self._looked_at_all(found)
-            files += self._rows_out(state, found)
+            files += self._rows_out(state, found, kinds)
             rows = found.rows_by_file()
         files += self.table.clear_local(self.log.refresh())
-        cleared = Clearing(log=self.log, storage=self.storage, state=state, rows=rows, kinds=kinds or {}).run()
+        cleared = Clearing(
+            log=self.log, storage=self.storage, state=state, rows=rows, kinds=kinds or {},
+            look=None if found is None else found.rows_in,
+        ).run()  # fmt: skip
         # Of files that were looked at, only those are of interest that had a row.
         files += [file for file in cleared if file.rows or file.note or kinds is None]
         if all(file.gone_ms is not None for file in cleared):
@@ -208,6 +211,7 @@ class Purge:
             if path not in kinds and path.endswith(".parquet")
         ]
         found.look_at([*parts.values(), *uncommitted], newest, may_be_gone=True)
+        found.seen = newest.version
         return kinds
 
     def _held_now(self, found: RowsToPurge, kinds: Mapping[str, str]) -> list[PurgedFile]:
@@ -222,8 +226,8 @@ class Purge:
             if rows
         ]  # fmt: skip
 
-    def _rows_out(self, state: PurgeState, found: RowsToPurge) -> list[PurgedFile]:
-        """Steps 2 and 3. Raises Contention."""
+    def _rows_out(self, state: PurgeState, found: RowsToPurge, kinds: dict[str, str]) -> list[PurgedFile]:
+        """Steps 2 and 3. ``kinds`` gets the files that came meanwhile. Raises Contention."""
         assert state.where is not None
         files: list[PurgedFile] = []
         for _ in range(ROUNDS_MAX):
@@ -237,7 +241,11 @@ class Purge:
             if not found.is_clean(self.log.refresh()):
                 continue
             files += self._out_of_quarantine(found, state)
-            if found.is_clean(self._versions_end(state)):
+            ended = self._versions_end(state)
+            # A file may have come and been merged since: its rows are in no part of the newest version, and their keys count.
+            came = map(Spelling(self.storage), found.look_on(ended))
+            kinds.update(dict.fromkeys((path for path in came if path not in kinds), VERSION))
+            if found.is_clean(ended):
                 self._forget_condition(state, found)
                 return files
         raise Contention(

@@ -18,7 +18,7 @@ Each step may be done again: after a crash it begins with step 1, with a new lis
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -66,7 +66,7 @@ class Clearing:
     """Deletes what a purge leaves behind in the folder of the table.
 
     ``rows``: by path, how many rows of files the purge is about; ``kinds``: what files were before the purge (default: unknown
-    ones are of no version).
+    ones are of no version); ``look``: says so of files that were not looked at yet, None for one that it can't read.
     """
 
     log: TableLog
@@ -74,6 +74,7 @@ class Clearing:
     state: PurgeState
     rows: Mapping[str, int] = field(default_factory=dict)
     kinds: Mapping[str, str] = field(default_factory=dict)
+    look: Callable[[list[str]], Mapping[str, int | None]] | None = None
 
     def run(self) -> list[PurgedFile]:
         """Steps 1 to 5; returns the files. Raises Contention if readers hold older versions, StoreUnavailable."""
@@ -154,6 +155,7 @@ class Clearing:
         needed |= set(listed_for_quarantine(self.log.root))
         kept = set(map(Spelling(self.storage), needed))
         going = [path for path in listed if path not in kept and is_file_of_rows(path)]
+        rows = dict(self.rows) | dict(self.look(going) if self.look else {})
         going += self._untouched([path for path in listed if is_temporary(path)], listed)
         failed = self.storage.delete_many(going)
         now_ms = self.log.now_ms()
@@ -161,11 +163,13 @@ class Clearing:
         gone_ms: int | None
         for path in going:
             gone_ms, note = now_ms, "what a writer had not finished" if is_temporary(path) else ""
+            if path in rows and rows[path] is None:
+                note = "its rows could not be looked at"
             if path in failed:
                 gone_ms, note = None, str(failed[path])
             kind = self.kinds.get(path, UNCOMMITTED if self.kinds else VERSION)
             file = PurgedFile(
-                path=path, where=kind, bytes=listed[path][0], rows=self.rows.get(path), gone_ms=gone_ms, note=note
+                path=path, where=kind, bytes=listed[path][0], rows=rows.get(path), gone_ms=gone_ms, note=note
             )
             out.append(file)
         return out

@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from lakebed.errors import Corrupt, InvalidInput
+from lakebed.errors import Contention, Corrupt, InvalidInput
 from lakebed.manifest.actions import Action, AddChangePart, AddPart, Commit, Part
 from lakebed.manifest.claims import claims_of
 from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
@@ -71,7 +72,7 @@ class RowsToPurge:
     """What was found of a purge so far. One thread at a time.
 
     ``matching``: by path, the rows for which the condition is true; ``keys``: their keys; ``until``: dead rows of these keys go
-    from parts with rows of this version or an older one.
+    from parts with rows of this version or an older one; ``seen``: all that versions up to this one brought was looked at.
     """
 
     log: TableLog
@@ -84,6 +85,7 @@ class RowsToPurge:
     matching: dict[str, BitMap64] = field(default_factory=dict)
     keys: pa.Table | None = None
     until: int = 1 << 62
+    seen: int = 1 << 62
     _of_keys: dict[str, BitMap64] = field(default_factory=dict)
     _keys_looked_up: dict[str, int] = field(default_factory=dict)  # by path: of how many of the keys its rows are known
 
@@ -113,6 +115,28 @@ class RowsToPurge:
             self.matching[part.path] = rows
             if keys is not None and len(keys):
                 self._add_keys(keys, spec)
+
+    def look_on(self, snapshot: Snapshot) -> list[str]:
+        """Look at what versions brought since ``seen``, also at what has left again; returns the paths."""
+        parts: dict[str, Part] = {}
+        with suppress(Contention):  # what left the log meanwhile is looked at when its files go
+            for commit in commits_since(self.log, self.seen, snapshot.version):
+                parts |= {part.path: part for part in _parts_of_commit(commit)}
+        self.look_at(parts.values(), snapshot, may_be_gone=True)
+        self.seen = snapshot.version
+        return list(parts)
+
+    def rows_in(self, paths: Iterable[str]) -> dict[str, int | None]:
+        """By path, of how many rows the condition is true; None where that can't be told. Only of files not looked at before."""
+        rows: dict[str, int | None] = {}
+        for path in paths:
+            if path not in self.matching and path.endswith(".parquet"):
+                try:
+                    self.look_at([Part(path=path, rows=-1, bytes=0)], self.log.refresh(), may_be_gone=True)
+                    rows[path] = len(self.matching.get(path, ()))
+                except (InvalidInput, Corrupt):  # nobody was told before, and the rows are out: it goes all the same
+                    rows[path] = None
+        return rows
 
     def _add_keys(self, keys: pa.Table, spec: WriteSpec) -> None:
         schema = pa.schema([spec.schema.field(name) for name in spec.keys])

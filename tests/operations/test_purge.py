@@ -35,7 +35,7 @@ from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
 from lakebed.parts.write import write_parts
 from lakebed.storage.engine import connect
 from lakebed.storage.local_files import TEMPORARY_PREFIX
-from lakebed.table import internals_of
+from lakebed.table import internals_of, purging
 from tests.infra.s3 import S3Server
 from tests.internals import compaction_of, deletion_vectors_of, log_of, storage_of
 from tests.marker import holds
@@ -200,6 +200,36 @@ def test_what_was_written_before_a_purge_and_committed_after_it_is_written_again
     assert table.to_arrow()["id"].to_pylist() == [2]
     table.apply(rows((3, "c", 3)))
     assert sorted(table.to_arrow()["id"].to_pylist()) == [2, 3]
+
+
+def test_files_that_came_and_left_while_the_purge_ran_are_in_its_report(
+    tmp_path: Path, marker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = lakebed.create(str(tmp_path / "t"), schema=SCHEMA, keys=["id"])
+    table.apply(rows((2, "b", 2)))
+    other, settle, came = lakebed.open(table.path), purging._PurgedTable.settle, set[str]()
+
+    def meanwhile(purged: purging._PurgedTable) -> object:
+        settled = settle(purged)
+        if not came:
+            other.apply(rows((1, marker, 1)))
+            other.settle()
+            came.update(files_with(marker, Path(table.path, "_lakebed")))
+            other.apply(rows((1, "today", 2)))
+            other.settle()
+            other.maintenance.recluster()
+            [written] = write_parts(rows((9, marker, 1)), write_spec_of(log_of(table).refresh()), storage_of(table))
+            came.add(str(Path(table.path, written.path)))
+        return settled
+
+    monkeypatch.setattr(purging._PurgedTable, "settle", meanwhile)
+    report = {str(Path(table.path, row["path"])): row for row in table.purge(f"email = '{marker}'").to_pylist()}
+    assert sorted((report[path]["where"], report[path]["rows"]) for path in came) == [
+        ("uncommitted", 1),
+        ("version", 1),
+    ]
+    assert everywhere(table, tmp_path, marker) == []
+    assert sorted(table.to_arrow()["id"].to_pylist()) == [1, 2]
 
 
 class Crash(BaseException):
