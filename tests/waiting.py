@@ -15,9 +15,12 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tests.infra.processes import processor_seconds
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
 
 STILL_SECONDS_MAX = 60.0
 SECONDS_MAX = 1200.0
@@ -89,6 +92,33 @@ def ran(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[s
             process.kill()
             raise
     return subprocess.CompletedProcess(command, process.returncode, said, errors)
+
+
+def started(start: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """Starts a query and returns when its source answers.
+
+    Spark gives the Python process of a source ten seconds to call back, and fails the query if it is late. So on a
+    busy machine queries start one after the other, and one that failed before it began starts again.
+    """
+    patience = Patience()
+    while True:
+        query = start()
+        while query.isActive and query.status["message"].startswith("Initializing"):
+            time.sleep(PAUSE_SECONDS)
+        failure = query.exception()
+        if failure is None:
+            return query
+        if "connect back" not in str(failure) or patience.is_over():
+            raise failure
+
+
+def ended(query: StreamingQuery, still_seconds_max: float = STILL_SECONDS_MAX) -> None:
+    """Returns when a streaming query has ended by itself. Raises its failure, AssertionError if it does nothing any more."""
+    patience = Patience(work_of(os.getpid()), still_seconds_max)  # the JVM is a child of this process
+    while not query.awaitTermination(1):
+        if patience.is_over():
+            query.stop()
+            raise AssertionError(f"the query {query.name} does nothing, and does not end: {query.status}")
 
 
 def length_of(*files: Path) -> Callable[[], object]:

@@ -27,7 +27,7 @@ from lakebed.ingest.kafka.settings import KafkaSettings
 from lakebed.ingest.kafka.source import KafkaSource
 from lakebed.ingest.source import RangeChanges
 from lakebed.table import internals_of
-from tests.end_to_end.progress import ingested_ends, started
+from tests.end_to_end.progress import ingested_ends
 from tests.end_to_end.source_database import ACCOUNTS, TABLES, Load, SourceDatabase, SourceTable
 from tests.foreign.readers import comparable, delta_rs, delta_spark, foreign_duckdb
 from tests.infra.connect import JSON_CONVERTER
@@ -35,7 +35,7 @@ from tests.infra.debezium import DebeziumServer
 from tests.infra.foreign_duckdb import ForeignDuckDB
 from tests.infra.kafka import KafkaServer, end_offsets, messages_before
 from tests.infra.postgres import PostgresServer
-from tests.waiting import wait_until
+from tests.waiting import started, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -72,7 +72,7 @@ def test_a_process_that_works_is_waited_for() -> None:
 
 def test_nobody_else_has_a_deadline() -> None:
     tests = Path(__file__).resolve().parents[1]
-    until_then = re.compile(r"(deadline|until) = time\.(time|monotonic)")
+    until_then = re.compile(r"(deadline|until) = time\.(time|monotonic)|awaitTermination\(\d\d")
     found = {str(file.relative_to(tests)) for file in tests.rglob("*.py") if until_then.search(file.read_text())}
-    # How long replicas fight, and how long a process may take to end before it is killed.
+    # How long a merge of replicas is looked for, and how long a process may take to end before it is killed.
     assert found == {"end_to_end/replicas.py", "infra/connect.py", "infra/server.py"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from lakebed.ingest.checkpoint_files import CLASS, SETTING, quick_checkpoint
 from lakebed.ingest.generator import OrderStream
 from lakebed.ingest.generator_source import GeneratorSource
 from lakebed.ingest.stream import start_ingest
+from tests.waiting import ended, started
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -152,8 +154,7 @@ def test_a_checkpoint_of_hadoop_goes_on_and_a_setting_of_the_user_stays(spark: S
     def run(events: int) -> None:
         stream = GeneratorSource(OrderStream(events_max=events), max_records_per_batch=100).stream(spark)
         trigger = {"availableNow": True}
-        query = start_ingest(read, stream, f"file://{tmp_path}/checkpoint", "q", trigger)  # type: ignore[arg-type]
-        assert query.awaitTermination(120)
+        ended(started(partial(start_ingest, read, stream, f"file://{tmp_path}/checkpoint", "q", trigger)))
 
     checkpointing = "org.apache.spark.sql.execution.streaming.checkpointing"
     spark.conf.set(SETTING, f"{checkpointing}.FileContextBasedCheckpointFileManager")

@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,7 @@ from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.table import internals_of
 from tests.ingest.crashes import Crash, dying
 from tests.ingest.records import event, records, with_schema
+from tests.waiting import ended, started
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -387,8 +389,10 @@ def test_tasks_report_a_schema_and_a_dataframe_keeps_its_columns(spark: SparkSes
         source = FileSource(folder=str(folder), format="debezium-json")
         shape = DecoderSchema.of_table(table.schema, ("id",), None, DEFAULT)
         changes = RecordChanges(decoder("debezium-json", shape))
-        query = internals_of(table).start_ingest(changes, source.stream(spark), trigger={"availableNow": True})
-        assert query.awaitTermination(120)
+        ingest = partial(
+            internals_of(table).start_ingest, changes, source.stream(spark), trigger={"availableNow": True}
+        )
+        ended(query := started(ingest))
         return len(spark.sparkContext.statusTracker().getJobIdsForGroup(str(query.runId)))
 
     assert [run(0, OLD), run(1, NEW), run(2, OLD[:1])] == [1, 2, 1]
@@ -402,7 +406,8 @@ def test_tasks_report_a_schema_and_a_dataframe_keeps_its_columns(spark: SparkSes
     frame = spark.readStream.schema("id long, pieces int, coupon string, tag string").parquet(str(tmp_path / "rows"))
     names = {"pieces": "qty"}
     for number in (1, 2):
-        query = table.ingest(
+        ingest = partial(
+            table.ingest,
             frame,
             evolve=["add"],
             on_mismatch="rescue",
@@ -410,7 +415,7 @@ def test_tasks_report_a_schema_and_a_dataframe_keeps_its_columns(spark: SparkSes
             query_name="rows",
             trigger={"availableNow": True},
         )
-        assert query.awaitTermination(120)
+        ended(started(ingest))
         if number == 1:
             table.alter(add={"later": "string"}, rename={"tag": "label"})
             pq.write_table(more.slice(0, 1), tmp_path / "rows" / "2.parquet")

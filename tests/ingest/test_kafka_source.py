@@ -28,7 +28,7 @@ from lakebed.manifest.entries import Operation
 from lakebed.manifest.positions import Position, entry_of, position_entry
 from tests.infra.kafka import KafkaServer
 from tests.internals import log_of
-from tests.waiting import Patience, wait_until
+from tests.waiting import Patience, ended, started, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -350,12 +350,11 @@ def test_a_query_reads_every_record_once_over_restarts(
     for turn in range(1, 3):
         produce(kafka, topic, 1000, partition=0)
         produce(kafka, topic, 500, partition=1)
-        query = (
+        writer = (
             source.stream(spark)
             .writeStream.foreachBatch(collect)
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
-            .start()
         )
-        assert query.awaitTermination(120)
+        ended(started(writer.start))
         assert seen == {0: set(range(1000 * turn)), 1: set(range(500 * turn))}

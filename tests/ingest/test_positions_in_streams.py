@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from lakebed.ingest.generator import COLUMNS, OrderStream
 from lakebed.ingest.generator_source import GeneratorSource
 from lakebed.ingest.source import RangeChanges, RecordChanges
 from lakebed.table import internals_of
+from tests.waiting import ended, started
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,7 +30,7 @@ pytestmark = pytest.mark.slow
 IDS = pa.schema([("id", pa.int64())])
 
 
-def started(spark: SparkSession, path: Path, events: int, checkpoint: str, batch: int = 400) -> StreamingQuery:
+def ingesting(spark: SparkSession, path: Path, events: int, checkpoint: str, batch: int = 400) -> StreamingQuery:
     """A query that reads all events up to this one into a table without keys, and ends."""
     table = lakebed.open(path) if path.exists() else lakebed.create(path, COLUMNS)
     source = GeneratorSource(OrderStream(events_max=events, inserts=1.0, deletes=0), max_records_per_batch=batch)
@@ -40,8 +42,7 @@ def started(spark: SparkSession, path: Path, events: int, checkpoint: str, batch
 
 
 def ingest(spark: SparkSession, path: Path, events: int, checkpoint: str = "c", batch: int = 400) -> None:
-    query = started(spark, path, events, checkpoint, batch)
-    assert query.awaitTermination(120) and query.exception() is None
+    ended(started(partial(ingesting, spark, path, events, checkpoint, batch)))
 
 
 def read_files(spark: SparkSession, path: Path, folder: Path, form: str, checkpoint: str) -> None:
@@ -51,11 +52,11 @@ def read_files(spark: SparkSession, path: Path, folder: Path, form: str, checkpo
     source = FileSource(folder=str(folder), format=kind, schema=IDS, files_per_batch_max=2)
     common: dict[str, Any] = {"checkpoint": str(path.parent / checkpoint), "trigger": {"availableNow": True}}
     if form == "csv":
-        query = table.ingest(source.stream(spark), **common)
+        start = partial(table.ingest, source.stream(spark), **common)
     else:
         changes = RecordChanges(decoder("json", DecoderSchema(IDS)))
-        query = internals_of(table).start_ingest(changes, source.stream(spark), **common)
-    assert query.awaitTermination(120) and query.exception() is None
+        start = partial(internals_of(table).start_ingest, changes, source.stream(spark), **common)
+    ended(started(start))
 
 
 def ids(path: Path) -> list[int]:
@@ -129,7 +130,10 @@ def test_whatever_becomes_of_the_checkpoint_each_record_is_in_the_table_once(
 def test_two_queries_on_one_table_share_the_records(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "t"
     lakebed.create(path, COLUMNS)
-    queries = [started(spark, path, 2000, checkpoint, batch) for checkpoint, batch in (("one", 300), ("other", 170))]
+    queries = [
+        started(partial(ingesting, spark, path, 2000, checkpoint, batch))
+        for checkpoint, batch in (("one", 300), ("other", 170))
+    ]
     for query in queries:
-        assert query.awaitTermination(120) and query.exception() is None
+        ended(query)
     assert orders(path) == list(range(2000))

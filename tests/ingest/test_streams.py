@@ -20,6 +20,7 @@ from lakebed.ingest.generator import COLUMNS, KEYS, OrderStream
 from lakebed.ingest.generator_source import GeneratorSource
 from lakebed.ingest.source import RangeChanges, RecordChanges
 from tests.ingest.records import event
+from tests.waiting import ended, started
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,7 +42,7 @@ def run(stream: DataFrame, checkpoint: Path, task: Any, columns: str) -> list[tu
         collected.extend((number, row.asDict()) for row in batch.mapInArrow(decode, columns).collect())
 
     query = stream.writeStream.foreachBatch(collect).option("checkpointLocation", str(checkpoint))
-    assert query.trigger(availableNow=True).start().awaitTermination(120)
+    ended(started(query.trigger(availableNow=True).start))
     return collected
 
 
@@ -86,7 +87,7 @@ def test_files_of_rows_are_read_with_the_given_schema(spark: SparkSession, tmp_p
     collected: list[tuple[Any, ...]] = []
     query = source.stream(spark).writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
     query = query.foreachBatch(lambda batch, number: collected.extend(tuple(row) for row in batch.collect()))
-    assert query.trigger(availableNow=True).start().awaitTermination(120)
+    ended(started(query.trigger(availableNow=True).start))
     assert [row[:2] for row in collected] == [(1, "ä"), (2, None)]
     assert {Path(row[2]).name for row in collected} == {f"a.{form}"}
 
@@ -109,4 +110,4 @@ def test_a_csv_file_with_columns_in_another_order_is_an_error_and_not_read_by_pl
         stream.writeStream.format("memory").queryName("csv").option("checkpointLocation", str(tmp_path / "checkpoint"))
     )
     with pytest.raises(Exception, match=r"FAILED_READ_FILE.*a\.csv"):
-        query.trigger(availableNow=True).start().awaitTermination(120)
+        ended(started(query.trigger(availableNow=True).start))

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import lakebed
 from lakebed.parts.changes import UNAVAILABLE_COLUMN
+from tests.waiting import ended, started
 
 
 @pytest.mark.slow
@@ -26,8 +27,7 @@ def test_a_stream_of_changes_gives_each_commit_once_and_goes_on_after_a_restart(
         query = writer.trigger(availableNow=True).foreachBatch(
             lambda batch, _: seen.extend((row["id"], row["v"], row["_change_type"]) for row in batch.collect())
         )
-        started = query.start()
-        assert started.awaitTermination(120) and started.exception() is None
+        ended(started(query.start))
 
     table.apply(pa.table({"id": [1, 2], "v": ["a", "b"]}))
     table.settle()
@@ -57,8 +57,7 @@ def test_a_copy_that_a_stream_of_changes_makes_equals_its_table(spark: SparkSess
     def run() -> None:
         frame = spark.readStream.format("lakebed_changes").option("path", table.path).load()
         writer = frame.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
-        started = writer.trigger(availableNow=True).foreachBatch(follow).start()
-        assert started.awaitTermination(120) and started.exception() is None
+        ended(started(writer.trigger(availableNow=True).foreachBatch(follow).start))
         assert sorted(copy.to_arrow().to_pylist(), key=repr) == sorted(table.to_arrow().to_pylist(), key=repr)
 
     table.apply(pa.table({"id": [9], "v": ["gone"], "large": ["gone"]}))
