@@ -1,7 +1,7 @@
 """What a fleet of workers costs on many tables, and whether it keeps its promises while workers are killed.
 
     python -m benchmarks.fleet [--tables 2000] [--idle 10000] [--only idle|idle-local|busy|look] [--seconds 300] [--phase 60]
-                               [--kills 0|1|2]
+                               [--kills 0|1|2] [--writers 1]
 
 *Look*: the processor's time of one look at an object that is not there: as boto3 asks, with a presigned url, and as it is done
 (``storage.s3_quick_look``); with connections that the server keeps, as S3 does, and with those that it closes.
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import multiprocessing
 import os
 import random
 import subprocess
@@ -31,7 +32,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,7 @@ def main() -> None:
     )
     parser.add_argument("--phase", type=float, default=60.0, help="busy: seconds until workers are killed")
     parser.add_argument("--kills", type=int, choices=(0, 1, 2), default=2, help="busy: how many workers are killed")
+    parser.add_argument("--writers", type=int, default=1, help="busy: processes that flood the tables")
     parser.add_argument("--only", choices=("idle", "idle-local", "busy", "look"))
     parser.add_argument("--worker", nargs=2, metavar=("ROOT", "NAME"), help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -93,7 +95,7 @@ def main() -> None:
             if args.only != "busy":
                 idle("S3", f"s3://{server.create_bucket()}/lake", args.idle, args.seconds)
             if args.only in (None, "busy"):
-                busy(f"s3://{server.create_bucket()}/lake", args.tables, args.phase, args.kills)
+                busy(f"s3://{server.create_bucket()}/lake", args.tables, args.phase, args.kills, args.writers)
 
 
 class KeepingServer(S3Server):
@@ -227,8 +229,8 @@ def idle(where: str, root: str, tables: int, seconds: float) -> None:
 # -- busy tables -------------------------------------------------------------------------------------------------------
 
 
-def busy(root: str, tables: int, phase: float, kills: int) -> None:
-    """Three workers and a writer; so many workers are killed."""
+def busy(root: str, tables: int, phase: float, kills: int, writers: int) -> None:
+    """Three workers and some writers; so many workers are killed."""
     paths = [f"{root}/public/t{number}" for number in range(tables)]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(made, range(tables), paths))
@@ -243,11 +245,11 @@ def busy(root: str, tables: int, phase: float, kills: int) -> None:
     watched = {"p0": Samples(p0), "p1": Samples(paths[1::P0_EVERY][:10]), "p2": Samples(paths[2::P0_EVERY][:10])}
     watching = threading.Thread(target=watch, args=(watched, done), daemon=True)
     watching.start()
-    load, commits = os.getloadavg()[0], write(paths, p0, phase)
+    load, commits = os.getloadavg()[0], flood(paths, p0, phase, writers)
     for each in workers[:kills]:
         each.kill()
     say(f"{commits} commits, and {kills} workers are killed")
-    commits += write(paths, p0, 2 * phase)
+    commits += flood(paths, p0, 2 * phase, writers)
     left, began = workers[kills:], time.monotonic()
     load = max(load, os.getloadavg()[0])
     wait_until_settled(paths, left)
@@ -323,9 +325,16 @@ def made(number: int, path: str) -> None:
     lakebed.create(path, SCHEMA, keys=["id"], properties=properties)
 
 
-def write(paths: list[str], p0: list[str], seconds: float) -> int:
+def flood(paths: list[str], p0: list[str], seconds: float, writers: int) -> int:
+    """Write with so many processes; returns how many commits."""
+    with ProcessPoolExecutor(writers, multiprocessing.get_context("spawn")) as pool:
+        shares = [pool.submit(write, paths, p0[number::writers], seconds, number) for number in range(writers)]
+        return sum(each.result() for each in shares)
+
+
+def write(paths: list[str], p0: list[str], seconds: float, seed: int) -> int:
     """Flood the tables, and give each ``p0`` table a batch now and then; returns how many commits."""
-    ends, count, draw = time.monotonic() + seconds, 0, random.Random(1)
+    ends, count, draw = time.monotonic() + seconds, 0, random.Random(seed)
 
     def batch(path: str) -> None:
         ids = sorted(draw.sample(range(100_000), 200))
