@@ -21,6 +21,7 @@ from lakebed.manifest.type_names import table_schema, type_text
 from lakebed.pipeline.draft import Draft, text_of
 from lakebed.pipeline.sample import columns_of, format_of
 from lakebed.pipeline.settings import DatabasePipeline, KafkaSection, load, parse_pipeline
+from tests.waiting import outcome
 
 LINES = '{"id": 7, "price": 1.5, "at": "2026-02-02T08:00:00Z", "tags": ["a"], "where": {"x": 1}, "op": "u"}\n'
 TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Zl", "Zp")), min_size=1)
@@ -118,7 +119,8 @@ def test_a_terminal_is_asked_for_the_rest(tmp_path: Path) -> None:
     except OSError:  # the other end is closed
         pass
     os.close(mine)
-    assert process.wait(60) == 0, shown
+    outcome(process)
+    assert process.returncode == 0, shown
     pipeline = load("shop.yml")
     assert (pipeline.table.path, pipeline.table.keys, pipeline.table.sequence_by) == ("lake/shop", ("id",), "at")
     assert pipeline.format_kind == "json" and b"Where do changes come from" in shown

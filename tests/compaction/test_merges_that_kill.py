@@ -20,6 +20,7 @@ from lakebed.manifest.lost_claims import LOST_MAX, lost_of
 from tests.compaction.test_merge import Clock, kernel, merger, paths, volatile
 from tests.compaction.test_parked_merges import five_parts
 from tests.internals import deletion_vectors_of, log_of, storage_of
+from tests.waiting import ran
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def parked(table: lakebed.Table, clock: Clock) -> dict[tuple[str, ...], Failing]
 
 def worker(table: lakebed.Table, part: str, kind: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "tests.compaction.merge_until_killed", table.path, part, "0.5", kind]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    return ran(command)
 
 
 @pytest.mark.parametrize("kind", ["stored", "volatile"])

@@ -29,7 +29,7 @@ from lakebed.service.poke import poke_server
 from lakebed.service.server import Listening
 from lakebed.service.tokens import Role, line_of
 from tests.fleet.test_worker import SCHEMA, changes, is_settled, tables_in, working
-from tests.internals import log_of
+from tests.internals import log_of, looks_later
 from tests.waiting import wait_until
 
 HOUR = 3600.0
@@ -49,8 +49,10 @@ def seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rests(worker: FleetWorker, tables: int) -> bool:
+    """Whether it knows so many tables, has nothing to do for them, and has counted all its looks."""
     state = worker.state()
-    return (state.owned, state.unseen, state.active, state.waiting) == (tables, 0, 0, 0)
+    is_at_rest = (state.owned, state.unseen, state.active, state.waiting) == (tables, 0, 0, 0)
+    return is_at_rest and looks_later(worker, 30.0)
 
 
 def hint(table: lakebed.Table, version: int | None = None) -> Hint:

@@ -15,7 +15,7 @@ import pytest
 from lakebed.fleet.hashing import owner_of
 from lakebed.fleet.membership import listed_workers
 from tests.fleet.test_worker import changes, is_settled, tables_in
-from tests.waiting import wait_until
+from tests.waiting import outcome, wait_until
 
 pytestmark = pytest.mark.slow
 QUICK = """
@@ -56,5 +56,6 @@ def test_the_tables_of_a_killed_worker_are_maintained_by_the_other(tmp_path: Pat
         wait_until(lambda: all(map(is_settled, tables)), moving=lambda: sum(map(is_settled, tables)))
         wait_until(lambda: len(listed_workers(str(lake))) == 1, "the entry of the dead one is removed")
         second.send_signal(signal.SIGTERM)
-        assert second.wait(60) == 0, second.communicate()[1]
+        said = outcome(second)
+        assert second.returncode == 0, said
         assert listed_workers(str(lake)) == [], "who is asked to end leaves the fleet"

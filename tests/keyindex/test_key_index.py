@@ -26,6 +26,7 @@ from lakebed.errors import InvalidInput, InvalidSchema, MissingPrerequisite
 from lakebed.keyindex import key_index, key_runs
 from lakebed.keyindex.key_index import KeyIndex
 from lakebed.keyindex.key_words import KeyEncoding
+from tests.waiting import wait_until
 
 LONG = {"k": pa.int64()}
 
@@ -532,16 +533,16 @@ def _hold(folder: Path, ready: Any, done: Any) -> None:
     with KeyIndex(folder, LONG) as index:
         index.add("a", rows(1))
         ready.set()
-        done.wait(30)
+        done.wait()
 
 
 def test_a_second_process_builds_its_own_index_elsewhere(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     ready, done = context.Event(), context.Event()
-    process = context.Process(target=_hold, args=(tmp_path, ready, done))
+    process = context.Process(target=_hold, args=(tmp_path, ready, done), daemon=True)
     process.start()
     try:
-        assert ready.wait(30)
+        wait_until(ready.is_set)
         with KeyIndex(tmp_path, LONG) as index:
             own = index.folder
             assert (own != tmp_path, index.parts) == (True, frozenset())
