@@ -190,6 +190,7 @@ def test_a_table_that_fails_often_waits_between_its_tries_whatever_comes_in(
 
     def fails() -> None:
         tries.append(1)
+        table.apply(changes(-1))  # which is heard before the failure is known
         raise Retry("no answer")
 
     with maintained([replace(upkeep_of(table), step=fails)]) as maintenance:
