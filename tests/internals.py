@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from lakebed.compaction.service import Compaction
-from lakebed.fleet.worker import FleetWorker
 from lakebed.manifest.table_log import TableLog
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.storage.part_storage import PartStorage
@@ -28,14 +27,6 @@ def deletion_vectors_of(table: Table) -> DeletionVectorCache:
 def compaction_of(table: Table) -> Compaction:
     """What merges the table in this process."""
     return internals_of(table).compaction
-
-
-def looks_later(worker: FleetWorker, seconds: float) -> bool:
-    """Whether no look at a table is under way, or due within so long."""
-    scheduler = worker._scheduler
-    with scheduler._changed:
-        soon = scheduler._clock() + seconds
-        return all(job._thread is None and job._due > soon for _, job in list(worker._tables.values()))
 
 
 def table_of(path: str, log: TableLog) -> Table:

@@ -29,10 +29,12 @@ from lakebed.service.poke import poke_server
 from lakebed.service.server import Listening
 from lakebed.service.tokens import Role, line_of
 from tests.fleet.test_worker import SCHEMA, changes, is_settled, tables_in, working
-from tests.internals import log_of, looks_later
+from tests.internals import log_of
 from tests.waiting import wait_until
 
 HOUR = 3600.0
+looked_at_soon: set[watched.Watched] = set()
+"""At which a look is under way, or comes after the last one without a hint: a table that comes to rest is looked at once more."""
 
 
 @pytest.fixture(autouse=True)
@@ -46,13 +48,24 @@ def seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watched, "REST_SECONDS", 0.2)
     monkeypatch.setattr(watched, "REST_LOOK_SECONDS", 0.05)
     monkeypatch.setattr(FleetWorker, "_hear", lambda self, event: None)
+    look = watched.Watched.look
+    looked_at_soon.clear()
+
+    def noted(each: watched.Watched) -> float | None:
+        looked_at_soon.add(each)
+        pause = look(each)
+        if pause is None or pause > HOUR / 100:
+            looked_at_soon.remove(each)
+        return pause
+
+    monkeypatch.setattr(watched.Watched, "look", noted)
 
 
 def rests(worker: FleetWorker, tables: int) -> bool:
     """Whether it knows so many tables, has nothing to do for them, and has counted all its looks."""
     state = worker.state()
     is_at_rest = (state.owned, state.unseen, state.active, state.waiting) == (tables, 0, 0, 0)
-    return is_at_rest and looks_later(worker, 30.0)
+    return is_at_rest and not looked_at_soon
 
 
 def hint(table: lakebed.Table, version: int | None = None) -> Hint:
