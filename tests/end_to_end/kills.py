@@ -4,7 +4,7 @@
     starts; mostly some moments after its first commit, since what can go wrong goes wrong between commits.
 2.  Kill it with everything it started (the JVM, Python's workers); or now and then its first process alone, and start
     the next while the others still end.
-3.  After the last kill stop the producer, let each pipeline catch up with the topic, and end it by a kill, too.
+3.  After the last kill stop the producer, let the pipelines catch up with the topic, and end them by a kill, too.
 4.  Compare with what the topic holds: the table with keys, the one without, and their quarantines.
 """
 
@@ -97,8 +97,8 @@ def kill_and_compare(
                 )
         expected = expected_of(kafka, topic)
         ends = {(topic, partition): end for partition, end in expected.ends.items()}
+        catch_up(processes.values(), ends)
         for process in processes.values():
-            catch_up(process, ends)
             process.wait_for_orphans()
     finally:
         for process in processes.values():

@@ -89,12 +89,15 @@ class RunProcess(Server):
             kill_all(self._orphans)
 
 
-def catch_up(process: RunProcess, ends: dict[tuple[str, int], int]) -> None:
-    """Runs a pipeline until it has ingested all there is, and kills it."""
-    process.ready_after_seconds = 0.0
-    process.start()
-    wait_until_ingested(process, ends)
-    process.kill()
+def catch_up(processes: Iterable[RunProcess], ends: dict[tuple[str, int], int]) -> None:
+    """Runs pipelines side by side until each has ingested all there is, and kills them."""
+    running = list(processes)
+    for process in running:
+        process.ready_after_seconds = 0.0
+        process.start()
+    for process in running:
+        wait_until_ingested(process, ends)
+        process.kill()
 
 
 def wait_until_ingested(process: RunProcess, ends: dict[tuple[str, int], int]) -> None:
