@@ -137,6 +137,19 @@ class DatabaseProcess(RunProcess):
         )
         assert self.is_running, f"the pipeline ended by itself:\n{self.log_tail()}"
 
+    def wait_for_points(self, count: int) -> None:
+        """Returns when there are so many points, of which a busy machine has fewer in the same time."""
+        wait_until(
+            lambda: not self.is_running or len(self.points()) >= count,
+            lambda: f"there are {len(self.points())} points in place of {count}\n{self.log_tail()}",
+            moving=lambda: len(self.points()),
+        )
+        assert self.is_running, f"the pipeline ended by itself:\n{self.log_tail()}"
+
+    def points(self) -> list[int]:
+        """The numbers of the points that were taken."""
+        return list(lakebed.warehouse(self.root).points(limit=1_000_000)["point"].to_pylist())
+
     def _position(self, table: str) -> int:
         log = self._log(table)
         positions = {} if log is None else positions_of(log.refresh())
@@ -155,9 +168,13 @@ class DatabaseProcess(RunProcess):
 def run_and_compare(
     kafka: KafkaServer, database: ManyTables, folder: Path, *, registry: RegistryServer | None, kills: int, seed: int,
     per_second: int, points: bool, points_compared_max: int = 1_000_000, root: str | None = None, max_age_seconds: float = 2.0,
-    say: Callable[[str], None] = print,
+    points_min: int = 0, probes: int = PROBES, say: Callable[[str], None] = print,
 ) -> Outcome:  # fmt: skip
-    """Runs the whole; raises AssertionError naming the table and what differs."""
+    """Runs the whole; raises AssertionError naming the table and what differs.
+
+    ``points_min``: clients go on until there are so many points. ``probes``: how many quiet tables get a row whose way is
+    timed, before a table is parked and while it is.
+    """
     chance, started, outcome = random.Random(seed), time.monotonic(), Outcome(kills=kills)
     more: dict[str, Any] = {}
     if points:
@@ -183,9 +200,10 @@ def run_and_compare(
                     time.sleep(chance.uniform(0, 1.5))
                 _kill(process, database, chance)
                 say(f"{time.monotonic() - started:3.0f} s: killed and started again ({number + 1})")
-            _give_an_impossible_type(process, database, outcome, say)
+            _give_an_impossible_type(process, database, outcome, probes, say)
             if database.has_signals:
                 _have_rows_sent_again(process, database)
+            process.wait_for_points(points_min)
         database.wait_until_idle()
         database.wait_until_sent()
         process.wait_until_ingested()
@@ -215,10 +233,10 @@ def _kill(process: DatabaseProcess, database: ManyTables, chance: random.Random)
 
 
 def _give_an_impossible_type(
-    process: DatabaseProcess, database: ManyTables, outcome: Outcome, say: Callable[[str], None]
+    process: DatabaseProcess, database: ManyTables, outcome: Outcome, probes: int, say: Callable[[str], None]
 ) -> None:
     """A number becomes text: its column can't, so the table is parked until somebody puts another in its place."""
-    outcome.freshness_seconds["before"] = freshness(process, database)
+    outcome.freshness_seconds["before"] = freshness(process, database, probes)
     database.make_impossible(IMPOSSIBLE)
     wait_until(
         lambda: process.parked(IMPOSSIBLE) is not None or not process.is_running,
@@ -230,7 +248,7 @@ def _give_an_impossible_type(
     assert parked is not None
     outcome.parked = f"{parked.kind}: {parked.error}"
     say(f"parked: {outcome.parked}")
-    outcome.freshness_seconds["while one is parked"] = freshness(process, database)
+    outcome.freshness_seconds["while one is parked"] = freshness(process, database, probes)
     lakebed.open(process.path(IMPOSSIBLE)).alter(drop=["qty"], add={"qty": "string"})
     assert command(["resume", process.root, f"{database.schema}.{IMPOSSIBLE}"]) == 0
     database.change_all(IMPOSSIBLE)
@@ -260,9 +278,9 @@ def _have_rows_sent_again(process: DatabaseProcess, database: ManyTables) -> Non
     assert command(["resnapshot", str(process.file), *names, "--wait"]) == 0
 
 
-def freshness(process: DatabaseProcess, database: ManyTables) -> float:
+def freshness(process: DatabaseProcess, database: ManyTables, probes: int) -> float:
     """The median time in seconds from a row's insert to when a reader sees it, in quiet tables."""
-    quiet = [table for table in database.tables if table.startswith("quiet_")][:PROBES]
+    quiet = [table for table in database.tables if table.startswith("quiet_")][:probes]
     seconds = []
     for table in quiet:
         [[key]] = database.sql(f"insert into {table} (id) select max(id) + 1 from {table} returning id")[:1]
@@ -309,7 +327,7 @@ def _compare(process: DatabaseProcess, database: ManyTables, outcome: Outcome) -
 def _compare_points(process: DatabaseProcess, schema: str, compared_max: int, outcome: Outcome) -> None:
     """At every point the bank's sums are what they must be; at versions that are chosen without points they need not be."""
     warehouse = lakebed.warehouse(process.root)
-    numbers = warehouse.points(limit=1_000_000)["point"].to_pylist()
+    numbers = process.points()
     for point in numbers[:: 1 + len(numbers) // compared_max]:
         with warehouse.at(point) as at:
             debits, credits, moved = (at.to_arrow(f"{schema}.{name}") for name in BANK)
@@ -319,10 +337,12 @@ def _compare_points(process: DatabaseProcess, schema: str, compared_max: int, ou
     read = [_by_delta_rs(process.path(name), settled[f"{schema}.{name}"]) for name in BANK]
     assert _is_whole(*read), f"for delta-rs, at {settled}: {_sums(*read)}"
     tables = [lakebed.open(process.path(name)) for name in BANK]
-    steps = min(30, compared_max, *(table.version for table in tables))
+    steps = min(30, *(table.version for table in tables))
     for step in range(1, steps + 1):  # each table as far as it was, measured by its versions
         read = [table.to_arrow(version=table.version * step // steps) for table in tables]
         outcome.torn_without_points += not _is_whole(*read)
+        if step >= compared_max and outcome.torn_without_points:
+            break
 
 
 def _by_delta_rs(path: str, version: int) -> pa.Table:

@@ -14,6 +14,9 @@ from tests.infra.postgres import PostgresServer
 from tests.infra.registry import RegistryServer
 from tests.infra.s3 import S3Server
 
+POINTS = 12
+"""At least, of which about half are compared."""
+
 
 def test_every_table_is_the_databases_and_every_point_has_whole_transactions(
     kafka: KafkaServer, postgres: PostgresServer, debezium: DebeziumServer, tmp_path: Path
@@ -30,9 +33,11 @@ def test_every_table_is_the_databases_and_every_point_has_whole_transactions(
         points=True,
         points_compared_max=12,
         max_age_seconds=0.5,
+        points_min=POINTS,
+        probes=1,
     )
     print(outcome)
-    assert outcome.points > 5
+    assert outcome.points >= POINTS // 2
     assert outcome.torn_without_points, "versions without points were whole too, so the test shows nothing"
 
 
@@ -47,9 +52,9 @@ def test_a_database_of_mariadb_in_an_object_store_too_and_rows_that_are_lost_are
     database = ManyMariaDbTables("manymaria", mariadb, debezium_mariadb, hot=2, quiet=3)
     outcome = run_and_compare(
         kafka, database, tmp_path, registry=registry, kills=1, seed=168, per_second=40, points=True, points_compared_max=12,
-        max_age_seconds=0.5,
+        max_age_seconds=0.5, points_min=POINTS, probes=1,
         root=f"s3://{s3.create_bucket()}/lake/shop",
     )  # fmt: skip
     print(outcome)
-    assert outcome.points > 5
+    assert outcome.points >= POINTS // 2
     assert outcome.torn_without_points, "versions without points were whole too, so the test shows nothing"
