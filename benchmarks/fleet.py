@@ -1,7 +1,7 @@
 """What a fleet of workers costs on many tables, and whether it keeps its promises while workers are killed.
 
     python -m benchmarks.fleet [--tables 2000] [--idle 10000] [--only idle|idle-local|busy|look] [--seconds 300] [--phase 60]
-                               [--kills 0|1|2] [--writers 1]
+                               [--workers 3] [--kills 2] [--writers 1]
 
 *Look*: the processor's time of one look at an object that is not there: as boto3 asks, with a presigned url, and as it is done
 (``storage.s3_quick_look``); with connections that the server keeps, as S3 does, and with those that it closes.
@@ -9,7 +9,7 @@
 *Idle*: one worker and tables to which nothing has come for days, in a real S3 server on loopback and on the local disk. Printed
 is the worker's share of a core, over a whole period of looks, and its looks beside those of the formula (``lakebed.fleet.cost``).
 
-*Busy*: small tables in the S3 server, three workers, each a process, and a writer. One in twenty is ``p0`` with a freshness of
+*Busy*: small tables in the S3 server, three workers, each a process, and writers. One in twenty is ``p0`` with a freshness of
 30 seconds, one in twenty ``p1``; the others are ``p2``, and the writer floods them. Two workers are killed when a third of the
 time is over; with ``--kills 0`` none is, which shows what the flood alone does to ``p0``. The age of the oldest unsettled change
 and the depth are sampled all the time, of all ``p0`` tables and of some others. At the end nothing comes, and the looks are
@@ -73,7 +73,8 @@ def main() -> None:
         "--seconds", type=float, default=SECONDS_MAX, help="idle: how long the processor's share is measured"
     )
     parser.add_argument("--phase", type=float, default=60.0, help="busy: seconds until workers are killed")
-    parser.add_argument("--kills", type=int, choices=(0, 1, 2), default=2, help="busy: how many workers are killed")
+    parser.add_argument("--workers", type=int, default=3, help="busy: how many workers there are")
+    parser.add_argument("--kills", type=int, default=2, help="busy: how many workers are killed, fewer than there are")
     parser.add_argument("--writers", type=int, default=1, help="busy: processes that flood the tables")
     parser.add_argument("--only", choices=("idle", "idle-local", "busy", "look"))
     parser.add_argument("--worker", nargs=2, metavar=("ROOT", "NAME"), help=argparse.SUPPRESS)
@@ -95,7 +96,7 @@ def main() -> None:
             if args.only != "busy":
                 idle("S3", f"s3://{server.create_bucket()}/lake", args.idle, args.seconds)
             if args.only in (None, "busy"):
-                busy(f"s3://{server.create_bucket()}/lake", args.tables, args.phase, args.kills, args.writers)
+                busy(f"s3://{server.create_bucket()}/lake", args)
 
 
 class KeepingServer(S3Server):
@@ -229,16 +230,18 @@ def idle(where: str, root: str, tables: int, seconds: float) -> None:
 # -- busy tables -------------------------------------------------------------------------------------------------------
 
 
-def busy(root: str, tables: int, phase: float, kills: int, writers: int) -> None:
-    """Three workers and some writers; so many workers are killed."""
+def busy(root: str, args: argparse.Namespace) -> None:
+    """Workers and writers; some of the workers are killed."""
+    tables, phase, kills, writers = args.tables, args.phase, args.kills, args.writers
     paths = [f"{root}/public/t{number}" for number in range(tables)]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(made, range(tables), paths))
     p0 = paths[::P0_EVERY]
-    workers = [Process(root, name) for name in "abc"]
+    workers = [Process(root, f"w{number}") for number in range(args.workers)]
     # A freshness is kept from when all know of it: each table was looked at once, and its owner has said so with a beat.
-    while (stand_by := figure(workers, "standing_by")) < 2 * len(p0):
-        say(f"so many stand by of twice {len(p0)}: {stand_by}")
+    wanted = {"owned": tables, "standing_by": min(2, len(workers) - 1) * len(p0)}
+    while (known := {name: figure(workers, name) for name in wanted}) != wanted or figure(workers, "unseen"):
+        say(f"{known} of {wanted}")
         time.sleep(5.0)
     say(f"{tables} tables, {len(workers)} workers")
     done = threading.Event()
@@ -257,7 +260,7 @@ def busy(root: str, tables: int, phase: float, kills: int, writers: int) -> None
     done.set()
     watching.join()
     print_table(
-        f"Three workers on small tables in S3, {kills or 'none'} of them killed",
+        f"{len(workers)} workers on small tables in S3, {kills or 'none'} of them killed, {writers} writers",
         ["", "tables", "oldest change (s)", "95 % of samples (s)", "depth", "of"],
         [[tier, *samples.row()] for tier, samples in watched.items()],
     )

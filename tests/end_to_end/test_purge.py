@@ -27,7 +27,7 @@ from tests.waiting import wait_until, work_of
 
 pytestmark = pytest.mark.slow
 
-ACCOUNTS, RECORDS_MORE = 24, 600
+ACCOUNTS, RECORDS_MORE = 24, 300
 
 
 @pytest.fixture(scope="module")
