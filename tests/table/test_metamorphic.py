@@ -35,7 +35,7 @@ SCHEMA = pa.schema(
 REGIONS = ["eu", "us", "ap", None]
 LIVES = 3
 MERGES_MAX = 300
-SEEDS = int(os.environ.get("LAKEBED_SEEDS", "24"))
+SEEDS = int(os.environ.get("LAKEBED_SEEDS", "16"))
 
 
 @dataclass(frozen=True)
