@@ -12,7 +12,7 @@ import pytest
 import lakebed
 from lakebed import events
 from lakebed.errors import InvalidInput
-from lakebed.fleet import hint_reader
+from lakebed.fleet import hint_reader, sqs_hints
 from lakebed.fleet.hearing import Hearing
 from lakebed.fleet.hint_reader import HintReader
 from lakebed.fleet.hint_sources import hint_readers
@@ -34,6 +34,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hint_reader, "PAUSE_SECONDS", (0.1, 0.5))
+    monkeypatch.setattr(sqs_hints, "WAIT_SECONDS", 1)  # what a reader waits for when it is closed
 
 
 @pytest.fixture(scope="module")
