@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 import boto3
 import pytest
+from botocore.auth import _host_from_url
 from botocore.config import Config
-from urllib3 import HTTPConnectionPool, HTTPResponse
 
 from lakebed import events
 from lakebed.errors import InvalidInput
@@ -63,14 +63,21 @@ def test_it_asks_for_the_same_object_as_the_client_and_signs_as_the_client_does(
     session = boto3.session.Session("the-key", "the-secret", token)
     config = Config(signature_version="s3v4").merge(given.get("config", Config()))
     client = session.client("s3", **{**given, "config": config})
-    sent: list[tuple[str, dict[str, str]]] = []
+    sent: list[tuple[str, list[str]]] = []
 
-    def answer(self: HTTPConnectionPool, method: str, target: str, headers: dict[str, str], **_: object) -> object:
-        port = f":{self.port}" if self.port is not None else ""
-        sent.append((f"{self.scheme}://{self.host}{port}{target}", headers))
-        return HTTPResponse(status=404)
+    class Connection:
+        def __init__(self, origin: str) -> None:
+            self.origin = origin
 
-    monkeypatch.setattr(HTTPConnectionPool, "urlopen", answer)
+        def sendall(self, request: bytes) -> None:
+            sent.append((self.origin, request.decode().split("\r\n")))
+
+        def recv(self, size: int) -> bytes:
+            return b"HTTP/1.1 404 Not Found\r\nConnection: close\r\n\r\n"
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr("lakebed.storage.s3_quick_look._connected", Connection)
     by_client: list[Any] = []
 
     def keep(request: Any, **_: object) -> object:
@@ -83,13 +90,17 @@ def test_it_asks_for_the_same_object_as_the_client_and_signs_as_the_client_does(
             assert is_there(client, session.get_credentials(), bucket, key) is False
             with pytest.raises(Exception, match="404"):
                 client.head_object(Bucket=bucket, Key=key)
-            ours, theirs = urlsplit(sent[-1][0]), urlsplit(by_client[-1].url)
+            origin, (request, *lines) = sent[-1]
+            headers = dict(line.split(": ", 1) for line in lines if line)
+            assert request.startswith("HEAD ") and request.endswith(" HTTP/1.1")
+            ours, theirs = urlsplit(origin + request.split(" ")[1]), urlsplit(by_client[-1].url)
             assert (ours.scheme, ours.hostname, ours.path) == (theirs.scheme, theirs.hostname, theirs.path)
             assert (ours.port or 80) == (theirs.port or 80) or ours.scheme == "https"
-            for header in ("Authorization", "X-Amz-Security-Token"):
-                mine, said = sent[-1][1].get(header), by_client[-1].headers.get(header)
-                said = said.decode() if isinstance(said, bytes) else said
-                assert (mine or "").partition("SignedHeaders=")[0] == (said or "").partition("SignedHeaders=")[0]
+            assert headers["host"] == _host_from_url(by_client[-1].url)
+            said = by_client[-1].headers["Authorization"].decode().partition(" SignedHeaders=")[0]
+            assert headers["Authorization"].partition(" SignedHeaders=")[0] == said
+            said = by_client[-1].headers.get("X-Amz-Security-Token")
+            assert headers.get("x-amz-security-token") == (said.decode() if isinstance(said, bytes) else said)
 
 
 @pytest.mark.parametrize("signature", ["s3", "none"])
