@@ -42,7 +42,7 @@ _FOUND = {b"200": True, b"404": False}
 def is_there(client: Any, credentials: Any, bucket: str, key: str) -> bool | None:
     """Whether the object exists; None if the answer does not say. ``credentials``: those of the client."""
     try:
-        place = _place(os.getpid(), client, bucket)
+        place = place_of(os.getpid(), client, bucket)
         if place is None or credentials is None:
             return None
         path = place.path + quote(key, safe="/-._~")
@@ -55,7 +55,7 @@ def is_there(client: Any, credentials: Any, bucket: str, key: str) -> bool | Non
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class Place:
     """Where the objects of a bucket are. ``host``: as in a request's header; ``path`` comes before each key, with a slash at its
     end; ``kept``: connections that nobody uses now.
     """
@@ -67,9 +67,9 @@ class _Place:
     kept: list[socket.socket] = field(default_factory=list)
 
 
-def _found(place: _Place, request: bytes) -> bool | None:
+def _found(place: Place, request: bytes) -> bool | None:
     """What the answer says. Raises OSError if there is none."""
-    connection = _kept(place) or _connected(place.origin)
+    connection = _kept(place) or connected(place.origin)
     may_be_kept = False
     try:
         answer = _answer(connection, request)
@@ -83,7 +83,7 @@ def _found(place: _Place, request: bytes) -> bool | None:
             connection.close()
 
 
-def _kept(place: _Place) -> socket.socket | None:
+def _kept(place: Place) -> socket.socket | None:
     while True:
         try:
             connection = place.kept.pop()
@@ -111,7 +111,8 @@ def _may_be_kept(answer: bytes) -> bool:
     return is_whole and answer.startswith(b"HTTP/1.1 ") and b"\r\nconnection: close\r\n" not in answer.lower()
 
 
-def _connected(origin: str) -> socket.socket:
+def connected(origin: str) -> socket.socket:
+    """A new connection, over TLS for https. Raises OSError."""
     url = urlsplit(origin)
     made = HTTPConnection(url.hostname or "", url.port, timeout=_CONNECT_SECONDS)
     if url.scheme == "https":
@@ -130,8 +131,11 @@ def _tls(bundle: str) -> ssl.SSLContext:
 
 
 @lru_cache(maxsize=64)
-def _place(pid: int, client: Any, bucket: str) -> _Place | None:
-    """For one process, since connections must not be shared with a forked one. None if it has to be asked as usual."""
+def place_of(pid: int, client: Any, bucket: str) -> Place | None:
+    """Where the objects of a bucket are; None if it has to be asked as usual.
+
+    For one process, since connections must not be shared with a forked one.
+    """
     url = urlsplit(client.generate_presigned_url("head_object", Params={"Bucket": bucket, "Key": _PROBE}))
     query = parse_qs(url.query)
     scope = query.get("X-Amz-Credential", [""])[0].split("/")  # the key, the day, the region, the service, aws4_request
@@ -142,7 +146,7 @@ def _place(pid: int, client: Any, bucket: str) -> _Place | None:
     is_usual = is_usual and (in_host or path.endswith(f"/{bucket}/")) and "X-Amz-S3session-Token" not in query
     if not is_usual or get_environ_proxies(origin):
         return None
-    return _Place(origin, _host_of(origin), path, scope[2])
+    return Place(origin, _host_of(origin), path, scope[2])
 
 
 def _host_of(origin: str) -> str:

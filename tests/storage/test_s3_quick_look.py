@@ -77,7 +77,7 @@ def test_it_asks_for_the_same_object_as_the_client_and_signs_as_the_client_does(
 
         def close(self) -> None: ...
 
-    monkeypatch.setattr("lakebed.storage.s3_quick_look._connected", Connection)
+    monkeypatch.setattr("lakebed.storage.s3_quick_look.connected", Connection)
     by_client: list[Any] = []
 
     def keep(request: Any, **_: object) -> object:

@@ -53,7 +53,7 @@ class Scripted:
 
     def send(self, later: bytes | None) -> None:
         """Without a request, over the first connection; None closes it. Returns when the client can see it."""
-        place = s3_quick_look._place(os.getpid(), self.client, "bucket")
+        place = s3_quick_look.place_of(os.getpid(), self.client, "bucket")
         assert place is not None and place.kept
         if later is None:
             self._open[0].shutdown(socket.SHUT_RDWR)
