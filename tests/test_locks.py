@@ -58,6 +58,7 @@ LONG = {
         "_changing",
     ): "one table is added or removed at a time; what maintains them does not take it",
     ("compaction/replicate.py", "_looking"): "one part is built at a time; readers do not take it",
+    ("compaction/settler.py", "_alone"): "one settle of a table that others died of; who can't take it does not wait",
     ("compaction/settler.py", "_lock"): "one settle at a time: two would settle the same changes",
     ("keyindex/key_index.py", "_mutation"): "one change of the index at a time; look-ups do not take it",
     ("parts/locators.py", "_opening"): "one thread opens the key index; readers do not wait for it",

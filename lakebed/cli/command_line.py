@@ -331,7 +331,7 @@ def _add_health(add: _Add, rows: argparse.ArgumentParser) -> None:
 
     resume = add(
         "resume",
-        "try again what is parked: tables of a pipeline, merges that kept failing",
+        "try again what is parked: tables of a pipeline, merges and settles that kept failing",
         database_commands.resume,
     )
     resume.add_argument("path", metavar="PATH", help="the table, or the database")

@@ -16,9 +16,10 @@ def resume(options: argparse.Namespace) -> int:
     from lakebed.health.entry_checks import remove_unreadable
     from lakebed.manifest.failing import resume_merges
     from lakebed.manifest.parked import resume as resumed
+    from lakebed.manifest.settle_attempts import resume_settle
     from lakebed.table.internals import open_log
 
-    code, names, merges, removed = exit_codes.OK, [], dict[str, int](), False
+    code, names, merges, others = exit_codes.OK, [], dict[str, int](), False
     for name, root in _chosen(options.path, options.tables).items():
         try:
             log = open_log(root)
@@ -26,9 +27,12 @@ def resume(options: argparse.Namespace) -> int:
                 names.append(name)
             if count := resume_merges(log):
                 merges[name] = count
+            if resume_settle(log):
+                print(f"{name}: its tail is settled at once")
+                others = True
             for entry in remove_unreadable(log, options.remove_entry):
                 print(f"{name}: the entry {entry}, which can't be read, is removed")
-                removed = True
+                others = True
         except LakebedError as error:  # the others are resumed all the same
             note(f"{name} is not resumed: {error}")
             code = exit_codes.exit_code_of(error)
@@ -36,7 +40,7 @@ def resume(options: argparse.Namespace) -> int:
         print(f"{name} is resumed: its pipeline goes on with it where it stopped")
     for name, count in merges.items():
         print(f"{name}: {count} parked merge{'s are' if count > 1 else ' is'} planned again at once")
-    if not names and not merges and not removed and code == exit_codes.OK:
+    if not names and not merges and not others and code == exit_codes.OK:
         print("nothing is parked")
     return code
 

@@ -34,6 +34,7 @@ from lakebed.manifest.commit_kind import CommitKind, kind_of, settles, truncates
 from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.entries import Operation
+from lakebed.manifest.settle_attempts import ended
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import Committed, TableLog
 from lakebed.parts.changes import WriteSpec, write_spec_of
@@ -149,6 +150,7 @@ class _Settling:
         with naming_damaged(read, self.storage), naming_unreadable(part.path for part in read):
             resolution = resolve(snapshot.parts, change_parts, spec, self.storage, self.deletion_vectors, found)
         actions, step = _actions(snapshot, resolution, spec, self.storage, self.deletion_vectors)
+        actions += ended(snapshot)
         _quarantine(resolution, spec, self.set_aside)
         access = ReadWriteSet(
             parts={path: snapshot.parts[path].partition_key for path in resolution.base_dead},

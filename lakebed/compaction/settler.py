@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,10 @@ import pyarrow as pa
 from lakebed import events
 from lakebed.compaction.settle import SettleResult, is_as_of, settle
 from lakebed.compaction.spark_key_locator import SPARK_LOOKUP_KEYS_MIN, SparkKeyLocator
+from lakebed.errors import Retry
 from lakebed.manifest.actions import ChangePart
+from lakebed.manifest.entries import SETTLING
+from lakebed.manifest.settle_attempts import attempts_of, begin_settle, end_attempt, parked_settle, this_process
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 from lakebed.parts.changes import WriteSpec
@@ -24,6 +28,9 @@ from lakebed.storage.part_storage import PartStorage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_alone = threading.Lock()
+"""Tables whose settle others began and did not end are settled one at a time: if one kills this process, only that one counts."""
 
 
 class Settler:
@@ -49,6 +56,10 @@ class Settler:
         """What becomes due is settled up to this version; later changes wait in the tail. None: no bound."""
         # Without it two threads would settle the same changes. Only threads that settle wait for it.
         self._lock = threading.Lock()
+        self.process = this_process()
+        self.found_version: int | None = None
+        """Up to here others may have tried to settle, so attempts of what came until then are noted. None: of nothing."""
+        self._is_noted = False
 
     def settle(
         self,
@@ -102,26 +113,70 @@ class Settler:
             to_settle = _without_later_changes(newest, until_version)
             if reason_to_settle(to_settle, now_ms, self._log.statistics) is None:
                 return False
-            locator = self.wide_locator(spark) if spark else None
-            return self.settle(locator, checkpoint_slack=2, until_version=until_version, first=newest).commits > 0
+            with self._noted(newest, until_version) as begun:
+                if begun is None:
+                    return False
+                locator = self.wide_locator(spark) if spark else None
+                return self.settle(locator, checkpoint_slack=2, until_version=until_version, first=begun).commits > 0
 
     def settle_to(self, version: int, spark: SparkSession | None = None) -> int | None:
         """Settle up to a version now; what becomes due afterwards is not settled beyond it. Raises what ``settle`` raises.
 
         Returns the version at which every reader sees what the table was at ``version``. None if there is none, because
         something that came later is in the base already: changes that were settled elsewhere, a truncate, another schema.
+        Raises Retry also while settling is parked (``settle_attempts``), or waits for that of another table.
         """
         with self._lock:
             self.until_version = version
-            settled = self.settle(
-                self.wide_locator(spark) if spark else None, checkpoint_slack=2, until_version=version
-            )
+            with self._noted(self._log.refresh(), version) as begun:
+                if begun is None:
+                    raise Retry(
+                        f"{self._path} is not settled now: processes that began it were killed (lakebed status)",
+                        table=self._path,
+                    )
+                locator = self.wide_locator(spark) if spark else None
+                settled = self.settle(locator, checkpoint_slack=2, until_version=version, first=begun)
             now = self._log.newest
             if now is None or now.version != settled.version:
                 now = self._log.at_version(settled.version)
             if not now.settings.keys:  # what is appended joins the base at once
                 return min(version, now.version)
             return now.version if is_as_of(version, now, self._log) else None
+
+    @contextmanager
+    def _noted(self, newest: Snapshot, until_version: int | None) -> Iterator[Snapshot | None]:
+        """The snapshot to settle, after a note if others may have died of it; None if it is not settled now: that is parked, or
+        this process settles another table of which others may have died.
+
+        After an error the note stays: this process tries again, and counts once.
+        """
+        tail = [part.version for part in _without_later_changes(newest, until_version).tail.values()]
+        if tail and parked_settle(newest, self._log.now_ms(), self.process) is not None:
+            yield None
+            return
+        if not tail or self.found_version is None or min(tail) > self.found_version:
+            yield newest
+            return
+        others_tried = attempts_of(newest).of_others(self.process, min(tail), self._log.now_ms())
+        if others_tried and not _alone.acquire(blocking=False):
+            yield None
+            return
+        try:
+            begun, parked = begin_settle(self._log, self.process)
+            self._is_noted = parked is None
+            yield begun if parked is None else None
+            if self._is_noted:
+                self.end()
+        finally:
+            if others_tried:
+                _alone.release()
+
+    def end(self) -> None:
+        """This process tries no more; nobody counts what it tried. Raises Contention, StoreUnavailable, TableNotFound."""
+        newest = self._log.newest
+        if self._is_noted and newest is not None and SETTLING in newest.domains:  # mostly the settle removed it
+            end_attempt(self._log, self.process)
+        self._is_noted = False
 
     def wide_locator(
         self, spark: SparkSession, keys_min: int = SPARK_LOOKUP_KEYS_MIN

@@ -94,6 +94,7 @@ class Watched:
         self._store: LogStore | None = None
         self._log: TableLog | None = None  # while it is active
         self._known: tuple[str, int] = ("", -1)  # the table's id and version
+        self._found_version = -1  # what came until then, others may have tried to settle
         self._changed_at = self._listed_at = -math.inf
         self._due_at = self._clean_at = self._leave_at = math.inf
         self._acts_as = 0  # the rank as of the last look
@@ -189,7 +190,7 @@ class Watched:
             self._listed_at = now
             require_writable(snapshot.protocol)
             self._saw(snapshot, now)
-            late_ms = standby_due_ms(snapshot, self._acts_as)
+            late_ms = standby_due_ms(snapshot, self._acts_as, log.now_ms())
             if late_ms is not None and late_ms <= log.now_ms() and not self._settles_by_points(snapshot):
                 return REST_LOOK_SECONDS if self._begin(log) else _NO_ROOM_SECONDS
             self.waits_since = None
@@ -272,6 +273,8 @@ class Watched:
         if seen == self._known:
             return
         is_first, self._known = self._known[1] < 0, seen
+        if is_first or self._acts_as:  # its owner did not settle what this worker takes over
+            self._found_version = snapshot.version
         self._hints_in_vain = 0
         self._pace.not_before = min(self._pace.not_before, now + hinted_pause_seconds(0))
         # How long nothing came before this worker knew the table, by the clock of who committed last. It is a guess.
@@ -288,7 +291,10 @@ class Watched:
             self.waits_since = self.waits_since or time.monotonic()
         else:
             self.is_active, self._log, self.waits_since, self._begun_at = True, log, None, time.monotonic()
-            self._maintenance.add(Internals(self.root, log).upkeep(in_fleet=True, cluster=self._cluster))
+            upkeep = Internals(self.root, log).upkeep(
+                in_fleet=True, cluster=self._cluster, found_version=self._found_version
+            )
+            self._maintenance.add(upkeep)
         return self.is_active
 
     def _end(self) -> None:

@@ -31,6 +31,7 @@ from lakebed.manifest.positions import position_of
 from lakebed.manifest.purges import purge_of
 from lakebed.manifest.resnapshots import Resnapshot
 from lakebed.manifest.schema_history import past_change_of
+from lakebed.manifest.settle_attempts import SettleAttempts
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 from lakebed.manifest.topic_gone import TopicGone
@@ -54,6 +55,7 @@ DECODERS: dict[str, Callable[[str, str], object]] = {
     entries.QUARANTINED: listed_in,
     entries.FAILING: partial(decoded, Failing),
     entries.LOST: partial(decoded, Lost),
+    entries.SETTLING: partial(decoded, SettleAttempts),
     entries.PARKED: partial(decoded, Parked),
     entries.TOPIC_GONE: partial(decoded, TopicGone),
     entries.RESNAPSHOT: partial(decoded, Resnapshot),

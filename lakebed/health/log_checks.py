@@ -33,6 +33,7 @@ from lakebed.manifest.format import require_format
 from lakebed.manifest.invariants import Violation, violations
 from lakebed.manifest.parked import parked_of
 from lakebed.manifest.resnapshots import Resnapshot, described, resnapshot_of
+from lakebed.manifest.settle_attempts import parked_settle
 from lakebed.manifest.snapshot import Snapshot, apply, without_expired
 from lakebed.manifest.table_log import (
     GATE_FEATURE,
@@ -297,6 +298,15 @@ def parked_finding(snapshot: Snapshot, path: str) -> Finding | None:
     return critical("parked", "", what, f"remove the cause, then lakebed resume {path}")
 
 
+def settle_finding(snapshot: Snapshot, path: str, now_ms: int) -> Finding | None:
+    """Why the tail of a table is left alone; None if it is not."""
+    parked = parked_settle(snapshot, now_ms)
+    if parked is None:
+        return None
+    what = f"{parked.error}; readers of lakebed resolve the tail, others see nothing of it"
+    return critical("settle", "", what, f"remove the cause, then lakebed resume {path}")
+
+
 def failing_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Finding]:
     """Merges that are parked, because they keep failing."""
     for failing in failing_of(snapshot).values():
@@ -356,6 +366,8 @@ def state_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Findi
     yield from entry_findings(snapshot, path)
     if (parked := parked_finding(snapshot, path)) is not None:
         yield parked
+    if (settle := settle_finding(snapshot, path, now_ms)) is not None:
+        yield settle
     yield from failing_findings(snapshot, path, now_ms)
     yield from source_findings(snapshot, path, now_ms)
     with suppress(Corrupt):  # a claim that can't be read: see above

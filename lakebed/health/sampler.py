@@ -29,6 +29,7 @@ from lakebed.errors import LakebedError, Retry, TableNotFound
 from lakebed.manifest.actions import Part
 from lakebed.manifest.claims import claims_of
 from lakebed.manifest.failing import parked_paths, taken_paths
+from lakebed.manifest.settle_attempts import parked_settle
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_figures import TableFigures, figures_of
@@ -115,6 +116,7 @@ class Sampler:
             bytes_by_state=sizes,
             quarantine_rows=self._quarantine_rows,
             parked_parts=len(parked_paths(snapshot, now_ms)),
+            is_settle_parked=parked_settle(snapshot, now_ms) is not None,
             stored=self._stored,
             seconds=time.monotonic() - started,
         )

@@ -49,6 +49,8 @@ FAILING = "lakebed.failing."
 """A merge that keeps failing, and until when its parts are left alone; with an id that follows from them."""
 LOST = "lakebed.lost."
 """A claim whose replica was lost, with its id: parts that are in several are parked."""
+SETTLING = "lakebed.settling"
+"""Attempts to settle the table that did not end: after several the tail is left alone for some time."""
 PARKED = "lakebed.parked"
 """Why the pipeline of a database leaves the table alone, until somebody resumes it."""
 TOPIC_GONE = "lakebed.topic_gone"
@@ -83,7 +85,7 @@ DELIVERING = "lakebed.delivering."
 """Which process delivers to a listener; with its name."""
 
 COORDINATION = (
-    UNKNOWN_NAMES, FAILING, LOST, PARKED, TOPIC_GONE, RESNAPSHOT, JOB, SCHEMA, ROWS_EXPIRED, WORKER,
+    UNKNOWN_NAMES, FAILING, LOST, SETTLING, PARKED, TOPIC_GONE, RESNAPSHOT, JOB, SCHEMA, ROWS_EXPIRED, WORKER,
     FRESH_TABLES, LISTENER, DELIVERING,
 )  # fmt: skip
 """Entries that no row and no file rests on: one that can't be read counts as not there (``entry_values``)."""
@@ -141,6 +143,7 @@ class Operation(StrEnum):
     REWIND = "REWIND"
     REPLAY = "REPLAY QUARANTINE"
     SETTLE = "SETTLE"
+    BEGIN_SETTLE = "BEGIN SETTLE"
     CLAIM = "CLAIM"
     EXTEND_CLAIM = "EXTEND CLAIM"
     ABANDON_CLAIM = "ABANDON CLAIM"

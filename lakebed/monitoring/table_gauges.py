@@ -28,6 +28,7 @@ _PLAIN: dict[str, str] = {
 }
 _SOMETIMES: dict[str, str] = {
     "lakebed_parked_parts": "Parts that are left alone for now because merges of them failed, as the log of the table says.",
+    "lakebed_settle_parked": "1: settling is left alone for now, because it ended several processes. 0: it is not.",
     "lakebed_ingest_timestamp_seconds": "When rows last came in; an hour ago if that is longer ago.",
     "lakebed_depth_max": "Runs of parts over the deepest point of the sort key.",
     "lakebed_depth_average": "Parts over the deepest point of a part's range, on average over parts.",
@@ -127,6 +128,7 @@ def _singles(state: TableState) -> dict[str, float | None]:
         "lakebed_claim_age_seconds": state.claim_age_seconds or 0.0,
         "lakebed_held_versions": state.versions_held,
         "lakebed_parked_parts": state.parked_parts,
+        "lakebed_settle_parked": state.is_settle_parked,
         "lakebed_observation_seconds": state.seconds,
         "lakebed_ingest_timestamp_seconds": recent.ingested_at,
         "lakebed_depth_max": planned.depth_max if planned else None,

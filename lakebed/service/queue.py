@@ -2,7 +2,7 @@
 
     running    a claim whose lease has not ended, or a job that a runner has
     waiting    what the log says is due, or a job that nobody has taken yet
-    parked     a merge that keeps failing, or a table that its pipeline leaves alone; with the error
+    parked     a merge or settle that keeps failing, or a table that its pipeline leaves alone; with the error
     held       a merge whose output is on a replica's disk until it is uploaded; nobody has to do anything
 
 What waits stands in the order in which a fleet takes it. The ``owner`` is the worker that looks after the table, as the workers
@@ -28,8 +28,8 @@ TASK_STATES = ("running", "waiting", "parked", "held")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A piece of work on a table. ``what``: merge, purge, recluster, resort, upkeep, ingest, or the kind of a job; ``who``: the
-    replica or runner that has it; ``until_ms``: the end of its lease, or when it is tried again."""
+    """A piece of work on a table. ``what``: merge, purge, recluster, resort, settle, upkeep, ingest, or the kind of a job;
+    ``who``: the replica or runner that has it; ``until_ms``: the end of its lease, or when it is tried again."""
 
     member: Member
     table: Surveyed
@@ -115,6 +115,11 @@ def _tasks(member: Member, table: Surveyed, alive: Mapping[str, float], now_ms: 
                 member=member, table=table, state="parked", what="merge", why=f"{failing.kind}: {failing.error}",
                 since_ms=failing.since_ms, until_ms=failing.not_before_ms, parts=len(failing.sources),
             )  # fmt: skip
+    if table.settle is not None and table.is_settle_parked(now_ms):
+        yield Task(
+            member=member, table=table, state="parked", what="settle", why=table.settle.error,
+            since_ms=table.settle.since_ms, until_ms=table.settle.not_before_ms,
+        )  # fmt: skip
     if table.parked is not None:
         yield Task(
             member=member, table=table, state="parked", what="ingest", why=f"{table.parked.kind}: {table.parked.error}",

@@ -85,6 +85,8 @@ def _why(table: Surveyed, now_ms: int) -> str:
         return table.error
     if table.parked is not None:
         return table.parked.error
+    if table.settle is not None and table.is_settle_parked(now_ms):
+        return table.settle.error
     failing = next((each.error for each in table.failing if each.is_parked(now_ms)), None)
     return failing if failing is not None else table.why
 

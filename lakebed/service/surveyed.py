@@ -15,6 +15,7 @@ from lakebed.manifest.claims import Claim, claims_of
 from lakebed.manifest.failing import Failing, failing_of, taken_paths
 from lakebed.manifest.jobs import Job, jobs_of
 from lakebed.manifest.parked import Parked, parked_of
+from lakebed.manifest.settle_attempts import ParkedSettle, parked_settle
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_figures import figures_of
 from lakebed.planning.planner import plan
@@ -28,8 +29,9 @@ _LATE_MS = int(LEASE_SECONDS * 1000)
 class TableState(StrEnum):
     """How a table is, the worst that is true of it: the first of these.
 
-    ``unreadable``: its log can't be read; ``parked``: its pipeline leaves it alone; ``failing``: a merge is parked; ``late``: its
-    tail is older than it should be; ``running``: somebody works on it; ``waiting``: there is something to do; ``quiet``: nothing.
+    ``unreadable``: its log can't be read; ``parked``: its pipeline leaves it alone; ``failing``: a merge or its settle is parked;
+    ``late``: its tail is older than it should be; ``running``: somebody works on it; ``waiting``: there is something to do;
+    ``quiet``: nothing.
     """
 
     UNREADABLE = "unreadable"
@@ -79,12 +81,17 @@ class Surveyed:
     claims: tuple[ClaimSeen, ...] = ()
     failing: tuple[Failing, ...] = ()
     parked: Parked | None = None
+    settle: ParkedSettle | None = None
     error: str = ""
 
     @property
     def is_busy(self) -> bool:
         """Whether it may change soon: a merge is under way, or a job that has not ended."""
         return any(not each.claim.volatile for each in self.claims) or any(not job.has_ended for job in self.jobs)
+
+    def is_settle_parked(self, now_ms: int) -> bool:
+        """Whether its tail is left alone."""
+        return self.settle is not None and now_ms < self.settle.not_before_ms
 
     def late_seconds(self, now_ms: int) -> float | None:
         """The age of the oldest change that is not settled; None if all are."""
@@ -107,6 +114,7 @@ def surveyed(snapshot: Snapshot, now_ms: int, statistics: StatisticsCache) -> Su
         depth=planning.depth_max, read_budget=settings.read_budget, tier=settings.tier, pool=settings.pool,
         freshness_seconds=settings.freshness_seconds, why=work.why, due_ms=work.due_ms, jobs=jobs_of(snapshot),
         claims=_claims(snapshot), failing=tuple(failing_of(snapshot).values()), parked=parked_of(snapshot),
+        settle=parked_settle(snapshot, now_ms),
     )  # fmt: skip
 
 
@@ -124,7 +132,7 @@ def state_of(table: Surveyed, now_ms: int) -> TableState:
         return TableState.UNREADABLE
     if table.parked is not None:
         return TableState.PARKED
-    if any(each.is_parked(now_ms) for each in table.failing):
+    if table.is_settle_parked(now_ms) or any(each.is_parked(now_ms) for each in table.failing):
         return TableState.FAILING
     if table.late_from_ms is not None and table.late_from_ms <= now_ms:
         return TableState.LATE

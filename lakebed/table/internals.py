@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from lakebed.compaction.maintenance import Maintenance
 from lakebed.compaction.service import Compaction
 from lakebed.compaction.settler import Settler
 from lakebed.compaction.upkeep import Chore, Upkeep
-from lakebed.errors import TableExists, TableNotFound
+from lakebed.errors import LakebedError, TableExists, TableNotFound
 from lakebed.health.sampler import Sampler
 from lakebed.ingest.bootstrap import bootstrap
 from lakebed.ingest.changes_frame import FILE_COLUMN
@@ -65,6 +66,7 @@ _STOP_LOOK_SECONDS = 0.1
 _PURGES_LOOK_SECONDS = 60.0
 _EXPIRY_SECONDS = 600.0
 _REPLICATE_SECONDS = 2.0
+_logger = logging.getLogger("lakebed.compact")
 
 
 def internals_of(table: Table) -> Internals:
@@ -215,14 +217,22 @@ class Internals:
             maintenance.stop()
 
     def upkeep(
-        self, spark: SparkSession | None = None, in_fleet: bool = False, cluster: Cluster | None = None
+        self,
+        spark: SparkSession | None = None,
+        in_fleet: bool = False,
+        cluster: Cluster | None = None,
+        found_version: int | None = None,
     ) -> Upkeep:
         """What the maintenance of this table consists of; starts nothing. With a session, it ends when Spark stops.
 
         ``in_fleet``: by a worker of a fleet, on whose host nobody reads. ``cluster``: where its large merges run.
+        ``found_version``: up to there others may have tried to settle (default: up to the newest version).
         """
         compactor = self.compaction.in_background(spark, in_fleet, cluster)
-        log_retention_seconds = self.log.refresh().settings.log_retention_seconds
+        newest = self.log.refresh()
+        log_retention_seconds = newest.settings.log_retention_seconds
+        if self.settler.found_version is None:
+            self.settler.found_version = newest.version if found_version is None else found_version
         return Upkeep(
             path=self.path,
             log=self.log,
@@ -269,6 +279,10 @@ class Internals:
         self.locators.release(index_bytes_kept)
         if index_bytes_kept is None:
             self.compaction.replication.close()
+            try:
+                self.settler.end()
+            except LakebedError as error:
+                _logger.warning("that this process tries to settle %s no more could not be noted: %s", self.path, error)
 
     def checkpoint(self) -> None:
         """Write a checkpoint if one is due. With many parts this takes seconds; settling does not wait for it."""

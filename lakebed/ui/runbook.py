@@ -21,6 +21,7 @@ _SECTIONS = {
     "query": "LakebedQueryDown",
     "parked": "LakebedTableParked",
     "failing": "LakebedPlansFailing",
+    "settle": "LakebedSettleParked",
 }
 _INVARIANT = re.compile(r"[A-Z]\d+")
 

@@ -79,6 +79,7 @@ WHOLE: dict[str, dict[str, Any]] = {
         "sources": ["a.parquet"], "failures": 4, "error": "e", "kind": "Corrupt", "since_ms": NOW_MS, "not_before_ms": NOW_MS,
     },
     entries.LOST + "c": {"sources": ["a.parquet"], "replica": "r", "lost_ms": NOW_MS},
+    entries.SETTLING: {"attempts": [{"process": "p", "version": 1, "since_ms": NOW_MS}]},
     entries.PARKED: {"error": "e", "kind": "Corrupt", "since_ms": NOW_MS, "failures": 1},
     entries.TOPIC_GONE: {"topic": "t", "since_ms": NOW_MS},
     entries.RESNAPSHOT: {"id": "r", "topic": "t", "asked_ms": NOW_MS, "begin": {"0": 5}, "state": "asked", "ends": {}},

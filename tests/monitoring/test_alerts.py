@@ -173,6 +173,9 @@ STORIES = {
     "merges that fail": Case(
         "LakebedPlansFailing", {"lakebed_parked_parts": "0x4 8x10 0x10"}, silent=5, fires=7, resolved=16, told="8"
     ),
+    "a settle that kills": Case(
+        "LakebedSettleParked", {"lakebed_settle_parked": "0x4 1x10 0x10"}, silent=5, fires=7, resolved=16
+    ),
     "the first error of a process": Case(
         "LakebedQueryRestarts",
         {'lakebed_errors_total{error="Contention"}': "_x5 1x60"},

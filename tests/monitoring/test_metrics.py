@@ -84,6 +84,7 @@ STATE = TableState(
     stored=Stored(9000, 1, 70),
     quarantine_rows=1,
     parked_parts=0,
+    is_settle_parked=False,
 )
 
 

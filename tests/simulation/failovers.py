@@ -143,7 +143,7 @@ class _Internals:
     def __init__(self, root: str, log: TableLog) -> None:
         self.root, self.log = root, log
 
-    def upkeep(self, in_fleet: bool, cluster: object) -> _Internals:
+    def upkeep(self, in_fleet: bool, cluster: object, found_version: int) -> _Internals:
         return self
 
     def look_after(self) -> None:

@@ -415,8 +415,9 @@ def _processes(board: Dashboard, some: Tables) -> None:
         _graph("Claims", COUNT, "Claims in the log. An expired claim belongs to a replica that is gone.",
                Query(some.or_none(some.now("lakebed_claims", "state")), "{{table}} {{state}}")),
         _graph("Parked parts", COUNT,
-               "Parts that are left alone for now, because merges of them failed several times.",
-               Query(some.or_none(some.running("lakebed_parked_parts")), "{{table}}")),
+               "Parts that are left alone for now, because merges of them failed several times. settle: 1 for such a tail.",
+               Query(some.or_none(some.running("lakebed_parked_parts")), "{{table}}"),
+               Query(some.or_none(some.running("lakebed_settle_parked")), "{{table}} settle")),
     ))  # fmt: skip
     _add(board, (
         _graph("Memory of tasks, p95", BYTES, "The most memory that the process of a task ever had.",
