@@ -30,7 +30,7 @@ from lakebed.pipeline.java import quick_start
 from lakebed.pipeline.settings import parse_pipeline
 from lakebed.session import settings
 from lakebed.table.internals import internals_of
-from tests.end_to_end.progress import started
+from tests.waiting import started
 
 _SEQUENCE = "source.lsn"
 _PIPELINE = """
