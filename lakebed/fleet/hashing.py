@@ -24,6 +24,11 @@ def owner_of(table: str, workers: Mapping[str, float]) -> str | None:
     return max(workers, key=lambda worker: (_draw(table, worker, workers[worker]), worker), default=None)
 
 
+def standbys_of(table: str, workers: Mapping[str, float]) -> tuple[str, ...]:
+    """The workers that stand by for a table with a freshness, the first one first. ``workers``: the weight of each, above 0."""
+    return tuple(_ranked(table, workers)[1 : 1 + STANDBYS])
+
+
 def ranks_of(
     worker: str, tables: Collection[str], fresh_tables: Collection[str], workers: Mapping[str, float]
 ) -> dict[str, int]:
@@ -37,10 +42,14 @@ def ranks_of(
             if owner_of(table, workers) == worker:
                 ranks[table] = 0
             continue
-        ranked = sorted(workers, key=lambda other: (_draw(table, other, workers[other]), other), reverse=True)
+        ranked = _ranked(table, workers)
         if worker in ranked[: 1 + STANDBYS]:
             ranks[table] = ranked.index(worker)
     return ranks
+
+
+def _ranked(table: str, workers: Mapping[str, float]) -> list[str]:
+    return sorted(workers, key=lambda worker: (_draw(table, worker, workers[worker]), worker), reverse=True)
 
 
 def _draw(table: str, worker: str, weight: float) -> float:

@@ -5,8 +5,9 @@
     parked     a merge or settle that keeps failing, or a table that its pipeline leaves alone; with the error
     held       a merge whose output is on a replica's disk until it is uploaded; nobody has to do anything
 
-What waits stands in the order in which a fleet takes it. The ``owner`` is the worker that looks after the table, as the workers
-work out themselves (``fleet.hashing``), as long as they see the same workers.
+What waits stands in the order in which a fleet takes it. The ``owner`` is the worker that looks after the table, and
+``standbys`` are those that settle it if its freshness is in danger. The workers work this out in the same way
+(``fleet.hashing``), so it is true as long as they see the same workers.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lakebed.fleet.hashing import owner_of
+from lakebed.fleet.hashing import owner_of, standbys_of
 from lakebed.fleet.membership import Worker
 from lakebed.manifest.jobs import Job, JobState
 from lakebed.service.answers import time_text
@@ -38,6 +39,7 @@ class Task:
     why: str = ""
     who: str = ""
     owner: str | None = None
+    standbys: Sequence[str] = ()
     since_ms: int = 0
     until_ms: int = 0
     parts: int = 0
@@ -128,6 +130,7 @@ def _tasks(member: Member, table: Surveyed, alive: Mapping[str, float], now_ms: 
     if table.why and not table.error:
         yield Task(
             member=member, table=table, state="waiting", what="upkeep", why=table.why, owner=owner_of(member.root, alive),
+            standbys=standbys_of(member.root, alive) if table.freshness_seconds else (),
             since_ms=table.tail_since_ms or table.committed_ms,
         )  # fmt: skip
 

@@ -178,7 +178,7 @@ def _task(task: Task, now_ms: int) -> dict[str, Any]:
     times = {"since": task.since_ms, "until": task.until_ms}
     return {
         "table": task.member.name, "root": task.member.root, "state": task.state, "what": task.what, "why": task.why,
-        "who": task.who, "owner": task.owner, "tier": task.table.tier, "pool": task.table.pool,
+        "who": task.who, "owner": task.owner, "standbys": list(task.standbys), "tier": task.table.tier, "pool": task.table.pool,
         **{name: time_text(value) if value else None for name, value in times.items()},
         "tail_since": None if task.table.tail_since_ms is None else time_text(task.table.tail_since_ms),
         "late_seconds": task.table.late_seconds(now_ms), "parts": task.parts, "bytes": task.bytes,
@@ -209,7 +209,8 @@ _WORKER = record(
 _TASK = record(
     {
         "table": _TEXT, "root": _TEXT, "state": {"enum": list(TASK_STATES)}, "what": _TEXT, "why": _TEXT, "who": _TEXT,
-        "owner": or_null(_TEXT), "tier": _TEXT, "pool": _TEXT, "since": or_null(TIME), "until": or_null(TIME),
+        "owner": or_null(_TEXT), "standbys": listed(_TEXT), "tier": _TEXT, "pool": _TEXT, "since": or_null(TIME),
+        "until": or_null(TIME),
         "tail_since": or_null(TIME), "late_seconds": _SECONDS, "parts": COUNT,
         "bytes": COUNT, "progress": {"type": "object"}, "job": or_null(_TEXT),
     }

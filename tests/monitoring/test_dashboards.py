@@ -31,6 +31,7 @@ from tests.infra.kafka import KafkaServer
 from tests.infra.prometheus import PrometheusServer, promtool
 from tests.infra.s3 import S3Server, aws_environment
 from tests.infra.server import HOST, Server
+from tests.listeners.receiver import receiver
 from tests.waiting import wait_until
 
 METRICS = REPOSITORY / "docs" / "metrics.md"
@@ -213,7 +214,7 @@ def scraped(lakebed: Lakebed) -> str:
 def prometheus(
     kafka: KafkaServer, s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[PrometheusServer]:
-    """A Prometheus that scrapes a pipeline from Kafka into S3, an exporter of its table, and a worker of a fleet."""
+    """A Prometheus that scrapes a pipeline from Kafka into S3, an exporter, a worker of a fleet, and what tells a listener."""
     folder = tmp_path_factory.mktemp("monitored")
     topic = kafka.create_topic(f"monitored-{time.time_ns()}", PARTITIONS)
     path = f"s3://{s3_server.create_bucket()}/changes"
@@ -234,9 +235,15 @@ def prometheus(
         wait_until(lambda: "lakebed_quarantined_records_total{" in scraped(run), "no batch was committed")
         exporter = Lakebed("exporter", folder, "exporter", path, "--port", "PORT", "--interval", "1")
         running.enter_context(exporter)
-        worker = Lakebed("fleet", folder, "fleet", path.rpartition("/")[0], "--metrics-port", "PORT")
+        root = path.rpartition("/")[0]
+        worker = Lakebed("fleet", folder, "fleet", root, "--metrics-port", "PORT")
         running.enter_context(worker)
-        server = PrometheusServer([run.target, exporter.target, worker.target], [folder / "prometheus" / "alerts.yaml"])
+        received = running.enter_context(receiver())
+        assert main(["listen", root, "shop", "--webhook", received.url, "--from", "oldest"]) == 0
+        listeners = Lakebed("deliver", folder, "deliver", root, "--metrics-port", "PORT")
+        running.enter_context(listeners)
+        targets = [each.target for each in (run, exporter, worker, listeners)]
+        server = PrometheusServer(targets, [folder / "prometheus" / "alerts.yaml"])
         yield running.enter_context(server)
 
 

@@ -146,8 +146,12 @@ def test_the_queue_says_what_runs_who_has_it_what_waits_and_why_and_what_is_park
     [waits] = made(tmp_path, "waits", **{"lakebed.settle_after_changes": "1"})
     for table in (late, waits):
         table.apply([{"id": 9, "day": "", "amount": 0}])
-    worker = Membership(fleet_log(str(tmp_path)), Worker(id="vm-7-aa", host="vm", cores=4))
-    worker.beat()
+    worker, *others = (
+        Membership(fleet_log(str(tmp_path)), Worker(id=f"vm-{number}-aa", host="vm", cores=cores))
+        for number, cores in ((7, 1e6), (8, 1.0), (9, 1e-6), (10, 1e-12))
+    )
+    for each in (worker, *others):
+        each.beat()
     put_claim(merging, "vm-7-bb")
     put_claim(disk, "vm-8-cc", volatile=True)
     park_merge(log_of(parked), list(log_of(parked).refresh().parts), Corrupt("part 7 is damaged"), 4)
@@ -173,10 +177,13 @@ def test_the_queue_says_what_runs_who_has_it_what_waits_and_why_and_what_is_park
     assert why["drop"]["why"] == "its time has not come" and why["drop"]["until"] is not None
     assert "runner with a free thread" in why["three"]["why"]
     assert "lakebed.settle_after_changes is 1" in why["waits"]["why"] and why["waits"]["owner"] == "vm-7-aa"
+    assert why["waits"]["standbys"] == [], "it has no freshness"
+    assert why["late"]["owner"] == "vm-7-aa" and why["late"]["standbys"] == ["vm-8-aa", "vm-9-aa"]
     assert client.queue(state="parked")[0]["why"] == "Corrupt: part 7 is damaged"
-    [member] = client.workers()
+    member = by_name(client.workers(), "id")["vm-7-aa"]
     assert (member["id"], member["is_alive"], member["running"], member["waiting"]) == ("vm-7-aa", True, 2, 2)
-    worker.leave()
+    for each in (worker, *others):
+        each.leave()
     wait_until(lambda: client.workers() == [])
     assert {task["owner"] for task in client.queue(state="waiting")} == {None}
 

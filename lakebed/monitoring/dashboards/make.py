@@ -394,7 +394,7 @@ def _of_operations() -> Dashboard:
         board.with_variable(
             TextBoxVariable(name).label(f"price of {label}").default_value(price).current(_chosen(price))
         )
-    for add_row in (_processes, _fleet, _commits_and_sources, _object_store, _cost):
+    for add_row in (_processes, _fleet, _listeners, _commits_and_sources, _object_store, _cost):
         add_row(board, some)
     return board
 
@@ -442,6 +442,20 @@ def _fleet(board: Dashboard, some: Tables) -> None:
                Query(some.now("lakebed_fleet_waiting_seconds"), "{{table}}")),
         _graph("Looks a second", "reqps", "Requests that only ask for a new version of a table.",
                Query(some.rate("lakebed_fleet_looks_total"), "{{table}}")),
+    ))  # fmt: skip
+
+
+def _listeners(board: Dashboard, some: Tables) -> None:
+    board.with_row(Row("Listeners"))
+    _add(board, (
+        _graph("Behind", SECONDS, "Age of the oldest event that a listener has not acknowledged; the table is the folder's.",
+               Query(some.now("lakebed_listener_behind_seconds", "listener"), "{{table}} {{listener}}")),
+        _graph("Events a second", "eps", "Events of tables that listeners acknowledged.",
+               Query(some.rate("lakebed_listener_events_total", "listener"), "{{table}} {{listener}}")),
+        _graph("Failures within an hour", COUNT, "Deliveries that a listener did not acknowledge. They are tried again.",
+               Query(some.added("lakebed_listener_failures_total", "listener"), "{{table}} {{listener}}")),
+        _graph("Processes that deliver", COUNT, "0: nobody delivers to the listener any more; its events wait in the logs.",
+               Query(f"sum by (table, listener) ({some.of('lakebed_listener_delivering')})", "{{table}} {{listener}}")),
     ))  # fmt: skip
 
 

@@ -37,7 +37,7 @@ export class QueueView extends Paged {
         this.states.element, this.note, this.list, this.pages),
       h("p", { class: "quiet note" },
         "What waits stands in the order in which a fleet takes it. Who is the replica or runner that has the work, or the ",
-        "worker that looks after the table. Held is what was merged and is on a replica's disk until it is uploaded."));
+        "worker that looks after the table. Who stands by settles it if its freshness is in danger. Held is what was merged and is on a replica's disk until it is uploaded."));
   }
 
   show(answer) {
@@ -73,12 +73,13 @@ export class QueueView extends Paged {
     const parts = task.parts ? h("div", { class: "quiet" }, `${counted(task.parts, "part", "parts")}${size}`) : null;
     const late = task.tail_since === null ? "–" : age(Date.parse(task.tail_since));
     const mayCancel = task.job && task.is_operator;
+    const standbys = task.standbys.length ? h("div", { class: "quiet" }, `standing by: ${task.standbys.join(", ")}`) : null;
     const button = mayCancel ? cancelButton(this.shell, task.table, task.job, task.what, this) : null;
     return h("tr", {},
       h("th", { scope: "row", "data-label": "Table" }, tableLink(task.table, this.key(task), task.root)),
       h("td", { "data-label": "State" }, h("span", { class: task.state === "parked" ? "critical" : null }, task.state)),
       h("td", { "data-label": "What" }, task.what, task.job ? h("div", { class: "quiet" }, "job") : null),
-      h("td", { "data-label": "Who", class: "path" }, task.who || task.owner || "–"),
+      h("td", { "data-label": "Who", class: "path" }, task.who || task.owner || "–", standbys),
       h("td", { "data-label": "Since", class: "number" }, when(task.since, "")),
       h("td", { "data-label": "Until", class: "number" }, when(task.until, "")),
       h("td", { "data-label": "Tail since", class: "number" }, late),
