@@ -29,6 +29,7 @@ import yaml
 from deltalake import write_deltalake
 
 import lakebed
+from lakebed.compaction.maintenance import Maintenance
 from lakebed.errors import StoreUnavailable, TableNotFound, VersionNotFound
 from lakebed.fleet.membership import listed_workers
 from lakebed.manifest.failing import park_merge
@@ -397,10 +398,17 @@ def test_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: Spar
     assert Copy(tmp_path / "lake/bank", bank).batch() is not None
     (tmp_path / "changes").mkdir()
     around = Circumstances(environment={"KAFKA_USER": "loader", "KAFKA_PASSWORD": "Gr0und-water"})
+    maintain, running = lakebed.Table.maintain, list[Maintenance]()
+
+    def maintained(table: lakebed.Table, spark: SparkSession) -> Maintenance:
+        running.append(maintain(table, spark))
+        return running[-1]
+
+    monkeypatch.setattr(lakebed.Table, "maintain", maintained)
     try:
         follow("README.md", tmp_path, monkeypatch, around)
     finally:
-        for query in spark.streams.active:
+        for query in (*spark.streams.active, *running):
             query.stop()
     people = lakebed.open(tmp_path / "lake/people")
     assert people.to_arrow().to_pylist() == [{"id": 1, "city": "BERGEN", "updated_at": 20}]
