@@ -37,7 +37,8 @@ export class QueueView extends Paged {
         this.states.element, this.note, this.list, this.pages),
       h("p", { class: "quiet note" },
         "What waits stands in the order in which a fleet takes it. Who is the replica or runner that has the work, or the ",
-        "worker that looks after the table. Who stands by settles it if its freshness is in danger. Held is what was merged and is on a replica's disk until it is uploaded."));
+        "worker that looks after the table. Who stands by settles it if its freshness is in danger. Held is what was merged ",
+        "and is on a replica's disk until it is uploaded."));
   }
 
   show(answer) {
@@ -73,7 +74,8 @@ export class QueueView extends Paged {
     const parts = task.parts ? h("div", { class: "quiet" }, `${counted(task.parts, "part", "parts")}${size}`) : null;
     const late = task.tail_since === null ? "–" : age(Date.parse(task.tail_since));
     const mayCancel = task.job && task.is_operator;
-    const standbys = task.standbys.length ? h("div", { class: "quiet" }, `standing by: ${task.standbys.join(", ")}`) : null;
+    const standing = task.standbys.length ? `standing by: ${task.standbys.join(", ")}` : "";
+    const standbys = standing ? h("div", { class: "quiet" }, standing) : null;
     const button = mayCancel ? cancelButton(this.shell, task.table, task.job, task.what, this) : null;
     return h("tr", {},
       h("th", { scope: "row", "data-label": "Table" }, tableLink(task.table, this.key(task), task.root)),
