@@ -125,6 +125,19 @@ def test_a_tail_that_is_found_costs_one_commit_more_and_only_once(table: lakebed
     assert log.refresh().version == version + 4
 
 
+def test_a_process_that_saw_the_change_come_leaves_it_alone_once_three_others_were_killed(table: lakebed.Table) -> None:
+    table.settle()
+    upkeep = internals_of(table).upkeep()
+    apply(table, 3)
+    try_to_settle(log_of(table), "a", "b", "c")  # they stood by for it
+    version = log_of(table).refresh().version
+    upkeep.step()
+    assert tail_of(table) and log_of(table).refresh().version == version
+    resume_settle(log_of(table))
+    upkeep.step()
+    assert not tail_of(table)
+
+
 def test_what_is_parked_is_shown_in_the_queue_and_is_no_work_of_a_fleet(table: lakebed.Table) -> None:
     clock = Clock()
     log = log_at(table, clock)
