@@ -16,7 +16,7 @@ WORKERS ?= 2
 # Prefer the Python that the tests of a release run with; any from 3.11 on will do.
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3,$(shell command -v $(name) 2>/dev/null)))
 
-.PHONY: help setup run run-shop test test-fast soak-pgbench soak-kill soak-replicas soak-schema soak-database soak-page bench-peers bench-kafka bench-scale bench-s3 check format clean java build-tools
+.PHONY: help setup run run-shop test test-fast soak-busy soak-pgbench soak-kill soak-replicas soak-schema soak-database soak-page bench-peers bench-kafka bench-scale bench-s3 check format clean java build-tools
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -75,6 +75,15 @@ test: setup build-tools  ## all tests, with real servers; TESTS=path narrows, WO
 
 test-fast: setup  ## the tests that need no server and little time
 	@exec $(BIN)/python -m pytest $(TESTS) -m "not slow" $(ARGS)
+
+soak-busy: setup build-tools  ## all tests beside busy loops (LOOPS=4): none may need a quick machine; takes twice as long
+	@loops=()
+	trap 'kill "$${loops[@]}"' EXIT
+	for _ in $$(seq $(or $(LOOPS),4)); do
+	  $(BIN)/python -c 'while True: pass' &
+	  loops+=($$!)
+	done
+	$(MAKE) test
 
 soak-pgbench: setup build-tools  ## minutes of pgbench through Debezium and Kafka, every reader compared; DURATION=300 seconds
 	@exec $(BIN)/python -m tests.end_to_end.soak_pgbench --duration $(or $(DURATION),300) $(ARGS)

@@ -7,6 +7,7 @@ Invariants
 - What DuckDB keeps of every query until its database is closed is bounded, however long the process lives.
 - No database finds Python's variables by their names. A database for users' SQL (`connect_sealed`) reads files in given
   folders and no others, loads nothing, and its settings stay.
+- A daemon thread's call does not abort the process when the interpreter ends.
 
 Algorithm
 1. `connect` looks for a database with the same limits in this process, or makes one in memory.
@@ -26,10 +27,11 @@ import atexit
 import ctypes
 import os
 import threading
+import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +39,8 @@ import duckdb
 
 from lakebed.quoting import literal
 from lakebed.storage.process_folders import process_folder
+
+_CLOSE_SECONDS_MAX = 10
 
 MEMORY_BYTES_MAX = 1 << 30
 CURSORS_MAX = 2_000
@@ -56,6 +60,7 @@ _Limits = tuple[int, int, str, tuple[str, ...] | None]  # the last: what users' 
 _databases: OrderedDict[_Limits, _Database] = OrderedDict()  # the one used last is last
 _cursors: weakref.WeakSet[duckdb.DuckDBPyConnection] = weakref.WeakSet()
 _guard = threading.Lock()
+_ending = False  # the interpreter ends
 
 
 def connect(
@@ -84,9 +89,10 @@ def connect_sealed(folders: Iterable[str] = ()) -> duckdb.DuckDBPyConnection:
 
 def connect_alone() -> duckdb.DuckDBPyConnection:
     """Return the connection of a database that nobody else uses, with the limits of ``connect``: for unrestricted SQL."""
-    connection = _open(MEMORY_BYTES_MAX, _processors(), str(process_folder() / "duckdb"), None)
-    _cursors.add(connection)
-    return connection
+    with _making():
+        connection = _open(MEMORY_BYTES_MAX, _processors(), str(process_folder() / "duckdb"), None)
+        _cursors.add(connection)
+        return connection
 
 
 def interrupt_all() -> None:
@@ -97,8 +103,18 @@ def interrupt_all() -> None:
                 cursor.interrupt()
 
 
-def _cursor(limits: _Limits) -> duckdb.DuckDBPyConnection:
+@contextmanager
+def _making() -> Iterator[None]:
+    """Guard the making of a connection. While the interpreter ends, a daemon thread waits here and is never woken."""
     with _guard:
+        if not _ending or threading.current_thread() is threading.main_thread():
+            yield
+            return
+    threading.Event().wait()
+
+
+def _cursor(limits: _Limits) -> duckdb.DuckDBPyConnection:
+    with _making():
         database = _databases.get(limits)
         if database is None or database.cursors >= CURSORS_MAX:
             database = _databases[limits] = _Database(_open(*limits))
@@ -161,10 +177,32 @@ if hasattr(os, "register_at_fork"):
 
 
 def _close_all() -> None:
-    """Close all databases: DuckDB complains of those still open when the interpreter ends."""
-    for database in _databases.values():
-        database.connection.close()
-    _databases.clear()
+    """Close all connections: DuckDB complains of those still open when the interpreter ends.
+
+    A daemon thread may be in a call still. DuckDB refuses to close its connection, and aborts the process if the thread ends in
+    the call, so the call is interrupted and has ten seconds to return.
+    """
+    global _ending
+    with _guard:
+        _ending = True
+        connections = [*_cursors, *(database.connection for database in _databases.values())]
+        _databases.clear()
+    give_up_at = time.monotonic() + _CLOSE_SECONDS_MAX
+    while connections := [each for each in connections if not _closes(each)]:
+        if time.monotonic() > give_up_at:
+            break
+        time.sleep(0.01)
+
+
+def _closes(connection: duckdb.DuckDBPyConnection) -> bool:
+    """Whether ``connection`` is closed now. If it is in a call, that is interrupted."""
+    try:
+        connection.close()
+    except duckdb.Error:
+        with suppress(duckdb.Error):  # its call has just ended
+            connection.interrupt()
+        return False
+    return True
 
 
 atexit.register(_close_all)

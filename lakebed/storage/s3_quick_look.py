@@ -95,10 +95,12 @@ def _kept(place: Place) -> socket.socket | None:
 
 
 def _answer(connection: socket.socket, request: bytes) -> bytes:
-    """The status and the headers. Raises ConnectionError if the server closed the connection."""
+    """The status and the headers. Raises ConnectionError if the server closed the connection first, or goes on and on."""
     connection.sendall(request)
     answer = b""
-    while b"\r\n\r\n" not in answer and len(answer) < _ANSWER_BYTES_MAX:
+    while b"\r\n\r\n" not in answer:
+        if len(answer) >= _ANSWER_BYTES_MAX:
+            raise ConnectionAbortedError(f"the server's answer has no end within {_ANSWER_BYTES_MAX} bytes")
         if not (more := connection.recv(_ANSWER_BYTES_MAX)):
             raise ConnectionResetError("the server has closed the connection")
         answer += more

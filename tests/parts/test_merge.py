@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -398,16 +399,18 @@ def test_merged_parts_tell_their_first_and_last_key_and_lie_side_by_side(seed: i
         assert left.upper <= right.lower or is_point(right.lower, left.upper)
 
 
-@pytest.mark.parametrize("reads_of_a_row_max", [1 << 60, 0])
-def test_a_dictionary_has_no_value_of_rows_that_were_left_out(reads_of_a_row_max: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_spilled", [False, True])
+def test_a_dictionary_has_no_value_of_rows_that_were_left_out(is_spilled: bool, tmp_path: Path) -> None:
     schema = pa.schema([("k", pa.int64()), ("s", pa.string()), ("b", pa.binary())])
-    spec = WriteSpec(schema=schema, sort_key=("k",))
+    spec = WriteSpec(schema=schema, sort_key=("k",), sort_key_version=2)
+    of_before = replace(spec, sort_key=("s",), sort_key_version=1)  # rows in another order are spilled
     texts = ["gone" if number % 3 else None if number % 2 else "stays" for number in range(60)]
     binary = [None if text is None else text.encode() for text in texts]
     rows = pa.table({"k": range(60), "s": texts, "b": binary}, schema)
-    dead = [number for number in range(60) if number % 3]
-    limits = MergeLimits(row_group_rows=7, chunks_in_memory=1 << 40, reads_of_a_row_max=reads_of_a_row_max)
-    [part] = merged(tmp_path, [source(tmp_path, rows, spec, dead)], spec, limits=limits)
+    of_part = source(tmp_path, rows, of_before if is_spilled else spec)
+    dead = [place for place, text in enumerate(stored(tmp_path, of_part.part)["s"].to_pylist()) if text == "gone"]
+    limits = MergeLimits(row_group_rows=7, reads_of_a_row_max=0)
+    [part] = merged(tmp_path, [replace(of_part, dead=BitMap64(dead))], spec, limits=limits)
     read = pq.ParquetFile(tmp_path / part.path, read_dictionary=["s", "b"]).read()
     for name in ("s", "b"):
         assert {value for chunk in read[name].chunks for value in chunk.dictionary.to_pylist()} <= {"stays", b"stays"}

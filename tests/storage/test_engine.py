@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import duckdb
@@ -93,3 +95,29 @@ def status_of(child: int) -> int:
         os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
     return int(status)
+
+
+LONG_QUERY = "select sum(a.range * b.range) from range(10_000_000) a, range(100_000) b"
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        pytest.param(f"cursor.execute({LONG_QUERY!r})", id="a cursor"),
+        pytest.param(f"alone.execute({LONG_QUERY!r})", id="a database of its own"),
+        pytest.param("while True: connect().execute('select sum(range) from range(1_000_000)')", id="ever new cursors"),
+    ],
+)
+def test_a_process_ends_in_order_while_a_daemon_thread_is_in_a_call(work: str) -> None:
+    code = (
+        "import contextlib, threading, time\n"
+        "from lakebed.storage.engine import connect, connect_alone\n"
+        "cursor, alone = connect(threads=1), connect_alone()\n"
+        "def work():\n"
+        "    with contextlib.suppress(Exception):\n"
+        f"        {work}\n"
+        "threading.Thread(target=work, daemon=True).start()\n"
+        "time.sleep(0.5)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr

@@ -139,7 +139,7 @@ def test_a_connection_that_was_closed_or_has_more_to_read_is_not_used_again(late
         [b"HTTP/1.1 503 Slow Down\r\n\r\n"],
         [b"HTTP/1.1 301 Moved Permanently\r\nLocation: http://127.0.0.1:1/\r\n\r\n"],
         [b"HTTP/1.1 100 Continue\r\n\r\n", MISSING],
-        itertools.repeat(b"x" * 1000),
+        [b"HTTP/1.1 404 Not Found\r\nx: ", *itertools.repeat(b"x" * 1000, 1000), b"\r\n\r\n"],
         [b"SSH-2.0-x404 \r\n\r\n"],
     ],
 )
