@@ -47,6 +47,7 @@ from lakebed.parts.merge_sources import MergeSource, select_rows
 from lakebed.parts.provenance import SOURCES_MAX, Provenance
 from lakebed.parts.sql import parquet
 from lakebed.parts.write import PART_ROWS_MAX
+from lakebed.storage.engine import cursor_of
 from lakebed.storage.file_errors import is_out_of_room, raise_own, reason
 from lakebed.storage.part_storage import PartStorage
 from lakebed.storage.process_folders import process_folder
@@ -90,7 +91,7 @@ def merge_parts(
     written: list[MergedPart] = []
     with (
         _verified(sources, read_from or storage, report) as local,
-        connection.cursor() as cursor,
+        cursor_of(connection) as cursor,
         _explained(cursor, local),
     ):
         assembler, order = _prepared(cursor, local, spec, limits)

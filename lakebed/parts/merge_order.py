@@ -23,6 +23,7 @@ from lakebed.parts.provenance import Provenance
 from lakebed.parts.sql import aliases, named, registered
 from lakebed.sortkey.order_values import order_values
 from lakebed.sortkey.sort_key import SortTerm
+from lakebed.storage.engine import cursor_of
 
 _BATCH_ROWS = 122_880
 
@@ -89,7 +90,7 @@ def _sorted_by_duckdb(
         yield from cursor.sql(_sort(f"({scan})", plain, terms)).to_arrow_reader(_BATCH_ROWS)
         return
     names = [f"k{place}" for place in range(len(terms))]
-    with cursor.cursor() as sorter:  # its temporary table goes with it
+    with cursor_of(cursor) as sorter:  # its temporary table goes with it
         make = "create temp table keys as"
         for batch in cursor.sql(scan).to_arrow_reader(_BATCH_ROWS):
             table = named(pa.Table.from_batches([batch]), columns)

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from lakebed.errors import InvalidInput
 from lakebed.parts.sql import aliases, by_place, parquet_to_join, registered, sql_type
+from lakebed.storage.engine import cursor_of
 
 
 def find_positions(
@@ -56,7 +57,7 @@ def find_positions(
     outputs = ["p.probe", "s.file_index::integer as file", "s.file_row_number as row"]
     outputs += [f"s.{alias[stored]} as {name}" for name, (stored, _) in payload.items()]
     query = f"select {', '.join(outputs)} from {source} s join lakebed_probes p on {same}"
-    with connection.cursor() as cursor, registered(cursor, "lakebed_probes", probes):
+    with cursor_of(connection) as cursor, registered(cursor, "lakebed_probes", probes):
         found = cursor.sql(query).to_arrow_table()
     return found.set_column(1, "file", _as_dictionary(found["file"], urls))
 

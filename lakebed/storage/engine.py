@@ -95,6 +95,17 @@ def connect_alone() -> duckdb.DuckDBPyConnection:
         return connection
 
 
+def cursor_of(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
+    """Return another cursor of a connection's database, with temporary tables of its own; close it when done.
+
+    ``connection.cursor()`` would not be known here: neither ``interrupt_all`` nor the end of the process would reach its call.
+    """
+    with _making():
+        cursor = connection.cursor()
+        _cursors.add(cursor)
+        return cursor
+
+
 def interrupt_all() -> None:
     """Interrupt what all connections of this process are executing; from any thread."""
     with suppress(RuntimeError):  # another thread just made one: the caller asks again

@@ -42,6 +42,7 @@ from lakebed.parts.nested import table_as_declared
 from lakebed.parts.renames import renamed_sql
 from lakebed.parts.sql import EVALUATED_FIRST, parquet_of, parquet_to_join
 from lakebed.quoting import quote
+from lakebed.storage.engine import cursor_of
 from lakebed.storage.roots import local_file
 from lakebed.view.scan_file import ScanFile
 
@@ -80,7 +81,7 @@ def to_arrow(
         wanted = mapping.logical_schema(wanted)
     names = wanted.names
     view = f"lakebed_read_{uuid.uuid4().hex}"
-    with connection.cursor() as cursor:
+    with cursor_of(connection) as cursor:
         register_view(
             cursor,
             view,

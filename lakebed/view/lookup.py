@@ -26,6 +26,7 @@ from lakebed.parts.nested import table_as_declared
 from lakebed.parts.positions import find_positions
 from lakebed.parts.sql import named, registered, scan_of, sql_type
 from lakebed.quoting import quote
+from lakebed.storage.engine import cursor_of
 from lakebed.view.arrow_scan import ReadableFiles, columns_wanted, create_side_table
 from lakebed.view.scan_file import ScanFile
 
@@ -107,7 +108,7 @@ def _in_partition(
     wanted = among.select(list(constant)).append_column("_lakebed_probe", pa.array(range(len(among)), pa.int64()))
     same = " and ".join(f"a.{quote(name)} = p.{quote(name)}" for name in constant)
     with (
-        connection.cursor() as cursor,
+        cursor_of(connection) as cursor,
         registered(cursor, "lakebed_places", places),
         registered(cursor, "lakebed_wanted", wanted),
     ):
@@ -144,6 +145,6 @@ def _read(
         f"where file_row_number in ({', '.join(map(str, numbers))}))"
         for file, numbers in rows
     ]
-    with connection.cursor() as cursor:
+    with cursor_of(connection) as cursor:
         found = cursor.sql(" union all ".join(scans)).to_arrow_table()
     return table_as_declared(named(found, wanted.names), wanted)

@@ -19,6 +19,7 @@ import threading
 from itertools import count
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 
 import lakebed
@@ -90,6 +91,10 @@ def read(path: str, table: lakebed.Table, stop: threading.Event) -> None:
                         print(f"{DIFFERS} at version {version}", flush=True)
             except (Retry, VersionNotFound):
                 continue
+            except duckdb.Error:
+                if stop.is_set():
+                    return  # the end of the process interrupts a query
+                raise
             if any(f"/{REPLICATED}/" in file.path for file in files):
                 print(READ_REPLICATED, flush=True)
 

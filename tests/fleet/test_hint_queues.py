@@ -109,13 +109,16 @@ def made(root: str, *names: str) -> None:
 def test_commits_to_s3_reach_a_worker_through_kafka(kafka: KafkaServer) -> None:
     topic, names = kafka.create_topic("hints-of-s3", partitions=3), ("public/orders", "public/a b+c%20é")
     with S3Server(events=("--event-kafka-url", kafka.bootstrap, "--event-kafka-topic", topic)) as server:
-        root = f"s3://{server.create_bucket()}/shop"
+        bucket = server.create_bucket()
+        root = f"s3://{bucket}/shop"
         with aws_environment(server.endpoint):
             made(root, *names)
             with working(root) as one, heard(f"kafka://{kafka.bootstrap}/{topic}", worker=one) as ([reader], received):
                 wait_until(lambda: reader.is_connected)
                 commits_are_noticed(root, one, *names)
-                wait_until(lambda: any(each.known for each in received))  # the worker's own commits are events too
+                late = event(bucket, "shop/public/orders/_delta_log/00000000000000000000.json")
+                produce(kafka, topic, [json.dumps(late).encode()])
+                wait_until(lambda: any(each.known for each in received))
     assert not any(each.malformed for each in received)
 
 

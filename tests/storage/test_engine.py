@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import lakebed
 from lakebed.storage import engine
 from lakebed.storage.engine import connect
 from tests.waiting import wait_until, work_of
@@ -104,6 +106,7 @@ LONG_QUERY = "select sum(a.range * b.range) from range(10_000_000) a, range(100_
     "work",
     [
         pytest.param(f"cursor.execute({LONG_QUERY!r})", id="a cursor"),
+        pytest.param(f"cursor_of(cursor).execute({LONG_QUERY!r})", id="a cursor of a cursor"),
         pytest.param(f"alone.execute({LONG_QUERY!r})", id="a database of its own"),
         pytest.param("while True: connect().execute('select sum(range) from range(1_000_000)')", id="ever new cursors"),
     ],
@@ -111,7 +114,7 @@ LONG_QUERY = "select sum(a.range * b.range) from range(10_000_000) a, range(100_
 def test_a_process_ends_in_order_while_a_daemon_thread_is_in_a_call(work: str) -> None:
     code = (
         "import contextlib, threading, time\n"
-        "from lakebed.storage.engine import connect, connect_alone\n"
+        "from lakebed.storage.engine import connect, connect_alone, cursor_of\n"
         "cursor, alone = connect(threads=1), connect_alone()\n"
         "def work():\n"
         "    with contextlib.suppress(Exception):\n"
@@ -121,3 +124,9 @@ def test_a_process_ends_in_order_while_a_daemon_thread_is_in_a_call(work: str) -
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stderr
+
+
+def test_all_cursors_are_made_by_the_engine() -> None:
+    made = re.compile(r"(= |with |^ +)\w+\.cursor\(", re.M)
+    files = Path(lakebed.__file__).parent.rglob("*.py")
+    assert [file for file in files if made.search(file.read_text())] == [Path(engine.__file__)]
