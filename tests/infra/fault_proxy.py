@@ -30,7 +30,7 @@ import random
 import socket
 import struct
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -41,6 +41,7 @@ from tests.infra.server import HOST, ServerFailed
 CHUNK_BYTES = 256 * 1024
 HEAD_BYTES_MAX = 64 * 1024
 SERVER_SECONDS_MAX = 60
+RECENT_MAX = 100
 BUSY = b"<?xml version='1.0' encoding='UTF-8'?><Error><Code>SlowDown</Code><Message>injected fault</Message></Error>"
 
 
@@ -66,7 +67,7 @@ class FaultRates:
 @dataclass(slots=True)
 class Traffic:
     """What went through, by method; bytes are those of bodies. ``stored``: payloads of PUTs answered with 200, by path;
-    ``refused``: those of the others.
+    ``refused``: those of the others; ``recent``: method and path of the last requests.
     """
 
     requests: Counter[str] = field(default_factory=Counter)
@@ -75,6 +76,7 @@ class Traffic:
     faults: Counter[Fault] = field(default_factory=Counter)
     stored: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
+    recent: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=RECENT_MAX))
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +301,7 @@ class FaultProxy:
     def draw(self, method: str, path: str) -> Fault | None:
         with self._lock:
             self._traffic.requests[method] += 1
+            self._traffic.recent.append((method, path))
             fault = self._draw_locked(method, path)
             if fault is not None:
                 self._traffic.faults[fault] += 1

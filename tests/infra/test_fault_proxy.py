@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -38,8 +37,14 @@ def test_without_faults_bodies_of_any_size_arrive_intact(
     assert client.head_object(Bucket=bucket, Key="part")["ContentLength"] == size_bytes
 
     traffic = flaky_s3.traffic()
-    assert traffic.requests == Counter(PUT=1, GET=1, HEAD=1)
-    assert traffic.bytes_received["GET"] == size_bytes
+    path = f"/{bucket}/part"
+    assert [request for request in traffic.recent if bucket in request[1]] == [
+        ("PUT", path),
+        ("GET", path),
+        ("HEAD", path),
+    ]
+    # Others may ask at this port, such as a test that waits for a server to which the port was promised.
+    assert size_bytes <= traffic.bytes_received["GET"] <= size_bytes + 1_000
     assert size_bytes <= traffic.bytes_sent["PUT"] <= size_bytes * 1.01 + 1_000
     assert not traffic.faults
 
