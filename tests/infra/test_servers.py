@@ -108,7 +108,7 @@ def test_changes_of_a_table_arrive_in_kafka_also_after_debezium_crashed(
     postgres.sql("update orders set note = 'new'", "captured")
     before = consume(kafka, "crash.public.orders", lambda values: len(values) == 2)
     assert operations(before) == [("r", "old"), ("u", "new")]
-    debezium.wait_until_sent(name)  # and its offset is kept: a connector killed before takes its snapshot again
+    debezium.wait_until_sent(name)  # now its offset is stored; killed before that, it would take its snapshot again
 
     debezium.kill()
     postgres.sql("insert into orders values (2, 'while it was down'); delete from orders where id = 1", "captured")
