@@ -31,11 +31,12 @@ from lakebed.ui.server import PageServer
 from tests.infra.chromium import browser
 from tests.infra.downloads import REPOSITORY
 from tests.ui.tables import SCHEMA, batch
+from tests.ui.watched_page import TIMEOUT_MS
+from tests.waiting import Patience
 
 SORT_KEYS = {"by-value": ["order_id"], "by-rank": ["region", "created"]}
 ROWS = 300
 VERSIONS = 6
-STILL_SECONDS_MAX = 120.0
 HEAP_GROWTH_MAX = 8_000_000
 NODES_GROWTH_MAX = 1_500
 
@@ -95,6 +96,7 @@ class Reader:
 
     def __init__(self, page: Page, url: str, table: lakebed.Table) -> None:
         self.page = page
+        page.set_default_timeout(TIMEOUT_MS)
         self.complaints: list[str] = []
         page.on(
             "console", lambda message: message.type in ("error", "warning") and self.complaints.append(message.text)
@@ -123,11 +125,10 @@ class Reader:
         before = self.state()
         assert not self.complaints, self.complaints
         assert before["tip_is_hidden"] is False and before["marked"] and before["selected"], before
-        began = time.monotonic()
-        while int(self.state()["version"]) < int(before["version"]) + versions:
-            assert time.monotonic() - began < STILL_SECONDS_MAX, "no new version was shown"
+        patience = Patience(lambda: self.state()["version"])
+        while int((after := self.state())["version"]) < int(before["version"]) + versions:
+            assert not patience.is_over(), "no new version was shown"
             page.wait_for_timeout(100)
-        after = self.state()
         for name in ("path", "tip_is_hidden", "operation", "marked", "opened", "selected", "scrolled"):
             assert after[name] == before[name], (name, before, after)
         if before["unit"] == "value":
@@ -136,6 +137,7 @@ class Reader:
             assert after["bounds"] == before["bounds"], (before, after)
         if not merges:
             assert "gone" not in after["tip"] and "gone" not in before["tip"], after
+        page.locator(".commits button.row[aria-expanded=true]").click()
         page.get_by_label("Operation").select_option("")
         return str(after["path"])
 
@@ -153,7 +155,7 @@ class Reader:
             else:
                 x, y = box["x"] + rng.uniform(90, box["width"] - 20), box["y"] + rng.uniform(2, box["height"] / 2)
                 self.page.mouse.move(x, y)
-            self.page.wait_for_timeout(150)
+            self.page.wait_for_function(_SAYS_WHICH_PART)
 
     def state(self) -> dict[str, Any]:
         found: dict[str, Any] = self.page.evaluate(_STATE)
@@ -174,6 +176,10 @@ _MARK = """() => {
   range.selectNodeContents(opened.querySelector("dd"));
   getSelection().removeAllRanges();
   getSelection().addRange(range);
+}"""
+_SAYS_WHICH_PART = """() => {
+  const tip = document.querySelector(".tip");
+  return tip.hidden || tip.querySelector(".gone") || tip.querySelector("dd.path")?.textContent.includes("_lakebed/");
 }"""
 _STATE = """() => {
   const canvas = document.querySelector("canvas");

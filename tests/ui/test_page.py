@@ -196,6 +196,20 @@ def test_what_a_reader_does_survives_new_versions(chromium: Browser, serve: Serv
             page.close()
 
 
+def test_an_opened_commit_stays_however_many_come_after_it(orders: lakebed.Table, serve: Serve, page: Page) -> None:
+    page.goto(f"{serve(orders).url}#/table/{quote(orders.path, safe='')}")
+    page.locator(".commits button.row").first.click()
+    opened = page.locator(f"#commit-{orders.version}")
+    for number in range(60):
+        orders.apply(batch(random.Random(number), 90_000 + number, 1, 20_800))
+    newest = page.locator(".commits tbody tr").first
+    expect(newest).to_contain_text(f"{orders.version:,}")
+    expect(page.locator(".commits button.row")).to_have_count(51)
+    expect(opened).to_be_visible()
+    page.locator(".commits button.row[aria-expanded=true]").click()
+    expect(page.locator(".commits button.row")).to_have_count(50)
+
+
 def test_the_sickest_table_is_first_and_search_finds_tables(serve: Serve, page: Page, tmp_path: Path) -> None:
     well = [lived_in(tmp_path / name, Clock(time.time()), batches=1) for name in ("alpha", "beta")]
     broken = lived_in(tmp_path / "zulu", Clock(time.time()), batches=1)

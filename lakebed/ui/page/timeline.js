@@ -1,5 +1,5 @@
 // The commits, newest first, of all operations or of one; claims only if asked for. An opened row shows all that the log
-// records of its commit.
+// records of its commit. It stays in the list, however many commits come after it.
 
 import { bytes, clock, count, counted, day, h, keyed } from "./dom.js";
 
@@ -78,7 +78,8 @@ export class Timeline {
     const all = this.commits();
     this.list(all);
     const found = all.filter((commit) => !this.operation || commit.operation === this.operation);
-    keyed(this.body, found.slice(0, this.shown).map((commit) =>
+    const listed = found.filter(({ version }, place) => place < this.shown || this.opened.has(version));
+    keyed(this.body, listed.map((commit) =>
       [commit.version, { ...commit, isOpen: this.opened.has(commit.version) }, (value) => this.rows(value)]));
     this.more.hidden = found.length <= this.shown;
     const from = all.at(-1);
