@@ -65,9 +65,20 @@ class FaultRates:
 
 
 @dataclass(slots=True)
+class Request:
+    """A request, and who made it: ``agent`` is what the client calls itself. Bytes are those of bodies."""
+
+    method: str
+    path: str
+    agent: str = ""
+    bytes_sent: int = 0
+    bytes_received: int = 0
+
+
+@dataclass(slots=True)
 class Traffic:
     """What went through, by method; bytes are those of bodies. ``stored``: payloads of PUTs answered with 200, by path;
-    ``refused``: those of the others; ``recent``: method and path of the last requests.
+    ``refused``: those of the others; ``recent``: the last requests, oldest first.
     """
 
     requests: Counter[str] = field(default_factory=Counter)
@@ -76,7 +87,7 @@ class Traffic:
     faults: Counter[Fault] = field(default_factory=Counter)
     stored: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
-    recent: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=RECENT_MAX))
+    recent: deque[Request] = field(default_factory=lambda: deque(maxlen=RECENT_MAX))
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,8 +247,8 @@ class FaultProxy:
         request = await _read_head(client)
         if request is None:
             return False
-        method = request.first
-        fault = self.draw(method, request.second)
+        counted = Request(request.first, request.second, request.headers.get("user-agent", ""))
+        fault = self.draw(counted)
         waits_for_go_ahead = request.headers.get("expect", "").lower() == "100-continue"
         if self.delay_seconds:
             await asyncio.sleep(self.delay_seconds)
@@ -249,7 +260,7 @@ class FaultProxy:
             if not waits_for_go_ahead:  # unread input would turn our answer into a reset
                 await _relay_body(client, None, request, request.body_bytes or 0, _nothing)
             head = "HTTP/1.1 503 Slow Down\r\nContent-Type: application/xml\r\nConnection: close\r\n"
-            to_client.write(f"{head}Content-Length: {len(BUSY)}\r\n\r\n".encode() + (BUSY if method != "HEAD" else b""))
+            to_client.write(f"{head}Content-Length: {len(BUSY)}\r\n\r\n".encode() + (BUSY if counted.method != "HEAD" else b""))
             await to_client.drain()
             return False
 
@@ -258,17 +269,18 @@ class FaultProxy:
         await to_server.drain()
 
         async def send_body() -> None:
-            await _relay_body(client, to_server, request, request.body_bytes or 0, self._counter(method, sent=True))
+            await _relay_body(client, to_server, request, request.body_bytes or 0, self._counter(counted, sent=True))
 
         sending: asyncio.Task[None] = asyncio.create_task(send_body())
         try:
-            return await self._relay_answer(request, fault, server, to_client, sending) and not request.closes
+            return await self._relay_answer(request, counted, fault, server, to_client, sending) and not request.closes
         finally:
             sending.cancel()
 
     async def _relay_answer(
         self,
         request: _Head,
+        counted: Request,
         fault: Fault | None,
         server: asyncio.StreamReader,
         to_client: asyncio.StreamWriter,
@@ -292,17 +304,17 @@ class FaultProxy:
                 taken = self._traffic.stored if status == 200 else self._traffic.refused
                 taken[request.second.split("?")[0]] += request.payload_bytes
         body_bytes = 0 if method == "HEAD" or status in (204, 304) else answer.body_bytes
-        await _relay_body(server, target, answer, body_bytes, self._counter(method, sent=False), method == "HEAD")
+        await _relay_body(server, target, answer, body_bytes, self._counter(counted, sent=False), method == "HEAD")
         if fault is Fault.AFTER or answer.closes or (body_bytes is None and not answer.is_chunked):
             return False
         # A server may refuse a request without reading its body; the rest of the body would be taken for a request.
         return sending.done() and sending.exception() is None
 
-    def draw(self, method: str, path: str) -> Fault | None:
+    def draw(self, request: Request) -> Fault | None:
         with self._lock:
-            self._traffic.requests[method] += 1
-            self._traffic.recent.append((method, path))
-            fault = self._draw_locked(method, path)
+            self._traffic.requests[request.method] += 1
+            self._traffic.recent.append(request)
+            fault = self._draw_locked(request.method, request.path)
             if fault is not None:
                 self._traffic.faults[fault] += 1
             return fault
@@ -321,11 +333,15 @@ class FaultProxy:
             draw -= rate
         return None
 
-    def _counter(self, method: str, sent: bool) -> Callable[[int], None]:
+    def _counter(self, request: Request, sent: bool) -> Callable[[int], None]:
         def count(byte_count: int) -> None:
             with self._lock:
-                counted = self._traffic.bytes_sent if sent else self._traffic.bytes_received
-                counted[method] += byte_count
+                if sent:
+                    request.bytes_sent += byte_count
+                    self._traffic.bytes_sent[request.method] += byte_count
+                else:
+                    request.bytes_received += byte_count
+                    self._traffic.bytes_received[request.method] += byte_count
 
         return count
 

@@ -49,7 +49,7 @@ def test_every_request_is_counted_with_its_bytes_and_its_answer(flaky_s3: FaultP
         for sample in family.samples
         if sample.name == "lakebed_store_requests_total"
     }
-    assert sum(requests.values()) == wire.requests.total()
+    assert sum(requests.values()) == wire.requests.total(), wire.recent
     assert sum(count for (_, result), count in requests.items() if result in ("no_answer", "failed")) == 3
     assert requests["read", "missing"] > 0, "a log is asked for the version after the newest"
     sent = read.by("lakebed_store_written_bytes_total", "operation")
