@@ -260,7 +260,9 @@ class FaultProxy:
             if not waits_for_go_ahead:  # unread input would turn our answer into a reset
                 await _relay_body(client, None, request, request.body_bytes or 0, _nothing)
             head = "HTTP/1.1 503 Slow Down\r\nContent-Type: application/xml\r\nConnection: close\r\n"
-            to_client.write(f"{head}Content-Length: {len(BUSY)}\r\n\r\n".encode() + (BUSY if counted.method != "HEAD" else b""))
+            to_client.write(
+                f"{head}Content-Length: {len(BUSY)}\r\n\r\n".encode() + (BUSY if counted.method != "HEAD" else b"")
+            )
             await to_client.drain()
             return False
 

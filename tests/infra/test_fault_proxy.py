@@ -41,7 +41,9 @@ def test_without_faults_bodies_of_any_size_arrive_intact(
     traffic = flaky_s3.traffic()
     path = f"/{bucket}/part"
     own = [request for request in traffic.recent if bucket in request.path]
-    assert [(request.method, request.path) for request in own] == [("PUT", path), ("GET", path), ("HEAD", path)], traffic
+    assert [(request.method, request.path) for request in own] == [("PUT", path), ("GET", path), ("HEAD", path)], (
+        traffic
+    )
     put, get, head = own
     assert size_bytes <= put.bytes_sent <= size_bytes * 1.01 + 1_000
     assert (get.bytes_received, head.bytes_received) == (size_bytes, 0)
