@@ -31,6 +31,7 @@ from tests.infra.postgres import PostgresServer
 from tests.infra.registry import RegistryServer
 from tests.infra.s3 import S3Server, aws_environment
 from tests.infra.spark_start import spark_environment
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,10 +81,14 @@ def nothing_of_a_test_goes_on_working() -> Iterator[None]:
     """Maintenance that nobody stopped would work beside all later tests of the process, and be counted by some of them."""
     before = set(threading.enumerate())
     yield
-    left = [thread for thread in threading.enumerate() if thread.name.startswith(WORKING) and thread not in before]
-    for thread in left:
-        thread.join(5)
-    assert not [thread.name for thread in left if thread.is_alive()], "threads that the test began still work"
+    began = [thread for thread in threading.enumerate() if thread.name.startswith(WORKING) and thread not in before]
+
+    def working() -> list[str]:
+        return [thread.name for thread in began if thread.is_alive()]
+
+    wait_until(
+        lambda: not working(), lambda: f"threads that the test began still work: {working()}", still_seconds_max=5
+    )
 
 
 @pytest.fixture(scope="session")

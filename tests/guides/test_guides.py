@@ -299,7 +299,7 @@ def test_kafka_and_debezium(
         return [task["state"] for task in told["tasks"]] == ["RUNNING"]
 
     def has_sent() -> bool:
-        found = kafka.admin().list_topics(timeout=10).topics
+        found = kafka.admin().list_topics(timeout=60).topics
         return {f"shop.public.{name}" for name in ("orders", "customers", "audit_log")} <= found.keys()
 
     def has(name: str = "orders", **wanted: Any) -> bool:

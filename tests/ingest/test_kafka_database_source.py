@@ -162,7 +162,7 @@ def test_a_topic_made_anew_begins_again_with_its_new_id(kafka: KafkaServer, pref
     first = planner.after({})
     admin = kafka.admin()
     admin.delete_topics([a])[a].result()
-    wait_until(lambda: a not in kafka.admin().list_topics(timeout=5).topics)
+    wait_until(lambda: a not in kafka.admin().list_topics(timeout=60).topics)
     kafka.create_topic(a)
     produce(kafka, a, 8)
     second = wait_until(lambda: (found := planner.batch(first)).number == 2 and found)

@@ -237,7 +237,7 @@ def test_a_topic_created_again_is_a_loss_or_starts_over(kafka: KafkaServer, topi
     first = ask(source, {})
     admin = kafka.admin()
     admin.delete_topics([topic])[topic].result()
-    wait_until(lambda: topic not in kafka.admin().list_topics(timeout=5).topics)
+    wait_until(lambda: topic not in kafka.admin().list_topics(timeout=60).topics)
     with pytest.raises(DataLoss, match=f"topics {topic} are gone"):
         ask(source, first)
     kafka.create_topic(topic, partitions=2)

@@ -206,7 +206,7 @@ class Lakebed(Server):
 
 
 def scraped(lakebed: Lakebed) -> str:
-    with urllib.request.urlopen(f"http://{lakebed.target}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://{lakebed.target}/metrics", timeout=60) as answer:
         return str(answer.read(), "utf-8")
 
 

@@ -107,7 +107,7 @@ class _Worker:
 
     def scrape(self) -> dict[str, float]:
         assert self._process.poll() is None, "the worker has ended"
-        self.said = _sums(urllib.request.urlopen(self._url, timeout=10).read().decode())
+        self.said = _sums(urllib.request.urlopen(self._url, timeout=60).read().decode())
         return self.said
 
     def kill(self) -> None:

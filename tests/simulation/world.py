@@ -125,7 +125,7 @@ class World:
             if not actor.finished:
                 actor.baton.release()
             if actor.thread:
-                actor.thread.join(10)
+                actor.thread.join(60)
         if self._failure is not None:
             raise self._failure
         waiting = [actor.name for actor in self._actors if not actor.finished or actor.cut_short]

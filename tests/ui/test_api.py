@@ -280,7 +280,7 @@ def test_what_is_sent_along_with_a_request_is_no_request(orders: lakebed.Table, 
     inner = b"GET /api/tables HTTP/1.1\r\nHost: localhost\r\n\r\n"
     outer = b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(inner)
     answers = b""
-    with socket.create_connection(serve(orders).address, timeout=10) as connection:
+    with socket.create_connection(serve(orders).address, timeout=60) as connection:
         connection.sendall(outer + inner)
         with suppress(ConnectionResetError):
             while read := connection.recv(65536):
@@ -295,7 +295,7 @@ def test_many_connections_take_no_more_than_so_many_threads(
     before = threading.active_count()
     with ExitStack() as held:
         silent = [
-            held.enter_context(socket.create_connection(page.address, timeout=10))
+            held.enter_context(socket.create_connection(page.address, timeout=60))
             for _ in range(server_module.CONNECTIONS_MAX + 20)
         ]
         assert silent[-1].recv(100).startswith(b"HTTP/1.1 503 ")
