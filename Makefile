@@ -77,9 +77,7 @@ test-fast: setup  ## the tests that need no server and little time
 	@exec $(BIN)/python -m pytest $(TESTS) -m "not slow" $(ARGS)
 
 soak-busy: setup build-tools  ## all tests beside busy loops (LOOPS=4): none may need a quick machine; takes longer
-	@# In a session of their own, as a program of somebody else is.
-	$(BIN)/python -c 'import os; os.setsid(); [os.fork() or exec("while True: pass") for _ in range($(or $(LOOPS),4))]; os.wait()' &
-	trap "kill -- -$$!" EXIT
+	@$(BIN)/python -m tests.infra.busy_loops $(or $(LOOPS),4) &
 	$(MAKE) test
 
 soak-pgbench: setup build-tools  ## minutes of pgbench through Debezium and Kafka, every reader compared; DURATION=300 seconds
