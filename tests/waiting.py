@@ -6,6 +6,8 @@ A wait gives up only when nothing moves:
   Of a process that is waited for it is the processor time of it and its descendants.
 - Time counts as on a quiet machine: while six processes want two cores, three seconds count as one.
 - What moves for ever ends after twenty minutes.
+
+A condition that is costly to look at is looked at less often, so that waiting takes little from what is waited for.
 """
 
 from __future__ import annotations
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 STILL_SECONDS_MAX = 60.0
 SECONDS_MAX = 1200.0
 PAUSE_SECONDS = 0.05
+PAUSE_SECONDS_MAX = 2.0
+LOOKING_SHARE = 0.1
+"""Of the time that a wait spends on its condition, until the pause is as long as it may be."""
 IDLE_SHARE = 0.02
 """Of a core: what a process uses that only waits, such as a stream without records."""
 
@@ -60,11 +65,13 @@ def wait_until(
     still_seconds_max: float = STILL_SECONDS_MAX,
 ) -> Result:
     """Waits for a true answer and returns it. Raises AssertionError with the failure's text when nothing moves any more."""
-    patience = Patience(moving, still_seconds_max)
+    patience, looked = Patience(moving, still_seconds_max), time.monotonic()
     while not (answer := holds()):
         if patience.is_over():
             raise AssertionError(failure if isinstance(failure, str) else failure())
-        time.sleep(PAUSE_SECONDS)
+        wanted = (time.monotonic() - looked) * (1 / LOOKING_SHARE - 1)
+        time.sleep(min(max(wanted, PAUSE_SECONDS), PAUSE_SECONDS_MAX))
+        looked = time.monotonic()
     return answer
 
 

@@ -56,6 +56,18 @@ def test_on_a_busy_machine_time_counts_less(clock: SimpleNamespace) -> None:
     assert patience.is_over()
 
 
+def test_a_costly_condition_is_looked_at_less_often(clock: SimpleNamespace) -> None:
+    looks = []
+
+    def is_late() -> bool:
+        looks.append(clock.now)
+        clock.now += 0.1
+        return clock.now > 20
+
+    wait_until(is_late)
+    assert len(looks) == 21, "each takes 0.1 s, so 0.9 s pass between two"
+
+
 def test_a_process_that_does_nothing_any_more_is_killed() -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"]) as process:
         with pytest.raises(AssertionError, match="does nothing, and does not end"):
