@@ -69,10 +69,15 @@ def wait_until(
     while not (answer := holds()):
         if patience.is_over():
             raise AssertionError(failure if isinstance(failure, str) else failure())
-        wanted = (time.monotonic() - looked) * (1 / LOOKING_SHARE - 1)
-        time.sleep(min(max(wanted, PAUSE_SECONDS), PAUSE_SECONDS_MAX))
+        pause(time.monotonic() - looked)
         looked = time.monotonic()
     return answer
+
+
+def pause(looked_seconds: float) -> None:
+    """Waits until the next look at something; the longer the last look took, the longer."""
+    wanted = looked_seconds * (1 / LOOKING_SHARE - 1)
+    time.sleep(min(max(wanted, PAUSE_SECONDS), PAUSE_SECONDS_MAX))
 
 
 def outcome(process: subprocess.Popen[Any], still_seconds_max: float = STILL_SECONDS_MAX) -> tuple[Any, Any]:

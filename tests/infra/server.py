@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Self
 
 from tests.infra.processes import descendants, is_alive, signal_group, signal_one, started_at
-from tests.waiting import Patience, work_of
+from tests.waiting import Patience, pause, work_of
 
 HOST = "127.0.0.1"
 LOG_TAIL_LINES = 25
@@ -154,13 +154,14 @@ class Server(ABC):
     def wait_until_ready(self) -> None:
         """Returns when the server answers; raises ServerFailed if it ends, or neither answers nor does anything."""
         assert self._process is not None
-        patience = Patience(work_of(self._process.pid))
+        patience, looked = Patience(work_of(self._process.pid)), time.monotonic()
         while not self._answers():
             if not self.is_running:
                 raise ServerFailed(self._failure(f"ended with code {self._process.returncode} while starting"))
             if patience.is_over():
                 raise ServerFailed(self._failure("does not answer"))
-            time.sleep(0.05)
+            pause(time.monotonic() - looked)
+            looked = time.monotonic()
 
     def __enter__(self) -> Self:
         try:
