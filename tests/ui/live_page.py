@@ -181,7 +181,8 @@ _SAYS_WHICH_PART = """() => {
   const tip = document.querySelector(".tip");
   return tip.hidden || tip.querySelector(".gone") || tip.querySelector("dd.path")?.textContent.includes("_lakebed/");
 }"""
-_STATE = """() => {
+_STATE = """async () => {
+  await new Promise(requestAnimationFrame);  // the tip changes at once, the canvas with the next frame
   const canvas = document.querySelector("canvas");
   const tip = document.querySelector(".tip");
   const opened = [...document.querySelectorAll(".details")].find((each) => each.marked);
