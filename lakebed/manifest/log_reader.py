@@ -238,6 +238,30 @@ class LogReader:
                 )
             yield commit
 
+    def snapshots(self) -> Iterator[Snapshot]:
+        """The snapshots of all versions that are kept, newest first. Raises TableNotFound, Corrupt.
+
+        They are read from one checkpoint to the next, and only as far as the caller goes: each commit once, and the snapshots
+        between two checkpoints are in memory. Versions that a cleanup deletes meanwhile may be missing.
+        """
+        last, files = self.refresh().version, self._files(0)
+        starts = {version for version in files.checkpoints if version > files.oldest()} | {files.oldest()}
+        for start in sorted(starts, reverse=True):
+            if start > last:
+                continue
+            try:
+                found = [self.at_version(start)]
+                for commit in self.commits(start + 1, last):
+                    if not follows(found[-1], commit):
+                        return
+                    found.append(apply(found[-1], commit))
+            except VersionNotFound:
+                return
+            if start in files.commits and not self._is_in_log(found[0]):
+                return
+            yield from reversed(found)
+            last = start - 1
+
     def _without_expired(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot without what nobody needs any more. Statistics of removed parts are dropped too."""
         self.statistics.keep(statistics_of(snapshot))

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -207,16 +208,14 @@ class PointLog:
         return found
 
     def all(self) -> Iterator[Point]:
-        """The points that are kept, newest first."""
-        newest = self.newest()
-        if newest is None:
-            return
+        """The points that are kept, newest first. Raises StoreUnavailable, Corrupt."""
         number: int | None = None
-        for version in range(newest.version, self.log.oldest_version() - 1, -1):
-            point = point_of(self.log.at_version(version))
-            if point is not None and point.number != number:
-                yield point
-                number = point.number
+        with suppress(TableNotFound):
+            for snapshot in self.log.snapshots():
+                point = point_of(snapshot)
+                if point is not None and point.number != number:
+                    yield point
+                    number = point.number
 
 
 def _follows(newest: Point, point: Point) -> bool:

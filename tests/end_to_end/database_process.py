@@ -140,15 +140,15 @@ class DatabaseProcess(RunProcess):
     def wait_for_points(self, count: int) -> None:
         """Returns when there are so many points, of which a busy machine has fewer in the same time."""
         wait_until(
-            lambda: not self.is_running or len(self.points()) >= count,
-            lambda: f"there are {len(self.points())} points in place of {count}\n{self.log_tail()}",
-            moving=lambda: len(self.points()),
+            lambda: not self.is_running or len(self.points(count)) >= count,
+            lambda: f"there are {len(self.points(count))} points in place of {count}\n{self.log_tail()}",
+            moving=lambda: self.points(1),
         )
         assert self.is_running, f"the pipeline ended by itself:\n{self.log_tail()}"
 
-    def points(self) -> list[int]:
-        """The numbers of the points that were taken."""
-        return list(lakebed.warehouse(self.root).points(limit=1_000_000)["point"].to_pylist())
+    def points(self, limit: int = 1_000_000) -> list[int]:
+        """The numbers of the newest points that were taken."""
+        return list(lakebed.warehouse(self.root).points(limit)["point"].to_pylist())
 
     def _position(self, table: str) -> int:
         log = self._log(table)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 
@@ -93,6 +94,39 @@ def test_every_point_is_found_by_number_and_time_whatever_lies_between(points: P
             points.settled(number)
     with pytest.raises(VersionNotFound):
         points.at(time_ms=29)
+
+
+def test_all_points_are_read_with_each_commit_once_and_the_newest_with_few(points: PointLog) -> None:
+    for number in range(350):
+        points.take(point(number, a=number, b=number // 3))
+        points.log.checkpoint_if_due(points.log.refresh())
+    reader = PointLog(TableLog(points.log.store, clock=points.log.clock, sleep=lambda _: None))
+    reader.log.refresh()
+    before = points.log.store.counters()  # type: ignore[attr-defined]
+    found = list(reader.all())
+    spent = points.log.store.counters() - before  # type: ignore[attr-defined]
+    assert [one.number for one in found] == list(range(349, -1, -1))
+    assert all(points.at(number=one.number) == one for one in found[::30])
+    assert spent.total.requests < 350 * 1.1
+    before = points.log.store.counters()  # type: ignore[attr-defined]
+    assert [one.number for one in islice(reader.all(), 3)] == [349, 348, 347]
+    spent = points.log.store.counters() - before  # type: ignore[attr-defined]
+    assert spent.total.requests < 70
+
+
+def test_a_cleanup_beside_the_reading_of_all_points_ends_it(points: PointLog, clock: list[float]) -> None:
+    for number in range(60):
+        clock[0] += 86_400 / 2
+        points.take(point(number, a=number))
+        if number % 10 == 5:
+            points.log.write_checkpoint(points.log.refresh())
+    reader = PointLog(TableLog(points.log.store, clock=points.log.clock, sleep=lambda _: None))
+    reading = reader.all()
+    read = [next(reading).number]
+    assert points.tidy() > 0
+    read += [one.number for one in reading]
+    assert read == list(range(59, read[-1] - 1, -1))
+    assert read[-1] <= [one.number for one in points.all()][-1]
 
 
 def test_points_older_than_the_retention_go_and_the_others_stay(points: PointLog, clock: list[float]) -> None:
