@@ -250,17 +250,20 @@ class LogReader:
             if start > last:
                 continue
             try:
-                found = [self.at_version(start)]
-                for commit in self.commits(start + 1, last):
-                    if not follows(found[-1], commit):
-                        return
-                    found.append(apply(found[-1], commit))
+                yield from self._between(start, last) or map(self.at_version, range(last, start - 1, -1))
             except VersionNotFound:
-                return
-            if start in files.commits and not self._is_in_log(found[0]):
-                return
-            yield from reversed(found)
+                return  # a cleanup runs meanwhile
             last = start - 1
+
+    def _between(self, start: int, last: int) -> list[Snapshot]:
+        """The snapshots of a range of versions, newest first; none if commits are missing or the log changed meanwhile."""
+        found = [self.at_version(start)]
+        for version in range(start + 1, last + 1):
+            commit = self.read_commit(version)
+            if commit is None or not follows(found[-1], commit):
+                return []
+            found.append(apply(found[-1], commit))
+        return found[::-1] if self._is_in_log(found[0]) else []
 
     def _without_expired(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot without what nobody needs any more. Statistics of removed parts are dropped too."""

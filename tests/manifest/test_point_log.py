@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 
 import pytest
 
-from lakebed.errors import VersionNotFound
+from lakebed.errors import Corrupt, VersionNotFound
+from lakebed.manifest.log_files import commit_name
 from lakebed.manifest.point_log import Point, PointLog, Settled, TableAt
 from lakebed.manifest.stores import MemoryLogStore
 from lakebed.manifest.table_log import TableLog
@@ -25,6 +28,19 @@ def points(clock: list[float]) -> PointLog:
     log.create()
     log.create()  # it is there
     return log
+
+
+def again(points: PointLog) -> PointLog:
+    """The same log as another process sees it."""
+    return PointLog(TableLog(points.log.store, clock=points.log.clock, sleep=lambda _: None))
+
+
+@contextmanager
+def requests(points: PointLog, most: int) -> Iterator[None]:
+    """The block sends so many requests to the store at most."""
+    before = points.log.store.counters()  # type: ignore[attr-defined]
+    yield
+    assert (points.log.store.counters() - before).total.requests <= most  # type: ignore[attr-defined]
 
 
 def point(number: int, **versions: int) -> Point:
@@ -61,7 +77,7 @@ def test_the_same_point_is_taken_again_with_a_table_that_was_left_out(points: Po
 
 
 def test_of_two_processes_that_take_points_at_once_the_later_point_stays(points: PointLog) -> None:
-    other = PointLog(TableLog(points.log.store, clock=points.log.clock, sleep=lambda _: None))
+    other = again(points)
     threads = [
         threading.Thread(target=lambda log=log, first=first: [log.take(point(n, a=n)) for n in range(first, 60, 2)])
         for log, first in ((points, 0), (other, 1))
@@ -100,18 +116,14 @@ def test_all_points_are_read_with_each_commit_once_and_the_newest_with_few(point
     for number in range(350):
         points.take(point(number, a=number, b=number // 3))
         points.log.checkpoint_if_due(points.log.refresh())
-    reader = PointLog(TableLog(points.log.store, clock=points.log.clock, sleep=lambda _: None))
+    reader = again(points)
     reader.log.refresh()
-    before = points.log.store.counters()  # type: ignore[attr-defined]
-    found = list(reader.all())
-    spent = points.log.store.counters() - before  # type: ignore[attr-defined]
+    with requests(points, most=385):
+        found = list(reader.all())
     assert [one.number for one in found] == list(range(349, -1, -1))
     assert all(points.at(number=one.number) == one for one in found[::30])
-    assert spent.total.requests < 350 * 1.1
-    before = points.log.store.counters()  # type: ignore[attr-defined]
-    assert [one.number for one in islice(reader.all(), 3)] == [349, 348, 347]
-    spent = points.log.store.counters() - before  # type: ignore[attr-defined]
-    assert spent.total.requests < 70
+    with requests(points, most=70):
+        assert [one.number for one in islice(reader.all(), 3)] == [349, 348, 347]
 
 
 def test_a_cleanup_beside_the_reading_of_all_points_ends_it(points: PointLog, clock: list[float]) -> None:
@@ -120,13 +132,22 @@ def test_a_cleanup_beside_the_reading_of_all_points_ends_it(points: PointLog, cl
         points.take(point(number, a=number))
         if number % 10 == 5:
             points.log.write_checkpoint(points.log.refresh())
-    reader = PointLog(TableLog(points.log.store, clock=points.log.clock, sleep=lambda _: None))
+    reader = again(points)
     reading = reader.all()
     read = [next(reading).number]
     assert points.tidy() > 0
     read += [one.number for one in reading]
     assert read == list(range(59, read[-1] - 1, -1))
     assert read[-1] <= [one.number for one in points.all()][-1]
+
+
+def test_a_commit_that_is_missing_between_points_is_an_error_not_an_end(points: PointLog) -> None:
+    for number in range(120):
+        points.take(point(number, a=number))
+        points.log.checkpoint_if_due(points.log.refresh())
+    points.log.store.delete(commit_name(110))
+    with pytest.raises(Corrupt, match=r"gap: .*110\.json is missing"):
+        list(points.all())
 
 
 def test_points_older_than_the_retention_go_and_the_others_stay(points: PointLog, clock: list[float]) -> None:
