@@ -14,6 +14,7 @@ from lakebed.keyindex.key_runs import SUFFIX
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.index_rebuild import IndexRebuild
 from lakebed.parts.locate import IndexLocator, KeyLocator, ReadLocator, ScanLocator, index_key_types, payload_types
+from lakebed.storage.local_files import files_below
 from lakebed.storage.part_storage import PartStorage
 from lakebed.storage.process_folders import lock_folder
 
@@ -115,7 +116,7 @@ class Locators:
 
 def _files_in(folder: Path) -> dict[str, int]:
     """The runs of an index in a folder, with their bytes."""
-    return {str(path): path.stat().st_size for path in folder.glob(f"*{SUFFIX}")}
+    return {path: size for path, size in files_below(folder) if path.endswith(SUFFIX)}
 
 
 def _shape(spec: WriteSpec) -> tuple[object, ...]:

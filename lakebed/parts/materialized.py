@@ -18,7 +18,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,7 +36,7 @@ from lakebed.manifest.snapshot import Snapshot
 from lakebed.parts.checksum import checksum_of
 from lakebed.parts.merge import MergedPart
 from lakebed.parts.provenance import Provenance
-from lakebed.storage.local_files import trouble
+from lakebed.storage.local_files import entries_of, files_below, trouble
 from lakebed.storage.local_part_storage import LocalPartStorage
 from lakebed.storage.process_folders import lock_folder
 
@@ -143,7 +143,7 @@ class MaterializedFolder:
         try:
             return bytes_below(self.folder) < bytes_max and shutil.disk_usage(self.folder).free >= free_bytes_min
         except FileNotFoundError:
-            return True  # a file left meanwhile; the next look counts again
+            return True  # the folder left meanwhile; the next look counts again
         except OSError as error:
             raise trouble(error.errno, f"{self.folder} can't be read ({error})", str(self.folder)) from error
 
@@ -179,7 +179,7 @@ def replica_folder(base: Path) -> tuple[Path, str, int]:
 
 def bytes_below(folder: Path) -> int:
     """The bytes of all files in a folder and in those below it. Raises OSError."""
-    return sum(os.path.getsize(os.path.join(at, name)) for at, _, names in os.walk(folder) for name in names)
+    return sum(size for _, size in files_below(folder))
 
 
 def replicas_on_this_host(base: Path) -> frozenset[str]:
@@ -197,15 +197,18 @@ def clear_ended(base: Path, claims: Collection[str]) -> dict[str, int]:
     No reader begins with such a part any more, and the merge of such a claim can't be committed.
     """
     gone: dict[str, int] = {}
-    for folder in base.glob("*/*"):
+    for folder in _folders_of_claims(base):
         if folder.is_dir() and folder.name not in claims:
             (folder / _DESCRIPTION).unlink(missing_ok=True)
-            for file in folder.rglob("*"):
-                with suppress(FileNotFoundError):
-                    if file.is_file():
-                        gone[str(file)] = file.stat().st_size
+            gone |= files_below(folder)
             shutil.rmtree(folder, ignore_errors=True)
     return {path: size for path, size in gone.items() if not os.path.exists(path)}
+
+
+def _folders_of_claims(base: Path) -> Iterator[Path]:
+    """Folders of claims of all replicas, and what else is beside them; replicas make and remove some meanwhile."""
+    for replica in entries_of(base):
+        yield from entries_of(replica)
 
 
 class LocalParts:
@@ -218,7 +221,8 @@ class LocalParts:
     def load(self) -> list[Materialized]:
         """What is there now; descriptions that were read before are not read again."""
         found: dict[Path, tuple[int, Materialized]] = {}
-        for description in self.base.glob(f"*/*/{_DESCRIPTION}"):
+        for folder in _folders_of_claims(self.base):
+            description = folder / _DESCRIPTION
             try:
                 changed = description.stat().st_mtime_ns
                 earlier = self._known.get(description)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import uuid
+from collections.abc import Iterator
+from pathlib import Path
 from typing import NoReturn
 
 from lakebed.errors import InvalidInput, StoreUnavailable
@@ -45,6 +47,29 @@ def fsync_folder(folder: str) -> None:
         if error.errno == errno.EINVAL:
             return  # some network file systems have no fsync of folders; their entries are durable when made
         raise trouble(error.errno, f"could not make the entries of {folder!r} durable ({error})", folder) from error
+
+
+def entries_of(folder: Path) -> list[Path]:
+    """What is directly in a folder; nothing if the folder has left, or is not for this user. Raises OSError."""
+    try:
+        return list(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return []
+
+
+def files_below(folder: Path) -> Iterator[tuple[str, int]]:
+    """Paths of all files in a folder and in those below it, with their bytes; what leaves meanwhile is left out.
+
+    ``Path.rglob`` raises FileNotFoundError for a folder that leaves meanwhile. Raises OSError.
+    """
+    for place, _, names in os.walk(folder):
+        for name in names:
+            path = os.path.join(place, name)
+            try:
+                size = os.path.getsize(path)
+            except FileNotFoundError:
+                continue
+            yield path, size
 
 
 def temporary_path(path: str) -> str:

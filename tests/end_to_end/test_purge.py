@@ -18,6 +18,7 @@ from lakebed.manifest.actions import AddChangePart, AddPart
 from lakebed.manifest.purges import purged_before, purges_of
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
+from lakebed.storage.local_files import files_below
 from tests.end_to_end.people import PARTITIONS, People, Pipeline, Purged, Stage
 from tests.infra.kafka import KafkaServer
 from tests.infra.s3 import S3Server, aws_environment
@@ -89,9 +90,10 @@ class Search:
     def on_disk(self) -> set[str]:
         """Of the pipeline's own files: caches, its checkpoint, and what is temporary."""
         found = set()
-        for file in self._folder.rglob("*"):
+        for name, _ in files_below(self._folder):
+            file = Path(name)
             try:
-                if file.is_file() and holds(file.read_bytes(), file.name, self._text):
+                if holds(file.read_bytes(), file.name, self._text):
                     found.add(str(file))
             except FileNotFoundError:
                 continue
