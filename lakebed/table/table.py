@@ -415,9 +415,10 @@ class Table:
     def to_arrow(
         self, columns: Sequence[str] | None = None, where: str | None = None, version: int | None = None
     ) -> pa.Table:
-        """The table at one version, tail included, without Spark. ``where`` is one SQL expression over a row's columns.
+        """The rows at one version, tail included, without Spark; in no particular order.
 
-        It has no subquery, aggregate or window function. Raises InvalidInput.
+        ``where`` is one SQL expression over a row's columns. It has no subquery, aggregate or window function.
+        Raises InvalidInput.
         """
         return self._internals.view.arrow(snapshot_at(self._internals.log, version), columns, where)
 
