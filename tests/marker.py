@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 
 def holds(data: bytes, name: str, text: str) -> bool:
     """Whether a file has the text. Pages of Parquet are compressed, so these files are also read by columns, with the values of
-    dictionaries that no row uses."""
+    dictionaries that no row uses. One that is still being written has no columns yet."""
     spellings = _spellings(text)
     if any(each in data for each in spellings):
         return True
-    if not name.endswith(".parquet"):
+    if not name.endswith(".parquet") or not data.endswith(b"PAR1"):
         return False
     file = pq.ParquetFile(pa.BufferReader(data))
     rows = json.dumps([file.read().to_pylist(), *_dictionaries(data)], default=repr).encode()

@@ -8,7 +8,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from lakebed.parts.merge import MergedPart
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
 from lakebed.parts.write import write_parts
 from lakebed.storage.engine import connect
-from lakebed.storage.local_files import TEMPORARY_PREFIX
+from lakebed.storage.local_files import TEMPORARY_PREFIX, files_below
 from lakebed.table import internals_of, purging
 from tests.infra.s3 import S3Server
 from tests.internals import compaction_of, deletion_vectors_of, log_of, storage_of
@@ -61,8 +61,13 @@ def marker() -> str:
 
 
 def files_with(marker: str, *folders: Path | str) -> list[str]:
-    files: Iterator[Path] = (file for folder in folders for file in Path(folder).rglob("*") if file.is_file())
-    return sorted(str(file) for file in files if holds(file.read_bytes(), file.name, marker))
+    """Others may write and delete files meanwhile."""
+    found = []
+    for path, _ in (each for folder in folders for each in files_below(Path(folder))):
+        with contextlib.suppress(FileNotFoundError):
+            if holds(Path(path).read_bytes(), path, marker):
+                found.append(path)
+    return sorted(found)
 
 
 def everywhere(table: lakebed.Table, tmp_path: Path, marker: str) -> list[str]:
@@ -469,6 +474,7 @@ def test_ingest_and_maintenance_go_on_beside_a_purge(tmp_path: Path, marker: str
     again = lakebed.open(table.path)
     assert sorted(again.to_arrow()["id"].to_pylist()) == sorted([2, *applied])
     assert again.doctor(deep=True).findings == ()
+    assert everywhere(table, tmp_path, marker) == [], "what was being written at the first look had a row"
 
 
 def test_the_command_asks_first_and_lists_the_files(
