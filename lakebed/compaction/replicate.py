@@ -212,7 +212,7 @@ class Replication:
         try:
             used, free = bytes_below(self._local.base), shutil.disk_usage(place).free
         except FileNotFoundError:
-            return _Room.LATER  # the folder left meanwhile; the next look counts again
+            return _Room.LATER  # the folder was removed meanwhile; the next look counts again
         except OSError as error:
             raise trouble(error.errno, f"{place} can't be read ({error})", str(place)) from error
         if used + size <= settings.volatile_bytes_max and free - size >= 2 * settings.plan_bytes_max:

@@ -143,7 +143,7 @@ class MaterializedFolder:
         try:
             return bytes_below(self.folder) < bytes_max and shutil.disk_usage(self.folder).free >= free_bytes_min
         except FileNotFoundError:
-            return True  # the folder left meanwhile; the next look counts again
+            return True  # the folder was removed meanwhile; the next look counts again
         except OSError as error:
             raise trouble(error.errno, f"{self.folder} can't be read ({error})", str(self.folder)) from error
 

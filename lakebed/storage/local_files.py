@@ -50,7 +50,7 @@ def fsync_folder(folder: str) -> None:
 
 
 def entries_of(folder: Path) -> list[Path]:
-    """What is directly in a folder; nothing if the folder has left, or is not for this user. Raises OSError."""
+    """What is directly in a folder; nothing if it is gone, or this user may not read it. Raises OSError."""
     try:
         return list(folder.iterdir())
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -58,9 +58,10 @@ def entries_of(folder: Path) -> list[Path]:
 
 
 def files_below(folder: Path) -> Iterator[tuple[str, int]]:
-    """Paths of all files in a folder and in those below it, with their bytes; what leaves meanwhile is left out.
+    """Paths of all files in a folder and in those below it, with their bytes.
 
-    ``Path.rglob`` raises FileNotFoundError for a folder that leaves meanwhile. Raises OSError.
+    What is removed meanwhile is left out, and so is a folder that can't be listed; ``Path.rglob`` raises FileNotFoundError there.
+    Raises OSError.
     """
     for place, _, names in os.walk(folder):
         for name in names:
