@@ -133,6 +133,11 @@ def ended(query: StreamingQuery, still_seconds_max: float = STILL_SECONDS_MAX) -
             raise AssertionError(f"the query {query.name} does nothing, and does not end: {query.status}")
 
 
+def whole_lines(text: str) -> list[str]:
+    """The lines of a text that is still being written, without a last one that has no line end yet."""
+    return text[: text.rfind("\n") + 1].splitlines()
+
+
 def length_of(*files: Path) -> Callable[[], object]:
     """How far files have grown: a process that writes to one is alive."""
     return lambda: [file.stat().st_size if file.exists() else -1 for file in files]

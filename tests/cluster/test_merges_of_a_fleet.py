@@ -21,7 +21,7 @@ from lakebed.manifest.failing import failing_of
 from tests.infra.spark_cluster import SparkCluster
 from tests.infra.spark_start import spark_options
 from tests.internals import log_of, storage_of
-from tests.waiting import wait_until, work_of
+from tests.waiting import wait_until, whole_lines, work_of
 
 pytestmark = pytest.mark.slow
 DRIVER = Path(__file__).with_name("fleet_on_cluster.py")
@@ -84,7 +84,7 @@ class Worker:
         return [(process, executor, attempt) for process, executor, attempt in notes]
 
     def events(self, kind: str, table: lakebed.Table) -> list[dict[str, object]]:
-        said = [json.loads(line) for line in self._said.read_text().splitlines()]
+        said = [json.loads(line) for line in whole_lines(self._said.read_text())]
         return [each for each in said if each["event"] == kind and each["table"] == table.path]
 
     def java(self) -> int:

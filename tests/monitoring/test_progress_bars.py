@@ -23,7 +23,7 @@ from lakebed.cli.health_commands import _watch
 from lakebed.cli.progress import progress
 from lakebed.errors import StoreUnavailable
 from lakebed.health.status import Status
-from tests.waiting import Patience, wait_until, work_of
+from tests.waiting import Patience, wait_until, whole_lines, work_of
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
 
@@ -48,14 +48,16 @@ def test_what_ends_soon_says_nothing(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_without_a_terminal_there_is_a_line_now_and_then(quick: None, capfd: pytest.CaptureFixture[str]) -> None:
-    out, lines = "", list[str]()
+    out = err = ""
+
+    def lines() -> list[str]:
+        return [re.sub(r", \d+ s$", "", line) for line in whole_lines(err)]
 
     def says(last: str) -> bool:
-        nonlocal out
+        nonlocal out, err
         told = capfd.readouterr()
-        out += told.out
-        lines.extend(re.sub(r", \d+ s$", "", line) for line in told.err.splitlines())
-        return lines[-1:] == [last]
+        out, err = out + told.out, err + told.err
+        return lines()[-1:] == [last]
 
     with progress("working") as report:
         wait_until(lambda: says("lakebed: working"))
@@ -64,7 +66,7 @@ def test_without_a_terminal_there_is_a_line_now_and_then(quick: None, capfd: pyt
         report("rows", 3_000, None)
         wait_until(lambda: says("lakebed: rows: 3,000"))
     assert out == ""
-    said = list(dict.fromkeys(lines))
+    said = list(dict.fromkeys(lines()))
     assert said == ["lakebed: working", "lakebed: rows: 1,000 of 20,000", "lakebed: rows: 3,000"]
 
 
