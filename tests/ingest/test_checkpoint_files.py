@@ -181,7 +181,7 @@ def test_a_query_starts_no_process_for_its_checkpoint(
         faults.append(int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[8]))
 
     stream, checkpoint = GeneratorSource().stream(spark), f"file://{tmp_path}/checkpoint"
-    query = start_ingest(ended_children, stream, checkpoint, "q")  # type: ignore[arg-type]
+    query = started(lambda: start_ingest(ended_children, stream, checkpoint, "q"))  # type: ignore[arg-type]
     while query.isActive and len(faults) < 6:
         query.awaitTermination(0.2)
     query.stop()

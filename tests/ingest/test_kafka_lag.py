@@ -12,7 +12,7 @@ from lakebed.ingest.kafka.settings import KafkaSettings
 from lakebed.ingest.kafka.source import KafkaSource
 from tests.infra.kafka import KafkaServer
 from tests.ingest.test_kafka_source import produce
-from tests.waiting import wait_until
+from tests.waiting import started, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,7 +53,7 @@ def test_spark_reports_what_a_real_query_left_behind(kafka: KafkaServer, spark: 
     produce(kafka, topic, 20)
     settings = KafkaSettings(config={"bootstrap.servers": kafka.bootstrap}, topics=(topic,), max_records_per_batch=5)
     writer = KafkaSource(settings).stream(spark).writeStream.option("checkpointLocation", str(tmp_path))
-    query = writer.foreachBatch(lambda frame, number: None).trigger(processingTime="1 hour").start()
+    query = started(writer.foreachBatch(lambda frame, number: None).trigger(processingTime="1 hour").start)
     seen = wait_until(lambda: query.lastProgress or not query.isActive)
     query.stop()
     assert lag_by_topic(dict(seen)) == {topic: 15}

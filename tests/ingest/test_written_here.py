@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest.mock import patch
@@ -24,6 +25,7 @@ from lakebed.ingest.source import Range, RangeChanges
 from lakebed.parts.changes import write_spec_of
 from lakebed.table import internals_of
 from tests.internals import log_of
+from tests.waiting import started
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,7 +95,8 @@ def test_driver_and_tasks_write_the_same_and_only_tasks_are_jobs(
         frame = GeneratorSource(ORDERS, max_records_per_batch=500).stream(spark)
         changes = RangeChanges(reader, DebeziumJson(SHAPE))
         with caplog.at_level(logging.INFO, "lakebed.ingest"):
-            query = internals_of(table).start_ingest(changes, frame, trigger={"availableNow": True})
+            start = partial(internals_of(table).start_ingest, changes, frame, trigger={"availableNow": True})
+            query = started(start)
             query.awaitTermination()
         assert query.exception() is None
         jobs[place] = len(spark.sparkContext.statusTracker().getJobIdsForGroup(str(query.runId)))

@@ -21,7 +21,7 @@ from lakebed.compaction.merge import MergeOutcome, Merger
 from lakebed.compaction.recluster_job import ReclusterProgress
 from lakebed.compaction.volatile import VolatileMerger
 from lakebed.errors import InvalidInput, StoreUnavailable
-from lakebed.manifest.claims import claims_of
+from lakebed.manifest.claims import Claim, claims_of
 from lakebed.manifest.entries import Operation
 from lakebed.planning.uploads import UploadRules
 from tests.internals import compaction_of, deletion_vectors_of, log_of, storage_of
@@ -262,11 +262,18 @@ def test_the_claim_of_a_replica_that_was_killed_is_waited_for_and_then_its_work_
 ) -> None:
     monkeypatch.setattr(recluster_job, "_WAIT_SECONDS", 0.05)
     table = filled.table
-    killed = Merger(log_of(table), storage_of(table), deletion_vectors_of(table), "killed", lease_seconds=1.0)
+    killed = Merger(log_of(table), storage_of(table), deletion_vectors_of(table), "killed")
     killed.claim(sorted(log_of(table).refresh().parts)[:8], 1)
-    waited: list[bool] = []
-    result = table.maintenance.recluster(final=True, on_progress=lambda progress: waited.append(progress.waiting))
-    assert any(waited) and result.finished and all(depth <= 2 for depth in result.depth_after.values())
+    [claim] = claims_of(log_of(table).refresh().domains).values()
+    late = Merger(log_of(table), storage_of(table), deletion_vectors_of(table), "killed", lease_seconds=0.0)
+    waited: list[Claim] = []
+
+    def end_the_lease_once_it_is_waited_for(progress: ReclusterProgress) -> None:
+        if progress.waiting and not waited:
+            waited.extend(late.extend([claim]))
+
+    result = table.maintenance.recluster(final=True, on_progress=end_the_lease_once_it_is_waited_for)
+    assert waited and result.finished and all(depth <= 2 for depth in result.depth_after.values())
     filled.check()
 
 

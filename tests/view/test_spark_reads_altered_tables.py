@@ -16,6 +16,7 @@ from lakebed.parts.changes import UNAVAILABLE_COLUMN
 from lakebed.table import Table
 from tests.view.test_reads_follow_the_schema import same
 from tests.view.test_spark_scan import execution_of, files_read, setting
+from tests.waiting import started
 
 DAY = datetime.date(2024, 1, 1)
 STRUCT = pa.struct([("a", pa.int32()), ("x", pa.string())])
@@ -171,7 +172,7 @@ def test_a_stream_of_changes_goes_on_with_its_columns_until_a_value_does_not_fit
         table.apply(pa.table(batch))
 
     apply({"id": [1], "qty": [10], "note": ["a"]})
-    query = start()
+    query = started(start)
     query.processAllAvailable()
     table.alter(rename={"note": "comment"})
     table.alter(widen={"qty": pa.int64()}, add={"note": pa.string()})
@@ -182,7 +183,7 @@ def test_a_stream_of_changes_goes_on_with_its_columns_until_a_value_does_not_fit
     with pytest.raises(Exception, match=rf"column 'qty' has the value {2**40} in version 5.*start the query again"):
         query.processAllAvailable()
     seen.clear()
-    query = start()
+    query = started(start)
     query.processAllAvailable()
     query.stop()
     assert values("id", "qty", "comment", "note") == [(3, 2**40, "c", "new")]
