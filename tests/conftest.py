@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 # So that `tests.infra` is found whatever way pytest was started.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -35,6 +36,9 @@ from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+settings.register_profile("lakebed", deadline=None)  # no test needs a quick machine
+settings.load_profile("lakebed")
 
 SERVER_FIXTURES = frozenset(
     {"kafka", "postgres", "debezium", "registry", "mariadb", "debezium_mariadb", "s3", "flaky_s3"}

@@ -186,13 +186,12 @@ def test_nobody_waits_for_a_table_whose_store_hangs_and_what_it_does_late_counts
     source, gate = filled(*ALL), Gate()
     with database(tmp_path, source, patience_seconds=0.3) as one:
         with failing(TableLog, "commit", "sick", gate):
-            one.batch()
-            everything(one, 5, ALL[:3])
-            for number in range(1, 4):
-                for topic in ALL:
+            for number in range(4):
+                for topic in ALL if number else ():
                     more(source, topic, 1)
-                one.batches(1)
-                assert [one.position(topic) for topic in ALL] == [{0: 5 + number}] * 3 + [{}]
+                wanted = [{0: 5 + number}] * 3 + [{}]
+                wait_until(lambda wanted=wanted: (one.batches(1), [one.position(each) for each in ALL] == wanted)[1])
+                everything(one, 5 + number, ALL[:3])
             assert gate.waiting == 1  # no later batch reads it meanwhile
             assert one.rows("sick") == []
             gate.is_open.set()
