@@ -65,7 +65,7 @@ class Bank:
 
 @contextmanager
 def pipeline(folder: Path, bank: Bank, **more: float) -> Iterator[Database]:
-    settings = PointSettings(topic=TRANSACTIONS, prefix="shop")
+    settings = PointSettings(topic=TRANSACTIONS, prefix="shop", wait_seconds=3600.0)  # longer than any wait of a test
     keeper = PointKeeper(settings, PointLog.of(str(folder)), bank.source, JsonTransactions())
     points = Points(keeper, interval_seconds=0.0)
     with database(folder, bank.source, points=points, reading=READING, **more) as one:
