@@ -135,6 +135,7 @@ class FaultProxy:
         self._traffic = Traffic()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._server: asyncio.Server | None = None
         self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self.delay_seconds = 0.0
         self.port = 0
@@ -197,33 +198,39 @@ class FaultProxy:
         self.stop()
 
     def _run(self, loop: asyncio.AbstractEventLoop, listening: socket.socket, started: threading.Event) -> None:
-        async def serve() -> asyncio.Server:
-            return await asyncio.start_server(self._serve_client, sock=listening, limit=HEAD_BYTES_MAX)
+        async def serve() -> None:
+            self._server = await asyncio.start_server(self._serve_client, sock=listening, limit=HEAD_BYTES_MAX)
 
-        server = loop.run_until_complete(serve())
+        loop.run_until_complete(serve())
         started.set()
         loop.run_forever()
-        server.close()
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
 
     def _end(self, abruptly: bool) -> None:
-        loop, thread = self._loop, self._thread
-        if loop is None or thread is None:
+        loop, thread, server = self._loop, self._thread, self._server
+        if loop is None or thread is None or server is None:
             return
-        self._loop = self._thread = None
+        self._loop = self._thread = self._server = None
 
         async def end_connections() -> None:
-            tasks = list(self._connections)
-            for task, writer in list(self._connections.items()):
-                if abruptly:
-                    _reset(writer)
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            loop.stop()
+            for listening in server.sockets:
+                loop.remove_reader(listening)
+            await asyncio.sleep(0)  # what was accepted joins the server, which it could not once the server is closed
+            server.close()
+            this = {asyncio.current_task()}
+            while asyncio.all_tasks() - this:  # a connection that was just accepted is served first, then ended
+                for task, writer in list(self._connections.items()):
+                    if abruptly:
+                        _reset(writer)
+                    task.cancel()
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)  # transports close their sockets one step after they were told to
 
-        asyncio.run_coroutine_threadsafe(end_connections(), loop)
+        ending = asyncio.run_coroutine_threadsafe(end_connections(), loop)
+        ending.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
         thread.join()
+        ending.result()
 
     async def _serve_client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -233,8 +240,11 @@ class FaultProxy:
         try:
             while await self._serve_request(reader, writer, upstream):
                 pass
-        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+        except (OSError, asyncio.IncompleteReadError):
             pass  # either side went away: so does the other
+        except asyncio.CancelledError:  # the proxy ends: nothing waits until a side has read what is left for it
+            upstream.abort()
+            writer.transport.abort()
         finally:
             del self._connections[task]
             upstream.close()
@@ -365,6 +375,11 @@ class _Upstream:
     def close(self) -> None:
         if self._streams is not None:
             self._streams[1].close()
+            self._streams = None
+
+    def abort(self) -> None:
+        if self._streams is not None:
+            self._streams[1].transport.abort()
             self._streams = None
 
 

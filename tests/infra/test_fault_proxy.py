@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
+import socket
+import threading
+import time
+import warnings
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -11,6 +19,7 @@ from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 
 from tests.infra.fault_proxy import Fault, FaultProxy, FaultRates, Request
 from tests.infra.s3 import S3Server
+from tests.infra.server import HOST
 
 pytestmark = pytest.mark.slow
 
@@ -140,6 +149,40 @@ def test_a_proxy_that_was_killed_refuses_and_comes_back_at_the_same_address(
     assert flaky_s3.endpoint == address
     client.put_object(Bucket=bucket, Key="b", Body=b"2")
     assert keys(s3_server, bucket) == ["a", "b"]
+
+
+@pytest.mark.parametrize("end", [FaultProxy.stop, FaultProxy.kill])
+def test_a_proxy_that_ends_ends_every_connection_even_one_that_it_just_accepted(
+    end: Callable[[FaultProxy], None],
+) -> None:
+    proxy = FaultProxy(server_port=1).start()
+    is_over = threading.Event()
+
+    def connect_again_and_again() -> list[socket.socket]:
+        connected = []
+        while not is_over.is_set():
+            with contextlib.suppress(OSError):  # refused: nothing listens between an end and the next start
+                connected.append(socket.create_connection((HOST, proxy.port)))
+        return connected
+
+    with warnings.catch_warnings(record=True) as left_open, ThreadPoolExecutor(1) as pool:
+        warnings.simplefilter("always", ResourceWarning)
+        clients = pool.submit(connect_again_and_again)
+        try:
+            for _ in range(20):
+                time.sleep(0.005)  # some connections are there, others are on their way
+                end(proxy)
+                proxy.start()
+        finally:
+            is_over.set()
+        connected = clients.result()
+        end(proxy)
+        gc.collect()
+        for client in connected:
+            client.settimeout(10)
+            with client, contextlib.suppress(ConnectionError):
+                assert client.recv(1) == b""
+    assert not [str(each.message) for each in left_open]
 
 
 def keys(s3_server: S3Server, bucket: str) -> list[str]:
