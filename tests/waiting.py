@@ -7,7 +7,8 @@ A wait gives up only when nothing moves:
 - Time counts as on a quiet machine: while six processes want two cores, three seconds count as one.
 - What moves for ever ends after twenty minutes.
 
-A condition that is costly to look at is looked at less often, so that waiting takes little from what is waited for.
+A condition that is costly to look at is looked at less often, so that waiting takes little from what is waited for. So wait for
+what stays true, such as a version that was reached: what comes and goes within two seconds may never be seen.
 """
 
 from __future__ import annotations
