@@ -134,7 +134,7 @@ def test_a_parked_table_is_left_out_of_points_and_comes_back(tmp_path: Path) -> 
             assert one.states()[TABLES[1]] == "parked"
             assert points_of(tmp_path)[-1] == {TABLES[0]: list(range(bank.count))}
         wait_until(lambda: resume(log_of(one.table(TABLES[1]))))
-        wait_until(lambda: (one.batches(1), points_of(tmp_path)[-1] == everything(bank))[1])
+        wait_until(lambda: (one.batches(1), points_of(tmp_path)[-1:] == [everything(bank)])[1])
 
 
 def test_a_table_that_is_parked_while_a_thread_still_reads_it_is_left_out_of_points(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_table_that_is_parked_while_a_thread_still_reads_it_is_left_out_of_poi
         bank.transfer()
         bank.send()
         alone = {TABLES[0]: list(range(bank.count))}
-        wait_until(lambda: (one.batches(1), points_of(tmp_path)[-1] == alone)[1])
+        wait_until(lambda: (one.batches(1), points_of(tmp_path)[-1:] == [alone])[1])
 
 
 def everything(bank: Bank) -> dict[str, list[int]]:
