@@ -317,8 +317,9 @@ class Table:
         that have a key of the rows; ``quarantine``: a condition over its columns that says which ones go instead. Returns a row a
         file: path, where (table, version, detached, uncommitted, log, quarantine, volatile, key index), bytes, rows, gone_at
         (null: not yet; ``note`` says why). Running ingest goes on. If the process dies, running maintenance or the next
-        purge goes on. ``force``: end holds of readers on older versions. A dry run only reports. Raises InvalidInput, Contention
-        (readers hold older versions, or such rows keep coming), StoreUnavailable; purging again is safe.
+        purge goes on, and reports the files that were left. ``force``: end holds of readers on older versions. A dry run only
+        reports. Raises InvalidInput, Contention (readers hold older versions, or such rows keep coming), StoreUnavailable;
+        purging again is safe.
         """
         return purge_of(self._internals).run(where, quarantine=quarantine, dry_run=dry_run, force=force)
 
