@@ -25,7 +25,7 @@ from tests.internals import deletion_vectors_of, log_of, storage_of
 from tests.operations.interrupted import before_its_commits
 
 NOW = datetime.datetime.now(datetime.UTC).replace(hour=12, minute=0, second=0, microsecond=0)
-"""Noon, so the ages of rows are right to half a day at any hour, and on the next day's first hours."""
+"""Noon, so that no clock of the same day is more than twelve hours away from it."""
 SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("day", pa.date32()), ("value", pa.int64())])
 TTL = {"lakebed.ttl": "at: 30 days"}
 
