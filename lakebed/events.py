@@ -46,11 +46,10 @@ class BatchReplayed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NameUnknown:
-    """A batch that was committed had ``records`` with a field that no column takes, or with an operation that nobody knows.
+class RemarkMade:
+    """A batch that was committed had something that somebody should look at, such as a field that no column takes.
 
-    ``kind``: field or operation. Such a field was left out, unless the settings send its record to the quarantine; a record with
-    such an operation is in the quarantine.
+    ``kind`` and ``name``: see ``manifest.remarks``; ``records``: how many records it is about.
     """
 
     table: str
@@ -468,7 +467,7 @@ class ListenerLeft:
 
 
 Event: TypeAlias = (
-    BatchCommitted | BatchReplayed | NameUnknown | OffsetsLost | Settled | KeyIndexRebuilt | ViewRefreshed | MergeBegan
+    BatchCommitted | BatchReplayed | RemarkMade | OffsetsLost | Settled | KeyIndexRebuilt | ViewRefreshed | MergeBegan
     | MergeEnded | MergeFailed | Uploaded | IngestDelayed | MutationBegan | MutationEnded | MutationFailed | CommitEnded
     | PartReplicated
     | SchemaChanged | CommitGivenUp | ClaimChanged | StoreRequested | TaskMeasured | SourceLagged | QueryChanged

@@ -14,7 +14,7 @@ The bounds follow from the table's settings, its planner and its writers:
 - claim: its lease ended more than a lease ago, when any replica would have removed it;
 - log: three checkpoint intervals without a checkpoint; files that a cleanup would have deleted one ``lakebed.log_retention`` ago;
 - quarantine: a record in it;
-- fields, operations: a batch of the last day had names that the table has no place for;
+- the kinds of remarks: a batch of the last day had one (``manifest.remarks``);
 - query: ingest or maintenance of this process failed, and waits or has ended;
 - and all that ``log_checks`` and ``file_checks`` find.
 """
@@ -39,12 +39,12 @@ from lakebed.manifest.failing import taken_paths
 from lakebed.manifest.holds import first_unexpired, held_versions
 from lakebed.manifest.parts_to_resort import parts_to_resort
 from lakebed.manifest.point_retention import oldest_for_points
+from lakebed.manifest.remarks import KINDS, Counts, Remark, remarks_of
 from lakebed.manifest.resnapshots import recent
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_figures import TableFigures, figures_of
 from lakebed.manifest.table_log import LOG_FOLDER, TableLog
-from lakebed.manifest.unknown_names import unknown_names_of
 from lakebed.notebook import html_record
 from lakebed.parts.materialized import LocalParts
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
@@ -57,7 +57,7 @@ from lakebed.storage.cache_folder import volatile_folder
 from lakebed.storage.open import open_part_storage
 
 SLOW_SECONDS = 60.0
-UNKNOWN_SECONDS = 86_400
+REMARK_SECONDS = 86_400
 _NAMES_SHOWN = 5
 _CHECKPOINTS_LATE = 3
 _PLANS_SHOWN = 3
@@ -70,9 +70,9 @@ class Status(TableFigures):
 
     ``age_seconds``: since the newest commit. ``materialized_parts``: such outputs of volatile claims on this host. ``will_do``
     and ``waits``: what the planner says. ``waiting_parts``: parts of the base that an earlier sort key sorted, and that
-    maintenance will sort again; ``waiting_part_reads``: how often they were read in the last hour. ``unknown_fields`` and
-    ``unknown_operations``: names that came within the last day and have no place in the table, and in how many records each was
-    seen since it is remembered. ``volatile``: whether merges of a process on this host stay on its local disk for now, and why.
+    maintenance will sort again; ``waiting_part_reads``: how often they were read in the last hour. ``remarks``: what
+    streams met within the last day that somebody should look at, by kind and name, and in how many records since it is
+    remembered. ``volatile``: whether merges of a process on this host stay on its local disk for now, and why.
     ``resnapshot``: how far the rows are that a connector was asked to send again.
     """
 
@@ -89,8 +89,7 @@ class Status(TableFigures):
     log_bytes: int = 0
     waiting_parts: int = 0
     waiting_part_reads: int = 0
-    unknown_fields: Mapping[str, int] = field(default_factory=dict)
-    unknown_operations: Mapping[str, int] = field(default_factory=dict)
+    remarks: Counts = field(default_factory=dict)
     volatile: str = ""
     resnapshot: str = ""
     findings: tuple[Finding, ...] = ()
@@ -235,7 +234,6 @@ class Observer:
         planning = plan(snapshot, claimed, now_ms, reads=reads, statistics=self._log.statistics)
         claims = claims_of(snapshot.domains)
         local = LocalParts(self._volatile / snapshot.metadata.id).load()
-        unknown = unknown_names_of(snapshot).since(now_ms - UNKNOWN_SECONDS * 1000)
         oldest = None if slow.oldest_version is None else max(slow.oldest_version, first_unexpired(snapshot.domains))
         return Status(
             **figures_of(snapshot, now_ms).as_fields(),
@@ -252,10 +250,7 @@ class Observer:
             log_bytes=slow.log_bytes,
             waiting_parts=len(parts_to_resort(snapshot)),
             waiting_part_reads=sum(reads.values()),
-            unknown_fields={
-                name: seen.records for name, seen in unknown.fields.items() if name not in snapshot.logical_schema.names
-            },
-            unknown_operations={name: seen.records for name, seen in unknown.operations.items()},
+            remarks=_remarks(snapshot, now_ms),
             resnapshot=recent(snapshot, now_ms),
             volatile=str(volatile_choice(snapshot.settings, self._storage.root, self._volatile)),
         )
@@ -286,14 +281,11 @@ class Observer:
             beside = self._storage.root + QUARANTINE_SUFFIX
             look = f"lakebed quarantine {self._path} (with replay: to apply those that can be read by now)"
             yield warning("quarantine", beside, what, f"{look}; when they are dealt with: lakebed truncate {beside}")
-        if status.unknown_fields:
-            what = f"records have fields that no column takes: {_counted(status.unknown_fields)}"
-            remedy = "add columns, or set format.unknown_fields: ignore; this ends a day after the last such record"
-            yield warning("fields", "", what, remedy)
-        if status.unknown_operations:
-            what = f"records have operations that are not known: {_counted(status.unknown_operations)}"
-            remedy = "add them to format.delete_values or format.upsert_values; these records are in the quarantine"
-            yield warning("operations", "", what, remedy)
+        for kind, names in status.remarks.items():
+            meaning = KINDS[kind]
+            finding = critical if meaning.is_critical else warning
+            remedy = f"{meaning.remedy}. This ends a day after the last such record"
+            yield finding(kind, "", f"{meaning.what}: {_counted(names)}", remedy)
         behind = slow.snapshot.version - slow.newest_checkpoint if slow.snapshot else 0
         if behind >= _CHECKPOINTS_LATE * settings.checkpoint_interval:
             what = f"{behind:,} versions have no checkpoint, and lakebed.checkpoint_interval is {settings.checkpoint_interval}"
@@ -337,6 +329,18 @@ class Observer:
             yield warning(
                 "backlog", "", what, f"lakebed maintain {self._path} (or, once: lakebed compact {self._path})"
             )
+
+
+def _remarks(snapshot: Snapshot, now_ms: int) -> Counts:
+    """The remarks of the last day, but for fields that the table has a column for by now."""
+    found = remarks_of(snapshot).since(now_ms - REMARK_SECONDS * 1000).counts
+    columns = set(snapshot.logical_schema.names)
+    left = {
+        kind: {name: count for name, count in names.items() if kind != Remark.UNKNOWN_FIELD or name not in columns}
+        for kind, names in found.items()
+        if kind in KINDS
+    }
+    return {kind: names for kind, names in left.items() if names}
 
 
 def _counted(names: Mapping[str, int]) -> str:

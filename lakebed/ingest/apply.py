@@ -23,12 +23,13 @@ from lakebed.ingest.changes_frame import changes_frame, unknown_columns
 from lakebed.ingest.evolving import Evolution, first_names
 from lakebed.ingest.handover import Handover
 from lakebed.ingest.refusals import discard
+from lakebed.ingest.remark_report import report_remarks
 from lakebed.ingest.row_changes import RowChanges, prepare_or_split
 from lakebed.ingest.row_evolution import completed, evolved, rescued, under_their_names, with_rescued_column
 from lakebed.ingest.schema_evolution import RESCUED_COLUMN, EvolvePolicy
-from lakebed.ingest.unknown_report import report_unknown
 from lakebed.manifest.actions import Transaction
 from lakebed.manifest.entries import APPLIED, NAMED_BATCH, Operation
+from lakebed.manifest.remarks import Remark, remarks_on
 from lakebed.manifest.schema import canonical_type, type_from_json
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog, require_writable
@@ -167,7 +168,7 @@ def _write_rows(
     else:
         checked, aside = prepare(rows, incoming, connection, deletes, left_out), None
     written = write_arrow(checked, write_spec_of(snapshot), path, aside)
-    return snapshot, replace(written, unknown_fields=dict.fromkeys(unknown, len(rows)))
+    return snapshot, replace(written, remarks=remarks_on(Remark.UNKNOWN_FIELD, dict.fromkeys(unknown, len(rows))))
 
 
 def _arrow_schema(frame: DataFrame) -> pa.Schema:
@@ -188,7 +189,7 @@ def _report(
     if result.replayed and batch:
         events.emit(events.BatchReplayed(table=path, query=batch.app_id, batch_id=batch.version))
         return
-    report_unknown(path, written)
+    report_remarks(path, written.remarks)
     newest = None if written.newest_event_us is None else written.newest_event_us / 1e6
     events.emit(
         events.BatchCommitted(

@@ -44,12 +44,12 @@ from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.entries import Operation
 from lakebed.manifest.positions import Position, entry_of, position_entry, positions_of
+from lakebed.manifest.remarks import Counts, RemarkCounts, remarks_of, sum_of
 from lakebed.manifest.removals import all_removals
 from lakebed.manifest.resnapshots import entry_counting
 from lakebed.manifest.schema_change import SchemaChange
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import Committed, TableLog
-from lakebed.manifest.unknown_names import Names, sum_of, unknown_names_of
 from lakebed.parts.changes import WriteSpec, prepare, stored_rows, write_spec_of
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
 from lakebed.parts.unavailable_values import newest_in_layers
@@ -87,8 +87,7 @@ class Written:
     records_truncated: int = 0  # left out because they are from before a truncate
     records_of_snapshot: int = 0  # rows that the source's reader has read, and no changes
     records_lost: int = 0
-    unknown_fields: Mapping[str, int] = field(default_factory=dict)
-    unknown_operations: Mapping[str, int] = field(default_factory=dict)
+    remarks: Counts = field(default_factory=dict)  # what somebody should look at
     records_mismatched: int = 0  # among the quarantined: those that are what the format says and do not fit the table
     mismatch: str = ""  # why the first of them does not
     schema_needed: SchemaChange | None = None  # then nothing else counts
@@ -222,7 +221,7 @@ class Tally:
         self._stream = stream
         self._seen: dict[str, Any] = {}
         self._truncates: list[Truncate] = []
-        self._fields, self._operations = Names(), Names()
+        self._remarks = RemarkCounts()
         self._needs: list[SchemaChange] = []
 
     def slices(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Decoded]:
@@ -239,8 +238,7 @@ class Tally:
         seen["ignored"] = seen.get("ignored", 0) + decoded.ignored
         seen["truncated"] = seen.get("truncated", 0) + decoded.truncated
         seen["of_snapshot"] = seen.get("of_snapshot", 0) + decoded.of_snapshot
-        self._fields.add_all(decoded.unknown_fields)
-        self._operations.add_all(decoded.unknown_operations)
+        self._remarks.add_all(decoded.remarks)
         if decoded.mismatched:
             seen["mismatched"] = seen.get("mismatched", 0) + decoded.mismatched
             seen.setdefault("mismatch", decoded.mismatch)
@@ -249,7 +247,7 @@ class Tally:
 
     def to_json(self) -> str:
         """What was counted (``collected``)."""
-        seen = self._seen | {"unknown_fields": self._fields.counts, "unknown_operations": self._operations.counts}
+        seen = self._seen | {"remarks": self._remarks.counts}
         if self._truncates:
             seen["truncates"] = [to_json(truncate) for truncate in Cutoff(new=tuple(self._truncates)).remembered()]
         if self._needs:
@@ -390,8 +388,7 @@ def collected(rows: Iterable[TaskRow]) -> Written:
         records_mismatched=sum(s.get("mismatched", 0) for s in seen),
         mismatch=next((s["mismatch"] for s in seen if s.get("mismatch")), ""),
         schema_needed=merged(needs) if needs else None,
-        unknown_fields=sum_of(s["unknown_fields"] for s in seen),
-        unknown_operations=sum_of(s["unknown_operations"] for s in seen),
+        remarks=sum_of(s["remarks"] for s in seen),
         read=tuple(Range(*one) for s in seen for one in s.get("read", ())),
         transactions={(topic, number): report for s in seen for topic, number, report in s.get("transactions", ())},
     )
@@ -471,10 +468,8 @@ def _actions(snapshot: Snapshot, written: Written, spec: WriteSpec) -> list[Acti
     if written.truncates:
         actions += all_removals(snapshot, int(time.time() * 1000))
         actions.append(to_domain(replace(cutoff_of(snapshot), new=written.truncates)))
-    if written.unknown_fields or written.unknown_operations:
-        now_ms = int(time.time() * 1000)
-        names = unknown_names_of(snapshot).plus(written.unknown_fields, written.unknown_operations, now_ms)
-        actions.append(names.to_entry())
+    if written.remarks:
+        actions.append(remarks_of(snapshot).plus(written.remarks, int(time.time() * 1000)).to_entry())
     return [*actions, *appended(written.parts, spec)]
 
 

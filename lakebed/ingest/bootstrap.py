@@ -18,10 +18,10 @@ from lakebed.ingest.batch_writer import Moved, WriteTask, commit_written, write_
 from lakebed.ingest.changes_frame import changes_frame, unknown_columns
 from lakebed.ingest.evolving import ROUNDS_MAX
 from lakebed.ingest.handover import Handover
+from lakebed.ingest.remark_report import report_remarks
 from lakebed.ingest.row_changes import RowChanges
 from lakebed.ingest.schema_evolution import EvolvePolicy
 from lakebed.ingest.transform.query import TYPE
-from lakebed.ingest.unknown_report import report_unknown
 from lakebed.manifest.entries import Operation
 from lakebed.manifest.positions import Position, positions_of
 from lakebed.manifest.table_log import TableLog
@@ -77,6 +77,6 @@ def bootstrap(
         result = commit_written(log, snapshot, written, None, Operation.BOOTSTRAP, marks=marks, handover=handover)
         if not result.outdated:
             handover.deliver(result.snapshot)
-            report_unknown(table, written)
+            report_remarks(table, written.remarks)
             return result.version
     raise Contention(f"{table} was changed by others while it was filled; it is tried again", table=table)

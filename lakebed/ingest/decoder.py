@@ -20,9 +20,9 @@ from lakebed.errors import InvalidSchema
 from lakebed.ingest.json.text import Mismatch
 from lakebed.ingest.schema_evolution import FIXED, RESCUED_COLUMN, EvolvePolicy, Needed, needed
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate
+from lakebed.manifest.remarks import Counts, sum_of
 from lakebed.manifest.schema import is_reserved
 from lakebed.manifest.schema_change import SchemaChange
-from lakebed.manifest.unknown_names import sum_of
 from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA
 
@@ -166,10 +166,8 @@ class Decoded:
     """Changes that were left out because they are from before a truncate."""
     of_snapshot: int = 0
     """Records that are rows which the source's reader has read, and no changes."""
-    unknown_fields: Mapping[str, int] = field(default_factory=dict)
-    """Names of members that no column takes, and in how many records they were seen (``unknown_fields``)."""
-    unknown_operations: Mapping[str, int] = field(default_factory=dict)
-    """Operations that are not known, and how many records have them; these records are in the quarantine."""
+    remarks: Counts = field(default_factory=dict)
+    """What somebody should look at (``manifest.remarks``)."""
     mismatched: int = 0
     """Records of the quarantine that are what the format says and do not fit the table."""
     mismatch: str = ""
@@ -193,8 +191,7 @@ class Decoded:
             ignored=sum(part.ignored for part in decoded),
             truncated=sum(part.truncated for part in decoded),
             of_snapshot=sum(part.of_snapshot for part in decoded),
-            unknown_fields=sum_of(part.unknown_fields for part in decoded),
-            unknown_operations=sum_of(part.unknown_operations for part in decoded),
+            remarks=sum_of(part.remarks for part in decoded),
             mismatched=sum(part.mismatched for part in decoded),
             mismatch=next((part.mismatch for part in decoded if part.mismatch), ""),
         )

@@ -17,6 +17,7 @@ from lakebed.ingest.decoder import Decoded
 from lakebed.ingest.files_read import of_files
 from lakebed.ingest.row_evolution import rescued
 from lakebed.ingest.schema_evolution import RESCUED_COLUMN
+from lakebed.manifest.remarks import Remark, remarks_on
 from lakebed.parts.changes import WriteSpec, prepare
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, rows_as_json
 from lakebed.storage.engine import connect
@@ -61,7 +62,7 @@ class RowChanges:
                     raise
                 good, bad = split(table, incoming)
             names = {} if self.rescues else dict.fromkeys(self.unknown_columns, len(good) + len(bad))
-            yield Decoded(changes=good, quarantined=bad, unknown_fields=names)
+            yield Decoded(changes=good, quarantined=bad, remarks=remarks_on(Remark.UNKNOWN_FIELD, names))
 
 
 def split(

@@ -23,9 +23,8 @@ from lakebed.ingest.json.columns import MILLIS_MAX
 from lakebed.ingest.json.text import Mismatch, Unreadable
 from lakebed.ingest.schema_evolution import RESCUED_COLUMN, merged
 from lakebed.ingest.truncates import Cutoff, Truncate
-from lakebed.ingest.unknown_fields import UnknownMembers, UnknownOperation
+from lakebed.manifest.remarks import Counts, Remark, RemarkCounts
 from lakebed.manifest.schema_change import SchemaChange
-from lakebed.manifest.unknown_names import Names
 from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN, UPSERT
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA
 
@@ -62,6 +61,10 @@ class Record:
     timestamp: int | None
 
 
+Remarked = tuple[tuple[Remark, str], ...]
+"""The remarks on one record: their kinds and names."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ignored:
     """The record changes nothing in a table."""
@@ -71,15 +74,15 @@ class Ignored:
 class Truncated:
     """The record is a change from before a truncate."""
 
-    unknown_fields: tuple[str, ...] = ()
+    remarks: Remarked = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The change rows of a record, at most two, and the names of its members that no column takes."""
+    """The change rows of a record, at most two."""
 
     rows: list[dict[str, Any]]
-    unknown_fields: tuple[str, ...] = ()
+    remarks: Remarked = ()
     is_of_snapshot: bool = False
     """Whether it is a row that was read, and no change."""
 
@@ -95,8 +98,8 @@ class FastReading:
     """For each record of the slice, whether it is done: its rows are in ``rows``, or it is counted."""
     ignored: int = 0
     truncated: int = 0
-    unknown_fields: Mapping[str, int] = field(default_factory=dict)
-    """Names of members that no column takes, and in how many of the handled records they were seen."""
+    remarks: Counts = field(default_factory=dict)
+    """On the handled records."""
     of_snapshot: int = 0
     """How many of the handled records are rows that were read, and no changes."""
     one_by_one: Mapping[int, Reading | Unreadable] = field(default_factory=dict)
@@ -141,8 +144,7 @@ class _Collected:
     ignored: int = 0
     truncated: int = 0
     of_snapshot: int = 0
-    unknown_fields: Names = field(default_factory=Names)
-    unknown_operations: Names = field(default_factory=Names)
+    remarks: RemarkCounts = field(default_factory=RemarkCounts)
 
     def take(self, at: int, reading: Reading) -> None:
         """What the record of this number is."""
@@ -153,14 +155,12 @@ class _Collected:
                 self.truncates.append(reading)
         elif isinstance(reading, Truncated):
             self.truncated += 1
-            for name in reading.unknown_fields:
-                self.unknown_fields.add(name)
+            self.remark(reading.remarks)
         elif isinstance(reading, Ignored):
             self.ignored += 1
         else:
             self.of_snapshot += reading.is_of_snapshot
-            for name in reading.unknown_fields:
-                self.unknown_fields.add(name)
+            self.remark(reading.remarks)
             for second, row in enumerate(reading.rows):
                 self.rows.append({**row, AT_COLUMN: 2 * at + second})
 
@@ -175,11 +175,12 @@ class _Collected:
         if isinstance(error, Mismatch):
             self.mismatched += 1
             self.mismatch = self.mismatch or str(error)
-        if isinstance(error, UnknownMembers):
-            for name in error.names:
-                self.unknown_fields.add(name)
-        elif isinstance(error, UnknownOperation):
-            self.unknown_operations.add(error.operation)
+        self.remark(error.remarks)
+
+    def remark(self, remarks: Remarked) -> None:
+        """Count the remarks on a record."""
+        for kind, name in remarks:
+            self.remarks.add(kind, name)
 
 
 def decode_records(records: pa.Table, reader: Reader, decoder_schema: DecoderSchema, cutoff: Cutoff) -> Decoded:
@@ -230,7 +231,7 @@ def _read(batch: pa.RecordBatch, first: int, reader: Reader, collected: _Collect
     collected.ignored += fast.ignored
     collected.truncated += fast.truncated
     collected.of_snapshot += fast.of_snapshot
-    collected.unknown_fields.add_all(fast.unknown_fields)
+    collected.remarks.add_all(fast.remarks)
     for number, reading in fast.one_by_one.items():
         if isinstance(reading, Unreadable):
             collected.refuse(first + number, reading)
@@ -292,8 +293,7 @@ def _assemble(records: pa.Table, collected: _Collected, decoder_schema: DecoderS
         ignored=collected.ignored,
         truncated=collected.truncated,
         of_snapshot=collected.of_snapshot,
-        unknown_fields=collected.unknown_fields.counts,
-        unknown_operations=collected.unknown_operations.counts,
+        remarks=collected.remarks.counts,
         mismatched=collected.mismatched,
         mismatch=collected.mismatch,
     )

@@ -40,6 +40,7 @@ from lakebed.ingest.handover import Handover
 from lakebed.ingest.offset_documents import OffsetDocuments
 from lakebed.ingest.reading import grouped
 from lakebed.ingest.refusals import discard, refuse
+from lakebed.ingest.remark_report import report_remarks
 from lakebed.ingest.row_changes import RowChanges
 from lakebed.ingest.source import Range, RangeChanges, RecordChanges, batch_of
 from lakebed.ingest.table_batch import ATTEMPTS_MAX, BatchDone, TableIngest, WriteWork, run_alone
@@ -47,7 +48,6 @@ from lakebed.ingest.transform.decode import SourceRows
 from lakebed.ingest.transform.query import Transform
 from lakebed.ingest.transform.run import TransformedRows, transformed
 from lakebed.ingest.truncates import cutoff_of
-from lakebed.ingest.unknown_report import report_unknown
 from lakebed.manifest.actions import Transaction
 from lakebed.manifest.entries import STREAM, Operation
 from lakebed.manifest.snapshot import Snapshot
@@ -208,7 +208,7 @@ class FrameIngest:
 
     def _report(self, result: BatchResult, written: Written, query: str, batch_id: int, seconds: float) -> None:
         self._handover.deliver(result.snapshot)
-        report_unknown(self._table, written)
+        report_remarks(self._table, written.remarks)
         done = BatchDone(
             snapshot=result.snapshot,
             version=result.version,

@@ -37,9 +37,9 @@ from lakebed.ingest.handover import Handover
 from lakebed.ingest.points.cut import Cut, Report
 from lakebed.ingest.reading import Planned, clipped, joined, limited, planned, read_to
 from lakebed.ingest.refusals import discard, refuse
+from lakebed.ingest.remark_report import report_remarks
 from lakebed.ingest.source import Bounds, Place, Range, RangeChanges, RangeReader
 from lakebed.ingest.truncates import cutoff_of
-from lakebed.ingest.unknown_report import report_unknown
 from lakebed.manifest.entries import Operation
 from lakebed.manifest.positions import Position, positions_of
 from lakebed.manifest.progress import Progress
@@ -241,7 +241,7 @@ class TableIngest:
             )  # fmt: skip
         self._handover.deliver(snapshot)
         self._log.checkpoint_if_due(snapshot, slack=2)  # if nobody maintains the table, the writer must do this
-        report_unknown(self._table, written)
+        report_remarks(self._table, written.remarks)
         reached = read_to(reading.starts, written.read)
         stopped = {place: report["stopped"] for place, report in written.transactions.items() if report["stopped"]}
         ends = {place: begin.end for place, begin in reading.begins.items() if place not in stopped}

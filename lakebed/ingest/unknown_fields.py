@@ -29,7 +29,7 @@ from lakebed.ingest.json.text import Mismatch, Unreadable, parse, shown, written
 from lakebed.ingest.json.values import UnknownFields
 from lakebed.ingest.native.json_parser import UNKNOWN_MAX, Parsed, Path
 from lakebed.ingest.schema_evolution import EvolvePolicy
-from lakebed.manifest.unknown_names import Names
+from lakebed.manifest.remarks import Counts, Names, Remark, remarks_on
 
 SAMPLE_MIN = 32
 SAMPLE_SHARE = 128
@@ -57,7 +57,7 @@ class UnknownMembers(Mismatch):
         listed = ", ".join(shown(name) for name in names[:_NAMES_SHOWN])
         more = f" and {len(names) - _NAMES_SHOWN:,} more" if len(names) > _NAMES_SHOWN else ""
         super().__init__(f"no column takes its fields {listed}{more} ({why})")
-        self.names = names
+        self.remarks = unknown_remarks(names)
 
 
 class UnknownOperation(Unreadable):
@@ -65,7 +65,12 @@ class UnknownOperation(Unreadable):
 
     def __init__(self, reason: str, operation: str) -> None:
         super().__init__(reason)
-        self.operation = operation
+        self.remarks = ((Remark.UNKNOWN_OPERATION, operation),)
+
+
+def unknown_remarks(names: Iterable[str]) -> tuple[tuple[Remark, str], ...]:
+    """The remarks on a record with such members."""
+    return tuple((Remark.UNKNOWN_FIELD, name) for name in names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +86,13 @@ class UnknownByRecord:
         mask: np.ndarray[Any, Any] = self.met != 0
         return mask
 
-    def counts(self, among: np.ndarray[Any, Any]) -> dict[str, int]:
+    def remarks(self, among: np.ndarray[Any, Any]) -> Counts:
         """In how many of the records of a mask each name is."""
         met, counts = self.met[among & self.having], Names()
         for bit, name in self.names.items():
             if count := int(np.count_nonzero(met & np.uint64(1 << bit))):
                 counts.add(name, count)
-        return counts.counts
+        return remarks_on(Remark.UNKNOWN_FIELD, counts.counts)
 
 
 class KnownFields:

@@ -47,13 +47,13 @@ from lakebed.manifest.entries import (
     PURGE,
     PURGED,
     QUARANTINED,
+    REMARKS,
     REPLACED,
     RESNAPSHOT,
     RESTORED,
     ROWS_EXPIRED,
     SCHEMA,
     TRUNCATED,
-    UNKNOWN_NAMES,
 )
 from lakebed.manifest.entry_values import readable_or_none
 
@@ -150,9 +150,7 @@ def is_append(actions: Iterable[Action], batch: Transaction | None = None) -> bo
                 domain.startswith(POSITION) and not removed
             ):
                 brings = True
-            case Domain(domain, _, False) if domain in batches or domain.startswith(
-                (UNKNOWN_NAMES, QUARANTINED, RESNAPSHOT)
-            ):
+            case Domain(domain, _, False) if domain in batches or domain.startswith((REMARKS, QUARANTINED, RESNAPSHOT)):
                 pass
             case _:
                 return False

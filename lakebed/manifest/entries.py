@@ -43,8 +43,8 @@ FILES = "lakebed.files."
 QUARANTINED = "lakebed.quarantined"
 """In the log of a table: parts of its quarantine that the quarantine may not have yet. In the log of a quarantine, with the id of
 the table: which of them it has."""
-UNKNOWN_NAMES = "lakebed.unknown_names"
-"""Fields and operations of records that the table has no place for, and how often they came."""
+REMARKS = "lakebed.remarks"
+"""What streams met that somebody should look at, and in how many records."""
 FAILING = "lakebed.failing."
 """A merge that keeps failing, and until when its parts are left alone; with an id that follows from them."""
 LOST = "lakebed.lost."
@@ -85,7 +85,7 @@ DELIVERING = "lakebed.delivering."
 """Which process delivers to a listener; with its name."""
 
 COORDINATION = (
-    UNKNOWN_NAMES, FAILING, LOST, SETTLING, PARKED, TOPIC_GONE, RESNAPSHOT, JOB, SCHEMA, ROWS_EXPIRED, WORKER,
+    REMARKS, FAILING, LOST, SETTLING, PARKED, TOPIC_GONE, RESNAPSHOT, JOB, SCHEMA, ROWS_EXPIRED, WORKER,
     FRESH_TABLES, LISTENER, DELIVERING,
 )  # fmt: skip
 """Entries that no row and no file rests on: one that can't be read counts as not there (``entry_values``)."""

@@ -43,11 +43,11 @@ from lakebed.events import (
     MutationBegan,
     MutationEnded,
     MutationFailed,
-    NameUnknown,
     OffsetsLost,
     PartReplicated,
     PointTaken,
     QueryChanged,
+    RemarkMade,
     SchemaChanged,
     Settled,
     SourceLagged,
@@ -121,7 +121,7 @@ def level_of(event: Event) -> int:
             return logging.DEBUG
         case (
             BatchCommitted() | Settled() | ViewRefreshed() | MergeBegan() | MergeEnded() | Uploaded() | PartReplicated()
-            | StoreRequested() | SourceLagged() | TaskMeasured() | NameUnknown() | PointTaken() | WorkerObserved()
+            | StoreRequested() | SourceLagged() | TaskMeasured() | RemarkMade() | PointTaken() | WorkerObserved()
             | HintsReceived() | ListenerSeen() | EventsDelivered(failures=0)
         ):  # fmt: skip
             return logging.DEBUG

@@ -40,11 +40,11 @@ from lakebed.events import (
     MutationBegan,
     MutationEnded,
     MutationFailed,
-    NameUnknown,
     OffsetsLost,
     PartReplicated,
     PointTaken,
     QueryChanged,
+    RemarkMade,
     SchemaChanged,
     Settled,
     SourceLagged,
@@ -56,7 +56,7 @@ from lakebed.events import (
     ViewRefreshed,
     WorkerObserved,
 )
-from lakebed.manifest.unknown_names import Names
+from lakebed.manifest.remarks import Names
 from lakebed.monitoring.freshness import Aged, FreshnessMeter
 from lakebed.monitoring.listener_metrics import ListenerMetrics
 from lakebed.monitoring.recent_commits import operation_label
@@ -119,13 +119,13 @@ class Metrics:
             "lakebed_truncated_records",
             "Changes that were left out because they are older than a truncate of the source.",
         )
-        self._unknown = {
-            "field": self._counter("lakebed_unknown_fields", "Records with a field that no column takes.", "field"),
-            "operation": self._counter(
-                "lakebed_unknown_operations", "Records with an operation that is not known.", "operation"
-            ),
-        }
-        self._unknown_names: dict[tuple[str, str], Names] = {}
+        self._remarks = self._counter(
+            "lakebed_remarks",
+            "Records that somebody should look at, such as those with an unknown field.",
+            "kind",
+            "name",
+        )
+        self._remark_names: dict[tuple[str, str], Names] = {}
         self._attempts = self._counter(
             "lakebed_commit_attempts",
             "Attempts to commit batches. More attempts than batches: others commit at the same time.",
@@ -312,10 +312,10 @@ class Metrics:
                     self._replayed.labels(event.table).inc()
                 case OffsetsLost():
                     self._lost.labels(event.table).inc(event.records)
-                case NameUnknown():
-                    names = self._unknown_names.setdefault((event.table, event.kind), Names())  # bounds the labels
+                case RemarkMade():
+                    names = self._remark_names.setdefault((event.table, event.kind), Names())  # bounds the labels
                     counted_as = names.add(event.name, event.records)
-                    self._unknown[event.kind].labels(event.table, counted_as).inc(event.records)
+                    self._remarks.labels(event.table, event.kind, counted_as).inc(event.records)
                 case KeyIndexRebuilt():
                     self._index_parts_left.labels(event.table).set(event.parts_left)
                 case ViewRefreshed():

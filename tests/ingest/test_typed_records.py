@@ -78,7 +78,7 @@ def assert_equal(avro: Decoded, json: Decoded) -> None:
     assert avro.quarantined["offset"].to_pylist() == json.quarantined["offset"].to_pylist()
     assert avro.quarantined["reason"].to_pylist() == json.quarantined["reason"].to_pylist()
     for name in (
-        "truncates", "event_time_min", "event_time_max", "ignored", "truncated", "unknown_fields", "unknown_operations",
+        "truncates", "event_time_min", "event_time_max", "ignored", "truncated", "remarks",
     ):  # fmt: skip
         assert getattr(avro, name) == getattr(json, name), name
 
@@ -188,7 +188,7 @@ def test_rows_are_upserts_or_deletes_by_their_operation_and_tombstones_delete_th
     assert [(each["id"], each["qty"], each["_lakebed_op"]) for each in decoded.changes.to_pylist()] == [
         (1, 1, "u"), (2, None, "d"), (9, None, "d"), (4, 1, "u"),
     ]  # fmt: skip
-    assert decoded.ignored == 1 and decoded.unknown_operations == {"what": 1}
+    assert decoded.ignored == 1 and decoded.remarks.get("unknown_operation", {}) == {"what": 1}
     assert decoded.quarantined["offset"].to_pylist() == [3]
 
 
@@ -196,7 +196,7 @@ def test_rows_without_an_operation_field_keep_its_member_as_an_unknown_one() -> 
     row = dict.fromkeys(ORDERS.names) | {"id": 1, "qty": 1, "op": "delete"}
     decoded = of_avro(PLAIN_FIELDS, events=False).decode(rows_of([row]))
     assert decoded.changes["_lakebed_op"].to_pylist() == ["u"]
-    assert decoded.unknown_fields == {"coupon": 1, "op": 1}
+    assert decoded.remarks.get("unknown_field", {}) == {"coupon": 1, "op": 1}
 
 
 def test_a_key_that_is_one_value_is_the_tables_only_key() -> None:

@@ -24,15 +24,15 @@ from lakebed.ingest.slices import UNFORESEEN
 from lakebed.ingest.unknown_fields import SAMPLE_MIN, sample_of
 from lakebed.manifest.actions import CommitInfo, Domain
 from lakebed.manifest.conflicts import ReadWriteSet
-from lakebed.manifest.entries import UNKNOWN_NAMES
-from lakebed.manifest.unknown_names import (
+from lakebed.manifest.entries import REMARKS
+from lakebed.manifest.remarks import (
     CHARACTERS_MAX,
     KEPT_SECONDS,
     NAMES_MAX,
     OTHERS,
     Names,
-    UnknownNames,
-    unknown_names_of,
+    Remarks,
+    remarks_of,
 )
 from lakebed.monitoring.metrics import Metrics
 from lakebed.parts.changes import write_spec_of
@@ -58,8 +58,8 @@ def both_ways(of: Decoder, values: list[Any]) -> Decoded:
     fast = of.decode(records(values))
     with only_one_by_one():
         slow = pickle.loads(pickle.dumps(of)).decode(records(values))
-    assert fast.unknown_fields == slow.unknown_fields
-    assert fast.unknown_operations == slow.unknown_operations
+    assert fast.remarks.get("unknown_field", {}) == slow.remarks.get("unknown_field", {})
+    assert fast.remarks.get("unknown_operation", {}) == slow.remarks.get("unknown_operation", {})
     assert fast.changes.to_pylist() == slow.changes.to_pylist()
     assert fast.quarantined["reason"].to_pylist() == slow.quarantined["reason"].to_pylist()
     return fast
@@ -79,7 +79,7 @@ def test_members_that_no_column_takes_are_counted_by_name(format: str) -> None:
     if format == "with schema":
         values = [with_schema(value, FIELDS) for value in values]
     decoded = both_ways(decoder("json" if format == "json" else "debezium-json", SHAPE), values)
-    assert decoded.unknown_fields == {
+    assert decoded.remarks.get("unknown_field", {}) == {
         "colour": 2 if format == "json" else 3,
         "address.zip": 1,
         "lines.pieces": 1,
@@ -89,7 +89,7 @@ def test_members_that_no_column_takes_are_counted_by_name(format: str) -> None:
 
 def test_unknown_members_are_not_looked_for_where_the_settings_ignore_them() -> None:
     decoded = both_ways(decoder("json", SHAPE, {"unknown_fields": "ignore"}), [{"id": 1, "colour": "red"}])
-    assert decoded.unknown_fields == {} and len(decoded.changes) == 1
+    assert decoded.remarks.get("unknown_field", {}) == {} and len(decoded.changes) == 1
 
 
 @pytest.mark.parametrize("format", ["json", "debezium-json"])
@@ -102,13 +102,13 @@ def test_each_record_with_an_unknown_member_is_quarantined_where_the_settings_sa
         'no column takes its fields "u" (unknown_fields: quarantine is set)'
     ]
     assert decoded.quarantined["offset"].to_pylist() == [777]
-    assert decoded.unknown_fields == {"u": 1} and len(decoded.changes) == 999
+    assert decoded.remarks.get("unknown_field", {}) == {"u": 1} and len(decoded.changes) == 999
 
 
 def test_a_member_more_in_one_of_many_records_is_seen() -> None:
     rows: list[dict[str, Any]] = [{"id": number, "name": "x"} for number in range(10_000)]
     rows[4321] = {**rows[4321], "colour": "red"}
-    assert decoder("json", SHAPE).decode(records(rows)).unknown_fields == {"colour": 1}
+    assert decoder("json", SHAPE).decode(records(rows)).remarks.get("unknown_field", {}) == {"colour": 1}
     assert len(sample_of(pa.array([b"{}"] * 10_000))) <= 10_000 // SAMPLE_MIN
 
 
@@ -123,9 +123,8 @@ def test_members_are_looked_for_in_values_of_any_form(value: Any) -> None:
 
 def test_the_placeholder_of_an_unavailable_value_is_no_unknown_member() -> None:
     unavailable = {"__debezium_unavailable_value": "__debezium_unavailable_value"}
-    assert (
-        both_ways(decoder("debezium-json", SHAPE), [event("u", {"id": 1, "address": unavailable})]).unknown_fields == {}
-    )
+    decoded = both_ways(decoder("debezium-json", SHAPE), [event("u", {"id": 1, "address": unavailable})])
+    assert decoded.remarks == {}
 
 
 def test_operations_are_known_whatever_their_case_and_never_guessed() -> None:
@@ -134,17 +133,19 @@ def test_operations_are_known_whatever_their_case_and_never_guessed() -> None:
     decoded = both_ways(decoder("json", SHAPE, {"operation_field": "op"}), [*rows, {"id": 99}])
     operations = dict(zip(decoded.changes["id"].to_pylist(), decoded.changes["_lakebed_op"].to_pylist(), strict=True))
     assert operations == {0: "d", 1: "d", 2: "d", 3: "d", 4: "d", 5: "u", 6: "u", 7: "u", 8: "u", 99: "u"}
-    assert decoded.unknown_operations == {"DELTE": 2, "truncate": 1, "": 1}
+    assert decoded.remarks.get("unknown_operation", {}) == {"DELTE": 2, "truncate": 1, "": 1}
     assert decoded.quarantined["reason"][0].as_py() == (
         'unknown operation "DELTE": it is neither among delete_values nor among upsert_values'
     )
-    assert decoded.unknown_fields == {}
+    assert decoded.remarks.get("unknown_field", {}) == {}
 
 
 def test_an_upper_case_delete_deletes_where_only_the_lower_case_one_is_named() -> None:
     options = {"operation_field": "op", "delete_values": ["delete"]}
     decoded = both_ways(decoder("json", SHAPE, options), [{"id": 1, "op": "DELETE"}, {"id": 2, "op": "d"}])
-    assert decoded.changes["_lakebed_op"].to_pylist() == ["d"] and decoded.unknown_operations == {"d": 1}
+    assert decoded.changes["_lakebed_op"].to_pylist() == ["d"] and decoded.remarks.get("unknown_operation", {}) == {
+        "d": 1
+    }
 
 
 def test_case_decides_between_two_values_that_differ_in_nothing_else() -> None:
@@ -158,12 +159,12 @@ def test_case_decides_between_two_values_that_differ_in_nothing_else() -> None:
 
 def test_unknown_operations_of_debezium_are_counted_by_name() -> None:
     decoded = both_ways(decoder("debezium-json", SHAPE), [event("z", {"id": 1}), event("c", {"id": 2})])
-    assert decoded.unknown_operations == {"z": 1} and len(decoded.changes) == 1
+    assert decoded.remarks.get("unknown_operation", {}) == {"z": 1} and len(decoded.changes) == 1
 
 
 def test_hostile_names_are_bounded_in_number_and_length() -> None:
     rows = [{"id": 1, **{f"n{number}" + "x" * 1000: 1 for number in range(5 * NAMES_MAX)}}, '{"id":2,"\\ud800":1}']
-    counted = decoder("json", SHAPE).decode(records(rows)).unknown_fields
+    counted = decoder("json", SHAPE).decode(records(rows)).remarks.get("unknown_field", {})
     assert len(counted) == NAMES_MAX + 1 and counted[OTHERS] >= 400
     assert all(len(name) <= CHARACTERS_MAX for name in counted)
     Names(counted).add("\ud800")
@@ -172,7 +173,7 @@ def test_hostile_names_are_bounded_in_number_and_length() -> None:
 def test_counts_of_several_batches_are_summed() -> None:
     of = decoder("json", SHAPE)
     parts = [of.decode(records([{"id": 1, "a": 1}])), of.decode(records([{"id": 1, "a": 1, "b": 1}]))]
-    assert Decoded.concat(parts).unknown_fields == {"a": 2, "b": 1}
+    assert Decoded.concat(parts).remarks.get("unknown_field", {}) == {"a": 2, "b": 1}
 
 
 @pytest.fixture
@@ -193,16 +194,16 @@ def test_columns_that_a_table_lacks_are_counted_and_warned_of_once(
         )
     stop()
     assert [record.getMessage().partition(":")[2] for record in caplog.records if record.name == "lakebed.ingest"] == [
-        " records have the field 'colour', which no column takes: add a column, or have it ignored "
-        "(unknown_fields: ignore; except_column_list)"
+        " records have fields that no column takes: 'colour'. What to do: add columns, or have the fields ignored "
+        "(format.unknown_fields: ignore, or except_column_list)"
     ]
-    labels = {"table": orders.path, "field": "colour"}
-    assert metrics.registry.get_sample_value("lakebed_unknown_fields_total", labels) == 4
+    labels = {"table": orders.path, "kind": "unknown_field", "name": "colour"}
+    assert metrics.registry.get_sample_value("lakebed_remarks_total", labels) == 4
     status = Observer(orders.path).look()
-    assert status.unknown_fields == {"colour": 4}
+    assert status.remarks.get("unknown_field", {}) == {"colour": 4}
     assert [finding.what for finding in status.findings] == ["records have fields that no column takes: colour in 4"]
     tomorrow = Observer(orders.path, clock=lambda: time.time() + 90_000).look()
-    assert "fields" not in [finding.check for finding in tomorrow.findings], "the finding passes"
+    assert "unknown_field" not in [finding.check for finding in tomorrow.findings], "the finding passes"
 
 
 def test_a_batch_with_unknown_names_stays_an_append_that_conflicts_with_nobody(orders: lakebed.Table) -> None:
@@ -210,12 +211,12 @@ def test_a_batch_with_unknown_names_stays_an_append_that_conflicts_with_nobody(o
     lines = Path(orders.path, "_delta_log", f"{version:020}.json").read_text().splitlines()
     [info] = [json.loads(line)["commitInfo"] for line in lines if "commitInfo" in json.loads(line)]
     assert info["isBlindAppend"] is True
-    assert any(UNKNOWN_NAMES in line for line in lines)
+    assert any(REMARKS in line for line in lines)
 
 
 def test_names_in_dicts_that_a_table_lacks_are_counted(orders: lakebed.Table) -> None:
     orders.apply([{"id": 1, "v": 1}, {"id": 2, "v": 2, "size": 3}])
-    assert Observer(orders.path).look().unknown_fields.keys() == {"size"}
+    assert Observer(orders.path).look().remarks.get("unknown_field", {}).keys() == {"size"}
 
 
 def test_columns_of_a_stream_that_a_table_lacks_are_counted_by_rows(orders: lakebed.Table) -> None:
@@ -224,31 +225,29 @@ def test_columns_of_a_stream_that_a_table_lacks_are_counted_by_rows(orders: lake
     assert unknown == ("size",)
     rows = pa.RecordBatch.from_pydict({"row": [{"id": 1, "v": 1, "_lakebed_op": "u"}] * 3})
     [decoded] = RowChanges(spec, unknown_columns=unknown)(iter([rows]))
-    assert decoded.unknown_fields == {"size": 3}
+    assert decoded.remarks.get("unknown_field", {}) == {"size": 3}
 
 
 def test_the_labels_of_a_metric_are_bounded() -> None:
     metrics = Metrics()
     for number in range(3 * NAMES_MAX):
-        metrics(events.NameUnknown(table="t", kind="operation", name=f"op{number}", records=1))
+        metrics(events.RemarkMade(table="t", kind="unknown_operation", name=f"op{number}", records=1))
     samples = [sample for family in metrics.registry.collect() for sample in family.samples]
-    counted = {
-        sample.labels["operation"]: sample.value for sample in samples if sample.name.endswith("operations_total")
-    }
+    counted = {sample.labels["name"]: sample.value for sample in samples if sample.name.endswith("remarks_total")}
     assert len(counted) == NAMES_MAX + 1 and counted[OTHERS] == 2 * NAMES_MAX
 
 
 def test_an_entry_of_another_form_is_read_as_empty_and_replaced(orders: lakebed.Table) -> None:
     log = log_of(orders)
     info = CommitInfo(operation="x", commit_id="", engine="test")
-    log.commit(log.refresh(), [Domain(UNKNOWN_NAMES, '{"fields": 7}')], info, ReadWriteSet())
-    assert unknown_names_of(log.refresh()).fields == {}
+    log.commit(log.refresh(), [Domain(REMARKS, '{"fields": 7}')], info, ReadWriteSet())
+    assert remarks_of(log.refresh()).kinds == {}
     orders.apply(pa.table({"id": [1], "v": [1], "colour": ["red"]}))
-    assert unknown_names_of(log.refresh()).fields["colour"].records == 1
+    assert remarks_of(log.refresh()).counts == {"unknown_field": {"colour": 1}}
 
 
 def test_names_in_the_log_are_bounded_and_forgotten_after_a_week() -> None:
-    kept = UnknownNames().plus({f"n{number}": 1 for number in range(3 * NAMES_MAX)}, {}, 0)
-    assert len(kept.fields) == NAMES_MAX + 1
-    later = kept.plus({"new": 2}, {}, KEPT_SECONDS * 1000 + 1)
-    assert {name: seen.records for name, seen in later.fields.items()} == {"new": 2}
+    kept = Remarks().plus({"unknown_field": {f"n{number}": 1 for number in range(3 * NAMES_MAX)}}, 0)
+    assert len(kept.kinds["unknown_field"]) == NAMES_MAX + 1
+    later = kept.plus({"unknown_field": {"new": 2}}, KEPT_SECONDS * 1000 + 1)
+    assert later.counts == {"unknown_field": {"new": 2}}

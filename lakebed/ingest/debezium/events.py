@@ -71,8 +71,8 @@ from lakebed.ingest.unknown_fields import (
     sample_of,
     unknown_mode,
 )
+from lakebed.manifest.remarks import Remark, RemarkCounts, remarks_on
 from lakebed.manifest.schema_change import SchemaChange
-from lakebed.manifest.unknown_names import Names
 
 SCHEMA_FIRST = b'{"schema":'
 PAYLOAD_NEXT = re.compile(r'[ \t\n\r]*,[ \t\n\r]*"payload"[ \t\n\r]*:[ \t\n\r]*')
@@ -150,7 +150,7 @@ class _EventReader:
         numbers = np.arange(records.num_rows)
         handled = np.asarray(values.is_null())
         ignored, truncated, of_snapshot = int(handled.sum()), 0, 0
-        tables, names = [], Names()
+        tables, remarks = [], RemarkCounts()
         groups = self._groups(values, ~handled)
         if needs := [source.needed for _, source, _ in groups if source.needed is not None]:
             raise SchemaNeeded(merged(needs))
@@ -163,13 +163,13 @@ class _EventReader:
             fast = self._read_payloads(source, payloads, some, first + numbers[chosen])
             tables.append(fast.rows)
             handled[chosen] = fast.handled
-            names.add_all(fast.unknown_fields)
+            remarks.add_all(fast.remarks)
             ignored += fast.ignored
             truncated += fast.truncated
             of_snapshot += fast.of_snapshot
         empty = from_arrays(self._decoder_schema, 0, {})
         rows = pa.concat_tables(tables) if tables else empty
-        return FastReading(rows, handled, ignored, truncated, names.counts, of_snapshot=of_snapshot)
+        return FastReading(rows, handled, ignored, truncated, remarks.counts, of_snapshot=of_snapshot)
 
     def schema_needed(self, records: pa.RecordBatch) -> SchemaChange | None:
         """What the inline schemas of the records ask of the table, as far as they are found quickly."""
@@ -288,16 +288,18 @@ class _EventReader:
                 fast = plan.read(parsed, records, numbers)
                 fast = with_rescued(fast, numbers, having, lambda row: self._rescued(payloads[row].as_py()))
                 if unknown is not None:
-                    return replace(fast, unknown_fields=unknown.counts(fast.handled))
+                    return replace(fast, remarks=unknown.remarks(fast.handled))
                 looked_at = np.flatnonzero(fast.handled & having)
-                return replace(fast, unknown_fields=names_in(payloads, looked_at, self._row_of, self._known)[0])
+                names, _ = names_in(payloads, looked_at, self._row_of, self._known)
+                return replace(fast, remarks=remarks_on(Remark.UNKNOWN_FIELD, names))
             return plan.read(parsed.without(having, "op") if having.any() else parsed, records, numbers)
         fast = plan.read(parsed, records, numbers)
         if unknown is not None:
-            return replace(fast, unknown_fields=unknown.counts(fast.handled)) if unknown.names else fast
+            return replace(fast, remarks=unknown.remarks(fast.handled)) if unknown.names else fast
         sample = sample_of(payloads)
         sample = sample[fast.handled[sample]]
-        return replace(fast, unknown_fields=names_in(payloads, sample, self._row_of, self._known)[0])
+        names, _ = names_in(payloads, sample, self._row_of, self._known)
+        return replace(fast, remarks=remarks_on(Remark.UNKNOWN_FIELD, names))
 
     def _rescued(self, payload: bytes) -> str | None:
         row = self._row_of(parse(payload))

@@ -15,7 +15,14 @@ from lakebed.ingest.schema_evolution import RESCUED_COLUMN
 from lakebed.ingest.slices import TIME_COLUMN, Changes, Ignored, Reading, Record, SchemaNeeded, Truncated
 from lakebed.ingest.source_order import LOG_POSITION, ORDERS, not_before
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate, position_of
-from lakebed.ingest.unknown_fields import KnownFields, UnknownMembers, UnknownOperation, rescued_text, unknown_mode
+from lakebed.ingest.unknown_fields import (
+    KnownFields,
+    UnknownMembers,
+    UnknownOperation,
+    rescued_text,
+    unknown_mode,
+    unknown_remarks,
+)
 from lakebed.manifest.schema_change import SchemaChange
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
 
@@ -133,8 +140,8 @@ class Event:
                     raise Unreadable("a delete, but the table has no keys to find the row by")
                 rows = [self.delete()]
         if cutoff and cutoff.takes(position_of([self.position()]))[0]:
-            return Truncated(unknown)
-        return Changes(rows, unknown, is_of_snapshot=event["op"] == "r")
+            return Truncated(unknown_remarks(unknown))
+        return Changes(rows, unknown_remarks(unknown), is_of_snapshot=event["op"] == "r")
 
     def _unknown(self, known: KnownFields | None) -> tuple[tuple[str, ...], Mapping[str, Any]]:
         """The names that are counted as unknown, and the members that are kept as JSON. Raises UnknownMembers."""

@@ -61,7 +61,9 @@ from lakebed.ingest.unknown_fields import (
     names_in,
     sample_of,
     unknown_mode,
+    unknown_remarks,
 )
+from lakebed.manifest.remarks import Counts, Remark, remarks_on
 from lakebed.manifest.schema_change import SchemaChange
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
 
@@ -154,8 +156,8 @@ class _RowReader:
         else:
             rescued = {}
         if is_delete:
-            return Changes([self._event("before", row, record).delete()], unknown)
-        return Changes([self._event("after", row, record).upsert(rescued)], unknown)
+            return Changes([self._event("before", row, record).delete()], unknown_remarks(unknown))
+        return Changes([self._event("after", row, record).upsert(rescued)], unknown_remarks(unknown))
 
     def schema_needed(self, records: pa.RecordBatch) -> SchemaChange | None:
         """Nothing."""
@@ -223,30 +225,32 @@ class _RowReader:
             if self._mode == "rescue":
                 fast = FastReading(*self._read_columns(parsed, readers, records, numbers))
                 fast = with_rescued(fast, numbers, having, lambda row: self._rescued(values[row].as_py()))
-                return replace(fast, unknown_fields=self._names(unknown, values, fast.handled, having))
+                return replace(fast, remarks=self._remarks(unknown, values, fast.handled, having))
             parsed = replace(parsed, sure=parsed.sure & ~having)
         rows, sure = self._read_columns(parsed, readers, records, numbers)
-        names: dict[str, int] = {}
+        remarks: Counts = {}
         if self._known is not None and self._mode == "warn":
             if unknown is None:
                 sample = sample_of(values)
-                names = names_in(values, sample[sure[sample]], self._row_of, self._known)[0]
+                names, _ = names_in(values, sample[sure[sample]], self._row_of, self._known)
+                remarks = remarks_on(Remark.UNKNOWN_FIELD, names)
             else:
-                names = unknown.counts(sure)
-        return FastReading(rows, sure, unknown_fields=names)
+                remarks = unknown.remarks(sure)
+        return FastReading(rows, sure, remarks=remarks)
 
-    def _names(
+    def _remarks(
         self,
         unknown: UnknownByRecord | None,
         values: pa.Array,
         handled: np.ndarray[Any, Any],
         having: np.ndarray[Any, Any],
-    ) -> dict[str, int]:
+    ) -> Counts:
         """The unknown members of the records that were read by columns, counted by name."""
         if unknown is not None:
-            return unknown.counts(handled)
+            return unknown.remarks(handled)
         assert self._known is not None
-        return names_in(values, np.flatnonzero(handled & having), self._row_of, self._known)[0]
+        names, _ = names_in(values, np.flatnonzero(handled & having), self._row_of, self._known)
+        return remarks_on(Remark.UNKNOWN_FIELD, names)
 
     def _rescued(self, value: bytes) -> str | None:
         row = self._row_of(parse(value))

@@ -15,6 +15,8 @@ from decimal import Decimal, InvalidOperation
 from json.encoder import encode_basestring
 from typing import Any
 
+from lakebed.manifest.remarks import Remark
+
 LEVELS_MAX = 100
 """No column takes a value nested deeper, and its text is not kept. A document may hold it in a member of no column."""
 _CUT_AT = 2 * LEVELS_MAX
@@ -27,6 +29,9 @@ _TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]|-?\b(?:NaN|Inf(?:inity)?
 
 class Unreadable(ValueError):
     """The value does not fit the column; the text is the reason that the quarantine shows."""
+
+    remarks: tuple[tuple[Remark, str], ...] = ()
+    """The remarks on the record, beside its place in the quarantine."""
 
 
 class Mismatch(Unreadable):

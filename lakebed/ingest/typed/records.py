@@ -55,8 +55,8 @@ from lakebed.ingest.typed.values import (
     without_unavailable,
 )
 from lakebed.ingest.unknown_fields import KnownFields, UnknownOperation, unknown_mode
+from lakebed.manifest.remarks import Remark, RemarkCounts, remarks_on
 from lakebed.manifest.schema_change import SchemaChange
-from lakebed.manifest.unknown_names import Names
 from lakebed.parts.changes import DELETE
 
 SHAPES_KEPT_MAX = 1_000
@@ -281,7 +281,12 @@ class _TypedReader:
             names = dict.fromkeys(shape.unknown, int(has_row.sum())) if has_row.any() else {}
         if self._known is not None:
             names |= self._beyond_schema(read.unknown_fields)
-        return replace(fast, handled=np.ones(rows.num_rows, bool), one_by_one=one_by_one, unknown_fields=names)
+        return replace(
+            fast,
+            handled=np.ones(rows.num_rows, bool),
+            one_by_one=one_by_one,
+            remarks=remarks_on(Remark.UNKNOWN_FIELD, names),
+        )
 
     def _beyond_schema(self, names: Mapping[str, int]) -> dict[str, int]:
         """The members of rows that the writer's schema lacks."""
@@ -474,9 +479,9 @@ def _joined(
     parts: list[tuple[Mask, FastReading]], one_by_one: _Readings, count: int, decoder_schema: DecoderSchema
 ) -> FastReading:
     """The readings of groups, each with the places of its records in the slice, as one."""
-    names = Names()
+    remarks = RemarkCounts()
     for places, fast in parts:
-        names.add_all(fast.unknown_fields)
+        remarks.add_all(fast.remarks)
         one_by_one |= {int(places[row]): reading for row, reading in fast.one_by_one.items()}
     tables = [fast.rows for _, fast in parts] or [from_arrays(decoder_schema, 0, {})]
     return FastReading(
@@ -484,7 +489,7 @@ def _joined(
         np.ones(count, bool),
         sum(fast.ignored for _, fast in parts),
         sum(fast.truncated for _, fast in parts),
-        names.counts,
+        remarks.counts,
         sum(fast.of_snapshot for _, fast in parts),
         one_by_one,
     )

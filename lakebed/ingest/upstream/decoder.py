@@ -24,6 +24,7 @@ from lakebed.ingest.row_evolution import completed, rescued, under_their_names
 from lakebed.ingest.schema_evolution import RESCUED_COLUMN
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate
 from lakebed.ingest.upstream.records import SEQUENCE, TIME, TYPE, VERSION, columns_in, rows_in
+from lakebed.manifest.remarks import Remark, remarks_on
 from lakebed.manifest.schema_change import SchemaChange
 from lakebed.parts.changes import DELETE, OP_COLUMN, UPSERT, WriteSpec
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA
@@ -69,7 +70,7 @@ class ChangeRows:
             event_time_max=pc.max(rows[TIME].cast(pa.int64())).as_py() if len(rows) else None,
             ignored=len(truncates) - len(new),
             truncated=int(late.sum()),
-            unknown_fields=dict.fromkeys(unknown, len(rows)) if len(rows) else {},
+            remarks=remarks_on(Remark.UNKNOWN_FIELD, dict.fromkeys(unknown, len(rows)) if len(rows) else {}),
             mismatched=len(reasons),
             mismatch=reasons[0][1] if reasons else "",
         )

@@ -268,10 +268,9 @@ def _ingest(board: Dashboard, one: Tables) -> None:
                Query(one.now("lakebed_table_rows"), "live"),
                Query(one.now("lakebed_table_dead_rows"), "dead, still taking space"),
                Query(one.now("lakebed_quarantine_rows"), "in the quarantine")),
-        _graph("Records with unknown names", COUNT,
-               "Records a second that have a field which no column takes, or an operation that is not known, by its name.",
-               Query(one.or_none(one.rate("lakebed_unknown_fields_total", "field")), "field {{field}}"),
-               Query(one.or_none(one.rate("lakebed_unknown_operations_total", "operation")), "operation {{operation}}")),
+        _graph("Records to look at", COUNT,
+               "Records a second with a remark, such as a field that no column takes, by its kind and name.",
+               Query(one.or_none(one.rate("lakebed_remarks_total", "kind", "name")), "{{kind}} {{name}}")),
     ))  # fmt: skip
 
 
@@ -474,10 +473,9 @@ def _commits_and_sources(board: Dashboard, some: Tables) -> None:
         _graph("Records lost at the source", COUNT,
                "Records of the last hour that the topic no longer had. on_data_loss: skip goes on without them.",
                Query(some.or_none(some.added("lakebed_lost_records_total")), "{{table}}")),
-        _stack("Unknown fields and operations", COUNT, "Records of the last hour with a field or operation that is not known.",
-               Query(some.or_none(some.added("lakebed_unknown_fields_total", "field")), "{{table}} field {{field}}"),
-               Query(some.or_none(some.added("lakebed_unknown_operations_total", "operation")),
-                     "{{table}} operation {{operation}}")),
+        _stack("Records to look at", COUNT,
+               "Records of the last hour with a remark, such as a field that no column takes.",
+               Query(some.or_none(some.added("lakebed_remarks_total", "kind", "name")), "{{table}} {{kind}} {{name}}")),
         _graph("Rows in the quarantine", COUNT, "Records that could not become rows.",
                Query(some.now("lakebed_quarantine_rows"), "{{table}}")),
     ))  # fmt: skip
