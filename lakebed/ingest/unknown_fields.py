@@ -25,6 +25,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from lakebed.ingest.debezium.placeholder import Placeholder
 from lakebed.ingest.json.text import Mismatch, Unreadable, parse, shown, written
 from lakebed.ingest.json.values import UnknownFields
 from lakebed.ingest.native.json_parser import UNKNOWN_MAX, Parsed, Path
@@ -98,7 +99,7 @@ class UnknownByRecord:
 class KnownFields:
     """The members that columns take: those of a row and, below struct columns, those of structs."""
 
-    def __init__(self, columns: pa.Schema, placeholder: str, also: Iterable[str] = ()) -> None:
+    def __init__(self, columns: pa.Schema, placeholder: Placeholder, also: Iterable[str] = ()) -> None:
         """``placeholder``: of an unavailable value; ``also``: members of the row that are known and no columns."""
         self._placeholder = placeholder
         self._known: dict[str, Any] = {column.name: _structs_in(column.type) for column in columns}
@@ -135,7 +136,7 @@ class KnownFields:
     def _find(self, members: Mapping[str, Any], known: Mapping[str, Any], above: str) -> Iterator[str]:
         for name, value in members.items():
             if name not in known:
-                if not (above and name == self._placeholder):
+                if not (above and name in self._placeholder.texts):
                     yield above + name
             elif known[name] is not None and value is not None:
                 yield from self._find_in(value, known[name], f"{above}{name}.")

@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 
@@ -24,6 +25,7 @@ from lakebed.parts.changes import WriteSpec
 from lakebed.sortkey.sort_key import parse_sort_key
 
 PLACEHOLDER = "__debezium_unavailable_value"
+BYTES_OF_PLACEHOLDER = PLACEHOLDER.encode()
 POWERS = [sign * 2**k + step for k in (7, 8, 15, 31, 53, 62, 63, 64) for sign in (1, -1) for step in (-1, 0, 1)]
 EPOCHS = [sign * 10**k + step for k in (14, 15, 17, 18) for sign in (1, -1) for step in (-1, 0, 1)]
 EPOCHS += [
@@ -260,6 +262,7 @@ class Hostile:
         options = JsonOptions(
             self.rng.choice(["auto", "auto", "ms", "us", "ns"]),
             self.rng.choice(["auto", "auto", "precise", "string"]),
+            unavailable_value=self.rng.choice([PLACEHOLDER, PLACEHOLDER, f"hex:{BYTES_OF_PLACEHOLDER.hex()}"]),
             unknown_fields=self.rng.choice(["warn", "warn", "ignore", "quarantine"]),
         )
         spec = DecoderSchema(schema, keys, sequence)
@@ -468,9 +471,8 @@ class Hostile:
             if f.name == "id" and rng.random() < 0.3:
                 members.append((f.name, forms["id"]()))
             elif not self._rarely(0.003):
-                members.append(
-                    (f.name, text(PLACEHOLDER) if self._rarely(0.003) else self._maybe(forms[f.name], f.nullable))
-                )
+                unsent = self._rarely(0.003)
+                members.append((f.name, self._unsent(f.type) if unsent else self._maybe(forms[f.name], f.nullable)))
         if self._rarely(0.05):
             members.append(("ignored", self.wild()))
         if rng.random() < 0.1:
@@ -478,6 +480,26 @@ class Hostile:
         if rng.random() < 0.05:
             rng.shuffle(members)
         return self._object(members)
+
+    def _unsent(self, kind: pa.DataType) -> str:
+        """What Debezium sends in place of a value of a type, and what is nearly that."""
+        rng, raw = self.rng, BYTES_OF_PLACEHOLDER
+        texts = [PLACEHOLDER, raw.hex(), base64.b64encode(raw).decode(), json.dumps({PLACEHOLDER: PLACEHOLDER})]
+        if pa.types.is_struct(kind):
+            place = {"x": -99999999.0, "y": rng.choice([-99999999.0, -99999999, 1])}
+            wkb = {"wkb": "AQEAACDmEAAAAAAA/IPXl8EAAAD8g9eXwQ==", "srid": rng.choice([4326, None])}
+            return json.dumps(rng.choice([place, wkb, place | wkb, {PLACEHOLDER: PLACEHOLDER}]))
+        if not pa.types.is_list(kind):
+            return text(rng.choice(texts))
+        scale = rng.choice([0, 1, 2])
+        forms: list[list[Any]] = [
+            [rng.choice(texts)], ["b68a35a7-17ad-35b3-af2a-ae46edb4545a"], list(raw), [float(one) for one in raw],
+            [one / 10**scale for one in raw], [base64.b64encode(bytes([one])).decode() for one in raw],
+            [{"scale": scale, "value": base64.b64encode(bytes([one])).decode()} for one in raw],
+            [True] * len(raw), [1] * len(raw),
+        ]  # fmt: skip
+        chosen = rng.choice(forms)
+        return json.dumps([*chosen[:-1], rng.choice(chosen)] if rng.random() < 0.3 else chosen)
 
     def _event(self, schema: pa.Schema, forms: dict[str, Text], number: int, keyed: bool) -> str:
         rng = self.rng

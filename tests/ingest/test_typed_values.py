@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakebed.ingest.debezium.connect_types import PLAIN, Kind, LogicalType
+from lakebed.ingest.debezium.placeholder import Placeholder
 from lakebed.ingest.json.columns import Missed
 from lakebed.ingest.json.values import JsonOptions
 from lakebed.ingest.typed import values as typed_values
@@ -169,7 +170,7 @@ def test_a_value_that_does_not_fit_is_named_and_its_neighbours_are_read() -> Non
 )
 def test_the_placeholder_of_an_unavailable_value_is_found_in_every_type(values: pa.Array, hits: list[bool]) -> None:
     for offset in (0, 1):
-        kept, mask = without_unavailable(values[offset:], "p-")
+        kept, mask = without_unavailable(values[offset:], Placeholder.of("p-"), np.ones(len(values) - offset, bool))
         assert (np.zeros(len(kept), bool) if mask is None else mask).tolist() == hits[offset:]
         assert kept.type == values.type and kept.null_count == sum(hits[offset:]) + values.null_count
 

@@ -46,7 +46,7 @@ from lakebed.ingest.json.columns import (
 )
 from lakebed.ingest.json.objects import ObjectParser
 from lakebed.ingest.json.text import DECODER, Unreadable, parse, written
-from lakebed.ingest.json.values import JsonOptions, is_unavailable
+from lakebed.ingest.json.values import JsonOptions
 from lakebed.ingest.metadata import metadata_path
 from lakebed.ingest.native.json_parser import Parsed, Path
 from lakebed.ingest.schema_evolution import EvolvePolicy, merged
@@ -140,7 +140,7 @@ class _EventReader:
         self._needs: dict[str, SchemaChange | None] = {}
         self._known: KnownFields | None = None
         if options.unknown_fields != "ignore":
-            self._known = KnownFields(decoder_schema.columns, options.unavailable_value)
+            self._known = KnownFields(decoder_schema.columns, options.placeholder)
 
     def read_record(self, record: Record) -> Reading:
         return read_event(record, self._decoder_schema, self._options, self._cutoff, self._known, self._needed)
@@ -359,7 +359,7 @@ class _EventReader:
                     continue
                 for name in self._decoder_schema.columns.names:
                     value = row.get(name)
-                    was_sent = not is_unavailable(value, self._options.unavailable_value)
+                    was_sent = not self._options.placeholder.stands_for(value)
                     if json_type(value) is not None and was_sent and value != []:
                         fresh.setdefault(name, value)
         source.samples.update(fresh)
@@ -432,7 +432,7 @@ class _Plan:
         arrays = iter(parsed)
         for name in names:
             values = one_of([next(arrays) for _ in self._names[name]])
-            values, hits = null_unavailable(values, self._options.unavailable_value)
+            values, hits = null_unavailable(values, self._options.placeholder)
             columns[name] = self._readers[name].read(values)
             if hits is not None:
                 unavailable[name] = hits

@@ -9,7 +9,7 @@ from typing import Any
 from lakebed.ingest.debezium.connect_types import INTEGER, PLAIN, LogicalType, columns_of_envelope, fields_of
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.json.text import Mismatch, Unreadable, is_unicode, parse, shown
-from lakebed.ingest.json.values import JsonOptions, convert, is_unavailable
+from lakebed.ingest.json.values import JsonOptions, convert
 from lakebed.ingest.metadata import metadata_path
 from lakebed.ingest.schema_evolution import RESCUED_COLUMN
 from lakebed.ingest.slices import TIME_COLUMN, Changes, Ignored, Reading, Record, SchemaNeeded, Truncated
@@ -182,7 +182,7 @@ class Event:
         kept = dict(rescued)
         for column in self._decoder_schema.columns:
             value = after.get(column.name)
-            if is_unavailable(value, self._options.unavailable_value):
+            if self._options.placeholder.stands_for(value, in_update=self._event["op"] == "u"):
                 if column.name not in self._decoder_schema.keys:
                     unavailable.append(column.name)
                 value = None
@@ -221,7 +221,7 @@ class Event:
 
     def _sent(self, value: Any) -> Any:
         """The value, or None if it is the placeholder of an unavailable value."""
-        return None if is_unavailable(value, self._options.unavailable_value) else value
+        return None if self._options.placeholder.stands_for(value) else value
 
     def _fill_keys(self, row: dict[str, Any]) -> None:
         """Takes keys that the row lacks from the message key. Raises ``Unreadable`` if one is in neither."""

@@ -10,10 +10,8 @@ Invariant
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.ingest.debezium.connect_types import Kind, LogicalType
+from lakebed.ingest.debezium.placeholder import Placeholder
 from lakebed.ingest.json.base64_columns import to_binary, to_decimal
 from lakebed.ingest.json.decimal_columns import fitted, of_digits, parsed_as
 from lakebed.ingest.json.text import Number
@@ -95,37 +94,31 @@ def one_of(names: Sequence[pa.Array]) -> pa.Array:
     return values
 
 
-def null_unavailable(values: pa.Array, placeholder: str) -> tuple[pa.Array, np.ndarray[Any, Any] | None]:
+def null_unavailable(values: pa.Array, placeholder: Placeholder) -> tuple[pa.Array, np.ndarray[Any, Any] | None]:
     """The values with nulls in place of Debezium's placeholder, and a mask of these. Raises ``Missed`` for lists and objects
     that may be the placeholder: the slow path reads them.
     """
     if pa.types.is_string(values.type):
-        forms = _texts_of(placeholder)
-        if not _has_length(values, [len(form.encode()) for form in forms]):
-            return values, None
-        hits = pc.is_in(values, value_set=pa.array(forms))
-        if pc.any(hits).as_py():
-            return pc.if_else(hits, pa.scalar(None, pa.string()), values), np.asarray(hits)
-    elif pa.types.is_list(values.type):
-        length = 1 if pa.types.is_string(values.type.value_type) else len(placeholder.encode())
-        if pc.any(pc.equal(pc.list_value_length(values), length)).as_py():
-            _refuse_placeholder_lists(values, placeholder)
-    elif pa.types.is_struct(values.type):
-        has_value = np.zeros(len(values), bool)
-        for member in values.flatten():
-            has_value |= np.asarray(member.is_valid())
-        if (np.asarray(values.is_valid()) & ~has_value).any():
-            raise Missed("perhaps an unavailable object")
+        return null_where_in(values, placeholder.texts)
+    if pa.types.is_list(values.type):
+        if len(lists_like(values, placeholder)):
+            raise Missed("perhaps an unavailable list")
+    elif pa.types.is_struct(values.type) and len(objects_like(values, placeholder)):
+        raise Missed("perhaps an unavailable object")
     return values, None
 
 
-@lru_cache(maxsize=16)
-def _texts_of(placeholder: str) -> tuple[str, ...]:
-    """What a text is in place of a value that was not sent."""
-    return placeholder, base64.b64encode(placeholder.encode()).decode(), f'{{"{placeholder}":"{placeholder}"}}'
+def null_where_in(values: pa.Array, forms: Collection[str | bytes]) -> tuple[pa.Array, np.ndarray[Any, Any] | None]:
+    """Texts or bytes with nulls in place of some of them, and a mask of these."""
+    if not _has_length(values, {len(form.encode() if isinstance(form, str) else form) for form in forms}):
+        return values, None
+    hits = pc.is_in(values, value_set=pa.array(forms, values.type))
+    if not pc.any(hits).as_py():
+        return values, None
+    return pc.if_else(hits, pa.scalar(None, values.type), values), np.asarray(hits)
 
 
-def _has_length(texts: pa.StringArray, lengths: list[int]) -> bool:
+def _has_length(texts: pa.Array, lengths: set[int]) -> bool:
     """Whether a text has one of these lengths in bytes. This is much cheaper than comparing texts."""
     if not len(texts):
         return False
@@ -133,13 +126,42 @@ def _has_length(texts: pa.StringArray, lengths: list[int]) -> bool:
     return any(bool((found == length).any()) for length in lengths)
 
 
-def _refuse_placeholder_lists(values: pa.Array, placeholder: str) -> None:
-    flat = values.flatten()
-    if pa.types.is_string(flat.type):
-        if null_unavailable(flat, placeholder)[1] is not None:
-            raise Missed("an unavailable list")
-    elif not pa.types.is_nested(flat.type) and pc.any(pc.equal(flat, placeholder.encode()[0])).as_py():
-        raise Missed("perhaps an unavailable list")
+def lists_like(values: pa.ListArray, placeholder: Placeholder) -> np.ndarray[Any, Any]:
+    """The rows whose list is the placeholder, if they are of updates."""
+    kind, lengths = values.type.value_type, np.asarray(pc.fill_null(pc.list_value_length(values), 0))
+    found = np.isin(lengths, list(placeholder.lengths))
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        forms = [one for one in placeholder.elements if isinstance(one, str) == pa.types.is_string(kind)]
+        if null_where_in(values.flatten(), forms)[1] is not None:
+            found |= lengths == 1
+    rows = np.flatnonzero(found)
+    if not len(rows) or pa.types.is_list(kind) or pa.types.is_map(kind):
+        return rows[:0]
+    lists = values.take(pa.array(rows))
+    if pa.types.is_float32(kind):  # as it was written: 0.95 is not 0.949999988079071
+        lists = lists.cast(pa.list_(pa.string())).cast(pa.list_(pa.float64()))
+    likely = np.array([placeholder.may_begin(first) for first in lists.values.take(lists.offsets[:-1]).to_pylist()])
+    is_one = [placeholder.stands_for(one, in_update=True) for one in lists.filter(pa.array(likely)).to_pylist()]
+    found_rows: np.ndarray[Any, Any] = rows[likely][np.array(is_one, bool)]
+    return found_rows
+
+
+def objects_like(values: pa.StructArray, placeholder: Placeholder) -> np.ndarray[Any, Any]:
+    """The rows whose object may be the placeholder. The type may lack members that the object has."""
+    members = dict(zip((field.name for field in values.type), values.flatten(), strict=True))
+    found = np.asarray(values.is_valid())
+    for member in members.values():
+        found &= np.asarray(member.is_null())
+    name = next((name for name in placeholder.members if name in members), None)
+    if name is not None:
+        kind = members[name].type
+        forms = [one for one in placeholder.members[name] if isinstance(one, str) == pa.types.is_string(kind)]
+        try:
+            looked_for = pa.array(forms).cast(kind, safe=False)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # no value of this type is one
+            return np.flatnonzero(found)
+        found |= np.asarray(pc.is_in(members[name], value_set=looked_for))
+    return np.flatnonzero(found)
 
 
 def names_of(unavailable: dict[str, np.ndarray[Any, Any]], upsert: np.ndarray[Any, Any]) -> pa.Array:

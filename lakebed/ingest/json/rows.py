@@ -130,7 +130,7 @@ class _RowReader:
         self._known: KnownFields | None = None
         if self._options.unknown_fields != "ignore":
             also = [] if self._operation is None else [self._operation]
-            self._known = KnownFields(decoder.decoder_schema.columns, self._options.unavailable_value, also)
+            self._known = KnownFields(decoder.decoder_schema.columns, self._options.placeholder, also)
         self._samples: dict[str, Any] = {}
         self._plan: _Plan | None = None
         self._sequence = metadata_path(decoder.decoder_schema.sequence_metadata)
@@ -297,7 +297,7 @@ class _RowReader:
         columns, unavailable = {}, {}
         for name, reader in readers.items():
             given = one_of([parsed.rows.column(one) for one in self._decoder_schema.names_of(name)])
-            values, hits = null_unavailable(given, self._options.unavailable_value)
+            values, hits = null_unavailable(given, self._options.placeholder)
             columns[name] = reader.read(values)
             if hits is not None:
                 unavailable[name] = hits

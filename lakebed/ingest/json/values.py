@@ -24,6 +24,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from lakebed.ingest.debezium.connect_types import INTEGER, PLAIN, Kind, LogicalType
+from lakebed.ingest.debezium.placeholder import Placeholder
 from lakebed.ingest.json.text import Number, Unreadable, is_unicode, shown, written
 from lakebed.parts.exact_cast import TIMESTAMP_MIN
 
@@ -58,16 +59,10 @@ class JsonOptions:
     unknown_fields: UnknownFields = "warn"
     """What happens to members of a row that no column takes (``unknown_fields``)."""
 
-
-def is_unavailable(value: Any, placeholder: str) -> bool:
-    """Whether the value is Debezium's placeholder for an unavailable value, in any of its forms."""
-    raw = placeholder.encode()
-    if isinstance(value, str):
-        return value in (placeholder, base64.b64encode(raw).decode(), f'{{"{placeholder}":"{placeholder}"}}')
-    if isinstance(value, list):
-        single = len(value) == 1 and isinstance(value[0], str) and is_unavailable(value[0], placeholder)
-        return single or value == list(raw)
-    return isinstance(value, dict) and value == {placeholder: placeholder}
+    @property
+    def placeholder(self) -> Placeholder:
+        """What stands for an unavailable value."""
+        return Placeholder.of(self.unavailable_value)
 
 
 def convert(value: Any, target: pa.DataType, logical_type: LogicalType, options: JsonOptions) -> Any:

@@ -57,7 +57,7 @@ class JsonSchemaReader:
         self.logical_types: Mapping[str, LogicalType] = {
             name: column.logical_type for name, column in columns.items() if column.logical_type != PLAIN
         }
-        self._known = KnownFields(self.schema, _OPTIONS.unavailable_value)
+        self._known = KnownFields(self.schema, _OPTIONS.placeholder)
         self._plan: _Plan | None = None
 
     def read(self, values: pa.BinaryArray) -> ReadRecords:

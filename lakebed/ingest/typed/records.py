@@ -166,7 +166,7 @@ class _TypedReader:
         self._known: KnownFields | None = None
         if self._options.unknown_fields != "ignore":
             also = [settings.operation_field] if settings.operation_field else []
-            self._known = KnownFields(self._decoder_schema.columns, self._options.unavailable_value, also)
+            self._known = KnownFields(self._decoder_schema.columns, self._options.placeholder, also)
         self._keys = MessageKeys(settings.keys, settings.decoder_schema.keys)
         self._shapes: dict[int, _Shape] = {}
 
@@ -244,7 +244,7 @@ class _TypedReader:
         present = np.flatnonzero(np.asarray(keys.is_valid()))
         parts, places = [], []
         for group, rows, logical in self._keys.read(keys.drop_null()):
-            columns, _, wrong = self._columns(rows, logical, names, len(group.rows))
+            columns, _, wrong = self._columns(rows, logical, names, np.zeros(len(group.rows), bool))
             parts.append(pa.table(columns).filter(pa.array(~wrong)))
             places.append(present[group.rows[~wrong]])
         if not parts:
@@ -359,8 +359,9 @@ class _TypedReader:
             deletes = np.asarray(pc.fill_null(pc.equal(operation, "d"), False))
             before, has_after = after, ~deletes
             metadata = self._no_metadata(count)
-        columns, unavailable, wrong = self._columns(after, shape.of_row, self._decoder_schema.columns.names, count)
-        old, _, wrong_before = self._columns(before, shape.of_row, self._rules.before_names, count)
+        updates = np.asarray(pc.fill_null(pc.equal(operation, "u"), False))
+        columns, unavailable, wrong = self._columns(after, shape.of_row, self._decoder_schema.columns.names, updates)
+        old, _, wrong_before = self._columns(before, shape.of_row, self._rules.before_names, np.zeros(count, bool))
         if not self._settings.events and not has_after.all():
             deleted = pa.array(~has_after)
             columns = {name: pc.if_else(deleted, pa.scalar(None, one.type), one) for name, one in columns.items()}
@@ -379,9 +380,13 @@ class _TypedReader:
         )
 
     def _columns(
-        self, given: Mapping[str, pa.Array], logical: Mapping[str, LogicalType], names: Iterable[str], count: int
+        self, given: Mapping[str, pa.Array], logical: Mapping[str, LogicalType], names: Iterable[str], updates: Mask
     ) -> tuple[dict[str, pa.Array], dict[str, Mask], Mask]:
-        """Columns of the table's types; where values are unavailable; and the rows in which a value does not fit."""
+        """Columns of the table's types; where values are unavailable; and the rows in which a value does not fit.
+
+        ``updates``: which rows are the new ones of updates.
+        """
+        count = len(updates)
         columns: dict[str, pa.Array] = {}
         unavailable: dict[str, Mask] = {}
         wrong = np.zeros(count, bool)
@@ -391,7 +396,7 @@ class _TypedReader:
             for given_name in self._decoder_schema.names_of(name):
                 if given_name not in given or given[given_name].null_count == count:
                     continue
-                values, hits = without_unavailable(given[given_name], self._options.unavailable_value)
+                values, hits = without_unavailable(given[given_name], self._options.placeholder, updates)
                 if hits is not None:
                     unavailable[name] = hits | unavailable.get(name, False)
                 column, misfits = read_column(values, logical.get(given_name, PLAIN), target, self._options)

@@ -24,11 +24,20 @@ import pyarrow.compute as pc
 
 from lakebed.ingest.debezium.connect_schema import column_type
 from lakebed.ingest.debezium.connect_types import Kind, LogicalType
+from lakebed.ingest.debezium.placeholder import Placeholder
 from lakebed.ingest.json.base64_columns import decimals_of_bytes
-from lakebed.ingest.json.columns import MISSES, Missed, null_unavailable, of_variable_scales, reader_for
+from lakebed.ingest.json.columns import (
+    MISSES,
+    Missed,
+    lists_like,
+    null_where_in,
+    objects_like,
+    of_variable_scales,
+    reader_for,
+)
 from lakebed.ingest.json.decimal_columns import fitted
 from lakebed.ingest.json.text import Number, Unreadable
-from lakebed.ingest.json.values import JsonOptions, convert, is_unavailable
+from lakebed.ingest.json.values import JsonOptions, convert
 from lakebed.ingest.schema_evolution import ANY_PRECISION
 from lakebed.parts.nested import nullable
 
@@ -129,31 +138,29 @@ def _key(key: Any) -> str:
     return key if isinstance(key, str) else str(key).lower() if isinstance(key, bool) else str(key)
 
 
-def without_unavailable(values: pa.Array, placeholder: str) -> tuple[pa.Array, Mask | None]:
-    """The values with nulls in place of Debezium's placeholder, and a mask of these."""
+def without_unavailable(values: pa.Array, placeholder: Placeholder, updates: Mask) -> tuple[pa.Array, Mask | None]:
+    """The values with nulls in place of Debezium's placeholder, and a mask of these. ``updates``: which are of updates."""
     kind, t = values.type, pa.types
     if t.is_string(kind):
-        return null_unavailable(values, placeholder)
-    raw = placeholder.encode()
+        return null_where_in(values, placeholder.texts)
     if t.is_binary(kind):
-        if not (_lengths(values) == len(raw)).any():
-            return values, None
-        hits = np.asarray(pc.fill_null(pc.equal(values, raw), False))
-    elif t.is_list(kind) or t.is_map(kind):
-        lengths = np.diff(np.asarray(values.offsets))
-        maybe = np.flatnonzero((lengths == 1) | (t.is_list(kind) & (lengths == len(raw))))
-        hits = np.zeros(len(values), bool)
-        for row, value in zip(maybe, values.take(pa.array(maybe)).to_pylist(), strict=True):
-            hits[row] = is_unavailable(dict(value) if t.is_map(kind) and value else value, placeholder)
+        return null_where_in(values, placeholder.raw)
+    plain = plain_values(values)
+    if t.is_list(kind):
+        maybe = lists_like(plain, placeholder)
+    elif t.is_struct(kind):
+        maybe = objects_like(plain, placeholder)
+    elif t.is_map(kind) and t.is_string(kind.key_type) and null_where_in(values.keys, placeholder.texts)[1] is not None:
+        maybe = np.flatnonzero(np.diff(np.asarray(values.offsets)) == 1)
     else:
         return values, None
+    hits = np.zeros(len(values), bool)
+    for row, value in zip(maybe, plain.take(pa.array(maybe)).to_pylist(), strict=True):
+        found = dict(value) if t.is_map(kind) and value else value
+        hits[row] = placeholder.stands_for(found, in_update=bool(updates[row]))
     if not hits.any():
         return values, None
     return pc.if_else(pa.array(hits), pa.scalar(None, kind), values), hits
-
-
-def _lengths(values: pa.Array) -> Mask:
-    return np.diff(np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + len(values) + 1])
 
 
 def read_column(
