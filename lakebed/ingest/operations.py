@@ -2,17 +2,21 @@
 
 A value that is spelled exactly like a known one has its meaning. Any other value is compared without regard to case; it is
 unknown if it then equals both an upsert and a delete. An unknown value is never guessed: its record goes to the quarantine.
+
+Values are texts. A truth value counts as ``true`` or ``false``, a whole number (``1``, ``1.0``) as its digits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from lakebed.errors import InvalidInput
+from lakebed.ingest.json.text import Number, shown
 from lakebed.parts.changes import DELETE, UPSERT
 
+WHOLE_MAX = 10**18
 DELETE_VALUES = ("d", "delete")
 UPSERT_VALUES = ("c", "r", "u", "i", "create", "read", "update", "insert", "upsert", "load")
 
@@ -50,3 +54,15 @@ class Operations:
         if value in self.upserts:
             return "u"
         return self._folded.get(value.casefold())  # type: ignore[return-value]
+
+
+def text_of(operation: Any) -> str:
+    """A parsed operation as the text that the settings may list."""
+    if isinstance(operation, str):
+        return operation
+    if isinstance(operation, Number) and operation.text[-1].isdigit():
+        value = operation.decimal()
+        if value == value.to_integral_value() and abs(value) < WHOLE_MAX:
+            return str(int(value))
+    is_whole = isinstance(operation, int) and not isinstance(operation, bool)
+    return str(int(operation)) if is_whole else shown(operation)

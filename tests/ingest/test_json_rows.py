@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from decimal import Decimal
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from lakebed.errors import InvalidInput, InvalidSchema
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.formats import decoder
+from tests.ingest.fuzz import only_one_by_one, without_native_code
 from tests.ingest.records import records
 
 COLUMNS = pa.schema(
@@ -38,6 +40,23 @@ def test_a_member_may_say_that_the_row_is_deleted() -> None:
         records([{"id": 1, "amount": 1, "op": "new"}, {"id": 1, "amount": 9, "op": "gone"}, {"id": 2, "op": "gone"}])
     )
     assert rows(decoded.changes) == [(1, Decimal("1.00"), "u"), (1, None, "d"), (2, None, "d")]
+
+
+@pytest.mark.parametrize(
+    ("delete_value", "upsert_value", "deletes", "upserts"),
+    [("true", "false", True, False), ("TRUE", "False", True, False), ("1", "0", 1, 0), ("-1", "1.5", -1, 1.5)],
+)
+@pytest.mark.parametrize("reading", [nullcontext, only_one_by_one, without_native_code])
+def test_the_member_may_be_a_truth_value_or_a_number(
+    delete_value: str, upsert_value: str, deletes: Any, upserts: Any, reading: Any
+) -> None:
+    options = {"operation_field": "del", "delete_values": [delete_value], "upsert_values": [upsert_value]}
+    given = [{"id": n, "amount": 1, "del": deletes if n % 2 else upserts} for n in range(100)]
+    given += [{"id": 100, "amount": 1, "del": None}, {"id": 101, "amount": 1, "del": "what"}]
+    with reading():
+        decoded = decoder("json", SHAPE, options).decode(records(given))
+    assert [row[2] for row in rows(decoded.changes)] == ["d" if n % 2 else "u" for n in range(100)] + ["u"]
+    assert decoded.remarks == {"unknown_operation": {"what": 1}}
 
 
 def test_a_record_without_a_value_deletes_the_key_of_its_message() -> None:

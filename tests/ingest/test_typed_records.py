@@ -192,6 +192,20 @@ def test_rows_are_upserts_or_deletes_by_their_operation_and_tombstones_delete_th
     assert decoded.quarantined["offset"].to_pylist() == [3]
 
 
+@pytest.mark.parametrize(
+    ("kind", "deletes", "upserts"), [("boolean", True, False), ("int32", 1, 0), ("double", 1.0, 0.0)]
+)
+def test_the_operation_may_be_a_truth_value_or_a_number(kind: str, deletes: Any, upserts: Any) -> None:
+    fields = [FIELDS[0], {"type": kind, "field": "del", "optional": True}]
+    shape = DecoderSchema(ORDERS.remove(2), ("id",))
+    options = {"operation_field": "del", "delete_values": ("true", "1"), "upsert_values": ("false", "0")}
+    connect = {"type": "struct", "fields": fields}
+    given = [{"id": n, "del": value} for n, value in enumerate([upserts, deletes, None])]
+    values = [encoded(avro_type(connect, "Row"), avro_value(one, connect)) for one in given]
+    decoded = of_avro(fields, shape, events=False, **options).decode(records(values))
+    assert decoded.changes["_lakebed_op"].to_pylist() == ["u", "d", "u"]
+
+
 def test_rows_without_an_operation_field_keep_its_member_as_an_unknown_one() -> None:
     row = dict.fromkeys(ORDERS.names) | {"id": 1, "qty": 1, "op": "delete"}
     decoded = of_avro(PLAIN_FIELDS, events=False).decode(rows_of([row]))

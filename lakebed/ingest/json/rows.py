@@ -38,7 +38,7 @@ from lakebed.ingest.json.text import Unreadable, parse, shown
 from lakebed.ingest.json.values import JsonOptions
 from lakebed.ingest.metadata import kafka_metadata, metadata_path
 from lakebed.ingest.native.json_parser import Parsed
-from lakebed.ingest.operations import DELETE_VALUES, Operations
+from lakebed.ingest.operations import DELETE_VALUES, Operations, text_of
 from lakebed.ingest.slices import (
     AT_COLUMN,
     ONE_BY_ONE_ROWS,
@@ -68,6 +68,7 @@ from lakebed.manifest.schema_change import SchemaChange
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
 
 SAMPLES = 64
+_OPERATION_TYPES: Mapping[type, pa.DataType] = {str: pa.string(), bool: pa.bool_(), int: pa.int64()}
 DOUBTFUL_SHARE = 16
 """If more than one in so many records is not read, a plan for the types of new samples may read more."""
 
@@ -133,6 +134,7 @@ class _RowReader:
             self._known = KnownFields(decoder.decoder_schema.columns, self._options.placeholder, also)
         self._samples: dict[str, Any] = {}
         self._plan: _Plan | None = None
+        self._operation_type: pa.DataType = pa.string()
         self._sequence = metadata_path(decoder.decoder_schema.sequence_metadata)
 
     # One by one ------------------------------------------------------------------------------------------------------
@@ -167,13 +169,11 @@ class _RowReader:
         if self._operation is None:
             return False
         operation = row.get(self._operation)
-        if operation is not None and not isinstance(operation, str):
-            raise Unreadable(f"member {self._operation!r} is not a string")
-        meaning = UPSERT if operation is None else self._operations.of(operation)
+        meaning = UPSERT if operation is None else self._operations.of(text_of(operation))
         if meaning is None:
             raise UnknownOperation(
                 f"unknown operation {shown(operation)}: it is neither among delete_values nor among upsert_values",
-                str(operation),
+                text_of(operation),
             )
         return meaning == DELETE
 
@@ -272,7 +272,7 @@ class _RowReader:
         parsed_as = {one: readers[name] for name in readers for one in self._decoder_schema.names_of(name)}
         fields = [pa.field(name, reader.parsed) for name, reader in parsed_as.items()]
         if self._operation is not None and self._operation not in parsed_as:
-            fields.append(pa.field(self._operation, pa.string()))
+            fields.append(pa.field(self._operation, self._operation_type))
         return _Plan(readers, ObjectParser(pa.schema(fields), parsed_as, {(): ()}))
 
     def _sample(self, values: pa.Array) -> None:
@@ -282,6 +282,8 @@ class _RowReader:
             except Unreadable:
                 continue
             row = self._row_of(row) or {}
+            if self._operation is not None:
+                self._operation_type = _OPERATION_TYPES.get(type(row.get(self._operation)), self._operation_type)
             for name in self._decoder_schema.columns.names:
                 value = row.get(name)
                 if json_type(value) is not None and value != []:
@@ -305,8 +307,11 @@ class _RowReader:
         delete, good = np.zeros(count, bool), np.ones(count, bool)
         if self._operation is not None:
             operation = parsed.rows.column(self._operation)
-            if not pa.types.is_string(operation.type) and operation.null_count < count:
-                raise Missed("an operation that is not a string")
+            has_text = any(
+                kind(operation.type) for kind in (pa.types.is_string, pa.types.is_boolean, pa.types.is_integer)
+            )
+            if not has_text and operation.null_count < count:
+                raise Missed("an operation of a type that has no text")
             delete, good = self._meanings(operation.cast(pa.string()))
         good &= parsed.sure
         for name in self._decoder_schema.required:

@@ -28,7 +28,7 @@ from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.json.text import Unreadable, shown
 from lakebed.ingest.json.values import JsonOptions
 from lakebed.ingest.metadata import metadata_path
-from lakebed.ingest.operations import DELETE_VALUES, Operations
+from lakebed.ingest.operations import DELETE_VALUES, Operations, text_of
 from lakebed.ingest.schema_evolution import EvolvePolicy, merged
 from lakebed.ingest.slices import (
     FastReading,
@@ -448,7 +448,7 @@ class _TypedReader:
         operation = row.get(self._settings.operation_field) if self._settings.operation_field else None
         if operation is None:
             return {"op": "c", "after": row}
-        text = operation if isinstance(operation, str) else shown(operation)
+        text = text_of(operation)
         meaning = self._operations.of(text)
         if meaning is None:
             raise UnknownOperation(
