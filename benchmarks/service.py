@@ -21,13 +21,14 @@ import lakebed
 from benchmarks.ui import many_parts
 from benchmarks.workload import table
 from lakebed.client import RemoteTable
+from lakebed.http.server import Listening
 from lakebed.manifest.actions import AddPart, CommitInfo, Part
 from lakebed.manifest.conflicts import BLIND
 from lakebed.manifest.table_log import Committed
 from lakebed.service import limits
 from lakebed.service.app import Service
 from lakebed.service.catalog import Catalog
-from lakebed.service.server import Listening, Server
+from lakebed.service.server import Server
 from lakebed.service.tokens import Role, Tokens
 from lakebed.table.internals import internals_of
 

@@ -40,7 +40,7 @@ CALLED_BY_LIBRARIES = {
         "prepareForTriggerAvailableNow",
         "reportLatestOffset",
     ),  # Spark
-    *("handle_error", "version_string", "log_message"),  # http.server
+    "startup",  # uvicorn
     *("seekable", "tell"),  # DuckDB, which reads files of Python
     "_check_value",  # argparse
 }

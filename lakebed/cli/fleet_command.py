@@ -195,8 +195,8 @@ def _work(options: argparse.Namespace) -> int:
 def _poke_server(options: argparse.Namespace, hearing: Hearing) -> Server:
     """The server of pokes; its port is taken. Raises InvalidInput, MissingPrerequisite."""
     try:
+        from lakebed.http.server import Listening
         from lakebed.service.poke import poke_server
-        from lakebed.service.server import Listening
     except ModuleNotFoundError as error:
         raise MissingPrerequisite(f"--poke-port needs {error.name}: pip install 'lakebed[serve]'") from None
     server = poke_server(

@@ -36,15 +36,16 @@ def add_token_options(token: argparse.ArgumentParser) -> None:
 
 def serve(options: argparse.Namespace) -> int:
     """Serve until Ctrl-C or SIGTERM. Raises MissingPrerequisite without the packages of the extra ``serve``."""
-    from lakebed.hosts import is_loopback
+    from lakebed.http.hosts import is_loopback
     from lakebed.monitoring.event_log import log_fields
 
     try:
+        from lakebed.http.server import Listening
         from lakebed.listeners.deliverer import Deliverer
         from lakebed.service.app import Service
         from lakebed.service.catalog import Catalog
         from lakebed.service.job_loop import JobLoop
-        from lakebed.service.server import Listening, Server, tokens_of
+        from lakebed.service.server import Server, tokens_of
     except ModuleNotFoundError as error:
         raise MissingPrerequisite(f"lakebed serve needs {error.name}: pip install 'lakebed[serve]'") from None
     from lakebed.service.tokens import new_token

@@ -14,12 +14,10 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from wsgiref.simple_server import WSGIServer
+from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
-from lakebed.errors import InvalidInput, MissingPrerequisite
 from lakebed.events import (
     BatchCommitted,
     BatchReplayed,
@@ -63,6 +61,9 @@ from lakebed.monitoring.recent_commits import operation_label
 from lakebed.monitoring.table_gauges import TableGauges
 from lakebed.monitoring.table_state import TableState
 from lakebed.version import __version__
+
+if TYPE_CHECKING:
+    from lakebed.monitoring.endpoint import MetricsServer
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _MERGE_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
@@ -393,15 +394,13 @@ class Metrics:
 
         ``option``: where the user sets the port.
         """
-        try:
-            server, thread = start_http_server(port, host, self.registry)
-        except OSError as error:
-            raise MissingPrerequisite(
-                f"metrics can't be served on {host}:{port} ({error.strerror or error}); set {option} to a free port"
-            ) from None
-        except OverflowError:
-            raise InvalidInput(f"metrics.port is {port}; it must be between 0 and 65535") from None
-        return MetricsServer(server, thread, host, int(server.server_port))
+        # A web server takes a while to import, and few commands have one.
+        from lakebed.http.server import Listening
+        from lakebed.monitoring.endpoint import MetricsServer
+
+        server = MetricsServer(self.registry, Listening(host=host, port=port, what="the metrics", option=option))
+        server.start()
+        return server
 
     def _batch(self, event: BatchCommitted, now: float) -> None:
         table = event.table
@@ -535,23 +534,3 @@ class Metrics:
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
         return Histogram(name, text, ("table", *labels), buckets=buckets, registry=self.registry)
-
-
-@dataclass(frozen=True, slots=True)
-class MetricsServer:
-    """A running endpoint."""
-
-    _server: WSGIServer
-    _thread: threading.Thread
-    host: str
-    port: int
-
-    @property
-    def url(self) -> str:
-        return f"http://{self.host}:{self.port}/metrics"
-
-    def close(self) -> None:
-        """Stop answering and free the port."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(timeout=5)

@@ -26,7 +26,7 @@ from lakebed import events
 from lakebed.error_transport import first_line
 from lakebed.errors import LakebedError, Unexpected
 from lakebed.failures import PROOF_SECONDS, Health, Restarts, failure_in, failure_of
-from lakebed.monitoring.metrics import Metrics, MetricsServer
+from lakebed.monitoring.metrics import Metrics
 from lakebed.monitoring.progress import Figures, Progress
 from lakebed.monitoring.table_state import TableState
 from lakebed.pipeline.check import QUERY_NAME, Role, check
@@ -40,6 +40,8 @@ from lakebed.table import Table
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from lakebed.monitoring.endpoint import MetricsServer
 
 Phase = StartPhase | Literal["first batch", "running", "trying again", "stopping"]
 LOOK_SECONDS = 0.25

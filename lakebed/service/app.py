@@ -31,7 +31,7 @@ from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
 
 from lakebed.errors import Corrupt, LakebedError, TableNotFound, Unexpected
-from lakebed.hosts import Hosts
+from lakebed.http.hosts import REFUSED, Hosts
 from lakebed.service import (
     changing,
     describing,
@@ -140,13 +140,16 @@ class Service:
         self, route: Route, query: Mapping[str, Draft202012Validator], body: Draft202012Validator | None, request: Request
     ) -> Response:  # fmt: skip
         self._require_host(request)
-        caller = self._caller(route, request)
+        caller, who = self._caller(route, request)
+        header = request.headers.get("authorization")
         call = Call(
             catalog=self._catalog,
             streams=self._streams,
             surveyor=self._surveyor,
             watched=self._watched,
             caller=caller,
+            is_caller_known=lambda: self._tokens.caller(header) == caller,
+            who=who,
             path={name: str(value) for name, value in request.path_params.items()},
             query=_query(request, query),
             body=None if body is None else checked(await _body(request), body),
@@ -164,12 +167,9 @@ class Service:
 
     def _require_host(self, request: Request) -> None:
         if self._hosts is not None and not self._hosts.is_allowed(request.headers.getlist("host")):
-            raise Refused(
-                HTTPStatus.MISDIRECTED_REQUEST,
-                "this service answers to an address, to localhost, to this machine's name and to its --host",
-            )
+            raise Refused(HTTPStatus.MISDIRECTED_REQUEST, REFUSED)
 
-    def _caller(self, route: Route, request: Request) -> Caller:
+    def _caller(self, route: Route, request: Request) -> tuple[Caller, str]:
         caller = self._tokens.caller(request.headers.get("authorization"))
         who = caller.name if caller and caller.name else f"from {request.client.host if request.client else ''}"
         if (wait := self._rates.wait_seconds(who)) > 0:
@@ -184,7 +184,7 @@ class Service:
                 HTTPStatus.FORBIDDEN,
                 f"{caller.name} is a {caller.role.name.lower()}; this needs an {route.role.name.lower()}",
             )
-        return caller
+        return caller, who
 
     async def _run(self, route: Route, call: Call) -> Answer:
         assert route.handle is not None

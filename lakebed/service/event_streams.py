@@ -5,13 +5,15 @@
     data: {"specversion": "1.0", …}
 
 The id is at the last event of each read, so what came after the last id comes again: at least once, in order for each table. All
-streams share one feed a root, so they share its looks at the logs.
+streams share one feed a root, so they share its looks at the logs. A stream ends when its caller's token is taken back: whoever
+connects again is told why.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from lakebed.service.catalog import Catalog
 
 STREAMS_MAX = 200
+CALLER_STREAMS_MAX = 20
 BEGIN = "begin"
 _BETWEEN = "~"
 _EVENTS_MAX = 500
@@ -58,7 +61,7 @@ class EventStreams:
     def __init__(self, catalog: Catalog) -> None:
         self._feeds = {root: Feed(root) for root in catalog.roots}
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="lakebed-events")
-        self._streams = 0
+        self._streams: Counter[str] = Counter()  # by caller
         self._is_closed = False
 
     def of_all(self, call: Call) -> Response:
@@ -77,24 +80,30 @@ class EventStreams:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _stream(self, feeds: list[Feed], call: Call, wanted: Callable[[str], bool]) -> Response:
-        if self._streams >= STREAMS_MAX:
-            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "too many streams of events are open", {"Retry-After": "30"})
+        later = {"Retry-After": "30"}
+        if self._streams.total() >= STREAMS_MAX:
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "too many streams of events are open", later)
+        if self._streams[call.who] >= CALLER_STREAMS_MAX:
+            text = f"{call.who} has {CALLER_STREAMS_MAX} streams of events open already; end one of them"
+            raise Refused(HTTPStatus.TOO_MANY_REQUESTS, text, later)
         after = call.headers.get("last-event-id") or call.query.get("after")
         cursors = _cursors(after, call.path.get("name"), len(feeds))
-        return StreamingResponse(self._events(feeds, cursors, wanted), headers=_HEADERS, media_type="text/event-stream")
+        return StreamingResponse(
+            self._events(feeds, cursors, wanted, call), headers=_HEADERS, media_type="text/event-stream"
+        )
 
     async def _events(
-        self, feeds: list[Feed], cursors: list[Cursor] | None, wanted: Callable[[str], bool]
+        self, feeds: list[Feed], cursors: list[Cursor] | None, wanted: Callable[[str], bool], call: Call
     ) -> AsyncIterator[bytes]:
         loop = asyncio.get_running_loop()
-        self._streams += 1
+        self._streams[call.who] += 1
         try:
             yield b": lakebed\n\n"
             if cursors is None:
                 cursors = [await loop.run_in_executor(self._pool, feed.newest, wanted) for feed in feeds]
             places = [_Place(feed, cursor) for feed, cursor in zip(feeds, cursors, strict=True)]
             spoke_at, troubles = time.monotonic(), dict[str, tuple[object, ...]]()
-            while not self._is_closed:
+            while not self._is_closed and call.is_caller_known():
                 has_more = False
                 for number, place in enumerate(places):
                     batch = await loop.run_in_executor(self._pool, place.feed.read, place.cursor, _EVENTS_MAX, wanted)
@@ -115,7 +124,7 @@ class EventStreams:
         except RuntimeError:  # the pool is shut: the server ends
             return
         finally:
-            self._streams -= 1
+            self._streams -= Counter([call.who])
 
 
 def _cursors(after: str | None, name: str | None, count: int) -> list[Cursor] | None:

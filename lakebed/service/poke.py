@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 
+from lakebed.http.server import Listening
 from lakebed.service.app import HEALTH, Service
 from lakebed.service.catalog import Catalog
 from lakebed.service.routes import Answer, Call, Route
 from lakebed.service.schemas import record
-from lakebed.service.server import Listening, Server, tokens_of
+from lakebed.service.server import Server, tokens_of
 from lakebed.service.tokens import new_token
 
 _ROOTS = {"type": "array", "items": {"type": "string"}}

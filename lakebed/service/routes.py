@@ -31,6 +31,10 @@ class Call:
     surveyor: Surveyor
     watched: LastWatched
     caller: Caller
+    is_caller_known: Callable[[], bool]
+    """Whether the caller's token still counts, and has the same role."""
+    who: str
+    """The caller's name, or the address of one without a token: whose share of what is bounded they use."""
     path: Mapping[str, str]
     query: Mapping[str, Any]
     body: Any = None

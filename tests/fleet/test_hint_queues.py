@@ -17,8 +17,8 @@ from lakebed.fleet.hearing import Hearing
 from lakebed.fleet.hint_reader import HintReader
 from lakebed.fleet.hint_sources import hint_readers
 from lakebed.fleet.worker import FleetWorker
+from lakebed.http.server import Listening
 from lakebed.service.poke import poke_server
-from lakebed.service.server import Listening
 from tests.fleet.test_pokes import rests, seldom  # noqa: F401  (a fixture that counts here too)
 from tests.fleet.test_worker import LIMITS, SCHEMA, changes, is_settled
 from tests.infra.kafka import KafkaServer

@@ -23,11 +23,11 @@ from lakebed.fleet import hint_pace, watched, worker
 from lakebed.fleet.hearing import Hearing
 from lakebed.fleet.hints import Hint
 from lakebed.fleet.worker import FleetWorker, Heard, Limits
+from lakebed.http.server import Listening
 from lakebed.manifest.log_cache import LogCache
 from lakebed.manifest.log_store import LogStore, has_object
 from lakebed.manifest.looks import hinted_pause_seconds
 from lakebed.service.poke import poke_server
-from lakebed.service.server import Listening
 from lakebed.service.tokens import Role, line_of
 from tests.fleet.test_worker import SCHEMA, changes, is_settled, tables_in, working
 from tests.internals import log_of

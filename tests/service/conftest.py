@@ -14,9 +14,10 @@ import pyarrow as pa
 import pytest
 
 import lakebed
+from lakebed.http.server import Listening
 from lakebed.service.app import Service
 from lakebed.service.catalog import Catalog
-from lakebed.service.server import Listening, Server
+from lakebed.service.server import Server
 from lakebed.service.tokens import Role, Token, Tokens, digest_of
 
 TOKENS = {"reader": "a-reader's-token", "operator": "an-operator's-token"}
@@ -82,9 +83,9 @@ def serve() -> Iterator[Serve]:
     """Serves what is below some roots until the test ends."""
     servers: list[Server] = []
 
-    def started(*roots: Path | str, nobody: Role = Role.NOBODY) -> Served:
+    def started(*roots: Path | str, nobody: Role = Role.NOBODY, tokens: Tokens | None = None) -> Served:
         catalog = Catalog([str(root) for root in roots])
-        server = Server(Service(catalog, tokens_for_tests(nobody)), Listening(port=0))
+        server = Server(Service(catalog, tokens or tokens_for_tests(nobody)), Listening(port=0))
         server.start()
         servers.append(server)
         return Served(server, catalog)

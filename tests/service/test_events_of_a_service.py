@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from http.client import HTTPConnection, HTTPResponse
 from itertools import islice
 from pathlib import Path
 
@@ -12,7 +15,9 @@ from lakebed.client import RemoteWarehouse
 from lakebed.errors import InvalidInput, TableNotFound
 from lakebed.listeners.cursor import Cursor
 from lakebed.listeners.feed import Feed
-from tests.service.conftest import Serve
+from lakebed.service import event_streams
+from lakebed.service.tokens import Role, Token, Tokens, digest_of
+from tests.service.conftest import TOKENS, Serve, Served
 
 
 def test_the_events_of_a_table_after_a_version_are_those_of_its_log(lake: Path, serve: Serve) -> None:
@@ -47,3 +52,36 @@ def test_a_place_that_is_none_is_refused(lake: Path, serve: Serve) -> None:
         next(client.events(after="nonsense"))
     with pytest.raises(TableNotFound):
         client.table("nothing")
+
+
+@contextmanager
+def stream(served: Served, role: str) -> Iterator[HTTPResponse]:
+    """An open stream of events; its first line was sent, if it is one."""
+    connection = HTTPConnection(served.address, timeout=60)
+    try:
+        connection.request("GET", "/v1/events", headers={"Authorization": f"Bearer {TOKENS[role]}"})
+        answer = connection.getresponse()
+        answer.readline()
+        yield answer
+    finally:
+        connection.close()
+
+
+def test_a_caller_has_so_many_streams_and_takes_none_from_others(
+    lake: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_streams, "CALLER_STREAMS_MAX", 2)
+    served = serve(lake)
+    with ExitStack() as held:
+        assert [held.enter_context(stream(served, "reader")).status for _ in range(3)] == [200, 200, 429]
+        assert held.enter_context(stream(served, "operator")).status == 200
+
+
+def test_a_stream_ends_when_its_token_is_taken_back(lake: Path, serve: Serve) -> None:
+    known = [Token(Role.READER, digest_of(TOKENS["reader"]), "reader")]
+    served = serve(lake, tokens=Tokens(lambda: tuple(known)))
+    with stream(served, "reader") as answer:
+        known.clear()
+        answer.read()
+    with stream(served, "reader") as answer:
+        assert answer.status == 401

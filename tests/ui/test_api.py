@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import urllib.request
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +29,6 @@ from lakebed.events import SourceLagged
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
 from lakebed.table import internals_of
 from lakebed.ui import looking, runbook, watch
-from lakebed.ui import server as server_module
 from lakebed.ui.live import Live
 from lakebed.ui.server import PageServer
 from lakebed.ui.texts import blotted, shown
@@ -288,22 +287,6 @@ def test_what_is_sent_along_with_a_request_is_no_request(orders: lakebed.Table, 
     assert answers.count(b"HTTP/1.1 ") == 1
 
 
-def test_many_connections_take_no_more_than_so_many_threads(
-    orders: lakebed.Table, serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page = serve(orders)
-    before = threading.active_count()
-    with ExitStack() as held:
-        silent = [
-            held.enter_context(socket.create_connection(page.address, timeout=60))
-            for _ in range(server_module.CONNECTIONS_MAX + 20)
-        ]
-        assert silent[-1].recv(100).startswith(b"HTTP/1.1 503 ")
-        assert threading.active_count() <= before + server_module.CONNECTIONS_MAX
-    wait_until(lambda: threading.active_count() <= before)
-    assert page.ask("/")[0].status == 200
-
-
 def test_only_get_and_head_are_answered(orders: lakebed.Table, serve: Serve) -> None:
     page = serve(orders)
     for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"):
@@ -433,7 +416,7 @@ def test_the_page_may_only_talk_to_where_it_came_from(orders: lakebed.Table, ser
         answer, _ = page.ask(target)
         policy = answer.headers["Content-Security-Policy"]
         assert "default-src 'none'" in policy and "script-src 'self'" in policy and "http" not in policy
-        assert (answer.headers["X-Content-Type-Options"], answer.headers["Server"]) == ("nosniff", "lakebed")
+        assert answer.headers["X-Content-Type-Options"] == "nosniff" and "Server" not in answer.headers
     for file in resources.files("lakebed.ui").joinpath("page").iterdir():
         text = file.read_text()
         addresses = set(re.findall(r"https?://[^\s\"'`]+", text)) - {"http://www.w3.org/2000/svg"}

@@ -18,6 +18,7 @@ from playwright.sync_api import Browser, Page, expect
 import lakebed
 from lakebed.errors import Corrupt
 from lakebed.fleet.membership import Membership, Worker, fleet_log
+from lakebed.http.server import Listening
 from lakebed.manifest import jobs
 from lakebed.manifest.failing import park_merge
 from lakebed.manifest.jobs import Job, jobs_of
@@ -26,7 +27,7 @@ from lakebed.service import survey
 from lakebed.service.app import Service
 from lakebed.service.catalog import Catalog
 from lakebed.service.job_loop import JobLoop
-from lakebed.service.server import Listening, Server
+from lakebed.service.server import Server
 from lakebed.service.tokens import Role
 from tests.internals import log_of
 from tests.service.conftest import TOKENS, tokens_for_tests
