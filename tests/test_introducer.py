@@ -188,6 +188,27 @@ def test_without_a_message_key_a_table_is_only_appended_to(tmp_path: Path) -> No
     assert (detail["keys"], detail["sequence_by"]) == ([], None)
 
 
+@pytest.mark.parametrize(
+    ("key", "why"),
+    [
+        (b"Struct{id=1}", "names no fields (not JSON"),
+        (b"42", "names no fields (it is the value 42)"),
+        (b'{"schema":{"type":"int64"},"payload":42}', "names no fields (it is the value 42)"),
+        (b'["id"]', "names no fields (it is the value"),
+        (b'{"id":1,"__dbz__physicalTableIdentifier":"orders_1"}', "several tables of the source were routed"),
+    ],
+)
+def test_where_the_message_key_does_not_say_the_keys_the_settings_do(tmp_path: Path, key: bytes, why: str) -> None:
+    value = as_json(event("c", ROW))
+    try:
+        found: object = introduced(pipeline(tmp_path), [value], [key])
+    except InvalidSchema as error:
+        found = error
+    assert why in str(found) and "set keys" in str(found)
+    named = introduced(pipeline(tmp_path, "  tables: {public.orders: {keys: [id]}}"), [value], [key])
+    assert table_of(named).inspect.detail().to_pylist()[0]["keys"] == ["id"]
+
+
 def test_the_settings_have_the_last_word(tmp_path: Path) -> None:
     more = """  properties: {lakebed.tombstone_retention: 3 days}
   tables:

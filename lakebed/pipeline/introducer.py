@@ -156,7 +156,7 @@ class Introducer:
     ) -> Expected | NotYet:
         if not ranges:
             return NotYet("there is no table yet")
-        first = self._first.setdefault(topic, FirstRows(self._rows_of))
+        first = self._first.setdefault(topic, FirstRows(self._rows_of, needs_key=wishes.keys is None))
         rows = first.among(ranges, self._read)
         if rows is None:
             return NotYet(first.why_not)

@@ -65,6 +65,39 @@ def test_a_record_without_a_value_deletes_the_key_of_its_message() -> None:
     assert decoded.ignored == 1
 
 
+@pytest.mark.parametrize("key", [b"5", b'"5"', b" 5 ", b'{"schema":{"type":"int64"},"payload":5}', b'{"id":5}'])
+def test_a_message_key_of_one_value_is_the_only_key_of_the_table(key: bytes) -> None:
+    decoded = decoder("json", SHAPE).decode(records([None], [key]))
+    assert rows(decoded.changes) == [(5, None, "d")]
+
+
+@pytest.mark.parametrize(
+    ("key", "keys", "why"),
+    [
+        (b"5", ("id", "amount"), "it is one value, but the key of the table is id, amount"),
+        (b"5", (), "the table has no keys"),
+        (b"Struct{id=5}", ("id",), "message key: not JSON"),
+        (b"[5]", ("id",), "message key: it is a list"),
+        (b"true", ("id",), "true is not"),
+        (b'"abc"', ("id",), "abc"),
+        (b"{}", ("id",), "key 'id' is null or missing"),
+        (b'{"other":5}', ("id",), "key 'id' is null or missing"),
+        (b'{"schema":{"type":"struct","fields":3},"payload":{"id":5}}', ("id",), "message key: its inline schema"),
+    ],
+)
+def test_a_message_key_that_can_not_be_used_is_quarantined(key: bytes, keys: tuple[str, ...], why: str) -> None:
+    decoded = decoder("json", DecoderSchema(COLUMNS, keys)).decode(records([None], [key]))
+    assert not len(decoded.changes) and not decoded.ignored
+    [reason] = decoded.quarantined["reason"].to_pylist()
+    assert why in reason
+
+
+@pytest.mark.parametrize("key", [None, b"null", b'{"schema":null,"payload":null}'])
+def test_a_record_with_neither_value_nor_key_says_nothing(key: bytes | None) -> None:
+    decoded = decoder("json", SHAPE).decode(records([None], [key]))
+    assert decoded.ignored == 1 and not len(decoded.changes) and not len(decoded.quarantined)
+
+
 def test_bad_objects_are_quarantined_with_a_reason() -> None:
     good = [{"id": i, "amount": i} for i in range(200)]
     decoded = decoder("json", SHAPE).decode(

@@ -193,6 +193,29 @@ def test_rows_are_upserts_or_deletes_by_their_operation_and_tombstones_delete_th
 
 
 @pytest.mark.parametrize(
+    ("keys", "key", "expected"),
+    [
+        (FixedSchema(AvroFormat(), '"long"'), encoded("long", 1), 1),
+        (FixedSchema(AvroFormat(), '["null", "long"]'), b"\2\2", 1),
+        ("json", b"1", 1),
+        ("json", b'{"id": 1}', 1),
+        ("json", b"Struct{id=1}", "message key: not JSON"),
+        (FixedSchema(AvroFormat(), dumps(avro_type(KEY, "Key"))), b"", "message key: "),
+        (FixedSchema(AvroFormat(), dumps({"type": "record", "name": "K", "fields": []})), b"", "key 'id' is null or missing"),
+        (None, b"\2", "set format.key_schema_file"),
+        ("none", b"\2", None),
+    ],
+)  # fmt: skip
+def test_a_tombstone_deletes_the_row_of_its_key_or_is_quarantined(keys: Any, key: bytes, expected: Any) -> None:
+    decoded = of_avro(PLAIN_FIELDS, events=False, keys=keys).decode(records([None], [key]))
+    if isinstance(expected, str):
+        assert not decoded.ignored and expected in decoded.quarantined["reason"].to_pylist()[0]
+    else:
+        assert decoded.changes["id"].to_pylist() == ([expected] if expected else [])
+        assert decoded.ignored == (expected is None) and not len(decoded.quarantined)
+
+
+@pytest.mark.parametrize(
     ("kind", "deletes", "upserts"), [("boolean", True, False), ("int32", 1, 0), ("double", 1.0, 0.0)]
 )
 def test_the_operation_may_be_a_truth_value_or_a_number(kind: str, deletes: Any, upserts: Any) -> None:

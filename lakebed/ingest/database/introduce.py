@@ -16,21 +16,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from lakebed.errors import InvalidSchema
 from lakebed.ingest.database.wishes import TableWishes
 from lakebed.ingest.debezium.connect_schema import row_of_envelope
-from lakebed.ingest.debezium.connect_types import PLAIN, connect_fields
-from lakebed.ingest.debezium.record import envelope_of
-from lakebed.ingest.json.text import Unreadable, parse
+from lakebed.ingest.debezium.connect_types import PLAIN, connect_fields, envelope_of
+from lakebed.ingest.debezium.message_key import SHARD_FIELD
+from lakebed.ingest.json.text import Unreadable, parse, shown
 from lakebed.ingest.metadata import metadata_path
 from lakebed.ingest.slices import Record
 from lakebed.ingest.source import Range
 from lakebed.ingest.source_order import begin_of
 from lakebed.ingest.typed.formats import EVENTS, schemas_of
+from lakebed.ingest.typed.keys import KeySchemas
 from lakebed.ingest.typed.metadata import column_of
 from lakebed.ingest.typed.record_format import RecordReader
 from lakebed.ingest.typed.records import CHANGES, row_of
@@ -64,6 +65,8 @@ class Rows:
 
     columns: pa.Schema
     key: tuple[str, ...] | None = None
+    key_error: str = ""
+    """Why the message key names no fields, if there is one that does not."""
     source: Mapping[str, str] | None = None
     begin: int | None = None
 
@@ -88,8 +91,10 @@ class RowsOf(Protocol):
 class FirstRows:
     """Looks for the first record of a topic that says what its rows are, in as many calls as it takes."""
 
-    def __init__(self, rows_of: RowsOf) -> None:
+    def __init__(self, rows_of: RowsOf, *, needs_key: bool = True) -> None:
+        """``needs_key``: whether the table's keys are those of the message key."""
         self._rows_of = rows_of
+        self._needs_key = needs_key
         self.why_not = "no record has a value yet"
         self.read_to: dict[int, int] = {}
         """By partition: the records before this offset have been asked."""
@@ -122,6 +127,8 @@ class FirstRows:
     def _ask(self, record: Record) -> Rows | None:
         try:
             found = self._rows_of(record)
+            if found is not None and found.key_error and self._needs_key:
+                raise Unreadable(f"{found.key_error}; so set keys of this table below database.tables")
         except Unreadable as error:
             self.why_not = f"offset {record.offset} of partition {record.partition}: {error}"
             return None
@@ -155,6 +162,11 @@ def introduction(rows: Rows, wishes: TableWishes, *, leave_out: bool = False) ->
             )
         columns.append(pa.field(one.name, one.type))
     keys = wishes.keys if wishes.keys is not None else rows.key or ()
+    if wishes.keys is None and SHARD_FIELD in keys:
+        raise InvalidSchema(
+            f"the message key has the field {SHARD_FIELD!r}: several tables of the source were routed into this topic, and their "
+            "keys may repeat; set keys below database.tables to what is unique among the rows of all of them"
+        )
     for key in keys:
         if key not in [one.name for one in columns]:
             where = "database.tables has the key" if wishes.keys is not None else "the message key has the field"
@@ -217,16 +229,27 @@ def _connect_rows(record: Record) -> Rows | None:
     kinds = {one["field"]: str(one.get("type")) for one in connect_fields(source)}
     members = event.get("source")
     begin = begin_of(members) if isinstance(members, dict) else None
-    return Rows(columns=columns, key=_json_key(record.key), source=kinds, begin=begin)
+    key, key_error = _key_fields(_json_key, record.key)
+    return Rows(columns=columns, key=key, key_error=key_error, source=kinds, begin=begin)
 
 
-def _json_key(key: bytes | None) -> tuple[str, ...] | None:
-    """The fields of a key in JSON, with or without its schema."""
-    if key is None:
-        return None
+def _key_fields(fields_of: Callable[[bytes], tuple[str, ...]], key: bytes | None) -> tuple[tuple[str, ...] | None, str]:
+    """The fields of a message key, None if there are none; and why they are not known."""
+    try:
+        return (None if key is None else fields_of(key) or None), ""
+    except Unreadable as error:
+        return None, f"the message key names no fields ({error})"
+
+
+def _json_key(key: bytes) -> tuple[str, ...]:
+    """The fields of a key in JSON, with or without its schema. Raises ``Unreadable``."""
     payload, schema = envelope_of(parse(key))
-    fields = [one["field"] for one in connect_fields(schema)]
-    return tuple(fields or (payload if isinstance(payload, dict) else ())) or None
+    fields = tuple(one["field"] for one in connect_fields(schema))
+    if payload is None or fields:
+        return fields
+    if not isinstance(payload, dict):
+        raise Unreadable(f"it is the value {shown(payload)}")
+    return tuple(payload)
 
 
 def _order(kinds: Mapping[str, str]) -> str | None:
@@ -243,7 +266,7 @@ def _order(kinds: Mapping[str, str]) -> str | None:
 @dataclass(frozen=True, slots=True)
 class _TypedRows:
     values: Schemas
-    keys: Schemas | Literal["json"] | None
+    keys: KeySchemas
     events: bool
     operation_field: str | None
 
@@ -262,20 +285,24 @@ class _TypedRows:
         columns = [
             column_field(one, logical.get(one.name, PLAIN)) for one in fields if one.name != self.operation_field
         ]
+        key, key_error = _key_fields(self._key, record.key)
         return Rows(
             columns=pa.schema([one.remove_metadata() for one in columns]),
-            key=self._key(record.key),
+            key=key,
+            key_error=key_error,
             source=_members(reader, "source") if self.events else None,
             begin=begin_of(rows.to_pylist()[0].get("source") or {}) if self.events else None,
         )
 
-    def _key(self, key: bytes | None) -> tuple[str, ...] | None:
-        if key is None or self.keys is None:
-            return None
+    def _key(self, key: bytes) -> tuple[str, ...]:
+        if self.keys is None or self.keys == "none":
+            return ()
         if self.keys == "json":
             return _json_key(key)
         names = read_one(self.keys, key)[0].schema.names
-        return None if names == ["value"] and not self.events else tuple(names) or None
+        if names == ["value"] and not self.events:
+            raise Unreadable("it is one value")
+        return tuple(names)
 
 
 def _members(reader: RecordReader, name: str) -> dict[str, str]:

@@ -127,6 +127,13 @@ def connect_fields(schema: Any) -> list[Mapping[str, Any]]:
     return named
 
 
+def envelope_of(document: Any) -> tuple[Any, Any]:
+    """(payload, schema) of an event or key. The envelope of an inline schema has exactly these two members."""
+    if isinstance(document, dict) and document.keys() == {"schema", "payload"}:
+        return document["payload"], document["schema"]
+    return document, None
+
+
 def _expect(holds: bool, otherwise: str) -> None:
     if not holds:
         raise Unreadable(f"its inline schema can't be read: {otherwise}")

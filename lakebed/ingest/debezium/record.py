@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from lakebed.ingest.debezium.connect_types import INTEGER, PLAIN, LogicalType, columns_of_envelope, fields_of
+from lakebed.ingest.debezium.connect_types import INTEGER, PLAIN, LogicalType, columns_of_envelope, envelope_of
+from lakebed.ingest.debezium.message_key import MessageKey, message_key
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.json.text import Mismatch, Unreadable, is_unicode, parse, shown
 from lakebed.ingest.json.values import JsonOptions, convert
@@ -70,24 +71,6 @@ def row_of(event: Any) -> dict[str, Any] | None:
     return None
 
 
-def envelope_of(document: Any) -> tuple[Any, Any]:
-    """(payload, schema) of an event or key. The envelope of an inline schema has exactly these two members."""
-    if isinstance(document, dict) and document.keys() == {"schema", "payload"}:
-        return document["payload"], document["schema"]
-    return document, None
-
-
-def message_key(record: Record) -> tuple[dict[str, Any], dict[str, LogicalType]]:
-    """The members of a record's key and their logical types; empty for a key that is null or not an object."""
-    if record.key is None:
-        return {}, {}
-    try:
-        payload, schema = envelope_of(parse(record.key))
-        return payload if isinstance(payload, dict) else {}, dict(fields_of(schema))
-    except Unreadable as error:
-        raise Unreadable(f"message key: {error}") from error
-
-
 class Event:
     """A parsed event, to be read as changes of one table."""
 
@@ -100,10 +83,10 @@ class Event:
         options: JsonOptions,
         *,
         has_schema: bool = False,
-        key_of: Callable[[Record], tuple[dict[str, Any], dict[str, LogicalType]]] | None = None,
+        key_of: Callable[[Record], MessageKey | None] | None = None,
     ) -> None:
         """``has_schema``: whether the record carries its schema; ``key_of``: reads a record's key in place of ``message_key``."""
-        self._key_of = key_of or message_key
+        self._key_of = key_of or (lambda record: message_key(record, decoder_schema.keys))
         self._event = event
         self._logical_types = decoder_schema.types_by_column(logical_types)
         self._unknown_mode = unknown_mode(options.unknown_fields, decoder_schema.policy, has_schema=has_schema)
@@ -204,6 +187,14 @@ class Event:
             row[UNAVAILABLE_COLUMN] = unavailable
         return row | self._metadata_columns()
 
+    def tombstone(self) -> Reading:
+        """What a record without a value does in a topic of rows: it deletes the row that its message key names."""
+        if self._record.key is None:
+            return Ignored()
+        if not self._decoder_schema.keys:
+            raise Unreadable("a record without a value, but the table has no keys to find the row by")
+        return Ignored() if self._key_of(self._record) is None else Changes([self.delete()])
+
     def delete(self) -> dict[str, Any]:
         if self._event.get("after") is not None:
             raise Unreadable("a delete with 'after'")
@@ -228,8 +219,9 @@ class Event:
         lacking = [key for key in self._decoder_schema.keys if row[key] is None]
         if not lacking:
             return
-        members, kinds = self._key_of(self._record)
-        fields, logical_types = self._decoder_schema.by_column(members), self._decoder_schema.types_by_column(kinds)
+        given = self._key_of(self._record) or MessageKey({})
+        fields = self._decoder_schema.by_column(given.members)
+        logical_types = self._decoder_schema.types_by_column(given.logical_types)
         for key in lacking:
             row[key] = self._value(key, self._sent(fields.get(key)), logical_types)
             if row[key] is None:

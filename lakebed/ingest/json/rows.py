@@ -3,7 +3,7 @@
 An object has the table's columns as members; ``unknown_fields`` says what happens to others. A member may give the operation
 (``operation_field``): its value is one of ``delete_values`` or of ``upsert_values`` (``operations``); an object without it is an
 upsert, and one with any other value goes to the quarantine. A record without a value deletes the key in its message key, as in
-a compacted topic; without such a key it is ignored, and counted.
+a compacted topic. One without a message key is ignored, and counted; one whose message key can't be used goes to the quarantine.
 
 The values are read as in ``debezium`` without an inline schema: fast by columns, one by one where that fails.
 """
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from lakebed.errors import InvalidInput, InvalidSchema
 from lakebed.ingest.debezium.connect_types import PLAIN
-from lakebed.ingest.debezium.record import Event, message_key
+from lakebed.ingest.debezium.record import Event
 from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.json.columns import (
     MISSES,
@@ -45,7 +45,6 @@ from lakebed.ingest.slices import (
     TIME_COLUMN,
     Changes,
     FastReading,
-    Ignored,
     Reading,
     Record,
     decode_records,
@@ -141,9 +140,7 @@ class _RowReader:
 
     def read_record(self, record: Record) -> Reading:
         if record.value is None:
-            if not self._decoder_schema.keys or not message_key(record)[0]:
-                return Ignored()
-            return Changes([self._event("before", {}, record).delete()])
+            return self._event("before", {}, record).tombstone()
         row = parse(record.value)
         if not isinstance(row, dict):
             raise Unreadable("not a JSON object")

@@ -12,6 +12,7 @@ from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.json.text import Unreadable
 from lakebed.ingest.json.values import JsonOptions
 from lakebed.ingest.json_schema.reader import JsonSchemaFormat
+from lakebed.ingest.typed.keys import KeySchemas
 from lakebed.ingest.typed.record_format import RecordFormat
 from lakebed.ingest.typed.records import TypedRecords, TypedSettings
 from lakebed.ingest.typed.schemas import FixedSchema, RegisteredSchemas, Schemas
@@ -56,8 +57,8 @@ def typed_decoder(
     )
 
 
-def schemas_of(format: str, options: Mapping[str, Any]) -> tuple[Schemas, Schemas | Literal["json"] | None]:
-    """Where the schemas of a format's values and keys are; None: keys are not read. ``options``, errors: ``typed_decoder``."""
+def schemas_of(format: str, options: Mapping[str, Any]) -> tuple[Schemas, KeySchemas]:
+    """Where the schemas of a format's values and keys are. ``options``, errors: ``typed_decoder``."""
     reads = record_format(format)
     registry, schema, key_schema = (options.get(each) for each in ("registry", "schema", "key_schema"))
     key_format: KeyFormat = options.get("key_format") or "same"
@@ -67,7 +68,7 @@ def schemas_of(format: str, options: Mapping[str, Any]) -> tuple[Schemas, Schema
             + ("" if registry is None else ", not both")
         )
     values: Schemas
-    keys: Schemas | Literal["json"] | None
+    keys: KeySchemas
     if registry is not None:
         if key_schema is not None:
             raise InvalidInput("key_schema_file has no effect with a registry; leave one of them out")
@@ -77,7 +78,7 @@ def schemas_of(format: str, options: Mapping[str, Any]) -> tuple[Schemas, Schema
         values = _fixed(reads, schema, "schema_file")
         keys = None if key_schema is None else _fixed(reads, key_schema, "key_schema_file")
     if key_format != "same":
-        keys = "json" if key_format == "json" else None
+        keys = key_format
     return values, keys
 
 

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow as pa
 
 from lakebed.ingest.debezium.connect_types import PLAIN, LogicalType
-from lakebed.ingest.debezium.record import message_key
+from lakebed.ingest.debezium.message_key import MessageKey, message_key
 from lakebed.ingest.json.text import Unreadable
 from lakebed.ingest.slices import Record
 from lakebed.ingest.typed.schemas import Group, Schemas
 from lakebed.ingest.typed.values import json_value, plain_logical, plain_values
 
+KeySchemas = Schemas | Literal["json", "none"] | None
+"""What message keys are read by; ``none``: they are no keys of the table; None: nobody said how to read them."""
+
 
 class MessageKeys:
-    """Reads the keys of records. ``schemas``: of the keys; None: they are not read. ``names``: the key columns of the table."""
+    """Reads the keys of records. ``names``: the key columns of the table."""
 
-    def __init__(self, schemas: Schemas | Literal["json"] | None, names: tuple[str, ...]) -> None:
+    def __init__(self, schemas: KeySchemas, names: tuple[str, ...]) -> None:
         self._schemas = schemas
         self._names = names
 
     def read(self, keys: pa.BinaryArray) -> Iterator[tuple[Group, dict[str, pa.Array], dict[str, LogicalType]]]:
         """Groups of keys that are without errors, as columns with their logical types. Keys with errors are left out."""
-        if self._schemas is None or self._schemas == "json":
+        if self._schemas is None or isinstance(self._schemas, str):
             return
         for group in self._schemas.grouped(keys).groups:
             read = group.reader.read(group.payload)
@@ -34,12 +37,14 @@ class MessageKeys:
             logical = {self._named([name])[0]: kind for name, kind in group.reader.logical_types.items()}
             yield group, dict(zip(names, read.rows.columns, strict=True)), logical
 
-    def of(self, record: Record) -> tuple[dict[str, Any], dict[str, LogicalType]]:
+    def of(self, record: Record) -> MessageKey | None:
         """As ``message_key``. Raises ``Unreadable``."""
-        if self._schemas is None or record.key is None:
-            return {}, {}
+        if self._schemas == "none" or record.key is None:
+            return None
+        if self._schemas is None:
+            raise Unreadable("message key: it has no schema; set format.key_schema_file, or key_format: json or none")
         if self._schemas == "json":
-            return message_key(record)
+            return message_key(record, self._names)
         grouped = self._schemas.grouped(pa.array([record.key], pa.binary()))
         for reason in grouped.errors.values():
             raise Unreadable(f"message key: {reason}")
@@ -51,7 +56,8 @@ class MessageKeys:
         columns = [plain_values(column) for column in read.rows.columns]
         values = [json_value(column[0].as_py(), column.type) for column in columns]
         kinds = [plain_logical(f.type, reader.logical_types.get(f.name, PLAIN)) for f in read.rows.schema]
-        return dict(zip(names, values, strict=True)), dict(zip(names, kinds, strict=True))
+        is_bare = names != read.rows.schema.names
+        return MessageKey(dict(zip(names, values, strict=True)), dict(zip(names, kinds, strict=True)), is_bare)
 
     def _named(self, names: list[str]) -> list[str]:
         """The names of the fields. A key that is one value, not a record of fields, is the table's only key."""

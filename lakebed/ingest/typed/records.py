@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -42,7 +42,7 @@ from lakebed.ingest.slices import (
 )
 from lakebed.ingest.source_order import metadata_type
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff
-from lakebed.ingest.typed.keys import MessageKeys
+from lakebed.ingest.typed.keys import KeySchemas, MessageKeys
 from lakebed.ingest.typed.metadata import column_of, members_of, metadata_of
 from lakebed.ingest.typed.record_format import NarrowingReader, RecordReader, Wanted
 from lakebed.ingest.typed.schemas import Group, Schemas
@@ -70,8 +70,7 @@ class TypedSettings:
 
     decoder_schema: DecoderSchema
     values: Schemas
-    keys: Schemas | Literal["json"] | None
-    """Of the message keys; None: they are not read."""
+    keys: KeySchemas
     events: bool
     options: JsonOptions = field(default_factory=JsonOptions)
     operation_field: str | None = None
@@ -219,7 +218,7 @@ class _TypedReader:
     def _without_value(self, records: pa.RecordBatch, numbers: Mask) -> FastReading:
         """A tombstone. In a topic of rows it deletes the key; behind a delete of Debezium's it says nothing more."""
         count = records.num_rows
-        if self._settings.events or not self._decoder_schema.keys:
+        if self._settings.events:
             return FastReading(from_arrays(self._decoder_schema, 0, {}), np.ones(count, bool), count)
         events = Events(
             operation=pa.array(["d"] * count, pa.string()),
@@ -233,7 +232,7 @@ class _TypedReader:
         for row in np.flatnonzero(~fast.handled).tolist():
             record = _record(records, row)
             try:
-                readings[row] = self._tombstone(record)
+                readings[row] = self._event({"op": "d"}, {}, record).tombstone()
             except Unreadable as error:
                 readings[row] = error
         return replace(fast, handled=np.ones(count, bool), one_by_one=readings)
@@ -241,6 +240,8 @@ class _TypedReader:
     def _keys_of(self, keys: pa.BinaryArray) -> dict[str, pa.Array]:
         """The table's key columns from message keys, null where a key can't be read."""
         names = self._decoder_schema.keys
+        if not names:
+            return {}
         present = np.flatnonzero(np.asarray(keys.is_valid()))
         parts, places = [], []
         for group, rows, logical in self._keys.read(keys.drop_null()):
@@ -253,11 +254,6 @@ class _TypedReader:
         order[np.concatenate(places)] = np.arange(sum(map(len, places)))
         taken = pa.concat_tables(parts).take(pa.array(order, mask=order < 0))
         return {name: taken[name].combine_chunks() for name in names}
-
-    def _tombstone(self, record: Record) -> Reading:
-        if not self._keys.of(record)[0]:
-            return Ignored()
-        return self._event({"op": "d"}, {}, record).changes()
 
     # Records with a value ---------------------------------------------------------------------------------------------
 
