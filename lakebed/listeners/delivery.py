@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,7 @@ from lakebed.manifest.table_event_types import Dropped, TableEvent
 
 ROUND_EVENTS = 500
 KEEP_SECONDS = 1.0
+_logger = logging.getLogger("lakebed.listeners")
 _KEEP_SILENT_SECONDS = 60.0  # a cursor that moved past commits without events
 _PAUSE_SECONDS_MAX = 300.0
 _IDLE_SECONDS = (0.25, 5.0)
@@ -55,8 +57,8 @@ class Delivery:
         self._waiting: dict[str, int] = {}  # the time of a table's first event that waits, in epoch milliseconds
 
     def behind_seconds(self, now_ms: int) -> float:
-        """The age of the oldest event that is known to wait; 0 if none is."""
-        oldest = min(self._waiting.values(), default=now_ms)
+        """The age of the oldest event that was read and is not acknowledged; 0 if there is none."""
+        oldest = min(list(self._waiting.values()), default=now_ms)
         return max(0.0, (now_ms - oldest) / 1000)
 
     def run(self, stop: threading.Event, wake: threading.Event) -> None:
@@ -74,7 +76,7 @@ class Delivery:
             self._destination.close()
 
     def step(self) -> float:
-        """One round; returns the seconds until the next one. Raises nothing of lakebed's: what fails is tried again."""
+        """One round; returns the seconds until the next one. Raises nothing: what fails is tried again."""
         now = self._clock()
         if now < self._paused_until:
             return self._paused_until - now
@@ -85,6 +87,9 @@ class Delivery:
                 self._keep_moved()
         except LakebedError as error:
             failures = [Failure(reason=str(error), is_of_all=True)]
+        except Exception as error:  # whatever a destination raises: its listener must not end in silence
+            _logger.exception("the listener %s failed", self.name)
+            failures = [Failure(reason=f"{type(error).__name__}: {error}", is_of_all=True)]
         self._say(failures)
         for_all = next((one for one in failures if one.is_of_all), None)
         if for_all is not None:
@@ -109,6 +114,8 @@ class Delivery:
         groups = {
             table: wanted for table, events in read.items() if (wanted := [one for one in events if self._wants(one)])
         }
+        for table, wanted in groups.items():
+            self._waiting[table] = wanted[0].time_ms or self._waiting.get(table) or int(time.time() * 1000)
         sent = self._destination.send(groups) if groups else {}
         failures = []
         for table in (

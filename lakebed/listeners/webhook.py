@@ -7,8 +7,9 @@
 1. Any answer from 200 to 299 acknowledges the event. Tables are sent at once, each in order.
 2. A server that can't be reached, 429 and 5xx concern all tables: they are left alone for a while. Any other answer concerns this
    event, so only its table waits.
-3. Redirects are not followed, proxies of the environment are not used, no more than 64 KiB of an answer is read, and no single
-   wait is longer than ``TIMEOUT_SECONDS``.
+3. Redirects are not followed, proxies of the environment are not used, and no more than 64 KiB of an answer is read.
+4. An exchange, from the connection to the whole answer, has ``EXCHANGE_SECONDS``, however many bytes come meanwhile: the thread
+   that waits for the answers cuts it off then. So a receiver that answers byte by byte holds up nothing.
 
 While a secret is changed, the variable may have two of them with a space between: each event then has both signatures.
 """
@@ -21,11 +22,13 @@ import hashlib
 import hmac
 import http.client
 import math
+import socket
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 
 from lakebed.errors import MissingPrerequisite
 from lakebed.listeners.cloud_events import CONTENT_TYPE, encoded
@@ -34,9 +37,10 @@ from lakebed.listeners.listener import Webhook, secret_of
 from lakebed.manifest.table_event_types import TableEvent
 from lakebed.version import __version__
 
-TIMEOUT_SECONDS = 10.0
+EXCHANGE_SECONDS = 10.0
 SEND_SECONDS_MAX = 30.0
 """No request of a round begins later than this; what is left comes with the next round."""
+_LOOK_SECONDS = 0.5  # between two looks for exchanges whose time is over
 _AT_ONCE = 8
 _ANSWER_BYTES_MAX = 64 << 10
 _PAUSE_SECONDS_MAX = 3600.0
@@ -52,6 +56,7 @@ class WebhookDestination:
         self._clock = clock
         self._url = urllib.parse.urlsplit(webhook.url)
         self._connections = threading.local()
+        self._under_way: dict[int, _Exchange] = {}  # by thread
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="lakebed-webhook")
 
     def send(self, groups: Groups) -> Mapping[str, Sent]:
@@ -59,8 +64,14 @@ class WebhookDestination:
         keys = keys_of(secret_of(self._webhook.secret)) if self._webhook.secret else []
         ends_at = time.monotonic() + SEND_SECONDS_MAX
         is_over = threading.Event()
-        sent = self._pool.map(lambda events: self._table(events, keys, ends_at, is_over), groups.values())
-        return dict(zip(groups, sent, strict=True))
+        sending = [self._pool.submit(self._table, events, keys, ends_at, is_over) for events in groups.values()]
+        left: Collection[Future[Sent]] = sending
+        while left and time.monotonic() < ends_at + EXCHANGE_SECONDS + _LOOK_SECONDS:
+            left = wait(left, _LOOK_SECONDS).not_done
+            for exchange in list(self._under_way.values()):
+                exchange.cut_off_if_late()
+        late = Sent(0, Failure(reason=f"{self._webhook.url} can't be reached in time", is_of_all=True))
+        return {table: one.result() if one.done() else late for table, one in zip(groups, sending, strict=True)}
 
     def close(self) -> None:
         """Let go of the threads; their connections end with them."""
@@ -89,21 +100,24 @@ class WebhookDestination:
         }
         if keys:
             headers["webhook-signature"] = " ".join(signature(key, event.id, at, body) for key in keys)
+        exchange = self._under_way[threading.get_ident()] = _Exchange(time.monotonic() + EXCHANGE_SECONDS)
         try:
-            return self._answer(*self._asked(body, headers))
-        except (OSError, http.client.HTTPException) as error:
+            return self._answer(*self._asked(body, headers, exchange))
+        except Exception as error:  # whatever a receiver makes of the exchange, or the name of its host of a look-up
             self._drop()
-            return Failure(
-                reason=f"{self._webhook.url} does not answer: {error or type(error).__name__}", is_of_all=True
-            )
+            why = f"not within {EXCHANGE_SECONDS:.0f} s" if exchange.is_cut_off else str(error) or type(error).__name__
+            return Failure(reason=f"{self._webhook.url} does not answer: {why}", is_of_all=True)
+        finally:
+            del self._under_way[threading.get_ident()]
 
-    def _asked(self, body: bytes, headers: Mapping[str, str]) -> tuple[int, Mapping[str, str]]:
+    def _asked(self, body: bytes, headers: Mapping[str, str], exchange: _Exchange) -> tuple[int, Mapping[str, str]]:
         """The status and the headers of the answer. A connection that was open for long may be gone: then a new one is tried."""
         target = urllib.parse.urlunsplit(("", "", self._url.path or "/", self._url.query, ""))
         kept = getattr(self._connections, "open", None)
         for connection in (kept, None) if kept is not None else (None,):
             used = connection or self._connected()
             try:
+                exchange.use(used)
                 used.request("POST", target, body, dict(headers))
                 answer = used.getresponse()
                 rest = answer.read(_ANSWER_BYTES_MAX + 1)
@@ -117,9 +131,9 @@ class WebhookDestination:
         raise AssertionError("a new connection answers or raises")
 
     def _connected(self) -> http.client.HTTPConnection:
-        make = http.client.HTTPSConnection if self._url.scheme == "https" else http.client.HTTPConnection
+        make = _HttpsConnection if self._url.scheme == "https" else http.client.HTTPConnection
         assert self._url.hostname is not None
-        self._connections.open = make(self._url.hostname, self._url.port, timeout=TIMEOUT_SECONDS)
+        self._connections.open = make(self._url.hostname, self._url.port, timeout=EXCHANGE_SECONDS)
         opened: http.client.HTTPConnection = self._connections.open
         return opened
 
@@ -137,6 +151,43 @@ class WebhookDestination:
             where = headers.get("location", "nowhere")
             return Failure(reason=f"{what} and leads to {where[:200]!r}; redirects are not followed", is_of_all=True)
         return Failure(reason=what, is_of_all=status == 429 or status >= 500, pause_seconds=_asked_pause(headers))
+
+
+class _HttpsConnection(http.client.HTTPSConnection):
+    """A connection whose ``sock`` is there during the handshake of TLS, so that this can be cut off, too."""
+
+    def connect(self) -> None:
+        http.client.HTTPConnection.connect(self)
+        self.sock = self._context.wrap_socket(  # type: ignore[attr-defined]
+            self.sock, server_hostname=self.host, do_handshake_on_connect=False
+        )
+        self.sock.do_handshake()
+
+
+class _Exchange:
+    """A request and its answer, which another thread may cut off."""
+
+    def __init__(self, ends_at: float) -> None:
+        self._ends_at = ends_at
+        self._connection: http.client.HTTPConnection | None = None
+        self.is_cut_off = False
+
+    def use(self, connection: http.client.HTTPConnection) -> None:
+        """Connect, if the connection is not open. Raises OSError if the time is over."""
+        self._connection = connection
+        if connection.sock is None:
+            connection.connect()
+        if self.is_cut_off:  # while there was no socket yet that could be shut down
+            raise TimeoutError("the time is over")
+
+    def cut_off_if_late(self) -> None:
+        """End the exchange if its time is over: whoever reads or writes gets an error."""
+        if self.is_cut_off or time.monotonic() < self._ends_at:
+            return
+        self.is_cut_off = True
+        if self._connection is not None and self._connection.sock is not None:
+            with suppress(OSError):
+                self._connection.sock.shutdown(socket.SHUT_RDWR)
 
 
 def keys_of(secret: str) -> list[bytes]:

@@ -194,6 +194,29 @@ def test_a_table_whose_events_are_refused_holds_up_no_other(world: World) -> Non
     assert process.delivery.error == "" and process.delivery.behind_seconds(1_900_000_000_000) == 0
 
 
+def test_a_listener_is_behind_while_a_send_is_under_way_and_outlives_whatever_it_raises(world: World) -> None:
+    clock, behind = Time(), []
+
+    class Raising(Receiver):
+        def send(self, groups: Groups) -> Mapping[str, Sent]:
+            assert process.delivery is not None
+            behind.append(process.delivery.behind_seconds(1_900_000_000_000))
+            raise UnicodeError("label empty or too long")
+
+    world.create("orders")
+    process = Process("a", world, clock, Raising())
+    process.log.put(LISTENER, Cursor())
+    process.beat()
+    process.step()
+    assert process.delivery is not None and process.delivery.error == "UnicodeError: label empty or too long"
+    assert behind[0] > 0
+    process.receiver.__class__ = Receiver
+    clock.now += 1000.0
+    process.step()
+    assert by_table(process.receiver.all)["orders"] == expected(world, "orders")
+    assert process.delivery.error == "" and process.delivery.behind_seconds(1_900_000_000_000) == 0
+
+
 def test_one_process_delivers_and_another_takes_over_when_it_is_silent(world: World) -> None:
     clock, receiver = Time(), Receiver()
     world.create("orders")

@@ -6,13 +6,17 @@ import base64
 import hashlib
 import hmac
 import random
-from collections.abc import Iterator
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lakebed.errors import InvalidInput, MissingPrerequisite
+from lakebed.listeners import webhook
 from lakebed.listeners.cursor import Cursor
 from lakebed.listeners.destination import Sent
 from lakebed.listeners.feed import Feed
@@ -200,3 +204,62 @@ def test_settings_that_kafka_refuses_are_named_without_secrets(monkeypatch: pyte
     with pytest.raises(InvalidInput, match="refuses the settings of the listener") as refused:
         KafkaDestination(topic, "lake").send({})
     assert "hunter2" not in str(refused.value)
+
+
+@contextmanager
+def hostile_receiver(answer: Callable[[socket.socket], object]) -> Iterator[int]:
+    """The port of a receiver that does ``answer`` with each connection again and again, until it is closed."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def forever(connection: socket.socket) -> None:
+            with connection, suppress(OSError):
+                while True:
+                    answer(connection)
+                    connection.settimeout(0.01)
+                    with suppress(TimeoutError):
+                        if not connection.recv(65536):
+                            return
+
+        def accept() -> None:
+            with suppress(OSError):
+                while True:
+                    threading.Thread(target=forever, args=(listening.accept()[0],), daemon=True).start()
+
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        yield listening.getsockname()[1]
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def no_answer(connection: socket.socket) -> None:
+    """Nothing comes."""
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize(
+    "answer",
+    [lambda one: one.sendall(b"x"), lambda one: one.sendall(b"HTTP/1.1 100 Continue\r\n\r\n"), no_answer],
+    ids=["byte by byte", "100 Continue", "nothing"],
+)
+def test_a_receiver_that_answers_without_end_is_cut_off(
+    answer: Callable[[socket.socket], object],
+    scheme: str,
+    events: dict[str, list[TableEvent]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(webhook, "EXCHANGE_SECONDS", 0.3)
+    monkeypatch.setattr(webhook, "_LOOK_SECONDS", 0.02)
+    with hostile_receiver(answer) as port:
+        one = WebhookDestination(Webhook(url=f"{scheme}://127.0.0.1:{port}/"), "s3://lake/shop")
+        sent = one.send(events)
+        one.close()
+    assert all(each.acknowledged == 0 for each in sent.values())
+    failures = [each.failure for each in sent.values() if each.failure is not None]
+    assert failures and all(failure.is_of_all and "does not answer" in failure.reason for failure in failures)
+
+
+def test_a_host_that_no_look_up_takes_is_a_failure(events: dict[str, list[TableEvent]]) -> None:
+    one = WebhookDestination(Webhook(url="http://a..b/"), "s3://lake/shop")
+    failure = one.send(events)["orders"].failure
+    assert failure is not None and "http://a..b/ does not answer" in failure.reason
