@@ -13,7 +13,7 @@ from lakebed.ingest.json.values import JsonOptions
 from lakebed.ingest.typed.formats import EVENTS, TYPED_FORMATS, typed_decoder
 
 FORMATS = ("debezium-json", "json", *TYPED_FORMATS)
-JSON_OPTIONS = ("timestamp_unit", "decimal_text", "unavailable_value", "unknown_fields")
+JSON_OPTIONS = ("timestamp_unit", "decimal_text", "binary_text", "unavailable_value", "unknown_fields")
 ROW_OPTIONS = ("operation_field", "delete_values", "upsert_values")
 TYPED_OPTIONS = ("registry", "schema", "key_schema", "key_format")
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from lakebed.errors import InvalidInput
 from lakebed.ingest.database.naming import Naming, prefix_of
 from lakebed.ingest.database.wishes import TableWishes
-from lakebed.ingest.json.values import UnknownFields
+from lakebed.ingest.json.values import DecimalText
 from lakebed.ingest.operations import DELETE_VALUES
 from lakebed.ingest.schema_evolution import Evolution, EvolvePolicy, OnMismatch
 from lakebed.ingest.typed.formats import EVENTS, TYPED_FORMATS
@@ -37,6 +37,7 @@ from lakebed.pipeline.typed_sections import (
     TypedEventsFormat,
     TypedFormat,
     TypedRowsFormat,
+    ValuesFormat,
     options_of,
     without_effect,
 )
@@ -140,26 +141,21 @@ _ONLY_FORMATS = {"generator": "debezium-json", "lakebed": CHANGES}
 """Sources whose records are of one format, which need not be written."""
 
 
-@dataclass(frozen=True, slots=True)
-class DebeziumFormat:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DebeziumFormat(ValuesFormat):
     """``format: {kind: debezium-json}``."""
 
-    timestamp_unit: Literal["auto", "ms", "us", "ns"] = "auto"
-    decimal_text: Literal["auto", "precise", "string"] = "auto"
-    unavailable_value: str = "__debezium_unavailable_value"
-    unknown_fields: UnknownFields = "warn"
+    decimal_text: DecimalText = "auto"
 
 
-@dataclass(frozen=True, slots=True)
-class JsonFormat:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonFormat(ValuesFormat):
     """``format: {kind: json}``."""
 
     operation_field: str | None = None
     delete_values: tuple[str, ...] = DELETE_VALUES
     upsert_values: tuple[str, ...] | None = None
-    timestamp_unit: Literal["auto", "ms", "us", "ns"] = "auto"
-    decimal_text: Literal["auto", "precise", "string"] = "auto"
-    unknown_fields: UnknownFields = "warn"
+    decimal_text: DecimalText = "auto"
 
 
 @dataclass(frozen=True, slots=True)

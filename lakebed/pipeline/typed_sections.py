@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from lakebed.errors import InvalidInput
-from lakebed.ingest.json.values import UnknownFields
+from lakebed.ingest.json.values import BinaryText, TimestampUnit, UnknownFields
 from lakebed.ingest.operations import DELETE_VALUES
 from lakebed.ingest.typed.formats import KeyFormat, SchemaText
 from lakebed.ingest.typed.registry import RegistrySettings
@@ -37,7 +37,17 @@ class RegistrySection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _SchemaFiles:
+class ValuesFormat:
+    """What all formats of Kafka's records say about values."""
+
+    timestamp_unit: TimestampUnit = "auto"
+    binary_text: BinaryText = "auto"
+    unavailable_value: str = "__debezium_unavailable_value"
+    unknown_fields: UnknownFields = "warn"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SchemaFiles(ValuesFormat):
     """``schema_file`` is for topics without a registry, and ``key_schema_file`` for their keys. ``message``: of Protobuf."""
 
     schema_file: str | None = None
@@ -45,15 +55,11 @@ class _SchemaFiles:
     key_schema_file: str | None = None
     key_message: str | None = None
     key_format: KeyFormat = "same"
-    timestamp_unit: Literal["auto", "ms", "us", "ns"] = "auto"
-    unknown_fields: UnknownFields = "warn"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypedEventsFormat(_SchemaFiles):
     """``format: {kind: debezium-avro}``, ``debezium-protobuf`` and ``debezium-json-schema``."""
-
-    unavailable_value: str = "__debezium_unavailable_value"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -105,6 +105,12 @@ ESCAPED = [
     r'"\u12"',
     '"\x01"',
 ]
+SAID = ['"type":"string"', '"type":"bytes"', '"type":"double"', '"type":"int64"', '"type":"boolean"']
+SAID += [
+    f'"type":"int64","name":"io.debezium.time.{name}"'
+    for name in ("Year", "MicroTime", "MicroDuration", "Date", "Timestamp")
+]
+"""What a schema may say of any column."""
 NUMERALS = [
     "1234",
     "12345",
@@ -262,6 +268,7 @@ class Hostile:
         options = JsonOptions(
             self.rng.choice(["auto", "auto", "ms", "us", "ns"]),
             self.rng.choice(["auto", "auto", "precise", "string"]),
+            binary_text=self.rng.choice(["auto", "auto", "auto", "base64", "base64-url-safe", "hex"]),
             unavailable_value=self.rng.choice([PLACEHOLDER, PLACEHOLDER, f"hex:{BYTES_OF_PLACEHOLDER.hex()}"]),
             unknown_fields=self.rng.choice(["warn", "warn", "ignore", "quarantine"]),
         )
@@ -364,6 +371,8 @@ class Hostile:
                 lambda: str(rng.choice(inside)),
                 lambda: str(rng.randint(-9, 9)),
                 lambda: text(str(rng.choice(inside))),
+                lambda: f"{rng.choice(inside)}.{'0' * rng.randint(1, 3)}",
+                lambda: rng.choice(["1e1", "1.20E2", "-0.0", "5", "12e-1"]),
             ]
         if pa.types.is_floating(kind):
             small = [one for one in FLOATS if "e4" not in one and "e308" not in one and "4028" not in one]
@@ -373,7 +382,7 @@ class Hostile:
         if pa.types.is_string(kind):
             return [lambda: text(rng.choice(TEXTS)), lambda: text(rng.choice("abc")), lambda: rng.choice(CONTAINERS)]
         if pa.types.is_binary(kind):
-            return [lambda: text(rng.choice(["AQI=", "", "AAAA", "/w=="]))]
+            return [lambda: text(rng.choice(["AQI=", "", "AAAA", "/w==", "_w==", "0aF0", "00"]))]
         if pa.types.is_decimal(kind):
             variable = lambda: f'{{"scale":{rng.randint(0, kind.scale)},"value":"{b64(self._unscaled(kind))}"}}'  # noqa: E731
             return [
@@ -565,7 +574,7 @@ class Hostile:
         return whole
 
     def _field(self, f: pa.Field) -> str:
-        name = self.rng.choice(self._logical(f.type))
+        name = self.rng.choice(SAID if self._rarely(0.1) else self._logical(f.type))
         return f'{{{name},"field":{text(f.name)}}}'
 
     def _logical(self, kind: pa.DataType) -> list[str]:
@@ -585,10 +594,12 @@ class Hostile:
             return [f'"type":"array","items":{{{self.rng.choice(self._logical(kind.value_type))}}}']
         if pa.types.is_struct(kind):
             return [f'"type":"struct","fields":[{",".join(self._field(f) for f in kind)}]']
+        if pa.types.is_map(kind):
+            return [f'"type":"map","values":{{{self.rng.choice(self._logical(kind.item_type))}}}']
         if pa.types.is_string(kind):
             names = ("Date", "Time", "MicroTime", "NanoTime", "Timestamp", "NanoTimestamp")
             return ['"type":"string"'] * 4 + [named(time + one) for one in names] + ['"type":"bytes"']
-        return ['"type":"int64"', '"type":"bytes"']
+        return ['"type":"int64"', '"type":"double"', '"type":"string"', '"type":"bytes"', '"type":"boolean"']
 
     def _damaged(self, raw: bytes) -> bytes:
         for _ in range(self.rng.randint(1, 3)):

@@ -14,6 +14,7 @@ import pytest
 from lakebed.ingest.debezium.events import DebeziumJson
 from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.json.values import JsonOptions
+from tests.ingest.fuzz import only_one_by_one
 from tests.ingest.records import event, records, with_schema
 
 UTC = UTC
@@ -110,6 +111,41 @@ WITH_SCHEMA: list[tuple[dict[str, Any], Any, pa.DataType, Any]] = [
         {"x": 1.5, "wkb": b"\x01"},
     ),
     ({"type": "map"}, {"k": "v"}, pa.map_(pa.string(), pa.string()), [("k", "v")]),
+    ({"type": "map", "values": DECIMAL}, {"k": b64(150)}, pa.map_(pa.string(), MONEY), [("k", Decimal("1.50"))]),
+    *(({"type": "string"}, text, MONEY, Decimal(text)) for text in ("1234", "12345678", "12.50", "-7", "1e3")),
+    ({"type": "array", "items": {"type": "string"}}, ["1234"], pa.list_(MONEY), [Decimal("1234.00")]),
+    ({"type": "map", "values": {"type": "string"}}, {"k": "1234"}, pa.map_(pa.string(), MONEY), [("k", Decimal(1234))]),
+    ({"type": "string"}, "12", pa.int64(), 12),
+    ({"type": "string"}, "2024-02-29", pa.date32(), date(2024, 2, 29)),
+    ({"type": "double"}, 5.0, pa.int64(), 5),
+    ({"type": "double"}, 5.0, MONEY, Decimal("5.00")),
+    ({"type": "int64"}, 19782, pa.date32(), date(2024, 2, 29)),
+    ({"type": "int64"}, MICROS // 1000, STAMP, INSTANT.replace(microsecond=789000)),
+    ({"type": "int64", "name": DEBEZIUM + "MicroDuration"}, 5, pa.string(), "5"),
+    ({"type": "bytes"}, "AQI=", pa.string(), "AQI="),
+]
+
+STRING, BYTES = {"type": "string"}, {"type": "bytes"}
+YEAR = {"type": "int32", "name": DEBEZIUM + "Year"}
+REFUSED_WITH_SCHEMA: list[tuple[dict[str, Any], Any, pa.DataType, str]] = [
+    (STRING, "abcd", MONEY, "is a string by its schema, and its text is no decimal"),
+    (STRING, "Infinity", MONEY, "is a string by its schema"),
+    (STRING, "AQI=", pa.binary(), "set binary_text to the connector's binary.handling.mode"),
+    ({"type": "array", "items": STRING}, ["abcd"], pa.list_(pa.binary()), "set binary_text"),
+    ({"type": "map", "values": STRING}, {"k": "abcd"}, pa.map_(pa.string(), MONEY), "its text is no decimal"),
+    (STRING, '{"x":1}', pa.struct([("x", pa.int64())]), "is not a valid struct"),
+    *(
+        (BYTES, "1234", target, "its schema says bytes, which are no")
+        for target in (MONEY, pa.int64(), pa.float64(), pa.bool_(), pa.date32(), STAMP)
+    ),
+    (YEAR, 2024, pa.date32(), "counts neither days nor time since the epoch by its schema, so no date"),
+    (YEAR, 2024, STAMP, "so no timestamp"),
+    (YEAR, 1, pa.bool_(), "is not a valid bool"),
+    ({"type": "int64", "name": DEBEZIUM + "MicroDuration"}, 10**15, STAMP, "so no timestamp"),
+    ({"type": "int64", "name": DEBEZIUM + "MicroTime"}, 45_296_789_012, STAMP, "is microseconds since midnight by its"),
+    ({"type": "int32", "name": CONNECT + "Time"}, 45_296, pa.date32(), "is milliseconds since midnight by its schema"),
+    ({"type": "double"}, 5.5, pa.int64(), "is not a valid int64"),
+    ({"type": "double"}, 1.7e12, STAMP, "is not a valid timestamp"),
 ]
 
 WITHOUT_SCHEMA: list[tuple[Any, pa.DataType, Any]] = [
@@ -128,6 +164,8 @@ WITHOUT_SCHEMA: list[tuple[Any, pa.DataType, Any]] = [
     ("AQI=", pa.binary(), b"\x01\x02"),
     ({"a": [1, "é"]}, pa.string(), '{"a":[1,"é"]}'),
     (5, pa.string(), "5"),
+    (5.0, pa.int64(), 5),
+    (1e22, pa.decimal128(38, 0), Decimal(10**22)),
     ("1.5", pa.float64(), 1.5),
     ([[1, 2], []], pa.list_(pa.list_(pa.int64())), [[1, 2], []]),
     ({"p": {"q": 1}}, pa.struct([("p", pa.struct([("q", pa.int64())]))]), {"p": {"q": 1}}),
@@ -142,6 +180,9 @@ REFUSED: list[tuple[Any, pa.DataType, str]] = [
     (True, MONEY, "is not a valid decimal"),
     ("12345678", pa.decimal128(12, 0), "set decimal_text"),
     ("not base64!", pa.binary(), "is not a valid base64 string"),
+    (5.5, pa.int64(), "is not a valid int64"),
+    ("5.0", pa.int64(), "is not a valid int64"),
+    (1e300, pa.int64(), "is not a valid int64"),
     ("1e400", pa.float64(), "out of the range of double"),
     (2, pa.bool_(), "is not a valid bool"),
     ("x", pa.list_(pa.string()), "is not a valid list"),
@@ -168,6 +209,42 @@ def test_logical_types_are_read_by_the_name_in_the_schema(
     assert many.changes.column("value").to_pylist() == [None if i % 5 == 4 else expected for i in range(100)]
     assert slow.changes.column("value").to_pylist() == [expected]
     assert many.changes.schema.field("value").type == target
+
+
+@pytest.mark.parametrize(("field", "value", "target", "reason"), REFUSED_WITH_SCHEMA)
+def test_nothing_is_guessed_where_a_schema_speaks(
+    field: dict[str, Any], value: Any, target: pa.DataType, reason: str
+) -> None:
+    fields = [{"type": "int64", "field": "id"}, {**field, "optional": True, "field": "value"}]
+    many, slow = decode_one_and_many(lambda change: with_schema(change, fields), value, target)
+    assert many.changes.num_rows == 20 and slow.changes.num_rows == 0
+    assert all(reason in text for text in many.quarantined.column("reason").to_pylist())
+
+
+FORMS = pytest.mark.parametrize(
+    ("form", "value"), [("hex", "fBFf"), ("base64-url-safe", "-_8="), ("base64", "+/8="), ("base64", "AQI=")]
+)
+
+
+@FORMS
+@pytest.mark.parametrize("inline", [True, False])
+def test_the_form_of_bytes_in_strings_can_be_set(form: Any, value: str, inline: bool) -> None:
+    fields = [{"type": "string", "field": "raw"}]
+    values = [event("c", {"raw": value}) for _ in range(40)]
+    table = records([with_schema(one, fields) if inline else one for one in values])
+    decoder = DebeziumJson(DecoderSchema(pa.schema([pa.field("raw", pa.binary())])), JsonOptions(binary_text=form))
+    expected = {"fBFf": b"\xfb\xff", "-_8=": b"\xfb\xff", "+/8=": b"\xfb\xff", "AQI=": b"\x01\x02"}[value]
+    assert decoder.decode(table).changes["raw"].to_pylist() == [expected] * 40
+    with only_one_by_one():
+        assert decoder.decode(table).changes["raw"].to_pylist() == [expected] * 40
+
+
+@FORMS
+def test_bytes_in_strings_of_another_form_are_refused(form: Any, value: str) -> None:
+    other = {"hex": "+/8=", "base64-url-safe": "+/8=", "base64": "-_8="}[form]
+    decoder = DebeziumJson(DecoderSchema(pa.schema([pa.field("raw", pa.binary())])), JsonOptions(binary_text=form))
+    decoded = decoder.decode(records([event("c", {"raw": value}), event("c", {"raw": other})]))
+    assert decoded.quarantined["reason"].to_pylist() == [f"column 'raw': \"{other}\" is not a valid {form} string"]
 
 
 @pytest.mark.parametrize(("value", "target", "expected"), WITHOUT_SCHEMA)

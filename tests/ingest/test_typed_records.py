@@ -21,7 +21,7 @@ from lakebed.ingest.typed.records import TypedRecords, TypedSettings
 from lakebed.ingest.typed.schemas import FixedSchema
 from tests.ingest.avro_events import CONNECT, avro_type, avro_value, encoded, envelope, envelope_schema
 from tests.ingest.records import event, in_log, records, with_schema
-from tests.ingest.test_logical_types import WITH_SCHEMA, b64
+from tests.ingest.test_logical_types import REFUSED_WITH_SCHEMA, WITH_SCHEMA, b64
 
 DEBEZIUM = "io.debezium.time."
 FIELDS: list[dict[str, Any]] = [
@@ -136,7 +136,7 @@ def test_events_of_avro_are_the_changes_that_they_are_as_json(
 
 
 @pytest.mark.parametrize(
-    ("schema", "value", "target", "expected"), [one for one in WITH_SCHEMA if one[0]["type"] != "map"], ids=str
+    ("schema", "value", "target", "expected"), [one for one in WITH_SCHEMA if one[0] != {"type": "map"}], ids=str
 )
 def test_every_logical_type_is_what_it_is_in_json(schema: Any, value: Any, target: pa.DataType, expected: Any) -> None:
     if "items" in schema:
@@ -147,6 +147,27 @@ def test_every_logical_type_is_what_it_is_in_json(schema: Any, value: Any, targe
     avro = of_avro(fields, shape).decode(as_avro([change], fields))
     assert avro.quarantined["reason"].to_pylist() == []
     assert avro.changes["v"].to_pylist() == [expected]
+
+
+@pytest.mark.parametrize(("schema", "value", "target", "reason"), REFUSED_WITH_SCHEMA, ids=str)
+def test_nothing_is_guessed_that_is_not_guessed_in_json(
+    schema: Any, value: Any, target: pa.DataType, reason: str
+) -> None:
+    fields = [{"type": "int64", "field": "id"}, {**schema, "field": "v", "optional": True}]
+    shape = DecoderSchema(pa.schema([pa.field("id", pa.int64(), False), pa.field("v", target)]), ("id",))
+    decoded = of_avro(fields, shape).decode(as_avro([event("c", {"id": 1, "v": value})], fields))
+    assert decoded.changes.num_rows == 0
+    assert reason in decoded.quarantined["reason"][0].as_py()
+
+
+@pytest.mark.parametrize(("form", "value"), [("hex", "fbff"), ("base64-url-safe", "-_8="), ("base64", "+/8=")])
+def test_the_form_of_bytes_in_strings_of_avro_can_be_set(form: Any, value: str) -> None:
+    fields = [{"type": "int64", "field": "id"}, {"type": "string", "field": "v"}]
+    shape = DecoderSchema(pa.schema([pa.field("id", pa.int64(), False), pa.field("v", pa.binary())]), ("id",))
+    decoded = of_avro(fields, shape, options=JsonOptions(binary_text=form)).decode(
+        as_avro([event("c", {"id": 1, "v": value})], fields)
+    )
+    assert decoded.changes["v"].to_pylist() == [b"\xfb\xff"]
 
 
 def test_a_value_that_does_not_fit_is_quarantined_with_the_reason_and_the_others_come_in() -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 
 from lakebed.ingest.debezium.connect_types import (
-    KIND_OF_NAME,
     SCHEMA_LEVELS_MAX,
     Kind,
     LogicalType,
@@ -92,8 +91,9 @@ def _field(schema: Mapping[str, Any], level: int, name: str = "") -> pa.Field:
 def _type(schema: Mapping[str, Any], logical_type: LogicalType, level: int) -> pa.DataType:
     if level >= SCHEMA_LEVELS_MAX:
         raise Unreadable("its inline schema can't be read: it is nested too deep")
-    if isinstance(schema.get("name"), str) and schema["name"] in KIND_OF_NAME:
-        return column_type(pa.null(), logical_type)
+    known = column_type(pa.null(), logical_type)
+    if not pa.types.is_null(known):
+        return known
     match schema.get("type"):
         case "struct":
             fields = [_field(one, level + 1) for one in connect_fields(schema)]

@@ -1,7 +1,8 @@
 """Logical types of Kafka Connect and Debezium, which decide how a JSON value is read.
 
-In an event with an inline schema, the name of a field's schema gives its logical type. Without an inline schema the
-logical type is ``PLAIN``: then the table's column type and the JSON type of the value decide.
+In an event with an inline schema, the name of a field's schema gives its logical type, or else its type does. Without an inline
+schema the logical type is ``PLAIN``: then the table's column type and the JSON type of the value decide. Whole numbers without a
+name are ``PLAIN`` too: their schema does not say what they count.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class Kind(Enum):
     DECIMAL_BYTES = "unscaled big-endian bytes, base64"
     DECIMAL_VARIABLE = "a scale and unscaled big-endian bytes, base64"
     BYTES = "bytes, base64"
+    TEXT = "a text"
+    NUMBER = "a number that counts neither days nor time since the epoch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +64,20 @@ KIND_OF_NAME = {
     "io.debezium.time.ZonedTimestamp": Kind.TIMESTAMP_TEXT,
     "io.debezium.data.VariableScaleDecimal": Kind.DECIMAL_VARIABLE,
     "io.debezium.data.Bits": Kind.BYTES,
+    "io.debezium.time.Year": Kind.NUMBER,
+    "io.debezium.time.MicroDuration": Kind.NUMBER,
+    "io.debezium.time.NanoDuration": Kind.NUMBER,
     "org.apache.kafka.connect.data.Date": Kind.DATE_DAYS,
     "org.apache.kafka.connect.data.Time": Kind.TIME_MS,
     "org.apache.kafka.connect.data.Timestamp": Kind.TIMESTAMP_MS,
     "org.apache.kafka.connect.data.Decimal": Kind.DECIMAL_BYTES,
 }
-"""Other names (ZonedTime, Year, Uuid, Json, Xml, Enum, EnumSet) are plain strings or numbers."""
+"""Other names (ZonedTime, Uuid, Json, Xml, Enum, EnumSet) say no more than the type."""
 
+KIND_OF_TYPE = {
+    "string": Kind.TEXT, "bytes": Kind.BYTES, "float": Kind.NUMBER, "float32": Kind.NUMBER, "double": Kind.NUMBER,
+    "float64": Kind.NUMBER,
+}  # fmt: skip
 
 SCHEMA_LEVELS_MAX = 100
 
@@ -83,10 +93,12 @@ def logical_type_of(schema: Any, level: int = 0) -> LogicalType:
     if kind is not None:
         return LogicalType(kind)
     match schema.get("type"):
-        case "bytes":
-            return LogicalType(Kind.BYTES)
+        case str() as kind_of if kind_of in KIND_OF_TYPE:
+            return LogicalType(KIND_OF_TYPE[kind_of])
         case "array":
             return LogicalType(item=logical_type_of(schema.get("items"), level + 1))
+        case "map" if schema.get("values") is not None:
+            return LogicalType(item=logical_type_of(schema["values"], level + 1))
         case "struct":
             return LogicalType(fields=fields_of(schema, level + 1))
     return PLAIN

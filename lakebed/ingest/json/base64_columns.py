@@ -1,4 +1,4 @@
-"""Decode base64 strings to bytes or decimals, and bytes to decimals, a whole column at once.
+"""Decode strings to bytes or decimals, and bytes to decimals, a whole column at once. Most strings are base64.
 
 The standard library decodes. One call per string would dominate the cost, so decimals are decoded many in one call:
 
@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +23,12 @@ import pyarrow as pa
 LENGTHS_MAX = 64
 LENGTH_BYTES_MAX = 256
 """With more lengths, or longer strings, values are decoded one by one: the matrices would be many, or large."""
+
+BinaryForm = Literal["base64", "base64-url-safe", "hex"]
+"""How a string holds bytes; the names are those of Debezium's ``binary.handling.mode``."""
+
+_URL_SAFE = str.maketrans("-_+/", "+/==")
+_HEX = re.compile("(?:[0-9a-fA-F]{2})*")
 
 _Matrix = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
 """(Row numbers, bytes of those rows as a matrix); several have every row that is not null."""
@@ -34,11 +41,22 @@ class NotBase64(ValueError):
     """At least one string of the column is not base64, or is too long for a decimal."""
 
 
-def to_binary(strings: pa.StringArray) -> pa.BinaryArray:
+def bytes_of(text: str, form: BinaryForm) -> bytes:
+    """The bytes that a string holds. Raises ``ValueError``."""
+    if form == "hex":
+        if not _HEX.fullmatch(text):
+            raise ValueError("not pairs of hexadecimal digits")
+        return bytes.fromhex(text)
+    if form == "base64-url-safe":
+        text = text.translate(_URL_SAFE)
+    return base64.b64decode(text, validate=True)
+
+
+def to_binary(strings: pa.StringArray, form: BinaryForm = "base64") -> pa.BinaryArray:
     """Decodes every string; nulls stay null."""
     try:
-        decoded = [None if text is None else base64.b64decode(text, validate=True) for text in strings.to_pylist()]
-    except (binascii.Error, ValueError) as error:
+        decoded = [None if text is None else bytes_of(text, form) for text in strings.to_pylist()]
+    except ValueError as error:
         raise NotBase64(str(error)) from error
     return pa.array(decoded, pa.binary())
 

@@ -23,7 +23,7 @@ from lakebed.ingest.debezium.placeholder import Placeholder
 from lakebed.ingest.json.base64_columns import to_binary, to_decimal
 from lakebed.ingest.json.decimal_columns import fitted, of_digits, parsed_as
 from lakebed.ingest.json.text import Number
-from lakebed.ingest.json.values import MICROS_BELOW, MILLIS_BELOW, JsonOptions
+from lakebed.ingest.json.values import MICROS_BELOW, MILLIS_BELOW, DecimalText, JsonOptions, binary_form
 from lakebed.parts.exact_cast import TIMESTAMP_MIN
 
 JsonType = Literal["string", "number", "bool", "object", "array"]
@@ -175,22 +175,29 @@ def names_of(unavailable: dict[str, np.ndarray[Any, Any]], upsert: np.ndarray[An
 
 def reader_for(target: pa.DataType, logical_type: LogicalType, seen: Any, options: JsonOptions) -> ColumnReader | None:
     """A reader for a column whose values look like ``seen`` (a sample, or None); None if values must be read one by one."""
-    shape = json_type(seen)
     kind = logical_type.kind
+    shape = "string" if kind in (Kind.TEXT, Kind.TIMESTAMP_TEXT) else json_type(seen)
+    if kind is Kind.BYTES and not (pa.types.is_binary(target) or pa.types.is_string(target)):
+        return None
     if pa.types.is_integer(target):
         if kind in (Kind.DECIMAL_BYTES, Kind.DECIMAL_VARIABLE):
             return None
         if shape == "string":
             return ColumnReader(pa.string(), lambda v: _digits(v).cast(target))
+        if isinstance(seen, Number):  # such as 5.0
+            return ColumnReader(pa.decimal128(19, 0), lambda v: v.cast(target), numbers_only=True)
         return ColumnReader(target)
     if pa.types.is_floating(target):
-        return ColumnReader(target, _finite) if shape in ("number", None) and kind is Kind.PLAIN else None
+        is_number = kind in (Kind.PLAIN, Kind.NUMBER)
+        return ColumnReader(target, _finite) if shape in ("number", None) and is_number else None
     if pa.types.is_boolean(target):
-        return ColumnReader(pa.int64(), _zero_or_one) if shape == "number" else ColumnReader(target)
+        counts = shape == "number" and kind is Kind.PLAIN
+        return ColumnReader(pa.int64(), _zero_or_one) if counts else ColumnReader(target)
     if pa.types.is_string(target):
         return _text_reader(kind, shape)
     if pa.types.is_binary(target):
-        return ColumnReader(pa.string(), to_binary)
+        form = binary_form(kind, options)
+        return None if form is None else ColumnReader(pa.string(), lambda v: to_binary(v, form))
     if pa.types.is_decimal128(target):
         return _decimal_reader(target, logical_type, shape, options)
     if pa.types.is_date32(target):
@@ -198,11 +205,11 @@ def reader_for(target: pa.DataType, logical_type: LogicalType, seen: Any, option
             return None
         if shape == "string":
             return ColumnReader(pa.string(), lambda v: _calendar_text(v).cast(target))
-        return ColumnReader(pa.int32(), lambda v: v.view(target))
+        return ColumnReader(pa.int32(), lambda v: v.view(target)) if kind in (Kind.PLAIN, Kind.DATE_DAYS) else None
     if pa.types.is_timestamp(target) and target.unit == "us":
         if shape == "string":
             return ColumnReader(pa.string(), lambda v: _calendar_text(v).cast(target))
-        if kind is Kind.DATE_DAYS:
+        if kind is not Kind.PLAIN and kind not in UNIT_OF_KIND:
             return None
         unit = UNIT_OF_KIND.get(kind, options.timestamp_unit)
         return ColumnReader(pa.int64(), lambda v: _micros(v, unit).view(target))
@@ -222,7 +229,7 @@ def _text_reader(kind: Kind, shape: JsonType | None) -> ColumnReader | None:
     if kind in TICKS_OF_KIND and shape in ("number", None):
         unit, ticks_per_second = TICKS_OF_KIND[kind]
         return ColumnReader(pa.int64(), lambda v: _clock(v, unit, 86_400 * ticks_per_second))
-    if kind in (Kind.PLAIN, Kind.BYTES, Kind.TIMESTAMP_TEXT) and shape in ("string", None):
+    if kind in (Kind.PLAIN, Kind.BYTES, Kind.TEXT, Kind.TIMESTAMP_TEXT) and shape in ("string", None):
         return ColumnReader(pa.string())
     return None
 
@@ -234,11 +241,13 @@ def _decimal_reader(
         return ColumnReader(pa.string(), lambda v: fitted(to_decimal(v, logical_type.scale), target))
     if logical_type.kind is Kind.DECIMAL_VARIABLE or shape == "object":
         return ColumnReader(_VARIABLE, lambda v: _variable(v, target))
+    if logical_type.kind is Kind.TEXT:
+        return ColumnReader(pa.string(), lambda v: _decimal_text(v, target, "string"))
     is_digits = logical_type.kind is not Kind.DECIMAL_BYTES and options.decimal_text == "string"
     if shape == "number" or (shape is None and is_digits):
         return ColumnReader(parsed_as(target), lambda v: v.cast(target), numbers_only=not is_digits)
     if shape in ("string", None):
-        return ColumnReader(pa.string(), lambda v: _decimal_text(v, target, options))
+        return ColumnReader(pa.string(), lambda v: _decimal_text(v, target, options.decimal_text))
     return None
 
 
@@ -268,9 +277,8 @@ def of_variable_scales(
     return result
 
 
-def _decimal_text(values: pa.StringArray, target: pa.DataType, options: JsonOptions) -> pa.Array:
+def _decimal_text(values: pa.StringArray, target: pa.DataType, form: DecimalText) -> pa.Array:
     """Decimals from texts whose form is clear. Raises ``Missed`` if the form of one is not: the slow path reads them all."""
-    form = options.decimal_text
     if form != "precise" and _all_match(values, PLAIN_DIGITS if form == "string" else SURELY_DIGITS):
         return of_digits(values, target)
     if form == "string":

@@ -12,8 +12,6 @@ This is the slow and complete path. ``json.columns`` reads whole columns at once
 
 from __future__ import annotations
 
-import base64
-import binascii
 import math
 import re
 from dataclasses import dataclass
@@ -25,11 +23,13 @@ import pyarrow as pa
 
 from lakebed.ingest.debezium.connect_types import INTEGER, PLAIN, Kind, LogicalType
 from lakebed.ingest.debezium.placeholder import Placeholder
+from lakebed.ingest.json.base64_columns import BinaryForm, bytes_of
 from lakebed.ingest.json.text import Number, Unreadable, is_unicode, shown, written
 from lakebed.parts.exact_cast import TIMESTAMP_MIN
 
 TimestampUnit = Literal["auto", "ms", "us", "ns"]
 DecimalText = Literal["auto", "precise", "string"]
+BinaryText = Literal["auto", "base64", "base64-url-safe", "hex"]
 UnknownFields = Literal["warn", "ignore", "quarantine"]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -55,6 +55,10 @@ class JsonOptions:
     """Decimals in strings: ``precise`` is base64 of unscaled bytes, ``string`` is digits. ``auto`` takes the one form that
     the string can have, and refuses a string that can have both.
     """
+    binary_text: BinaryText = "auto"
+    """Bytes in strings, where no schema says that they are bytes. ``auto``: base64, as Connect's JSON has it; none if the schema
+    says that the value is a string.
+    """
     unavailable_value: str = "__debezium_unavailable_value"
     unknown_fields: UnknownFields = "warn"
     """What happens to members of a row that no column takes (``unknown_fields``)."""
@@ -69,18 +73,21 @@ def convert(value: Any, target: pa.DataType, logical_type: LogicalType, options:
     """A parsed JSON value as a Python value that ``pa.array([...], target)`` accepts. Raises ``Unreadable``."""
     if value is None:
         return None
+    kind = logical_type.kind
+    if kind is Kind.BYTES and not (pa.types.is_binary(target) or pa.types.is_string(target)):
+        raise Unreadable(f"its schema says bytes, which are no {target}")
     if pa.types.is_integer(target):
         return _integer(value, target, logical_type, options)
     if pa.types.is_floating(target):
         return _floating(value, target, logical_type, options)
     if pa.types.is_boolean(target):
-        if isinstance(value, bool) or (isinstance(value, int) and value in (0, 1)):
+        if isinstance(value, bool) or (isinstance(value, int) and value in (0, 1) and kind is Kind.PLAIN):
             return bool(value)
     elif pa.types.is_string(target) or pa.types.is_large_string(target):
         return _text(value, logical_type, options)
     elif pa.types.is_binary(target) or pa.types.is_large_binary(target):
         if isinstance(value, str):
-            return _base64(value)
+            return _bytes(value, kind, options)
     elif pa.types.is_decimal(target):
         return _rescaled(_decimal(value, logical_type, target.scale, options), target)
     elif pa.types.is_date32(target):
@@ -95,7 +102,7 @@ def convert(value: Any, target: pa.DataType, logical_type: LogicalType, options:
             return {f.name: _member(value.get(f.name), f, logical_type.of_field(f.name), options) for f in target}
     elif pa.types.is_map(target):
         if isinstance(value, dict):
-            return _pairs(value, target, logical_type.of_item(), options)
+            return _pairs(value, target, logical_type, options)
     else:
         raise Unreadable(f"a column of type {target} can't be read from JSON")
     raise _mismatch(value, str(target))
@@ -110,9 +117,10 @@ def _member(value: Any, field: pa.Field, logical_type: LogicalType, options: Jso
 
 
 def _pairs(
-    value: dict[str, Any], target: pa.MapType, of_item: LogicalType, options: JsonOptions
+    value: dict[str, Any], target: pa.MapType, logical_type: LogicalType, options: JsonOptions
 ) -> list[tuple[Any, Any]]:
-    keys = [convert(key, target.key_type, PLAIN, options) for key in value]
+    of_key, of_item = PLAIN if logical_type.item is None else LogicalType(Kind.TEXT), logical_type.of_item()
+    keys = [convert(key, target.key_type, of_key, options) for key in value]
     if len(set(keys)) < len(keys):
         raise Unreadable("a map has a key twice")
     return [
@@ -126,7 +134,7 @@ def _mismatch(value: Any, wanted: str) -> Unreadable:
 
 
 def _integer(value: Any, target: pa.DataType, logical_type: LogicalType, options: JsonOptions) -> int:
-    if logical_type.kind in (Kind.DECIMAL_BYTES, Kind.DECIMAL_VARIABLE):
+    if logical_type.kind in (Kind.DECIMAL_BYTES, Kind.DECIMAL_VARIABLE) or isinstance(value, Number):
         try:
             value = int(_decimal(value, logical_type, 0, options).quantize(Decimal(1), context=_WHOLE))
         except (InvalidOperation, Inexact):
@@ -203,11 +211,28 @@ def _clock_text(ticks: int, digits: int) -> str:
     return f"{sign}{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}.{fraction:0{digits}d}"
 
 
-def _base64(value: str) -> bytes:
+def binary_form(kind: Kind, options: JsonOptions) -> BinaryForm | None:
+    """How texts hold bytes; None if nobody says it."""
+    if kind in (Kind.PLAIN, Kind.TEXT) and options.binary_text != "auto":
+        return options.binary_text
+    return None if kind is Kind.TEXT else "base64"
+
+
+def _bytes(value: str, kind: Kind, options: JsonOptions) -> bytes:
+    form = binary_form(kind, options)
+    if form is None:
+        raise Unreadable(
+            f"{shown(value)} is a string by its schema, and nothing says how it holds bytes: set binary_text to the connector's "
+            "binary.handling.mode, or make the column a string"
+        )
+    return _decoded(value, form)
+
+
+def _decoded(value: str, form: BinaryForm = "base64") -> bytes:
     try:
-        return base64.b64decode(value, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise _mismatch(value, "base64 string") from error
+        return bytes_of(value, form)
+    except ValueError as error:
+        raise _mismatch(value, f"{form} string") from error
 
 
 def _decimal(value: Any, logical_type: LogicalType, plain_scale: int, options: JsonOptions) -> Decimal:
@@ -222,7 +247,11 @@ def _decimal(value: Any, logical_type: LogicalType, plain_scale: int, options: J
     elif isinstance(value, str):
         if logical_type.kind is Kind.DECIMAL_BYTES:
             return _unscaled(value, logical_type.scale)
-        return _plain_decimal(value, plain_scale, options)
+        if logical_type.kind is not Kind.TEXT:
+            return _plain_decimal(value, plain_scale, options)
+        if NUMBER.fullmatch(value):
+            return Decimal(value)
+        raise Unreadable(f"{shown(value)} is a string by its schema, and its text is no decimal")
     raise _mismatch(value, "decimal")
 
 
@@ -244,7 +273,7 @@ def _plain_decimal(value: str, scale: int, options: JsonOptions) -> Decimal:
 
 
 def _unscaled(value: str, scale: int) -> Decimal:
-    raw = _base64(value)
+    raw = _decoded(value)
     if not raw or len(raw) > 64 or not -1000 <= scale <= 1000:
         raise _mismatch(value, "decimal of unscaled bytes")
     return Decimal(int.from_bytes(raw, "big", signed=True)).scaleb(-scale, _EXACT)
@@ -267,6 +296,8 @@ def _days(value: Any, logical_type: LogicalType, options: JsonOptions) -> int:
             raise Unreadable(f"{shown(value)} is not at midnight, so no date")
         return days
     if isinstance(value, int) and not isinstance(value, bool) and -(1 << 31) <= value < 1 << 31:
+        if logical_type.kind not in (Kind.PLAIN, Kind.DATE_DAYS):
+            raise _other_count(value, logical_type, "date")
         return value
     if isinstance(value, str) and CALENDAR_DATE.fullmatch(value):
         try:
@@ -290,11 +321,17 @@ def _micros(value: Any, logical_type: LogicalType, options: JsonOptions) -> int:
             micros = value
         case Kind.TIMESTAMP_NS:
             micros = value // 1000
-        case _:
+        case Kind.PLAIN:
             micros = _micros_of_unit(value, options.timestamp_unit)
+        case _:
+            raise _other_count(value, logical_type, "timestamp")
     if not TIMESTAMP_MIN <= micros < 1 << 63:
         raise Unreadable(f"{shown(value)} is out of the range of a timestamp")
     return micros
+
+
+def _other_count(value: int, logical_type: LogicalType, wanted: str) -> Unreadable:
+    return Unreadable(f"{shown(value)} is {logical_type.kind.value} by its schema, so no {wanted}")
 
 
 def _micros_of_unit(value: int, unit: TimestampUnit) -> int:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from lakebed.ingest.debezium.connect_types import PLAIN, LogicalType
 from lakebed.ingest.json.columns import MISSES, ColumnReader, Missed, reader_for
 from lakebed.ingest.json.objects import ObjectParser
-from lakebed.ingest.json.text import Number, Unreadable, parse
+from lakebed.ingest.json.text import Unreadable, parse
 from lakebed.ingest.json.values import JsonOptions, convert
 from lakebed.ingest.json_schema.types import JsonColumn, columns_of
 from lakebed.ingest.typed.record_format import Message, ReadRecords, RecordReader
@@ -182,7 +182,7 @@ def _sample(kind: pa.DataType, seen: Any) -> Any:
         return ""
     if pa.types.is_string(kind) or pa.types.is_decimal(kind):
         return seen if seen is not None else "" if pa.types.is_string(kind) else None
-    return True if pa.types.is_boolean(kind) else Number("0")
+    return True if pa.types.is_boolean(kind) else 0
 
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:

@@ -45,6 +45,11 @@ Mask = np.ndarray[Any, Any]
 """One element per value."""
 
 TIMESTAMPS = {"ms": Kind.TIMESTAMP_MS, "us": Kind.TIMESTAMP_US, "ns": Kind.TIMESTAMP_NS}
+_SAID = (
+    (pa.types.is_string, Kind.TEXT), (pa.types.is_binary, Kind.BYTES), (pa.types.is_fixed_size_binary, Kind.BYTES),
+    (pa.types.is_floating, Kind.NUMBER),
+)  # fmt: skip
+"""What types say by themselves, as in ``connect_types.KIND_OF_TYPE``."""
 _WIDE = Context(prec=76)
 _SCALE_OF_PLAIN_TEXT = 6
 """Arrow writes a decimal of up to so many digits after the point without an exponent."""
@@ -85,7 +90,8 @@ def plain_logical(natural: pa.DataType, logical: LogicalType) -> LogicalType:
         return LogicalType(Kind.DATE_DAYS)
     if t.is_timestamp(natural):
         return LogicalType(TIMESTAMPS[natural.unit])
-    return LogicalType(Kind.BYTES) if t.is_binary(natural) or t.is_fixed_size_binary(natural) else logical
+    kind = next((kind for is_kind, kind in _SAID if is_kind(natural)), Kind.PLAIN)
+    return LogicalType(kind)
 
 
 def plain_values(values: pa.Array) -> pa.Array:
@@ -204,7 +210,7 @@ def converted(values: pa.Array, logical: LogicalType, target: pa.DataType, optio
         return _floating(values, target)
     if t.is_integer(values.type) and t.is_decimal128(target):
         return fitted(values.cast(pa.decimal128(19, 0)), target)
-    if t.is_integer(values.type) and t.is_string(target) and logical.kind is Kind.PLAIN:
+    if t.is_integer(values.type) and t.is_string(target) and logical.kind in (Kind.PLAIN, Kind.NUMBER):
         return values.cast(target)
     seen = next((sample for is_kind, sample in _SAMPLES if is_kind(values.type)), None)
     reader = None if seen is None else reader_for(target, logical, seen, options)
