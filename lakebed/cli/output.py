@@ -29,6 +29,7 @@ from lakebed.cli.escapes import shown
 from lakebed.cli.text_table import Column, Laid, first_that_fit, lay_out
 from lakebed.cli.views import RECORD, View, columns_of
 from lakebed.errors import InvalidInput
+from lakebed.far_times import python_values
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -169,8 +170,8 @@ def jsonable(value: Any, kind: pa.DataType) -> Any:
 
 
 def _values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """Python values; times in UTC, and cut to the microseconds that Python has."""
+    """Python values; times in UTC, cut to the microseconds that Python has, and as texts beyond its years."""
     kind = column.type
     if pa.types.is_timestamp(kind) and (kind.unit == "ns" or kind.tz not in (None, "UTC")):
         column = column.cast(pa.timestamp("us", "UTC" if kind.tz else None), safe=False)
-    return list(column.to_pylist())
+    return python_values(column)

@@ -77,14 +77,16 @@ def _show(options: argparse.Namespace) -> int:
     print_rows(reasons, options, REASONS)
     if len(found):
         print()
-        print_rows(_as_table(_records(found)), options, QUARANTINE)
+        print_rows(_as_table(_records(found), found["time"]), options, QUARANTINE)
     sys.stdout.flush()
     return exit_codes.OK
 
 
 def _records(found: pa.Table) -> Iterator[dict[str, Any]]:
     """Each record with its bytes as text and, of a local file that still has it, its line."""
-    rows = found.to_pylist()
+    from lakebed.far_times import python_rows
+
+    rows = python_rows(found)
     lines = _lines(rows)
     for row in rows:
         file = _local_file(row["topic"])
@@ -106,13 +108,12 @@ def _text(value: bytes) -> str:
     return f"schema id {schema_id}, {len(payload)} bytes: {bytes_as_text(payload)}"
 
 
-def _as_table(records: Iterable[Mapping[str, Any]]) -> pa.Table:
+def _as_table(records: Iterable[Mapping[str, Any]], times: pa.ChunkedArray) -> pa.Table:
     import pyarrow as pa
 
-    texts = pa.string()
     rows = [{"position": _position(record), **record} for record in records]
-    kinds = {"position": texts, "time": pa.timestamp("us", "UTC"), "key": texts, "value": texts, "reason": texts}
-    return pa.Table.from_pylist(rows, pa.schema(list(kinds.items())))
+    texts = pa.schema([(name, pa.string()) for name in ("position", "key", "value", "reason")])
+    return pa.Table.from_pylist(rows, texts).add_column(1, "time", times)
 
 
 def _position(record: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from lakebed.cli.escapes import shown
 from lakebed.cli.text_table import Column
+from lakebed.far_times import python_rows
 from lakebed.manifest.schema_change import SchemaChange
 
 Row = Mapping[str, Any]
@@ -54,7 +55,7 @@ class View:
 def columns_of(rows: pa.Table, view: View, now: datetime.datetime | None = None) -> tuple[list[Column], list[str]]:
     """The view's columns with their cells, and the text below each row."""
     now = now or datetime.datetime.now(datetime.UTC)
-    records = rows.to_pylist(maps_as_pydicts="lossy")
+    records = python_rows(rows, maps_as_pydicts="lossy")
     chosen = view.columns or tuple(Shown(name) for name in rows.column_names)
     columns = []
     for one in chosen:

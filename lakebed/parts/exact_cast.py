@@ -5,6 +5,8 @@ Cast: whole numbers, decimals and floating point into each other, if the value s
 into another unit or zone; a timestamp without zone at midnight into a date, and back. Structs are matched by the names of
 their fields.
 
+Infinite dates and timestamps become what a table stores for them (``far_times``).
+
 Refused, because the meaning of a value would be a guess: a number as a time, a truth value or a text, and back; a text as
 anything that must be parsed; times with a zone as times without, and back; a date as an instant.
 """
@@ -18,11 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.errors import InvalidChanges
+from lakebed.far_times import Signs, finite_column, infinities_of, with_ends
 from lakebed.parts.nested import nullable
 
-TIMESTAMP_MIN = -9_223_372_022_400_000_000
-"""The first microsecond that DuckDB can write as text. An earlier one without zone, cast to text, ends every query of its
-database."""
 _WHAT_TO_DO = "convert it before it is applied"
 
 
@@ -33,7 +33,7 @@ def cast_exactly(column: pa.ChunkedArray, kind: pa.DataType, name: str) -> pa.Ch
     """
     column, declared, kind = _decoded(column), kind, nullable(kind)
     if column.type == kind:
-        return _in_calendar(_utf8(column, kind, name), name)
+        return finite_column(_utf8(column, kind, name))
     why = _refusal(column.type, kind, "")
     if why is not None:
         raise InvalidChanges(
@@ -42,50 +42,29 @@ def cast_exactly(column: pa.ChunkedArray, kind: pa.DataType, name: str) -> pa.Ch
     try:
         if pa.types.is_integer(column.type) and pa.types.is_decimal(kind):
             column = column.cast(pa.decimal128(38, kind.scale))  # else Arrow demands room for any integer
+        column, infinite = _without_infinities(column)
         out = column.cast(kind)
         if _may_round(column.type, kind) and not out.cast(column.type).equals(column):
             raise pa.ArrowInvalid("some value would be rounded")
         if _is_float(kind) and _is_number(column.type):
             _require_finite(column, out)
+        if infinite is not None:
+            out = pa.chunked_array([with_ends(out.chunk(0), infinite)])
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         why = str(error).splitlines()[0]
         raise InvalidChanges(
             f"column {name!r}: {column.type} does not fit the table's {declared}: {why}; {_WHAT_TO_DO}"
         ) from None
-    return _in_calendar(_utf8(out, kind, name), name)
+    return finite_column(_utf8(out, kind, name))
 
 
-def has_early_times(column: pa.ChunkedArray) -> bool:
-    """Whether it holds timestamps without zone before ``TIMESTAMP_MIN``, at any depth."""
-    return _holds(_is_time_without_zone, column.type) and any(map(_any_early, column.chunks))
-
-
-def _any_early(values: pa.Array) -> bool:
-    kind = values.type
-    if pa.types.is_struct(kind):
-        return any(map(_any_early, values.flatten()))
-    if pa.types.is_map(kind):
-        first, last = (
-            values.offsets[0].as_py(),
-            values.offsets[-1].as_py(),
-        )  # of a slice, the keys are those of the whole
-        return _any_early(values.keys[first:last]) or _any_early(values.items[first:last])
-    if pa.types.is_list(kind):
-        return _any_early(values.flatten())
-    return _is_time_without_zone(kind) and bool(pc.any(pc.less(values.cast(pa.int64()), TIMESTAMP_MIN)).as_py())
-
-
-def _is_time_without_zone(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_timestamp(kind) and kind.tz is None and kind.unit == "us")
-
-
-def _in_calendar(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
-    if has_early_times(column):
-        row = next(row for row in range(len(column)) if has_early_times(column.slice(row, 1)))
-        raise InvalidChanges(
-            f"column {name!r} is before the year -290308 in row {row}, where timestamps begin; use a null"
-        )
-    return column
+def _without_infinities(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, Signs | None]:
+    """The column with nulls in place of infinities, which a cast would not keep, and where these are; None if there are none."""
+    if all(infinities_of(chunk) is None for chunk in column.chunks):
+        return column, None
+    values = pa.concat_arrays(column.chunks)
+    signs = infinities_of(values)
+    return pa.chunked_array([pc.if_else(pa.array(signs != 0), pa.scalar(None, column.type), values)]), signs
 
 
 def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from lakebed.far_times import finite_column
 from lakebed.parts.changes import UNAVAILABLE_COLUMN, WriteSpec
-from lakebed.parts.exact_cast import has_early_times
 from lakebed.parts.sql import aliases, by_place, named, registered
 from lakebed.storage.engine import connect
 
@@ -87,24 +87,9 @@ def rows_as_json(rows: pa.Table) -> list[dict[str, object]]:
 
 
 def _as_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The column; as bytes if it claims to be a text and is none, which DuckDB does not take, nor very early times.
-
-    These become texts, or, within nested values, microseconds since 1970.
-    """
-    if has_early_times(column):
-        return column.cast(_times_as_numbers(column.type) if pa.types.is_nested(column.type) else pa.string())
+    """The column, as bytes if it claims to be a text and is none, which DuckDB does not take."""
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:
         return column.cast(pa.binary()) if pa.types.is_string(column.type) else pa.nulls(len(column))
-    return column
-
-
-def _times_as_numbers(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_struct(kind):
-        return pa.struct([child.with_type(_times_as_numbers(child.type)) for child in kind])
-    if pa.types.is_map(kind):
-        return pa.map_(_times_as_numbers(kind.key_type), kind.item_field.with_type(_times_as_numbers(kind.item_type)))
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_times_as_numbers(kind.value_type)))
-    return pa.int64() if pa.types.is_timestamp(kind) else kind
+    return finite_column(column)

@@ -172,7 +172,7 @@ WITHOUT_SCHEMA: list[tuple[Any, pa.DataType, Any]] = [
 ]
 
 REFUSED: list[tuple[Any, pa.DataType, str]] = [
-    (2**31, pa.date32(), "is not a valid date"),
+    (2**31, pa.date32(), "out of the range of a date"),
     ("2024-02-30", pa.date32(), "is not a valid date"),
     ("2024-02-29 at noon", STAMP, "is not a valid timestamp"),
     ("1.234", MONEY, "more than 2 digits after the point"),

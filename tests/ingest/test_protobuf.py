@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from google.protobuf import message_factory
 
+from lakebed.far_times import INFINITY_MICROS, MINUS_INFINITY_MICROS
 from lakebed.ingest.debezium.connect_types import Kind, LogicalType
 from lakebed.ingest.native import build
 from lakebed.ingest.native.library import library
@@ -196,6 +197,20 @@ def test_well_known_messages_are_values(order: Topic) -> None:
     assert (row["took"], row["total"], row["name"]) == (Decimal("-1.5"), 2**64 - 1, "")
     assert (row["extra"], row["any_value"]) == ('{"a":{"x":"ü"},"b":[1,2.5,null,true]}', "null")
     assert (row["day"], row["clock"]) == (date(2024, 2, 29), 82_800_000_000_005)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "nanos", "micros"),
+    [
+        (-63_517_780_800, 5_000, -63_517_780_799_999_995),
+        (575_983_828_800, 0, 575_983_828_800_000_000),
+        (9_223_372_036_825, 200_000_000, INFINITY_MICROS),
+        (-9_223_372_036_833, 600_000_000, MINUS_INFINITY_MICROS),
+    ],
+)
+def test_far_and_infinite_timestamps_are_read(order: Topic, seconds: int, nanos: int, micros: int) -> None:
+    rows = order.read(order.message(at={"seconds": seconds, "nanos": nanos})).rows
+    assert rows.column("at").cast(pa.int64()).to_pylist() == [micros]
 
 
 @pytest.mark.parametrize(

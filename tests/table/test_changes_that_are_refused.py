@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,8 +9,6 @@ import pytest
 
 import lakebed
 from lakebed.errors import InvalidChanges, InvalidSchema
-from lakebed.ingest.row_changes import RowChanges
-from lakebed.parts.changes import WriteSpec
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 
@@ -40,49 +36,6 @@ def test_a_text_that_is_not_utf8_is_refused(table: lakebed.Table) -> None:
     with pytest.raises(InvalidChanges, match="'v'"):
         table.apply(pa.table({"id": [1, 2], "v": not_text(pa.large_string())}))
     assert table.version == 0
-
-
-@pytest.mark.parametrize(
-    "within",
-    [
-        lambda times: pa.StructArray.from_arrays([times], ["t"]),
-        lambda times: pa.ListArray.from_arrays([0, 1, 2], times),
-        lambda times: pa.MapArray.from_arrays([0, 1, 2], pa.array(["k", "k"]), times),
-    ],
-)
-def test_a_time_that_no_query_could_show_is_refused_or_set_aside_within_others(
-    within: Callable[[pa.Array], pa.Array], tmp_path: Path
-) -> None:
-    nested = within(pa.array([0, -9_223_372_022_400_000_001], pa.int64()).view(pa.timestamp("us")))
-    schema = pa.schema([("id", pa.int64()), ("at", nested.type)])
-    rows = pa.table({"id": [1, 2], "at": nested})
-    table = lakebed.create(tmp_path / "t", schema, keys=["id"])
-    with pytest.raises(InvalidChanges, match="column 'at' is before the year -290308 in row 1"):
-        table.apply(rows)
-    [decoded] = RowChanges(WriteSpec(schema=table.schema, keys=("id",)))(
-        iter([pa.record_batch([rows.to_struct_array().chunk(0)], ["row"])])
-    )
-    assert decoded.changes["id"].to_pylist() == [1]
-    assert b"-9223372022400000001" in decoded.quarantined["value"][0].as_py()
-    table.apply(rows.slice(0, 1))
-
-
-def test_a_time_that_no_query_could_show_is_refused_or_set_aside(tmp_path: Path) -> None:
-    schema = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us"))])
-    times = pa.array([-9_223_372_022_400_000_000, -9_223_372_022_400_000_001], pa.int64()).view(pa.timestamp("us"))
-    rows = pa.table({"id": [1, 2], "at": times})
-    table = lakebed.create(tmp_path / "t", schema, keys=["id"])
-    with pytest.raises(InvalidChanges, match="column 'at' is before the year -290308 in row 1"):
-        table.apply(rows)
-    [decoded] = RowChanges(WriteSpec(schema=schema, keys=("id",)))(
-        iter([pa.record_batch([rows.to_struct_array().chunk(0)], ["row"])])
-    )
-    assert decoded.changes["id"].to_pylist() == [1]
-    assert "out of range" in json.loads(decoded.quarantined["value"][0].as_py())["at"]
-    table.apply(rows.slice(0, 1))
-    assert table.query('select cast("at" as varchar) as shown from t', "t")["shown"].to_pylist() == [
-        "290309-12-22 (BC) 00:00:00"
-    ]
 
 
 def test_a_number_is_no_time(tmp_path: Path) -> None:

@@ -18,17 +18,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakebed.far_times import INFINITY_MICROS, MINUS_INFINITY_MICROS, Unit, finite, infinities, with_ends
 from lakebed.ingest.debezium.connect_types import Kind, LogicalType
 from lakebed.ingest.debezium.placeholder import Placeholder
 from lakebed.ingest.json.base64_columns import to_binary, to_decimal
 from lakebed.ingest.json.decimal_columns import fitted, of_digits, parsed_as
 from lakebed.ingest.json.text import Number
-from lakebed.ingest.json.values import MICROS_BELOW, MILLIS_BELOW, DecimalText, JsonOptions, binary_form
-from lakebed.parts.exact_cast import TIMESTAMP_MIN
+from lakebed.ingest.json.values import MICROS_BELOW, MILLIS_BELOW, UNIT_OF_KIND, DecimalText, JsonOptions, binary_form
 
 JsonType = Literal["string", "number", "bool", "object", "array"]
 TICKS_OF_KIND = {Kind.TIME_MS: ("ms", 10**3), Kind.TIME_US: ("us", 10**6), Kind.TIME_NS: ("ns", 10**9)}
-UNIT_OF_KIND = {Kind.TIMESTAMP_MS: "ms", Kind.TIMESTAMP_US: "us", Kind.TIMESTAMP_NS: "ns"}
 MILLIS_MAX = 9 * 10**15
 """Milliseconds below this fit in 64 bits as microseconds; some above fit too, and the slow path reads those."""
 PLAIN_DIGITS = r"^-?[0-9]+(\.[0-9]+)?$"
@@ -204,11 +203,12 @@ def reader_for(target: pa.DataType, logical_type: LogicalType, seen: Any, option
         if kind in UNIT_OF_KIND:
             return None
         if shape == "string":
-            return ColumnReader(pa.string(), lambda v: _calendar_text(v).cast(target))
-        return ColumnReader(pa.int32(), lambda v: v.view(target)) if kind in (Kind.PLAIN, Kind.DATE_DAYS) else None
+            return ColumnReader(pa.string(), lambda v: _times_of_texts(v, target))
+        is_days = kind in (Kind.PLAIN, Kind.DATE_DAYS)
+        return ColumnReader(pa.int32(), lambda v: finite(v.view(target))) if is_days else None
     if pa.types.is_timestamp(target) and target.unit == "us":
         if shape == "string":
-            return ColumnReader(pa.string(), lambda v: _calendar_text(v).cast(target))
+            return ColumnReader(pa.string(), lambda v: _times_of_texts(v, target))
         if kind is not Kind.PLAIN and kind not in UNIT_OF_KIND:
             return None
         unit = UNIT_OF_KIND.get(kind, options.timestamp_unit)
@@ -331,10 +331,17 @@ def _digits(values: pa.StringArray) -> pa.StringArray:
     return values
 
 
-def _calendar_text(values: pa.StringArray) -> pa.StringArray:
-    if pc.any(pc.starts_with(values, "0000")).as_py():
-        raise Missed("the year 0, which is in no calendar but Arrow's")
-    return values
+def _times_of_texts(values: pa.StringArray, target: pa.DataType) -> pa.Array:
+    """Dates or timestamps. Arrow reads those of the years 0 to 9999; infinities are told apart only where it reads no others."""
+    try:
+        return values.cast(target)
+    except pa.ArrowInvalid:
+        positive, negative = (pc.equal(values, text) for text in ("infinity", "-infinity"))
+        signs = np.asarray(positive.fill_null(False)).astype(np.int8) - np.asarray(negative.fill_null(False))
+        if not signs.any():
+            raise
+        finite_ones = pc.if_else(pa.array(signs != 0), pa.scalar(None, pa.string()), values)
+        return with_ends(finite_ones.cast(target), signs)
 
 
 def _finite(values: pa.Array) -> pa.Array:
@@ -369,8 +376,11 @@ def _clock(ticks: pa.Int64Array, unit: str, ticks_per_day: int) -> pa.StringArra
     return ticks.view(pa.time64(unit)).cast(pa.string())
 
 
-def _micros(values: pa.Int64Array, unit: str) -> pa.Int64Array:
+def _micros(values: pa.Int64Array, unit: Unit) -> pa.Int64Array:
     plain = _integers(values)
+    signs = infinities(plain, unit)
+    if signs is not None:
+        plain = np.where(signs != 0, 0, plain)
     if unit == "ms":
         if _beyond(plain, MILLIS_MAX).any():
             raise Missed("milliseconds out of range")
@@ -385,9 +395,9 @@ def _micros(values: pa.Int64Array, unit: str) -> pa.Int64Array:
         if millis.any() or nanos.any():
             micros = np.where(nanos, plain // 1000, plain)
             micros = np.where(millis, np.where(millis, plain, 0) * 1000, micros)
-    if (micros < TIMESTAMP_MIN).any():
-        raise Missed("microseconds out of range")
-    if micros is plain:
+    if signs is not None:
+        micros = np.where(signs > 0, INFINITY_MICROS, np.where(signs < 0, MINUS_INFINITY_MICROS, micros))
+    elif micros is plain:
         return values
     return pa.array(micros, pa.int64(), mask=np.asarray(values.is_null()) if values.null_count else None)
 

@@ -14,32 +14,30 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact, InvalidOperation
 from typing import Any, Literal
 
 import pyarrow as pa
 
+from lakebed.far_times import DAY_MICROS, RANGE_BEGIN, RANGE_END, Unit, end_of, finite_day, iso_text
 from lakebed.ingest.debezium.connect_types import INTEGER, PLAIN, Kind, LogicalType
 from lakebed.ingest.debezium.placeholder import Placeholder
 from lakebed.ingest.json.base64_columns import BinaryForm, bytes_of
 from lakebed.ingest.json.text import Number, Unreadable, is_unicode, shown, written
-from lakebed.parts.exact_cast import TIMESTAMP_MIN
+from lakebed.ingest.json.times import days_of_text, micros_of_text
 
 TimestampUnit = Literal["auto", "ms", "us", "ns"]
 DecimalText = Literal["auto", "precise", "string"]
 BinaryText = Literal["auto", "base64", "base64-url-safe", "hex"]
 UnknownFields = Literal["warn", "ignore", "quarantine"]
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+UNIT_OF_KIND: Mapping[Kind, Unit] = {Kind.TIMESTAMP_MS: "ms", Kind.TIMESTAMP_US: "us", Kind.TIMESTAMP_NS: "ns"}
+_DAY_MIN, _DAY_MAX = -(1 << 31), (1 << 31) - 1
 MILLIS_BELOW, MICROS_BELOW = 10**14, 10**17
 """``timestamp_unit: auto``: an epoch number below the first is milliseconds, below the second microseconds."""
 
-INSTANT = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)(?:[T ](\d\d)(?::?(\d\d)(?::?(\d\d)(?:\.(\d{1,9}))?)?)?)?(Z|[+-]\d\d(?::?\d\d)?)?", re.ASCII
-)
-CALENDAR_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}", re.ASCII)
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
 _WHOLE = Context(prec=38, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[InvalidOperation, Inexact])
@@ -191,18 +189,14 @@ def _text(value: Any, logical_type: LogicalType, options: JsonOptions) -> str:
 
 
 def _date_text(days: int) -> str:
-    try:
-        return (date(1970, 1, 1) + timedelta(days=days)).isoformat()
-    except OverflowError as error:
-        raise Unreadable(f"day {shown(days)} is out of the calendar") from error
+    if not _DAY_MIN <= days <= _DAY_MAX:
+        raise Unreadable(f"day {shown(days)} is out of the range of a date")
+    return iso_text(finite_day(days), pa.date32())
 
 
 def _instant_text(micros: int) -> str:
-    try:
-        moment = EPOCH.replace(tzinfo=None) + timedelta(microseconds=micros)
-    except OverflowError as error:
-        raise Unreadable(f"{micros} microseconds are out of the calendar") from error
-    return moment.isoformat(timespec="microseconds") + "Z"
+    second, fraction = divmod(micros, 1_000_000)
+    return f"{iso_text(second, pa.timestamp('s'))}.{fraction:06d}Z"
 
 
 def _clock_text(ticks: int, digits: int) -> str:
@@ -291,74 +285,47 @@ def _rescaled(value: Decimal, target: pa.DataType) -> Decimal:
 
 def _days(value: Any, logical_type: LogicalType, options: JsonOptions) -> int:
     if logical_type.kind in (Kind.TIMESTAMP_MS, Kind.TIMESTAMP_US, Kind.TIMESTAMP_NS):
-        days, rest = divmod(_micros(value, logical_type, options), 86_400_000_000)
-        if rest:
+        micros = _micros(value, logical_type, options)
+        if micros % DAY_MICROS:
             raise Unreadable(f"{shown(value)} is not at midnight, so no date")
-        return days
-    if isinstance(value, int) and not isinstance(value, bool) and -(1 << 31) <= value < 1 << 31:
-        if logical_type.kind not in (Kind.PLAIN, Kind.DATE_DAYS):
-            raise _other_count(value, logical_type, "date")
-        return value
-    if isinstance(value, str) and CALENDAR_DATE.fullmatch(value):
-        try:
-            return (date.fromisoformat(value) - date(1970, 1, 1)).days
-        except ValueError as error:
-            raise _mismatch(value, "date") from error
-    raise _mismatch(value, "date")
+        return micros // DAY_MICROS
+    days: Any = days_of_text(value) if isinstance(value, str) else value
+    if isinstance(days, bool) or not isinstance(days, int):
+        raise _mismatch(value, "date")
+    if not _DAY_MIN <= days <= _DAY_MAX:
+        raise Unreadable(f"{shown(value)} is out of the range of a date")
+    if not isinstance(value, str) and logical_type.kind not in (Kind.PLAIN, Kind.DATE_DAYS):
+        raise _other_count(value, logical_type, "date")
+    return finite_day(days)
 
 
 def _micros(value: Any, logical_type: LogicalType, options: JsonOptions) -> int:
-    if isinstance(value, str):
-        return _micros_of_text(value)
-    if isinstance(value, bool) or not isinstance(value, int):
+    micros = micros_of_text(value) if isinstance(value, str) else _micros_of_number(value, logical_type, options)
+    if micros is None:
         raise _mismatch(value, "timestamp")
-    match logical_type.kind:
-        case Kind.DATE_DAYS:
-            micros = value * 86_400_000_000
-        case Kind.TIMESTAMP_MS:
-            micros = value * 1000
-        case Kind.TIMESTAMP_US:
-            micros = value
-        case Kind.TIMESTAMP_NS:
-            micros = value // 1000
-        case Kind.PLAIN:
-            micros = _micros_of_unit(value, options.timestamp_unit)
-        case _:
-            raise _other_count(value, logical_type, "timestamp")
-    if not TIMESTAMP_MIN <= micros < 1 << 63:
+    end = end_of(micros, "us")
+    if end is None and not RANGE_BEGIN <= micros < RANGE_END:
         raise Unreadable(f"{shown(value)} is out of the range of a timestamp")
-    return micros
+    return micros if end is None else end
 
 
 def _other_count(value: int, logical_type: LogicalType, wanted: str) -> Unreadable:
     return Unreadable(f"{shown(value)} is {logical_type.kind.value} by its schema, so no {wanted}")
 
 
-def _micros_of_unit(value: int, unit: TimestampUnit) -> int:
-    if unit == "ms" or (unit == "auto" and abs(value) < MILLIS_BELOW):
-        return value * 1000
-    if unit == "us" or (unit == "auto" and abs(value) < MICROS_BELOW):
-        return value
-    return value // 1000
+def _micros_of_number(value: Any, logical_type: LogicalType, options: JsonOptions) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    if logical_type.kind is Kind.DATE_DAYS:
+        return finite_day(value) * DAY_MICROS
+    if logical_type.kind is not Kind.PLAIN and logical_type.kind not in UNIT_OF_KIND:
+        raise _other_count(value, logical_type, "timestamp")
+    unit = UNIT_OF_KIND.get(logical_type.kind, options.timestamp_unit)
+    end = end_of(value, unit)
+    return _micros_of_unit(value, unit) if end is None else end
 
 
-def _micros_of_text(value: str) -> int:
-    """Microseconds of an ISO 8601 text; a text without a zone is UTC."""
-    match = INSTANT.fullmatch(value)
-    if match is None:
-        raise _mismatch(value, "timestamp")
-    year, month, day, hour, minute, second, fraction, zone = match.groups()
-    try:
-        moment = datetime(
-            int(year), int(month), int(day), int(hour or 0), int(minute or 0), int(second or 0), tzinfo=UTC
-        )
-    except ValueError as error:
-        raise _mismatch(value, "timestamp") from error
-    micros = (moment - EPOCH) // timedelta(microseconds=1) + int((fraction or "")[:6].ljust(6, "0"))
-    if zone and zone != "Z":
-        digits = zone[1:].replace(":", "").ljust(4, "0")
-        if digits[:2] > "23" or digits[2:] > "59":
-            raise _mismatch(value, "timestamp")
-        offset_minutes = int(digits[:2]) * 60 + int(digits[2:])
-        micros -= (1 if zone[0] == "+" else -1) * offset_minutes * 60_000_000
-    return micros
+def _micros_of_unit(value: int, unit: Unit) -> int:
+    if unit == "auto":
+        unit = "ms" if abs(value) < MILLIS_BELOW else "us" if abs(value) < MICROS_BELOW else "ns"
+    return value * 1000 if unit == "ms" else value if unit == "us" else value // 1000

@@ -19,12 +19,13 @@ from google.protobuf.message import DecodeError
 from google.protobuf.struct_pb2 import ListValue, Struct, Value
 from google.protobuf.unknown_fields import UnknownFieldSet
 
+from lakebed.far_times import finite
 from lakebed.ingest.protobuf.fields import Meaning, ProtobufField
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 NANOS_MAX = 999_999_999
-_SECONDS_MIN, _SECONDS_MAX = -62_135_596_800, 253_402_300_799
-"""The years 1 to 9999, as google.protobuf.Timestamp demands."""
+_SECONDS_MIN, _SECONDS_MAX = -(2**63) // 1_000_000 + 1, (2**63 - 1) // 1_000_000 - 1
+"""What fits in 64 bits as microseconds. By its definition a google.protobuf.Timestamp has the years 1 to 9999 only."""
 _DURATION_SECONDS_MAX = 315_576_000_000
 _JSON_CLASSES = {cls.DESCRIPTOR.full_name: cls for cls in (Struct, ListValue, Value)}
 
@@ -178,8 +179,8 @@ def _timestamp(described: ProtobufField, raw: pa.StructArray, path: str) -> Colu
     seconds, nanos = _parts(raw)
     bad = (seconds < _SECONDS_MIN) | (seconds > _SECONDS_MAX) | (nanos < 0) | (nanos > NANOS_MAX)
     micros = np.where(bad, 0, seconds) * 1_000_000 + nanos // 1000
-    values = pa.array(micros, pa.int64(), mask=_mask_or_none(raw)).view(described.type)
-    return Column(values, _faults(bad, f"{path} is no timestamp of the years 1 to 9999"))
+    values = finite(pa.array(micros, pa.int64(), mask=_mask_or_none(raw)).view(described.type))
+    return Column(values, _faults(bad, f"{path} is no timestamp that a table can hold"))
 
 
 def _duration(described: ProtobufField, raw: pa.StructArray, path: str) -> Column:

@@ -1,0 +1,241 @@
+"""Dates and timestamps that most programs can't represent: the infinities, and years before 1 and after 9999.
+
+A table holds a date as days in 32 bits, and a timestamp as microseconds in 64 bits. ADR 45 has two rules for them:
+
+    1.  Infinity is stored as 31 December 9999, and minus infinity as 3 January of the year 1; a timestamp is midnight then, in
+        UTC. These are the last and the first midnight that every reader can show in every time zone.
+    2.  Every other value that fits is stored as it is. Python has no object for one beyond the years 1 to 9999, so
+        whoever makes Python objects of stored values uses ``python_values``, which gives a text for it (``iso_text``).
+
+Besides texts, these numbers are infinities. Of dates: those of DuckDB, and those of PostgreSQL as Debezium sends them. Of
+timestamps: every microsecond of the first and of the last day that 64 bits reach. Neither day is whole, and the numbers of
+PostgreSQL's JDBC driver, of Debezium and of DuckDB are on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+INFINITY_DAY, MINUS_INFINITY_DAY = 2_932_896, -719_160
+"""What is stored for an infinite date: 9999-12-31 and 0001-01-03, as days since 1970."""
+DAY_MICROS = 86_400_000_000
+INFINITY_MICROS, MINUS_INFINITY_MICROS = INFINITY_DAY * DAY_MICROS, MINUS_INFINITY_DAY * DAY_MICROS
+"""What is stored for an infinite timestamp."""
+RANGE_BEGIN, RANGE_END = -106_751_991 * DAY_MICROS, 106_751_991 * DAY_MICROS
+"""The finite timestamps: from 22 December of the year -290308 on, and before 10 January 294247."""
+
+Unit = Literal["s", "ms", "us", "ns", "auto"]
+"""What a number since 1970 counts; ``auto``: it is told by the size of the number."""
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_LEAST, _MOST = -(2**63), 2**63 - 1
+_POSTGRES = {1: 9_223_372_036_825_200_000, -1: -9_223_372_036_832_400_000}
+"""The infinities of PostgreSQL's JDBC driver and of Debezium in microseconds; in milliseconds, a thousandth of them."""
+_EXTREMES = {1: (_MOST, _MOST), -1: (_LEAST, _LEAST + 1)}
+_INFINITE_TICKS = {
+    "s": _EXTREMES,
+    "ms": {1: (RANGE_END // 1000, _MOST // 1000), -1: (-(_MOST // 1000), RANGE_BEGIN // 1000 - 1)},
+    "us": {1: (RANGE_END, _MOST), -1: (_LEAST, RANGE_BEGIN - 1)},
+    "ns": {1: (_POSTGRES[1], _MOST), -1: (_LEAST, _POSTGRES[-1])},
+}
+"""By unit and sign, the first and the last number that is an infinity; so are the extremes of 64 bits in every unit."""
+_INFINITE_DAYS = {
+    2**31 - 1: 1,  # DuckDB
+    -(2**31) + 1: -1,
+    -(2**31): -1,
+    -2_147_472_692: 1,  # PostgreSQL counts from 2000; Debezium from 1970, where its largest day overflows
+    -2_147_472_691: -1,
+}
+"""The signs of the infinities among days."""
+Signs = np.ndarray[Any, np.dtype[np.int8]]
+"""By value: 1 for infinity, -1 for minus infinity, 0 for others."""
+
+
+def finite_day(day: int) -> int:
+    """A day as it is stored."""
+    sign = _INFINITE_DAYS.get(day, 0)
+    return (MINUS_INFINITY_DAY, day, INFINITY_DAY)[sign + 1]
+
+
+def end_of(ticks: int, unit: Unit) -> int | None:
+    """The microseconds that are stored for a number of this unit if it is an infinity; else None."""
+    return (
+        INFINITY_MICROS
+        if _is_infinite(ticks, unit, 1)
+        else MINUS_INFINITY_MICROS
+        if _is_infinite(ticks, unit, -1)
+        else None
+    )
+
+
+def infinities(ticks: np.ndarray[Any, Any], unit: Unit) -> Signs | None:
+    """The infinities among 64-bit numbers; None if there are none."""
+    if not len(ticks) or (ticks.max() < _first_infinite(unit, 1) and ticks.min() > _first_infinite(unit, -1)):
+        return None
+    signs = _is_infinite(ticks, unit, 1).astype(np.int8) - _is_infinite(ticks, unit, -1)
+    return signs if signs.any() else None
+
+
+def _first_infinite(unit: Unit, sign: int) -> int:
+    """The infinity of this sign that is next to zero."""
+    return _POSTGRES[sign] // 1000 if unit == "auto" else _INFINITE_TICKS[unit][sign][0 if sign > 0 else 1]
+
+
+def _is_infinite(ticks: Any, unit: Unit, sign: int) -> Any:
+    """Of a number, or of each in an array."""
+    first, last = _INFINITE_TICKS["ns" if unit == "auto" else unit][sign]
+    least, most = _EXTREMES[sign]
+    found = ((ticks >= first) & (ticks <= last)) | ((ticks >= least) & (ticks <= most))
+    # Without a unit, this one would be taken for microseconds of the year 2262.
+    return found | (ticks == _POSTGRES[sign] // 1000) if unit == "auto" else found
+
+
+def infinities_of(values: pa.Array) -> Signs | None:
+    """The infinities among dates or timestamps; None if there are none."""
+    if pa.types.is_timestamp(values.type):
+        return infinities(_numbers(values, pa.int64()), values.type.unit)
+    if not pa.types.is_date32(values.type) or not len(values):
+        return None
+    days = _numbers(values, pa.int32())
+    if days.min() > -2_147_472_691 and days.max() < 2**31 - 1:
+        return None
+    signs = np.zeros(len(days), np.int8)
+    for day, sign in _INFINITE_DAYS.items():
+        signs[days == day] = sign
+    return signs
+
+
+def with_ends(values: pa.Array, signs: Signs) -> pa.Array:
+    """Dates, or timestamps in microseconds, with what is stored for infinities in their places."""
+    kind = pa.int32() if pa.types.is_date32(values.type) else pa.int64()
+    of_a_day = 1 if pa.types.is_date32(values.type) else DAY_MICROS
+    ends = np.where(signs > 0, INFINITY_DAY * of_a_day, MINUS_INFINITY_DAY * of_a_day)
+    numbers = np.where(signs == 0, _numbers(values, kind), ends)
+    is_null = np.asarray(values.is_null()) & (signs == 0)
+    return pa.array(numbers, kind, mask=is_null if is_null.any() else None).view(values.type)
+
+
+def _numbers(values: pa.Array, kind: pa.DataType) -> np.ndarray[Any, Any]:
+    numbers = values.view(kind)
+    return np.asarray(numbers.fill_null(0) if numbers.null_count else numbers)
+
+
+def finite(values: pa.Array) -> pa.Array:
+    """Dates (``date32``) and timestamps (in microseconds) as they are stored, at any depth; other values as they are."""
+    if pa.types.is_nested(values.type):
+        return _rebuilt(values) if has_times(values.type) else values
+    signs = infinities_of(values)
+    return values if signs is None else with_ends(values, signs)
+
+
+def finite_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column with its dates and timestamps as they are stored."""
+    if not has_times(column.type):
+        return column
+    chunks = [finite(chunk) for chunk in column.chunks]
+    is_same = all(new is old for new, old in zip(chunks, column.chunks, strict=True))
+    return column if is_same else pa.chunked_array(chunks, column.type)
+
+
+def has_times(kind: pa.DataType) -> bool:
+    """Whether a type has dates or timestamps in it, at any depth."""
+    if pa.types.is_nested(kind):
+        return any(has_times(kind.field(at).type) for at in range(kind.num_fields))
+    return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
+
+
+def _rebuilt(values: pa.Array) -> pa.Array:
+    """Nested values with their members ``finite``; the same object if none changes."""
+    kind, t = values.type, pa.types
+    whole = pa.concat_arrays([values]) if values.offset else values
+    if t.is_struct(kind):
+        members = [whole.field(at) for at in range(kind.num_fields)]
+    elif t.is_map(kind):
+        members = [whole.keys, whole.items]
+    elif t.is_list(kind):
+        members = [whole.values]
+    else:
+        return values
+    stored = [finite(member) for member in members]
+    if all(new is old for new, old in zip(stored, members, strict=True)):
+        return values
+    mask = whole.is_null() if whole.null_count else None
+    if t.is_struct(kind):
+        return pa.StructArray.from_arrays(stored, fields=list(kind), mask=mask)
+    if t.is_map(kind):
+        return pa.MapArray.from_arrays(whole.offsets, *stored, type=kind, mask=mask)
+    return pa.ListArray.from_arrays(whole.offsets, *stored, type=kind, mask=mask)
+
+
+# -- stored values as Python objects and as text ----------------------------------------------------------------------------
+
+
+def iso_text(value: int, kind: pa.DataType) -> str:
+    """A stored date or timestamp of any year in ISO 8601, with a Z if the type has a zone.
+
+    Years beyond 9999 and before 0 have a sign, as in Java and in Debezium's events; the year 0 is that before the year 1.
+    """
+    if pa.types.is_date32(kind):
+        return _day_text(value)
+    seconds, ticks = divmod(value, _PER_SECOND[kind.unit])
+    days, second = divmod(seconds, 86_400)
+    digits = len(str(_PER_SECOND[kind.unit])) - 1
+    fraction = f".{ticks:0{digits}d}" if ticks else ""
+    clock = f"{second // 3600:02d}:{second // 60 % 60:02d}:{second % 60:02d}"
+    return f"{_day_text(days)}T{clock}{fraction}{'Z' if kind.tz else ''}"
+
+
+def _day_text(day: int) -> str:
+    year, month_and_day = str(np.datetime64(day, "D")).rsplit("-", 2)[0], str(np.datetime64(day, "D"))[-5:]
+    sign = "-" if year.startswith("-") else "+" if len(year) > 4 else ""
+    return f"{sign}{year.lstrip('-'):0>4}-{month_and_day}"
+
+
+def python_values(column: pa.Array | pa.ChunkedArray, far: Callable[[int, pa.DataType], Any] = iso_text) -> list[Any]:
+    """``to_pylist``, but with what ``far`` makes of a date or timestamp that Python has no object for, at any depth."""
+    try:
+        return list(column.to_pylist())
+    except (ValueError, OverflowError):
+        chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+        return [value for chunk in chunks for value in _one_by_one(chunk, far)]
+
+
+def python_rows(table: pa.Table, maps_as_pydicts: Literal["lossy"] | None = None) -> list[dict[str, Any]]:
+    """``to_pylist``, but with texts for dates and timestamps that Python has no objects for."""
+    try:
+        return list(table.to_pylist(maps_as_pydicts=maps_as_pydicts))
+    except (ValueError, OverflowError):
+        columns = [python_values(column) for column in table.columns]
+        return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _one_by_one(values: pa.Array, far: Callable[[int, pa.DataType], Any]) -> list[Any]:
+    kind, t = values.type, pa.types
+    if t.is_date32(kind) or t.is_timestamp(kind):
+        numbers = values.view(pa.int32() if t.is_date32(kind) else pa.int64()).to_pylist()
+        return [_python_value(*pair, far) for pair in zip(values, numbers, strict=True)]
+    if t.is_struct(kind):
+        members = [python_values(member, far) for member in values.flatten()]
+        names = [field.name for field in kind]
+        rows = [dict(zip(names, row, strict=True)) for row in zip(*members, strict=True)]
+        return [row if is_valid else None for row, is_valid in zip(rows, values.is_valid().to_pylist(), strict=True)]
+    if t.is_map(kind):
+        return [
+            None if one.values is None else [(e["key"], e["value"]) for e in python_values(one.values, far)]
+            for one in values
+        ]
+    if t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind):
+        return [None if one.values is None else python_values(one.values, far) for one in values]
+    if t.is_dictionary(kind):
+        return python_values(values.dictionary_decode(), far)
+    return list(values.to_pylist())
+
+
+def _python_value(value: pa.Scalar, number: int | None, far: Callable[[int, pa.DataType], Any]) -> Any:
+    try:
+        return value.as_py()
+    except (ValueError, OverflowError):
+        return None if number is None else far(number, value.type)
