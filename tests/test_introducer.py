@@ -269,6 +269,24 @@ def test_documents_of_mongodb_make_no_table_and_the_reason_says_what_to_do(tmp_p
             assert isinstance(found, NotYet) and "ExtractNewDocumentState" in found.reason
 
 
+@pytest.mark.parametrize("format", ["debezium-json", "debezium-avro"])
+def test_the_topic_of_messages_is_no_table_but_a_table_may_have_its_name(tmp_path: Path, format: str) -> None:
+    with SchemaRegistry() as registry:
+        number = registry.register(envelope_schema(FIELDS))
+
+        def record(change: dict[str, Any]) -> bytes:
+            if format == "debezium-json":
+                return as_json(change)
+            return framed(number, encoded(envelope_schema(FIELDS), avro_value(change, envelope(FIELDS))))
+
+        of = pipeline(tmp_path, "", format, registry.url if format == "debezium-avro" else "")
+        messages = [None, record(event("m"))]
+        found = introduced(of, messages, topic="shop.message")
+        assert isinstance(found, NoTable) and "messages" in found.reason
+        assert isinstance(introduced(of, messages, topic="shop.public.message"), NotYet)
+        table_of(introduced(of, [record(event("c", ROW))], topic="shop.message"))
+
+
 def test_records_that_say_nothing_yet_leave_no_table_and_say_why(tmp_path: Path) -> None:
     reasons = {
         "no record has a value yet": [None],

@@ -24,6 +24,8 @@ from lakebed.pipeline.settings import DatabasePipeline, TableSection, decoder_op
 from lakebed.pipeline.target import Difference, differences, refusal
 from lakebed.table import Table
 
+MESSAGES = "message"
+"""What Debezium calls the topic of messages, after the prefix. A table may have that name too."""
 _logger = logging.getLogger("lakebed.run")
 TOPIC_PROPERTY = "lakebed.source_topic"
 _OTHERWISE = "move the table elsewhere, so that a new one is made"
@@ -119,11 +121,11 @@ class Introducer:
             self._is_full = True
             most = self._pipeline.database.max_tables
             return NoTable(f"there are {most:,} tables already; raise database.max_tables, or exclude some")
-        found: Expected | NotYet | None = None
+        found: Expected | NotYet | NoTable | None = None
         try:
             found = self._described(topic, name, wishes, ranges)
         finally:
-            if found is None or isinstance(found, NotYet):
+            if not isinstance(found, Expected):
                 self._names.discard(name)
         return found
 
@@ -153,11 +155,13 @@ class Introducer:
 
     def _described(
         self, topic: str, name: TableName, wishes: TableWishes, ranges: Sequence[Range]
-    ) -> Expected | NotYet:
+    ) -> Expected | NotYet | NoTable:
         if not ranges:
             return NotYet("there is no table yet")
         first = self._first.setdefault(topic, FirstRows(self._rows_of, needs_key=wishes.keys is None))
         rows = first.among(ranges, self._read)
+        if rows is None and first.has_messages and name.text == MESSAGES:
+            return NoTable("it has messages of the source's log")
         if rows is None:
             return NotYet(first.why_not)
         try:

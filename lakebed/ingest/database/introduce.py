@@ -88,6 +88,10 @@ class RowsOf(Protocol):
         """``record`` has a value. None: it changes no row. Raises ``Unreadable``, and Retry if a registry does not answer."""
 
 
+class LogMessage(Unreadable):
+    """A record is a message of the source's log (``pg_logical_emit_message``)."""
+
+
 class FirstRows:
     """Looks for the first record of a topic that says what its rows are, in as many calls as it takes."""
 
@@ -96,6 +100,8 @@ class FirstRows:
         self._rows_of = rows_of
         self._needs_key = needs_key
         self.why_not = "no record has a value yet"
+        self.has_messages = False
+        """Whether a record is a message of the source's log, which is of no table."""
         self.read_to: dict[int, int] = {}
         """By partition: the records before this offset have been asked."""
 
@@ -129,6 +135,10 @@ class FirstRows:
             found = self._rows_of(record)
             if found is not None and found.key_error and self._needs_key:
                 raise Unreadable(f"{found.key_error}; so set keys of this table below database.tables")
+        except LogMessage:
+            self.has_messages = True
+            self.why_not = "no record changes a row yet"
+            return None
         except Unreadable as error:
             self.why_not = f"offset {record.offset} of partition {record.partition}: {error}"
             return None
@@ -218,7 +228,7 @@ def _connect_rows(record: Record) -> Rows | None:
         return None
     if not isinstance(event, dict) or "op" not in event:
         raise Unreadable("no change event: it has no 'op'")
-    if event["op"] not in CHANGES:
+    if _is_of_no_row(event["op"]):
         return None
     columns = row_of_envelope(schema)
     if columns is None and any(isinstance(event.get(side), str) for side in ("after", "before")):
@@ -231,6 +241,13 @@ def _connect_rows(record: Record) -> Rows | None:
     begin = begin_of(members) if isinstance(members, dict) else None
     key, key_error = _key_fields(_json_key, record.key)
     return Rows(columns=columns, key=key, key_error=key_error, source=kinds, begin=begin)
+
+
+def _is_of_no_row(operation: object) -> bool:
+    """Whether an event changes no row. Raises LogMessage."""
+    if operation == "m":
+        raise LogMessage("a message of the source's log")
+    return operation not in CHANGES
 
 
 def _key_fields(fields_of: Callable[[bytes], tuple[str, ...]], key: bytes | None) -> tuple[tuple[str, ...] | None, str]:
@@ -274,7 +291,7 @@ class _TypedRows:
         assert record.value is not None
         reader, rows = read_one(self.values, record.value)
         fields, logical = row_of(reader, events=self.events)
-        if self.events and column_of(rows, "op", pa.string())[0].as_py() not in CHANGES:
+        if self.events and _is_of_no_row(column_of(rows, "op", pa.string())[0].as_py()):
             return None
         if not fields and self.events and "collection" in _members(reader, "source"):
             raise Unreadable(DOCUMENTS)
