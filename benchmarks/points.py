@@ -21,6 +21,7 @@ from lakebed.ingest.decoder import RECORD_SCHEMA, DecoderSchema
 from lakebed.ingest.formats import decoder
 from lakebed.ingest.points.decoders import transaction_ids_of
 from lakebed.ingest.points.state import PointState, TableDone
+from lakebed.ingest.points.strangers import Strangers
 from lakebed.ingest.points.transaction_records import TransactionRecord
 from lakebed.ingest.points.window import Window
 from lakebed.manifest.point_log import PointLog
@@ -111,7 +112,7 @@ def task() -> None:
 
 def driver() -> None:
     """One batch that reaches a point: 100 tables, of which 20 have events of 2,000 transactions."""
-    state = PointState(window=Window(prefix="shop"))
+    state = PointState(window=Window(prefix="shop"), strangers=Strangers(wait_seconds=60.0), partitions=lambda _: {})
     for number in range(TABLES):
         state.add(f"shop.public.t{number}", 0, None, has_read=False, wall_ms=0)
     place = 0
@@ -131,7 +132,10 @@ def driver() -> None:
             topic = f"shop.public.t{number}"
             counted = {id: [1, 1] for id in cut.for_topic(topic, progress[topic]).counting}
             progress[topic] = cut.advanced(
-                topic, progress[topic], {0: {"counts": counted, "stopped": None}}, is_new=progress[topic] is None
+                topic,
+                progress[topic],
+                {0: {"counts": counted, "stopped": None, "strays": []}},
+                is_new=progress[topic] is None,
             )
             state.done(topic, TableDone(version=place, progress=progress[topic]))
         reached = state.reached(0.0)

@@ -22,13 +22,15 @@ class Progress:
 
     ``cut``: it has no event of a transaction that ends after this one. ``through``: of this transaction and all before it, it has
     every event. ``partial``: what it has of those between. -1: none. ``doubt_ms``: it was read without regard to transactions
-    until this time, so it may have parts of some that were open then.
+    until this time, so it may have parts of some that were open then. ``tables``: names in their parts, of tables of the source
+    whose events are routed into the topic.
     """
 
     cut: int = -1
     through: int = -1
     partial: Counts = field(default_factory=dict)
     doubt_ms: int | None = None
+    tables: tuple[tuple[str, ...], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """As it is in a log."""
@@ -40,6 +42,8 @@ class Progress:
             }
         if self.doubt_ms is not None:
             out["doubt_ms"] = self.doubt_ms
+        if self.tables:
+            out["tables"] = self.tables
         return out
 
     @staticmethod
@@ -56,4 +60,5 @@ class Progress:
                 for id, places in partial.items()
             },
             doubt_ms=checked(int | None, document.get("doubt_ms"), "doubt_ms"),
+            tables=checked(tuple[tuple[str, ...], ...], document.get("tables", []), "tables"),
         )

@@ -240,8 +240,12 @@ class DatabaseWork:
         transactions: TransactionReader = JsonTransactions()
         if self._pipeline.format_kind in TYPED_FORMATS:
             transactions = TypedTransactions(schemas_of(self._pipeline.format_kind, self._decoder_options)[0])
+        naming = self._pipeline.naming
         settings = PointSettings(
-            topic=section.transaction_topic, prefix=self._pipeline.naming.prefix, wait_seconds=section.wait_seconds
+            topic=section.transaction_topic,
+            prefix=naming.prefix,
+            wait_seconds=section.wait_seconds,
+            is_read=lambda topic: isinstance(naming.table_of(topic), TableName),
         )
         keeper = PointKeeper(settings, PointLog.of(self.path), self._reader.impatient(), transactions)
         return Points(keeper, section.interval_seconds)

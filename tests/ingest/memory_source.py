@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -91,6 +91,9 @@ class MemorySource:
                     earliest=one.first, starting=starting, end=one.end, topic_id=self.ids.get(topic)
                 )
         return found
+
+    def partitions(self, topics: Collection[str]) -> dict[str, int]:
+        return {topic: len(self.topics[topic]) for topic in topics if topic in self.topics}
 
     def impatient(self) -> MemorySource:
         return self

@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka.admin import NewPartitions
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
+from lakebed.errors import Retry
 from lakebed.ingest.kafka import database_source
 from lakebed.ingest.kafka.control import Control, write_control, write_positions
 from lakebed.ingest.kafka.database_cluster import DatabaseCluster
@@ -266,3 +267,17 @@ def test_small_ranges_share_a_task() -> None:
     groups = [group.value for group in stream.partitions({}, PlannedBatch(number=1, ranges=ranges).document())]
     assert [sum(each.end for each in group) for group in groups] == [20_000, 20_000, 60_000]
     assert [each for group in groups for each in group] == list(ranges)
+
+
+def test_how_many_partitions_a_topic_has_is_said_of_those_that_are_there_and_are_selected(
+    kafka: KafkaServer, prefix: str
+) -> None:
+    one, other = kafka.create_topic(f"{prefix}a", 3), kafka.create_topic(f"x{prefix}")
+    settings = KafkaSettings(config={"bootstrap.servers": kafka.bootstrap}, topic_pattern=prefix + ".*")
+    reader = KafkaDatabaseReader(settings).impatient()
+    assert reader.partitions([one, other, f"{prefix}gone"]) == {one: 3}
+    gone = KafkaDatabaseReader(
+        KafkaSettings(config={"bootstrap.servers": "127.0.0.1:1"}, topics=(one,), timeout_seconds=0.5)
+    )
+    with pytest.raises(Retry):
+        gone.partitions([one])

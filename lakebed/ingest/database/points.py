@@ -48,6 +48,8 @@ class Points:
                 self._keeper.add(member.topic, table.name, table.log.newest or table.log.refresh())
                 member.is_kept = True
                 self._parked.discard(member.topic)
+            if member.is_ignored:
+                self._keeper.ignore(member.topic)
             if member.parked is not None and member.topic not in self._parked:
                 self._keeper.park(member.topic, member.parked.error)
                 self._parked.add(member.topic)

@@ -7,7 +7,7 @@ this returns. Everything else is as for one table: no answer from the brokers is
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from confluent_kafka import KafkaException
@@ -41,6 +41,17 @@ class DatabaseCluster(KafkaCluster):
                 self._warned.add(topic)
                 log.warning("kafka: topic %r is left out until it can be read: %s", topic, error.str())
         return found
+
+    def counts(self, topics: Collection[str]) -> dict[str, int]:
+        """How many partitions topics have, those without a leader too. Topics that are not there or not selected are left out."""
+        found = self._patiently(self._metadata).topics
+        chosen = set(self._settings.chosen(set(topics).intersection(found)))
+        errors = {topic: found[topic].error for topic in chosen}
+        return {
+            topic: len(found[topic].partitions)
+            for topic, error in errors.items()
+            if error is None or error.code() not in GONE
+        }
 
     def _listed(self, starting: Mapping[str, Any], partitions: list[tuple[str, int]]) -> Partitions:
         listed = {(topic, int(number)): offset for topic, of in starting.items() for number, offset in of.items()}

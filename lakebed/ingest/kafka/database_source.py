@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,6 +67,9 @@ log = logging.getLogger(__name__)
 class KafkaDatabaseReader(KafkaReader):
     """Fetches a range of offsets inside a task."""
 
+    _cluster: DatabaseCluster | None = field(default=None, init=False, repr=False, compare=False)
+    """In the driver: whom ``partitions`` asks."""
+
     def ranges(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Range]:
         return [] if start == end else list(PlannedBatch.of(end).ranges)
 
@@ -81,6 +84,11 @@ class KafkaDatabaseReader(KafkaReader):
             )
             for place in earliest.keys() & ends.keys() & starting.keys()
         }
+
+    def partitions(self, topics: Collection[str]) -> Mapping[str, int]:
+        """The numbers of partitions of those topics that are there and that the settings select. Raises Retry, InvalidInput."""
+        self._cluster = self._cluster or DatabaseCluster(self.settings)
+        return self._cluster.counts(topics)
 
     def impatient(self) -> KafkaDatabaseReader:
         return KafkaDatabaseReader(KafkaReader.impatient(self).settings)

@@ -15,16 +15,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
+
+import pyarrow as pa
 
 from lakebed import events
-from lakebed.errors import Retry, Unsupported
+from lakebed.errors import LakebedError, Retry, Unsupported
 from lakebed.ingest.points.cut import Cut
 from lakebed.ingest.points.state import PointState, Reached, TableDone
+from lakebed.ingest.points.strangers import Strangers
 from lakebed.ingest.points.transaction_records import TransactionReader
 from lakebed.ingest.points.window import GIVEN_UP_MS, Window
-from lakebed.ingest.source import Range, RangeReader
+from lakebed.ingest.source import Range
 from lakebed.ingest.table_batch import BatchDone, is_another
 from lakebed.manifest.point_log import Point, PointLog, TableAt, position_digest
 from lakebed.manifest.positions import positions_of
@@ -38,11 +42,22 @@ _logger = logging.getLogger("lakebed.ingest")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointSettings:
     """``topic``: of transactions; ``prefix``: of all topics, without the dot; ``wait_seconds``: how long a point waits for a
-    table."""
+    table; ``is_read``: whether the pipeline reads a topic as a table, as far as its name says that."""
 
     topic: str
     prefix: str
     wait_seconds: float = 60.0
+    is_read: Callable[[str], bool] = lambda topic: True
+
+
+class PointSource(Protocol):
+    """What a keeper of points asks the source."""
+
+    def read(self, chosen: Range) -> Iterator[pa.Table]:
+        """See ``RangeReader``."""
+
+    def partitions(self, topics: Collection[str]) -> Mapping[str, int]:
+        """The numbers of partitions of those topics that are there and that the pipeline selects. Raises Retry, InvalidInput."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +74,13 @@ class PointKeeper:
         self,
         settings: PointSettings,
         points: PointLog,
-        source: RangeReader,
+        source: PointSource,
         transactions: TransactionReader,
         *,
         clock: Callable[[], float] = time.monotonic,
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:
-        """``source`` reads ranges of the topic of transactions. The log of ``points`` is created. Raises StoreUnavailable."""
+        """The log of ``points`` is created. Raises StoreUnavailable."""
         self._settings = settings
         self._points = points
         self._source = source
@@ -81,6 +96,8 @@ class PointKeeper:
         points.create()
         newest = points.newest()
         window = Window(prefix=settings.prefix)
+        strangers = Strangers(wait_seconds=settings.wait_seconds, is_read=settings.is_read)
+        self._gaps: frozenset[str] = frozenset()
         self._topic_id: str | None = None
         if newest is not None:
             window.base, window.shift = newest.number, int(newest.resume["shift"])
@@ -89,7 +106,16 @@ class PointKeeper:
             self._topic_id = newest.resume["topic_id"]
             self._left_out = dict(newest.left_out)
             self._begun = {name: at.table_id for name, at in newest.tables.items()}
-        self.state = PointState(window=window, wait_seconds=settings.wait_seconds, target=window.base)
+            strangers.remember(newest.resume.get("strangers", {}))
+            window.routes = dict(newest.resume.get("routes", {}))
+            self._gaps = frozenset(newest.resume.get("gaps", ()))
+        self.state = PointState(
+            window=window,
+            wait_seconds=settings.wait_seconds,
+            target=window.base,
+            strangers=strangers,
+            partitions=self._partitions,
+        )
 
     @property
     def topic(self) -> str:
@@ -117,8 +143,16 @@ class PointKeeper:
         progress = position.transactions if position else None
         self.name(topic, name, table_id=snapshot.metadata.id, position=position_digest(snapshot))
         is_begun = self._begun.get(name) == snapshot.metadata.id
-        now, has_read = self._now_ms(), position is not None
-        self.state.add(topic, snapshot.version, progress, has_read=has_read, wall_ms=now, is_begun=is_begun)
+        self.state.add(
+            topic,
+            snapshot.version,
+            progress,
+            has_read=position is not None,
+            wall_ms=self._now_ms(),
+            is_begun=is_begun,
+            was_waited_for=name in self._left_out,
+            has_gaps=topic in self._gaps,
+        )
 
     def name(self, topic: str, name: str, *, table_id: str, position: str = "") -> None:
         """What the points call the table of a topic."""
@@ -131,7 +165,7 @@ class PointKeeper:
             version=result.snapshot.version,
             progress=position.transactions if position else None,
             is_behind=result.left > 0,
-            stopped=tuple(id for (name, _), id in result.stopped.items() if name == topic),
+            stopped={partition: id for (name, partition), id in result.stopped.items() if name == topic},
         )
         self._names[topic] = replace(self._names[topic], position=position_digest(result.snapshot))
         self.state.done(topic, done)
@@ -143,6 +177,10 @@ class PointKeeper:
     def park(self, topic: str, reason: str) -> None:
         """A table that is left out of points until it is ``done`` again."""
         self.state.park(topic, reason)
+
+    def ignore(self, topic: str) -> None:
+        """The topic is no table: points do not wait for it."""
+        self.state.strangers.ignore(topic)
 
     # Batches ----------------------------------------------------------------------------------------------------------
 
@@ -164,6 +202,12 @@ class PointKeeper:
         now = self._clock()
         self._say_if_there_are_none(now)
         reached = self.state.reached(now)
+        while self.state.new_gaps:
+            _logger.warning(
+                "%s: transactions count more events of it than came, and later ones have come: a transformation of the "
+                "connector's leaves some out, or some were lost. Points do not wait for them",
+                self._names[self.state.new_gaps.pop()].name,
+            )
         if reached is None:
             return None
         point = self._point(reached)
@@ -189,6 +233,13 @@ class PointKeeper:
                 "no transaction has ended in the topic %s, so there are no points: does the connector have "
                 "provide.transaction.metadata=true, and is this its topic of transactions?", self.topic,
             )  # fmt: skip
+
+    def _partitions(self, topics: Collection[str]) -> Mapping[str, int] | None:
+        try:
+            return self._source.partitions(topics)
+        except LakebedError as error:
+            _logger.info("a point waits, because it is not known whether topics are there: %s", error)
+            return None
 
     def _keep_short(self, now: float) -> None:
         """Write a checkpoint of the log if it is due, and delete old points once an hour."""
@@ -240,7 +291,14 @@ class PointKeeper:
                 for topic, version in reached.versions.items()
             },
             left_out={names[topic].name if topic in names else topic: why for topic, why in reached.left_out.items()},
-            resume={"offset": window.read_from, "shift": window.shift, "topic_id": self._topic_id},
+            resume={
+                "offset": window.read_from,
+                "shift": window.shift,
+                "topic_id": self._topic_id,
+                "routes": window.routes,
+                "gaps": sorted(self.state.gaps()),
+                "strangers": self.state.strangers.to_json(),
+            },
             taken_ms=self._now_ms(),
         )
 

@@ -11,21 +11,28 @@
 4. If the point does not come within ``patience``, the target moves on, and the next patience is twice as long: events that come
    again may stand before the target's. A table that is not exactly there for ``wait_seconds`` is left out of the point, with the
    reason. It is in later points as soon as it is exactly there; now and then they wait for it. If the source is quiet, it joins
-   the newest point. If an event never comes, that is when the window has forgotten its transaction.
-5. Safety rests on the logs of the tables alone: a point names versions whose own progress says that they are exactly there. Time
+   the newest point.
+5. What is known not to come is not waited for: events of topics that are no tables (``strangers``), and events that are missing
+   before those of later transactions (``cut.first_missing``). If a table has such gaps, points wait for it for
+   ``PATIENCE_SECONDS`` alone. If nobody can know whether an event comes, its table is left out until the window has forgotten the
+   transaction.
+6. Safety rests on the logs of the tables alone: a point names versions whose own progress says that they are exactly there. Time
    decides only how long is waited.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from lakebed.ingest.points.cut import Cut
+from lakebed.ingest.points.cut import Cut, Expected, Partitions, first_missing
+from lakebed.ingest.points.strangers import Strangers
 from lakebed.ingest.points.window import End, Window
 from lakebed.manifest.progress import Progress
 
 PATIENCE_SECONDS = 2.0
+LATE_SECONDS = 1.0
+"""After this time a table that lacks events may have a gap."""
 PAUSE_SECONDS = 30.0
 """So much time passes until a point waits again for a table that was not in the one before."""
 
@@ -35,13 +42,13 @@ class TableDone:
     """What a table is after a batch.
 
     ``version`` has what the table has, and ``progress`` is in it; None: the table has read nothing. ``is_behind``: whether there
-    are records before the cut that it has not read; ``stopped``: transactions that the cut stopped its partitions before.
+    are records before the cut that it has not read; ``stopped``: by partition, the transaction that the cut stopped it before.
     """
 
     version: int
     progress: Progress | None
     is_behind: bool = False
-    stopped: Collection[str] = ()
+    stopped: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,6 +64,11 @@ class _Table:
     """The last point that it was not in."""
     unmet_since: float | None = None
     waited_for: float = float("-inf")
+    stopped: Mapping[int, str] = field(default_factory=dict)
+    partitions: Partitions | None = None
+    """Of its topic, if that was asked."""
+    has_gaps: bool = False
+    """Whether events that were counted have not come, though later ones have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,18 +82,21 @@ class Reached:
 
 @dataclass(slots=True, kw_only=True)
 class PointState:
-    """``window``: of transactions; ``wait_seconds``: how long a point waits for a table. Times are monotonic seconds, but
-    ``wall_ms``."""
+    """``window``: of transactions; ``wait_seconds``: how long a point waits for a table; ``partitions``: how many partitions
+    those topics have that are there, or None if nobody can say now. Times are monotonic seconds, but ``wall_ms``."""
 
     window: Window
     wait_seconds: float = 60.0
+    strangers: Strangers
+    partitions: Callable[[Collection[str]], Mapping[str, int] | None]
     target: int = -1
     _tables: dict[str, _Table] = field(default_factory=dict)
     _chosen_at: float = 0.0
     _patience: float = PATIENCE_SECONDS
     _whole: bool = True
     _left: Collection[str] = ()
-    _unknown_since: float | None = None
+    new_gaps: list[str] = field(default_factory=list)
+    """The topics of tables that were found to have gaps, for whoever reports them."""
 
     def add(
         self,
@@ -92,12 +107,23 @@ class PointState:
         has_read: bool,
         wall_ms: int,
         is_begun: bool = False,
+        was_waited_for: bool = False,
+        has_gaps: bool = False,
     ) -> None:
         """A table that takes part from now on, and what it is. ``has_read``: whether it has a position in the topic;
-        ``is_begun``: whether it was in a point before."""
+        ``is_begun``: whether it was in a point before; ``was_waited_for``: whether the newest point left it out."""
         if progress is None and has_read:
             progress = Progress(doubt_ms=wall_ms)
-        self._tables[topic] = _Table(version=version, progress=progress, is_begun=is_begun, missed=self.window.base)
+        self._tables[topic] = _Table(
+            version=version,
+            progress=progress,
+            is_begun=is_begun,
+            missed=self.window.base,
+            unmet_since=float("-inf") if was_waited_for else None,
+            has_gaps=has_gaps,
+        )
+        self.strangers.is_table(topic)
+        self._learn(topic, self._tables[topic])
         self._whole = True
 
     def cut(self, now: float, wall_ms: int, left: Collection[str] = ()) -> Cut:
@@ -114,9 +140,17 @@ class PointState:
                 self._patience = min(2 * self._patience, max(self.wait_seconds, PATIENCE_SECONDS))
             self.target, self._chosen_at = place, now
         behind = any(table.trouble is None and table.missed >= self.window.base for table in self._tables.values())
-        cut = self.window.cut(self.target, whole=self._whole or behind, wall_ms=wall_ms)
+        known = {topic: found for topic, table in self._tables.items() if (found := self._partitions_of(topic, table))}
+        cut = self.window.cut(self.target, whole=self._whole or behind, wall_ms=wall_ms, partitions=known)
         self._whole = False
         return cut
+
+    def _learn(self, topic: str, table: _Table) -> None:
+        """Whose events are routed into the topic of a table."""
+        progress = table.progress or Progress()
+        for id in progress.partial if progress.tables else ():
+            for name in progress.tables:
+                self._whole |= self.window.learn(topic, id, name)
 
     def failed(self, topic: str) -> None:
         """The table could not be brought further in this batch; it goes on in a later one."""
@@ -131,10 +165,13 @@ class PointState:
     def done(self, topic: str, result: TableDone) -> None:
         """What a table is after a batch. One of which nothing is said is unchanged."""
         table = self._tables.setdefault(topic, _Table(version=result.version, progress=None))
+        self.strangers.is_table(topic)
         table.version, table.trouble = result.version, None
         table.progress = result.progress or table.progress
         table.is_behind = result.is_behind
-        self._whole |= any(self.window.has(id) for id in result.stopped)
+        table.stopped = result.stopped
+        self._whole |= any(self.window.has(id) for id in result.stopped.values())
+        self._learn(topic, table)
 
     def reached(self, now: float) -> Reached | None:
         """The point that the tables are at after a batch; None if there is none."""
@@ -143,6 +180,7 @@ class PointState:
         end = self.window.end_at(self.target)
         if end is None or not self._tables:
             return None
+        self._look_for_gaps(now)
         if self.target <= self.window.base:
             return self._completed(end)
         versions: dict[str, int] = {}
@@ -156,12 +194,19 @@ class PointState:
             left_out[topic] = why
             if table.trouble is None:
                 must_wait |= self._waits_for(table, now)
-        strangers = self.window.topics(self.window.base, self.target) - self._tables.keys()
-        self._unknown_since = (self._unknown_since or now) if strangers else None
-        if must_wait or (self._unknown_since is not None and now - self._unknown_since < self.wait_seconds):
+        if must_wait or not versions or self._waits_for_strangers(now):
             return None
-        left_out |= dict.fromkeys(strangers, "it has no table yet")
-        return Reached(end=end, versions=versions, left_out=left_out) if versions else None
+        return Reached(end=end, versions=versions, left_out=left_out | self._named())
+
+    def _waits_for_strangers(self, now: float) -> bool:
+        found = self.strangers.among(self.window.topics(self.window.base, self.target) - self._tables.keys())
+        if not found:
+            return False
+        there = self.partitions(found)
+        return there is None or self.strangers.hold_back(found, there.keys(), now)
+
+    def _named(self) -> dict[str, str]:
+        return dict.fromkeys(self.strangers.named(), "it has no table yet")
 
     def _completed(self, end: End) -> Reached | None:
         """The newest point again, with tables that were left out of it and are there by now; None if there are none."""
@@ -171,7 +216,8 @@ class PointState:
         if any(why is not None and self._tables[topic].missed != end.place for topic, why in whys.items()):
             return None
         versions = {topic: self._tables[topic].version for topic, why in whys.items() if why is None}
-        return Reached(end=end, versions=versions, left_out={t: why for t, why in whys.items() if why is not None})
+        left_out = {topic: why for topic, why in whys.items() if why is not None}
+        return Reached(end=end, versions=versions, left_out=left_out | self._named())
 
     def took(self, place: int, left_out: Collection[str]) -> None:
         """There is a point at this place now; ``left_out``: topics of tables that are not in it."""
@@ -190,7 +236,7 @@ class PointState:
         """Whether a point waits for a table that is not exactly there."""
         if table.unmet_since is None:
             table.unmet_since = now
-        if now - table.unmet_since >= self.wait_seconds:
+        if now - table.unmet_since >= (PATIENCE_SECONDS if table.has_gaps else self.wait_seconds):
             return False
         if table.missed < 0 or table.missed < self.window.base:
             return True
@@ -210,8 +256,50 @@ class PointState:
         ):
             return "it was read without points until a short time ago"
         start = max(progress.through, self.window.from_place)
-        for one in self.window.expected(topic, start, self.target):
-            counted = sum(count for count, _ in progress.partial.get(one.id, {}).values())
-            if counted < one.events:
-                return f"transaction {one.id} counts {one.events} events of it, and {counted} came"
-        return None
+        if strays := self.window.strays(topic, progress.partial, start, self.target):
+            return (
+                f"transaction {strays[0]} counts no events of it, and some came: they are of tables that are not known"
+            )
+        missing = self._missing(topic, table)
+        if missing is None:
+            return None
+        came = sum(count for count, _ in progress.partial.get(missing.id, {}).values())
+        return f"transaction {missing.id} counts {missing.events} events of it, and {came} came"
+
+    def _missing(self, topic: str, table: _Table) -> Expected | None:
+        """The first transaction up to the target of which a table lacks events that may come."""
+        progress = table.progress or Progress()
+        expected = self.window.expected(topic, max(progress.through, self.window.from_place), self.target)
+        partitions = self._partitions_of(topic, table)
+        return first_missing(expected, progress.partial, table.stopped, self.window.place_of, partitions)
+
+    # Gaps -------------------------------------------------------------------------------------------------------------
+
+    def gaps(self) -> set[str]:
+        """The topics of tables that have gaps."""
+        return {topic for topic, table in self._tables.items() if table.has_gaps}
+
+    def _partitions_of(self, topic: str, table: _Table) -> Partitions | None:
+        """If they are known. Of a topic with events of several tables nothing is concluded from their order: several connectors
+        may write it."""
+        return None if table.partitions is None or topic in self.window.routes.values() else table.partitions
+
+    def _look_for_gaps(self, now: float) -> None:
+        """Ask how many partitions the topics have of tables that have lacked events for a while."""
+        lacking: dict[str, int] = {}
+        for topic, table in self._tables.items():
+            is_late = table.has_gaps or (table.unmet_since is not None and now - table.unmet_since >= LATE_SECONDS)
+            missing = self._missing(topic, table) if is_late and table.trouble is None else None
+            if missing is not None and (table.partitions is None or table.partitions.until < missing.place):
+                lacking[topic] = missing.place
+        newest = self.window.newest
+        there = self.partitions(lacking) if lacking else None
+        if newest is None or there is None:
+            return
+        for topic, place in lacking.items():
+            table = self._tables[topic]
+            table.partitions = Partitions(there[topic], until=newest.place) if topic in there else None
+            missing = self._missing(topic, table)
+            if not table.has_gaps and (missing is None or missing.place > place):
+                table.has_gaps = True
+                self.new_gaps.append(topic)

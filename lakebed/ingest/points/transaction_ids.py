@@ -1,13 +1,15 @@
-"""Which transaction each event belongs to, and the number that it has among the transaction's events of its table.
+"""Which transaction each event belongs to, and the number that it has among the transaction's events.
 
 Debezium adds ``transaction`` to its events if ``provide.transaction.metadata`` is set: ``{"id": "755:39412744", "total_order": 2,
-"data_collection_order": 1}``. Events of a snapshot have none.
+"data_collection_order": 1}``. Events of a snapshot have none. The number is the one among all events of the transaction, because
+a topic may have events of several tables.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,14 +17,16 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakebed.ingest.debezium.changes import Mask
 from lakebed.ingest.json.columns import MISSES
 from lakebed.ingest.json.objects import ObjectParser
 from lakebed.ingest.typed.metadata import members_of
 from lakebed.ingest.typed.record_format import NarrowingReader
-from lakebed.ingest.typed.schemas import Schemas
+from lakebed.ingest.typed.schemas import Group, Schemas
 
+_NAME = ("db", "schema", "table")
 _POSTGRESQL = "([0-9]+):[0-9]+"
-_TRANSACTION = pa.struct([("id", pa.string()), ("data_collection_order", pa.int64())])
+_TRANSACTION = pa.struct([("id", pa.string()), ("total_order", pa.int64())])
 _SCHEMA = pa.schema([("transaction", _TRANSACTION), ("payload", pa.struct([("transaction", _TRANSACTION)]))])
 
 
@@ -38,6 +42,8 @@ class TransactionIds:
 
     ids: pa.StringArray
     orders: pa.Int64Array
+    table_of: Callable[[int], tuple[str, ...]] = lambda _: ()
+    """The name of the table of a record, in its parts: database, schema and table, as far as the event has them."""
 
 
 class JsonTransactionIds:
@@ -52,6 +58,9 @@ class JsonTransactionIds:
     def read(self, records: pa.Table) -> TransactionIds:
         """A record that is no event has no transaction."""
         values = records.column("value").combine_chunks()
+        return replace(self._read(values), table_of=lambda row: _table_of(values[row].as_py()))
+
+    def _read(self, values: pa.BinaryArray) -> TransactionIds:
         present = np.flatnonzero(np.asarray(values.is_valid()))
         some = values if len(present) == len(values) else values.drop_null()
         self._parser = self._parser or ObjectParser(_SCHEMA, {}, {})
@@ -63,8 +72,7 @@ class JsonTransactionIds:
         inside = pc.struct_field(parsed.rows.column("payload"), "transaction")
         outside = parsed.rows.column("transaction")
         ids = pc.coalesce(pc.struct_field(outside, "id"), pc.struct_field(inside, "id"))
-        name = "data_collection_order"
-        orders = pc.coalesce(pc.struct_field(outside, name), pc.struct_field(inside, name))
+        orders = pc.coalesce(pc.struct_field(outside, "total_order"), pc.struct_field(inside, "total_order"))
         if parsed.unsure:
             alone = [_of_event(some[row].as_py()) for row in np.flatnonzero(~parsed.sure).tolist()]
             fixed = _arrays(alone)
@@ -83,20 +91,29 @@ class TypedTransactionIds:
     def read(self, records: pa.Table) -> TransactionIds:
         """A record that can't be read has no transaction. Raises Retry if a registry does not answer."""
         values = records.column("value").combine_chunks()
+
+        return replace(self._read(values), table_of=lambda row: self._table_of(values[row].as_py()))
+
+    def _table_of(self, value: bytes) -> tuple[str, ...]:
+        for group in self.schemas.grouped(pa.array([value], pa.binary())).groups:
+            members, _ = _members(group, "source", _NAME)
+            return _name_of(
+                {name: column[0].as_py() for name, column in members.items() if name in _NAME and len(column)}
+            )
+        return ()
+
+    def _read(self, values: pa.BinaryArray) -> TransactionIds:
         present = np.flatnonzero(np.asarray(values.is_valid()))
         some = values if len(present) == len(values) else values.drop_null()
         ids: list[pa.Array] = [pa.array([], pa.string())]
         orders: list[pa.Array] = [pa.array([], pa.int64())]
         places = [np.array([], np.int64)]
         for group in self.schemas.grouped(some).groups:
-            reader = group.reader
-            if isinstance(reader, NarrowingReader):
-                reader = reader.narrowed({"transaction": ["id", "data_collection_order"]})
-            members, _ = members_of(reader.read(group.payload).rows, "transaction")
+            members, _ = _members(group, "transaction", ("id", "total_order"))
             if "id" not in members or not pa.types.is_string(members["id"].type):
                 continue
             ids.append(members["id"])
-            orders.append(members.get("data_collection_order", pa.nulls(len(group.rows))).cast(pa.int64()))
+            orders.append(members.get("total_order", pa.nulls(len(group.rows))).cast(pa.int64()))
             places.append(present[group.rows])
         return _placed(
             TransactionIds(pa.concat_arrays(ids), pa.concat_arrays(orders)), np.concatenate(places), len(values)
@@ -104,17 +121,41 @@ class TypedTransactionIds:
 
 
 def _of_event(value: bytes) -> tuple[str | None, int | None]:
+    event = _event(value)
+    transaction = event.get("transaction") if event else None
+    if not isinstance(transaction, dict) or not isinstance(id := transaction.get("id"), str):
+        return None, None
+    order = transaction.get("total_order")
+    return id, order if isinstance(order, int) and 0 < order < 1 << 63 else None
+
+
+def _event(value: bytes) -> dict[str, Any] | None:
     try:
         event = orjson.loads(value)
-        if "payload" in event:
-            event = event["payload"]
-        transaction = event["transaction"]
-        id, order = transaction["id"], transaction.get("data_collection_order")
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return None, None
-    if not isinstance(id, str):
-        return None, None
-    return id, order if isinstance(order, int) and 0 < order < 1 << 63 else None
+    except ValueError:
+        return None
+    if isinstance(event, dict) and "payload" in event:
+        event = event["payload"]
+    return event if isinstance(event, dict) else None
+
+
+def _table_of(value: bytes) -> tuple[str, ...]:
+    event = _event(value)
+    source = event.get("source") if event else None
+    return _name_of(source) if isinstance(source, dict) else ()
+
+
+def _name_of(source: Mapping[str, Any]) -> tuple[str, ...]:
+    """The parts of the name of an event's table."""
+    return tuple(part for name in _NAME if isinstance(part := source.get(name), str))
+
+
+def _members(group: Group, name: str, wanted: Sequence[str]) -> tuple[dict[str, pa.Array], Mask]:
+    """Members of a struct of the records, and which of these have it."""
+    reader = group.reader
+    if isinstance(reader, NarrowingReader):
+        reader = reader.narrowed({name: list(wanted)})
+    return members_of(reader.read(group.payload).rows, name)
 
 
 def _arrays(found: list[tuple[str | None, int | None]]) -> TransactionIds:

@@ -7,19 +7,21 @@
    ``GIVEN_UP_MS``, the end of it was lost: it is given up, and counts as one that ended with no known number of events.
    That follows from the records alone, so each process that reads them decides the same. To one that begins behind them the
    events are unknown, and pass for their age (``cut``).
-5. What is forgotten is older than the last point, of which ``KEPT`` transactions before it stay, and older than what any table
+5. An end counts events by table. They are expected in the topic that Debezium would choose for the table, unless it is known that
+   its events are routed into another one (``learn``).
+6. What is forgotten is older than the last point, of which ``KEPT`` transactions before it stay, and older than what any table
    still waits for, of which ``WAITING_MAX`` stay.
 """
 
 from __future__ import annotations
 
 import re
-from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
 
-from lakebed.ingest.points.cut import Cut, Expected
+from lakebed.ingest.points.cut import Cut, Expected, Partitions
 from lakebed.ingest.points.transaction_records import TransactionRecord
 
 KEPT = 50_000
@@ -59,6 +61,10 @@ class Window:
     newest_ms: int = 0
     given_up: list[str] = field(default_factory=list)
     """Transactions that were, for whoever reports them."""
+    routes: dict[str, str] = field(default_factory=dict)
+    """By the topic that Debezium would choose for a table: the topic that has its events."""
+    _uncounted: set[str] = field(default_factory=set)
+    """Transactions that count as ended, and whose number of events nobody knows."""
     _passed_ms: dict[str, int] = field(default_factory=dict)
     """By open transaction: when the first later one ended."""
     _ids: dict[str, End] = field(default_factory=dict)
@@ -81,11 +87,37 @@ class Window:
             if began is not None and self.open:
                 self._give_up(place, began, one)
             self._append(End(place, one.id, one.text, one.time_ms, one.written_ms))
+            counts = Counter[str]()
             for name, events in one.events.items():
-                topic = f"{self.prefix}.{_INVALID.sub('_', name)}" if self.prefix else _INVALID.sub("_", name)
+                topic = self._topic_of(name)
+                counts[self.routes.get(topic, topic)] += events
+            for topic, events in counts.items():
                 self._expected.setdefault(topic, deque()).append(Expected(place, one.id, events))
         while len(self.ends) > WAITING_MAX:
             self._forget()
+
+    def _topic_of(self, table: str) -> str:
+        """The topic that Debezium would choose for a table."""
+        name = _INVALID.sub("_", table)
+        return f"{self.prefix}.{name}" if self.prefix else name
+
+    def learn(self, topic: str, id: str, table: Sequence[str]) -> bool:
+        """A topic has an event of a table, though its transaction counts none for the topic. Returns whether that says something
+        new: that the events of the table are routed into the topic.
+
+        ``table``: the parts of its name. An end may have all of them, or not the first one, or not the second one of three.
+        """
+        names = [table, table[1:], [*table[:1], *table[2:]]]
+        for each in dict.fromkeys(self._topic_of(".".join(name)) for name in names if name):
+            if each != topic and each not in self.routes and any(one.id == id for one in self._expected.get(each, ())):
+                self.routes[each] = topic
+                counts = {one.place: one for one in self._expected.get(topic, ())}
+                for one in self._expected.pop(each):
+                    known = counts.get(one.place)
+                    counts[one.place] = replace(one, events=one.events + (known.events if known else 0))
+                self._expected[topic] = deque(counts[place] for place in sorted(counts))
+                return True
+        return False
 
     def _append(self, end: End) -> None:
         self.ends.append(end)
@@ -101,6 +133,7 @@ class Window:
             del self.open[id], self._passed_ms[id]
             self._append(End(place - 1, id, id, later.time_ms, later.written_ms))
             self.given_up.append(id)
+            self._uncounted.add(id)
             return
 
     def start_over(self) -> None:
@@ -113,6 +146,18 @@ class Window:
     def newest(self) -> End | None:
         """The end that came last."""
         return self.ends[-1] if self.ends else None
+
+    def place_of(self, id: str) -> int | None:
+        """The place of a transaction; None if it has not ended, or was forgotten."""
+        end = self._ids.get(id)
+        return end.place if end else None
+
+    def strays(self, topic: str, ids: Iterable[str], after: int, until: int) -> list[str]:
+        """Those transactions between two places that count no events of a topic."""
+        places = {id: end.place for id in ids if (end := self._ids.get(id)) and id not in self._uncounted}
+        found = [id for id, place in places.items() if after < place <= until]
+        counting = {one.id for one in self.expected(topic, after, until)} if found else set[str]()
+        return [id for id in found if id not in counting]
 
     def has(self, id: str) -> bool:
         """Whether the end of a transaction is remembered."""
@@ -150,9 +195,11 @@ class Window:
         start = self.ends[-min(RECENT, len(self.ends))].place if self.ends else self.base + 1
         return max(0, min([start, *self.open.values()]) - self.shift)
 
-    def cut(self, target: int, *, whole: bool, wall_ms: int = 0) -> Cut:
+    def cut(
+        self, target: int, *, whole: bool, wall_ms: int = 0, partitions: Mapping[str, Partitions] | None = None
+    ) -> Cut:
         """The cut at a transaction. ``whole``: with all transactions that are remembered, else with those since the last point
-        and ``RECENT`` before it."""
+        and ``RECENT`` before it. ``partitions``: see ``Cut``."""
         since = -1
         if not whole:
             before = list(islice((end.place for end in reversed(self.ends) if end.place <= self.base), RECENT))
@@ -170,6 +217,9 @@ class Window:
             },
             from_place=max(self.from_place, since - 1),
             now_ms=max(self.newest_ms, wall_ms),
+            places={end.id: end.place for end in chosen},
+            uncounted=frozenset(self._uncounted),
+            partitions=partitions or {},
         )
 
     def took(self, place: int, needed: int) -> None:
@@ -183,6 +233,7 @@ class Window:
     def _forget(self) -> None:
         end = self.ends.popleft()
         del self._ids[end.id]
+        self._uncounted.discard(end.id)
         self.from_place = max(self.from_place, end.place)
         for topic, several in list(self._expected.items()):
             while several and several[0].place <= end.place:

@@ -23,7 +23,7 @@ def test_at_every_point_the_tables_have_whole_transactions(first: int) -> None:
             world.quiesce()
             assert world.points, world.counts
             assert world.points[-1].transaction.split(":")[0] == world.order[-1], world.counts
-            assert not world.points[-1].left_out, world.points[-1].left_out
+            assert not world.left_out(), world.left_out()
         except AssertionError as failure:
             raise AssertionError(f"seed {seed}: {failure}") from failure
         points += len(world.points)

@@ -92,15 +92,42 @@ def test_events_in_json_name_their_transaction(native: bool, monkeypatch: pytest
         monkeypatch.setattr(transaction_ids.ObjectParser, "parse", lambda *_: 1 / 0)
         monkeypatch.setattr(transaction_ids, "MISSES", (ZeroDivisionError,))
     plain = events("pgbench_tellers") + events("pgbench_accounts")
-    assert read(plain) == [("755", 1), ("765", 1), (None, None), (None, None), (None, None)]
+    assert read(plain) == [("755", 2), ("765", 2), (None, None), (None, None), (None, None)]
     inline = [value and b'{"schema": {"type": "struct", "fields": []}, "payload": %s}' % value for value in plain[:3]]
-    assert read(inline) == [("755", 1), ("765", 1), (None, None)]
+    assert read(inline) == [("755", 2), ("765", 2), (None, None)]
+
+
+def test_an_event_names_its_table_with_database_and_schema_in_every_format() -> None:
+    ids = transaction_ids_of(decoder("debezium-json", TABLE, {}))
+    plain = [value for value in events("pgbench_tellers") if value]
+    inline = [b'{"schema": {}, "payload": %s}' % value for value in plain]
+    for values in (plain, inline):
+        assert ids.read(table([None, *values])).table_of(1) == ("bench", "public", "pgbench_tellers")
+    strange = [
+        b"{}",
+        b'{"source": 7}',
+        b'{"source": {"table": 7}}',
+        b'{"source": {"db": "a", "schema": null, "table": "b"}}',
+    ]
+    assert [ids.read(table(strange)).table_of(row) for row in range(4)] == [(), (), (), ("a", "b")]
+    source = {
+        "type": "record",
+        "name": "Source",
+        "fields": [{"name": n, "type": "string"} for n in ("db", "schema", "table")],
+    }
+    envelope = {**ENVELOPE, "fields": [*ENVELOPE["fields"], {"name": "source", "type": source}]}
+    with SchemaRegistry() as registry:
+        row = {"before": None, "after": None, "op": "u", "ts_ms": 1, "transaction": None}
+        row["source"] = {"db": "shop", "schema": "public", "table": "a"}
+        values = [framed(registry.register(envelope), encoded(envelope, row))]
+        typed = transaction_ids_of(decoder("debezium-avro", TABLE, {"registry": RegistrySettings(url=registry.url)}))
+        assert typed.read(table(values)).table_of(0) == ("shop", "public", "a")
 
 
 def test_a_record_that_is_no_event_has_no_transaction() -> None:
     hostile = [
         b"", b"{", b"null", b"[]", b'"transaction"', b'{"transaction": 5}', b'{"transaction": {"id": 7}}',
-        b'{"payload": null}', b'{"transaction": {"id": "9:9", "data_collection_order": "x"}}', b'\xff{"transaction"}',
+        b'{"payload": null}', b'{"transaction": {"id": "9:9", "total_order": "x"}}', b'\xff{"transaction"}',
     ]  # fmt: skip
     found = read([*hostile, b'{"transaction": {"id": "1:2", "total_order": 1, "data_collection_order": 1}}'])
     assert [id for id, _ in found] == [None] * 8 + ["9", None, "1"]
@@ -116,7 +143,7 @@ def test_events_in_avro_name_their_transaction() -> None:
         values: list[bytes | None] = [framed(number, encoded(ENVELOPE, row)) for row in rows]
         values += [None, b"\0\0\0\0\1broken", values[0]]
         found = read(values, format="debezium-avro", registry=RegistrySettings(url=registry.url))
-    assert found == [("755", 1), (None, None), (None, None), (None, None), ("755", 1)]
+    assert found == [("755", 2), (None, None), (None, None), (None, None), ("755", 2)]
 
 
 def test_a_transaction_ends_in_json_and_in_avro_alike() -> None:

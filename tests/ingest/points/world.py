@@ -3,6 +3,9 @@
 No Kafka, no files: topics are lists of which a prefix can be seen, and a table is a list of its versions. The cut, the keeper
 and the log of points are the real ones. Processes are generators; the scheduler may stop one between any two steps, or end it.
 
+Transactions also count what never comes: events that a transformation leaves out, those of tables that are excluded or whose
+topic is not there, and of a topic that becomes no table. Some tables have events of several tables of the source.
+
 The auditor knows what the source committed. At each point it compares each table, at the version that the point names, with the
 transactions up to the point.
 """
@@ -11,7 +14,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Collection, Generator, Iterator
 from dataclasses import dataclass, field, replace
 
 import orjson
@@ -30,16 +33,18 @@ from lakebed.manifest.table_log import TableLog
 
 PREFIX = "shop"
 TRANSACTIONS = "shop.transaction"
+EXCLUDED, UNKNOWN = "public.excluded", "public.unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """``order``: in its transaction, among the events of its table; ``row``: of a snapshot, without a transaction."""
+    """``order``: in its transaction; ``row``: of a snapshot, without a transaction; ``table``: of the source."""
 
     transaction: str | None
     order: int
     row: int
     time_ms: int
+    table: str = ""
 
 
 @dataclass(slots=True)
@@ -64,6 +69,11 @@ class Transactions:
     values: list[tuple[bytes, int]] = field(default_factory=list)
     seen: int = 0
     records_lost: int = 0
+    topics: dict[str, int] = field(default_factory=dict)
+    """The partitions of other topics that are there."""
+
+    def partitions(self, topics: Collection[str]) -> dict[str, int]:
+        return {topic: self.topics[topic] for topic in topics if topic in self.topics}
 
     def read(self, chosen: Range) -> Iterator[pa.Table]:
         rows = list(enumerate(self.values))[chosen.start : chosen.end]
@@ -85,7 +95,18 @@ class World:
         self.now = 1_000.0
         names = [f"public.t{number}" for number in range(self.draw.randint(1, 4))]
         self.topics = {f"{PREFIX}.{name}": [Partition() for _ in range(self.draw.randint(1, 3))] for name in names}
-        self.transactions = Transactions()
+        shards = {topic: self.draw.choice([1, 1, 3]) for topic in self.topics}
+        self.tables = {topic: [topic.removeprefix("shop.")] for topic in self.topics} | {
+            topic: [f"public.shard{number}_of_{topic[-1]}" for number in range(count)]
+            for topic, count in shards.items()
+            if count > 1
+        }
+        self.filtered = {topic for topic in self.topics if self.draw.random() < 0.3 and shards[topic] == 1}
+        self.never = self.draw.sample(
+            [EXCLUDED, UNKNOWN, "public.nowhere", "LOGICAL_DECODING_MESSAGE"], self.draw.randint(0, 2)
+        )
+        there = {topic: len(partitions) for topic, partitions in self.topics.items()}
+        self.transactions = Transactions(topics=there | {f"{PREFIX}.{name}": 1 for name in (EXCLUDED, UNKNOWN)})
         self.versions: dict[str, list[Version]] = {
             topic: [Version((0,) * len(partitions), None, frozenset())] for topic, partitions in self.topics.items()
         }
@@ -113,7 +134,7 @@ class World:
 
     # The source -------------------------------------------------------------------------------------------------------
 
-    def _commit(self) -> Iterator[None]:
+    def _commit(self, *, is_last: bool = False) -> Iterator[None]:
         """Sends one transaction, a record a step."""
         self.counter += 1
         id = str(self.counter)
@@ -121,16 +142,25 @@ class World:
         self._send_transaction({"status": "BEGIN", "id": f"{id}:{self.counter * 10}"})
         yield
         truth: dict[str, set[int]] = {}
-        for _ in range(self.draw.choice([0, 1, 2, 3, 8])):
-            topic = self.draw.choice(list(self.topics))
-            collections[topic] += 1
-            truth.setdefault(topic, set()).add(collections[topic])
-            partition = self.draw.randrange(len(self.topics[topic]))
-            self._send(topic, partition, Event(id, collections[topic], 0, 0))
+        chosen = [self.draw.choice(list(self.topics)) for _ in range(self.draw.choice([0, 1, 2, 3, 8]))]
+        if is_last:  # each partition has a later event than any that may be missing
+            chosen = [topic for topic, partitions in self.topics.items() for _ in partitions]
+        for order, topic in enumerate(chosen, start=1):
+            name = self.draw.choice(self.tables[topic])
+            collections[name] += 1
+            if topic in self.filtered and self.draw.random() < 0.2 and not is_last:
+                continue
+            truth.setdefault(topic, set()).add(order)
+            count = len(self.topics[topic])
+            partition = chosen[:order].count(topic) - 1 if is_last else self.draw.randrange(count)
+            self._send(topic, partition, Event(id, order, 0, 0, name))
             yield
+        for name in self.never:
+            if self.draw.random() < 0.5:
+                collections[name] += 1
         self.order.append(id)
         self.truth[id] = truth
-        counted = [{"data_collection": t.removeprefix("shop."), "event_count": n} for t, n in collections.items()]
+        counted = [{"data_collection": name, "event_count": n} for name, n in collections.items()]
         self._send_transaction({"status": "END", "id": f"{id}:{self.counter * 10 + 5}", "data_collections": counted})
 
     def _send_transaction(self, document: dict[str, object]) -> None:
@@ -190,13 +220,17 @@ class World:
             clock=lambda: self.now,
             now_ms=self.wall_ms,
         )
+        keeper.ignore(f"{PREFIX}.{EXCLUDED}")
         for topic in self.topics:
             self._add(keeper, topic)
         yield
         while True:
             start = min(self.first, self.transactions.seen)
             ranges = [Range(TRANSACTIONS, 0, start, self.transactions.seen, is_first=True)]
-            ends = {topic: [one.seen for one in partitions] for topic, partitions in self.topics.items()}
+            ends = {
+                topic: [one.seen if self._knows(keeper, topic) else len(one.events) for one in partitions]
+                for topic, partitions in self.topics.items()
+            }
             yield
             cut = keeper.cut_for(ranges)
             for topic in self.draw.sample(list(self.topics), len(self.topics)):
@@ -210,6 +244,11 @@ class World:
                 self.counts["left out"] += len(point.left_out)
                 if self.cuts:
                     self.audit(point)
+
+    def _knows(self, keeper: PointKeeper, topic: str) -> bool:
+        """Whether a process knows all tables that the topic has events of."""
+        wanted = {f"{PREFIX}.{name}" for name in self.tables[topic]} - {topic}
+        return wanted.issubset(keeper.state.window.routes)
 
     def _add(self, keeper: PointKeeper, topic: str) -> None:
         now = self.versions[topic][-1]
@@ -253,7 +292,7 @@ class World:
                 version=len(self.versions[topic]) - 1,
                 progress=newest.progress,
                 is_behind=bool(set(left) - stopped.keys()),
-                stopped=tuple(stopped.values()),
+                stopped=stopped,
             ),
         )
 
@@ -270,6 +309,7 @@ class World:
         ids = TransactionIds(
             pa.array([e.transaction for e in events], pa.string()),
             pa.array([e.order or None for e in events], pa.int64()),
+            lambda row: ("db", *events[row].table.split(".")),
         )
         return len(cutting.take(records, ids)[0])
 
@@ -299,16 +339,17 @@ class World:
             self.source_step()
         self.parked.clear()
         self.now += 60.0
-        for _ in self._commit():
+        for _ in self._commit(is_last=True):
             pass
-        for _ in range(3_000):
+        for number in range(3_000):
+            self.now += 10.0 if number % 300 == 299 else 0.0
             self.step(calm=True)
-            if (
-                self.points
-                and self.points[-1].transaction.split(":")[0] == self.order[-1]
-                and not self.points[-1].left_out
-            ):
+            if self.points and self.points[-1].transaction.split(":")[0] == self.order[-1] and not self.left_out():
                 return
+
+    def left_out(self) -> dict[str, str]:
+        """The tables that the newest point lacks, and why."""
+        return {name: why for name, why in self.points[-1].left_out.items() if name != f"{PREFIX}.{UNKNOWN}"}
 
     # The auditor ------------------------------------------------------------------------------------------------------
 
