@@ -457,8 +457,8 @@ class Hostile:
     def _records(self, schema: pa.Schema, count: int, is_debezium: bool, keyed: bool) -> pa.Table:
         rng = self.rng
         forms = {f.name: self.form(f.type) for f in schema}
-        inline = self._inline_schema(schema)
-        has_inline = rng.random() < 0.3 and is_debezium
+        inline = self._inline_schema(schema, is_debezium)
+        has_inline = rng.random() < 0.3
         values: list[bytes | None] = []
         for number in range(count):
             if self._rarely(0.005):
@@ -466,7 +466,9 @@ class Hostile:
                 continue
             value = self._event(schema, forms, number, keyed) if is_debezium else self._row(schema, forms, number)
             if has_inline or self._rarely(0.002):
-                value = self._enveloped(self._inline_schema(schema) if self._rarely(0.01) else inline, value)
+                value = self._enveloped(
+                    self._inline_schema(schema, is_debezium) if self._rarely(0.01) else inline, value
+                )
             raw = value.encode("utf-8", "surrogatepass")
             values.append(self._damaged(raw) if self._rarely(0.005) else raw)
         keys = [self._key(schema, forms, inline) for _ in range(count)]
@@ -562,10 +564,10 @@ class Hostile:
             return f'{{"schema":{schema},"payload":{payload},"more":{{}}}}'
         return f'{{"schema":{schema},"payload":{payload}}}'
 
-    def _inline_schema(self, schema: pa.Schema) -> str:
+    def _inline_schema(self, schema: pa.Schema, is_debezium: bool) -> str:
         fields = ",".join(self._field(f) for f in schema if self.rng.random() < 0.8)
         row = f'{{"type":"struct","fields":[{fields}],"field":"after"}}'
-        whole = f'{{"type":"struct","fields":[{{"field":"op","type":"string"}},{row}]}}'
+        whole = f'{{"type":"struct","fields":[{{"field":"op","type":"string"}},{row}]}}' if is_debezium else row
         if self._rarely(0.2):  # malformed in one place
             for old in self.rng.sample(['"fields":[', '"field":"', '"scale":"', '"parameters":{', '"type":"'], 2):
                 at = whole.find(old, self.rng.randrange(len(whole)))
@@ -607,7 +609,9 @@ class Hostile:
         if pa.types.is_string(kind):
             names = ("Date", "Time", "MicroTime", "NanoTime", "Timestamp", "NanoTimestamp")
             return ['"type":"string"'] * 4 + [named(time + one) for one in names] + ['"type":"bytes"']
-        return ['"type":"int64"', '"type":"double"', '"type":"string"', '"type":"bytes"', '"type":"boolean"']
+        of_type = ((pa.types.is_binary, "bytes"), (pa.types.is_boolean, "boolean"), (pa.types.is_floating, "double"))
+        said = next((name for is_kind, name in of_type if is_kind(kind)), "int64")
+        return [f'"type":"{said}"'] * 12 + SAID[:5]
 
     def _damaged(self, raw: bytes) -> bytes:
         for _ in range(self.rng.randint(1, 3)):

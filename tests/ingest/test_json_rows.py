@@ -98,6 +98,54 @@ def test_a_record_with_neither_value_nor_key_says_nothing(key: bytes | None) -> 
     assert decoded.ignored == 1 and not len(decoded.changes) and not len(decoded.quarantined)
 
 
+CONNECT = "org.apache.kafka.connect.data."
+FIELDS = [
+    {"type": "int64", "field": "id"},
+    {"type": "bytes", "name": CONNECT + "Decimal", "parameters": {"scale": "1"}, "field": "amount"},
+    {"type": "int64", "name": "io.debezium.time.MicroTimestamp", "field": "at"},
+]
+
+
+def enveloped(row: dict[str, Any] | None, fields: Any = FIELDS) -> dict[str, Any]:
+    return {"schema": {"type": "struct", "fields": fields}, "payload": row}
+
+
+@pytest.mark.parametrize("reading", [nullcontext, only_one_by_one, without_native_code])
+def test_an_object_with_its_schema_is_read_by_it(reading: Any) -> None:
+    texts = [FIELDS[0], {"type": "string", "field": "amount"}]
+    values = [enveloped({"id": n, "amount": "AQI=", "at": 5}) for n in range(40)]
+    values += [{"id": 40, "amount": "1.5"}, enveloped({"id": 41, "amount": "1234"}, texts), enveloped(None)]
+    keys = [None] * 42 + [enveloped({"id": 7}, FIELDS[:1])]
+    with reading():
+        decoded = decoder("json", SHAPE).decode(records(values, keys))
+    assert rows(decoded.changes) == [
+        *((n, Decimal("25.80"), "u") for n in range(40)),
+        (40, Decimal("1.50"), "u"),
+        (41, Decimal("1234.00"), "u"),
+        (7, None, "d"),
+    ]
+    assert decoded.changes["at"].cast(pa.int64()).to_pylist()[:40] == [5] * 40
+
+
+@pytest.mark.parametrize("reading", [nullcontext, only_one_by_one, without_native_code])
+def test_an_envelope_in_another_order_is_no_row_of_nulls(reading: Any) -> None:
+    shape = DecoderSchema(pa.schema([("note", pa.string())]))
+    schema = {"type": "struct", "fields": [{"type": "string", "field": "note"}]}
+    values = [{"payload": {"note": "a"}, "schema": schema}, {"note": "b"}, {"schema": 1, "payload": {"note": "c"}}]
+    with reading():
+        decoded = decoder("json", shape).decode(records(values))
+    assert decoded.changes["note"].to_pylist() == ["a", "b"]
+    assert decoded.quarantined["reason"].to_pylist() == ["its inline schema can't be read: it is not an object"]
+
+
+@pytest.mark.parametrize("reading", [nullcontext, only_one_by_one])
+def test_a_table_may_have_columns_with_the_names_of_an_envelope(reading: Any) -> None:
+    shape = DecoderSchema(pa.schema([("schema", pa.string()), ("payload", pa.string())]))
+    with reading():
+        decoded = decoder("json", shape).decode(records([{"schema": "a", "payload": "b"}] * 40))
+    assert decoded.changes["schema"].to_pylist() == ["a"] * 40
+
+
 def test_bad_objects_are_quarantined_with_a_reason() -> None:
     good = [{"id": i, "amount": i} for i in range(200)]
     decoded = decoder("json", SHAPE).decode(

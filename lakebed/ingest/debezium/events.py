@@ -20,7 +20,6 @@ Algorithm
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -32,6 +31,7 @@ import pyarrow.compute as pc
 from lakebed.ingest.debezium.changes import ChangeRules, Events, Mask
 from lakebed.ingest.debezium.connect_schema import row_of_envelope
 from lakebed.ingest.debezium.connect_types import PLAIN, LogicalType, columns_of_envelope
+from lakebed.ingest.debezium.inline_schemas import SCHEMAS_KEPT_MAX, InlineSchemas, payloads_of
 from lakebed.ingest.debezium.record import read_event, row_of
 from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.json.columns import (
@@ -45,7 +45,7 @@ from lakebed.ingest.json.columns import (
     shape_of,
 )
 from lakebed.ingest.json.objects import ObjectParser
-from lakebed.ingest.json.text import DECODER, Unreadable, parse, written
+from lakebed.ingest.json.text import Unreadable, parse, written
 from lakebed.ingest.json.values import JsonOptions
 from lakebed.ingest.metadata import metadata_path
 from lakebed.ingest.native.json_parser import Parsed, Path
@@ -74,10 +74,6 @@ from lakebed.ingest.unknown_fields import (
 from lakebed.manifest.remarks import Remark, RemarkCounts, remarks_on
 from lakebed.manifest.schema_change import SchemaChange
 
-SCHEMA_FIRST = b'{"schema":'
-PAYLOAD_NEXT = re.compile(r'[ \t\n\r]*,[ \t\n\r]*"payload"[ \t\n\r]*:[ \t\n\r]*')
-SCHEMAS_PER_SLICE_MAX = 4
-SCHEMAS_KEPT_MAX = 64
 SAMPLES = 64
 
 
@@ -136,7 +132,7 @@ class _EventReader:
         self._decoder_schema = decoder_schema
         self._options = options
         self._cutoff = cutoff
-        self._sources: dict[bytes, _Source] = {b"": _Source({}, self._mode(has_schema=False))}
+        self._sources = InlineSchemas(_Source({}, self._mode(has_schema=False)), self._source)
         self._needs: dict[str, SchemaChange | None] = {}
         self._known: KnownFields | None = None
         if options.unknown_fields != "ignore":
@@ -151,15 +147,13 @@ class _EventReader:
         handled = np.asarray(values.is_null())
         ignored, truncated, of_snapshot = int(handled.sum()), 0, 0
         tables, remarks = [], RemarkCounts()
-        groups = self._groups(values, ~handled)
+        groups = self._sources.groups(values, ~handled)
         if needs := [source.needed for _, source, _ in groups if source.needed is not None]:
             raise SchemaNeeded(merged(needs))
         for prefix, source, chosen in groups:
             whole = bool(len(chosen) == len(values))
             some = records if whole else records.take(pa.array(chosen))
-            payloads = some.column("value")
-            if prefix:
-                payloads = pc.binary_slice(payloads, len(prefix), -1)
+            payloads = payloads_of(some.column("value"), prefix)
             fast = self._read_payloads(source, payloads, some, first + numbers[chosen])
             tables.append(fast.rows)
             handled[chosen] = fast.handled
@@ -173,19 +167,8 @@ class _EventReader:
 
     def schema_needed(self, records: pa.RecordBatch) -> SchemaChange | None:
         """What the inline schemas of the records ask of the table, as far as they are found quickly."""
-        values, needs = records.column("value"), []
-        inline = np.array(pc.fill_null(pc.starts_with(values, SCHEMA_FIRST), False))
-        for _ in range(SCHEMAS_KEPT_MAX):
-            if not inline.any():
-                break
-            first = int(np.argmax(inline))
-            inline[first] = False
-            try:
-                prefix, source = self._source_of(values[first].as_py())
-            except MISSES:
-                continue
-            needs += [] if source.needed is None else [source.needed]
-            inline &= ~np.asarray(pc.fill_null(pc.starts_with(values, prefix), False))
+        sources = self._sources.all_of(records.column("value"))
+        needs = [source.needed for source in sources if source.needed is not None]
         return merged(needs) if needs else None
 
     def _mode(self, *, has_schema: bool) -> UnknownMode:
@@ -211,45 +194,11 @@ class _EventReader:
         policy = self._decoder_schema.policy
         return policy if self._options.unknown_fields == "warn" else replace(policy, allowed=policy.allowed - {"add"})
 
-    def _groups(self, values: pa.BinaryArray, present: Mask) -> list[tuple[bytes, _Source, Mask]]:
-        """Row numbers, grouped by the prefix that holds their inline schema. Rows in no group go to the slow path."""
-        inline = np.asarray(pc.fill_null(pc.starts_with(values, SCHEMA_FIRST), False))
-        groups = []
-        if not inline.any():
-            return [(b"", self._sources[b""], np.flatnonzero(present))] if present.any() else []
-        plain = present & ~inline
-        if plain.any():
-            groups.append((b"", self._sources[b""], np.flatnonzero(plain)))
-        for _ in range(SCHEMAS_PER_SLICE_MAX):
-            if not inline.any():
-                break
-            prefix, source = self._source_of(values[int(np.argmax(inline))].as_py())
-            same = inline & np.asarray(pc.fill_null(pc.starts_with(values, prefix), False))
-            same &= np.asarray(pc.fill_null(pc.ends_with(values, b"}"), False))
-            if not same.any():
-                break
-            groups.append((prefix, source, np.flatnonzero(same)))
-            inline &= ~same
-        return groups
-
-    def _source_of(self, value: bytes) -> tuple[bytes, _Source]:
-        """The part of a value before its payload, and the schema in it, which is parsed and kept."""
-        for prefix, source in self._sources.items():
-            if prefix and value.startswith(prefix):
-                return prefix, source
-        text = value.decode("utf-8")
-        schema, end = DECODER.raw_decode(text, len(SCHEMA_FIRST))
-        payload = PAYLOAD_NEXT.match(text, end)
-        if payload is None:
-            raise Missed("no payload after the schema")
-        prefix = text[: payload.end()].encode()
-        if len(self._sources) >= SCHEMAS_KEPT_MAX:
-            self._sources = {b"": self._sources[b""]}
-        has_schema = schema is not None
+    def _source(self, schema: Any) -> _Source:
+        """For events of an inline schema."""
         logical_types = self._decoder_schema.types_by_column(columns_of_envelope(schema))
-        change = self._needed(schema) if has_schema else None
-        source = self._sources[prefix] = _Source(logical_types, self._mode(has_schema=has_schema), change)
-        return prefix, source
+        has_schema = schema is not None
+        return _Source(logical_types, self._mode(has_schema=has_schema), self._needed(schema) if has_schema else None)
 
     def _read_payloads(
         self, source: _Source, payloads: pa.Array, records: pa.RecordBatch, numbers: Mask

@@ -5,7 +5,10 @@ An object has the table's columns as members; ``unknown_fields`` says what happe
 upsert, and one with any other value goes to the quarantine. A record without a value deletes the key in its message key, as in
 a compacted topic. One without a message key is ignored, and counted; one whose message key can't be used goes to the quarantine.
 
-The values are read as in ``debezium`` without an inline schema: fast by columns, one by one where that fails.
+A record may hold its inline schema, as Kafka Connect's JSON converter writes it: then its payload is the object, unless the table
+has a column with the name ``schema`` or ``payload``.
+
+The values are read as in ``debezium``: fast by columns, one by one where that fails.
 """
 
 from __future__ import annotations
@@ -19,7 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.errors import InvalidInput, InvalidSchema
-from lakebed.ingest.debezium.connect_types import PLAIN
+from lakebed.ingest.debezium.connect_types import PLAIN, LogicalType, envelope_of, fields_of
+from lakebed.ingest.debezium.inline_schemas import InlineSchemas, payloads_of
 from lakebed.ingest.debezium.record import Event
 from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.json.columns import (
@@ -62,7 +66,7 @@ from lakebed.ingest.unknown_fields import (
     unknown_mode,
     unknown_remarks,
 )
-from lakebed.manifest.remarks import Counts, Remark, remarks_on
+from lakebed.manifest.remarks import Counts, Remark, RemarkCounts, remarks_on
 from lakebed.manifest.schema_change import SchemaChange
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
 
@@ -115,6 +119,16 @@ class _Plan:
     parser: ObjectParser
 
 
+@dataclass(slots=True)
+class _Source:
+    """Objects of one inline schema, or of none."""
+
+    logical_types: Mapping[str, LogicalType]
+    samples: dict[str, Any] = field(default_factory=dict)
+    operation_type: pa.DataType = field(default_factory=pa.string)
+    plan: _Plan | None = None
+
+
 class _RowReader:
     one_by_one_rows = ONE_BY_ONE_ROWS
 
@@ -131,9 +145,10 @@ class _RowReader:
         if self._options.unknown_fields != "ignore":
             also = [] if self._operation is None else [self._operation]
             self._known = KnownFields(decoder.decoder_schema.columns, self._options.placeholder, also)
-        self._samples: dict[str, Any] = {}
-        self._plan: _Plan | None = None
-        self._operation_type: pa.DataType = pa.string()
+        self._sources = InlineSchemas(_Source({}), lambda schema: _Source(self._types_of(schema)))
+        columns = decoder.decoder_schema.columns.names
+        taken = {name for column in columns for name in decoder.decoder_schema.names_of(column)} | {self._operation}
+        self._has_envelopes = taken.isdisjoint({"schema", "payload"})
         self._sequence = metadata_path(decoder.decoder_schema.sequence_metadata)
 
     # One by one ------------------------------------------------------------------------------------------------------
@@ -141,7 +156,12 @@ class _RowReader:
     def read_record(self, record: Record) -> Reading:
         if record.value is None:
             return self._event("before", {}, record).tombstone()
-        row = parse(record.value)
+        row, types = parse(record.value), {}
+        payload, schema = envelope_of(row) if self._has_envelopes else (row, None)
+        if isinstance(payload, dict) or isinstance(schema, dict):
+            row, types = payload, self._types_of(schema)
+            if row is None:
+                return self._event("before", {}, record).tombstone()
         if not isinstance(row, dict):
             raise Unreadable("not a JSON object")
         is_delete = self._is_delete(row)
@@ -155,8 +175,8 @@ class _RowReader:
         else:
             rescued = {}
         if is_delete:
-            return Changes([self._event("before", row, record).delete()], unknown_remarks(unknown))
-        return Changes([self._event("after", row, record).upsert(rescued)], unknown_remarks(unknown))
+            return Changes([self._event("before", row, record, types).delete()], unknown_remarks(unknown))
+        return Changes([self._event("after", row, record, types).upsert(rescued)], unknown_remarks(unknown))
 
     def schema_needed(self, records: pa.RecordBatch) -> SchemaChange | None:
         """Nothing."""
@@ -174,34 +194,53 @@ class _RowReader:
             )
         return meaning == DELETE
 
-    def _event(self, side: str, row: dict[str, Any], record: Record) -> Event:
-        return Event({"op": "json", side: row}, {}, record, self._decoder_schema, self._options)
+    def _types_of(self, schema: Any) -> dict[str, LogicalType]:
+        """By the names of columns. Raises ``Unreadable``."""
+        return self._decoder_schema.types_by_column(dict(fields_of(schema)))
+
+    def _event(
+        self, side: str, row: dict[str, Any], record: Record, types: dict[str, LogicalType] | None = None
+    ) -> Event:
+        return Event({"op": "json", side: row}, types or {}, record, self._decoder_schema, self._options)
 
     # As a whole ------------------------------------------------------------------------------------------------------
 
     def read_slice(self, records: pa.RecordBatch, first: int) -> FastReading:
         numbers = first + np.arange(records.num_rows)
-        present = np.asarray(records.column("value").is_valid())
         handled = np.zeros(records.num_rows, bool)
-        if not present.any():
-            return FastReading(from_arrays(self._decoder_schema, 0, {}), handled)
-        some = records if present.all() else records.filter(pa.array(present))
-        fast = self._read_present(some, numbers[present])
-        handled[present] = fast.handled
-        return replace(fast, handled=handled)
+        tables, remarks = [from_arrays(self._decoder_schema, 0, {})], RemarkCounts()
+        for prefix, source, chosen in self._groups(records.column("value")):
+            some = records if len(chosen) == records.num_rows else records.take(pa.array(chosen))
+            if prefix:
+                at = some.schema.get_field_index("value")
+                some = some.set_column(at, "value", payloads_of(some.column("value"), prefix))
+            fast = self._read_payloads(source, some, numbers[chosen])
+            tables.append(fast.rows)
+            handled[chosen] = fast.handled
+            remarks.add_all(fast.remarks)
+        return FastReading(pa.concat_tables(tables), handled, remarks=remarks.counts)
 
-    def _read_present(self, records: pa.RecordBatch, numbers: np.ndarray[Any, Any]) -> FastReading:
+    def _groups(self, values: pa.BinaryArray) -> list[tuple[bytes, _Source, np.ndarray[Any, Any]]]:
+        """Row numbers by inline schema. What may be an envelope of another form is in no group."""
+        present = np.asarray(values.is_valid())
+        if not self._has_envelopes:
+            return [(b"", self._sources.none, np.flatnonzero(present))] if present.any() else []
+        if not self._decoder_schema.required:  # else such an envelope lacks what a row needs
+            present = present & ~np.asarray(pc.fill_null(pc.match_substring(values, b'"payload"'), True))
+        return self._sources.groups(values, present)
+
+    def _read_payloads(self, source: _Source, records: pa.RecordBatch, numbers: np.ndarray[Any, Any]) -> FastReading:
         values = records.column("value")
-        if self._plan is not None:
+        if source.plan is not None:
             try:
-                parsed = self._plan.parser.parse(values)
+                parsed = source.plan.parser.parse(values)
                 if parsed.unsure * DOUBTFUL_SHARE <= len(values):
-                    return self._read_parsed(parsed, self._plan.readers, records, numbers)
+                    return self._read_parsed(parsed, source.plan.readers, records, numbers)
             except MISSES:
                 pass
-        self._sample(values)
-        self._plan = self._planned()
-        return self._read_parsed(self._plan.parser.parse(values), self._plan.readers, records, numbers)
+        self._sample(source, values)
+        source.plan = self._planned(source)
+        return self._read_parsed(source.plan.parser.parse(values), source.plan.readers, records, numbers)
 
     def _read_parsed(
         self,
@@ -259,20 +298,21 @@ class _RowReader:
         except Unreadable:
             return None  # it is read one by one
 
-    def _planned(self) -> _Plan:
+    def _planned(self, source: _Source) -> _Plan:
         readers = {}
         for column in self._decoder_schema.columns:
-            reader = reader_for(column.type, PLAIN, self._samples.get(column.name), self._options)
+            logical_type = source.logical_types.get(column.name, PLAIN)
+            reader = reader_for(column.type, logical_type, source.samples.get(column.name), self._options)
             if reader is None:
                 raise Missed(f"column {column.name} is read one by one")
             readers[column.name] = reader
         parsed_as = {one: readers[name] for name in readers for one in self._decoder_schema.names_of(name)}
         fields = [pa.field(name, reader.parsed) for name, reader in parsed_as.items()]
         if self._operation is not None and self._operation not in parsed_as:
-            fields.append(pa.field(self._operation, self._operation_type))
+            fields.append(pa.field(self._operation, source.operation_type))
         return _Plan(readers, ObjectParser(pa.schema(fields), parsed_as, {(): ()}))
 
-    def _sample(self, values: pa.Array) -> None:
+    def _sample(self, source: _Source, values: pa.Array) -> None:
         for number in np.unique(np.linspace(0, len(values) - 1, SAMPLES, dtype=np.int64)):
             try:
                 row = parse(values[int(number)].as_py())
@@ -280,11 +320,11 @@ class _RowReader:
                 continue
             row = self._row_of(row) or {}
             if self._operation is not None:
-                self._operation_type = _OPERATION_TYPES.get(type(row.get(self._operation)), self._operation_type)
+                source.operation_type = _OPERATION_TYPES.get(type(row.get(self._operation)), source.operation_type)
             for name in self._decoder_schema.columns.names:
                 value = row.get(name)
                 if json_type(value) is not None and value != []:
-                    self._samples[name] = value
+                    source.samples[name] = value
 
     def _read_columns(
         self,
