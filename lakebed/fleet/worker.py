@@ -36,7 +36,7 @@ from lakebed.fleet.hints import Hint
 from lakebed.fleet.membership import BEAT_SECONDS, Membership, Worker, fleet_log
 from lakebed.fleet.watched import Watched
 from lakebed.jobs.runner import JobRunner
-from lakebed.manifest.discovery import may_be_found, tables_in
+from lakebed.manifest.discovery import may_be_found, require_apart, tables_in
 from lakebed.manifest.log_cache import LogCache
 from lakebed.settings import TIERS
 from lakebed.storage.roots import parse_root
@@ -137,6 +137,7 @@ class FleetWorker:
 
         ``cluster``: where large merges run. The worker closes it.
         """
+        require_apart(roots)
         self.roots = tuple(dict.fromkeys(str(parse_root(root)) for root in roots))
         self.limits = limits or Limits()
         host = os.uname().nodename

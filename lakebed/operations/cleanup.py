@@ -48,6 +48,8 @@ from lakebed.manifest.table_log import LOG_FOLDER, TableLog
 from lakebed.operations.references import (
     LAKEBED_FOLDER,
     Spelling,
+    folders_above,
+    is_adopted,
     is_data_file,
     kept_version,
     listed_for_quarantine,
@@ -72,7 +74,6 @@ _LIST_SECONDS = 86_400.0
 _OVERDUE_SECONDS = _LIST_SECONDS + 4 * 3600  # after this long without it, a listing of maintenance is missing
 _STREAMS = f"{LAKEBED_FOLDER}/streams/"
 _LOG_TEMPORARIES = f"{LOG_FOLDER}/{TEMPORARY_PREFIX}"
-_CONVERTED = "delta.inCommitTimestampEnablementVersion"
 _logger = logging.getLogger("lakebed.cleanup")
 
 
@@ -311,7 +312,7 @@ def _live_set(
         referenced=frozenset(map(spell, referenced)),
         removed=frozenset(map(spell, filter(None, removed))),
         unreferenced_before_ms=min([unreferenced_before_ms, *under_way]),
-        everywhere=_CONVERTED in newest.metadata.configuration,
+        everywhere=is_adopted(newest),
         now_ms=now_ms,
         reads_before_ms=now_ms - WINDOW_SECONDS * 1000,
     )
@@ -350,7 +351,7 @@ def _look(log: TableLog, storage: PartStorage, live: LiveSet) -> list[DeletionCa
         reason = reason_to_go(path, modified_ms, live)
         if reason:
             found.append(DeletionCandidate(path, size, reason, modified_ms))
-    own = [file for file in found if tables.isdisjoint(_folders_above(file.path))]
+    own = [file for file in found if tables.isdisjoint(folders_above(file.path))]
     _require_references(log, live, own)
     return sorted(own, key=lambda file: (file.modified_ms or 0, file.path))
 
@@ -429,11 +430,6 @@ def _old_reads(storage: PartStorage, live: LiveSet) -> list[DeletionCandidate]:
         for path, size, modified_ms in found
         if (reason := reason_to_go(path, modified_ms, live))
     ]
-
-
-def _folders_above(path: str) -> set[str]:
-    folders = path.split("/")[:-1]
-    return {"/".join(folders[: at + 1]) for at in range(len(folders))}
 
 
 # -- 4. commit -------------------------------------------------------------------------------------------------------

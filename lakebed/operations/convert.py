@@ -15,6 +15,7 @@ from lakebed.manifest.actions import Action, AddPart, Part, is_native_file
 from lakebed.manifest.column_mapping import COLUMN_MAPPING, stored_settings
 from lakebed.manifest.commit_loop import Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
+from lakebed.manifest.discovery import require_alone
 from lakebed.manifest.entries import Operation
 from lakebed.manifest.schema import RESERVED_PREFIX, is_reserved
 from lakebed.manifest.snapshot import Snapshot
@@ -54,6 +55,7 @@ def convert(
     read_columns: ReadColumns,
 ) -> None:
     """Make the Delta table at ``path`` one of lakebed's. See ``lakebed.convert``, whose errors it raises."""
+    require_alone(log.root)
 
     def build(snapshot: Snapshot) -> Proposal[None]:
         if GATE_FEATURE in snapshot.protocol.writer_features:

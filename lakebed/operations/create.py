@@ -13,6 +13,7 @@ import pyarrow as pa
 from lakebed.errors import InvalidInput, InvalidSchema, StoreUnavailable, TableExists, Unsupported
 from lakebed.manifest.actions import CommitInfo, Metadata, Protocol
 from lakebed.manifest.column_mapping import COLUMN_MAPPING
+from lakebed.manifest.discovery import require_alone
 from lakebed.manifest.entries import Operation
 from lakebed.manifest.format import FORMAT
 from lakebed.manifest.schema import (
@@ -96,6 +97,7 @@ def create(path: str, log: TableLog, table: NewTable) -> None:
     settings = table.settings()
     if path.startswith("s3"):
         probe(log.store)
+    require_alone(log.root)
     if table.types not in TYPES:
         raise InvalidInput(f"types is {table.types!r}; it must be one of {', '.join(TYPES)}")
     schema = canonical_schema(table.schema)

@@ -1,4 +1,7 @@
-"""Drops a table: its data files first, then its log.
+"""Drops a table: its data files first, then its log. What is not the table's stays, such as other tables below its folder.
+
+A table of lakebed's own has its files below ``_lakebed``; one that was adopted has files anywhere in its folder, but for those of
+other tables.
 
 1. A checkpoint of the newest version is written, so that the log can do without older files.
 2. Files of data are deleted, then the older files of the log, oldest first.
@@ -11,12 +14,14 @@ Readers and writers of the table get an error from step 2 on. A table that is ma
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 
 from lakebed.manifest.log_files import LOG_FOLDER, checkpoint_name, commit_name
 from lakebed.manifest.log_reader import LAST_CHECKPOINT
 from lakebed.manifest.table_log import TableLog
+from lakebed.operations.references import LAKEBED_FOLDER, folders_above, is_adopted, other_table
 from lakebed.storage.part_storage import PartStorage
 from lakebed.storage.roots import LocalRoot, parse_root
 
@@ -28,7 +33,7 @@ def drop(log: TableLog, storage: PartStorage) -> int:
     newest = log.refresh()
     log.write_checkpoint(newest)
     last = [commit_name(newest.version), checkpoint_name(newest.version), LAST_CHECKPOINT]
-    data = (path for path, _, _ in storage.list() if not path.startswith(f"{LOG_FOLDER}/"))
+    data = _data_files(storage, is_adopted(newest))
     files = 0
     while batch := list(islice(data, _BATCH)):
         files += len(batch)
@@ -44,6 +49,16 @@ def drop(log: TableLog, storage: PartStorage) -> int:
             log.store.delete(name)
     _remove_folders(storage.root)
     return files
+
+
+def _data_files(storage: PartStorage, everywhere: bool) -> Iterator[str]:
+    if not everywhere:
+        yield from (path for path, _, _ in storage.list(f"{LAKEBED_FOLDER}/"))
+        return
+    others = set(chain.from_iterable(other_table(path) for path, _, _ in storage.list()))
+    for path, _, _ in storage.list():
+        if not path.startswith(f"{LOG_FOLDER}/") and others.isdisjoint(folders_above(path)):
+            yield path
 
 
 def _of_log(log: TableLog) -> list[str]:

@@ -24,6 +24,7 @@ from lakebed.settings import PREFIX
 from lakebed.storage.part_storage import PartStorage
 
 LAKEBED_FOLDER = "_lakebed"
+_CONVERTED = "delta.inCommitTimestampEnablementVersion"
 _MARKS_OF_TABLES = frozenset({LOG_FOLDER, LAKEBED_FOLDER, ".hoodie", "metadata"})
 
 
@@ -141,6 +142,17 @@ class Spelling:
 def is_data_file(path: str) -> bool:
     name = path.rsplit("/", 1)[-1]
     return name.endswith(".parquet") or (name.startswith("deletion_vector_") and name.endswith(".bin"))
+
+
+def is_adopted(snapshot: Snapshot) -> bool:
+    """Whether the table was a Delta table of other writers: then it has files anywhere in its folder."""
+    return _CONVERTED in snapshot.metadata.configuration
+
+
+def folders_above(path: str) -> set[str]:
+    """All folders that a file is in, relative to the root."""
+    folders = path.split("/")[:-1]
+    return {"/".join(folders[: at + 1]) for at in range(len(folders))}
 
 
 def other_table(path: str) -> Iterable[str]:

@@ -21,6 +21,7 @@ from http import HTTPStatus
 from lakebed.errors import InvalidInput, LakebedError, TableNotFound
 from lakebed.ingest.database.naming import TableName
 from lakebed.ingest.database.tables import tables_below
+from lakebed.manifest.discovery import require_apart
 from lakebed.manifest.log_cache import LogCache
 from lakebed.manifest.log_files import LOG_FOLDER
 from lakebed.manifest.snapshot import Snapshot
@@ -42,6 +43,7 @@ class Catalog:
 
     def __init__(self, roots: Sequence[str], log_bytes_max: int = LOG_BYTES_MAX) -> None:
         """Raises InvalidInput for a root that can't be one."""
+        require_apart(roots)
         self.roots = tuple(dict.fromkeys(open_part_storage(root).root for root in roots))
         self.logs = LogCache(log_bytes_max)
         self.descriptions = Descriptions()

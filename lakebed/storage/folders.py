@@ -27,3 +27,9 @@ class Folders:
             return []
         except OSError as error:
             raise_for(error, path)
+
+    def has(self, folder: str) -> bool:
+        """Whether there is a folder of this path relative to the root. It costs one request, however many files there are."""
+        if self._objects is not None:
+            return self._objects.has_folder(folder)
+        return os.path.isdir(os.path.join(str(self.root), folder))

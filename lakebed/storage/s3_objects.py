@@ -322,6 +322,15 @@ class S3Objects:
                 return sorted(names)
             request["ContinuationToken"] = answer["NextContinuationToken"]
 
+    def has_folder(self, folder: str) -> bool:
+        """Whether an object's path begins with that of a folder."""
+        request = {"Bucket": self.place.bucket, "Prefix": f"{self.place.key(folder)}/", "MaxKeys": 1}
+
+        def send(client: Any, _: dict[str, str]) -> tuple[bool, int, int]:
+            return bool(client.list_objects_v2(**request).get("Contents")), 0, 0
+
+        return self._ask("list", f"{folder}/", send)
+
     def list(self, prefix: str) -> Iterator[tuple[str, int, float]]:
         """All objects whose path begins with ``prefix``, page by page."""
         request: dict[str, Any] = {"Bucket": self.place.bucket, "Prefix": self.place.key(prefix)}

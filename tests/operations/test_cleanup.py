@@ -411,8 +411,8 @@ def test_files_of_a_converted_table_go_and_those_of_tables_below_it_stay(tmp_pat
     root, clock = tmp_path / "t", Clock()
     for number in range(2):
         write_deltalake(str(root), pa.table({"id": [number], "v": ["a"]}), mode="append")
-    write_deltalake(str(root / "inner" / "table"), pa.table({"id": [1]}))
     table = at(lakebed.convert(root, keys=["id"]), clock)
+    write_deltalake(str(root / "inner" / "table"), pa.table({"id": [1]}))
     clock.now += DAY
     adopted = set(table.inspect.parts()["path"].to_pylist())
     table.apply(pa.table({"id": [0, 1], "v": ["b", "b"]}))
