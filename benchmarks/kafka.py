@@ -1,6 +1,6 @@
 """What a task that ingests from Kafka spends its time on, in one process without Spark; and the events of the Kafka benchmarks.
 
-    python -m benchmarks.kafka [--events 1000000]
+    python -m benchmarks.kafka [--events 1000000] [--headers 4]
 
 How lakebed compares with other systems from Kafka to a table: ``python -m benchmarks.kafka_peers``.
 """
@@ -70,8 +70,17 @@ def event(number: int, keys: int) -> tuple[bytes, bytes]:
     return orjson.dumps({"id": key}), envelope("u", None, row(key, number), number)
 
 
-def produce(bootstrap: str, topic: str, events: Iterable[tuple[bytes, bytes]]) -> int:
-    """Produce events as fast as the broker takes them, in order; returns the bytes of their values."""
+CONTEXT = [
+    ("__debezium.context.connectorLogicalName", "shop"),
+    ("__debezium.context.taskId", "0"),
+    ("__debezium.context.connectorName", "postgresql"),
+    ("__debezium.context.runId", "01a1fd84-6147-7e8c-9389-d6810a13c2c4"),
+]
+"""The headers that Debezium 3.7 gives every record."""
+
+
+def produce(bootstrap: str, topic: str, events: Iterable[tuple[bytes, bytes]], headers: int = 0) -> int:
+    """Produce events as fast as the broker takes them, in order, each with so many headers; returns the bytes of their values."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -87,7 +96,7 @@ def produce(bootstrap: str, topic: str, events: Iterable[tuple[bytes, bytes]]) -
         size += len(value)
         while True:
             try:
-                producer.produce(topic, value, key)
+                producer.produce(topic, value, key, headers=CONTEXT[:headers])
                 break
             except BufferError:
                 producer.poll(0.1)
@@ -119,10 +128,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--keys", type=int, default=200_000)
+    parser.add_argument(
+        "--headers", type=int, default=0, help="how many of Debezium's headers each record has, up to 4"
+    )
     args = parser.parse_args()
     with KafkaServer() as kafka, tempfile.TemporaryDirectory() as folder:
         kafka.create_topic("orders", 2)
-        size = produce(kafka.bootstrap, "orders", (event(number, args.keys) for number in range(args.events)))
+        events = (event(number, args.keys) for number in range(args.events))
+        size = produce(kafka.bootstrap, "orders", events, args.headers)
         spent = steps(kafka.bootstrap, "orders", folder)
     table(
         f"CPU time of a task, without Spark and the broker; {args.events:,} Debezium events of {size / args.events:.0f} bytes",

@@ -202,11 +202,11 @@ class WriteTask:
                     if getattr(self.stream, "strict", False):
                         raise
                     checked, refused = split(changes, incoming)
-                    quarantined = pa.concat_tables([quarantined, refused])
+                    quarantined = pa.concat_tables([quarantined, refused], promote_options="default")
                 layers, incomplete_rows = newest_in_layers(checked, incoming, connection)
                 if len(incomplete_rows) and getattr(self.stream, "strict", False):
                     raise InvalidChanges(incomplete_rows["reason"][0].as_py())
-                quarantined = pa.concat_tables([quarantined, incomplete_rows])
+                quarantined = pa.concat_tables([quarantined, incomplete_rows], promote_options="default")
                 for layer in layers:
                     for part in write_parts(stored_rows(layer, self.spec), self.spec, storage):
                         yield "part", part.to_json()

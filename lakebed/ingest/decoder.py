@@ -38,7 +38,7 @@ RECORD_SCHEMA = pa.schema(
         pa.field("timestamp", pa.timestamp("ms", "UTC")),
     ]
 )
-"""The records that every source passes to a decoder."""
+"""The records that every source passes to a decoder. They may have one more column, their headers (``ingest.headers``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +157,7 @@ class Decoded:
 
     changes: pa.Table
     quarantined: pa.Table
+    """``QUARANTINE_SCHEMA``, and headers if a record has some."""
     truncates: tuple[Truncate, ...] = ()
     event_time_min: int | None = None
     event_time_max: int | None = None
@@ -184,7 +185,7 @@ class Decoded:
         highs = [part.event_time_max for part in decoded if part.event_time_max is not None]
         return Decoded(
             changes=pa.concat_tables([part.changes for part in decoded], promote_options="default"),
-            quarantined=pa.concat_tables([part.quarantined for part in decoded]),
+            quarantined=pa.concat_tables([part.quarantined for part in decoded], promote_options="default"),
             truncates=tuple(truncate for part in decoded for truncate in part.truncates),
             event_time_min=min(lows, default=None),
             event_time_max=max(highs, default=None),
@@ -204,7 +205,7 @@ class Decoded:
 
 
 class Decoder(Protocol):
-    """Turns records (``RECORD_SCHEMA``) into changes of one table. Implementations are picklable."""
+    """Turns records (``RECORD_SCHEMA``, and headers) into changes of one table. Implementations are picklable."""
 
     @property
     def decoder_schema(self) -> DecoderSchema:

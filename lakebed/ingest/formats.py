@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args, get_type_hints
 
 from lakebed.errors import InvalidInput
@@ -38,6 +38,11 @@ def decoder(format: str, decoder_schema: DecoderSchema, options: Mapping[str, An
     if format in TYPED_FORMATS:
         return typed_decoder(format, decoder_schema, json_options, rows, given)
     return JsonRows(decoder_schema, json_options, **rows)
+
+
+def reads_headers(format: str, keys: Sequence[str]) -> bool:
+    """Whether headers of records say something to the decoder: that a row got another key, or what schema a record has."""
+    return bool(keys) or format in TYPED_FORMATS
 
 
 def _checked(name: str, value: Any) -> Any:

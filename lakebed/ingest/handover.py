@@ -38,7 +38,8 @@ _logger = logging.getLogger("lakebed.ingest")
 class Handover:
     """The way from one table to its quarantine. One thread at a time."""
 
-    def __init__(self, table: str, quarantine_log: Callable[[], TableLog]) -> None:
+    def __init__(self, table: str, quarantine_log: Callable[..., TableLog]) -> None:
+        """``quarantine_log``: opens the log; with True, of a quarantine that has a column of headers."""
         self._table = table
         self._quarantine_log = quarantine_log
         self._taken = 0
@@ -61,7 +62,8 @@ class Handover:
         listed = [(number, part) for number, part in _listed(snapshot)[0] if number > self._taken]
         if not listed:
             return
-        log = self._quarantine_log()
+        has_headers = any(part.get("has_more_columns") for _, part in listed)
+        log = self._quarantine_log(True) if has_headers else self._quarantine_log()
         entry = f"{QUARANTINED}.{snapshot.metadata.id}"
 
         def build(quarantine: Snapshot) -> Proposal[None] | Finished[None]:

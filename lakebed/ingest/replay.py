@@ -40,6 +40,7 @@ from lakebed.errors import InvalidChanges
 from lakebed.ingest.batch_writer import appended
 from lakebed.ingest.decoder import RECORD_SCHEMA, Decoded, Decoder
 from lakebed.ingest.evolving import ROUNDS_MAX, Evolution
+from lakebed.ingest.headers import HEADERS_FIELD, mappings_of
 from lakebed.ingest.truncates import cutoff_of
 from lakebed.manifest.actions import Action, AddPart, Domain, Part, Transaction
 from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
@@ -53,7 +54,7 @@ from lakebed.parts.changes import WriteSpec, prepare, stored_rows, write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.expression import Expression, check_condition, condition, connection_for, expression, mistakes
 from lakebed.parts.numbered_rows import ROW, numbered
-from lakebed.parts.quarantine import QUARANTINE_SCHEMA
+from lakebed.parts.quarantine import HEADERS, WITH_HEADERS
 from lakebed.parts.sql import registered
 from lakebed.parts.unavailable_values import newest_in_layers
 from lakebed.parts.write import WrittenPart, write_parts
@@ -113,7 +114,7 @@ class Replay:
         require_writable(snapshot.protocol)
         self._finish(snapshot)
         wanted = expression(where, "where")
-        check_condition(wanted, QUARANTINE_SCHEMA)
+        check_condition(wanted, WITH_HEADERS)
         result = ReplayResult(version=snapshot.version)
         for chunk in self._chunks(self._quarantine.refresh(), wanted):
             self._apply_all(chunk, result)
@@ -141,7 +142,7 @@ class Replay:
         size = 0
         for part in sorted(snapshot.parts.values(), key=lambda part: (part.max_block, part.path)):
             dead = self._vectors.of(part)
-            rows = numbered(part, QUARANTINE_SCHEMA, self._storage)
+            rows = numbered(part, WITH_HEADERS, self._storage)
             bytes_of = "coalesce(octet_length(value), 0) + coalesce(octet_length(key), 0)"
             with mistakes(f"where={where.text!r}", [part.path]):
                 connection = connection_for(self._storage, [part.path])
@@ -159,22 +160,22 @@ class Replay:
             yield chunk
 
     def _records(self, snapshot: Snapshot, places: Iterable[_Place]) -> tuple[list[_Place], pa.Table]:
-        """Those of the rows that are still live, and their records (QUARANTINE_SCHEMA)."""
+        """Those of the rows that are still live, and their records (WITH_HEADERS)."""
         live: list[_Place] = []
-        tables = [QUARANTINE_SCHEMA.empty_table()]
+        tables = [WITH_HEADERS.empty_table()]
         for path, rows in _by_part(places).items():
             part = snapshot.parts.get(path)
             chosen = rows - self._vectors.of(part) if part else BitMap64()
             if part is None or not chosen:
                 continue
             connection = connection_for(self._storage, [path])
-            query = numbered(part, QUARANTINE_SCHEMA, self._storage)
+            query = numbered(part, WITH_HEADERS, self._storage)
             with registered(connection, "lakebed_rows", _rows_table(chosen)):
                 found = connection.sql(
                     f"select * from ({query}) where {ROW} in (select row from lakebed_rows) order by {ROW}"
                 ).to_arrow_table()
             live += [(path, row) for row in found[ROW].to_pylist()]
-            tables.append(found.drop_columns([ROW]).cast(QUARANTINE_SCHEMA))
+            tables.append(found.drop_columns([ROW]).cast(WITH_HEADERS))
         return live, pa.concat_tables(tables)
 
     # -- applying ------------------------------------------------------------------------------------------------------
@@ -216,14 +217,14 @@ class Replay:
         raw = records.filter(known)
         millis = raw["time"].cast(pa.timestamp("ms", "UTC"), safe=False)
         columns = [*(raw[name] for name in _CONTENT), millis]
-        decoded = self._decoder.decode(pa.table(columns, schema=RECORD_SCHEMA), cutoff_of(snapshot))
+        raw_records = pa.table([*columns, raw[HEADERS]], schema=RECORD_SCHEMA.append(HEADERS_FIELD))
+        decoded = self._decoder.decode(raw_records, cutoff_of(snapshot))
         if decoded.schema_needed is not None:
             return decoded.schema_needed
         if decoded.truncates:
             raise _Refused(TRUNCATE)
         # What becomes of a record depends on its content (D4): equal ones are all refused, or none.
-        refused = set(zip(*(decoded.quarantined[name].to_pylist() for name in _CONTENT), strict=True))
-        contents = zip(*(records[name].to_pylist() for name in _CONTENT), strict=True)
+        refused, contents = set(_contents(decoded.quarantined)), _contents(records)
         good = [is_raw and content not in refused for is_raw, content in zip(known.to_pylist(), contents, strict=True)]
         reasons = decoded.quarantined["reason"].to_pylist() + [ALREADY_DECODED] * (len(records) - len(raw))
         return _Decoded(self._layers(decoded, write_spec_of(snapshot).incoming), good, reasons, decoded.event_time_max)
@@ -322,16 +323,16 @@ class Replay:
         merged = [p for p in quarantine.parts.values() if p.level > 0 and p.min_block <= block <= p.max_block]
         if not merged:
             return {}
-        names = ", ".join(quote(name) for name in QUARANTINE_SCHEMA.names)
+        names = ", ".join(quote(name) for name in WITH_HEADERS.names)
         connection = connection_for(self._storage, [path, *(part.path for part in merged)])
         dead = [(at, row) for at, part in enumerate(merged) for row in self._vectors.of(part)]
         known = pa.table(list(map(pa.array, zip(*dead, strict=True))) or [_NONE, _NONE], names=["part", "row"])
         now = " union all ".join(
-            f"select {at} as lakebed_part, * from ({numbered(part, QUARANTINE_SCHEMA, self._storage)})"
+            f"select {at} as lakebed_part, * from ({numbered(part, WITH_HEADERS, self._storage)})"
             for at, part in enumerate(merged)
         )
-        before = numbered(Part(path=path, rows=0, bytes=0), QUARANTINE_SCHEMA, self._storage)
-        same = " and ".join(f"n.{quote(name)} is not distinct from b.{quote(name)}" for name in QUARANTINE_SCHEMA.names)
+        before = numbered(Part(path=path, rows=0, bytes=0), WITH_HEADERS, self._storage)
+        same = " and ".join(f"n.{quote(name)} is not distinct from b.{quote(name)}" for name in WITH_HEADERS.names)
         query = (
             f"with n as (select *, row_number() over (partition by {names}) as lakebed_copy from ({now}) "
             f"where (lakebed_part, {ROW}) not in (select (part, row) from lakebed_dead)), "
@@ -346,6 +347,12 @@ class Replay:
         ):
             found = connection.sql(query).fetchall()
         return {merged[at].path: BitMap64(row for one, row in found if one == at) for at in {at for at, _ in found}}
+
+
+def _contents(records: pa.Table) -> Iterator[tuple[object, ...]]:
+    """What a record is, of each."""
+    headers = (tuple(sorted(one.items())) for one in mappings_of(records))
+    return zip(*(records[name].to_pylist() for name in _CONTENT), headers, strict=True)
 
 
 def _by_part(places: Iterable[_Place]) -> dict[str, BitMap64]:

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from lakebed.errors import LakebedError
 from lakebed.ingest.decoder import Decoded, DecoderSchema
+from lakebed.ingest.headers import Headers, headers_of, mappings_of
 from lakebed.ingest.json.columns import MILLIS_MAX
 from lakebed.ingest.json.text import Mismatch, Unreadable
 from lakebed.ingest.schema_evolution import RESCUED_COLUMN, merged
@@ -26,7 +27,7 @@ from lakebed.ingest.truncates import Cutoff, Truncate
 from lakebed.manifest.remarks import Counts, Remark, RemarkCounts
 from lakebed.manifest.schema_change import SchemaChange
 from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN, UPSERT
-from lakebed.parts.quarantine import QUARANTINE_SCHEMA
+from lakebed.parts.quarantine import QUARANTINE_SCHEMA, WITH_HEADERS
 
 SLICE_ROWS_MAX = 16_384
 SLICE_BYTES_MAX = 16 * 1024 * 1024
@@ -59,6 +60,7 @@ class Record:
     partition: int
     offset: int
     timestamp: int | None
+    headers: Headers = field(default_factory=dict)
 
 
 Remarked = tuple[tuple[Remark, str], ...]
@@ -247,12 +249,22 @@ def _read_one_by_one(
     some = batch.take(pa.array(chosen))
     millis = some.column("timestamp").view(pa.int64()).to_pylist()
     columns = [some.column(name).to_pylist() for name in ("key", "value", "topic", "partition", "offset")]
-    for number, key, value, topic, partition, offset, timestamp in zip(chosen, *columns, millis, strict=True):
+    headers = mappings_of(some)
+    for number, key, value, topic, partition, offset, timestamp, named in zip(
+        chosen, *columns, millis, headers, strict=True
+    ):
         at = first + int(number)
+        record = Record(
+            key=key,
+            value=value,
+            topic=topic,
+            partition=partition,
+            offset=offset,
+            timestamp=timestamp,
+            headers=named,
+        )
         try:
-            reading = reader.read_record(
-                Record(key=key, value=value, topic=topic, partition=partition, offset=offset, timestamp=timestamp)
-            )
+            reading = reader.read_record(record)
         except Unreadable as error:
             collected.refuse(at, error)
             continue
@@ -334,6 +346,9 @@ def quarantine(records: pa.Table, bad: list[tuple[int, str]]) -> pa.Table:
     fits = pc.and_(pc.greater(millis, -MILLIS_MAX), pc.less(millis, MILLIS_MAX))
     micros = pc.multiply(pc.if_else(fits, millis, pa.scalar(None, pa.int64())), 1000)
     times = micros.cast(pa.timestamp("us", "UTC"))
+    headers = headers_of(some)
+    if headers is not None:
+        return pa.table([*columns, reasons, times, headers], schema=WITH_HEADERS)
     return pa.table([*columns, reasons, times], schema=QUARANTINE_SCHEMA)
 
 

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from lakebed.ingest.decoder import RECORD_SCHEMA, Decoded, Decoder
 from lakebed.ingest.files_read import of_files
+from lakebed.ingest.headers import HEADERS_FIELD
 from lakebed.ingest.points.cut import Report, TaskCut
 from lakebed.ingest.points.decoders import transaction_ids_of
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff
@@ -38,6 +39,7 @@ _RANGE_SCHEMA = pa.schema(
     ]
 )  # fmt: skip
 JOINED_RECORDS = 4096
+WITH_HEADERS = RECORD_SCHEMA.append(HEADERS_FIELD)
 Place = tuple[str, int]
 """A partition of a topic."""
 
@@ -101,7 +103,7 @@ class RangeReader(Protocol):
         """A reader that raises Retry after a few seconds in which the source sends nothing."""
 
     def read(self, chosen: Range) -> Iterator[pa.Table]:
-        """Tables of ``RECORD_SCHEMA`` in the order of the range."""
+        """Tables of ``RECORD_SCHEMA``, and headers where records have some, in the order of the range."""
 
 
 class Source(Protocol):
@@ -169,17 +171,17 @@ class RangeChanges:
                 last: pa.Table | None = None
                 for records in self.source.read(chosen):
                     if last is not None:
-                        yield decoding.decode(pa.concat_tables([*held, last]))
+                        yield decoding.decode(_joined([*held, last]))
                         held = []
                     last = records
                 if last is not None:
                     held.append(last)
                 if sum(map(len, held)) >= JOINED_RECORDS:
-                    yield decoding.decode(pa.concat_tables(held))
+                    yield decoding.decode(_joined(held))
                     held = []
                 self.ranges_read.append(chosen)
         if held:
-            yield decoding.decode(pa.concat_tables(held))
+            yield decoding.decode(_joined(held))
 
     def _cut(self, chosen: Range, decoding: _Decoding) -> Iterator[Decoded]:
         """Reads a partition up to the cut."""
@@ -202,6 +204,11 @@ class RangeChanges:
         return replace(self, source=copy(self.source), ranges_read=[], reports=[])
 
 
+def _joined(tables: Sequence[pa.Table]) -> pa.Table:
+    """Records, of which some may have headers."""
+    return pa.concat_tables(tables, promote_options="default")
+
+
 @dataclass(slots=True)
 class RecordChanges:
     """Decodes records (``RECORD_SCHEMA``) in a task."""
@@ -214,7 +221,8 @@ class RecordChanges:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Decoded]:
         decoding = _Decoding(self.decoder, self.cutoff)
         for batch in batches:
-            records = pa.Table.from_batches([batch]).cast(RECORD_SCHEMA)
+            records = pa.Table.from_batches([batch])
+            records = records.cast(RECORD_SCHEMA if len(records.schema) == len(RECORD_SCHEMA) else WITH_HEADERS)
             if self.left_out:
                 records = records.filter(pc.invert(of_files(records["topic"], self.left_out)))
             if len(records):

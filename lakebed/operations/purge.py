@@ -52,7 +52,7 @@ from lakebed.parts.changes import WriteSpec
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.expression import check_condition, expression
 from lakebed.parts.locate import KeyLocator, ScanLocator
-from lakebed.parts.quarantine import QUARANTINE_SCHEMA
+from lakebed.parts.quarantine import WITH_HEADERS
 from lakebed.storage.part_storage import PartStorage
 
 ROUNDS_MAX = 20
@@ -125,7 +125,7 @@ class Purge:
     def _check(self, which: PurgeCondition, quarantine: str | None, snapshot: Snapshot) -> None:
         check_condition(which.where, snapshot.logical_schema)
         if quarantine is not None:
-            check_condition(expression(quarantine, "quarantine"), QUARANTINE_SCHEMA)
+            check_condition(expression(quarantine, "quarantine"), WITH_HEADERS)
 
     def _begin(self, state: PurgeState) -> None:
         def build(snapshot: Snapshot) -> Proposal[None]:
@@ -260,7 +260,8 @@ class Purge:
         if purge is None:
             return []
         self._require_no_replay()
-        where = condition_of_quarantine(found.keys, self.log.refresh(), found.which.where, state.quarantine)
+        beside = purge.log.refresh()
+        where = condition_of_quarantine(found.keys, self.log.refresh(), found.which.where, state.quarantine, beside)
         if where is None:
             return []
         report = purge.run(where, force=state.force).to_pylist()
@@ -275,8 +276,11 @@ class Purge:
     def _in_quarantine(self, found: RowsToPurge, which: PurgeCondition, quarantine: str | None) -> list[PurgedFile]:
         """For a dry run."""
         purge = self.table.quarantine()
-        where = condition_of_quarantine(found.keys, self.log.refresh(), which.where, quarantine)
-        if purge is None or where is None:
+        if purge is None:
+            return []
+        beside = purge.log.refresh()
+        where = condition_of_quarantine(found.keys, self.log.refresh(), which.where, quarantine, beside)
+        if where is None:
             return []
         rows = purge.run(where, dry_run=True).to_pylist()
         return [

@@ -1,7 +1,7 @@
 """Which records of a quarantine are about the rows that a purge takes out of the table beside it.
 
-A quarantined record could not be decoded, so nothing says for certain whose it is. It goes if its bytes, or the reason that it
-was refused for, have
+A quarantined record could not be decoded, so nothing says for certain whose it is. It goes if its bytes, those of its headers,
+or the reason that it was refused for, have
 
 - a JSON member of a key's column with the key's value: ``"id": 7``, of all columns of the key; or
 - a text of a key, or a text that the condition compares a column with, of ``TEXT_LENGTH_MIN`` characters or more; or
@@ -20,16 +20,18 @@ import pyarrow as pa
 from lakebed.errors import InvalidInput
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.parts.expression import Expression
+from lakebed.parts.quarantine import HEADERS
 from lakebed.quoting import literal
 
 TEXT_LENGTH_MIN = 6
 KEYS_MAX = 1000
 _SPACE = r"(\s|\\x0A|\\x0D|\\x09)*"
-_BYTES = "(coalesce(value::varchar, '') || ' ' || coalesce(key::varchar, ''))"
+_BYTES = "(coalesce(value::varchar, '') || ' ' || coalesce(key::varchar, '')"
+_HEADERS = " || ' ' || coalesce(array_to_string([one.value::varchar for one in headers], ' '), '')"
 
 
 def condition_of_quarantine(
-    keys: pa.Table | None, snapshot: Snapshot, where: Expression, given: str | None
+    keys: pa.Table | None, snapshot: Snapshot, where: Expression, given: str | None, quarantine: Snapshot
 ) -> str | None:
     """A condition over the quarantine's columns; None if no record can be meant. ``keys``: of the rows, by stored names.
 
@@ -42,14 +44,15 @@ def condition_of_quarantine(
             f"the rows to purge have {len(keys):,} keys, too many to look for in the records of the quarantine (at most "
             f"{KEYS_MAX:,}): say which records go (quarantine='true' for all), or purge fewer rows at once"
         )
+    everything = f"{_BYTES}{_HEADERS if HEADERS in quarantine.logical_schema.names else ''})"
     texts = {text for text in _compared(where.tree) if len(text) >= TEXT_LENGTH_MIN}
     members = []
     for row in keys.to_pylist() if keys is not None else ():
         named = {snapshot.columns.logical_name(name): value for name, value in row.items()}
-        members.append(" and ".join(f"regexp_matches({_BYTES}, {literal(_member(*one))})" for one in named.items()))
+        members.append(" and ".join(f"regexp_matches({everything}, {literal(_member(*one))})" for one in named.items()))
         texts |= {value for value in named.values() if isinstance(value, str) and len(value) >= TEXT_LENGTH_MIN}
     anywhere = [
-        f"contains({_BYTES}, {literal(_as_blob_text(text))}) or contains(coalesce(reason, ''), {literal(text)})"
+        f"contains({everything}, {literal(_as_blob_text(text))}) or contains(coalesce(reason, ''), {literal(text)})"
         for text in sorted(texts)
     ]
     conditions = [*(f"({one})" for one in members), *anywhere]

@@ -15,6 +15,8 @@ from lakebed.parts.sql import aliases, by_place, named, registered
 from lakebed.storage.engine import connect
 
 QUARANTINE_SUFFIX = "_quarantine"
+HEADERS = "headers"
+HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 QUARANTINE_SCHEMA = pa.schema(
     [
         pa.field("key", pa.binary()),
@@ -31,6 +33,8 @@ QUARANTINE_SCHEMA = pa.schema(
 Of a change that was decoded already there are no raw bytes: ``value`` is the row as JSON, where integers, texts and
 booleans stay as they are and everything else is text; values that the source did not send are not in it.
 """
+WITH_HEADERS = QUARANTINE_SCHEMA.append(pa.field(HEADERS, HEADERS_TYPE))
+"""With the headers of the record that say how it is decoded. A quarantine has this column from the first such record on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from lakebed.errors import InvalidChanges
 from lakebed.manifest.actions import ChangePart, Part
-from lakebed.parts.changes import DELETE, OP_COLUMN, UNAVAILABLE_COLUMN, WriteSpec
+from lakebed.parts.changes import DELETE, HIDDEN_TYPES, OP_COLUMN, UNAVAILABLE_COLUMN, WriteSpec
 from lakebed.parts.nested import nullable
 from lakebed.parts.order import sort_order
 from lakebed.parts.write_arrow import write_tables
@@ -56,6 +56,7 @@ class WrittenPart:
     modified_ms: int
     sort_key_version: int | None = None  # what its rows are sorted by
     checksum: int | None = None  # of the file (``parts.checksum``)
+    has_more_columns: bool = False  # than the shape of the table
 
     def change_part(self, ordinal: int, *, mutation: bool = False) -> ChangePart:
         """The file as a part of the tail; its version is set by the commit. ``mutation``: see ``ChangePart``."""
@@ -125,6 +126,7 @@ def _write_one(rows: pa.Table, values: Mapping[str, str | None], spec: WriteSpec
         modified_ms=int(time.time() * 1000),
         sort_key_version=spec.order_version,
         checksum=checksum,
+        has_more_columns=any(name not in spec.schema.names and name not in HIDDEN_TYPES for name in rows.column_names),
     )
 
 

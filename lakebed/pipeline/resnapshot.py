@@ -40,12 +40,15 @@ class Sent:
     begin: Partitions
 
 
-def typed_notifications(pipeline: DatabasePipeline) -> Callable[[bytes], dict[str, Any]] | None:
-    """What reads a notification that has a schema, as the connector's converter writes all its records; None for JSON."""
+def typed_notifications(pipeline: DatabasePipeline) -> Callable[..., dict[str, Any]] | None:
+    """What reads a notification that has a schema, as the connector's converter writes all its records; None for JSON.
+
+    Besides the value it takes what a header of the record says of the schema (``signal_topic.reading``).
+    """
     if pipeline.format_kind not in TYPED_FORMATS:
         return None
     schemas = schemas_of(pipeline.format_kind, decoder_options(pipeline))[0]
-    return lambda value: read_one(schemas, value)[1].to_pylist()[0]
+    return lambda value, header=None: read_one(schemas, value, header)[1].to_pylist()[0]
 
 
 class Asking:
@@ -148,7 +151,7 @@ class Asking:
         Raises Retry if the connector does not begin within ``timeout_seconds``; InvalidInput for records that are no
         notifications, and if the brokers refuse access.
         """
-        from lakebed.ingest.kafka.signal_topic import messages_from
+        from lakebed.ingest.kafka.signal_topic import messages_from, reading
 
         progress = SnapshotProgress(sent.signal_id, self._naming.prefix, sent.tables)
         until = time.monotonic() + self._settings.timeout_seconds
@@ -161,7 +164,7 @@ class Asking:
                             "run, with kafka in signal.enabled.channels, and sink in notification.enabled.channels?"
                         )
                     continue
-                notification = read_notification(message.value(), self._typed)
+                notification = read_notification(message.value(), reading(self._typed, message))
                 if notification is not None and (text := progress.take(notification)) is not None:
                     tell(text)
                 if progress.is_over:

@@ -35,7 +35,7 @@ _SAY_SECONDS = 10.0
 _PAUSE_SECONDS = 5.0
 _KEY_SHOWN = 80
 _logger = logging.getLogger("lakebed.run")
-Typed = Callable[[bytes], Mapping[str, Any]] | None
+Typed = Callable[..., Mapping[str, Any]] | None
 Ends = Callable[[str], Mapping[int, int]]
 """The next offset of each partition of a topic. Raises Retry, InvalidInput."""
 
@@ -194,7 +194,7 @@ def follow(
 
 
 def _follow(resnapshots: Resnapshots, settings: KafkaSettings, topic: str, stop: threading.Event, typed: Typed) -> None:
-    from lakebed.ingest.kafka.signal_topic import ends_of, messages_from
+    from lakebed.ingest.kafka.signal_topic import ends_of, messages_from, reading
 
     begin = ends_of(settings, topic)  # before the logs are looked at: what is asked later is notified later
     begin |= {(topic, number): offset for number, offset in resnapshots.begin().items()}
@@ -205,7 +205,7 @@ def _follow(resnapshots: Resnapshots, settings: KafkaSettings, topic: str, stop:
                 return
             if message is not None:
                 try:
-                    notification = read_notification(message.value(), typed)
+                    notification = read_notification(message.value(), reading(typed, message))
                 except InvalidInput as error:
                     _logger.warning("%s", error)
                     continue

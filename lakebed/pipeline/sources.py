@@ -12,7 +12,7 @@ from lakebed.error_transport import first_line
 from lakebed.errors import InvalidInput, MissingPrerequisite
 from lakebed.ingest.bootstrap import OLDEST
 from lakebed.ingest.decoder import Decoder, DecoderSchema
-from lakebed.ingest.formats import decoder
+from lakebed.ingest.formats import decoder, reads_headers
 from lakebed.ingest.generator import OrderStream
 from lakebed.ingest.pace import BATCH_SECONDS
 from lakebed.ingest.source import RangeChanges, RecordChanges, Source
@@ -65,7 +65,7 @@ def start_ingest(pipeline: Pipeline, table: Table, spark: SparkSession) -> Strea
     }
     shape = _shape_of(table)
     records = shape if pipeline.transform is None else records_before(pipeline, shape)
-    source = open_source(pipeline, records.columns)
+    source = open_source(pipeline, records.columns, reads_headers=reads_headers(pipeline.format_kind, shape.keys))
     frame = source.stream(spark)
     if pipeline.transform is not None:
         check_transform(pipeline, shape, spark)
@@ -135,11 +135,11 @@ def _remedy(why: str) -> str:
     )
 
 
-def open_source(pipeline: Pipeline, columns: pa.Schema) -> Source:
+def open_source(pipeline: Pipeline, columns: pa.Schema, *, reads_headers: bool = True) -> Source:
     """The source that the file describes. Its settings are checked, but no connection is made."""
     section = pipeline.source
     if isinstance(section, KafkaSection):
-        return _kafka(section, pipeline)
+        return _kafka(section, pipeline, reads_headers)
     if isinstance(section, FilesSection):
         from lakebed.ingest.file_source import FileSource
 
@@ -227,8 +227,8 @@ def kafka_settings(section: KafkaSection) -> KafkaSettings:
     return KafkaSettings(**{name: getattr(section, name) for name in KafkaSection.__slots__})
 
 
-def _kafka(section: KafkaSection, pipeline: Pipeline) -> Source:
+def _kafka(section: KafkaSection, pipeline: Pipeline, reads_headers: bool) -> Source:
     settings = kafka_settings(section)
     from lakebed.ingest.kafka.source import KafkaSource
 
-    return KafkaSource(settings, pipeline.table.path, pace(pipeline))
+    return KafkaSource(settings, pipeline.table.path, pace(pipeline), reads_headers)

@@ -42,7 +42,7 @@ from lakebed.operations.time_to_live import RowExpiry
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.locators import Locators
 from lakebed.parts.materialized import LocalParts
-from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
+from lakebed.parts.quarantine import HEADERS, HEADERS_TYPE, QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
 from lakebed.parts.read_counts import ReadCounts
 from lakebed.storage.cache_folder import cache_folder, volatile_folder
 from lakebed.storage.open import open_part_storage
@@ -170,17 +170,19 @@ class Internals:
     def _set_aside(self, change_part: ChangePart, records: pa.Table) -> None:
         set_aside(self.path + QUARANTINE_SUFFIX, self.quarantine_log(), change_part, records)
 
-    def quarantine_log(self) -> TableLog:
-        """The log of the quarantine table, which is created when it is first needed."""
+    def quarantine_log(self, has_headers: bool = False) -> TableLog:
+        """The log of the quarantine table, which is created when it is first needed, and so is its column of headers."""
         root = self.path + QUARANTINE_SUFFIX
         try:
-            return open_log(root)
+            log = open_log(root)
         except TableNotFound:
             try:
                 create(root, log := TableLog(open_store(root)), NewTable(schema=QUARANTINE_SCHEMA))
-                return log
             except TableExists:
-                return open_log(root)
+                log = open_log(root)
+        if has_headers and HEADERS not in log.refresh().logical_schema.names:
+            alter(log, SchemaChange(add={HEADERS: HEADERS_TYPE}), reason="a record needs its headers to be decoded")
+        return log
 
     def mirror(self) -> Mirror:
         """Removes rows that the source no longer has, at the end of a resnapshot."""

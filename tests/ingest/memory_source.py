@@ -14,6 +14,7 @@ import lakebed
 from lakebed.ingest.batch_writer import TaskRow, in_this_process
 from lakebed.ingest.decoder import RECORD_SCHEMA, Decoder, DecoderSchema
 from lakebed.ingest.formats import decoder
+from lakebed.ingest.headers import with_headers
 from lakebed.ingest.schema_evolution import FIXED, EvolvePolicy
 from lakebed.ingest.source import Bounds, Place, Range
 from lakebed.ingest.table_batch import BatchDone, TableIngest, WriteWork, run_alone
@@ -161,3 +162,51 @@ def quarantined(table: lakebed.Table) -> list[int]:
     """The offsets of all quarantined records, sorted."""
     path = table.path + QUARANTINE_SUFFIX
     return sorted(lakebed.open(path).to_arrow()["offset"].to_pylist()) if Path(path, "_delta_log").exists() else []
+
+
+Keyed = tuple[bytes | None, bytes | None] | tuple[bytes | None, bytes | None, Mapping[str, bytes | None]]
+"""Key, value and, if it has some, the headers of a record."""
+
+
+@dataclass(slots=True)
+class KeyedTopics(MemorySource):
+    """Topics whose records have keys and headers. ``piece``: how many records are read at once."""
+
+    records: dict[Place, list[Keyed]] = field(default_factory=dict)
+    piece: int = 1_000
+
+    def add(self, topic: str, partition: int, *records: Keyed) -> None:
+        MemorySource.add(self, topic, partition, *(record[1] or b"" for record in records))
+        self.records.setdefault((topic, partition), []).extend(records)
+
+    def read(self, chosen: Range) -> Iterator[pa.Table]:
+        some = self.records[chosen.place][chosen.start : chosen.end]
+        for first in range(0, len(some), self.piece):
+            piece = some[first : first + self.piece]
+            count, begin = len(piece), chosen.start + first
+            arrays = [
+                pa.array([record[0] for record in piece], pa.binary()),
+                pa.array([record[1] for record in piece], pa.binary()),
+                pa.array([chosen.topic] * count, pa.string()),
+                pa.array([chosen.partition] * count, pa.int32()),
+                pa.array(range(begin, begin + count), pa.int64()),
+                pa.array([0] * count, pa.int64()).cast(pa.timestamp("ms", "UTC")),
+            ]
+            headers = [record[2] if len(record) > 2 else None for record in piece]
+            yield with_headers(pa.Table.from_arrays(arrays, schema=RECORD_SCHEMA), headers)
+
+
+def ingest_of(table: lakebed.Table, source: MemorySource, reading: Decoder) -> Callable[[], BatchDone]:
+    """Reads what is new of the source into a table, a batch a call."""
+    internals, read = internals_of(table), dict[Place, int]()
+    ingest = TableIngest(
+        table.path, internals.log, source, reading, evolution=internals.evolution("its records need it"),
+        quarantine_log=internals.quarantine_log,
+    )  # fmt: skip
+
+    def batch() -> BatchDone:
+        ranges = source.planned(read or None)
+        read.update(source.ends())
+        return run_alone(ingest.batch(ranges), here)
+
+    return batch

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from lakebed.ingest.decoder import RECORD_SCHEMA
+from lakebed.parts.quarantine import HEADERS_TYPE
 
 Value = bytes | str | dict[str, Any] | None
 
@@ -35,6 +36,12 @@ def records(values: Sequence[Value], keys: Sequence[Value] | None = None, topic:
         ],
         schema=RECORD_SCHEMA,
     )
+
+
+def with_headers(records: pa.Table, headers: Sequence[Mapping[str, bytes | None]]) -> pa.Table:
+    """The records, each with its headers, as a source gives them."""
+    listed = [[{"key": name, "value": value} for name, value in one.items()] for one in headers]
+    return records.append_column("headers", pa.array(listed, HEADERS_TYPE))
 
 
 def event(

@@ -7,6 +7,12 @@ import threading
 from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
+from uuid import UUID
+
+
+def guid_of(number: int) -> str:
+    """The GUID of the schema with an id."""
+    return str(UUID(int=number << 64 | 0xABCD))
 
 
 class SchemaRegistry:
@@ -73,6 +79,11 @@ class SchemaRegistry:
                 if found is None:
                     return 404, b'{"error_code": 40403, "message": "Schema not found"}'
                 return 200, json.dumps(found).encode()
+            case ["schemas", "guids", guid]:
+                numbers = [number for number in self.schemas if guid_of(number) == guid]
+                if not numbers:
+                    return 404, b'{"error_code": 40403, "message": "Schema not found"}'
+                return 200, json.dumps(self.schemas[numbers[0]] | {"guid": guid}).encode()
             case ["subjects", subject, "versions", version]:
                 if version == "latest":
                     version = str(sum(1 for known_subject, _ in self.subjects if known_subject == subject))

@@ -14,6 +14,7 @@ from confluent_kafka import Producer
 
 from lakebed.errors import DataLoss, InvalidInput
 from lakebed.ingest.decoder import RECORD_SCHEMA
+from lakebed.ingest.headers import NEW_KEY, VALUE_SCHEMA, headers_of, mappings_of, values_of
 from lakebed.ingest.kafka import native as kafka_native
 from lakebed.ingest.kafka import range as kafka_range
 from lakebed.ingest.kafka.range import consume_range
@@ -223,6 +224,39 @@ def test_native_code_alone_reads_what_the_reading_in_python_does(
     for table in natively:
         first = table.column("offset")[0].as_py()
         assert table.equals(read(ranges, first, first + table.num_rows))
+
+
+def test_headers_that_say_something_come_with_their_records(bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = f"headers-{uuid4().hex[:8]}"
+    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
+    context = [("__debezium.context.taskId", b"0"), ("größe", "größe")]
+    given = [
+        None,
+        context,
+        [*context, (NEW_KEY, b'{"id":2}')],
+        [(NEW_KEY, b"old"), *context, (NEW_KEY, None), (VALUE_SCHEMA, b"")],
+        [],
+    ]
+    for number in range(50):
+        producer.produce(topic, b"v", b"k", partition=0, headers=given[number % 5])
+    producer.flush()
+    config = {"bootstrap.servers": bootstrap, "log_level": 0}
+    settings = KafkaSettings(config=config, topics=(topic,), timeout_seconds=20)
+
+    def tables(end: int, **more: Any) -> list[pa.Table]:
+        return list(consume_range(settings, topic, 0, 0, end, **more))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(kafka_range, "Consumer", None)
+        patched.setattr(kafka_native, "TABLE_RECORDS_MAX", 20)
+        natively = [tables(50), tables(2), tables(50, headers=())]
+    monkeypatch.setattr(kafka_native, "library", lambda: None)
+    kept = [{}, {}, {NEW_KEY: b'{"id":2}'}, {NEW_KEY: None, VALUE_SCHEMA: b""}, {}]
+    for whole in (pa.concat_tables(natively[0]), pa.concat_tables(tables(50))):
+        assert mappings_of(whole) == kept * 10
+        assert values_of(headers_of(whole), NEW_KEY).to_pylist() == [None, None, b'{"id":2}', None, None] * 10
+    for without in (*natively[1:], tables(2), tables(50, headers=())):
+        assert all(table.schema == RECORD_SCHEMA for table in without), "no column for headers that nobody reads"
 
 
 def test_what_is_lost_is_shown_by_the_reading_in_python(ranges: KafkaSettings) -> None:

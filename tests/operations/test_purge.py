@@ -31,7 +31,7 @@ from lakebed.operations import purge_files
 from lakebed.operations.purge_rows import parts_of_versions
 from lakebed.parts.changes import prepare, write_spec_of
 from lakebed.parts.merge import MergedPart
-from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
+from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX, WITH_HEADERS
 from lakebed.parts.write import write_parts
 from lakebed.storage.engine import connect
 from lakebed.storage.local_files import TEMPORARY_PREFIX, files_below
@@ -381,6 +381,18 @@ def test_records_of_the_quarantine_with_a_key_of_the_rows_go_and_others_stay(tmp
     assert left == sorted(['{"id": 17, "v": "y"}', '{"id": 3, "v": 7}'])
     table.purge("id = 17", quarantine="true")
     assert lakebed.open(beside.path).to_arrow().num_rows == 0
+
+
+def test_a_record_of_the_quarantine_goes_whose_header_has_a_key_of_the_rows(tmp_path: Path, marker: str) -> None:
+    table = lakebed.create(str(tmp_path / "t"), schema=SCHEMA, keys=["id"])
+    table.apply(rows((7, marker, 1), (17, "b", 1)))
+    beside = lakebed.create(table.path + QUARANTINE_SUFFIX, WITH_HEADERS)
+    record = {"key": None, "topic": "t", "partition": 0, "offset": 1, "reason": "r", "time": None}
+    for value, new_key in ((b"gone", b'{"id": 7}'), (b"left", b'{"id": 17}'), (b"none", None)):
+        headers = new_key and [{"key": "__debezium.newkey", "value": new_key}]
+        beside.apply([{**record, "value": value, "headers": headers}])
+    table.purge(f"email = '{marker}'")
+    assert sorted(lakebed.open(beside.path).to_arrow()["value"].to_pylist()) == [b"left", b"none"]
 
 
 def test_a_materialized_part_of_this_host_goes(tmp_path: Path, marker: str) -> None:

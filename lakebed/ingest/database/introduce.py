@@ -25,6 +25,7 @@ from lakebed.ingest.database.wishes import TableWishes
 from lakebed.ingest.debezium.connect_schema import row_of_envelope
 from lakebed.ingest.debezium.connect_types import PLAIN, connect_fields, envelope_of
 from lakebed.ingest.debezium.message_key import SHARD_FIELD
+from lakebed.ingest.headers import KEY_SCHEMA, VALUE_SCHEMA, mappings_of
 from lakebed.ingest.json.text import Unreadable, parse, shown
 from lakebed.ingest.metadata import metadata_path
 from lakebed.ingest.slices import Record
@@ -212,10 +213,10 @@ def _check_metadata(sequence_by: str, rows: Rows) -> None:
 def _records(records: pa.Table) -> Iterator[Record]:
     """Those that have a value."""
     for batch in records.filter(records.column("value").is_valid()).to_batches(max_chunksize=ASKED_MAX):
-        times = batch.column("timestamp").view(pa.int64())
+        times, headers = batch.column("timestamp").view(pa.int64()), mappings_of(batch)
         for at in range(batch.num_rows):
             values = {name: batch.column(name)[at].as_py() for name in ("key", "value", "topic", "partition", "offset")}
-            yield Record(**values, timestamp=times[at].as_py())
+            yield Record(**values, timestamp=times[at].as_py(), headers=headers[at])
 
 
 # -- JSON with inline schemas ------------------------------------------------------------------------------------------
@@ -289,7 +290,7 @@ class _TypedRows:
 
     def __call__(self, record: Record) -> Rows | None:
         assert record.value is not None
-        reader, rows = read_one(self.values, record.value)
+        reader, rows = read_one(self.values, record.value, record.headers.get(VALUE_SCHEMA))
         fields, logical = row_of(reader, events=self.events)
         if self.events and _is_of_no_row(column_of(rows, "op", pa.string())[0].as_py()):
             return None
@@ -302,7 +303,8 @@ class _TypedRows:
         columns = [
             column_field(one, logical.get(one.name, PLAIN)) for one in fields if one.name != self.operation_field
         ]
-        key, key_error = _key_fields(self._key, record.key)
+        header = record.headers.get(KEY_SCHEMA)
+        key, key_error = _key_fields(lambda key: self._key(key, header), record.key)
         return Rows(
             columns=pa.schema([one.remove_metadata() for one in columns]),
             key=key,
@@ -311,12 +313,12 @@ class _TypedRows:
             begin=begin_of(rows.to_pylist()[0].get("source") or {}) if self.events else None,
         )
 
-    def _key(self, key: bytes) -> tuple[str, ...]:
+    def _key(self, key: bytes, header: bytes | None) -> tuple[str, ...]:
         if self.keys is None or self.keys == "none":
             return ()
         if self.keys == "json":
             return _json_key(key)
-        names = read_one(self.keys, key)[0].schema.names
+        names = read_one(self.keys, key, header)[0].schema.names
         if names == ["value"] and not self.events:
             raise Unreadable("it is one value")
         return tuple(names)

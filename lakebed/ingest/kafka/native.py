@@ -10,11 +10,12 @@ A process keeps its clients between ranges (``kept_clients``).
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 
 import pyarrow as pa
 
 from lakebed.ingest.decoder import RECORD_SCHEMA
+from lakebed.ingest.headers import READ, with_few_headers
 from lakebed.ingest.kafka.kept_clients import KeptClients
 from lakebed.ingest.kafka.settings import KafkaSettings
 from lakebed.ingest.native.kafka_client import FULL, GOES_ON, KafkaClient, RangeReader, Refused
@@ -27,9 +28,12 @@ _kept: KeptClients[KafkaClient] = KeptClients(KafkaClient.close)
 
 
 def read_natively(
-    settings: KafkaSettings, topic: str, partition: int, start: int, end: int
+    settings: KafkaSettings, topic: str, partition: int, start: int, end: int, headers: Sequence[str] = READ
 ) -> Generator[pa.Table, None, int]:
-    """Yields tables of ``RECORD_SCHEMA``; returns the offset from which the rest must be read in another way, or ``end``."""
+    """Yields tables of ``RECORD_SCHEMA``, with headers where records have some.
+
+    ``headers``: the names of those that are read. Returns the offset from which the rest must be read in another way, or ``end``.
+    """
     if library() is None:
         return start
     config = settings.consumer_config()
@@ -42,9 +46,9 @@ def read_natively(
     try:
         client.assign(topic, partition, start)
         reader = RangeReader(
-            client, topic, partition, start, end, rows_max=TABLE_RECORDS_MAX, bytes_max=TABLE_BYTES_MAX
+            client, topic, partition, start, end, rows_max=TABLE_RECORDS_MAX, bytes_max=TABLE_BYTES_MAX, headers=headers
         )
-        position = yield from _tables(reader, settings, topic, partition)
+        position = yield from _tables(reader, settings, topic, partition, pa.array(headers, pa.string()))
         is_healthy = position >= end
         return position
     except Refused:
@@ -63,7 +67,9 @@ def _give_back(key: str, client: KafkaClient, is_healthy: bool) -> None:
     _kept.give_back(key, client)
 
 
-def _tables(reader: RangeReader, settings: KafkaSettings, topic: str, partition: int) -> Generator[pa.Table, None, int]:
+def _tables(
+    reader: RangeReader, settings: KafkaSettings, topic: str, partition: int, names: pa.StringArray
+) -> Generator[pa.Table, None, int]:
     progress = time.monotonic()
     while True:
         before = reader.position
@@ -73,13 +79,16 @@ def _tables(reader: RangeReader, settings: KafkaSettings, topic: str, partition:
         is_stalled = time.monotonic() - progress > min(PATIENCE_SECONDS, settings.timeout_seconds)
         goes_on = state in (FULL, GOES_ON) and not is_stalled
         if reader.rows and (state == FULL or not goes_on):
-            yield _table(reader.take(), topic, partition)
+            headers = reader.take_headers()
+            yield _table(reader.take(), headers, names, topic, partition)
             progress = time.monotonic()  # the caller's time is not the brokers'
         if not goes_on:
             return reader.position
 
 
-def _table(rows: pa.RecordBatch, topic: str, partition: int) -> pa.Table:
+def _table(
+    rows: pa.RecordBatch, headers: pa.RecordBatch, names: pa.StringArray, topic: str, partition: int
+) -> pa.Table:
     columns = [
         rows.column("key"),
         rows.column("value"),
@@ -88,4 +97,8 @@ def _table(rows: pa.RecordBatch, topic: str, partition: int) -> pa.Table:
         rows.column("offset"),
         rows.column("timestamp"),
     ]
-    return pa.Table.from_arrays(columns, schema=RECORD_SCHEMA)
+    table = pa.Table.from_arrays(columns, schema=RECORD_SCHEMA)
+    if not headers.num_rows:
+        return table
+    of_rows = headers.column("row").to_numpy()
+    return with_few_headers(table, of_rows, names.take(headers.column("name")), headers.column("value"))

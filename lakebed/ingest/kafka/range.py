@@ -22,7 +22,7 @@ Where native code is built, ``kafka.native`` reads the range, and what is here b
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
@@ -33,6 +33,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from lakebed.errors import DataLoss, InvalidInput, LakebedError, Retry
 from lakebed.ingest.decoder import RECORD_SCHEMA
+from lakebed.ingest.headers import READ, Headers, with_headers
 from lakebed.ingest.kafka.kept_clients import KeptClients
 from lakebed.ingest.kafka.native import TABLE_BYTES_MAX, TABLE_RECORDS_MAX, read_natively
 from lakebed.ingest.kafka.settings import GONE, REFUSED, KafkaSettings, kafka_error_of, without_secrets
@@ -56,17 +57,24 @@ def consume_range(
     start: int,
     end: int,
     on_loss: Callable[[int], None] | None = None,
+    *,
+    headers: Sequence[str] = READ,
 ) -> Iterator[pa.Table]:
-    """Tables of ``RECORD_SCHEMA``. ``on_loss`` takes the number of lost offsets; without it a loss is ``DataLoss``."""
+    """Tables of ``RECORD_SCHEMA``, with headers where records have some.
+
+    ``on_loss`` takes the number of lost offsets; without it a loss is ``DataLoss``. ``headers``: the names of those that count.
+    """
     if start >= end:
         return
-    start = yield from read_natively(settings, topic, partition, start, end)
+    start = yield from read_natively(settings, topic, partition, start, end, headers)
     if start >= end:
         return
     consumer = _take(settings)
     healthy = False
     try:
-        yield from _Range(consumer, settings, topic, partition, start=start, end=end, on_loss=on_loss).tables()
+        yield from _Range(
+            consumer, settings, topic, partition, start=start, end=end, on_loss=on_loss, headers=headers
+        ).tables()
         healthy = True
     except KafkaException as error:
         raise _translated(kafka_error_of(error), settings, topic, partition) from None
@@ -122,7 +130,9 @@ class _Range:
         start: int,
         end: int,
         on_loss: Callable[[int], None] | None,
+        headers: Sequence[str],
     ) -> None:
+        self._headers = frozenset(headers)
         self._consumer = consumer
         self._settings = settings
         self._topic = topic
@@ -133,7 +143,7 @@ class _Range:
 
     def tables(self) -> Iterator[pa.Table]:
         self._seek(self._position)
-        held = _Held()
+        held = _Held(names=self._headers)
         progress = checked = time.monotonic()
         while self._position < self._end:
             before = self._position
@@ -142,7 +152,7 @@ class _Range:
             held.add(messages if self._all_wanted(messages) else self._walk(messages))
             if held.is_full():
                 yield self._table(held)
-                held = _Held(record_bytes=held.record_bytes)
+                held = _Held(names=self._headers, record_bytes=held.record_bytes)
             if self._position > before:
                 progress = checked = time.monotonic()
             elif time.monotonic() - progress > self._settings.timeout_seconds:
@@ -273,7 +283,7 @@ class _Range:
             pa.array(held.offsets, pa.int64()),
             pa.array(times, pa.int64(), mask=times == NO_TIME).view(pa.timestamp("ms", "UTC")),
         ]
-        return pa.Table.from_arrays(columns, schema=RECORD_SCHEMA)
+        return with_headers(pa.Table.from_arrays(columns, schema=RECORD_SCHEMA), held.headers)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -286,6 +296,9 @@ class _Held:
     values: list[bytes | None] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
+    headers: list[Headers | None] = field(default_factory=list)
+    names: frozenset[str]
+    """Of the headers that are kept."""
     size: int = 0
 
     def __len__(self) -> int:
@@ -298,6 +311,8 @@ class _Held:
         self.values += map(Message.value, messages)
         self.offsets += map(Message.offset, messages)
         self.times += map(_TIME, map(Message.timestamp, messages))
+        if self.names:
+            self.headers += [_headers(message, self.names) for message in messages]
         size = sum(map(len, messages))
         self.size += size
         self.record_bytes = size / len(messages)
@@ -308,6 +323,11 @@ class _Held:
 
     def is_full(self) -> bool:
         return len(self) >= TABLE_RECORDS_MAX or self.size >= TABLE_BYTES_MAX
+
+
+def _headers(message: Message, names: frozenset[str]) -> Headers | None:
+    found = message.headers()
+    return {name: value for name, value in found if name in names} if found else None
 
 
 def _binary(values: list[bytes | None]) -> pa.Array:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from lakebed.errors import InvalidInput, Retry
+from lakebed.ingest.headers import VALUE_SCHEMA
 from lakebed.ingest.kafka.cluster import KafkaCluster, Partitions
 from lakebed.ingest.kafka.settings import GONE, REFUSED, KafkaSettings, kafka_error_of, without_secrets
 
 POLL_SECONDS = 0.5
+V = TypeVar("V")
 
 
 def partitions_of(settings: KafkaSettings, topic: str) -> list[tuple[str, int]]:
@@ -70,6 +74,11 @@ def messages_from(
     finally:
         with suppress(RuntimeError):
             consumer.close()
+
+
+def reading(typed: Callable[..., V] | None, message: Message) -> Callable[[bytes], V] | None:
+    """What reads the value of a message by its schema, which a header may say; None if ``typed`` is."""
+    return None if typed is None else partial(typed, header=dict(message.headers() or ()).get(VALUE_SCHEMA))
 
 
 def _cluster(settings: KafkaSettings, topic: str) -> KafkaCluster:

@@ -42,6 +42,7 @@ from pyspark.sql.streaming.datasource import (
 from lakebed.error_transport import methods_cross_spark
 from lakebed.errors import DataLoss, InvalidInput
 from lakebed.ingest.batch_limit import BatchLimit
+from lakebed.ingest.headers import READ
 from lakebed.ingest.kafka.cluster import KafkaCluster, Partitions
 from lakebed.ingest.kafka.range import consume_range
 from lakebed.ingest.kafka.record_bytes import RecordBytes
@@ -71,6 +72,7 @@ class KafkaReader:
 
     settings: KafkaSettings
     records_lost: int = 0
+    reads_headers: bool = True
 
     @property
     def skips_losses(self) -> bool:
@@ -97,7 +99,10 @@ class KafkaReader:
 
     def read(self, chosen: Range) -> Iterator[pa.Table]:
         on_loss = self._lose if self.settings.on_data_loss == "skip" else None
-        yield from consume_range(self.settings, chosen.topic, chosen.partition, chosen.start, chosen.end, on_loss)
+        names = READ if self.reads_headers else ()
+        yield from consume_range(
+            self.settings, chosen.topic, chosen.partition, chosen.start, chosen.end, on_loss, headers=names
+        )
 
     def _lose(self, offsets: int) -> None:
         self.records_lost += offsets
@@ -107,17 +112,18 @@ class KafkaReader:
 class KafkaSource:
     """Kafka topics as a source of a pipeline; batches become smaller when ``table`` can't keep up.
 
-    ``batch_seconds``: the pace of batches (``Pace``).
+    ``batch_seconds``: the pace of batches (``Pace``). ``reads_headers``: whether headers say something to the decoder.
     """
 
     settings: KafkaSettings
     table: str | None = None
     batch_seconds: float = 0.0
+    reads_headers: bool = True
     carries: Carries = field(default="ranges", init=False)
 
     @property
     def reader(self) -> KafkaReader:
-        return KafkaReader(self.settings)
+        return KafkaReader(self.settings, reads_headers=self.reads_headers)
 
     def stream(self, spark: SparkSession) -> DataFrame:
         spark.dataSource.register(KafkaRanges)

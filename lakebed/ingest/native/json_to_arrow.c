@@ -428,4 +428,4 @@ EXPORTED int lakebed_read_json(struct task *task, struct ArrowArray *out)
 }
 
 /* Raised with every change of what a function takes or returns. */
-EXPORTED int32_t lakebed_native_version(void) { return 7; }
+EXPORTED int32_t lakebed_native_version(void) { return 8; }

@@ -9,7 +9,7 @@ import atexit
 import ctypes
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import confluent_kafka.cimpl
@@ -23,6 +23,7 @@ COLUMNS = pa.schema(
         ("key", pa.binary()), ("value", pa.binary()), ("offset", pa.int64()), ("timestamp", pa.timestamp("ms", "UTC")),
     ]
 )  # fmt: skip
+HEADER_COLUMNS = pa.schema([("row", pa.int64()), ("name", pa.int64()), ("value", pa.binary())])
 _POLL_MILLIS = 200
 _CONSUMER = 1
 _POINTERS = (
@@ -38,7 +39,10 @@ class Refused(RuntimeError):
 class Client(ctypes.Structure):
     """``struct client`` of kafka_to_arrow.c."""
 
-    _fields_ = [(name, ctypes.c_void_p) for name in ("consume", "destroy", "timestamp", "topic_name", "queue")]
+    _fields_ = [
+        (name, ctypes.c_void_p)
+        for name in ("consume", "destroy", "timestamp", "topic_name", "queue", "headers", "header")
+    ]
 
 
 @functools.cache
@@ -117,6 +121,8 @@ class KafkaClient:
             timestamp=address("rd_kafka_message_timestamp"),
             topic_name=address("rd_kafka_topic_name"),
             queue=self._queue,
+            headers=address("rd_kafka_message_headers"),
+            header=address("rd_kafka_header_get_all"),
         )
 
 
@@ -124,14 +130,25 @@ class RangeReader:
     """Reads the records of one range of the partition that is assigned to the client at its first offset."""
 
     def __init__(
-        self, client: KafkaClient, topic: str, partition: int, start: int, end: int, *, rows_max: int, bytes_max: int
+        self,
+        client: KafkaClient,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        rows_max: int,
+        bytes_max: int,
+        headers: Sequence[str] = (),
     ) -> None:
+        """``headers``: the names of those that are read."""
         found = library()
         assert found is not None
         self._library = found
+        self._names = (ctypes.c_char_p * (len(headers) + 1))(*(name.encode() for name in headers), None)
         functions = client.functions()
         opened = found.lakebed_range_open(
-            ctypes.byref(functions), topic.encode(), partition, start, end, rows_max, bytes_max
+            ctypes.byref(functions), topic.encode(), partition, start, end, rows_max, bytes_max, self._names
         )
         if opened is None:
             raise MemoryError
@@ -155,6 +172,12 @@ class RangeReader:
         _check(self._library.lakebed_range_take(self._range, ctypes.byref(out)))
         self.rows = 0
         return pa.RecordBatch._import_from_c(ctypes.addressof(out), COLUMNS)
+
+    def take_headers(self) -> pa.RecordBatch:
+        """The headers of the rows that are taken next, in ``HEADER_COLUMNS``: of which row, which of the names, and the value."""
+        out = ArrowArray()
+        _check(self._library.lakebed_range_take_headers(self._range, ctypes.byref(out)))
+        return pa.RecordBatch._import_from_c(ctypes.addressof(out), HEADER_COLUMNS)
 
     def close(self) -> None:
         self._library.lakebed_range_close(self._range)

@@ -3,8 +3,11 @@
  *     1.  `lakebed_range_open` gets librdkafka's functions and a queue, to which one partition is assigned at `position`.
  *     2.  `lakebed_range_read` consumes records and copies them, until a table is full, the range is finished, nothing came in
  *         time, or something came that is no record in its order. What that means is left to the caller, from `position` on.
- *     3.  `lakebed_range_take` hands over the rows that were read.
+ *     3.  `lakebed_range_take` hands over the rows that were read, `lakebed_range_take_headers` their headers.
  *     4.  `lakebed_range_close` frees all.
+ *
+ * Most records have no header that anybody reads. So of headers only those of given names are copied, into columns of their own,
+ * each with the number of its row.
  *
  * It never consumes more than is left of the range, because librdkafka waits until it has as many records as it was asked for.
  */
@@ -34,6 +37,8 @@ struct client {
     int64_t (*timestamp)(const struct message *message, int *type);
     const char *(*topic_name)(const void *topic);
     void *queue;
+    int (*headers)(const struct message *message, void **headers); /* NULL: no headers are read */
+    int (*header)(const void *headers, size_t number, const char **name, const void **value, size_t *length);
 };
 
 enum state { GOES_ON = 0, FULL = 1, FINISHED = 2, TROUBLE = 3 };
@@ -48,9 +53,19 @@ static const struct field FIELDS[COLUMNS] = {
     {.kind = INTEGER, .width = 8},
 };
 
+enum { ROW = 1, NAME, CONTENT, HEADER_COLUMNS };
+
+static const struct field HEADER_FIELDS[HEADER_COLUMNS] = {
+    {.kind = STRUCT, .first_child = ROW, .children = 3},
+    {.kind = INTEGER, .width = 8},
+    {.kind = INTEGER, .width = 8},
+    {.kind = TEXT},
+};
+
 struct range {
     struct client client;
-    struct column columns[COLUMNS];
+    const char *const *names; /* of the headers that are read; NULL ends them */
+    struct column columns[COLUMNS], headers[HEADER_COLUMNS];
     struct message *messages[BATCH_MAX];
     int64_t count, next; /* messages[next..count] are still to be read */
     char *topic;
@@ -67,19 +82,22 @@ EXPORTED void lakebed_range_close(struct range *range)
         range->client.destroy(range->messages[range->next++]);
     for (int i = 0; i < COLUMNS; i++)
         free_column(&range->columns[i]);
+    for (int i = 0; i < HEADER_COLUMNS; i++)
+        free_column(&range->headers[i]);
     free(range->topic);
     free(range);
 }
 
-/* Returns NULL if there is no memory. `topic` is copied. */
+/* Returns NULL if there is no memory. `topic` is copied; `names` must stay until the range is closed. */
 EXPORTED struct range *lakebed_range_open(
     const struct client *client, const char *topic, int32_t partition, int64_t position, int64_t end, int64_t rows_max,
-    int64_t bytes_max)
+    int64_t bytes_max, const char *const *names)
 {
     struct range *range = calloc(1, sizeof *range);
     if (range == NULL)
         return NULL;
     range->client = *client;
+    range->names = names;
     range->topic = strdup(topic);
     range->partition = partition;
     range->position = position;
@@ -120,16 +138,51 @@ static void append_integer(struct column *column, int64_t value, int is_valid)
     column->length++;
 }
 
+static int grow_by_one(const struct field *fields, struct column *columns, int count)
+{
+    int failed = DONE;
+    for (int i = 1; i < count && failed == DONE; i++)
+        if (columns[i].length == columns[i].capacity)
+            failed = grow(&fields[i], &columns[i], columns[i].length + 1);
+    return failed;
+}
+
+/* Copies the headers of given names of a message that becomes the row `row`. */
+static int append_headers(struct range *range, const struct message *message, int64_t row)
+{
+    void *headers;
+    const char *name;
+    const void *value;
+    size_t length;
+    if (range->client.headers == NULL || range->names[0] == NULL || range->client.headers(message, &headers) != 0)
+        return DONE;
+    for (size_t number = 0; range->client.header(headers, number, &name, &value, &length) == 0; number++) {
+        int64_t at = 0;
+        while (range->names[at] != NULL && strcmp(range->names[at], name) != 0)
+            at++;
+        if (range->names[at] == NULL)
+            continue;
+        int failed = grow_by_one(HEADER_FIELDS, range->headers, HEADER_COLUMNS);
+        if (failed == DONE)
+            failed = append_bytes(&range->headers[CONTENT], value, length);
+        if (failed != DONE)
+            return failed;
+        append_integer(&range->headers[ROW], row, 1);
+        append_integer(&range->headers[NAME], at, 1);
+        range->headers[0].length++;
+        range->bytes += (int64_t)length;
+    }
+    return DONE;
+}
+
 /* All columns of the row, or none: the two that may fail come first, and `append_bytes` fails before it changes anything. */
 static int append(struct range *range, const struct message *message)
 {
     struct column *columns = range->columns;
-    for (int i = KEY; i < COLUMNS; i++) {
-        int failed = columns[i].length < columns[i].capacity ? DONE : grow(&FIELDS[i], &columns[i], columns[i].length + 1);
-        if (failed != DONE)
-            return failed;
-    }
-    int failed = reserve(&columns[VALUE], (int64_t)(message->length > INT32_MAX ? INT32_MAX : message->length));
+    int failed = grow_by_one(FIELDS, columns, COLUMNS);
+    if (failed != DONE)
+        return failed;
+    failed = reserve(&columns[VALUE], (int64_t)(message->length > INT32_MAX ? INT32_MAX : message->length));
     if (failed == DONE)
         failed = append_bytes(&columns[KEY], message->key, message->key_length);
     if (failed == DONE)
@@ -143,7 +196,7 @@ static int append(struct range *range, const struct message *message)
     columns[0].length++;
     range->bytes += (int64_t)(message->length + message->key_length);
     range->position = message->offset + 1;
-    return DONE;
+    return append_headers(range, message, columns[0].length - 1);
 }
 
 /* What a message means. An end of the partition beyond the range finishes it; every other error is TROUBLE. */
@@ -209,19 +262,30 @@ EXPORTED int lakebed_range_read(struct range *range, int timeout_ms, int64_t *po
     return state;
 }
 
+static int take(const struct field *fields, struct column *columns, int count, struct ArrowArray *out)
+{
+    for (int i = 1; i < count; i++) {
+        int failed = grow(&fields[i], &columns[i], 0);
+        if (failed == DONE && fields[i].kind == TEXT)
+            failed = reserve(&columns[i], 64);
+        if (failed != DONE)
+            return failed;
+    }
+    int failed = export_column(fields, columns, 0, out);
+    if (failed != DONE)
+        release_array(out);
+    return failed;
+}
+
 /* Hands over the rows: key, value, offset, timestamp in milliseconds. If this returns DONE, `out` must be released. */
 EXPORTED int lakebed_range_take(struct range *range, struct ArrowArray *out)
 {
     range->bytes = 0;
-    for (int i = KEY; i < COLUMNS; i++) {
-        int failed = grow(&FIELDS[i], &range->columns[i], 0);
-        if (failed == DONE && FIELDS[i].kind == TEXT)
-            failed = reserve(&range->columns[i], 64);
-        if (failed != DONE)
-            return failed;
-    }
-    int failed = export_column(FIELDS, range->columns, 0, out);
-    if (failed != DONE)
-        release_array(out);
-    return failed;
+    return take(FIELDS, range->columns, COLUMNS, out);
+}
+
+/* Hands over the headers of the rows that are taken next: row, number of the name, value. As `lakebed_range_take`. */
+EXPORTED int lakebed_range_take_headers(struct range *range, struct ArrowArray *out)
+{
+    return take(HEADER_FIELDS, range->headers, HEADER_COLUMNS, out);
 }

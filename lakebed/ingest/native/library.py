@@ -13,7 +13,7 @@ import sys
 
 from lakebed.ingest.native.build import LIBRARY
 
-VERSION = 7
+VERSION = 8
 """What ``lakebed_native_version`` must return: raised with every change of what a C function takes or returns."""
 DONE, UNSURE, NO_MEMORY, TOO_LARGE = 0, 1, -1, -2
 INTEGER, FLOATING, BOOLEAN, TEXT, DECIMAL, LIST, STRUCT, BYTES, MAP = range(1, 10)
@@ -99,10 +99,12 @@ def library() -> ctypes.CDLL | None:
     found.lakebed_read_json.argtypes = [ctypes.POINTER(Task), ctypes.POINTER(ArrowArray)]
     found.lakebed_read_protobuf.argtypes = [ctypes.POINTER(ProtobufTask), ctypes.POINTER(ArrowArray)]
     pointer, number = ctypes.c_void_p, ctypes.c_int64
-    found.lakebed_range_open.argtypes = [pointer, ctypes.c_char_p, ctypes.c_int32, number, number, number, number]
+    names = ctypes.POINTER(ctypes.c_char_p)
+    found.lakebed_range_open.argtypes = [pointer, ctypes.c_char_p, ctypes.c_int32, *[number] * 4, names]
     found.lakebed_range_open.restype = pointer
     found.lakebed_range_read.argtypes = [pointer, ctypes.c_int, ctypes.POINTER(number), ctypes.POINTER(number)]
     found.lakebed_range_take.argtypes = [pointer, ctypes.POINTER(ArrowArray)]
+    found.lakebed_range_take_headers.argtypes = [pointer, ctypes.POINTER(ArrowArray)]
     found.lakebed_range_close.argtypes, found.lakebed_range_close.restype = [pointer], None
     _logger.debug("native ingest: %s", LIBRARY)
     return found

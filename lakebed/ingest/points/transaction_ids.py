@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.ingest.debezium.changes import Mask
+from lakebed.ingest.headers import VALUE_SCHEMA, headers_of, values_of
 from lakebed.ingest.json.columns import MISSES
 from lakebed.ingest.json.objects import ObjectParser
 from lakebed.ingest.typed.metadata import members_of
@@ -90,25 +91,29 @@ class TypedTransactionIds:
 
     def read(self, records: pa.Table) -> TransactionIds:
         """A record that can't be read has no transaction. Raises Retry if a registry does not answer."""
-        values = records.column("value").combine_chunks()
+        values, headers = records.column("value").combine_chunks(), values_of(headers_of(records), VALUE_SCHEMA)
 
-        return replace(self._read(values), table_of=lambda row: self._table_of(values[row].as_py()))
+        def table_of(row: int) -> tuple[str, ...]:
+            return self._table_of(values.slice(row, 1), None if headers is None else headers.slice(row, 1))
 
-    def _table_of(self, value: bytes) -> tuple[str, ...]:
-        for group in self.schemas.grouped(pa.array([value], pa.binary())).groups:
+        return replace(self._read(values, headers), table_of=table_of)
+
+    def _table_of(self, value: pa.BinaryArray, header: pa.BinaryArray | None) -> tuple[str, ...]:
+        for group in self.schemas.grouped(value, header).groups:
             members, _ = _members(group, "source", _NAME)
             return _name_of(
                 {name: column[0].as_py() for name, column in members.items() if name in _NAME and len(column)}
             )
         return ()
 
-    def _read(self, values: pa.BinaryArray) -> TransactionIds:
+    def _read(self, values: pa.BinaryArray, headers: pa.BinaryArray | None) -> TransactionIds:
         present = np.flatnonzero(np.asarray(values.is_valid()))
         some = values if len(present) == len(values) else values.drop_null()
+        named = None if headers is None else headers.take(pa.array(present))
         ids: list[pa.Array] = [pa.array([], pa.string())]
         orders: list[pa.Array] = [pa.array([], pa.int64())]
         places = [np.array([], np.int64)]
-        for group in self.schemas.grouped(some).groups:
+        for group in self.schemas.grouped(some, named).groups:
             members, _ = _members(group, "transaction", ("id", "total_order"))
             if "id" not in members or not pa.types.is_string(members["id"].type):
                 continue

@@ -14,6 +14,7 @@ import orjson
 import pyarrow as pa
 
 from lakebed.errors import InvalidInput
+from lakebed.ingest.headers import VALUE_SCHEMA, headers_of, values_of
 from lakebed.ingest.points.transaction_ids import identity
 from lakebed.ingest.typed.schemas import FixedSchema, Schemas
 
@@ -66,8 +67,10 @@ class TypedTransactions:
 
     def read(self, records: pa.Table) -> Iterator[TransactionRecord]:
         """Raises InvalidInput for a record that is none of a transaction; Retry if a registry does not answer."""
+        records = records.filter(records.column("value").is_valid())
         rows = list(_rows(records))
-        grouped = self._schemas.grouped(pa.array([value for value, _, _ in rows], pa.binary()))
+        headers = values_of(headers_of(records), VALUE_SCHEMA)
+        grouped = self._schemas.grouped(pa.array([value for value, _, _ in rows], pa.binary()), headers)
         for at, reason in grouped.errors.items():
             raise _strange(rows[at][1], reason)
         documents: dict[int, Any] = {}

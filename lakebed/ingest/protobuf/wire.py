@@ -56,6 +56,14 @@ def split_messages(values: pa.BinaryArray) -> SplitMessages:
     return SplitMessages(payloads=pa.array(payloads, pa.binary()), groups=groups, errors=errors)
 
 
+def message_in(encoded: bytes) -> tuple[int, ...]:
+    """The message that a header says, from the bytes behind the schema. Raises ``Unreadable``."""
+    indexes, end = _indexes(encoded)
+    if end < len(encoded):
+        raise Unreadable("not a Protobuf record of a registry: its header is longer than its message indexes")
+    return indexes
+
+
 def _indexes(encoded: bytes) -> tuple[tuple[int, ...], int]:
     """The indexes at the beginning, and how many bytes they take. Raises ``Unreadable``."""
     count, at = _varint(encoded, 0)

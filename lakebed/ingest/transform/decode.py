@@ -67,7 +67,9 @@ class DecodeTask:
         with counted() as requests:
             for decoded in tally.slices(batches):
                 rows, unsent = _of_view(decoded.changes, view)
-                for kind, body in write_aside(pa.concat_tables([decoded.quarantined, unsent]), self.root):
+                for kind, body in write_aside(
+                    pa.concat_tables([decoded.quarantined, unsent], promote_options="default"), self.root
+                ):
                     yield _note(kind, task, body, view)
                 if len(rows):
                     yield _as_batch(rows, task)

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from lakebed.ingest.debezium.connect_types import PLAIN, LogicalType
 from lakebed.ingest.debezium.message_key import MessageKey, message_key
+from lakebed.ingest.headers import KEY_SCHEMA
 from lakebed.ingest.json.text import Unreadable
 from lakebed.ingest.slices import Record
 from lakebed.ingest.typed.schemas import Group, Schemas
@@ -25,11 +26,16 @@ class MessageKeys:
         self._schemas = schemas
         self._names = names
 
-    def read(self, keys: pa.BinaryArray) -> Iterator[tuple[Group, dict[str, pa.Array], dict[str, LogicalType]]]:
-        """Groups of keys that are without errors, as columns with their logical types. Keys with errors are left out."""
+    def read(
+        self, keys: pa.BinaryArray, headers: pa.BinaryArray | None
+    ) -> Iterator[tuple[Group, dict[str, pa.Array], dict[str, LogicalType]]]:
+        """Groups of keys that are without errors, as columns with their logical types. Keys with errors are left out.
+
+        ``headers``: what a header of each record says of its key's schema.
+        """
         if self._schemas is None or isinstance(self._schemas, str):
             return
-        for group in self._schemas.grouped(keys).groups:
+        for group in self._schemas.grouped(keys, headers).groups:
             read = group.reader.read(group.payload)
             if read.errors:
                 continue
@@ -45,7 +51,8 @@ class MessageKeys:
             raise Unreadable("message key: it has no schema; set format.key_schema_file, or key_format: json or none")
         if self._schemas == "json":
             return message_key(record, self._names)
-        grouped = self._schemas.grouped(pa.array([record.key], pa.binary()))
+        header = pa.array([record.headers.get(KEY_SCHEMA)], pa.binary())
+        grouped = self._schemas.grouped(pa.array([record.key], pa.binary()), header)
         for reason in grouped.errors.values():
             raise Unreadable(f"message key: {reason}")
         reader = grouped.groups[0].reader

@@ -25,6 +25,7 @@ from lakebed.ingest.debezium.changes import ChangeRules, Events, Mask, MetadataP
 from lakebed.ingest.debezium.connect_types import PLAIN, LogicalType
 from lakebed.ingest.debezium.record import Event
 from lakebed.ingest.decoder import Decoded, DecoderSchema
+from lakebed.ingest.headers import KEY_SCHEMA, VALUE_SCHEMA, headers_of, mappings_of, values_of, with_headers
 from lakebed.ingest.json.text import Unreadable, shown
 from lakebed.ingest.json.values import JsonOptions
 from lakebed.ingest.metadata import metadata_path
@@ -45,7 +46,7 @@ from lakebed.ingest.truncates import NO_CUTOFF, Cutoff
 from lakebed.ingest.typed.keys import KeySchemas, MessageKeys
 from lakebed.ingest.typed.metadata import column_of, members_of, metadata_of
 from lakebed.ingest.typed.record_format import NarrowingReader, RecordReader, Wanted
-from lakebed.ingest.typed.schemas import Group, Schemas
+from lakebed.ingest.typed.schemas import Group, Grouped, Schemas
 from lakebed.ingest.typed.values import (
     column_field,
     json_value,
@@ -182,7 +183,8 @@ class _TypedReader:
         types = [pa.binary(), pa.binary(), pa.string(), pa.int32(), pa.int64(), pa.timestamp("ms", "UTC")]
         arrays = [pa.array(values, kind) for values, kind in zip(columns, types, strict=True)]
         names = ["key", "value", "topic", "partition", "offset", "timestamp"]
-        self.read_slice(pa.RecordBatch.from_arrays(arrays, names=names), 0)
+        [batch] = with_headers(pa.Table.from_arrays(arrays, names=names), [record.headers]).to_batches()
+        self.read_slice(batch, 0)
         return Ignored()
 
     def read_slice(self, records: pa.RecordBatch, first: int) -> FastReading:
@@ -193,8 +195,7 @@ class _TypedReader:
             empty = np.flatnonzero(~present)
             parts.append((empty, self._without_value(records.take(pa.array(empty)), first + empty)))
         rows = np.flatnonzero(present)
-        found = values if present.all() else values.drop_null()
-        grouped = self._settings.values.grouped(found)
+        grouped = self._grouped(records)
         bad: _Readings = {int(rows[row]): Unreadable(reason) for row, reason in grouped.errors.items()}
         if needs := [
             shape.needed for group in grouped.groups if (shape := self._shape(group.reader)).needed is not None
@@ -209,9 +210,16 @@ class _TypedReader:
 
     def schema_needed(self, records: pa.RecordBatch) -> SchemaChange | None:
         """What the schemas of the records ask of the table."""
-        grouped = self._settings.values.grouped(records.column("value").drop_null())
+        grouped = self._grouped(records)
         needs = [shape.needed for group in grouped.groups if (shape := self._shape(group.reader)).needed is not None]
         return merged(needs) if needs else None
+
+    def _grouped(self, records: pa.RecordBatch) -> Grouped:
+        """The values, without nulls, by their schemas."""
+        values, headers = records.column("value"), values_of(headers_of(records), VALUE_SCHEMA)
+        if values.null_count and headers is not None:
+            headers = headers.filter(values.is_valid())
+        return self._settings.values.grouped(values.drop_null() if values.null_count else values, headers)
 
     # Records without a value ------------------------------------------------------------------------------------------
 
@@ -224,7 +232,7 @@ class _TypedReader:
             operation=pa.array(["d"] * count, pa.string()),
             has_after=np.zeros(count, bool),
             after={column.name: pa.nulls(count, column.type) for column in self._decoder_schema.columns},
-            before=self._rules.no_before(count) | self._keys_of(records.column("key")),
+            before=self._rules.no_before(count) | self._keys_of(records),
             metadata=self._no_metadata(count),
         )
         fast = self._rules.changes(events, records, numbers)
@@ -237,14 +245,16 @@ class _TypedReader:
                 readings[row] = error
         return replace(fast, handled=np.ones(count, bool), one_by_one=readings)
 
-    def _keys_of(self, keys: pa.BinaryArray) -> dict[str, pa.Array]:
+    def _keys_of(self, records: pa.RecordBatch) -> dict[str, pa.Array]:
         """The table's key columns from message keys, null where a key can't be read."""
-        names = self._decoder_schema.keys
+        names, keys = self._decoder_schema.keys, records.column("key")
         if not names:
             return {}
         present = np.flatnonzero(np.asarray(keys.is_valid()))
+        headers = values_of(headers_of(records), KEY_SCHEMA)
+        named = None if headers is None else headers.take(pa.array(present))
         parts, places = [], []
-        for group, rows, logical in self._keys.read(keys.drop_null()):
+        for group, rows, logical in self._keys.read(keys.drop_null(), named):
             columns, _, wrong = self._columns(rows, logical, names, np.zeros(len(group.rows), bool))
             parts.append(pa.table(columns).filter(pa.array(~wrong)))
             places.append(present[group.rows[~wrong]])
@@ -498,7 +508,8 @@ def _joined(
 
 def _record(records: pa.RecordBatch, row: int) -> Record:
     values = {name: records.column(name)[row].as_py() for name in ("key", "value", "topic", "partition", "offset")}
-    return Record(**values, timestamp=records.column("timestamp").view(pa.int64())[row].as_py())
+    timestamp = records.column("timestamp").view(pa.int64())[row].as_py()
+    return Record(**values, timestamp=timestamp, headers=mappings_of(records.slice(row, 1))[0])
 
 
 def _as_text(values: pa.Array) -> pa.StringArray:

@@ -1,6 +1,7 @@
-"""Schemas by their id, from a registry with Confluent's API, by confluent-kafka's client.
+"""Schemas by their id or GUID, from a registry with Confluent's API, by confluent-kafka's client.
 
-1.  A schema never changes under its id. So it is fetched once for a process and kept, the newest ``SCHEMAS_KEPT_MAX`` of them.
+1.  A schema never changes under its id or GUID. So it is fetched once for a process and kept, the newest ``SCHEMAS_KEPT_MAX`` of
+    them.
 2.  A request that fails is tried again, with pauses that grow, for a bounded time (by the client). Then a Retry is raised: the
     batch fails, nothing is lost, and the batch is tried again.
 3.  An id that the registry does not have is an answer: its records can't be read. It is asked for again after a while.
@@ -18,6 +19,7 @@ from functools import partial
 from typing import Any
 
 from lakebed.errors import InvalidInput, LakebedError, MissingPrerequisite, Retry
+from lakebed.ingest.typed.wire_format import SchemaName
 
 SCHEMAS_KEPT_MAX = 1_000
 REFERENCES_MAX = 256
@@ -117,8 +119,8 @@ class Registry:
                 f"a schema registry needs {package}, which is not installed: pip install 'lakebed[registry]'"
             ) from None
         self._settings = settings
-        self._schemas: dict[int, RegisteredSchema] = {}
-        self._unknown: dict[int, tuple[float, str]] = {}
+        self._schemas: dict[SchemaName, RegisteredSchema] = {}
+        self._unknown: dict[SchemaName, tuple[float, str]] = {}
         try:
             self._client = SchemaRegistryClient(settings.client_config())
         except (ValueError, TypeError, OSError) as error:  # OSError: a file of certificates
@@ -126,24 +128,25 @@ class Registry:
                 f"the registry's client refuses config: {settings.without_secrets(str(error))}"
             ) from None
 
-    def schema(self, schema_id: int) -> RegisteredSchema | str:
-        """The schema of this id, or why there is none. Raises Retry if the registry does not answer, and InvalidInput if it
-        refuses the caller.
+    def schema(self, name: SchemaName) -> RegisteredSchema | str:
+        """The schema of this id or GUID, or why there is none.
+
+        Raises Retry if the registry does not answer, and InvalidInput if it refuses the caller.
         """
-        found = self._schemas.get(schema_id)
+        found = self._schemas.get(name)
         if found is not None:
             return found
-        if schema_id > ID_MAX:
-            return f"schema id {schema_id}: no registry gives ids above {ID_MAX}"
-        asked = self._unknown.get(schema_id)
+        if isinstance(name, int) and name > ID_MAX:
+            return f"schema id {name}: no registry gives ids above {ID_MAX}"
+        asked = self._unknown.get(name)
         if asked is not None and time.monotonic() - asked[0] < UNKNOWN_SECONDS:
             return asked[1]
-        answer = self._fetched(schema_id)
-        kept: dict[int, Any] = self._unknown if isinstance(answer, str) else self._schemas
+        answer = self._fetched(name)
+        kept: dict[SchemaName, Any] = self._unknown if isinstance(answer, str) else self._schemas
         if len(kept) >= SCHEMAS_KEPT_MAX:
             kept.clear()
             self._client.clear_caches()
-        kept[schema_id] = (time.monotonic(), answer) if isinstance(answer, str) else answer
+        kept[name] = (time.monotonic(), answer) if isinstance(answer, str) else answer
         return answer
 
     def check(self) -> None:
@@ -159,9 +162,10 @@ class Registry:
             return f"subject {subject!r}: {answer}"
         return self._whole(answer.schema, f"subject {subject!r}")
 
-    def _fetched(self, schema_id: int) -> RegisteredSchema | str:
-        what = f"schema id {schema_id}"
-        answer = self._asked(lambda: self._client.get_schema(schema_id), what)
+    def _fetched(self, name: SchemaName) -> RegisteredSchema | str:
+        what, client = text_of(name), self._client
+        fetch = client.get_schema if isinstance(name, int) else client.get_schema_by_guid
+        answer = self._asked(partial(fetch, name), what)
         return f"{what}: {answer}" if isinstance(answer, str) else self._whole(answer, what)
 
     def _whole(self, schema: Any, what: str) -> RegisteredSchema | str:
@@ -215,6 +219,11 @@ class Registry:
         except Exception as error:  # of the HTTP client or of the bytes of the answer
             what = self._settings.without_secrets(str(error))[:200] or type(error).__name__
             raise Retry(f"{where} can't be reached: {what}") from None
+
+
+def text_of(name: SchemaName) -> str:
+    """How messages call a schema."""
+    return f"schema id {name}" if isinstance(name, int) else f"schema {name}"
 
 
 _ABSENT = "the schema registry does not have it"

@@ -1,4 +1,4 @@
-"""Which schema a record was written with, and the reader for it: from a registry by the record's header, or one for all.
+"""Which schema a record was written with, and the reader for it: from a registry, by what the record says, or one for all.
 
 Readers are compiled once for a process and kept, also why a schema can't be compiled, ``READERS_KEPT_MAX`` of them.
 """
@@ -6,17 +6,17 @@ Readers are compiled once for a process and kept, also why a schema can't be com
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from lakebed.ingest.json.text import Unreadable
-from lakebed.ingest.protobuf.wire import split_messages
+from lakebed.ingest.protobuf.wire import message_in, split_messages
 from lakebed.ingest.typed.record_format import Message, RecordFormat, RecordReader
-from lakebed.ingest.typed.registry import RegistrySettings, registry_of
-from lakebed.ingest.typed.wire_format import Rows, framed
+from lakebed.ingest.typed.registry import RegistrySettings, registry_of, text_of
+from lakebed.ingest.typed.wire_format import Rows, SchemaName, framed, named_in
 
 READERS_KEPT_MAX = 1_000
 
@@ -41,13 +41,19 @@ class Grouped:
 class Schemas(Protocol):
     """Picklable."""
 
-    def grouped(self, values: pa.BinaryArray) -> Grouped:
-        """``values`` has no nulls. Raises Retry if a registry does not answer."""
+    def grouped(self, values: pa.BinaryArray, headers: pa.BinaryArray | None = None) -> Grouped:
+        """``values`` has no nulls; ``headers``: what a header of each record says of its schema, null for a record without one.
+
+        Raises Retry if a registry does not answer.
+        """
 
 
-def read_one(schemas: Schemas, value: bytes) -> tuple[RecordReader, pa.RecordBatch]:
-    """The reader of one record, and the record. Raises ``Unreadable``, and Retry if a registry does not answer."""
-    grouped = schemas.grouped(pa.array([value], pa.binary()))
+def read_one(schemas: Schemas, value: bytes, header: bytes | None = None) -> tuple[RecordReader, pa.RecordBatch]:
+    """The reader of one record, and the record. Raises ``Unreadable``, and Retry if a registry does not answer.
+
+    ``header``: what a header says of the schema.
+    """
+    grouped = schemas.grouped(pa.array([value], pa.binary()), pa.array([header], pa.binary()))
     for reason in grouped.errors.values():
         raise Unreadable(reason)
     [group] = grouped.groups
@@ -66,7 +72,7 @@ class FixedSchema:
     references: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     message: str | None = None
 
-    def grouped(self, values: pa.BinaryArray) -> Grouped:
+    def grouped(self, values: pa.BinaryArray, headers: pa.BinaryArray | None = None) -> Grouped:
         reader = _compiled(self, self.format, self.text, dict(self.references), self.message)
         if isinstance(reader, str):
             return Grouped([], dict.fromkeys(range(len(values)), reader))
@@ -81,7 +87,33 @@ class RegisteredSchemas:
     kind: str
     format: RecordFormat
 
-    def grouped(self, values: pa.BinaryArray) -> Grouped:
+    def grouped(self, values: pa.BinaryArray, headers: pa.BinaryArray | None = None) -> Grouped:
+        if headers is None or headers.null_count == len(headers):
+            return self._by_prefix(values)
+        has_prefix = np.flatnonzero(np.asarray(headers.is_null()))
+        prefixed = self._by_prefix(values.take(pa.array(has_prefix)))
+        groups = [replace(group, rows=has_prefix[group.rows]) for group in prefixed.groups]
+        out = Grouped(groups, {int(has_prefix[row]): reason for row, reason in prefixed.errors.items()})
+        encoded = headers.dictionary_encode()
+        codes = np.asarray(encoded.indices.fill_null(-1))
+        for code, header in enumerate(encoded.dictionary.to_pylist()):
+            rows, reader = np.flatnonzero(codes == code), self._named_in(header)
+            if isinstance(reader, str):
+                out.errors.update(dict.fromkeys(rows.tolist(), reader))
+            else:
+                out.groups.append(Group(reader, rows, values.take(pa.array(rows))))
+        return out
+
+    def _named_in(self, header: bytes) -> RecordReader | str:
+        """The reader of the records with such a header, or why they can't be read."""
+        try:
+            name, rest = named_in(header)
+            message = message_in(rest) if self.kind == "PROTOBUF" else None
+        except Unreadable as error:
+            return str(error)
+        return self._reader(name, message)
+
+    def _by_prefix(self, values: pa.BinaryArray) -> Grouped:
         frames = framed(values)
         out = Grouped([], dict(frames.errors))
         whole = len(frames.groups) == 1 and not frames.errors
@@ -108,20 +140,19 @@ class RegisteredSchemas:
             whole = len(some) == len(rows)
             yield message, rows[some], split.payloads if whole else split.payloads.take(pa.array(some))
 
-    def _reader(self, schema_id: int, message: Message) -> RecordReader | str:
+    def _reader(self, name: SchemaName, message: Message) -> RecordReader | str:
         """The reader, or why the records can't be read."""
-        place = (self.settings.key, self.format, schema_id, message)
+        place = (self.settings.key, self.format, name, message)
         found = _readers.get(place)
         if found is not None:
             return found
-        schema = registry_of(self.settings).schema(schema_id)
+        schema = registry_of(self.settings).schema(name)
         if isinstance(schema, str):
             return schema
+        what = text_of(name)
         if schema.kind != self.kind:
-            return f"schema id {schema_id} is a schema of {schema.kind}, but the format reads {self.kind}"
-        return _compiled(
-            place, self.format, schema.text, schema.references, message, f"schema id {schema_id} can't be used: "
-        )
+            return f"{what} is a schema of {schema.kind}, but the format reads {self.kind}"
+        return _compiled(place, self.format, schema.text, schema.references, message, f"{what} can't be used: ")
 
 
 _readers: dict[object, RecordReader | str] = {}
