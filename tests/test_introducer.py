@@ -226,29 +226,73 @@ def test_the_settings_have_the_last_word(tmp_path: Path) -> None:
     assert audit.inspect.detail().to_pylist()[0]["keys"] == []
 
 
-INT, TEXT = {"type": "int64"}, {"type": "string"}
+PLACE = {"lsn": 39419360, "sequence": '["39419152","39419360"]'}
+IN_BINLOG = {"server_id": 1, "gtid": None, "file": "binlog.000007", "pos": 4}
+TIDB = {**IN_BINLOG, "server_id": 0, "file": "", "pos": 0}
+LSN = "00000027:00000ac0:0002"
+DB2 = {"change_lsn": "00000000:00000000:000000000446140f", "commit_lsn": "00000000:00001e36:000000000004a1b4"}
+COCKROACH = {"mvcc_timestamp": "1745506768962755000.0000000000", "job_id": "1066445522313740289", "primary_keys": "[]"}
 
 
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
-        ({"lsn": INT}, "source.lsn"),
-        ({"file": TEXT, "pos": INT, "gtid": TEXT}, "source.pos"),
-        ({"pos": INT}, None),
-        ({"scn": TEXT, "commit_scn": TEXT}, "source.scn"),
-        ({"change_lsn": TEXT, "commit_lsn": TEXT, "event_serial_no": INT}, "source.commit_lsn"),
-        ({"change_lsn": TEXT, "commit_lsn": TEXT}, None),
-        ({"ord": INT, "collection": TEXT}, None),
-        ({"lsn": TEXT}, None),
+        (PLACE, "source.lsn"),
+        ({"lsn": None, "sequence": '[null,"39419360"]'}, "source.lsn"),  # of an ad hoc snapshot
+        ({"lsn": None, "sequence": None}, None),
+        ({"lsn": 0, "sequence": None}, None),
+        ({"lsn": "1:4::0:0", "sequence": '[null,"1:4::0:0"]', "txId": ""}, None),  # YugabyteDB's own connector
+        (IN_BINLOG, "source.pos"),
+        ({"pos": 4}, None),
+        (TIDB, None),
+        ({**TIDB, "commit_ts": 447_984_087_285_923_841, "cluster_id": "default"}, "source.commit_ts"),
+        ({"scn": "2122185", "commit_scn": None}, "source.scn"),
+        ({"scn": None, "commit_scn": None}, None),
+        ({"change_lsn": LSN, "commit_lsn": LSN, "event_serial_no": 2}, "source.commit_lsn"),
+        ({"change_lsn": None, "commit_lsn": None, "event_serial_no": None}, None),
+        (DB2, None),
+        ({"change_lsn": "4294967296", "commit_lsn": "4294967300", "begin_lsn": "4294967290"}, None),  # Informix
+        ({"ord": 1, "collection": "orders"}, None),  # MongoDB
+        ({"vgtid": "[{}]", "shard": "0"}, None),  # Vitess
+        ({"low_watermark": 1, "mod_number": 0, "server_transaction_id": "x"}, None),  # Spanner
+        (COCKROACH, None),
         ({}, None),
     ],
-    ids=["PostgreSQL", "MySQL", "no file", "Oracle", "SQL Server", "Db2", "MongoDB", "a text", "unknown"],
 )
-def test_the_order_is_that_of_the_source(tmp_path: Path, source: dict[str, Any], expected: str | None) -> None:
-    members = [{**kind, "field": name, "optional": True} for name, kind in source.items()]
-    change = as_json(event("c", ROW), source=members)
-    [detail] = table_of(introduced(pipeline(tmp_path), [change], [key_of(id=1)])).inspect.detail().to_pylist()
+@pytest.mark.parametrize("declared", [True, False], ids=["in the schema", "not in the schema"])
+def test_the_order_is_that_of_the_source_if_its_events_have_values_for_it(
+    tmp_path: Path, source: dict[str, Any], expected: str | None, declared: bool
+) -> None:
+    """``declared``: TiCDC's schema lacks the members that it adds."""
+    kinds = {name: "int64" if isinstance(value, int) else "string" for name, value in source.items()}
+    kinds |= {"lsn": "int64"} if source.get("lsn", 0) is None else {}
+    members = [{"type": kind, "field": name, "optional": True} for name, kind in kinds.items()]
+    change = {**event("c", ROW), "source": {"connector": "TiCDC", "ts_ms": 1, **source}}
+    of, value = pipeline(tmp_path), as_json(change, source=members if declared else [])
+    table = table_of(introduced(of, [value], [key_of(id=1)]))
+    [detail] = table.inspect.detail().to_pylist()
+    if not declared and source.get("lsn", 0) is None:
+        return  # neither says what it is
     assert detail["sequence_by"] == expected
+    found = [one for one in table.status().findings if one.check == "order_of_arrival"]
+    assert [one.what.rpartition(": ")[2] for one in found] == ([] if expected else ["TiCDC"])
+
+
+def test_an_order_in_which_a_later_event_has_no_place_is_not_taken(tmp_path: Path) -> None:
+    members = [{"type": "int64", "field": "lsn", "optional": True}, {"type": "string", "field": "connector"}]
+    some = [event("c", ROW, lsn=5), event("t"), {**event("u", ROW), "source": {"lsn": None, "connector": "other"}}]
+    values = [None, *(as_json(one, source=members) for one in some), b"{"]
+    table = table_of(introduced(pipeline(tmp_path), values, [key_of(id=1)] * 5))
+    assert table.inspect.detail().to_pylist()[0]["sequence_by"] is None
+    assert "order_of_arrival" in [one.check for one in table.status().findings]
+
+
+def test_a_table_without_keys_or_with_an_order_of_its_own_has_no_remark_on_its_order(tmp_path: Path) -> None:
+    more = "  tables: {public.own: {sequence_by: source.ts_ms}}"
+    change = {**event("c", ROW), "source": {"connector": "vitess", "ts_ms": 1}}
+    for topic, keys in (("shop.public.own", [key_of(id=1)]), ("shop.public.appended", None)):
+        table = table_of(introduced(pipeline(tmp_path, more), [as_json(change)], keys, topic))
+        assert not table.status().findings
 
 
 def test_documents_of_mongodb_make_no_table_and_the_reason_says_what_to_do(tmp_path: Path) -> None:

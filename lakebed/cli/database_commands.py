@@ -16,11 +16,14 @@ def resume(options: argparse.Namespace) -> int:
     from lakebed.health.entry_checks import remove_unreadable
     from lakebed.manifest.failing import resume_merges
     from lakebed.manifest.parked import resume as resumed
+    from lakebed.manifest.remarks import dismiss
     from lakebed.manifest.settle_attempts import resume_settle
     from lakebed.table.internals import open_log
 
     code, names, merges, others = exit_codes.OK, [], dict[str, int](), False
-    for name, root in _chosen(options.path, options.tables).items():
+    chosen = _chosen(options.path, options.tables)
+    is_named = bool(options.tables) or options.path in chosen  # findings of all tables are not dealt with at one stroke
+    for name, root in chosen.items():
         try:
             log = open_log(root)
             if resumed(log):
@@ -29,6 +32,9 @@ def resume(options: argparse.Namespace) -> int:
                 merges[name] = count
             if resume_settle(log):
                 print(f"{name}: its tail is settled at once")
+                others = True
+            if is_named and dismiss(log):
+                print(f"{name}: its rows count as right again")
                 others = True
             for entry in remove_unreadable(log, options.remove_entry):
                 print(f"{name}: the entry {entry}, which can't be read, is removed")

@@ -39,7 +39,7 @@ from lakebed.manifest.failing import taken_paths
 from lakebed.manifest.holds import first_unexpired, held_versions
 from lakebed.manifest.parts_to_resort import parts_to_resort
 from lakebed.manifest.point_retention import oldest_for_points
-from lakebed.manifest.remarks import KINDS, Counts, Remark, remarks_of
+from lakebed.manifest.remarks import KINDS, Counts, Kind, Remark, remarks_of
 from lakebed.manifest.resnapshots import recent
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import open_store
@@ -284,8 +284,9 @@ class Observer:
         for kind, names in status.remarks.items():
             meaning = KINDS[kind]
             finding = critical if meaning.is_critical else warning
-            remedy = f"{meaning.remedy}. This ends a day after the last such record"
-            yield finding(kind, "", f"{meaning.what}: {_counted(names)}", remedy)
+            ends = "when the rows were sent again" if meaning.until_sent_again else "a day after the last such record"
+            remedy = f"{meaning.remedy}. This ends {ends}"
+            yield finding(kind, "", f"{meaning.what}: {_counted(names, meaning)}", remedy)
         behind = slow.snapshot.version - slow.newest_checkpoint if slow.snapshot else 0
         if behind >= _CHECKPOINTS_LATE * settings.checkpoint_interval:
             what = f"{behind:,} versions have no checkpoint, and lakebed.checkpoint_interval is {settings.checkpoint_interval}"
@@ -343,11 +344,12 @@ def _remarks(snapshot: Snapshot, now_ms: int) -> Counts:
     return {kind: names for kind, names in left.items() if names}
 
 
-def _counted(names: Mapping[str, int]) -> str:
+def _counted(names: Mapping[str, int], meaning: Kind) -> str:
     """``colour in 12, size in 3 and 4 others``: the most frequent first."""
     ordered = sorted(names.items(), key=lambda item: (-item[1], item[0]))
     more = f" and {len(ordered) - _NAMES_SHOWN:,} others" if len(ordered) > _NAMES_SHOWN else ""
-    return ", ".join(f"{name} in {records:,}" for name, records in ordered[:_NAMES_SHOWN]) + more
+    shown = (f"{name} in {records:,}" if meaning.counts else name for name, records in ordered[:_NAMES_SHOWN])
+    return ", ".join(shown) + more
 
 
 def _first_plans(planning: Planning) -> Sequence[str]:

@@ -443,7 +443,8 @@ def commit_written(
             snapshot, written.read, log.now_ms(), came=written.records_of_snapshot,
             deleted=sum(part.deletes for part in written.parts), unusable=written.records_unusable,
         )  # fmt: skip
-        entries = [entry for entry in (listed, sent_again) if entry is not None]
+        remarks = remarks_of(snapshot).plus(written.remarks, log.now_ms()).to_entry() if written.remarks else None
+        entries = [entry for entry in (listed, sent_again, remarks) if entry is not None]
         actions += entries
         # Of two commits at once, the later one would drop what the other one says in such an entry.
         rests_on = replace(access, domains=domains | {entry.domain for entry in entries})
@@ -468,8 +469,6 @@ def _actions(snapshot: Snapshot, written: Written, spec: WriteSpec) -> list[Acti
     if written.truncates:
         actions += all_removals(snapshot, int(time.time() * 1000))
         actions.append(to_domain(replace(cutoff_of(snapshot), new=written.truncates)))
-    if written.remarks:
-        actions.append(remarks_of(snapshot).plus(written.remarks, int(time.time() * 1000)).to_entry())
     return [*actions, *appended(written.parts, spec)]
 
 

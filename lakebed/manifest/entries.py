@@ -172,4 +172,5 @@ class Operation(StrEnum):
     REMOVE_ENTRY = "REMOVE ENTRY"
     RESNAPSHOT = "RESNAPSHOT"
     TOPIC = "TOPIC GONE"
+    REMARK = "REMARK"
     JOB = "JOB"

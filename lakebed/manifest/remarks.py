@@ -7,20 +7,24 @@ entry of ``KINDS``. Decoders make remarks, a batch carries them to its commit, a
 Names come from outside. So their number and their length are bounded, here and wherever they are counted: further names of a
 kind are counted together, as ``OTHERS``.
 
-The entry is written with a batch that has remarks, so its counts are those of the batches that were committed. Of two
-writers that commit at the same moment, the entry keeps the counts of one. A remark that was not made for a week leaves it.
+The entry is written with a commit that has remarks, so its counts are those of what was committed. A remark that was not made
+for a week leaves it, but for one that says that rows are wrong until they are sent again (``Kind.until_sent_again``): it leaves
+when a resnapshot that was asked for later has ended, when the table is emptied, or when somebody says so (``dismiss``).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from lakebed.manifest.actions import Domain
-from lakebed.manifest.entries import REMARKS
+from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
+from lakebed.manifest.conflicts import ReadWriteSet
+from lakebed.manifest.entries import REMARKS, Operation
 from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.table_log import TableLog
 
 NAMES_MAX = 100
 CHARACTERS_MAX = 100
@@ -38,6 +42,8 @@ class Remark(StrEnum):
     """A member of a record's row that no column takes; its name."""
     UNKNOWN_OPERATION = "unknown_operation"
     """An operation that is not known; its value. The record is in the quarantine."""
+    ORDER_OF_ARRIVAL = "order_of_arrival"
+    """A table was made whose changes have no order but that of arrival; the connector that sends them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +56,10 @@ class Kind:
     """What to do."""
     is_critical: bool = False
     """Whether rows of the table may be wrong."""
+    counts: bool = True
+    """Whether the number of records says something."""
+    until_sent_again: bool = False
+    """Whether rows stay wrong until the source sends them again; without it the remark is of interest for a day."""
 
 
 KINDS: Mapping[str, Kind] = {
@@ -60,6 +70,13 @@ KINDS: Mapping[str, Kind] = {
     Remark.UNKNOWN_OPERATION: Kind(
         what="records have operations that are not known",
         remedy="add them to format.delete_values or format.upsert_values; these records are in the quarantine",
+    ),
+    Remark.ORDER_OF_ARRIVAL: Kind(
+        what="changes of a row count in the order in which they arrive, since the events of this connector have no position that "
+        "lakebed knows",
+        remedy="if a number in the events grows with every change, name it as sequence_by below database.tables, and move the "
+        "table away so that it is made again; otherwise have no records sent again",
+        counts=False,
     ),
 }
 
@@ -139,9 +156,16 @@ class Remarks:
     kinds: Mapping[str, Mapping[str, Seen]] = field(default_factory=dict)
 
     def since(self, earliest_ms: int) -> Remarks:
-        """Those that were made at or after a time."""
+        """Those that were made at or after a time, and those that hold until rows are sent again."""
+        return self._those(lambda kind, seen: seen.last_ms >= earliest_ms or _until_sent_again(kind))
+
+    def without_sent_again(self, asked_ms: int) -> Remarks:
+        """Without those that do not hold any more, since rows were sent again that were asked for at this time."""
+        return self._those(lambda kind, seen: seen.last_ms >= asked_ms or not _until_sent_again(kind))
+
+    def _those(self, is_kept: Callable[[str, Seen], bool]) -> Remarks:
         kept = {
-            kind: {name: seen for name, seen in names.items() if seen.last_ms >= earliest_ms}
+            kind: {name: seen for name, seen in names.items() if is_kept(kind, seen)}
             for kind, names in self.kinds.items()
         }
         return Remarks({kind: names for kind, names in kept.items() if names})
@@ -170,6 +194,10 @@ class Remarks:
         return Domain(REMARKS, json.dumps(listed))
 
 
+def _until_sent_again(kind: str) -> bool:
+    return kind in KINDS and KINDS[kind].until_sent_again
+
+
 def remarks_of(snapshot: Snapshot) -> Remarks:
     """The remarks that the table's log keeps; none if the entry can't be read, for no decision rests on it."""
     text = snapshot.domains.get(REMARKS)
@@ -184,3 +212,36 @@ def remarks_of(snapshot: Snapshot) -> Remarks:
         )
     except (ValueError, TypeError, KeyError, AttributeError):
         return Remarks()
+
+
+def sent_again(snapshot: Snapshot, asked_ms: int) -> list[Domain]:
+    """What a commit does besides, if it says that all rows came that were asked for at this time."""
+    before = remarks_of(snapshot)
+    after = before.without_sent_again(asked_ms)
+    return [] if after == before else [after.to_entry()]
+
+
+def remark(log: TableLog, counts: Counts) -> None:
+    """Add remarks in a commit of their own. Raises Contention, StoreUnavailable, TableNotFound."""
+    if counts:
+        _commit(log, lambda before: before.plus(counts, log.now_ms()))
+
+
+def dismiss(log: TableLog) -> bool:
+    """Say that rows are right again, whatever remarks say that they are wrong; returns whether any did.
+
+    Raises Contention, StoreUnavailable, TableNotFound.
+    """
+    return _commit(log, lambda before: before.without_sent_again(log.now_ms() + 1))
+
+
+def _commit(log: TableLog, change: Callable[[Remarks], Remarks]) -> bool:
+    def build(snapshot: Snapshot) -> Proposal[bool] | Finished[bool]:
+        before = remarks_of(snapshot)
+        after = change(before)
+        if after == before:
+            return Finished(False)
+        access = ReadWriteSet(domains=frozenset([REMARKS]))
+        return Proposal(actions=[after.to_entry()], access=access, result=lambda _: True)
+
+    return commit_loop(log, Operation.REMARK, build)

@@ -17,12 +17,14 @@ from lakebed.ingest.database.naming import NoTable, TableName
 from lakebed.ingest.database.wishes import TableWishes
 from lakebed.ingest.decoder import Decoder, DecoderSchema
 from lakebed.ingest.formats import decoder
+from lakebed.ingest.remark_report import report_remarks
 from lakebed.ingest.source import Range, RangeReader
+from lakebed.manifest.remarks import Counts, remark
 from lakebed.manifest.schema import canonical_schema
 from lakebed.operations.create import NewTable, check_layout
 from lakebed.pipeline.settings import DatabasePipeline, TableSection, decoder_options
 from lakebed.pipeline.target import Difference, differences, refusal
-from lakebed.table import Table
+from lakebed.table import Table, internals_of
 
 MESSAGES = "message"
 """What Debezium calls the topic of messages, after the prefix. A table may have that name too."""
@@ -49,6 +51,7 @@ class Expected:
     path: str
     wishes: TableWishes
     new: NewTable
+    remarks: Counts
 
     def create(self) -> Table:
         """Raises TableExists, and what ``lakebed.create`` raises."""
@@ -100,7 +103,10 @@ class Introducer:
                 _logger.warning("the topic %s becomes no table, nor does any other new one: %s", topic, found.reason)
             return found
         try:
-            return Introduced(found.name, found.create(), found.wishes, created=True)
+            table = found.create()
+            remark(internals_of(table).log, found.remarks)
+            report_remarks(table.path, found.remarks)
+            return Introduced(found.name, table, found.wishes, created=True)
         except TableExists:  # another process was faster
             opened = self._opened(topic, found.name, found.wishes)
             assert opened is not None
@@ -187,7 +193,7 @@ class Introducer:
             types=wishes.types,
         )
         check_layout(canonical_schema(made.columns), new.settings(), new.partition_by)
-        return Expected(name, path_of(self._pipeline, name), wishes, new)
+        return Expected(name, path_of(self._pipeline, name), wishes, new, made.remarks)
 
 
 def path_of(pipeline: DatabasePipeline, name: TableName) -> str:

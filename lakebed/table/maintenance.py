@@ -14,6 +14,7 @@ from lakebed.compaction.service import CompactResult
 from lakebed.health.entry_checks import remove_unreadable
 from lakebed.manifest import parked
 from lakebed.manifest.failing import resume_merges
+from lakebed.manifest.remarks import dismiss
 from lakebed.manifest.settle_attempts import resume_settle
 from lakebed.operations import cleanup
 from lakebed.operations.hold import hold
@@ -91,12 +92,13 @@ class TableMaintenance:
 
         That is the table in its database's pipeline, merges and a settle that keep failing. A pipeline that runs goes on within
         seconds, where it stopped. Parts of parked merges are planned at once, and the tail is settled, by every process that
-        maintains the table. Entries of coordination that can't be read are removed. Raises Contention,
-        StoreUnavailable.
+        maintains the table. Entries of coordination that can't be read are removed, and findings that hold until rows are sent
+        again count as dealt with. Raises Contention, StoreUnavailable.
         """
         merges = resume_merges(self._log)
         settles = resume_settle(self._log)
-        is_parked = parked.resume(self._log) or settles
+        is_dealt_with = dismiss(self._log)
+        is_parked = parked.resume(self._log) or settles or is_dealt_with
         return bool(remove_unreadable(self._log)) or is_parked or merges > 0
 
     def remove_entry(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""What the table of a topic is made with: columns, keys and order, from the first record that says what its rows are.
+"""What the table of a topic is made with: columns, keys and order, from the first records that say what its rows are.
 
     1.  Records without a value say nothing, and neither do events that change no row (a truncate, a message): the next record
         is asked. So is the next one after a record that can't be read.
@@ -6,16 +6,20 @@
         null, as in columns that are added later: what a source forbids today it may allow tomorrow.
     3.  The keys are the settings'; else the fields of that record's message key; without one, the table is only appended to.
     4.  The order is the settings'; else what the events of a database have that grows with every change of a row
-        (``ORDERS``); without one, the order of arrival.
+        (``ORDERS``). The values decide, and not their types alone: other connectors write events in the form of Debezium's, with
+        members that are empty. So the first ``ORDER_RECORDS`` events must all have a place in that order. Without one it is the
+        order of arrival, which the table's log says in a remark.
 
-All of it depends on one record and the settings. Two processes that begin with different records make different tables, of
+All of it depends on these records and the settings. Two processes that begin with different records make different tables, of
 which one is created; records of the other's schema then change it as they change any table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -30,14 +34,16 @@ from lakebed.ingest.json.text import Unreadable, parse, shown
 from lakebed.ingest.metadata import metadata_path
 from lakebed.ingest.slices import Record
 from lakebed.ingest.source import Range
+from lakebed.ingest.source_order import ORDERS as SOURCE_ORDERS
 from lakebed.ingest.source_order import begin_of
 from lakebed.ingest.typed.formats import EVENTS, schemas_of
 from lakebed.ingest.typed.keys import KeySchemas
-from lakebed.ingest.typed.metadata import column_of
+from lakebed.ingest.typed.metadata import column_of, members_of
 from lakebed.ingest.typed.record_format import RecordReader
 from lakebed.ingest.typed.records import CHANGES, row_of
 from lakebed.ingest.typed.schemas import Schemas, read_one
-from lakebed.ingest.typed.values import column_field
+from lakebed.ingest.typed.values import column_field, plain_values
+from lakebed.manifest.remarks import Counts, Remark, remarks_on
 from lakebed.settings import suggest
 
 ASKED_MAX = 100
@@ -47,10 +53,13 @@ ORDERS = (
     ("pos", "int", "file"),
     ("scn", "string", "commit_scn"),
     ("commit_lsn", "string", "event_serial_no"),
+    ("commit_ts", "int", "cluster_id"),
 )
 """Members of ``source`` that order the changes of a row (``source_order``), with their kind and the member that shows whose they
-are: PostgreSQL's; MariaDB's and MySQL's; Oracle's; SQL Server's. Db2's events have a ``commit_lsn`` too, and no serial number.
+are: PostgreSQL's; MariaDB's and MySQL's; Oracle's; SQL Server's; those of TiDB by TiCDC, whose schema does not have them. Db2's
+events have a ``commit_lsn`` too, and no serial number.
 """
+ORDER_RECORDS = 20
 DOCUMENTS = (
     "its rows are texts, as MongoDB's documents are: let the connector flatten them (its transformation "
     "ExtractNewDocumentState), and read them with format avro, protobuf or json-schema"
@@ -60,8 +69,9 @@ DOCUMENTS = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
     """What a record says about the rows of its topic. ``key``: the fields of its message key; None: it has none. ``source``:
-    the members of an event's ``source`` with their types; None: the record is no event. ``begin``: where in the source's log the
-    rows of its initial snapshot are, if the record is one of them (``source_order``).
+    the members of an event's ``source`` with their types; None: the record is no event. ``connector``: what wrote the event.
+    ``orders``: the metadata by which it has a place in an order, the best first. ``begin``: where in the source's log the rows
+    of its initial snapshot are, if the record is one of them (``source_order``).
     """
 
     columns: pa.Schema
@@ -69,17 +79,20 @@ class Rows:
     key_error: str = ""
     """Why the message key names no fields, if there is one that does not."""
     source: Mapping[str, str] | None = None
+    connector: str = ""
+    orders: tuple[str, ...] = ()
     begin: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Introduction:
-    """What a table is made with."""
+    """What a table is made with. ``remarks``: what somebody should know of that."""
 
     columns: pa.Schema
     keys: tuple[str, ...] = ()
     sequence_by: str | None = None
     begin: int | None = None
+    remarks: Counts = field(default_factory=dict)
 
 
 class RowsOf(Protocol):
@@ -120,16 +133,26 @@ class FirstRows:
             if start >= one.end:
                 continue
             for records in read(replace(one, start=start)):
-                for record in _records(records):
+                some = _records(records)
+                for record in some:
                     if asked >= ASKED_MAX:
                         return None
                     asked += 1
                     found = self._ask(record)
                     if found is not None:
-                        return found
+                        return self._ordered(found, islice(some, ORDER_RECORDS - 1))
                     self.read_to[one.partition] = record.offset + 1
             self.read_to[one.partition] = one.end
         return None
+
+    def _ordered(self, rows: Rows, further: Iterable[Record]) -> Rows:
+        """The rows with those orders alone in which further records have a place too."""
+        for record in further if rows.orders else ():
+            with suppress(Unreadable):
+                other = self._rows_of(record)
+                if other is not None:
+                    rows = replace(rows, orders=tuple(one for one in rows.orders if one in other.orders))
+        return rows
 
     def _ask(self, record: Record) -> Rows | None:
         try:
@@ -185,7 +208,7 @@ def introduction(rows: Rows, wishes: TableWishes, *, leave_out: bool = False) ->
                 f"{where} {key!r}, which is no column{suggest(key, names)}; the columns are {', '.join(names)}; set keys "
                 "below database.tables"
             )
-    sequence_by = wishes.sequence_by or _order(rows.source or {})
+    sequence_by = wishes.sequence_by or next(iter(rows.orders), None)
     if wishes.sequence_by and wishes.sequence_by not in names:
         _check_metadata(wishes.sequence_by, rows)
     return Introduction(
@@ -193,7 +216,12 @@ def introduction(rows: Rows, wishes: TableWishes, *, leave_out: bool = False) ->
         keys=keys,
         sequence_by=sequence_by if keys else None,
         begin=rows.begin if keys and sequence_by == "source.lsn" else None,
+        remarks={} if sequence_by or not keys or rows.source is None else _by_arrival(rows.connector),
     )
+
+
+def _by_arrival(connector: str) -> Counts:
+    return remarks_on(Remark.ORDER_OF_ARRIVAL, {connector or "a connector without a name": 1})
 
 
 def _check_metadata(sequence_by: str, rows: Rows) -> None:
@@ -238,10 +266,8 @@ def _connect_rows(record: Record) -> Rows | None:
         raise Unreadable("it carries no schema; set value.converter.schemas.enable of the connector, or use a registry")
     source = {one["field"]: one for one in connect_fields(schema)}.get("source")
     kinds = {one["field"]: str(one.get("type")) for one in connect_fields(source)}
-    members = event.get("source")
-    begin = begin_of(members) if isinstance(members, dict) else None
     key, key_error = _key_fields(_json_key, record.key)
-    return Rows(columns=columns, key=key, key_error=key_error, source=kinds, begin=begin)
+    return _with_source(Rows(columns=columns, key=key, key_error=key_error), kinds, event.get("source"))
 
 
 def _is_of_no_row(operation: object) -> bool:
@@ -270,12 +296,39 @@ def _json_key(key: bytes) -> tuple[str, ...]:
     return tuple(payload)
 
 
-def _order(kinds: Mapping[str, str]) -> str | None:
-    """What orders the changes of a row, from the members of ``source`` with their types."""
+def _with_source(rows: Rows, kinds: Mapping[str, str], source: object) -> Rows:
+    """The rows with what the ``source`` of their event says. ``kinds``: the types of its members in the schema."""
+    members = source if isinstance(source, dict) else {}
+    kinds = {name: _KINDS.get(type(value), "") for name, value in members.items()} | dict(kinds)
+    connector = members.get("connector")
+    return replace(
+        rows,
+        source=kinds,
+        connector=connector if isinstance(connector, str) else "",
+        orders=tuple(_orders(kinds, members)),
+        begin=begin_of(members),
+    )
+
+
+_KINDS: Mapping[type, str] = {int: "int", str: "string"}
+
+
+def _orders(kinds: Mapping[str, str], source: Mapping[str, Any]) -> Iterator[str]:
+    """What orders the changes of a row: the members of ``source`` by which the event has a place."""
     for name, kind, shown_by in ORDERS:
-        if kinds.get(name, "").removeprefix("u").startswith(kind) and shown_by in kinds:
-            return f"source.{name}"
-    return None
+        if not kinds.get(name, "").removeprefix("u").startswith(kind) or shown_by not in kinds:
+            continue
+        order = SOURCE_ORDERS.get(("source", name))
+        place = source.get(name)
+        if order is not None:
+            place = order.place(_member(source, name), _member(source, order.beside))
+        if isinstance(place, int) and place > 0:
+            yield f"source.{name}"
+
+
+def _member(source: Mapping[str, Any], name: str | None) -> int | str | None:
+    value = source.get(name) if name is not None else None
+    return value if isinstance(value, int | str) and not isinstance(value, bool) else None
 
 
 # -- formats whose schemas are elsewhere -------------------------------------------------------------------------------
@@ -305,13 +358,12 @@ class _TypedRows:
         ]
         header = record.headers.get(KEY_SCHEMA)
         key, key_error = _key_fields(lambda key: self._key(key, header), record.key)
-        return Rows(
-            columns=pa.schema([one.remove_metadata() for one in columns]),
-            key=key,
-            key_error=key_error,
-            source=_members(reader, "source") if self.events else None,
-            begin=begin_of(rows.to_pylist()[0].get("source") or {}) if self.events else None,
-        )
+        found = Rows(columns=pa.schema([one.remove_metadata() for one in columns]), key=key, key_error=key_error)
+        if not self.events:
+            return found
+        members, _ = members_of(rows, "source")
+        source = {name: plain_values(value)[0].as_py() for name, value in members.items()}
+        return _with_source(found, _members(reader, "source"), source)
 
     def _key(self, key: bytes, header: bytes | None) -> tuple[str, ...]:
         if self.keys is None or self.keys == "none":
