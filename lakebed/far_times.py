@@ -15,10 +15,13 @@ PostgreSQL's JDBC driver, of Debezium and of DuckDB are on them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 INFINITY_DAY, MINUS_INFINITY_DAY = 2_932_896, -719_160
 """What is stored for an infinite date: 9999-12-31 and 0001-01-03, as days since 1970."""
@@ -188,10 +191,14 @@ def iso_text(value: int, kind: pa.DataType) -> str:
     return f"{_day_text(days)}T{clock}{fraction}{'Z' if kind.tz else ''}"
 
 
+def year_text(year: int) -> str:
+    """A year in ISO 8601: of four digits, or with a sign."""
+    return f"{'-' if year < 0 else '+' if year > 9999 else ''}{abs(year):04d}"
+
+
 def _day_text(day: int) -> str:
-    year, month_and_day = str(np.datetime64(day, "D")).rsplit("-", 2)[0], str(np.datetime64(day, "D"))[-5:]
-    sign = "-" if year.startswith("-") else "+" if len(year) > 4 else ""
-    return f"{sign}{year.lstrip('-'):0>4}-{month_and_day}"
+    year, month, day_of_month = str(np.datetime64(day, "D")).rsplit("-", 2)
+    return f"{year_text(int(year))}-{month}-{day_of_month}"
 
 
 def python_values(column: pa.Array | pa.ChunkedArray, far: Callable[[int, pa.DataType], Any] = iso_text) -> list[Any]:
@@ -203,13 +210,41 @@ def python_values(column: pa.Array | pa.ChunkedArray, far: Callable[[int, pa.Dat
         return [value for chunk in chunks for value in _one_by_one(chunk, far)]
 
 
-def python_rows(table: pa.Table, maps_as_pydicts: Literal["lossy"] | None = None) -> list[dict[str, Any]]:
+def python_rows(
+    table: pa.Table | pa.RecordBatch, maps_as_pydicts: Literal["lossy"] | None = None
+) -> list[dict[str, Any]]:
     """``to_pylist``, but with texts for dates and timestamps that Python has no objects for."""
     try:
         return list(table.to_pylist(maps_as_pydicts=maps_as_pydicts))
     except (ValueError, OverflowError):
         columns = [python_values(column) for column in table.columns]
-        return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
+        return [dict(zip(table.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def pandas_frame(table: pa.Table) -> pd.DataFrame:
+    """``to_pandas``, but with ``numpy.datetime64`` among the objects for dates that Python has no objects for."""
+    try:
+        return table.to_pandas()
+    except (ValueError, OverflowError):
+        import pandas
+
+        frames = [_pandas_column(table.select([name])) for name in table.column_names]
+        return pandas.concat(frames, axis="columns")
+
+
+def _pandas_column(table: pa.Table) -> pd.DataFrame:
+    try:
+        return table.to_pandas()
+    except (ValueError, OverflowError):
+        import pandas
+
+        return pandas.DataFrame(
+            {table.column_names[0]: pandas.Series(python_values(table[0], _numpy_time), dtype=object)}
+        )
+
+
+def _numpy_time(number: int, kind: pa.DataType) -> np.datetime64:
+    return np.datetime64(number, "D" if pa.types.is_date32(kind) else kind.unit)
 
 
 def _one_by_one(values: pa.Array, far: Callable[[int, pa.DataType], Any]) -> list[Any]:

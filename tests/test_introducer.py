@@ -130,6 +130,18 @@ def test_a_topic_of_avro_becomes_a_table(tmp_path: Path) -> None:
         assert (detail["keys"], detail["sequence_by"]) == (["id"], "source.lsn")
 
 
+@pytest.mark.parametrize("day", [-2_147_472_692, 6_666_479])
+def test_a_topic_whose_first_event_has_a_far_date_becomes_a_table(day: int, tmp_path: Path) -> None:
+    fields = [ID, {**DAY, "name": "org.apache.kafka.connect.data.Date"}]
+    with SchemaRegistry() as registry:
+        number, of_key = registry.register(envelope_schema(fields)), registry.register(avro_type(KEY, "Key"))
+        change = avro_value(event("c", {"id": 1, "day": day}), envelope(fields))
+        value = framed(number, encoded(envelope_schema(fields), change))
+        key = framed(of_key, encoded(avro_type(KEY, "Key"), {"id": 1}))
+        table = table_of(introduced(pipeline(tmp_path, "", "debezium-avro", registry.url), [value], [key]))
+        assert [str(one.type) for one in table.schema] == ["int32", "date32[day]"]
+
+
 def test_rows_of_avro_become_a_table_whose_keys_are_those_of_the_message(tmp_path: Path) -> None:
     row = {"type": "struct", "fields": [ID, NAME, {"type": "string", "field": "op"}]}
     with SchemaRegistry() as registry:

@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from lakebed.errors import Corrupt
+from lakebed.far_times import python_rows
 from lakebed.health.finding import Finding, critical
 from lakebed.health.log_checks import Progress
 from lakebed.manifest.actions import ChangePart, Part, is_native_file
@@ -322,7 +323,7 @@ class RowChecks:
         total = found["total"][0].as_py()
         twice = named(found.drop_columns(["total"]), keys).cast(schema)
         hits = ScanLocator(self._spec, self._storage).lookup(base, twice).to_pylist()
-        for probe, key in enumerate(twice.to_pylist()):
+        for probe, key in enumerate(python_rows(twice)):
             rows = sorted(
                 (hit["part"], hit["row"])
                 for hit in hits

@@ -34,6 +34,7 @@ import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from lakebed.errors import InvalidInput
+from lakebed.far_times import finite_column, python_rows, python_values
 from lakebed.manifest.actions import Action, AddPart, Domain, Part
 from lakebed.manifest.column_mapping import ColumnMapping, stored_fields
 from lakebed.manifest.commit_codec import add_from_json, add_to_json
@@ -318,7 +319,7 @@ class Partitions:
                     lost = _newer_deletes(hits, piece[spec.sequence_column], {})
                     if lost.any():
                         named = snapshot.columns.to_logical(keys)
-                        key = named.slice(int(hits["probe"].to_numpy()[lost][0]), 1).to_pylist()[0]
+                        [key] = python_rows(named.slice(int(hits["probe"].to_numpy()[lost][0]), 1))
                         by = snapshot.logical_settings.sequence_by
                         raise InvalidInput(
                             f"{whose} has the key {key}, which was deleted with a newer {by}; leave it out, "
@@ -418,7 +419,7 @@ class Partitions:
         """B1. Raises InvalidInput naming a key that is live in the base; ``keys`` have the users' names."""
         live = self._live(hits, base)
         if live.any():
-            key = keys.slice(int(hits["probe"].to_numpy()[live][0]), 1).to_pylist()[0]
+            [key] = python_rows(keys.slice(int(hits["probe"].to_numpy()[live][0]), 1))
             raise InvalidInput(f"{whose} has the key {key}, which is live in the table; delete one of the two")
 
     def _delete(self, entry: Detached, after: Snapshot) -> int:
@@ -480,7 +481,7 @@ def _text(value: Any, kind: pa.DataType) -> str | None:
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         return partition_text(value)
     typed = connect().sql(f"select cast(? as {sql_type(kind)}) as value", params=[value]).to_arrow_table()
-    return partition_text(typed["value"].cast(kind).to_pylist()[0])
+    return partition_text(python_values(finite_column(typed["value"].cast(kind)))[0])
 
 
 def _texts(values: Mapping[str, str | None], spec: WriteSpec) -> PartitionValues:

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakebed.errors import InvalidInput
+from lakebed.far_times import python_rows
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.parts.expression import Expression
 from lakebed.parts.quarantine import HEADERS
@@ -47,7 +48,7 @@ def condition_of_quarantine(
     everything = f"{_BYTES}{_HEADERS if HEADERS in quarantine.logical_schema.names else ''})"
     texts = {text for text in _compared(where.tree) if len(text) >= TEXT_LENGTH_MIN}
     members = []
-    for row in keys.to_pylist() if keys is not None else ():
+    for row in python_rows(keys) if keys is not None else ():
         named = {snapshot.columns.logical_name(name): value for name, value in row.items()}
         members.append(" and ".join(f"regexp_matches({everything}, {literal(_member(*one))})" for one in named.items()))
         texts |= {value for value in named.values() if isinstance(value, str) and len(value) >= TEXT_LENGTH_MIN}

@@ -19,6 +19,7 @@ import duckdb
 import pyarrow as pa
 
 from lakebed.errors import InvalidSchema
+from lakebed.far_times import python_values
 from lakebed.manifest.column_mapping import ColumnMapping
 from lakebed.manifest.schema import check_new_names
 from lakebed.manifest.snapshot import Snapshot
@@ -125,8 +126,9 @@ def _require_fitting(
     with registered(connection, "lakebed_wide", pa.table({"c0": values})) as table:
         lost = connection.sql(f"select c0 from {table} where {back} is distinct from c0 limit 1").to_arrow_table()
     if len(lost):
+        [value] = python_values(lost["c0"])
         raise InvalidSchema(
-            f"column {name!r} has the value {lost['c0'][0].as_py()!r} in version {version}, which does not fit {declared.type}, "
+            f"column {name!r} has the value {value!r} in version {version}, which does not fit {declared.type}, "
             f"its type when this query was defined; {START_AGAIN}",
             version=version,
         )

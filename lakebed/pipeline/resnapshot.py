@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from lakebed.errors import InvalidInput, LakebedError, Retry
+from lakebed.far_times import python_rows
 from lakebed.ingest.database.naming import NoTable
 from lakebed.ingest.database.tables import tables_below
 from lakebed.ingest.debezium.snapshots import SnapshotProgress, read_notification, snapshot_signal
@@ -48,7 +49,7 @@ def typed_notifications(pipeline: DatabasePipeline) -> Callable[..., dict[str, A
     if pipeline.format_kind not in TYPED_FORMATS:
         return None
     schemas = schemas_of(pipeline.format_kind, decoder_options(pipeline))[0]
-    return lambda value, header=None: read_one(schemas, value, header)[1].to_pylist()[0]
+    return lambda value, header=None: python_rows(read_one(schemas, value, header)[1])[0]
 
 
 class Asking:

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from lakebed.compaction.settle import SettleResult
 from lakebed.errors import InvalidInput, MissingPrerequisite
+from lakebed.far_times import pandas_frame
 from lakebed.health.examination import Examination, examine
 from lakebed.health.status import Observer, Status
 from lakebed.ingest.apply import How, apply, frame_changes
@@ -426,8 +427,11 @@ class Table:
     def to_pandas(
         self, columns: Sequence[str] | None = None, where: str | None = None, version: int | None = None
     ) -> pd.DataFrame:
-        """``to_arrow`` as a DataFrame of pandas, where whole numbers among nulls are floating point."""
-        return self.to_arrow(columns, where, version).to_pandas()
+        """``to_arrow`` as a DataFrame of pandas, where whole numbers among nulls are floating point.
+
+        A date that Python has no object for, such as one of the year 20222, is a ``numpy.datetime64`` among the objects.
+        """
+        return pandas_frame(self.to_arrow(columns, where, version))
 
     def to_polars(
         self, columns: Sequence[str] | None = None, where: str | None = None, version: int | None = None

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakebed.errors import InvalidInput
+from lakebed.far_times import iso_text, year_text
 from lakebed.manifest.parts_to_resort import parts_to_resort
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.plots import new_figure, save
@@ -34,7 +35,6 @@ CLUSTERING_SCHEMA = pa.schema(
     ]
 )
 _PARTS_DRAWN_MAX = 5_000
-_EPOCH = datetime.datetime(1970, 1, 1)
 
 
 def clustering_information(
@@ -167,13 +167,13 @@ def readable(bound: Bound, terms: tuple[SortTerm, ...]) -> str:
 def _text(value: Any, term: SortTerm) -> str:
     match term.function:
         case "year":
-            return f"{1970 + value:04}"
+            return year_text(1970 + value)
         case "month":
-            return f"{1970 + value // 12:04}-{value % 12 + 1:02}"
+            return f"{year_text(1970 + value // 12)}-{value % 12 + 1:02}"
         case "day":
-            return datetime.date.fromordinal(_EPOCH.toordinal() + value).isoformat()
+            return iso_text(value, pa.date32())
         case "hour":
-            return (_EPOCH + datetime.timedelta(hours=value)).isoformat(" ", "minutes")
+            return f"{iso_text(value // 24, pa.date32())} {value % 24:02}:00"
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     return value.isoformat() if isinstance(value, datetime.date) else str(value)

@@ -28,11 +28,11 @@ def snapshot_at(log: TableLog, version: int | None = None, timestamp: str | floa
 
 def epoch_ms(timestamp: str | float) -> int:
     """Milliseconds of a time: epoch seconds, or an ISO text, which is UTC without an offset. Raises InvalidInput."""
-    if isinstance(timestamp, (int, float)):
-        return int(timestamp * 1000)
     try:
+        if isinstance(timestamp, (int, float)):
+            return int(timestamp * 1000)
         moment = datetime.datetime.fromisoformat(timestamp.replace("Z", "+00:00"))
-    except ValueError:
+    except (ValueError, OverflowError):  # an infinity, or a year that Python lacks
         raise InvalidInput(f"{timestamp!r} is not a time; write for example '2026-01-31T12:00:00Z'") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)

@@ -44,9 +44,9 @@ NATURAL: list[tuple[pa.DataType, LogicalType, st.SearchStrategy[Any]]] = [
     (pa.binary(), LogicalType(Kind.DECIMAL_BYTES, scale=2), st.binary(max_size=17)),
     (pa.decimal128(12, 2), PLAIN, NUMBERS),
     (pa.decimal128(38, 10), PLAIN, st.decimals(-(10**27), 10**27, places=10)),
-    (pa.date32(), PLAIN, st.dates()),
-    (pa.timestamp("ms", "UTC"), PLAIN, st.integers(-(10**14), 10**14)),
-    (pa.timestamp("us"), PLAIN, st.integers(-(10**17), 10**17)),
+    (pa.date32(), PLAIN, st.one_of(INTS, st.sampled_from([2**31 - 1, -(2**31), -2_147_472_692]))),
+    (pa.timestamp("ms", "UTC"), PLAIN, st.one_of(st.integers(-(10**14), 10**14), LONGS)),
+    (pa.timestamp("us"), PLAIN, st.one_of(LONGS, st.sampled_from([2**63 - 1, -(2**63) + 1]))),
     (pa.timestamp("ns"), PLAIN, LONGS),
     (
         pa.struct([("scale", pa.int32()), ("value", pa.binary())]),

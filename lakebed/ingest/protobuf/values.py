@@ -24,8 +24,8 @@ from lakebed.ingest.protobuf.fields import Meaning, ProtobufField
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 NANOS_MAX = 999_999_999
-_SECONDS_MIN, _SECONDS_MAX = -(2**63) // 1_000_000 + 1, (2**63 - 1) // 1_000_000 - 1
-"""What fits in 64 bits as microseconds. By its definition a google.protobuf.Timestamp has the years 1 to 9999 only."""
+_SECONDS_MIN, _SECONDS_MAX = -(2**63) // 1_000_000, (2**63 - 1) // 1_000_000
+"""Those with microseconds of 64 bits. By its definition a google.protobuf.Timestamp has the years 1 to 9999 only."""
 _DURATION_SECONDS_MAX = 315_576_000_000
 _JSON_CLASSES = {cls.DESCRIPTOR.full_name: cls for cls in (Struct, ListValue, Value)}
 
@@ -178,7 +178,8 @@ def _json_value(message: Any) -> Any:
 def _timestamp(described: ProtobufField, raw: pa.StructArray, path: str) -> Column:
     seconds, nanos = _parts(raw)
     bad = (seconds < _SECONDS_MIN) | (seconds > _SECONDS_MAX) | (nanos < 0) | (nanos > NANOS_MAX)
-    micros = np.where(bad, 0, seconds) * 1_000_000 + nanos // 1000
+    # Some microseconds of the first and the last second have more bits; all of both seconds are infinities.
+    micros = np.clip(np.where(bad, 0, seconds), _SECONDS_MIN + 1, _SECONDS_MAX - 1) * 1_000_000 + nanos // 1000
     values = finite(pa.array(micros, pa.int64(), mask=_mask_or_none(raw)).view(described.type))
     return Column(values, _faults(bad, f"{path} is no timestamp that a table can hold"))
 

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakebed.far_times import finite
 from lakebed.ingest.debezium.connect_schema import column_type
 from lakebed.ingest.debezium.connect_types import Kind, LogicalType
 from lakebed.ingest.debezium.placeholder import Placeholder
@@ -196,7 +197,7 @@ def converted(values: pa.Array, logical: LogicalType, target: pa.DataType, optio
     if t.is_null(kind) or values.null_count == len(values):
         return pa.nulls(len(values), target)
     if logical.kind is Kind.PLAIN and kind == target and not t.is_nested(kind):
-        return values
+        return finite(values)
     if logical.kind is Kind.DECIMAL_VARIABLE:
         return _variable(values, target)
     if t.is_nested(kind):
