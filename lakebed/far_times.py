@@ -31,7 +31,7 @@ INFINITY_MICROS, MINUS_INFINITY_MICROS = INFINITY_DAY * DAY_MICROS, MINUS_INFINI
 RANGE_BEGIN, RANGE_END = -106_751_991 * DAY_MICROS, 106_751_991 * DAY_MICROS
 """The finite timestamps: from 22 December of the year -290308 on, and before 10 January 294247."""
 
-Unit = Literal["s", "ms", "us", "ns", "auto"]
+Unit = Literal["auto", "s", "ms", "us", "ns"]
 """What a number since 1970 counts; ``auto``: it is told by the size of the number."""
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _LEAST, _MOST = -(2**63), 2**63 - 1

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -24,7 +24,7 @@ from lakebed.ingest.json.columns import MILLIS_MAX
 from lakebed.ingest.json.text import Mismatch, Unreadable
 from lakebed.ingest.schema_evolution import RESCUED_COLUMN, merged
 from lakebed.ingest.truncates import Cutoff, Truncate
-from lakebed.manifest.remarks import Counts, Remark, RemarkCounts
+from lakebed.manifest.remarks import Counts, Remark, RemarkCounts, sum_of
 from lakebed.manifest.schema_change import SchemaChange
 from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN, UPSERT
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, WITH_HEADERS
@@ -106,6 +106,33 @@ class FastReading:
     """How many of the handled records are rows that were read, and no changes."""
     one_by_one: Mapping[int, Reading | Unreadable] = field(default_factory=dict)
     """By their place in the slice, what records are that the fast path has read one by one; ``handled`` has them too."""
+
+    def remarked(self, counts: Counts) -> FastReading:
+        """With further remarks."""
+        return replace(self, remarks=sum_of([self.remarks, counts])) if counts else self
+
+
+def joined(
+    parts: Sequence[tuple[np.ndarray[Any, Any], FastReading]], count: int, decoder_schema: DecoderSchema
+) -> FastReading:
+    """The readings of groups of records, each with the places of its records in the slice, as one.
+
+    ``count``: of all records in the slice. Those in no group are not handled.
+    """
+    handled = np.zeros(count, bool)
+    one_by_one: dict[int, Reading | Unreadable] = {}
+    for places, fast in parts:
+        handled[places] = fast.handled
+        one_by_one |= {int(places[row]): reading for row, reading in fast.one_by_one.items()}
+    return FastReading(
+        pa.concat_tables([fast.rows for _, fast in parts] or [from_arrays(decoder_schema, 0, {})]),
+        handled,
+        sum(fast.ignored for _, fast in parts),
+        sum(fast.truncated for _, fast in parts),
+        sum_of(fast.remarks for _, fast in parts),
+        sum(fast.of_snapshot for _, fast in parts),
+        one_by_one,
+    )
 
 
 class Reader(Protocol):

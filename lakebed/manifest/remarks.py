@@ -44,6 +44,8 @@ class Remark(StrEnum):
     """An operation that is not known; its value. The record is in the quarantine."""
     ORDER_OF_ARRIVAL = "order_of_arrival"
     """A table was made whose changes have no order but that of arrival; the connector that sends them."""
+    JANUARY_1970 = "january_1970"
+    """A number, of which no schema says what it counts, that was taken for a time in January 1970; its column."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,10 @@ KINDS: Mapping[str, Kind] = {
         remedy="if a number in the events grows with every change, name it as sequence_by below database.tables, and move the "
         "table away so that it is made again; otherwise have no records sent again",
         counts=False,
+    ),
+    Remark.JANUARY_1970: Kind(
+        what="numbers were taken for times in January 1970, so they may count something else",
+        remedy="set format.timestamp_unit, to s for seconds, and read the records once more (lakebed rewind)",
     ),
 }
 

@@ -166,7 +166,7 @@ def test_a_wrong_option_names_the_right_ones() -> None:
         decoder("xml", SHAPE)
     with pytest.raises(InvalidInput, match=r"has no option 'operation_field'"):
         decoder("debezium-json", SHAPE, {"operation_field": "op"})
-    with pytest.raises(InvalidInput, match=r"timestamp_unit is 'days'; use auto or ms or us or ns"):
+    with pytest.raises(InvalidInput, match=r"timestamp_unit is 'days'; use auto or s or ms or us or ns"):
         decoder("json", SHAPE, {"timestamp_unit": "days"})
     with pytest.raises(InvalidSchema, match="flat JSON has no such metadata"):
         decoder("json", DecoderSchema(COLUMNS, ("id",), "source.lsn"))

@@ -229,6 +229,8 @@ def test_documents_become_rows() -> None:
         ({"id": 1, "place": {}}, "place: 'city' in it may not be null"),
         ({"id": 1, "places": [None]}, "places: 'element' in it may not be null"),
         ({"id": 1, "at": "yesterday"}, 'at: "yesterday" is not a valid timestamp'),
+        ({"id": 1, "at": 1_700_000_000}, "at: 1700000000 is a text by its schema, so no timestamp"),
+        ({"id": 1, "day": 19782}, "day: 19782 is a text by its schema, so no date"),
         ({"id": 1, "price": 12.345}, "price: 12.345 has more than 2 digits"),
         ({"id": 1, "raw": "%"}, "raw:"),
         ([], "not a JSON object"),
@@ -245,6 +247,15 @@ def test_a_document_that_does_not_fit_is_an_error_of_its_own(document: Any, reas
     rows, errors = read(compiled(ROW), *good, document, *good)
     assert list(errors) == [100] and reason in errors[100]
     assert [row["id"] for row in rows] == [*range(100), None, *range(100)]
+
+
+def test_a_map_may_have_times() -> None:
+    schema = {
+        "properties": {"at": {"type": "object", "additionalProperties": {"type": "string", "format": "date-time"}}}
+    }
+    rows, errors = read(compiled(schema), {"at": {"a": "2024-01-02T03:04:05Z"}}, {"at": {"a": 5}})
+    assert rows[0] == {"at": [("a", datetime(2024, 1, 2, 3, 4, 5, 0, UTC))]}
+    assert errors == {1: "at: 5 is a text by its schema, so no timestamp"}
 
 
 def test_a_value_that_is_no_object_is_the_column_value() -> None:

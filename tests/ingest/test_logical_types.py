@@ -174,6 +174,8 @@ WITHOUT_SCHEMA: list[tuple[Any, pa.DataType, Any]] = [
 REFUSED: list[tuple[Any, pa.DataType, str]] = [
     (2**31, pa.date32(), "out of the range of a date"),
     ("2024-02-30", pa.date32(), "is not a valid date"),
+    ("2024-02-29T00:00:00+02:00", pa.date32(), "is not at midnight in UTC, so no date"),
+    ("2024-02-29ZZ", pa.date32(), "is not a valid date"),
     ("2024-02-29 at noon", STAMP, "is not a valid timestamp"),
     ("1.234", MONEY, "more than 2 digits after the point"),
     ("99999999999.99", MONEY, "does not fit decimal128(12, 2)"),
@@ -264,12 +266,36 @@ def test_what_does_not_fit_is_refused_not_rounded(value: Any, target: pa.DataTyp
     assert slow.changes.num_rows == 0
 
 
-@pytest.mark.parametrize(("unit", "expected"), [("ms", 5_000_000), ("us", 5000), ("ns", 5)])
+@pytest.mark.parametrize(("unit", "expected"), [("s", 5_000_000_000), ("ms", 5_000_000), ("us", 5000), ("ns", 5)])
 def test_the_unit_of_timestamps_without_a_schema_can_be_set(unit: Any, expected: int) -> None:
     decoder_schema = DecoderSchema(pa.schema([pa.field("at", pa.timestamp("us", "UTC"))]))
     decoder = DebeziumJson(decoder_schema, JsonOptions(timestamp_unit=unit))
-    changes = decoder.decode(records([event("c", {"at": 5000})])).changes
-    assert changes.column("at").cast(pa.int64()).to_pylist() == [expected]
+    changes = decoder.decode(records([event("c", {"at": 5000})] * 40)).changes
+    assert changes.column("at").cast(pa.int64()).to_pylist() == [expected] * 40
+    with only_one_by_one():
+        assert decoder.decode(records([event("c", {"at": 5000})])).changes["at"].cast(pa.int64())[0].as_py() == expected
+
+
+@pytest.mark.parametrize("beyond", [9_223_372_036_855, -9_223_372_036_855])
+def test_seconds_that_no_timestamp_can_hold_are_refused(beyond: int) -> None:
+    decoder_schema = DecoderSchema(pa.schema([pa.field("at", pa.timestamp("us", "UTC"))]))
+    decoder = DebeziumJson(decoder_schema, JsonOptions(timestamp_unit="s"))
+    decoded = decoder.decode(records([event("c", {"at": at}) for at in (1_700_000_000, beyond)]))
+    assert decoded.changes["at"].to_pylist() == [datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)]
+    assert decoded.quarantined["reason"].to_pylist() == [f"column 'at': {beyond} is out of the range of a timestamp"]
+
+
+DATES_WITH_A_ZONE = ["2024-02-29Z", "2024-02-29T00:00:00Z", "2024-02-29T02:00:00+02:00", "2024-02-28T24:00:00Z"]
+
+
+@pytest.mark.parametrize("text", DATES_WITH_A_ZONE)
+@pytest.mark.parametrize("inline", [True, False])
+def test_a_date_may_have_a_zone_or_be_a_midnight_in_utc(text: str, inline: bool) -> None:
+    fields = [{"type": "string", "field": "day"}]
+    decoder = DebeziumJson(DecoderSchema(pa.schema([pa.field("day", pa.date32())])))
+    changes = [event("c", {"day": value}) for value in (text, "2024-02-29", text)]
+    decoded = decoder.decode(records([with_schema(one, fields) if inline else one for one in changes]))
+    assert decoded.changes["day"].to_pylist() == [date(2024, 2, 29)] * 3
 
 
 @pytest.mark.parametrize(("form", "expected"), [("string", Decimal("1234")), ("precise", Decimal(-2_658_824))])

@@ -20,6 +20,7 @@ from lakebed.ingest.metadata import kafka_metadata, metadata_path
 from lakebed.ingest.slices import AT_COLUMN, TIME_COLUMN, FastReading, from_arrays
 from lakebed.ingest.source_order import LOG_POSITION, ORDERS, all_not_before
 from lakebed.ingest.truncates import Cutoff, positions
+from lakebed.manifest.remarks import Counts, Remark, remarks_on
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
 
 Mask = np.ndarray[Any, Any]
@@ -40,8 +41,16 @@ class Events:
     unavailable: Mapping[str, Mask] = field(default_factory=dict)
     before: Mapping[str, pa.Array] = field(default_factory=dict)
     """Likewise, for ``ChangeRules.before_names``."""
+    early: Mapping[str, Mask] = field(default_factory=dict)
+    """By column, which rows have numbers that were taken for times in January 1970 (``json.early_times``)."""
     metadata: Mapping[MetadataPath, pa.Array]
     """For each of ``ChangeRules.metadata``, in its ``metadata_type`` (``source_order``)."""
+
+
+def early_remarks(early: Mapping[str, Mask], upsert: Mask) -> Counts:
+    """The remarks on the rows of ``Events.early``."""
+    counts = {name: int(np.count_nonzero(rows & upsert)) for name, rows in early.items()}
+    return remarks_on(Remark.JANUARY_1970, {name: count for name, count in counts.items() if count})
 
 
 class ChangeRules:
@@ -87,7 +96,8 @@ class ChangeRules:
         rows = self._rows(events, metadata, upsert=upsert, delete=delete, numbers=numbers)
         handled = upsert | delete | message | taken
         read = upsert & np.asarray(pc.fill_null(pc.equal(events.operation, "r"), False))
-        return FastReading(rows, handled, int(message.sum()), int(taken.sum()), of_snapshot=int(read.sum()))
+        fast = FastReading(rows, handled, int(message.sum()), int(taken.sum()), of_snapshot=int(read.sum()))
+        return fast.remarked(early_remarks(events.early, upsert))
 
     def _masks(self, events: Events) -> tuple[Mask, Mask]:
         """Which records are upserts and which are deletes; neither are those that have to be read one by one."""

@@ -44,6 +44,7 @@ from lakebed.ingest.json.columns import (
     reader_for,
     shape_of,
 )
+from lakebed.ingest.json.early_times import early
 from lakebed.ingest.json.objects import ObjectParser
 from lakebed.ingest.json.text import Unreadable, parse, written
 from lakebed.ingest.json.values import JsonOptions
@@ -58,6 +59,7 @@ from lakebed.ingest.slices import (
     SchemaNeeded,
     decode_records,
     from_arrays,
+    joined,
     schema_needed,
     with_rescued,
 )
@@ -71,7 +73,7 @@ from lakebed.ingest.unknown_fields import (
     sample_of,
     unknown_mode,
 )
-from lakebed.manifest.remarks import Remark, RemarkCounts, remarks_on
+from lakebed.manifest.remarks import Remark, remarks_on
 from lakebed.manifest.schema_change import SchemaChange
 
 SAMPLES = 64
@@ -144,26 +146,20 @@ class _EventReader:
     def read_slice(self, records: pa.RecordBatch, first: int) -> FastReading:
         values = records.column("value")
         numbers = np.arange(records.num_rows)
-        handled = np.asarray(values.is_null())
-        ignored, truncated, of_snapshot = int(handled.sum()), 0, 0
-        tables, remarks = [], RemarkCounts()
-        groups = self._sources.groups(values, ~handled)
+        present = np.asarray(values.is_valid())
+        groups = self._sources.groups(values, present)
         if needs := [source.needed for _, source, _ in groups if source.needed is not None]:
             raise SchemaNeeded(merged(needs))
+        parts = []
+        if not present.all():
+            empty = np.flatnonzero(~present)
+            nothing = from_arrays(self._decoder_schema, 0, {})
+            parts.append((empty, FastReading(nothing, np.ones(len(empty), bool), len(empty))))
         for prefix, source, chosen in groups:
-            whole = bool(len(chosen) == len(values))
-            some = records if whole else records.take(pa.array(chosen))
+            some = records if len(chosen) == len(values) else records.take(pa.array(chosen))
             payloads = payloads_of(some.column("value"), prefix)
-            fast = self._read_payloads(source, payloads, some, first + numbers[chosen])
-            tables.append(fast.rows)
-            handled[chosen] = fast.handled
-            remarks.add_all(fast.remarks)
-            ignored += fast.ignored
-            truncated += fast.truncated
-            of_snapshot += fast.of_snapshot
-        empty = from_arrays(self._decoder_schema, 0, {})
-        rows = pa.concat_tables(tables) if tables else empty
-        return FastReading(rows, handled, ignored, truncated, remarks.counts, of_snapshot=of_snapshot)
+            parts.append((chosen, self._read_payloads(source, payloads, some, first + numbers[chosen])))
+        return joined(parts, len(values), self._decoder_schema)
 
     def schema_needed(self, records: pa.RecordBatch) -> SchemaChange | None:
         """What the inline schemas of the records ask of the table, as far as they are found quickly."""
@@ -237,18 +233,18 @@ class _EventReader:
                 fast = plan.read(parsed, records, numbers)
                 fast = with_rescued(fast, numbers, having, lambda row: self._rescued(payloads[row].as_py()))
                 if unknown is not None:
-                    return replace(fast, remarks=unknown.remarks(fast.handled))
+                    return fast.remarked(unknown.remarks(fast.handled))
                 looked_at = np.flatnonzero(fast.handled & having)
                 names, _ = names_in(payloads, looked_at, self._row_of, self._known)
-                return replace(fast, remarks=remarks_on(Remark.UNKNOWN_FIELD, names))
+                return fast.remarked(remarks_on(Remark.UNKNOWN_FIELD, names))
             return plan.read(parsed.without(having, "op") if having.any() else parsed, records, numbers)
         fast = plan.read(parsed, records, numbers)
         if unknown is not None:
-            return replace(fast, remarks=unknown.remarks(fast.handled)) if unknown.names else fast
+            return fast.remarked(unknown.remarks(fast.handled)) if unknown.names else fast
         sample = sample_of(payloads)
         sample = sample[fast.handled[sample]]
         names, _ = names_in(payloads, sample, self._row_of, self._known)
-        return replace(fast, remarks=remarks_on(Remark.UNKNOWN_FIELD, names))
+        return fast.remarked(remarks_on(Remark.UNKNOWN_FIELD, names))
 
     def _rescued(self, payload: bytes) -> str | None:
         row = self._row_of(parse(payload))
@@ -322,17 +318,23 @@ def _plan(decoder_schema: DecoderSchema, options: JsonOptions, source: _Source, 
         if reader is None:
             raise Missed(f"column {column.name} is read one by one")
         readers[column.name] = reader
-    return _Plan(decoder_schema, options, readers, cutoff)
+    return _Plan(decoder_schema, options, readers, source.logical_types, cutoff)
 
 
 class _Plan:
     """How a slice of events with one inline schema, or none, is read as a whole."""
 
     def __init__(
-        self, decoder_schema: DecoderSchema, options: JsonOptions, readers: dict[str, ColumnReader], cutoff: Cutoff
+        self,
+        decoder_schema: DecoderSchema,
+        options: JsonOptions,
+        readers: dict[str, ColumnReader],
+        logical_types: Mapping[str, LogicalType],
+        cutoff: Cutoff,
     ) -> None:
         self._options = options
         self._readers = readers
+        self._types = {one.name: (one.type, logical_types.get(one.name, PLAIN)) for one in decoder_schema.columns}
         self._rules = ChangeRules(decoder_schema, cutoff)
         self._names = {name: decoder_schema.names_of(name) for name in readers}
         known = tuple(one for name in readers if name not in self._rules.before_names for one in self._names[name])
@@ -361,7 +363,7 @@ class _Plan:
     def read(self, parsed: Parsed, records: pa.RecordBatch, numbers: Mask) -> FastReading:
         rows = parsed.rows
         after = rows.column("after")
-        columns, unavailable = self._columns(after.flatten(), tuple(self._readers))
+        columns, unavailable, early_ones = self._columns(after.flatten(), tuple(self._readers))
         metadata = {
             (parent, name): rows.column(name) if parent == "" else pc.struct_field(rows.column(parent), name)
             for parent, name in self._rules.metadata
@@ -371,21 +373,28 @@ class _Plan:
             has_after=np.asarray(after.is_valid()),
             after=columns,
             unavailable=unavailable,
+            early=early_ones,
             before=self._before(rows),
             metadata=metadata,
         )
         return self._rules.changes(events, records, numbers)
 
-    def _columns(self, parsed: list[pa.Array], names: tuple[str, ...]) -> tuple[dict[str, pa.Array], dict[str, Mask]]:
-        columns, unavailable = {}, {}
+    def _columns(
+        self, parsed: list[pa.Array], names: tuple[str, ...]
+    ) -> tuple[dict[str, pa.Array], dict[str, Mask], dict[str, Mask]]:
+        """The columns; where values are unavailable; and where numbers were taken for early times."""
+        columns, unavailable, early_ones = {}, {}, {}
         arrays = iter(parsed)
         for name in names:
             values = one_of([next(arrays) for _ in self._names[name]])
             values, hits = null_unavailable(values, self._options.placeholder)
             columns[name] = self._readers[name].read(values)
+            found = early(values, *self._types[name], self._options.timestamp_unit)
             if hits is not None:
                 unavailable[name] = hits
-        return columns, unavailable
+            if found is not None:
+                early_ones[name] = found
+        return columns, unavailable, early_ones
 
     def _before(self, rows: pa.RecordBatch) -> dict[str, pa.Array]:
         names = self._rules.before_names

@@ -9,11 +9,12 @@ from typing import Any
 from lakebed.ingest.debezium.connect_types import INTEGER, PLAIN, LogicalType, columns_of_envelope, envelope_of
 from lakebed.ingest.debezium.message_key import MessageKey, message_key
 from lakebed.ingest.decoder import DecoderSchema
+from lakebed.ingest.json.early_times import is_early
 from lakebed.ingest.json.text import Mismatch, Unreadable, is_unicode, parse, shown
 from lakebed.ingest.json.values import JsonOptions, convert
 from lakebed.ingest.metadata import metadata_path
 from lakebed.ingest.schema_evolution import RESCUED_COLUMN
-from lakebed.ingest.slices import TIME_COLUMN, Changes, Ignored, Reading, Record, SchemaNeeded, Truncated
+from lakebed.ingest.slices import TIME_COLUMN, Changes, Ignored, Reading, Record, Remarked, SchemaNeeded, Truncated
 from lakebed.ingest.source_order import LOG_POSITION, ORDERS, not_before
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate, position_of
 from lakebed.ingest.unknown_fields import (
@@ -24,6 +25,7 @@ from lakebed.ingest.unknown_fields import (
     unknown_mode,
     unknown_remarks,
 )
+from lakebed.manifest.remarks import Remark
 from lakebed.manifest.schema_change import SchemaChange
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
 
@@ -94,6 +96,12 @@ class Event:
         self._decoder_schema = decoder_schema
         self._options = options
         self._begin: int | None = None
+        self._early: list[str] = []
+
+    @property
+    def remarks(self) -> Remarked:
+        """The remarks on the rows that were read."""
+        return tuple((Remark.JANUARY_1970, name) for name in self._early)
 
     def changes(self, cutoff: Cutoff = NO_CUTOFF, known: KnownFields | None = None) -> Reading:
         """What the event does, as in ``read_event``."""
@@ -124,7 +132,7 @@ class Event:
                 rows = [self.delete()]
         if cutoff and cutoff.takes(position_of([self.position()]))[0]:
             return Truncated(unknown_remarks(unknown))
-        return Changes(rows, unknown_remarks(unknown), is_of_snapshot=event["op"] == "r")
+        return Changes(rows, unknown_remarks(unknown) + self.remarks, is_of_snapshot=event["op"] == "r")
 
     def _unknown(self, known: KnownFields | None) -> tuple[tuple[str, ...], Mapping[str, Any]]:
         """The names that are counted as unknown, and the members that are kept as JSON. Raises UnknownMembers."""
@@ -171,6 +179,9 @@ class Event:
                 value = None
             try:
                 row[column.name] = self._value(column.name, value)
+                kind = self._logical_types.get(column.name, PLAIN)
+                if is_early(value, column.type, kind, self._options.timestamp_unit):
+                    self._early.append(column.name)
             except Mismatch:
                 if not rescues or column.name in self._decoder_schema.never_null:
                     raise

@@ -336,6 +336,10 @@ def _times_of_texts(values: pa.StringArray, target: pa.DataType) -> pa.Array:
     try:
         return values.cast(target)
     except pa.ArrowInvalid:
+        if pa.types.is_date32(target):
+            with_zone = pc.match_substring_regex(values, "^.{10}Z$")
+            if pc.any(with_zone).as_py():
+                return _times_of_texts(pc.if_else(with_zone, pc.utf8_slice_codeunits(values, 0, 10), values), target)
         positive, negative = (pc.equal(values, text) for text in ("infinity", "-infinity"))
         signs = np.asarray(positive.fill_null(False)).astype(np.int8) - np.asarray(negative.fill_null(False))
         if not signs.any():
@@ -381,10 +385,11 @@ def _micros(values: pa.Int64Array, unit: Unit) -> pa.Int64Array:
     signs = infinities(plain, unit)
     if signs is not None:
         plain = np.where(signs != 0, 0, plain)
-    if unit == "ms":
-        if _beyond(plain, MILLIS_MAX).any():
-            raise Missed("milliseconds out of range")
-        micros = plain * 1000
+    if unit in ("s", "ms"):
+        per_tick = 1_000_000 if unit == "s" else 1000
+        if _beyond(plain, MILLIS_MAX * 1000 // per_tick).any():
+            raise Missed("seconds or milliseconds out of range")
+        micros = plain * per_tick
     elif unit == "ns":
         micros = plain // 1000
     elif unit == "us":

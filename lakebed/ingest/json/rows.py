@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.errors import InvalidInput, InvalidSchema
+from lakebed.ingest.debezium.changes import early_remarks
 from lakebed.ingest.debezium.connect_types import PLAIN, LogicalType, envelope_of, fields_of
 from lakebed.ingest.debezium.inline_schemas import InlineSchemas, payloads_of
 from lakebed.ingest.debezium.record import Event
@@ -37,6 +38,7 @@ from lakebed.ingest.json.columns import (
     one_of,
     reader_for,
 )
+from lakebed.ingest.json.early_times import early
 from lakebed.ingest.json.objects import ObjectParser
 from lakebed.ingest.json.text import Unreadable, parse, shown
 from lakebed.ingest.json.values import JsonOptions
@@ -53,6 +55,7 @@ from lakebed.ingest.slices import (
     Record,
     decode_records,
     from_arrays,
+    joined,
     with_rescued,
 )
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff
@@ -66,7 +69,7 @@ from lakebed.ingest.unknown_fields import (
     unknown_mode,
     unknown_remarks,
 )
-from lakebed.manifest.remarks import Counts, Remark, RemarkCounts, remarks_on
+from lakebed.manifest.remarks import Counts, Remark, remarks_on
 from lakebed.manifest.schema_change import SchemaChange
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
 
@@ -176,7 +179,8 @@ class _RowReader:
             rescued = {}
         if is_delete:
             return Changes([self._event("before", row, record, types).delete()], unknown_remarks(unknown))
-        return Changes([self._event("after", row, record, types).upsert(rescued)], unknown_remarks(unknown))
+        event = self._event("after", row, record, types)
+        return Changes([event.upsert(rescued)], unknown_remarks(unknown) + event.remarks)
 
     def schema_needed(self, records: pa.RecordBatch) -> SchemaChange | None:
         """Nothing."""
@@ -207,18 +211,14 @@ class _RowReader:
 
     def read_slice(self, records: pa.RecordBatch, first: int) -> FastReading:
         numbers = first + np.arange(records.num_rows)
-        handled = np.zeros(records.num_rows, bool)
-        tables, remarks = [from_arrays(self._decoder_schema, 0, {})], RemarkCounts()
+        parts = []
         for prefix, source, chosen in self._groups(records.column("value")):
             some = records if len(chosen) == records.num_rows else records.take(pa.array(chosen))
             if prefix:
                 at = some.schema.get_field_index("value")
                 some = some.set_column(at, "value", payloads_of(some.column("value"), prefix))
-            fast = self._read_payloads(source, some, numbers[chosen])
-            tables.append(fast.rows)
-            handled[chosen] = fast.handled
-            remarks.add_all(fast.remarks)
-        return FastReading(pa.concat_tables(tables), handled, remarks=remarks.counts)
+            parts.append((chosen, self._read_payloads(source, some, numbers[chosen])))
+        return joined(parts, records.num_rows, self._decoder_schema)
 
     def _groups(self, values: pa.BinaryArray) -> list[tuple[bytes, _Source, np.ndarray[Any, Any]]]:
         """Row numbers by inline schema. What may be an envelope of another form is in no group."""
@@ -235,17 +235,17 @@ class _RowReader:
             try:
                 parsed = source.plan.parser.parse(values)
                 if parsed.unsure * DOUBTFUL_SHARE <= len(values):
-                    return self._read_parsed(parsed, source.plan.readers, records, numbers)
+                    return self._read_parsed(parsed, source, records, numbers)
             except MISSES:
                 pass
         self._sample(source, values)
         source.plan = self._planned(source)
-        return self._read_parsed(source.plan.parser.parse(values), source.plan.readers, records, numbers)
+        return self._read_parsed(source.plan.parser.parse(values), source, records, numbers)
 
     def _read_parsed(
         self,
         parsed: Parsed,
-        readers: Mapping[str, ColumnReader],
+        source: _Source,
         records: pa.RecordBatch,
         numbers: np.ndarray[Any, Any],
     ) -> FastReading:
@@ -259,20 +259,18 @@ class _RowReader:
             else:
                 having = unknown.having
             if self._mode == "rescue":
-                fast = FastReading(*self._read_columns(parsed, readers, records, numbers))
+                fast = self._read_columns(parsed, source, records, numbers)
                 fast = with_rescued(fast, numbers, having, lambda row: self._rescued(values[row].as_py()))
-                return replace(fast, remarks=self._remarks(unknown, values, fast.handled, having))
+                return fast.remarked(self._remarks(unknown, values, fast.handled, having))
             parsed = replace(parsed, sure=parsed.sure & ~having)
-        rows, sure = self._read_columns(parsed, readers, records, numbers)
-        remarks: Counts = {}
-        if self._known is not None and self._mode == "warn":
-            if unknown is None:
-                sample = sample_of(values)
-                names, _ = names_in(values, sample[sure[sample]], self._row_of, self._known)
-                remarks = remarks_on(Remark.UNKNOWN_FIELD, names)
-            else:
-                remarks = unknown.remarks(sure)
-        return FastReading(rows, sure, remarks=remarks)
+        fast = self._read_columns(parsed, source, records, numbers)
+        if self._known is None or self._mode != "warn":
+            return fast
+        if unknown is not None:
+            return fast.remarked(unknown.remarks(fast.handled))
+        sample = sample_of(values)
+        names, _ = names_in(values, sample[fast.handled[sample]], self._row_of, self._known)
+        return fast.remarked(remarks_on(Remark.UNKNOWN_FIELD, names))
 
     def _remarks(
         self,
@@ -329,17 +327,22 @@ class _RowReader:
     def _read_columns(
         self,
         parsed: Parsed,
-        readers: Mapping[str, ColumnReader],
+        source: _Source,
         records: pa.RecordBatch,
         numbers: np.ndarray[Any, Any],
-    ) -> tuple[pa.Table, np.ndarray[Any, Any]]:
-        columns, unavailable = {}, {}
-        for name, reader in readers.items():
+    ) -> FastReading:
+        assert source.plan is not None
+        columns, unavailable, early_ones = {}, {}, {}
+        for name, reader in source.plan.readers.items():
             given = one_of([parsed.rows.column(one) for one in self._decoder_schema.names_of(name)])
             values, hits = null_unavailable(given, self._options.placeholder)
             columns[name] = reader.read(values)
+            kind, logical_type = self._decoder_schema.columns.field(name).type, source.logical_types.get(name, PLAIN)
+            found = early(values, kind, logical_type, self._options.timestamp_unit)
             if hits is not None:
                 unavailable[name] = hits
+            if found is not None:
+                early_ones[name] = found
         count = len(numbers)
         delete, good = np.zeros(count, bool), np.ones(count, bool)
         if self._operation is not None:
@@ -369,7 +372,8 @@ class _RowReader:
             sequence = metadata[SEQUENCE_COLUMN] = kafka_metadata(records, self._sequence[1])
             good &= np.asarray(sequence.is_valid())
         rows = from_arrays(self._decoder_schema, count, {**columns, **metadata})
-        return rows if good.all() else rows.filter(pa.array(good)), good
+        fast = FastReading(rows if good.all() else rows.filter(pa.array(good)), good)
+        return fast.remarked(early_remarks(early_ones, good & ~delete))
 
     def _meanings(self, operation: pa.StringArray) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """For each record, whether it is a delete, and whether its operation is known."""

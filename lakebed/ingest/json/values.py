@@ -28,7 +28,7 @@ from lakebed.ingest.json.base64_columns import BinaryForm, bytes_of
 from lakebed.ingest.json.text import Number, Unreadable, is_unicode, shown, written
 from lakebed.ingest.json.times import days_of_text, micros_of_text
 
-TimestampUnit = Literal["auto", "ms", "us", "ns"]
+TimestampUnit = Unit
 DecimalText = Literal["auto", "precise", "string"]
 BinaryText = Literal["auto", "base64", "base64-url-safe", "hex"]
 UnknownFields = Literal["warn", "ignore", "quarantine"]
@@ -284,12 +284,13 @@ def _rescaled(value: Decimal, target: pa.DataType) -> Decimal:
 
 
 def _days(value: Any, logical_type: LogicalType, options: JsonOptions) -> int:
-    if logical_type.kind in (Kind.TIMESTAMP_MS, Kind.TIMESTAMP_US, Kind.TIMESTAMP_NS):
-        micros = _micros(value, logical_type, options)
-        if micros % DAY_MICROS:
-            raise Unreadable(f"{shown(value)} is not at midnight, so no date")
-        return micros // DAY_MICROS
-    days: Any = days_of_text(value) if isinstance(value, str) else value
+    if logical_type.kind in UNIT_OF_KIND:
+        return _day_of(value, _micros(value, logical_type, options))
+    days: Any = value
+    if isinstance(value, str):
+        days, micros = days_of_text(value), micros_of_text(value)
+        if days is None and micros is not None:
+            days = _day_of(value, micros)
     if isinstance(days, bool) or not isinstance(days, int):
         raise _mismatch(value, "date")
     if not _DAY_MIN <= days <= _DAY_MAX:
@@ -297,6 +298,12 @@ def _days(value: Any, logical_type: LogicalType, options: JsonOptions) -> int:
     if not isinstance(value, str) and logical_type.kind not in (Kind.PLAIN, Kind.DATE_DAYS):
         raise _other_count(value, logical_type, "date")
     return finite_day(days)
+
+
+def _day_of(value: Any, micros: int) -> int:
+    if micros % DAY_MICROS:
+        raise Unreadable(f"{shown(value)} is not at midnight in UTC, so no date")
+    return micros // DAY_MICROS
 
 
 def _micros(value: Any, logical_type: LogicalType, options: JsonOptions) -> int:
@@ -328,4 +335,9 @@ def _micros_of_number(value: Any, logical_type: LogicalType, options: JsonOption
 def _micros_of_unit(value: int, unit: Unit) -> int:
     if unit == "auto":
         unit = "ms" if abs(value) < MILLIS_BELOW else "us" if abs(value) < MICROS_BELOW else "ns"
-    return value * 1000 if unit == "ms" else value if unit == "us" else value // 1000
+    match unit:
+        case "s":
+            return value * 1_000_000
+        case "ms":
+            return value * 1000
+    return value if unit == "us" else value // 1000

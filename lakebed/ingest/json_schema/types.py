@@ -283,10 +283,12 @@ class _Compiler:
         if not isinstance(rest, Mapping):
             return JsonColumn(_ANYTHING)
         value = self.column((base, rest), f"{path}.value", inside)
-        if value.read_as != PLAIN:
-            return JsonColumn(_ANYTHING)  # JSON's maps are read without logical types
+        if _has_decimals(value.read_as):
+            return JsonColumn(_ANYTHING)  # as before maps were read by logical types, so that columns keep their type
         of_values = LogicalType(item=value.logical_type) if value.logical_type != PLAIN else PLAIN
-        return JsonColumn(pa.map_(pa.string(), pa.field("value", value.type, value.nullable)), False, of_values)
+        values_read_as = LogicalType(item=value.read_as) if value.read_as != PLAIN else PLAIN
+        of_map = pa.map_(pa.string(), pa.field("value", value.type, value.nullable))
+        return JsonColumn(of_map, False, of_values, values_read_as)
 
     def _array(self, schema: tuple[str, Any], path: str, inside: tuple[int, ...]) -> JsonColumn:
         base, words = schema
@@ -318,13 +320,21 @@ def _struct_type(fields: Mapping[str, LogicalType]) -> LogicalType:
     return LogicalType(fields=tuple(fields.items())) if fields else PLAIN
 
 
+def _has_decimals(read_as: LogicalType) -> bool:
+    """Whether values are decimals, or hold some."""
+    within = [read_as.of_item()] if read_as.item else [one for _, one in read_as.fields]
+    return read_as.kind is Kind.DECIMAL_BYTES or any(map(_has_decimals, within))
+
+
 def _string(words: Mapping[str, Any]) -> JsonColumn:
     if words.get("connect.type") == "bytes" or words.get("contentEncoding") == "base64":
         if _title(words) == _DECIMAL_NAME:
             return _decimal(words)
         return JsonColumn(pa.binary())
     given = "date-time" if KIND_OF_NAME.get(_title(words)) is Kind.TIMESTAMP_TEXT else words.get("format")
-    return JsonColumn(_TEXTS.get(given, pa.string()) if isinstance(given, str) else pa.string())
+    if isinstance(given, str) and given in _TEXTS:
+        return JsonColumn(_TEXTS[given], read_as=LogicalType(Kind.TEXT))
+    return JsonColumn(pa.string())
 
 
 def _number(words: Mapping[str, Any], otherwise: pa.DataType) -> JsonColumn:

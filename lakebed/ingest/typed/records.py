@@ -26,6 +26,7 @@ from lakebed.ingest.debezium.connect_types import PLAIN, LogicalType
 from lakebed.ingest.debezium.record import Event
 from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.headers import KEY_SCHEMA, VALUE_SCHEMA, headers_of, mappings_of, values_of, with_headers
+from lakebed.ingest.json.early_times import early
 from lakebed.ingest.json.text import Unreadable, shown
 from lakebed.ingest.json.values import JsonOptions
 from lakebed.ingest.metadata import metadata_path
@@ -39,6 +40,7 @@ from lakebed.ingest.slices import (
     SchemaNeeded,
     decode_records,
     from_arrays,
+    joined,
     schema_needed,
 )
 from lakebed.ingest.source_order import metadata_type
@@ -56,7 +58,7 @@ from lakebed.ingest.typed.values import (
     without_unavailable,
 )
 from lakebed.ingest.unknown_fields import KnownFields, UnknownOperation, unknown_mode
-from lakebed.manifest.remarks import Remark, RemarkCounts, remarks_on
+from lakebed.manifest.remarks import Remark, remarks_on
 from lakebed.manifest.schema_change import SchemaChange
 from lakebed.parts.changes import DELETE
 
@@ -152,6 +154,18 @@ class _Shape:
     needed: SchemaChange | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """Columns of the table's types."""
+
+    columns: dict[str, pa.Array]
+    unavailable: dict[str, Mask]
+    early: dict[str, Mask]
+    """As in ``Events``."""
+    wrong: Mask
+    """The rows in which a value does not fit."""
+
+
 class _TypedReader:
     one_by_one_rows = 1
 
@@ -206,7 +220,8 @@ class _TypedReader:
             chosen = rows[group.rows]
             some = records if whole else records.take(pa.array(chosen))
             parts.append((chosen, self._read_group(group, some, first + chosen)))
-        return _joined(parts, bad, records.num_rows, self._decoder_schema)
+        fast = joined(parts, records.num_rows, self._decoder_schema)
+        return replace(fast, handled=np.ones(records.num_rows, bool), one_by_one={**fast.one_by_one, **bad})
 
     def schema_needed(self, records: pa.RecordBatch) -> SchemaChange | None:
         """What the schemas of the records ask of the table."""
@@ -255,9 +270,9 @@ class _TypedReader:
         named = None if headers is None else headers.take(pa.array(present))
         parts, places = [], []
         for group, rows, logical in self._keys.read(keys.drop_null(), named):
-            columns, _, wrong = self._columns(rows, logical, names, np.zeros(len(group.rows), bool))
-            parts.append(pa.table(columns).filter(pa.array(~wrong)))
-            places.append(present[group.rows[~wrong]])
+            read = self._columns(rows, logical, names, np.zeros(len(group.rows), bool))
+            parts.append(pa.table(read.columns).filter(pa.array(~read.wrong)))
+            places.append(present[group.rows[~read.wrong]])
         if not parts:
             return {}
         order = np.full(len(keys), -1)
@@ -287,12 +302,8 @@ class _TypedReader:
             names = dict.fromkeys(shape.unknown, int(has_row.sum())) if has_row.any() else {}
         if self._known is not None:
             names |= self._beyond_schema(read.unknown_fields)
-        return replace(
-            fast,
-            handled=np.ones(rows.num_rows, bool),
-            one_by_one=one_by_one,
-            remarks=remarks_on(Remark.UNKNOWN_FIELD, names),
-        )
+        fast = replace(fast, handled=np.ones(rows.num_rows, bool), one_by_one=one_by_one)
+        return fast.remarked(remarks_on(Remark.UNKNOWN_FIELD, names))
 
     def _beyond_schema(self, names: Mapping[str, int]) -> dict[str, int]:
         """The members of rows that the writer's schema lacks."""
@@ -366,8 +377,9 @@ class _TypedReader:
             before, has_after = after, ~deletes
             metadata = self._no_metadata(count)
         updates = np.asarray(pc.fill_null(pc.equal(operation, "u"), False))
-        columns, unavailable, wrong = self._columns(after, shape.of_row, self._decoder_schema.columns.names, updates)
-        old, _, wrong_before = self._columns(before, shape.of_row, self._rules.before_names, np.zeros(count, bool))
+        rows_after = self._columns(after, shape.of_row, self._decoder_schema.columns.names, updates)
+        rows_before = self._columns(before, shape.of_row, self._rules.before_names, np.zeros(count, bool))
+        columns, wrong, wrong_before = rows_after.columns, rows_after.wrong, rows_before.wrong
         if not self._settings.events and not has_after.all():
             deleted = pa.array(~has_after)
             columns = {name: pc.if_else(deleted, pa.scalar(None, one.type), one) for name, one in columns.items()}
@@ -380,21 +392,20 @@ class _TypedReader:
             operation=operation,
             has_after=has_after,
             after=columns,
-            unavailable=unavailable,
-            before=old,
+            unavailable=rows_after.unavailable,
+            early=rows_after.early,
+            before=rows_before.columns,
             metadata=metadata,
         )
 
     def _columns(
         self, given: Mapping[str, pa.Array], logical: Mapping[str, LogicalType], names: Iterable[str], updates: Mask
-    ) -> tuple[dict[str, pa.Array], dict[str, Mask], Mask]:
-        """Columns of the table's types; where values are unavailable; and the rows in which a value does not fit.
-
-        ``updates``: which rows are the new ones of updates.
-        """
+    ) -> _Columns:
+        """``updates``: which rows are the new ones of updates."""
         count = len(updates)
         columns: dict[str, pa.Array] = {}
         unavailable: dict[str, Mask] = {}
+        early_ones: dict[str, Mask] = {}
         wrong = np.zeros(count, bool)
         for name in names:
             target = self._decoder_schema.columns.field(name).type
@@ -405,14 +416,18 @@ class _TypedReader:
                 values, hits = without_unavailable(given[given_name], self._options.placeholder, updates)
                 if hits is not None:
                     unavailable[name] = hits | unavailable.get(name, False)
-                column, misfits = read_column(values, logical.get(given_name, PLAIN), target, self._options)
+                kind = logical.get(given_name, PLAIN)
+                column, misfits = read_column(values, kind, target, self._options)
+                found = early(values, target, kind, self._options.timestamp_unit)
+                if found is not None:
+                    early_ones[name] = found | early_ones.get(name, False)
                 if misfits is not None:
                     wrong |= misfits
                 if columns[name].null_count < count:  # under two names: a record may have one of them
                     wrong |= np.asarray(columns[name].is_valid()) & np.asarray(given[given_name].is_valid())
                     column = pc.coalesce(columns[name], column)
                 columns[name] = column
-        return columns, unavailable, wrong
+        return _Columns(columns, unavailable, early_ones, wrong)
 
     def _operation(self, rows: pa.RecordBatch) -> pa.Array:
         """``c`` for an upsert and ``d`` for a delete; null for an operation that is not known."""
@@ -484,26 +499,6 @@ def _example(kind: pa.DataType) -> Any:
     if pa.types.is_map(kind):
         return {"": _example(kind.item_type)}
     return [_example(kind.value_type)] if pa.types.is_list(kind) else None
-
-
-def _joined(
-    parts: list[tuple[Mask, FastReading]], one_by_one: _Readings, count: int, decoder_schema: DecoderSchema
-) -> FastReading:
-    """The readings of groups, each with the places of its records in the slice, as one."""
-    remarks = RemarkCounts()
-    for places, fast in parts:
-        remarks.add_all(fast.remarks)
-        one_by_one |= {int(places[row]): reading for row, reading in fast.one_by_one.items()}
-    tables = [fast.rows for _, fast in parts] or [from_arrays(decoder_schema, 0, {})]
-    return FastReading(
-        pa.concat_tables(tables),
-        np.ones(count, bool),
-        sum(fast.ignored for _, fast in parts),
-        sum(fast.truncated for _, fast in parts),
-        remarks.counts,
-        sum(fast.of_snapshot for _, fast in parts),
-        one_by_one,
-    )
 
 
 def _record(records: pa.RecordBatch, row: int) -> Record:
