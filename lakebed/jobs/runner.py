@@ -20,13 +20,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
-
 from lakebed.errors import Cancelled, LakebedError, TableNotFound
 from lakebed.jobs.actions import ACTIONS, JobAction
 from lakebed.manifest import jobs
 from lakebed.manifest.jobs import Job, JobState, due_jobs, is_current
 from lakebed.manifest.table_log import TableLog
+from lakebed.operations import job_arguments
+from lakebed.operations.job_arguments import arguments_of
 from lakebed.table import Table
 from lakebed.table.internals import internals_of
 
@@ -93,6 +93,8 @@ class JobRunner:
                 continue
             mine = jobs.take(log, job.id, self.name, self._lease_ms)
             if mine is None:
+                if job.arguments_file:  # it may have ended by that
+                    job_arguments.sweep(log, internals_of(table).storage)
                 continue
             running = _Running(mine, log, time.monotonic())
             with self._lock:
@@ -137,7 +139,7 @@ class JobRunner:
             running.progress = figures
 
         try:
-            result = action.run(table, self._arguments(table, job), report, running.stop.is_set)
+            result = action.run(table, arguments_of(internals_of(table).storage, job), report, running.stop.is_set)
         except Cancelled:
             return self._stopped(running, {})
         except Exception as error:
@@ -171,14 +173,7 @@ class JobRunner:
         except TableNotFound:  # the job was to drop it
             return
         if ended is not None and job.arguments_file:
-            internals_of(self._open_table(log.root)).storage.delete(job.arguments_file)
-
-    @staticmethod
-    def _arguments(table: Table, job: Job) -> Mapping[str, Any]:
-        if not job.arguments_file:
-            return job.arguments
-        found: Mapping[str, Any] = orjson.loads(internals_of(table).storage.read_bytes(job.arguments_file))
-        return found
+            job_arguments.sweep(log, internals_of(self._open_table(log.root)).storage)
 
     # -- the thread that keeps the leases --------------------------------------------------------------------------------
 

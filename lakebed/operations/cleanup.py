@@ -45,6 +45,7 @@ from lakebed.manifest.point_retention import oldest_for_points
 from lakebed.manifest.purges import purged_empty
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import LOG_FOLDER, TableLog
+from lakebed.operations import job_arguments
 from lakebed.operations.references import (
     LAKEBED_FOLDER,
     Spelling,
@@ -171,6 +172,8 @@ def remove_orphan_files(
         write_seconds=older_than,
     )
     candidates = [file for file in _look(log, storage, live) if file.reason != "expired"]
+    if not dry_run:
+        job_arguments.sweep(log, storage)
     return _table(candidates if dry_run else _delete(storage, _expire(log, storage, live, candidates)[1]))
 
 
@@ -237,6 +240,8 @@ class BackgroundCleanup:
         deleted = {file.path for file in _delete(self._storage, candidates)}
         left = {file.path for file in found} - deleted
         self._gone = frozenset(live.removed - left if lists else live.removed & (self._gone | deleted))
+        if lists:
+            job_arguments.sweep(self.log, self._storage)
         if lists and len(found) <= DELETIONS_MAX:
             self._listed_at = started
         return len(deleted)

@@ -36,8 +36,9 @@ from lakebed.manifest.actions import Action, Domain, Part
 from lakebed.manifest.claims import claims_of
 from lakebed.manifest.commit_loop import Finished, NotYet, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
-from lakebed.manifest.entries import EXPIRED, QUARANTINED, REPLAY, Operation
+from lakebed.manifest.entries import EXPIRED, JOB, QUARANTINED, REPLAY, Operation
 from lakebed.manifest.holds import expired_before, first_unexpired, held_onward
+from lakebed.manifest.jobs import jobs_of
 from lakebed.manifest.purges import LEASE_MS, PurgeState, purged, purges_of
 from lakebed.manifest.schema_history import next_change
 from lakebed.manifest.snapshot import Snapshot
@@ -319,7 +320,9 @@ class Purge:
         return commit_loop(self.log, Operation.PURGE, build)
 
     def _forget_condition(self, state: PurgeState, found: RowsToPurge) -> None:
-        """Step 3, the second commit. The list of files for the quarantine goes with it, if the quarantine has them all."""
+        """Step 3, the second commit. What else of the log's state may have values goes with it: the list of files for the
+        quarantine, if the quarantine has them all, and the jobs that have ended, with their arguments and errors.
+        """
         rows = sum(found.rows_by_file().values())
 
         def build(snapshot: Snapshot) -> Proposal[None] | Finished[None] | NotYet:
@@ -332,9 +335,10 @@ class Purge:
             forgotten = replace(
                 current, where=None, columns={}, quarantine=None, until_ms=self.log.now_ms() + LEASE_MS, rows=rows
             )
+            ended = [Domain(JOB + job.id, "", removed=True) for job in jobs_of(snapshot) if job.has_ended]
             return Proposal(
-                actions=[purged(rows, state.id), forgotten.to_action(), *_without_delivered(listed)],
-                access=ReadWriteSet(domains=frozenset([QUARANTINED, state.domain])),
+                actions=[purged(rows, state.id), forgotten.to_action(), *_without_delivered(listed), *ended],
+                access=ReadWriteSet(domains=frozenset([QUARANTINED, state.domain, *(one.domain for one in ended)])),
                 result=lambda committed: None,
                 metrics={"rows": rows},
             )

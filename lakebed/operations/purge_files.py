@@ -34,6 +34,7 @@ from lakebed.manifest.purges import LEASE_MS, PurgeState, next_fence, purged_bef
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
+from lakebed.operations import job_arguments
 from lakebed.operations.purge_report import LOG, UNCOMMITTED, VERSION, PurgedFile
 from lakebed.operations.references import (
     LAKEBED_FOLDER,
@@ -86,6 +87,7 @@ class Clearing:
         self._raise_fence(first)
         self._wait_for_readers(first)
         gone = self._clean_log(first, listed)
+        job_arguments.sweep(self.log, self.storage)
         return [*gone, *self._delete_files(max(first, self.log.oldest_version()), listed)]
 
     # -- 2. the fence ------------------------------------------------------------------------------------------------

@@ -6,13 +6,13 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
-import orjson
 from jsonschema import Draft202012Validator
 
 from lakebed.errors import InvalidInput
 from lakebed.jobs.actions import ACTIONS, DROP
 from lakebed.manifest import jobs
 from lakebed.manifest.jobs import Job, JobState, job_of, jobs_of
+from lakebed.operations import job_arguments
 from lakebed.parts.expression import check_columns_of, expression
 from lakebed.service.answers import time_text
 from lakebed.service.problems import Refused
@@ -20,7 +20,6 @@ from lakebed.service.routes import Answer, Call, Route, Schema
 from lakebed.service.schemas import VERSION, listed, record, ref
 from lakebed.service.tokens import Role
 from lakebed.storage.open import open_part_storage
-from lakebed.table.internals import JOBS_FOLDER
 
 DELAY_SECONDS = 7 * 86_400
 _DELAY_SECONDS_MAX = 365 * 86_400
@@ -59,9 +58,18 @@ def _ask(call: Call) -> Answer:
     job_id = asked.get("id") or jobs.new_id()
     job = Job(id=job_id, kind=kind, arguments=arguments, by=call.caller.name)
     if ACTIONS[kind].is_private:
-        job = Job(id=job_id, kind=kind, by=call.caller.name, arguments_file=f"{JOBS_FOLDER}/{jobs.new_id()}.json")
-        if job_of(snapshot, job_id) is None:
-            open_part_storage(log.root).write_bytes(job.arguments_file, orjson.dumps(arguments))
+        if (known := job_of(snapshot, job_id)) is not None:
+            return _accepted(call, known)
+        storage = open_part_storage(log.root)
+        file = job_arguments.keep(storage, arguments)
+        try:
+            asked_for = jobs.ask(log, Job(id=job_id, kind=kind, by=call.caller.name, arguments_file=file))
+        except InvalidInput:
+            job_arguments.sweep(log, storage, also=file)
+            raise
+        if asked_for.arguments_file != file:  # somebody else was faster with the same id
+            job_arguments.sweep(log, storage, also=file)
+        return _accepted(call, asked_for)
     return _accepted(call, jobs.ask(log, job))
 
 
@@ -103,6 +111,8 @@ def _see(call: Call) -> Answer:
 def _cancel(call: Call) -> Answer:
     log, _ = call.catalog.newest(call.name)
     job = _found(jobs.cancel(log, call.path["id"]), call)
+    if job.arguments_file and job.has_ended:
+        job_arguments.sweep(log, open_part_storage(log.root))
     call.surveyor.hint(log.root)
     return Answer(value=job_value(job, call.name))
 

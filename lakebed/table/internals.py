@@ -58,8 +58,6 @@ if TYPE_CHECKING:
 
 STREAMS_FOLDER = "_lakebed/streams"
 """Where the checkpoints of ingest are, unless it is given another place: a folder a query."""
-JOBS_FOLDER = "_lakebed/jobs"
-"""Where arguments of jobs are that the log must not keep: a file a job."""
 _TIDY_SECONDS = 3600.0
 _CHECKPOINT_LOOK_SECONDS = 5.0
 _STOP_LOOK_SECONDS = 0.1

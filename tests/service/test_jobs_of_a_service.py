@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import random
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,7 @@ from lakebed.manifest import jobs
 from lakebed.manifest.jobs import Job, JobState
 from lakebed.manifest.stores import LocalLogStore
 from lakebed.manifest.table_log import TableLog
-from lakebed.operations import purge_files
+from lakebed.operations import job_arguments, purge_files
 from lakebed.operations.drop import drop
 from lakebed.service.catalog import Catalog
 from lakebed.service.job_loop import JobLoop
@@ -173,6 +176,54 @@ def test_arguments_that_may_have_values_of_rows_are_not_in_the_log(
     wait_until(lambda: not any((lake / "orders" / "_lakebed" / "jobs").iterdir()))
     files = [file for file in (lake / "orders").rglob("*") if file.is_file()]
     assert not [file for file in files if b"a-secret-of-somebody" in file.read_bytes()]
+
+
+def secrets_in(folder: Path) -> list[Path]:
+    return [file for file in folder.rglob("*") if file.is_file() and b"a-secret-of-" in file.read_bytes()]
+
+
+def test_arguments_are_gone_when_their_job_is_cancelled_or_asked_for_twice(lake: Path, serve: Serve) -> None:
+    served = serve(lake)
+    remote, folder = served.client().table("orders"), lake / "orders"
+    cancelled = remote.start("purge", where="day = 'a-secret-of-one'", force=True)
+    assert len(secrets_in(folder)) == 1
+    cancelled.cancel()
+    assert secrets_in(folder) == []
+    body = {"id": "same", "kind": "purge", "arguments": {"where": "day = 'a-secret-of-two'", "force": True}}
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda _: served.json("/v1/tables/orders/jobs", "POST", body), range(6)))
+    assert len(secrets_in(folder)) == 1
+    served.json("/v1/tables/orders/jobs/same", "DELETE")
+    assert secrets_in(folder) == []
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("LAKEBED_SEEDS", "10"))))
+def test_a_purge_leaves_no_arguments_whatever_became_of_earlier_jobs(
+    seed: int, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(purge_files, "FOLLOW_SECONDS", 0.0)  # no other process follows the log
+    rng, table = random.Random(seed), lakebed.open(lake / "orders")
+    log, storage, asked = log_of(table), storage_of(table), list[str]()
+    for number in range(12):
+        match rng.choice(["ask", "ask", "killed before it asks", "cancel", "run", "killed while it runs", "fail"]):
+            case "killed before it asks":
+                job_arguments.keep(storage, {"where": f"day = 'a-secret-of-{number}'"})
+            case "ask":
+                file = job_arguments.keep(storage, {"where": f"day = 'a-secret-of-{number}'"})
+                arguments = {"where": f"day = 'a-secret-of-{number}'"} if rng.random() < 0.3 else {}
+                asked.append(jobs.ask(log, Job(id=f"j{number}", kind="x", arguments=arguments, arguments_file=file)).id)
+            case "cancel" if asked:
+                jobs.cancel(log, asked[-1])
+            case what if asked and (mine := jobs.take(log, rng.choice(asked), "r", 0 if "killed" in what else 90_000)):
+                if what != "killed while it runs":
+                    jobs.end(log, mine, JobState.FAILED, error=f"no day 'a-secret-of-{number}'")
+    for job_id in asked:
+        jobs.cancel(log, job_id)
+    for job in jobs.jobs_of(log.refresh()):
+        assert job.has_ended or jobs.take(log, job.id, "r", 90_000) is None
+    monkeypatch.setattr(job_arguments, "ASK_SECONDS", -60.0)  # an hour later
+    table.purge("id = 12")
+    assert secrets_in(lake / "orders") == []
 
 
 def test_a_table_is_dropped_when_its_time_has_come_and_kept_if_the_job_is_cancelled(
