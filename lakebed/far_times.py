@@ -33,7 +33,7 @@ RANGE_BEGIN, RANGE_END = -106_751_991 * DAY_MICROS, 106_751_991 * DAY_MICROS
 
 Unit = Literal["auto", "s", "ms", "us", "ns"]
 """What a number since 1970 counts; ``auto``: it is told by the size of the number."""
-_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _LEAST, _MOST = -(2**63), 2**63 - 1
 _POSTGRES = {1: 9_223_372_036_825_200_000, -1: -9_223_372_036_832_400_000}
 """The infinities of PostgreSQL's JDBC driver and of Debezium in microseconds; in milliseconds, a thousandth of them."""
@@ -183,9 +183,9 @@ def iso_text(value: int, kind: pa.DataType) -> str:
     """
     if pa.types.is_date32(kind):
         return _day_text(value)
-    seconds, ticks = divmod(value, _PER_SECOND[kind.unit])
+    seconds, ticks = divmod(value, PER_SECOND[kind.unit])
     days, second = divmod(seconds, 86_400)
-    digits = len(str(_PER_SECOND[kind.unit])) - 1
+    digits = len(str(PER_SECOND[kind.unit])) - 1
     fraction = f".{ticks:0{digits}d}" if ticks else ""
     clock = f"{second // 3600:02d}:{second // 60 % 60:02d}:{second % 60:02d}"
     return f"{_day_text(days)}T{clock}{fraction}{'Z' if kind.tz else ''}"

@@ -32,6 +32,7 @@ from lakebed.health.log_checks import Progress
 from lakebed.manifest.actions import ChangePart, Part, is_native_file
 from lakebed.manifest.readable import misfit
 from lakebed.manifest.snapshot import Snapshot
+from lakebed.operations.legacy_files import legacy_column, legacy_marks
 from lakebed.parts.arrow_source import damaged
 from lakebed.parts.changes import DELETE, OP_COLUMN, write_spec_of
 from lakebed.parts.checksum import verify
@@ -135,6 +136,8 @@ class RowChecks:
             self._unreadable.add(part.path)
             yield finding
             return
+        if isinstance(part, Part) and not is_native_file(part.path):
+            yield from self._calendar(part, connection)
         yield from self._statistics(part, dead, connection)
         if isinstance(part, ChangePart) or part.has_op_column:
             yield from self._deletes(part, dead, connection)
@@ -168,6 +171,14 @@ class RowChecks:
             return None
         what = f"it can't be read by the table's schema: its column {why}"
         return critical("C1", part.path, what, "read an older version, and write the table anew from it")
+
+    def _calendar(self, part: Part, connection: duckdb.DuckDBPyConnection) -> Iterator[Finding]:
+        fields = [field for field in self._spec.schema if field.name not in part.partition_values]
+        url = self._storage.duckdb_url(part.path)
+        if (
+            found := legacy_column(url, part, pa.schema(fields), legacy_marks([url], connection), connection)
+        ) is not None:
+            yield critical("calendar", part.path, found.what, found.remedy)
 
     def _scan(self, part: Part | ChangePart) -> str:
         return parquet(self._storage.duckdb_url(part.path))

@@ -28,6 +28,7 @@ from lakebed.operations.create import (
     protocol_for,
     required_properties,
 )
+from lakebed.operations.legacy_files import legacy_column, legacy_marks
 from lakebed.parts.arrow_source import damaged
 from lakebed.parts.sql import aliases, by_place, file_literal, registered
 from lakebed.quoting import literal
@@ -118,7 +119,9 @@ def _checked(snapshot: Snapshot, storage: PartStorage) -> list[Part]:
             raise damaged(str(path), "there is no such file of deletion vectors")
     groups = [parts[start : start + _FOOTERS_AT_ONCE] for start in range(0, len(parts), _FOOTERS_AT_ONCE)]
     with ThreadPoolExecutor(_READERS) as pool:
-        counted = [rows for group in pool.map(lambda group: _rows_of(group, storage), groups) for rows in group]
+        counted = [
+            rows for group in pool.map(lambda group: _rows_of(group, snapshot, storage), groups) for rows in group
+        ]
     return [
         replace(part, rows=rows, stats=f'{{"numRecords":{rows}}}').marked(part.deletion_vector)
         for part, rows in zip(parts, counted, strict=True)
@@ -126,7 +129,7 @@ def _checked(snapshot: Snapshot, storage: PartStorage) -> list[Part]:
     ]
 
 
-def _rows_of(parts: Sequence[Part], storage: PartStorage) -> list[int]:
+def _rows_of(parts: Sequence[Part], snapshot: Snapshot, storage: PartStorage) -> list[int]:
     """How many rows each file has, by its footer."""
     connection = connect()
     storage.attach(connection)
@@ -139,10 +142,13 @@ def _rows_of(parts: Sequence[Part], storage: PartStorage) -> list[int]:
             f"select file_name, name, type = 'INT64' from parquet_schema({files}) "
             f"where type = 'INT64' and logical_type like {_NANOS} or starts_with(lower(name), {literal(RESERVED_PREFIX)})"
         ).fetchall()
+        in_files = pa.schema([field for field in snapshot.schema if field.name not in snapshot.partition_columns])
+        marks = legacy_marks(urls, connection)
+        legacy = [legacy_column(url, part, in_files, marks, connection) for part, url in zip(parts, urls, strict=True)]
     except duckdb.Error as error:
         raise_own(error)
         if len(parts) > 1:  # one after the other, to find the one that fails
-            return [rows for part in parts for rows in _rows_of([part], storage)]
+            return [rows for part in parts for rows in _rows_of([part], snapshot, storage)]
         raise damaged(parts[0].path, reason(error)) from error
     for part, url in zip(parts, urls, strict=True):
         if found[url][1] != part.bytes:
@@ -159,6 +165,9 @@ def _rows_of(parts: Sequence[Part], storage: PartStorage) -> list[int]:
                 f"{where} is in nanoseconds, which Spark does not read and a table can't hold; write the file anew in "
                 "microseconds first"
             )
+    for part, column in zip(parts, legacy, strict=True):
+        if column is not None:
+            raise Unsupported(f"{column.what}: {column.remedy}", path=part.path)
     return [found[url][0] for url in urls]
 
 
