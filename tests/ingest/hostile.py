@@ -584,7 +584,7 @@ class Hostile:
         return whole
 
     def _field(self, f: pa.Field) -> str:
-        name = self.rng.choice(SAID if self._rarely(0.1) else self._logical(f.type))
+        name = self.rng.choice(SAID if self._rarely(0.04) else self._logical(f.type))
         return f'{{{name},"field":{text(f.name)}}}'
 
     def _logical(self, kind: pa.DataType) -> list[str]:
@@ -611,7 +611,7 @@ class Hostile:
             return ['"type":"string"'] * 4 + [named(time + one) for one in names] + ['"type":"bytes"']
         of_type = ((pa.types.is_binary, "bytes"), (pa.types.is_boolean, "boolean"), (pa.types.is_floating, "double"))
         said = next((name for is_kind, name in of_type if is_kind(kind)), "int64")
-        return [f'"type":"{said}"'] * 12 + SAID[:5]
+        return [f'"type":"{said}"']
 
     def _damaged(self, raw: bytes) -> bytes:
         for _ in range(self.rng.randint(1, 3)):

@@ -128,15 +128,21 @@ WITH_SCHEMA: list[tuple[dict[str, Any], Any, pa.DataType, Any]] = [
 STRING, BYTES = {"type": "string"}, {"type": "bytes"}
 YEAR = {"type": "int32", "name": DEBEZIUM + "Year"}
 REFUSED_WITH_SCHEMA: list[tuple[dict[str, Any], Any, pa.DataType, str]] = [
-    (STRING, "abcd", MONEY, "is a string by its schema, and its text is no decimal"),
-    (STRING, "Infinity", MONEY, "is a string by its schema"),
+    (STRING, "abcd", MONEY, "is a text by its schema, and no decimal"),
+    (STRING, "Infinity", MONEY, "is a text by its schema"),
     (STRING, "AQI=", pa.binary(), "set binary_text to the connector's binary.handling.mode"),
     ({"type": "array", "items": STRING}, ["abcd"], pa.list_(pa.binary()), "set binary_text"),
-    ({"type": "map", "values": STRING}, {"k": "abcd"}, pa.map_(pa.string(), MONEY), "its text is no decimal"),
+    ({"type": "map", "values": STRING}, {"k": "abcd"}, pa.map_(pa.string(), MONEY), "and no decimal"),
     (STRING, '{"x":1}', pa.struct([("x", pa.int64())]), "is not a valid struct"),
     *(
         (BYTES, "1234", target, "its schema says bytes, which are no")
         for target in (MONEY, pa.int64(), pa.float64(), pa.bool_(), pa.date32(), STAMP)
+    ),
+    (
+        {"type": "string", "name": DEBEZIUM + "ZonedTimestamp"},
+        "2024",
+        MONEY,
+        "is a moment in ISO 8601 by its schema, and no",
     ),
     (YEAR, 2024, pa.date32(), "counts neither days nor time since the epoch by its schema, so no date"),
     (YEAR, 2024, STAMP, "so no timestamp"),

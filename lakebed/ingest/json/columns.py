@@ -246,7 +246,7 @@ def _decimal_reader(
     is_digits = logical_type.kind is not Kind.DECIMAL_BYTES and options.decimal_text == "string"
     if shape == "number" or (shape is None and is_digits):
         return ColumnReader(parsed_as(target), lambda v: v.cast(target), numbers_only=not is_digits)
-    if shape in ("string", None):
+    if shape in ("string", None) and logical_type.kind is Kind.PLAIN:
         return ColumnReader(pa.string(), lambda v: _decimal_text(v, target, options.decimal_text))
     return None
 

@@ -216,7 +216,7 @@ def _bytes(value: str, kind: Kind, options: JsonOptions) -> bytes:
     form = binary_form(kind, options)
     if form is None:
         raise Unreadable(
-            f"{shown(value)} is a string by its schema, and nothing says how it holds bytes: set binary_text to the connector's "
+            f"{shown(value)} is a text by its schema, and nothing says how it holds bytes: set binary_text to the connector's "
             "binary.handling.mode, or make the column a string"
         )
     return _decoded(value, form)
@@ -241,11 +241,11 @@ def _decimal(value: Any, logical_type: LogicalType, plain_scale: int, options: J
     elif isinstance(value, str):
         if logical_type.kind is Kind.DECIMAL_BYTES:
             return _unscaled(value, logical_type.scale)
-        if logical_type.kind is not Kind.TEXT:
+        if logical_type.kind is Kind.PLAIN:
             return _plain_decimal(value, plain_scale, options)
-        if NUMBER.fullmatch(value):
+        if logical_type.kind is Kind.TEXT and NUMBER.fullmatch(value):
             return Decimal(value)
-        raise Unreadable(f"{shown(value)} is a string by its schema, and its text is no decimal")
+        raise Unreadable(f"{shown(value)} is {logical_type.kind.value} by its schema, and no decimal")
     raise _mismatch(value, "decimal")
 
 
