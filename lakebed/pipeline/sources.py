@@ -23,7 +23,8 @@ from lakebed.ingest.upstream.decoder import ChangeRows
 from lakebed.ingest.upstream.reader import UpstreamSettings
 from lakebed.manifest.type_names import table_schema
 from lakebed.pipeline.check import QUERY_NAME
-from lakebed.pipeline.layer_sections import ChangesFormat, LakebedSection
+from lakebed.pipeline.jdbc_times import exact_times
+from lakebed.pipeline.layer_sections import BootstrapSection, ChangesFormat, LakebedSection
 from lakebed.pipeline.settings import (
     AnyPipeline,
     FilesSection,
@@ -88,13 +89,13 @@ def bootstrap_rows(pipeline: Pipeline, records: Shape, spark: SparkSession) -> D
     """The rows that fill the table, after the SQL if there is any. Raises InvalidInput if Spark can't read them."""
     section = pipeline.bootstrap
     assert section is not None
-    reader = spark.read.format(section.kind).options(**section.options)
-    for name, value in (("url", section.url), ("dbtable", section.table), ("query", section.query)):
-        reader = reader if value is None else reader.option(name, value)
-    if section.url is not None:
-        reader = reader.options(**{**_of_jdbc(section.url), **section.options})
+    places = {"dbtable": section.table, "query": section.query}
     try:
-        rows = reader.load(*([spark_path(section.path)] if section.path is not None else []))
+        rows = _read(spark, section, {name: value for name, value in places.items() if value is not None})
+        if section.url is not None:
+            exact = exact_times(section.url, rows.schema, section.table, section.query)
+            if exact is not None:
+                rows = _read(spark, section, {"dbtable": exact.source}).selectExpr(*exact.columns)
     except Exception as error:
         document = pipeline.document
         why = document.redact(first_line(error))
@@ -106,14 +107,24 @@ def bootstrap_rows(pipeline: Pipeline, records: Shape, spark: SparkSession) -> D
     return transform_of(pipeline, records).over(changes_in_rows(rows, None, (), sequence=OLDEST))
 
 
+def _read(spark: SparkSession, section: BootstrapSection, more: Mapping[str, str]) -> DataFrame:
+    reader = spark.read.format(section.kind).options(**section.options).options(**more)
+    if section.url is not None:
+        reader = reader.options(url=section.url, **{**_of_jdbc(section.url), **section.options})
+    return reader.load(*([spark_path(section.path)] if section.path is not None else []))
+
+
 def _of_jdbc(url: str) -> dict[str, str]:
     """Options of Spark's reader.
 
-    The class of the driver: Spark does not find it by itself in a jar that was added. And times without a zone as such: it would
-    take them for times in the zone of this machine.
+    The class of the driver: Spark does not find it by itself in a jar that was added. Times without a zone as such: it would
+    take them for times in the zone of this machine. MariaDB with the quotes that Spark has for names: else they are texts.
     """
     driver = next((name for start, name in _DRIVERS.items() if url.startswith(f"jdbc:{start}:")), None)
-    return {"preferTimestampNTZ": "true"} | ({"driver": driver} if driver else {})
+    options = {"preferTimestampNTZ": "true"} | ({"driver": driver} if driver else {})
+    if url.startswith("jdbc:mariadb:"):
+        options["sessionInitStatement"] = "set session sql_mode = concat(@@session.sql_mode, ',ANSI_QUOTES')"
+    return options
 
 
 def _in_utc(rows: DataFrame, columns: pa.Schema) -> DataFrame:
