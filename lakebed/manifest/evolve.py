@@ -34,6 +34,7 @@ from lakebed.manifest.column_mapping import (
     physical_name,
     stored_settings,
 )
+from lakebed.manifest.nesting import check_levels
 from lakebed.manifest.schema import (
     canonical_type,
     is_taken,
@@ -111,6 +112,7 @@ class _Evolution:
         self._before, self._protocol = metadata, protocol
         self._document: Json = json.loads(metadata.schema_string)
         self._fields: list[Json] = self._document["fields"]
+        self._added_to = set[str]()  # columns, in lower case
         self._configuration = dict(metadata.configuration)
         self._settings = read_settings(metadata.configuration)
         self._partitions = metadata.partition_columns
@@ -147,6 +149,7 @@ class _Evolution:
         if not self._changed:
             return Evolved(metadata=self._before, protocol=self._protocol, notes=tuple(self._notes))
         schema = schema_from_fields(self._fields, any_character=self._mapped)
+        check_levels(column for column in schema if column.name.lower() in self._added_to)
         if set(schema.names) <= set(self._partitions):
             raise InvalidSchema("only partition columns would be left; at least one other column must stay")
         if uses_timestamp_ntz(schema):
@@ -282,6 +285,7 @@ class _Evolution:
         if self._mapped:
             self.number([each for _, each in all_fields([new])], lambda _: self._stored_name())
         siblings.append(new)
+        self._added_to.add(steps_of(path)[0].lower())
         self._changed = True
 
     def _comment(self, place: Place, text: str) -> None:

@@ -16,6 +16,7 @@ from lakebed.manifest.column_mapping import COLUMN_MAPPING
 from lakebed.manifest.discovery import require_alone
 from lakebed.manifest.entries import Operation
 from lakebed.manifest.format import FORMAT
+from lakebed.manifest.nesting import check_levels
 from lakebed.manifest.schema import (
     SparkSchema,
     canonical_schema,
@@ -145,6 +146,7 @@ def create_log(
 def check_layout(schema: pa.Schema, settings: TableSettings, partition_by: Sequence[str]) -> None:
     """Raises InvalidSchema, InvalidInput for what no table can be created with; ``schema`` is canonical."""
     check_new_names(schema)
+    check_levels(schema)
     check_settings(settings, schema)
     check_columns(partition_by, schema, "partition_by")
     _check_partitioning(partition_by, schema)
@@ -188,6 +190,7 @@ def check_adoptable(snapshot: Snapshot) -> None:
     """
     check_new_names(snapshot.logical_schema)
     check_new_names(snapshot.schema)
+    check_levels(snapshot.logical_schema)
     beyond = snapshot.protocol.writer_features - _ADOPTABLE
     if beyond:
         raise Unsupported(
