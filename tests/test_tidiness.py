@@ -231,3 +231,30 @@ def test_tests_seldom_reach_into_what_is_private() -> None:
         }
     )
     assert found.total() <= PRIVATES_MAX, f"give the code a seam instead: {dict(+found)}"
+
+
+# -- cost ------------------------------------------------------------------------------------------------------------------
+
+
+def searches_of_names(node: ast.AST, is_repeated: bool = False) -> Iterator[int]:
+    """Lines that look for one name among all names of a table or schema, again and again.
+
+    Arrow makes the list of names anew each time that it is asked. So for each column that costs the square of their number.
+    """
+    match node:
+        case ast.FunctionDef() | ast.Lambda() | ast.ClassDef() | ast.Raise():
+            is_repeated = False
+        case ast.For() | ast.While() | ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+            is_repeated = True
+        case ast.Compare(comparators=[ast.Attribute(attr="names" | "column_names")]) if is_repeated:
+            yield node.lineno
+        case ast.Call(func=ast.Attribute(value=ast.Attribute(attr="names" | "column_names"), attr="count" | "index")):
+            if is_repeated:
+                yield node.lineno
+    for child in ast.iter_child_nodes(node):
+        yield from searches_of_names(child, is_repeated)
+
+
+def test_no_loop_searches_the_names_of_all_columns() -> None:
+    package = [file for file in files(".py") if in_the_package(file)]
+    assert {f"{name_of(file)} {line}" for file in package for line in searches_of_names(tree(file))} == set()

@@ -25,7 +25,7 @@ from lakebed.ingest.handover import Handover
 from lakebed.ingest.refusals import discard
 from lakebed.ingest.remark_report import report_remarks
 from lakebed.ingest.row_changes import RowChanges, prepare_or_split
-from lakebed.ingest.row_evolution import completed, evolved, rescued, under_their_names, with_rescued_column
+from lakebed.ingest.row_evolution import evolved, require_columns, rescued, under_their_names, with_rescued_column
 from lakebed.ingest.schema_evolution import RESCUED_COLUMN, EvolvePolicy
 from lakebed.manifest.actions import Transaction
 from lakebed.manifest.entries import APPLIED, NAMED_BATCH, Operation
@@ -66,7 +66,8 @@ class How:
         return unknown_columns(given, spec, self.apply_as_deletes, self.except_columns, self.policy)
 
     def evolved(self, given: pa.Schema, snapshot: Snapshot, evolution: Evolution) -> Snapshot:
-        """The table as it must be for changes with these columns; it is altered if it is not."""
+        """The table as it must be for changes with these columns; it is altered if it is not. Raises InvalidChanges."""
+        require_columns(snapshot.logical_schema.names, given.names, self.policy, self.except_columns)
         unknown = self.unknown(given.names, write_spec_of(snapshot).incoming)
         table = {one for name in snapshot.logical_schema.names for one in self.policy.names_of(name)}
         known = [name for name in given.names if (name in table or name in unknown) and name not in self.except_columns]
@@ -159,8 +160,8 @@ def _write_rows(
         if RESCUED_COLUMN in incoming.schema.names:
             rows = rows.append_column(RESCUED_COLUMN, texts)
         unknown = ()
-    if policy.allowed:
-        rows = completed(rows, incoming)
+    elif RESCUED_COLUMN in incoming.schema.names and RESCUED_COLUMN not in rows.column_names:
+        rows = rows.append_column(RESCUED_COLUMN, pa.nulls(len(rows), pa.string()))
     connection = connect() if how.apply_as_deletes is None else connect_sealed()
     deletes, left_out = how.apply_as_deletes, how.except_columns
     if policy.on_mismatch == "quarantine":

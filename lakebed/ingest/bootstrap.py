@@ -20,7 +20,6 @@ from lakebed.ingest.evolving import ROUNDS_MAX
 from lakebed.ingest.handover import Handover
 from lakebed.ingest.remark_report import report_remarks
 from lakebed.ingest.row_changes import RowChanges
-from lakebed.ingest.schema_evolution import EvolvePolicy
 from lakebed.ingest.transform.query import TYPE
 from lakebed.manifest.entries import Operation
 from lakebed.manifest.positions import Position, positions_of
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
 OLDEST = f"cast('{OLDEST_SEQUENCE}' as long)"
 """In Spark's SQL: the sequence of a row that is older than every change."""
-_LACKING = EvolvePolicy(allowed=frozenset(["add"]))
 _logger = logging.getLogger("lakebed.ingest")
 
 
@@ -46,7 +44,7 @@ def bootstrap(
 ) -> int | None:
     """Fill the table, unless it was filled before; returns the version, None if nothing was done.
 
-    ``rows``: with the columns of the table, and ``_change_type`` if some are deletes; ``offsets``: by topic and partition, the
+    ``rows``: with all columns of the table, and ``_change_type`` if some are deletes; ``offsets``: by topic and partition, the
     first one that the rows do not have.
     Raises InvalidInput if the table has other rows, or the rows do not fit it; Contention, StoreUnavailable (it may be repeated).
     """
@@ -66,10 +64,10 @@ def bootstrap(
             raise InvalidInput(f"the rows of bootstrap have no column {lacking[0]!r}, which is a key of {table}")
         deletes = f"{TYPE} = 'delete'" if incoming.keys and TYPE in given.columns else None
         try:
-            frame = changes_frame(given, incoming, deletes, (), policy=_LACKING)
+            frame = changes_frame(given, incoming, deletes, ())
         except InvalidChanges as error:
             raise InvalidInput(str(error).replace("the changes lack", "the rows of bootstrap lack")) from None
-        unknown = unknown_columns(given.columns, incoming, deletes, (), _LACKING)
+        unknown = unknown_columns(given.columns, incoming, deletes, ())
         _logger.info("%s is filled by bootstrap", table)
         written = write_dataframe(frame, WriteTask(spec, table, RowChanges(spec, unknown_columns=unknown)))
         after = {topic: Position(offsets=dict(partitions)) for topic, partitions in offsets.items()}

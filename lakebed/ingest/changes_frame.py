@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from lakebed.error_transport import first_line
@@ -11,7 +12,7 @@ from lakebed.errors import InvalidChanges, InvalidInput
 from lakebed.ingest.row_evolution import name_in_rows
 from lakebed.ingest.schema_evolution import FIXED, RESCUED_COLUMN, EvolvePolicy
 from lakebed.manifest.schema import is_taken
-from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, WriteSpec
+from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, WriteSpec, lacks
 from lakebed.quoting import quote_for_spark
 
 if TYPE_CHECKING:
@@ -29,18 +30,21 @@ def changes_frame(
     *,
     policy: EvolvePolicy = FIXED,
     rescued: Sequence[str] = (),
+    may_lack: Collection[str] = (),
 ) -> DataFrame:
     """A user's DataFrame as a struct of the columns that the write tasks expect; Spark evaluates which rows are deletes.
 
     The file of each row stays beside the struct, if the DataFrame has it (``FILE_COLUMN``).
-    ``rescued``: columns that the table lacks, and whose values are kept as JSON.
+    ``rescued``: columns that the table lacks, and whose values are kept as JSON. ``may_lack``: columns of the table that are null
+    if the DataFrame lacks them.
     Raises InvalidInput for a setting that does not fit, InvalidChanges for columns that do not fit the table.
     """
     if apply_as_deletes is not None and not spec.keys:
         raise InvalidInput("apply_as_deletes needs a table with keys; this one has none, so it can only be appended to")
-    given = set(changes.columns)
-    for name in given:
-        if changes.columns.count(name) > 1:
+    counted = Counter(changes.columns)
+    given = counted.keys()
+    for name, count in counted.items():
+        if count > 1:
             raise InvalidChanges(f"the changes have the column {name!r} more than once; leave one of them out")
     for name in except_columns:
         if name not in given:
@@ -55,12 +59,10 @@ def changes_frame(
             columns.append(f"null as {quote_for_spark(field.name)}")
         elif (found := name_in_rows(field.name, given, policy)) is not None:
             columns.append(f"{quote_for_spark(found)} as {quote_for_spark(field.name)}")
-        elif field.nullable and (policy.allowed or field.name == RESCUED_COLUMN):
+        elif field.nullable and (field.name in may_lack or field.name == RESCUED_COLUMN):
             columns.append(f"null as {quote_for_spark(field.name)}")
         else:
-            raise InvalidChanges(
-                f"the changes lack the column {field.name!r} of the table; add it (null where there is no value)"
-            )
+            raise lacks(field.name, list(given))
     columns += [quote_for_spark(name) for name in rescued]
     if spec.keys:
         deleted = "false"

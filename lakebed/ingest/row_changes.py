@@ -53,7 +53,7 @@ class RowChanges:
                     continue
             if self.rescues:
                 table, texts = rescued(table, incoming, self.unknown_columns)
-                at = table.column_names.index(RESCUED_COLUMN)
+                at = table.schema.get_field_index(RESCUED_COLUMN)
                 table = table.set_column(at, RESCUED_COLUMN, texts).drop_columns(list(self.unknown_columns))
             try:
                 good, bad = prepare(table, incoming, connection), QUARANTINE_SCHEMA.empty_table()
@@ -133,10 +133,8 @@ def prepare_or_split(
         prepare(rows.slice(0, 0), spec, connection, deletes, left_out)
     except InvalidChanges:  # no row can be of these columns
         shape = dict.fromkeys([*spec.schema.names, *([spec.sequence_by] if spec.sequence_by else [])])
-        none = {
-            name: pa.array([], spec.schema.field(name).type if name in spec.schema.names else pa.int64())
-            for name in shape
-        }
+        types = dict(zip(spec.schema.names, spec.schema.types, strict=True))
+        none = {name: pa.array([], types.get(name, pa.int64())) for name in shape}
         bad = [_quarantined(rows.slice(row, 1), why) for row in range(len(rows))]
         return prepare(pa.table(none), spec, connection), pa.Table.from_pylist(bad, QUARANTINE_SCHEMA)
     return split(rows, spec, connection, deletes, left_out)

@@ -1,13 +1,15 @@
 """Rows that a caller brings (``table.apply``, ``table.ingest``) and their table, where they differ.
 
-The columns of the rows are compared with the table's before anything is written (``schema_evolution``). With a policy that allows
-something, columns that the rows lack are null. With ``on_mismatch: rescue`` the values that do not fit their column, and columns
-that the table lacks, are kept as JSON.
+The columns of the rows are compared with the table's before anything is written (``schema_evolution``). With ``on_mismatch:
+rescue`` the values that do not fit their column, and columns that the table lacks, are kept as JSON.
+
+Rows that lack a column of the table are refused, whatever the policy allows. A row takes the place of the one that the table has,
+so a null in place of a value that was not sent would erase what another writer put there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -21,15 +23,15 @@ from lakebed.ingest.schema_evolution import RESCUED_COLUMN, EvolvePolicy, needed
 from lakebed.manifest.schema import canonical_type
 from lakebed.manifest.schema_change import SchemaChange
 from lakebed.manifest.snapshot import Snapshot
-from lakebed.parts.changes import WriteSpec
+from lakebed.parts.changes import WriteSpec, lacks
 from lakebed.parts.exact_cast import cast_exactly
 from lakebed.parts.nested import nullable
 from lakebed.parts.quarantine import rows_as_json
 
 
-def name_in_rows(column: str, given: Iterable[str], policy: EvolvePolicy) -> str | None:
+def name_in_rows(column: str, given: Set[str], policy: EvolvePolicy) -> str | None:
     """The name under which rows have a column of the table; None if they lack it. Raises InvalidChanges if they have it twice."""
-    found = sorted(policy.names_of(column) & set(given))
+    found = sorted(policy.names_of(column) & given)
     if len(found) > 1:
         raise InvalidChanges(
             f"the changes have {found[0]!r} and {found[1]!r}, which columns says are one; leave one of them out"
@@ -39,11 +41,22 @@ def name_in_rows(column: str, given: Iterable[str], policy: EvolvePolicy) -> str
 
 def under_their_names(rows: pa.Table, spec: WriteSpec, policy: EvolvePolicy) -> pa.Table:
     """The rows with each column of the table under the table's name; other names stay too, since expressions may use them."""
+    given = set(rows.column_names)
     for column in spec.schema.names if policy.columns else ():
-        name = name_in_rows(column, rows.column_names, policy)
+        name = name_in_rows(column, given, policy)
         if name not in (None, column):
             rows = rows.append_column(column, rows[name])
     return rows
+
+
+def require_columns(
+    columns: Sequence[str], given: Sequence[str], policy: EvolvePolicy, except_columns: Collection[str] = ()
+) -> None:
+    """Raises InvalidChanges if rows lack one of the table's columns. The column for what is rescued is lakebed's own."""
+    there = set(given)
+    for name in columns:
+        if name not in except_columns and name != RESCUED_COLUMN and name_in_rows(name, there, policy) is None:
+            raise lacks(name, given)
 
 
 def evolved(
@@ -81,9 +94,10 @@ def with_rescued_column(snapshot: Snapshot, evolution: Evolution) -> Snapshot:
 
 
 def completed(rows: pa.Table, spec: WriteSpec) -> pa.Table:
-    """The rows with nulls for the columns that they lack, where these may be null."""
+    """The rows with nulls for the columns that their source does not have, where these may be null."""
+    given = set(rows.column_names)
     for field in spec.schema:
-        if field.nullable and field.name not in rows.column_names and field.name != spec.sequence_by:
+        if field.nullable and field.name not in given and field.name != spec.sequence_by:
             rows = rows.append_column(field.name, pa.nulls(len(rows), nullable(field.type)))
     return rows
 
@@ -91,11 +105,12 @@ def completed(rows: pa.Table, spec: WriteSpec) -> pa.Table:
 def rescued(rows: pa.Table, spec: WriteSpec, unknown: Sequence[str]) -> tuple[pa.Table, pa.Array]:
     """The rows with null in place of values that do not fit, and what was taken out of each row, as JSON or null."""
     kept: dict[int, dict[str, Any]] = {}
+    places = {name: at for at, name in enumerate(rows.column_names)}
     for name in unknown:
         _keep(kept, rows, name, np.asarray(rows[name].is_valid()))
     for field in spec.schema:
         is_needed = not field.nullable or field.name in (*spec.keys, spec.sequence_by)
-        if is_needed or field.name not in rows.column_names:
+        if is_needed or field.name not in places:
             continue
         column = rows[field.name]
         bad = _misfits(column, field.type, field.name)
@@ -105,7 +120,7 @@ def rescued(rows: pa.Table, spec: WriteSpec, unknown: Sequence[str]) -> tuple[pa
                 fitting = pa.chunked_array([pa.nulls(len(rows), nullable(field.type))])
             else:
                 fitting = column.take(pa.array(np.arange(len(rows)), mask=bad))
-            rows = rows.set_column(rows.column_names.index(field.name), field.name, fitting)
+            rows = rows.set_column(places[field.name], field.name, fitting)
     texts = [orjson.dumps(kept[row]).decode() if row in kept else None for row in range(len(rows))]
     return rows, pa.array(texts, pa.string())
 

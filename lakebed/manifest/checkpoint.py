@@ -168,12 +168,13 @@ def decode_checkpoint(version: int, files: Iterable[bytes]) -> Snapshot:
             raise Corrupt(f"the checkpoint of version {version} can't be read: {error}", version=version) from error
         key_values = table.schema.metadata or {}
         digest, timestamp_ms = key_values.get(_DIGEST, b"").decode(), int(key_values.get(_TIMESTAMP, 0))
-        if "sidecar" in table.column_names and table["sidecar"].null_count < len(table):
+        there = set(table.column_names)
+        if "sidecar" in there and table["sidecar"].null_count < len(table):
             raise Unsupported(
                 "the table has a v2 checkpoint with sidecars; drop the feature v2Checkpoint first", version=version
             )
         for name in _SCHEMA.names:
-            if name not in table.column_names:
+            if name not in there:
                 continue
             column = table[name].drop_null()
             for body in _rows(column, _SCHEMA.field(name).type):

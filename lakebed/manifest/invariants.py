@@ -214,8 +214,9 @@ def _parts_stay_readable(before: Snapshot, commit: Commit) -> Iterator[str]:
     if why := misfit(known.stored, columns.stored):
         yield f"parts could not be read by the new schema: {why}"
     yield from _numbers_stay(known.field_ids, columns.field_ids, int(before.metadata.configuration.get(MAX_ID, 0)))
+    before_names = set(known.stored.names)
     for name in columns.stored.names:
-        if name not in known.stored.names:
+        if name not in before_names:
             mark = orjson.dumps(name).decode() + ":"
             used = next((part.path for part in parts if part.stats and mark in part.stats), None)
             if used is not None:

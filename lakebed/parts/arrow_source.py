@@ -66,7 +66,8 @@ class ArrowSource:
             if self._whole is None:
                 with _opened(self._path, self._url, self._is_verified, dictionaries, self.footer) as file:
                     self._whole = file.read(list(at_once), use_threads=False)
-            yield self._whole.select([name for name in columns if name in self._whole.column_names]), rows
+            there = set(self._whole.column_names)
+            yield self._whole.select([name for name in columns if name in there]), rows
             return
         groups = np.searchsorted(self._ends, rows, side="right")
         numbers, firsts = np.unique(groups, return_index=True)
@@ -92,10 +93,9 @@ def read_columns(path: str, url: str, schema: pa.Schema) -> pa.Table | None:
         stored = file.schema_arrow
         if not _suits(stored, schema):
             return None
-        found = file.read([name for name in schema.names if name in stored.names], use_threads=False)
-    columns = [
-        found[each.name] if each.name in found.column_names else pa.nulls(len(found), each.type) for each in schema
-    ]
+        there = set(stored.names)
+        found = file.read([name for name in schema.names if name in there], use_threads=False)
+    columns = [found[each.name] if each.name in there else pa.nulls(len(found), each.type) for each in schema]
     return pa.table(columns, names=schema.names)
 
 

@@ -8,8 +8,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -127,7 +129,8 @@ class WriteSpec:
     def in_the_order_of(self, newer: WriteSpec) -> WriteSpec:
         """This shape with the newer one's sort key, if that is about columns that this one has in the same types."""
         for name in {name for term in newer.terms for name in term.columns}:
-            if name not in self.schema.names or not self.schema.field(name).type.equals(newer.schema.field(name).type):
+            at = self.schema.get_field_index(name)
+            if at < 0 or not self.schema.field(at).type.equals(newer.schema.field(name).type):
                 return self
         return replace(
             self,
@@ -177,30 +180,27 @@ def prepare(
     """
     if apply_as_deletes is not None and not spec.keys:
         raise InvalidInput("apply_as_deletes needs a table with keys; this one has none, so it can only be appended to")
+    given = changes.column_names
+    there = set(given)
     for name in except_columns:
-        if name not in changes.column_names:
-            raise InvalidInput(
-                f"except_column_list has {name!r}, which the changes lack{suggest(name, changes.column_names)}"
-            )
+        if name not in there:
+            raise InvalidInput(f"except_column_list has {name!r}, which the changes lack{suggest(name, given)}")
         if name in spec.keys or name == spec.sequence_by:
             raise InvalidInput(
                 f"except_column_list has {name!r}, which is a key or orders the changes; it can't be left out"
             )
-    twice = sorted({name for name in changes.column_names if changes.column_names.count(name) > 1})
-    if twice:
+    if len(there) < len(given):
+        twice = sorted(name for name, count in Counter(given).items() if count > 1)
         raise InvalidChanges(f"the changes have the column {twice[0]!r} more than once; leave one of them out")
     names, columns = [], []
     for field in spec.schema:
         names.append(field.name)
         if field.name in except_columns:
             columns.append(pa.nulls(len(changes), nullable(field.type)))
-        elif field.name in changes.column_names:
+        elif field.name in there:
             columns.append(cast_exactly(changes[field.name], field.type, field.name))
         else:
-            raise InvalidChanges(
-                f"the changes lack the column {field.name!r} of the table{suggest(field.name, changes.column_names)}; "
-                "add it (null where there is no value)"
-            )
+            raise lacks(field.name, given)
     deletes = _delete_mask(changes, connection, apply_as_deletes)
     if not spec.keys and deletes is not None and pc.any(deletes).as_py():
         row = int(pc.index(deletes, True).as_py())
@@ -215,14 +215,14 @@ def prepare(
             else pa.repeat(pa.scalar(UPSERT), len(changes))
         )
     if spec.sequence_column == SEQUENCE_COLUMN:
-        source = SEQUENCE_COLUMN if SEQUENCE_COLUMN in changes.column_names else str(spec.sequence_by)
-        if source not in changes.column_names:
+        source = SEQUENCE_COLUMN if SEQUENCE_COLUMN in there else str(spec.sequence_by)
+        if source not in there:
             raise InvalidChanges(
-                f"the changes lack the column {source!r}, which sequence_by refers to{suggest(source, changes.column_names)}"
+                f"the changes lack the column {source!r}, which sequence_by refers to{suggest(source, given)}"
             )
         names.append(SEQUENCE_COLUMN)
         columns.append(_hidden_sequence(changes[source], source))
-    if UNAVAILABLE_COLUMN in changes.column_names:
+    if UNAVAILABLE_COLUMN in there:
         names.append(UNAVAILABLE_COLUMN)
         columns.append(changes[UNAVAILABLE_COLUMN])
     out = pa.table(dict(zip(names, columns, strict=True)))
@@ -231,6 +231,16 @@ def prepare(
         _check_partitions(out, spec)
     _check_nulls(out, spec, deletes)
     return out
+
+
+def lacks(column: str, given: Sequence[str]) -> InvalidChanges:
+    """The error for changes, with the columns ``given``, that lack a column of their table.
+
+    A row takes the place of the whole row of its key. So null in place of a value that was not sent would erase a value.
+    """
+    return InvalidChanges(
+        f"the changes lack the column {column!r} of the table{suggest(column, given)}; add it (null where there is no value)"
+    )
 
 
 def stored_rows(rows: pa.Table, spec: WriteSpec) -> pa.Table:
@@ -329,14 +339,16 @@ def _check_nulls(changes: pa.Table, spec: WriteSpec, deletes: pa.ChunkedArray | 
         if changes[name].null_count:
             row = int(pc.index(pc.is_null(changes[name]), True).as_py())
             raise InvalidChanges(f"key column {name!r} is null in row {row} of the changes; a key must have a value")
+    may_be_unsent, unsent = UNAVAILABLE_COLUMN in changes.column_names, list[Any]()
     for field in spec.schema:
         if field.nullable or field.name in spec.keys or not changes[field.name].null_count:
             continue
         missing = pc.is_null(changes[field.name])
         if deletes is not None:
             missing = pc.and_(missing, pc.invert(deletes))
-        if UNAVAILABLE_COLUMN in changes.column_names:
-            unavailable = pa.array([field.name in (names or ()) for names in changes[UNAVAILABLE_COLUMN].to_pylist()])
+        if may_be_unsent:
+            unsent = unsent or changes[UNAVAILABLE_COLUMN].to_pylist()
+            unavailable = pa.array([field.name in (names or ()) for names in unsent])
             missing = pc.and_(missing, pc.invert(unavailable))
         if pc.any(missing).as_py():
             row = int(pc.index(missing, True).as_py())
@@ -370,7 +382,7 @@ def _empty_partitions_as_null(changes: pa.Table, spec: WriteSpec) -> pa.Table:
     """Delta reads an empty partition value as null; so that every reader agrees, it is null from the start."""
     for name in spec.partition_by:
         if pa.types.is_string(changes.schema.field(name).type):
-            index = changes.column_names.index(name)
+            index = changes.schema.get_field_index(name)
             is_empty = pc.equal(changes[name], "")
             if name in spec.keys and pc.any(is_empty).as_py():
                 row = int(pc.index(is_empty, True).as_py())

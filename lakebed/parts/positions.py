@@ -40,7 +40,7 @@ def find_positions(
     Keys are read in the types of `keys`. Raises InvalidInput for a null key or a missing column.
     """
     payload = payload or {}
-    missing = [name for name in key_columns if name not in keys.schema.names]
+    missing = [name for name in key_columns if keys.schema.get_field_index(name) < 0]
     if missing:
         raise InvalidInput(f"key column {missing[0]!r} is missing from the keys, which have {keys.schema.names}")
     for name in key_columns:

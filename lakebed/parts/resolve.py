@@ -271,10 +271,9 @@ def _row_schema(newest: pa.Table, spec: WriteSpec) -> pa.Schema:
 
 def _as_rows(piece: pa.Table, schema: pa.Schema) -> pa.Table:
     """The piece with these columns; one that it lacks is null."""
+    there = set(piece.column_names)
     columns = [
-        as_declared(piece[field.name], field.type)
-        if field.name in piece.column_names
-        else pa.nulls(len(piece), field.type)
+        as_declared(piece[field.name], field.type) if field.name in there else pa.nulls(len(piece), field.type)
         for field in schema
     ]
     return pa.table(columns, schema=schema)

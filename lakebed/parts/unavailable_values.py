@@ -180,7 +180,7 @@ def _filled(changes: pa.Table, of: Rows, spec: WriteSpec) -> tuple[pa.Table, pa.
     incomplete_rows = IncompleteRow(changes.take(pa.array(list(left_out), pa.int64())), list(left_out.values()))
     aside = records_of_incomplete(incomplete_rows, spec)
     for name, source in sources.items():
-        at = changes.column_names.index(name)
+        at = changes.schema.get_field_index(name)
         values = changes[name].take(pa.array(source, from_pandas=True).cast(pa.int64()))
         changes = changes.set_column(at, changes.schema.field(name), values)
     at = changes.column_names.index(UNAVAILABLE_COLUMN)

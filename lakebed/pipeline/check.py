@@ -178,7 +178,7 @@ def _target(pipeline: Pipeline, table: Table | None, was_looked_for: bool, findi
         with findings.at("table"):
             check_layout(columns, new.settings(), section.partition_by)
     # What is wrong was reported: the format is checked against the rest.
-    keys = [name for name in section.keys if name in columns.names] or columns.names[: len(section.keys[:1])]
+    keys = [key for key in section.keys if columns.get_field_index(key) >= 0] or columns.names[: len(section.keys[:1])]
     sequence_by = None if findings.has("table", "sequence_by") else section.sequence_by
     return Shape(columns=columns, keys=tuple(keys), sequence_by=sequence_by)
 
@@ -266,7 +266,7 @@ def _check_rows(form: RowsFormat, target: Shape, findings: Findings) -> None:
     for name, kind in form.extra_columns.items():
         with findings.at("format", "extra_columns", name):
             table_schema({name: kind})
-            if name in target.columns.names:
+            if target.columns.get_field_index(name) >= 0:
                 raise InvalidInput(f"{name!r} is a column of the table, so it is no extra one; leave it out")
     for number, name in enumerate(form.except_columns):
         place = ("format", "except_columns", number)

@@ -1,6 +1,7 @@
 """Whether the files in a source's folder have the columns that a pipeline file says, judged by the first file that is there.
 
 Spark reads Parquet by name: it leaves out a column that is not named, and takes null for one that a file lacks, without a word.
+Such a null would erase a value of the table, so such a file is refused, unless ``except_columns`` has the column.
 It reads CSV by position, so the header must have the same names in the same order.
 """
 
@@ -51,7 +52,11 @@ def check_file_columns(
         )
     if lacking:
         near = suggest(lacking[0], more)
-        findings.note(f"{file} lacks the columns {', '.join(lacking)}, which will be null{near}")
+        findings.wrong(
+            f"{file} lacks the columns {', '.join(lacking)}{near}; nulls in their place would erase what the table has. If they "
+            "shall, name the columns in except_columns",
+            "source", "folder",
+        )  # fmt: skip
 
 
 def _first_file(folder: str) -> Path | None:

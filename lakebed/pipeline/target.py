@@ -130,7 +130,7 @@ def _column_differences(section: TableSection, present: pa.Schema, policy: Evolv
         key = ("schema", field.name)
         name = named.get(field.name, field.name)
         field = field.with_name(name)
-        if field.name not in present.names:
+        if present.get_field_index(field.name) < 0:
             near = suggest(field.name, set(present.names) - set(wanted.names))
             yield Difference(key, f"the column {field.name} is only in the file{near}")
             continue

@@ -50,8 +50,8 @@ def records_before(pipeline: Pipeline, table: Shape) -> Shape:
         columns, keys = COLUMNS, KEYS
     else:
         columns = canonical_schema(table_schema(section.columns)) if section.columns else table.columns
-        keys = section.keys or tuple(key for key in table.keys if key in columns.names)
-    if missing := [key for key in keys if key not in columns.names]:
+        keys = section.keys or tuple(key for key in table.keys if columns.get_field_index(key) >= 0)
+    if missing := [key for key in keys if columns.get_field_index(key) < 0]:
         raise InvalidInput(f"keys names {missing[0]!r}, which is none of the columns of the records")
     return Shape(columns=pa.schema([one.with_nullable(True) for one in columns]), keys=keys, sequence_by=sequence_by)
 

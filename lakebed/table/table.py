@@ -244,8 +244,8 @@ class Table:
         ``batch_id``: a batch with this id is committed once: numbers must increase, over all writers of the table; a text is
         remembered for seven days. A replay writes nothing and returns the newest version.
         ``evolve``: what may be done to the table first, where the changes need it: ``add`` columns, ``widen`` their types,
-        ``relax`` NOT NULL; with any of them, columns that the changes lack are null. ``on_mismatch``: what becomes of rows that
-        do not fit: ``fail`` (InvalidChanges; nothing is committed), ``quarantine`` (they go to the table beside this one) or
+        ``relax`` NOT NULL. Changes that lack a column of the table are refused. ``on_mismatch``: what becomes of rows that do
+        not fit: ``fail`` (InvalidChanges; nothing is committed), ``quarantine`` (they go to the table beside this one) or
         ``rescue`` (what no column takes is kept in the column ``_rescued``, as JSON). ``columns``: new names of columns of the
         changes to those that they had before. Raises InvalidChanges, StoreUnavailable, Contention.
         """

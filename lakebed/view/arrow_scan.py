@@ -110,7 +110,7 @@ def columns_wanted(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schem
     """These columns of a schema, by default all. Raises InvalidInput for an unknown one."""
     names = schema.names if columns is None else columns
     for name in names:
-        if name not in schema.names:
+        if schema.get_field_index(name) < 0:
             raise InvalidInput(f"the column {name!r} is not in the table, which has {', '.join(schema.names)}")
     return pa.schema([schema.field(name) for name in names])
 

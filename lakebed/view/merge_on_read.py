@@ -426,7 +426,7 @@ def _values_to_find(keys: Rows | Sequence[Any], snapshot: Snapshot) -> pa.Table:
         raise InvalidInput(
             f"the table has {len(names)} key columns: give the values to look up as rows (an Arrow table, a list of dicts …)"
         )
-    unknown = [name for name in names if name not in schema.names]
+    unknown = [name for name in names if schema.get_field_index(name) < 0]
     if unknown or not names:
         what = f"there is no column {unknown[0]!r} in" if unknown else "give at least one column of"
         raise InvalidInput(f"{what} the table, which has {', '.join(schema.names)}")

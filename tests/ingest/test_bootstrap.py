@@ -67,3 +67,5 @@ def test_rows_and_position_come_in_one_commit_once_and_the_topic_is_followed_fro
     with pytest.raises(InvalidInput, match="no column 'id', which is a key"):
         other = lakebed.create(tmp_path / "other", COLUMNS, keys=["id"])
         internals_of(other).bootstrap(lambda: rows().drop("id"), {"t": {0: 6}})
+    with pytest.raises(InvalidInput, match="rows of bootstrap lack the column 'n' of the table; add it"):
+        internals_of(other).bootstrap(lambda: rows().drop("n"), {"t": {0: 6}})

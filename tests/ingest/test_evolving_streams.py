@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import lakebed
-from lakebed.errors import InvalidSchema, QuarantineRefused
+from lakebed.errors import InvalidChanges, InvalidSchema, QuarantineRefused
 from lakebed.ingest import stream as module
 from lakebed.ingest import table_batch
 from lakebed.ingest.debezium.events import DebeziumJson
@@ -417,8 +417,11 @@ def test_tasks_report_a_schema_and_a_dataframe_keeps_its_columns(spark: SparkSes
         )
         ended(started(ingest))
         if number == 1:
-            table.alter(add={"later": "string"}, rename={"tag": "label"})
+            table.alter(rename={"tag": "label"})
             pq.write_table(more.slice(0, 1), tmp_path / "rows" / "2.parquet")
+    table.alter(add={"later": "string"})
+    with pytest.raises(InvalidChanges, match="lack the column 'later'"):
+        ingest()
     assert table.schema.names == ["id", "qty", "coupon", "label", "_rescued", "later"]
     assert rows(table)[6:] == [(7, 7, "c7", "t7", None, None), (8, 8, "c8", None, None, None)]
 

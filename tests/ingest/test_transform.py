@@ -56,7 +56,6 @@ def test_only_what_is_selected_row_by_row_is_accepted(spark: SparkSession) -> No
         (f"with some as (select * from changes) {whole} from some where id not in (select code from codes)", KEYED),
         ("select id, explode(split(large, ',')) as label, small as double from changes", APPENDED),
         (f"{whole}, _change_sequence from changes", ORDERED),
-        ("select id, large as label, _change_type from changes", KEYED),  # what is not given is null
     ]
     refused: list[tuple[str, WriteSpec, str]] = [
         ("select id, max(large) as label, 'upsert' as _change_type from changes group by id", KEYED, "aggregate"),
@@ -82,6 +81,7 @@ def test_only_what_is_selected_row_by_row_is_accepted(spark: SparkSession) -> No
         ("select id, large as label, small as double from changes", KEYED, "no column _change_type"),
         (f"{whole} from changes", ORDERED, "no column _change_sequence"),
         ("select large as label, _change_type from changes", KEYED, "lacks the column 'id'"),
+        ("select id, large as label, _change_type from changes", KEYED, "lacks the column 'double'.*add it"),
         ("select nothing from changes", KEYED, "nothing.*cannot be resolved"),
         ("selekt 1", KEYED, "Syntax error"),
         ("drop table codes", KEYED, "Syntax error"),
@@ -142,6 +142,18 @@ def test_a_transformed_layer_follows_upserts_deletes_truncates_and_repeats_nothi
     done = layer.follow()
     assert layer.rows() == [{"id": 9, "label": "I", "double": 18}]
     assert version < layer.position == upstream.version + 1 and sum(one.rows for one in done) == 1
+
+
+def test_a_column_that_the_table_gets_while_the_sql_runs_stops_no_stream(spark: SparkSession, tmp_path: Path) -> None:
+    upstream = lakebed.create(tmp_path / "ods", SCHEMA, keys=["id"])
+    copy = lakebed.create(tmp_path / "dwd", TARGET, keys=["id"])
+    layer = Transformed(upstream, copy, SQL, spark)
+    copy.alter(add={"later": "string"})
+    upstream.apply(as_arrow([change(1, 1, "a")], upstream))
+    layer.follow()
+    assert layer.rows() == [{"id": 1, "label": "A", "double": 2, "later": None}]
+    with pytest.raises(InvalidInput, match="lacks the column 'later'"):
+        layer.transform.check(spark, write_spec_of(log_of(copy).refresh()))
 
 
 def test_rows_of_files_that_the_table_has_read_do_not_reach_the_sql(spark: SparkSession, tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from lakebed.errors import InvalidChanges, InvalidInput
 from lakebed.ingest.changes_frame import changes_frame, unknown_columns
-from lakebed.ingest.schema_evolution import EvolvePolicy
 from lakebed.parts.change_columns import CHANGE_SEQUENCE
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.nested import nullable
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
 VIEW = "changes"
 TYPE = "_change_type"
 _METADATA = (pa.field(TYPE, pa.string()), pa.field(CHANGE_SEQUENCE, pa.int64()))
-_LACKING = EvolvePolicy(allowed=frozenset(["add"]))
-"""Columns of the table that the query does not give are null, where they may be."""
 _ROW_BY_ROW = frozenset({"Project", "Filter", "Generate", "Union", "Sort", "LogicalRDD", "LocalRelation", "MapInArrow"})
 _KEEPS = {"Inner": (0, 1), "Cross": (0, 1), "LeftOuter": (0,), "LeftSemi": (0,), "LeftAnti": (0,), "RightOuter": (1,)}
 """On which sides of a join the changes may be: each result row then comes from one of them."""
@@ -59,15 +56,21 @@ class Transform:
         except Exception as error:
             raise _refused(error) from None
         _require_row_by_row(result._jdf.queryExecution().optimizedPlan())
-        self.rows_for(result, spec)
+        self.rows_for(result, spec, is_running=False)
 
     def over(self, changes: DataFrame) -> DataFrame:
         """The result of the query for these rows."""
         changes.createOrReplaceTempView(VIEW)
         return changes.sparkSession.sql(self.sql)
 
-    def rows_for(self, result: DataFrame, spec: WriteSpec) -> tuple[DataFrame, tuple[str, ...]]:
-        """The rows for the write tasks, and the columns that the table lacks. Raises InvalidInput as ``check`` does."""
+    def rows_for(
+        self, result: DataFrame, spec: WriteSpec, *, is_running: bool = True
+    ) -> tuple[DataFrame, tuple[str, ...]]:
+        """The rows for the write tasks, and the columns that the table lacks. Raises InvalidInput as ``check`` does.
+
+        ``is_running``: the query was checked when its stream began. A column that it lacks came since, which stops no stream: it
+        is null.
+        """
         names = result.columns
         has_type = TYPE in names
         if spec.keys and not has_type:
@@ -93,10 +96,10 @@ class Transform:
             raise InvalidInput(f"the result of the SQL lacks the column {lacking[0]!r} of the table; select it too")
         deletes = f"{TYPE} = 'delete'" if spec.keys else None
         try:
-            frame = changes_frame(result, spec, deletes, (), policy=_LACKING)
+            frame = changes_frame(result, spec, deletes, (), may_lack=spec.schema.names if is_running else ())
         except InvalidChanges as error:
             raise InvalidInput(str(error).replace("the changes lack", "the result of the SQL lacks")) from None
-        return frame, unknown_columns(result.columns, spec, deletes, (), _LACKING)
+        return frame, unknown_columns(result.columns, spec, deletes, ())
 
 
 def changes_in_rows(

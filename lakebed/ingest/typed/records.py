@@ -324,11 +324,12 @@ class _TypedReader:
         fields, logical = row_of(reader, events=self._settings.events)
         columns = self._decoder_schema.column_of
         operation = self._settings.operation_field
+        known = set(self._decoder_schema.columns.names)
         row = pa.schema(
             [
                 column_field(one, logical.get(one.name, PLAIN))
                 for one in fields
-                if one.name != operation or operation in self._decoder_schema.columns.names
+                if one.name != operation or operation in known
             ]
         )
         change = replace(self._decoder_schema, policy=self._policy()).needed(row).change if fields else None
