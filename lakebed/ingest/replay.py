@@ -16,6 +16,9 @@ removes the entry (``ReadWriteSet.domains``). So a replay that did not see what 
 set only where none is, so no entry is lost. A truncate of the source that comes between is a conflict too: it may be newer than
 the records.
 
+Records are applied in the order of their source. That is not the order of the parts, because a merge may have joined early and
+late ones.
+
 A record is decoded like any other, with the schema that the table has now, or gets for it (``evolving``), after the truncates
 that the table has seen. It stays in the quarantine if it is still not a
 change, and if it is a truncate, which would empty the table of what came later. Changes that were decoded before they failed
@@ -71,6 +74,8 @@ TRUNCATE = "it is a truncate, which would take away what came after it"
 _Place = tuple[str, int]  # a part of the quarantine, and a row of it
 _NONE = pa.nulls(0, pa.int64())  # pa.array would import pandas
 _CONTENT = ("key", "value", "topic", "partition", "offset")
+_IN_ORDER = 'case when "offset" is null then "time" end nulls first, topic, "partition", "offset"'
+"""Of rows of files, which have no offsets, the time is that of their file."""
 
 
 @dataclass(slots=True)
@@ -137,31 +142,42 @@ class Replay:
     # -- what is in the quarantine -------------------------------------------------------------------------------------
 
     def _chunks(self, snapshot: Snapshot, where: Expression) -> Iterator[list[_Place]]:
-        """The live rows that match, oldest first, in pieces that fit in memory."""
+        """The live rows that match, in the order of their source, in pieces that fit in memory."""
+        parts = sorted(snapshot.parts.values(), key=lambda part: (part.max_block, part.path))
+        if not parts:
+            return
+        paths = [part.path for part in parts]
+        dead = [self._vectors.of(part) for part in parts]
+        bytes_of = "coalesce(octet_length(value), 0) + coalesce(octet_length(key), 0)"
+        of_parts = " union all ".join(
+            f"select {at} as lakebed_part, * from ({numbered(part, WITH_HEADERS, self._storage)})"
+            for at, part in enumerate(parts)
+        )
+        with mistakes(f"where={where.text!r}", paths):
+            found = (
+                connection_for(self._storage, paths)
+                .sql(
+                    f"select lakebed_part, {ROW}, {bytes_of} as bytes from ({of_parts}) where {condition(where)} "
+                    f"order by {_IN_ORDER}, lakebed_part, {ROW}"
+                )
+                .fetchnumpy()
+            )
         chunk: list[_Place] = []
         size = 0
-        for part in sorted(snapshot.parts.values(), key=lambda part: (part.max_block, part.path)):
-            dead = self._vectors.of(part)
-            rows = numbered(part, WITH_HEADERS, self._storage)
-            bytes_of = "coalesce(octet_length(value), 0) + coalesce(octet_length(key), 0)"
-            with mistakes(f"where={where.text!r}", [part.path]):
-                connection = connection_for(self._storage, [part.path])
-                query = f"select {ROW}, {bytes_of} from ({rows}) where {condition(where)} order by {ROW}"
-                found = connection.sql(query).fetchall()
-            for row, length in found:
-                if row in dead:
-                    continue
-                if chunk and (len(chunk) >= RECORDS_MAX or size + length > BYTES_MAX):
-                    yield chunk
-                    chunk, size = [], 0
-                chunk.append((part.path, row))
-                size += length
+        for at, row, length in zip(*(found[name].tolist() for name in ("lakebed_part", ROW, "bytes")), strict=True):
+            if row in dead[at]:
+                continue
+            if chunk and (len(chunk) >= RECORDS_MAX or size + length > BYTES_MAX):
+                yield chunk
+                chunk, size = [], 0
+            chunk.append((paths[at], row))
+            size += length
         if chunk:
             yield chunk
 
     def _records(self, snapshot: Snapshot, places: Iterable[_Place]) -> tuple[list[_Place], pa.Table]:
-        """Those of the rows that are still live, and their records (WITH_HEADERS)."""
-        live: list[_Place] = []
+        """Those of the rows that are still live, and their records (WITH_HEADERS), in the order of ``places``."""
+        places, live = list(places), list[_Place]()
         tables = [WITH_HEADERS.empty_table()]
         for path, rows in _by_part(places).items():
             part = snapshot.parts.get(path)
@@ -176,7 +192,9 @@ class Replay:
                 ).to_arrow_table()
             live += [(path, row) for row in found[ROW].to_pylist()]
             tables.append(found.drop_columns([ROW]).cast(WITH_HEADERS))
-        return live, pa.concat_tables(tables)
+        rank = {place: at for at, place in enumerate(places)}
+        order = sorted(range(len(live)), key=lambda at: rank[live[at]])
+        return [live[at] for at in order], pa.concat_tables(tables).take(pa.array(order, pa.int64()))
 
     # -- applying ------------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 Which rows: those for which the condition is true, live or dead; and in a table with keys all dead rows of the same keys, such as
 deletes and changes that lacked values, that came before the purge. A live row for which the condition is false stays, whatever it
-was before.
+was before. A delete that came since stays too, also in a part with older rows: late changes must still lose against it.
 
 1. Files are looked at once each: a file never changes. Bounds in the log rule most of them out. The keys of the rows found are
    collected.
@@ -43,6 +43,7 @@ from lakebed.parts.locate import KeyLocator
 from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
 from lakebed.parts.numbered_rows import ROW, numbered
 from lakebed.parts.part_filter import parts_that_may_match
+from lakebed.parts.row_versions import row_versions
 from lakebed.parts.sql import registered
 from lakebed.quoting import quote
 from lakebed.storage.engine import connect
@@ -72,7 +73,7 @@ class RowsToPurge:
     """What was found of a purge so far. One thread at a time.
 
     ``matching``: by path, the rows for which the condition is true; ``keys``: their keys; ``until``: dead rows of these keys go
-    from parts with rows of this version or an older one; ``seen``: all that versions up to this one brought was looked at.
+    that came in this version or an older one; ``seen``: all that versions up to this one brought was looked at.
     """
 
     log: TableLog
@@ -150,8 +151,18 @@ class RowsToPurge:
         """The rows of a part that go: those that are live, and those that are dead. It must have been looked at."""
         dead = self.deletion_vectors.of(part)
         matching = self.matching[part.path]
-        of_keys = self._of_keys.get(part.path, BitMap64()) if part.min_block <= self.until else BitMap64()
-        return matching - dead, (matching | of_keys) & dead
+        return matching - dead, (matching | self._of_keys_before(part)) & dead
+
+    def _of_keys_before(self, part: Part) -> BitMap64:
+        """The rows of the keys that came before the purge."""
+        rows = self._of_keys.get(part.path, BitMap64())
+        if part.min_block > self.until:
+            return BitMap64()
+        if part.max_block <= self.until or not rows:
+            return rows
+        numbers = np.frombuffer(rows.to_array(), np.uint64).astype(np.int64)
+        oldest, _ = row_versions(part, numbers, self.storage)
+        return BitMap64(numbers[oldest <= self.until].astype(np.uint64))
 
     def _seek_keys(self, parts: Mapping[str, Part], spec: WriteSpec, *, in_base: bool) -> None:
         """Find the rows of the keys in parts, dead or live."""

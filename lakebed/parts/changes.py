@@ -33,7 +33,11 @@ from lakebed.sortkey.sort_key import SortTerm, parse_sort_key
 OP_COLUMN = "_lakebed_op"
 SEQUENCE_COLUMN = "_lakebed_seq"
 UNAVAILABLE_COLUMN = "_lakebed_unavailable"
-HIDDEN_TYPES = {OP_COLUMN: pa.string(), SEQUENCE_COLUMN: pa.int64(), UNAVAILABLE_COLUMN: pa.list_(pa.string())}
+VERSION_COLUMN = "_lakebed_version"
+HIDDEN_TYPES = {
+    OP_COLUMN: pa.string(), SEQUENCE_COLUMN: pa.int64(), UNAVAILABLE_COLUMN: pa.list_(pa.string()),
+    VERSION_COLUMN: pa.int64(),
+}  # fmt: skip
 UPSERT, DELETE = "u", "d"
 OLDEST_SEQUENCE = -(2**63)
 """For rows of another writer, which lack the hidden sequence: older than all rows that have one."""
@@ -106,6 +110,11 @@ class WriteSpec:
         if self.sequence_by is None:
             return None
         return self.sequence_by if self.sequence_by in self.schema.names else SEQUENCE_COLUMN
+
+    @property
+    def keeps_versions(self) -> bool:
+        """Whether a file with rows of several versions says which version brought each (``parts.row_versions``)."""
+        return bool(self.keys) and self.sequence_by is not None
 
     def type_of(self, name: str) -> pa.DataType:
         """The type of a column of a part's file, also of a hidden one."""

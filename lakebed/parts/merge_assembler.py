@@ -19,11 +19,12 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from lakebed.parts.arrow_source import Rows
-from lakebed.parts.changes import OP_COLUMN, WriteSpec
+from lakebed.parts.changes import OP_COLUMN, VERSION_COLUMN, WriteSpec
 from lakebed.parts.merge_budget import Budget, Footprint, MergeLimits
 from lakebed.parts.merge_reader import SourceReader
 from lakebed.parts.merge_sources import Selection
 from lakebed.parts.provenance import Provenance
+from lakebed.parts.row_versions import with_versions
 from lakebed.parts.write import bounds_count_deletes, delta_stats, order_bound_terms, with_needed_order_bounds
 from lakebed.parts.write_arrow import write_tables
 from lakebed.sortkey.order_values import key_at
@@ -70,7 +71,7 @@ class Assembler:
         self._budget = budget
         self._limits = limits
         self._terms = spec.terms
-        self._dictionary_columns = list(footprint.dictionary_columns)
+        self._dictionary_columns = [*footprint.dictionary_columns, VERSION_COLUMN]
         leading = [term.columns[0] for term in self._terms[:1] if term.is_plain]  # whose bounds say enough
         self._bloom_columns = [name for name in spec.keys if name not in (*leading, *spec.partition_by)]
         self._spilled: SpillBuckets | None = None
@@ -122,15 +123,19 @@ class Assembler:
         columns = [*self._reader.columns, *([OP_COLUMN] if len(dead) else [])]
         bound_terms = order_bound_terms(self._spec)
         ends: list[list[pa.Scalar]] = []  # the first and the last sort key of the rows that count
-        counts = np.ones(len(piece), dtype=bool)
-        if not bounds_count_deletes(self._spec):
-            counts[np.array(dead.to_array(), dtype=np.int64)] = False
+        deletes = np.zeros(len(piece), dtype=bool)
+        deletes[np.array(dead.to_array(), dtype=np.int64)] = True
+        counts = np.ones(len(piece), dtype=bool) if bounds_count_deletes(self._spec) else ~deletes
 
         def groups() -> Iterator[pa.Table]:
             done = 0
             for at in range(0, len(piece), self._budget.chunk_rows):
                 for group in self._row_groups(columns, piece.slice(at, self._budget.chunk_rows)):
-                    counted = np.flatnonzero(counts[done : done + len(group)])
+                    here = slice(done, done + len(group))
+                    counted = np.flatnonzero(counts[here])
+                    if self._reader.versions is not None:
+                        versions = self._reader.versions[piece.ordinals[here]]
+                        group = with_versions(group, versions, None if self._spec.partition_by else deletes[here])
                     done += len(group)
                     if bound_terms and len(counted):
                         first, last = (key_at(group, int(counted[end]), bound_terms) for end in (0, -1))

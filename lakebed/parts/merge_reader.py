@@ -20,9 +20,10 @@ import pyarrow as pa
 
 from lakebed.errors import Corrupt
 from lakebed.parts.arrow_source import ArrowSource, Rows
-from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, UPSERT, WriteSpec
+from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, UPSERT, VERSION_COLUMN, WriteSpec
 from lakebed.parts.checksum import verify_pages
 from lakebed.parts.merge_sources import Flags, MergeSource, Selection
+from lakebed.parts.row_versions import versions_of_sources
 from lakebed.parts.sql import aliases, constant, named, scan_of, sql_type
 from lakebed.quoting import literal
 from lakebed.storage.engine import connect
@@ -40,7 +41,7 @@ class SourceReader:
     """Reads the columns of the table, and the operation column, of the sources of one merge.
 
     ``by_arrow``: Arrow reads them. ``kept_dictionaries``: columns that stay dictionaries then. ``in_order``: all sources are
-    sorted by the table's sort key.
+    sorted by the table's sort key. ``versions``: see ``versions_of_sources``.
     """
 
     def __init__(
@@ -61,6 +62,9 @@ class SourceReader:
         self._kinds = {field.name: sql_type(field.type) for field in spec.schema}
         if spec.sequence_column == SEQUENCE_COLUMN:
             self._kinds[SEQUENCE_COLUMN] = sql_type(pa.int64())
+        self.versions = versions_of_sources([source.part for source in sources], spec, bool(selection.deletes))
+        if self.versions is not None:
+            self._kinds[VERSION_COLUMN] = sql_type(pa.int64())
         fields = zip(self._kinds, _arrow_types(tuple(self._kinds.values())), strict=True)
         self._schema: pa.Schema = pa.schema(list(fields))
         self.columns: tuple[str, ...] = tuple(self._kinds)

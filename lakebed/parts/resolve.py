@@ -37,6 +37,7 @@ from lakebed.parts.changes import (
     SEQUENCE_COLUMN,
     UNAVAILABLE_COLUMN,
     UPSERT,
+    VERSION_COLUMN,
     WriteSpec,
 )
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
@@ -249,6 +250,9 @@ def _complete(
     names = [name for name in schema.names if name != UNAVAILABLE_COLUMN]
     columns = {name: rows[name].take(pa.array([_giver(one, name) for one in done], pa.int64())) for name in names}
     completed = pa.table(columns, pa.schema([schema.field(name) for name in names]))
+    versions = [change_parts[of_part[one.row - from_base]].version for one in done if one.row is not None]
+    if spec.keeps_versions and spec.partition_by and len(set(versions)) > 1:
+        completed = completed.append_column(VERSION_COLUMN, pa.array(versions, pa.int64()))
     by_part: dict[str, list[int]] = {}
     for row in sorted(left_out):
         by_part.setdefault(change_parts[of_part[row - from_base]].path, []).append(row)

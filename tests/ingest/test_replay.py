@@ -12,6 +12,8 @@ import pyarrow as pa
 import pytest
 
 import lakebed
+from lakebed.compaction.kernels import LocalKernel
+from lakebed.compaction.merge import Merger
 from lakebed.errors import InvalidInput, TableNotFound
 from lakebed.ingest import replay as module
 from lakebed.ingest.decoder import Decoded, Decoder, DecoderSchema
@@ -23,6 +25,7 @@ from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
 from lakebed.table import internals_of
 from tests.ingest.records import event, records
+from tests.internals import deletion_vectors_of, log_of, storage_of
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("n", pa.int64())])
 BAD = [{"id": 1, "n": "n1"}, {"id": 2, "n": "no number"}, {"id": 3, "n": "n3"}, {"id": 3, "n": "n33"}]
@@ -222,6 +225,25 @@ def test_rows_that_a_merge_moved_before_they_were_marked_are_found(
     internals_of(table).replay_quarantine(Tolerant(()))
     assert rows(table) == [(1, 1), (1, 1), (3, 3), (3, 33)]
     assert len(quarantine.to_arrow()) == 9
+
+
+@pytest.mark.parametrize("at_once", [1, 20_000])
+def test_records_of_a_key_are_applied_in_their_order_whatever_was_merged(
+    at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = new_table(tmp_path, keys=("id",))
+    refused = decoder("json", DecoderSchema(SCHEMA, ())).decode(records([{"id": 1, "n": f"n{n}"} for n in range(4)]))
+    quarantine = lakebed.create(table.path + QUARANTINE_SUFFIX, QUARANTINE_SCHEMA)
+    for row in range(4):
+        quarantine.apply(refused.quarantined.slice(row, 1))
+    parts = sorted(log_of(quarantine).refresh().parts.values(), key=lambda part: part.min_block)
+    merger = Merger(log_of(quarantine), storage_of(quarantine), deletion_vectors_of(quarantine), "somebody")
+    merger.run([parts[0].path, parts[3].path], 1, LocalKernel(storage_of(quarantine), log_of(quarantine).refresh))
+    monkeypatch.setattr(module, "RECORDS_MAX", at_once)
+    internals_of(table).replay_quarantine(Tolerant(("id",)), '"offset" < 2')
+    assert rows(table) == [(1, 1)]
+    internals_of(table).replay_quarantine(Tolerant(("id",)))
+    assert rows(table) == [(1, 3)]
 
 
 def test_a_truncate_and_what_has_no_record_stay(tmp_path: Path) -> None:

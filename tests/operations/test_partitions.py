@@ -422,6 +422,34 @@ def test_a_row_that_was_deleted_while_it_was_detached_comes_back_dead(
     assert values(table) == {}
 
 
+@pytest.mark.parametrize("merges", [0, 1, 2])
+@pytest.mark.parametrize("by", ["apply", "delete"])
+@pytest.mark.parametrize("lacks", [None, ["value"]])
+def test_of_a_row_and_a_delete_with_the_same_sequence_the_later_one_counts(
+    by: str, lacks: list[str] | None, merges: int, tmp_path: Path
+) -> None:
+    """Also after merges with newer rows, and of a row that was completed when it was settled with newer ones."""
+    table = make(tmp_path, [row(1, 1, "us", 5), row(2, 2, "us", 5)], partition_by=["region"], sequence_by="seq")
+    table.settle()
+    if by == "delete":
+        table.delete("id < 3")
+    else:
+        table.apply(batch([row(1, None, "us", 5, "d"), row(2, None, "us", 5, "d")]))
+    table.apply(batch([row(1, 10, "eu", 5) | {"missing": lacks}]))
+    table.apply(batch([row(3, 3, "eu", 9), row(4, 4, "us", 9)]))
+    table.settle()
+    name = table.detach_partition(EU)
+    for number in range(merges):
+        table.apply(batch([row(5 + number, 5 + number, "us", 9)]))
+        merge_base(table)
+    table.apply(batch([row(3, None, "us", 9, "d")]))
+    merge_base(table)
+    table.attach_partition(name)
+    merge_base(table)
+    first = {1: 10} if lacks is None else {1: None}  # what it was completed from is deleted
+    assert values(table) == {**first, 4: 4, **{5 + number: 5 + number for number in range(merges)}}
+
+
 def test_deletes_that_come_back_with_a_partition_outweigh_older_rows_that_came_meanwhile(tmp_path: Path) -> None:
     table = make(tmp_path, [row(7, 7, "eu")], partition_by=["region"], sequence_by="seq")
     table.apply(batch([row(number, 0, "eu", 10, "d") for number in (1, 2, 3)]))
@@ -450,43 +478,79 @@ def test_rows_that_replace_a_partition_are_refused_if_they_were_deleted_with_a_n
     assert values(table) == {}
 
 
-@pytest.mark.parametrize("seed", range((SEEDS + 3) // 4))
-def test_every_row_can_be_changed_whatever_left_and_came_back_between_late_events(seed: int, tmp_path: Path) -> None:
-    """A partition that leaves and comes back changes nothing, as if it had been there all the time."""
-    rng = random.Random(seed)
-    table = make(tmp_path, [], partition_by=["region"], sequence_by="seq")
-    oracle = Oracle(("id",), tuple(SCHEMA.names), "seq")
-    away: list[str] = []
-    live_away: set[int] = set()
-    regions = {id: rng.choice(["eu", "us"]) for id in range(12)}
-    for serial in range(40):
-        action = rng.choice(["apply", "apply", "apply", "settle", "merge", "detach", "attach"])
+class LateEvents:
+    """A table with ``sequence_by`` whose partitions leave and come back, beside a dictionary that knows of no partitions.
+
+    Few sequences, so that many are equal; rows move between partitions; deletes come with any partition.
+    """
+
+    def __init__(self, seed: int, folder: Path) -> None:
+        self.random = random.Random(seed)
+        self.table = make(folder, [], partition_by=["region"], sequence_by="seq")
+        self.oracle = Oracle(("id",), tuple(SCHEMA.names), "seq")
+        self.away: dict[str, tuple[str, set[int]]] = {}  # by name: the region, and the keys of its live rows
+        self.serial = 0
+
+    def step(self) -> None:
+        rng, table = self.random, self.table
+        action = rng.choice(["apply", "apply", "apply", "delete", "settle", "merge", "merge", "detach", "attach"])
         if action == "apply":
-            changes = []
-            for id in rng.sample(range(12), 3):
-                upsert = id not in live_away and rng.random() < 0.6  # a row that came meanwhile would be there twice
-                changes.append(row(id, serial, regions[id], rng.randrange(20), "u" if upsert else "d"))
-            table.apply(batch(changes))
-            oracle.apply(changes)
+            self.apply()
+        elif action == "delete":
+            self.delete(rng.randrange(6))
         elif action == "settle":
             table.settle()
         elif action == "merge":
             merge_base(table)
-        elif action == "detach" and not away:
+        elif action == "detach":
             table.settle()
-            here = set(table.to_arrow(where="region = 'eu'")["id"].to_pylist())
-            if {"region": "eu"} in [part.partition_values for part in log_of(table).refresh().parts.values()]:
-                away.append(table.detach_partition(EU))
-                live_away = here
-        elif action == "attach" and away:
-            table.attach_partition(away.pop())
-            live_away = set()
-            assert in_order(table.to_arrow().to_pylist()) == oracle.rows()
-    if away:
-        table.attach_partition(away.pop())
-    assert in_order(table.to_arrow().to_pylist()) == oracle.rows()
-    table.delete("true")
-    assert values(table) == {}
+            parts = log_of(table).refresh().parts.values()
+            here = {str(part.partition_values["region"]) for part in parts}
+            if here:
+                region = rng.choice(sorted(here))
+                live = set(table.to_arrow(where=f"region = '{region}'")["id"].to_pylist())
+                self.away[table.detach_partition({"region": region})] = region, live
+        elif action == "attach" and self.away:
+            self.attach(rng.choice(sorted(self.away)))
+
+    def apply(self) -> None:
+        """A row of a key that is live elsewhere would be there twice; deletes may come for any key."""
+        rng, changes = self.random, []
+        live_away = set().union(*(live for _, live in self.away.values()))
+        for id in rng.sample(range(6), 2):
+            self.serial += 1
+            op = "u" if id not in live_away and rng.random() < 0.6 else "d"
+            changes.append(row(id, self.serial, rng.choice(["eu", "us"]), rng.randrange(4), op))
+        self.table.apply(batch(changes))
+        self.oracle.apply(changes)
+
+    def delete(self, id: int) -> None:
+        """A mutation, whose delete has the sequence of the row."""
+        if self.table.delete(f"id = {id}").rows:
+            sequence, _ = self.oracle.newest[id,]
+            self.oracle.newest[id,] = sequence, None
+
+    def attach(self, name: str) -> None:
+        self.table.attach_partition(name)
+        del self.away[name]
+        if not self.away:
+            self.check()
+
+    def check(self) -> None:
+        assert in_order(self.table.to_arrow().to_pylist()) == self.oracle.rows()
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_partition_that_leaves_and_comes_back_changes_nothing_whatever_is_late(seed: int, tmp_path: Path) -> None:
+    """It is as if the partition had been there all the time."""
+    world = LateEvents(seed, tmp_path)
+    for _ in range(40):
+        world.step()
+    for name in list(world.away):
+        world.attach(name)
+    world.check()
+    world.table.delete("true")
+    assert values(world.table) == {}
 
 
 # -- anything, in any order --------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ import pytest
 import lakebed
 from lakebed.cli import main
 from lakebed.compaction.kernels import LocalKernel
+from lakebed.compaction.merge import Merger
 from lakebed.compaction.volatile import VolatileMerger
 from lakebed.errors import Contention, InvalidInput, LakebedError, Retry, VersionNotFound
 from lakebed.ingest.batch_writer import commit_written, write_arrow
@@ -27,8 +28,9 @@ from lakebed.manifest.entries import Operation
 from lakebed.manifest.hold_commits import begin_hold
 from lakebed.manifest.holds import Hold
 from lakebed.manifest.purges import purged_before
+from lakebed.manifest.snapshot import Snapshot
 from lakebed.operations import purge_files
-from lakebed.operations.purge_rows import parts_of_versions
+from lakebed.operations.purge_rows import RowsToPurge, parts_of_versions
 from lakebed.parts.changes import prepare, write_spec_of
 from lakebed.parts.merge import MergedPart
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX, WITH_HEADERS
@@ -143,6 +145,30 @@ def test_a_key_is_gone_from_deletes_and_from_the_key_index(tmp_path: Path, marke
     table.settle()
     assert [row["id"] for row in table.to_arrow().to_pylist()] == ["c"]
     assert table.doctor(deep=True).findings == ()
+
+
+def test_a_delete_that_came_since_the_purge_stays_though_it_was_merged_with_older_rows(
+    tmp_path: Path, marker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = lakebed.create(str(tmp_path / "t"), schema=SCHEMA, keys=["id"], sequence_by="v")
+    table.apply(rows((1, marker, 1), (2, "b", 1)))
+    table.settle()
+    other, look, came = lakebed.open(table.path), RowsToPurge.look_at_all, list[int]()
+
+    def meanwhile(found: RowsToPurge, snapshot: Snapshot) -> None:
+        if not came:
+            came.append(other.apply(rows((1, "since", 9)), apply_as_deletes="true"))
+            other.settle()
+            merger = Merger(log_of(other), storage_of(other), deletion_vectors_of(other), "somebody")
+            kernel = LocalKernel(storage_of(other), log_of(other).refresh)
+            assert merger.run(list(log_of(other).refresh().parts), 1, kernel).parts_out == 1
+        look(found, snapshot)
+
+    monkeypatch.setattr(RowsToPurge, "look_at_all", meanwhile)
+    table.purge(f"email = '{marker}'")
+    assert everywhere(table, tmp_path, marker) == []
+    table.apply(rows((1, "late", 8)))
+    assert table.to_arrow()["id"].to_pylist() == [2]
 
 
 def test_a_partition_value_leaves_the_log_too(tmp_path: Path, marker: str) -> None:

@@ -1,0 +1,64 @@
+"""Which version brought each row of a part: the row's own age, which a part of several versions does not say.
+
+A delete often carries the sequence of the row that it deletes. Where two of equal sequence meet, the later one counts. In a
+settle the order of the tail decides that. Two that were both in the base before, of which one was away with a detached partition,
+are compared by the versions that brought them.
+
+1. A part of one version says it in the log: its block range is that version.
+2. A part of several versions has the hidden column ``VERSION_COLUMN``, if the table has ``sequence_by``. In a table with
+   partitions all rows have a value in it, in others only deletes: rows need none there, because nothing can be detached.
+3. Parts that were merged before there was the column say no more than their block range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.manifest.actions import Part
+from lakebed.parts.changes import VERSION_COLUMN, WriteSpec
+from lakebed.parts.sql import parquet_of, registered
+from lakebed.storage.engine import connect
+from lakebed.storage.file_errors import naming_unreadable
+from lakebed.storage.part_storage import PartStorage
+
+_Rows = npt.NDArray[np.int64]
+
+
+def versions_of_sources(parts: Sequence[Part], spec: WriteSpec, keeps_deletes: bool) -> _Rows | None:
+    """For a merge of these parts: the version of each, -1 for one of several; None if the output needs no column of them."""
+    if not spec.keeps_versions or not (spec.partition_by or keeps_deletes):
+        return None
+    if len({block for part in parts for block in (part.min_block, part.max_block)}) == 1:
+        return None
+    return np.array([part.min_block if part.min_block == part.max_block else -1 for part in parts], dtype=np.int64)
+
+
+def with_versions(rows: pa.Table, versions: _Rows, deletes: npt.NDArray[np.bool_] | None) -> pa.Table:
+    """The rows with their versions, where the column does not have them yet; ``deletes``: which rows need one, None for all."""
+    filled = pc.coalesce(rows[VERSION_COLUMN], pa.array(versions, mask=versions < 0))
+    if deletes is not None:
+        filled = pc.if_else(pa.array(deletes), filled, pa.scalar(None, pa.int64()))
+    return rows.set_column(rows.schema.get_field_index(VERSION_COLUMN), VERSION_COLUMN, filled)
+
+
+def row_versions(part: Part, rows: _Rows, storage: PartStorage) -> tuple[_Rows, _Rows]:
+    """The oldest and the newest version that may have brought each of these rows; mostly they are the same. Raises Corrupt."""
+    low, high = np.full(len(rows), part.min_block), np.full(len(rows), part.max_block)
+    if part.min_block == part.max_block or not len(rows):
+        return low, high
+    connection = connect()
+    storage.attach(connection)
+    wanted = pa.table({"at": np.arange(len(rows)), "row": rows})
+    scan = parquet_of([storage.duckdb_url(part.path)], {VERSION_COLUMN: ("version", "BIGINT")})
+    with naming_unreadable([part.path]), registered(connection, "lakebed_wanted", wanted):
+        found = connection.sql(
+            f"select w.at, s.version from {scan} s join lakebed_wanted w on s.file_row_number = w.row "
+            "where s.version is not null"
+        ).fetchnumpy()
+    low[found["at"]] = high[found["at"]] = found["version"]
+    return low, high
