@@ -126,7 +126,7 @@ def _write_one(rows: pa.Table, values: Mapping[str, str | None], spec: WriteSpec
         modified_ms=int(time.time() * 1000),
         sort_key_version=spec.order_version,
         checksum=checksum,
-        has_more_columns=any(name not in spec.schema.names and name not in HIDDEN_TYPES for name in rows.column_names),
+        has_more_columns=not {*spec.schema.names, *HIDDEN_TYPES}.issuperset(rows.column_names),
     )
 
 
