@@ -8,6 +8,8 @@ A connection *waits* while no whole request has come on it: its head is incomple
    has waited longest, of that address in the second case, is closed for the new one. So connections without a request can't keep
    others out. If none waits, all are at work for somebody, and the new connection gets 503.
 3. A caller who does not read its answer has ``WRITE_SECONDS`` for what is buffered.
+4. Whoever sends what is no request, such as a head that is too long, gets 400, and may go on sending until its wait ends: if the
+   connection were closed at once, the answer would be lost.
 """
 
 from __future__ import annotations
@@ -24,6 +26,9 @@ IDLE_SECONDS = 30.0
 WRITE_SECONDS = 30.0
 CONNECTIONS_MAX = 1_000
 PEER_CONNECTIONS_MAX = 500
+_NO_REQUEST = (
+    b'{"type":"about:blank","title":"Bad Request","status":400,"detail":"no HTTP request, or its head is too long"}'
+)
 _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
 
 
@@ -83,6 +88,7 @@ class Connection(H11Protocol):
         self._connections = connections
         self._wait: asyncio.TimerHandle | None = None
         self._stuck: asyncio.TimerHandle | None = None
+        self._is_refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -94,12 +100,21 @@ class Connection(H11Protocol):
         self._begin_wait(HEAD_SECONDS)
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._is_refused:
             return
         super().data_received(data)
         if self._wait is not None and self.cycle is not None and not self.cycle.response_complete:
             self._end_wait()
             self._connections.works(self)
+
+    def send_400_response(self, msg: str) -> None:
+        self._is_refused = True
+        head = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: application/problem+json\r\n"
+        self.transport.write(head + b"Content-Length: %d\r\n\r\n" % len(_NO_REQUEST) + _NO_REQUEST)
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        else:
+            self.transport.close()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

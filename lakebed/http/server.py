@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 from lakebed.errors import InvalidInput, MissingPrerequisite
 from lakebed.http.connection import HEAD_SECONDS, Connection, Connections
 
-HEAD_BYTES_MAX = 16 << 10
+HEAD_BYTES_MAX = 256 << 10  # a cursor of the events of 10,000 tables is a parameter of 200 KB
 _STOP_SECONDS_MAX = 10
 
 

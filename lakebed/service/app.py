@@ -59,6 +59,7 @@ _logger = logging.getLogger("lakebed.service")
 _LOOK_SECONDS = 2.0
 _ZIPPED_BYTES_MIN = 1_400
 _ZIP_LEVEL = 4
+_WHOLE = re.compile(r"-?\d+(\.0+)?", re.ASCII)
 _TAG = re.compile(r'(?:W/)?"([^"]*)"')
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache", "Referrer-Policy": "no-referrer"}
 
@@ -260,8 +261,8 @@ def _query(request: Request, known: Mapping[str, Draft202012Validator]) -> dict[
 def _parsed(text: str, schema: Any) -> Any:
     """A parameter as its schema has it, as far as its text can be read so."""
     kind = schema.get("type")
-    if kind == "integer" and text.isascii() and text.removeprefix("-").isdigit() and len(text) < 20:
-        return int(text)
+    if kind == "integer" and len(text) < 40 and _WHOLE.fullmatch(text):
+        return int(text.partition(".")[0])
     if kind == "boolean" and text in ("true", "false"):
         return text == "true"
     return text
@@ -284,9 +285,18 @@ async def _body(request: Request) -> Any:
     except ClientDisconnect:
         raise Refused(HTTPStatus.BAD_REQUEST, "the caller is gone") from None
     try:
-        return orjson.loads(data)
+        return _with_whole_numbers(orjson.loads(data))
     except orjson.JSONDecodeError as error:
         raise Refused(HTTPStatus.BAD_REQUEST, f"the body is no JSON: {error}") from None
+
+
+def _with_whole_numbers(value: Any) -> Any:
+    """The value with each whole number as an int, however it is written: to JSON Schema 192.0 is an integer, too."""
+    if isinstance(value, dict):
+        return {name: _with_whole_numbers(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_with_whole_numbers(each) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _response(answer: Answer, request: Request) -> Response:

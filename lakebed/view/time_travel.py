@@ -30,9 +30,10 @@ def epoch_ms(timestamp: str | float) -> int:
     """Milliseconds of a time: epoch seconds, or an ISO text, which is UTC without an offset. Raises InvalidInput."""
     try:
         if isinstance(timestamp, (int, float)):
+            datetime.datetime.fromtimestamp(timestamp, datetime.UTC)  # in the years that messages can show
             return int(timestamp * 1000)
         moment = datetime.datetime.fromisoformat(timestamp.replace("Z", "+00:00"))
-    except (ValueError, OverflowError):  # an infinity, or a year that Python lacks
+    except (ValueError, OverflowError, OSError):  # an infinity, or a year that Python lacks
         raise InvalidInput(f"{timestamp!r} is not a time; write for example '2026-01-31T12:00:00Z'") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)

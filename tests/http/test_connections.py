@@ -18,7 +18,7 @@ from uvicorn.server import ServerState
 
 from lakebed.http import connection as limits
 from lakebed.http.connection import HEAD_SECONDS, IDLE_SECONDS, WRITE_SECONDS, Connection, Connections
-from lakebed.http.server import HttpServer, Listening
+from lakebed.http.server import HEAD_BYTES_MAX, HttpServer, Listening
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -206,3 +206,10 @@ def test_half_a_head_is_cut_off(url: str, monkeypatch: pytest.MonkeyPatch) -> No
         half.sendall(REQUEST[:10])
         with suppress(ConnectionResetError):
             assert half.recv(100) == b""
+
+
+@pytest.mark.parametrize("sent", [b"nonsense\r\n\r\n", REQUEST[:-2] + b"A: " + b"x" * 2 * HEAD_BYTES_MAX])
+def test_what_is_no_request_is_told_so(sent: bytes, url: str) -> None:
+    with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=60) as one:
+        one.sendall(sent)
+        assert b"".join(iter(lambda: one.recv(65536), b"")).startswith(b"HTTP/1.1 400 ")

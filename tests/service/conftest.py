@@ -31,10 +31,15 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 class Served:
     """A service, and what a caller is answered."""
 
-    def __init__(self, server: Server, catalog: Catalog) -> None:
+    def __init__(self, server: Server, service: Service, catalog: Catalog) -> None:
+        self._service = service
         self.catalog = catalog
         self.url = server.url
         self.address = urlsplit(server.url).netloc
+
+    def end_streams(self) -> None:
+        """End the streams of events, those to come too, each after its first line."""
+        self._service.end_streams()
 
     def client(self, role: str = "operator") -> lakebed.client.RemoteWarehouse:
         return lakebed.connect(self.url, TOKENS.get(role, role))
@@ -85,10 +90,11 @@ def serve() -> Iterator[Serve]:
 
     def started(*roots: Path | str, nobody: Role = Role.NOBODY, tokens: Tokens | None = None) -> Served:
         catalog = Catalog([str(root) for root in roots])
-        server = Server(Service(catalog, tokens or tokens_for_tests(nobody)), Listening(port=0))
+        service = Service(catalog, tokens or tokens_for_tests(nobody))
+        server = Server(service, Listening(port=0))
         server.start()
         servers.append(server)
-        return Served(server, catalog)
+        return Served(server, service, catalog)
 
     yield started
     for server in servers:

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.errors import Unsatisfiable
 from jsonschema import Draft202012Validator
+from schemathesis import Case, GenerationMode
+from schemathesis.checks import CHECKS
+from schemathesis.core.parameters import ParameterLocation
 
-from tests.service.conftest import Serve, Served
+from tests.service.conftest import TOKENS, Serve, Served
 
 STREAMS = {"stream_events", "stream_table_events"}
-HOSTILE = [
-    "", " ", "\0", "..", "../../etc/passwd", "/etc/passwd", "%2e%2e%2f", "orders/../orders", "_lakebed", "a" * 5_000, "ключ",
-    "💥", "' or 1=1 --", "1; drop table orders", "read_csv('/etc/passwd')", "(select 1)", "getenv('HOME')", "sleep_ms(100000)",
-    "-1", "1e400", "9" * 400, "0x10", "true", "null", "*", "\ud7ff", "repeat('x', 100000000) = amount", "{}",
-    "((((((((((((((((1))))))))))))))))",
-]  # fmt: skip
+ASKED = settings(
+    max_examples=int(os.environ.get("LAKEBED_EXAMPLES", "15")), deadline=None, database=None, phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)  # fmt: skip
+"""How often each route is asked."""
 
 
 class Described:
@@ -114,65 +119,27 @@ def test_each_route_answers_as_it_is_described(described: Described) -> None:
     assert described.succeeded == everything - STREAMS
 
 
-def values_of(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
-    """Values that a schema allows, more or less."""
-    if "enum" in schema:
-        return st.sampled_from(schema["enum"])
-    if "const" in schema:
-        return st.just(schema["const"])
-    if "oneOf" in schema:
-        return st.one_of([values_of(each) for each in schema["oneOf"]])
-    match schema.get("type"):
-        case "object" if "properties" in schema:
-            required = {name: values_of(schema["properties"][name]) for name in schema["required"]}
-            others = {name: values_of(each) for name, each in schema["properties"].items() if name not in required}
-            return st.fixed_dictionaries(required, optional=others)
-        case "object":
-            return st.dictionaries(st.sampled_from([*HOSTILE, "amount", "lakebed.read_budget"]), anything(), max_size=3)
-        case "array":
-            return st.lists(values_of(schema["items"]), max_size=3)
-        case "integer":
-            return st.integers(-2, 40) | st.sampled_from([2**31, 2**53, 2**63, 2**64, 10**30])
-        case "boolean":
-            return st.booleans()
-        case _:
-            return st.sampled_from([*HOSTILE, "orders", "id", "amount", "long", "id > 3", "settle", "2026-01-01"])
+@pytest.mark.parametrize("mode", list(GenerationMode))
+def test_whatever_is_asked_the_answer_is_as_described_and_never_a_failure_of_the_service(
+    mode: GenerationMode, lake: Path, serve: Serve
+) -> None:
+    """Requests that the document allows, about a table that there is, and requests that it does not allow."""
+    served = serve(lake)
+    served.end_streams()
+    for found in schemathesis.openapi.from_url(f"{served.url}/v1/openapi.json").get_all_operations():
 
+        @settings(ASKED)
+        @given(found.ok().as_strategy(generation_mode=mode))
+        def ask(case: Case) -> None:
+            # A request may be as its schema says and make no sense, such as a condition with a column that the table lacks;
+            # and what is wrong beside the body may be lost on its way into an address.
+            excluded = [CHECKS.get_one("positive_data_acceptance")]
+            if mode is GenerationMode.POSITIVE and "name" in case.path_parameters:
+                case.path_parameters["name"] = "orders"
+            if case.meta is None or ParameterLocation.BODY not in case.meta.components:
+                excluded.append(CHECKS.get_one("negative_data_rejection"))
+            case.call_and_validate(headers={"Authorization": f"Bearer {TOKENS['operator']}"}, excluded_checks=excluded)
 
-def anything() -> st.SearchStrategy[Any]:
-    return st.sampled_from([*HOSTILE, 0, -1, 1.5, True, None, [], {}, ["id"], {"id": "long"}, 10**30])
-
-
-@st.composite
-def requests(
-    draw: st.DrawFn, document: dict[str, Any]
-) -> tuple[str, dict[str, str], dict[str, str], Any, dict[str, str]]:
-    operations = [each for methods in document["paths"].values() for each in methods.values()]
-    operation = draw(st.sampled_from([each for each in operations if each["operationId"] not in STREAMS]))
-    path, query, headers = {}, {}, {}
-    for each in operation["parameters"]:
-        if each["in"] == "path":
-            path[each["name"]] = draw(st.sampled_from(["orders", "public.items", *filter(None, HOSTILE)]))
-        elif draw(st.booleans()):
-            value = str(draw(values_of(each["schema"]) | anything()))
-            if each["in"] == "query":
-                query[each["name"]] = value
-            else:
-                headers[each["name"].replace("-", "_")] = value if value.isprintable() and value.isascii() else "*"
-    body = None
-    if "requestBody" in operation:
-        schema = operation["requestBody"]["content"]["application/json"]["schema"]
-        body = draw(st.one_of(values_of(schema), values_of(schema), anything()))
-    return operation["operationId"], path, query, body, headers
-
-
-def test_whatever_is_asked_the_answer_is_as_described_and_never_a_failure_of_the_service(described: Described) -> None:
-    @settings(max_examples=150, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-    @given(requests(described.document))
-    def ask(request: tuple[str, dict[str, str], dict[str, str], Any, dict[str, str]]) -> None:
-        operation_id, path, query, body, headers = request
-        status, answer = described.ask(operation_id, path, query, body, **headers)
-        assert status < 500, (request, answer)
-
-    ask()
-    assert described.ask("describe_table", {"name": "orders"}, {})[0] == 200
+        with suppress(Unsatisfiable):  # a route that takes nothing can't be asked wrongly
+            ask()
+    assert served.json("/v1/tables/orders")["name"] == "orders"
