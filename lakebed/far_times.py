@@ -211,13 +211,15 @@ def python_values(column: pa.Array | pa.ChunkedArray, far: Callable[[int, pa.Dat
 
 
 def python_rows(
-    table: pa.Table | pa.RecordBatch, maps_as_pydicts: Literal["lossy"] | None = None
+    table: pa.Table | pa.RecordBatch,
+    maps_as_pydicts: Literal["lossy", "strict"] | None = None,
+    far: Callable[[int, pa.DataType], Any] = iso_text,
 ) -> list[dict[str, Any]]:
-    """``to_pylist``, but with texts for dates and timestamps that Python has no objects for."""
+    """``to_pylist`` with ``python_values``. ``maps_as_pydicts`` is not regarded in a table with such a date or timestamp."""
     try:
         return list(table.to_pylist(maps_as_pydicts=maps_as_pydicts))
     except (ValueError, OverflowError):
-        columns = [python_values(column) for column in table.columns]
+        columns = [python_values(column, far) for column in table.columns]
         return [dict(zip(table.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 

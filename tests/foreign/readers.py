@@ -9,6 +9,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 import lakebed
+from lakebed.far_times import python_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 def comparable(rows: pa.Table, schema: pa.Schema) -> list[str]:
     """The rows in a form that tells -0.0 from 0.0 and finds NaN equal to itself, in an order of its own."""
     loose = pa.schema([field.with_nullable(True) for field in _loose(schema)])
-    listed = rows.select(schema.names).cast(loose).to_pylist(maps_as_pydicts="strict")
+    listed = python_rows(rows.select(schema.names).cast(loose), maps_as_pydicts="strict")
     return sorted(repr(row) for row in listed)
 
 

@@ -48,6 +48,25 @@ def test_every_type_at_its_edges(tmp_path: Path, spark: SparkSession, duckdb_del
     assert all_agree(table, spark, duckdb_delta) == comparable(rows.slice(1), table.schema)
 
 
+def test_dates_of_all_years_and_infinities(tmp_path: Path, spark: SparkSession, duckdb_delta: ForeignDuckDB) -> None:
+    """Statistics do not stop a reader: those of years that Python lacks are left out, an infinity is a day of the year 9999."""
+    day = pa.array([6_666_479, -735_160, 2**31 - 1, -(2**31), 2_932_897, 0], pa.int32()).view(pa.date32())
+    micros = pa.array([2**63 - 1, -(2**63), 575_983_828_800_123_456, -63_517_780_799_876_544, 2**62, 0], pa.int64())
+    rows = pa.table([pa.array(range(6)), day, micros.view(pa.timestamp("us", "UTC")), micros.view(pa.timestamp("us"))],
+                    ["id", "day", "seen", "local"])  # fmt: skip
+    table = lakebed.create(tmp_path / "t", rows.schema, keys=["id"], sort_key=["seen"])
+    for part in (rows, rows.slice(0, 1), rows.slice(2, 1)):
+        table.apply(part)
+        table.settle()
+    assert len(all_agree(table, spark, duckdb_delta)) == 6
+    ends = "seen in (timestamp '9999-12-31 00:00:00+00', timestamp '0001-01-03 00:00:00+00') or day = date '9999-12-31'"
+    rows_of_spark = (
+        spark.read.format("delta").load(table.path).where(ends).selectExpr("id", "if(id = 2, null, seen) as seen")
+    )
+    years = [(row["id"], row["seen"] and row["seen"].year) for row in rows_of_spark.orderBy("id").collect()]
+    assert years == [(0, 9999), (1, 1), (2, None)]
+
+
 def test_no_reader_leaves_out_a_part_that_has_the_row(
     tmp_path: Path, spark: SparkSession, duckdb_delta: ForeignDuckDB
 ) -> None:

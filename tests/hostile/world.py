@@ -25,6 +25,7 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 import lakebed
 from lakebed.errors import InvalidInput, LakebedError, VersionNotFound
+from lakebed.far_times import python_rows
 from lakebed.health.examination import examine
 from lakebed.table import internals_of
 from tests.hostile.vocabulary import hostile_names
@@ -41,6 +42,17 @@ URLS = [
     for page in ("about", "products", "products/", *(f"products/{n}" for n in range(30)))
 ]
 _SEQUENCES = ("long", "integer", "short", "timestamp", "date", "decimal_18_6", "decimal_38_0")
+_FAR = {
+    "date": [6_666_479, -735_160, 2**31 - 2, -(2**31) + 2],
+    "timestamp": [
+        575_983_828_800_123_456,
+        -63_517_780_799_876_544,
+        9_223_372_022_399_999_999,
+        -9_223_372_022_400_000_000,
+    ],
+}
+_FAR["timestamp_ntz"] = _FAR["timestamp"]
+"""Values beyond the years that Python has, as the numbers that are stored: here, they stand for themselves."""
 _HIDDEN_SEQUENCE = [-(2**63), -1, 0, 1, 2**53, 2**53 + 1, 2**63 - 1]
 
 
@@ -173,7 +185,7 @@ def _adopted(
     except Exception:  # what its writer and reader can't do is theirs
         shutil.rmtree(path, ignore_errors=True)
         return None
-    if not found.schema.equals(schema) or sorted(map(repr, found.to_pylist())) != sorted(map(repr, rows.values())):
+    if not found.schema.equals(schema) or sorted(map(repr, plain(found))) != sorted(map(repr, rows.values())):
         shutil.rmtree(path, ignore_errors=True)
         return None
     asked = {name: settings[name] for name in ("keys", "sequence_by", "sort_key")}
@@ -191,6 +203,8 @@ def _columns(rng: random.Random) -> list[Column]:
         values = _as_arrow_gives_them([value for value in TYPES[kind][1] if value is not None], TYPES[kind][0])
         if kind == "string" and rng.random() < 0.5:
             values = rng.sample(URLS, 12)
+        if kind in _FAR and rng.random() < 0.5:
+            values += _FAR[kind][: rng.choice([2, 4])]
         if at < keys:
             values = rng.sample(values, min(len(values), rng.choice([1, 3, 12])))
         nullable = at >= keys and rng.random() < 0.8
@@ -212,7 +226,8 @@ def _sequence(rng: random.Random, columns: list[Column]) -> tuple[str, bool]:
 
 
 def _may_partition(column: Column) -> bool:
-    return any(column.kind.equals(kind) for kind, _ in PARTITIONS.values())
+    is_far = pa.types.is_temporal(column.kind) and any(isinstance(value, int) for value in column.values)
+    return not is_far and any(column.kind.equals(kind) for kind, _ in PARTITIONS.values())
 
 
 def _as_arrow_gives_them(values: list[Any], kind: pa.DataType) -> list[Any]:
@@ -350,7 +365,11 @@ def mutate(world: World, environment: pytest.MonkeyPatch) -> None:
     rng = world.random
     one = rng.choice(world.columns)
     value = rng.choice(one.values)
-    if value is not None and isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(value, int) and pa.types.is_date(one.kind):
+        where = f"{one.quoted} = date '1970-01-01' + {value}"
+    elif isinstance(value, int) and pa.types.is_timestamp(one.kind):
+        where = f"{one.quoted} = make_timestamp{'tz' if one.kind.tz else ''}({value})"
+    elif isinstance(value, int) and not isinstance(value, bool):
         where = f"{one.quoted} = {value}" if abs(value) < 2**60 else f"{one.quoted} = cast('{value}' as hugeint)"
     elif isinstance(value, str) and "\x00" not in value:
         where = f"{one.quoted} = '{value.replace(chr(39), chr(39) * 2)}'"
@@ -491,10 +510,14 @@ def damage(world: World) -> None:
 
 
 def same(world: World, found: pa.Table, rows: list[str]) -> None:
-    got = sorted(map(repr, found.to_pylist()))
+    got = sorted(map(repr, plain(found)))
     assert found.schema.names == world.schema.names, found.schema.names
     lost, more = [row for row in rows if row not in got], [row for row in got if row not in rows]
     assert got == rows, f"lost {lost[:3]}, more {more[:3]}, {len(got)} rows for {len(rows)}"
+
+
+def plain(rows: pa.Table) -> list[Row]:
+    return python_rows(rows, far=lambda number, kind: number)
 
 
 def _ranks(world: World) -> list[Any]:
