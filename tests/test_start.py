@@ -18,7 +18,7 @@ from lakebed.monitoring.progress import Progress
 from lakebed.pipeline import class_archive as archives
 from lakebed.pipeline import driver, java
 from lakebed.pipeline.class_archive import ClassArchive, class_archive
-from lakebed.pipeline.driver import SparkStart, phase_of_java, spark_settings
+from lakebed.pipeline.driver import Abandoned, SparkStart, phase_of_java, spark_settings
 from lakebed.pipeline.java import JavaEnded, QuickStart, quick_start
 from lakebed.pipeline.run import Look, Phase
 from lakebed.pipeline.settings import Pipeline, parse_pipeline
@@ -266,7 +266,7 @@ def test_if_java_refuses_our_options_spark_s_scripts_start_it_and_the_archive_go
     monkeypatch.setattr(driver, "quick_start", lambda _: stubborn)
     start = SparkStart(pipeline_of())
     assert start.quick_java() is None
-    gateway = start.java_by_scripts()
+    gateway = driver.connected(start.java_by_scripts())
     try:
         assert gateway.jvm.java.lang.System.getProperty("java.version")
     finally:
@@ -276,15 +276,19 @@ def test_if_java_refuses_our_options_spark_s_scripts_start_it_and_the_archive_go
 
 
 @pytest.mark.slow
-def test_a_start_that_is_given_up_ends_java_at_once_and_leaves_no_file(plain: Path) -> None:
+@pytest.mark.parametrize("quickly", [True, False])
+def test_a_start_that_is_given_up_ends_java_at_once_and_leaves_no_file(
+    quickly: bool, plain: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     others = below_this_process(b"SparkSubmit")  # the session that tests share runs below this process too
+    if not quickly:
+        monkeypatch.setattr(driver, "quick_start", lambda _: None)
     start = SparkStart(pipeline_of())
-    start.begin()
-    with pytest.raises(LookupError), start:
-        wait_until(lambda: below_this_process(b"SparkSubmit") - others, "Java is not started")
-        raise LookupError  # as an error of the file, or of the table, does
-    wait_until(lambda: not below_this_process(b"SparkSubmit") - others, "Java goes on")
-    wait_until(lambda: not start.log.exists() and not list(plain.iterdir()), "files stay behind")
+    with pytest.raises(Abandoned), start, start:
+        start.begin()
+        start.wait(lambda: bool(below_this_process(b"SparkSubmit") - others))
+    assert not below_this_process(b"SparkSubmit") - others
+    assert not start.log.exists() and not list(plain.rglob("*"))
 
 
 def below_this_process(word: bytes) -> set[int]:

@@ -81,23 +81,24 @@ def _run(pipeline: AnyPipeline, duration_seconds: float | None, only: Role | Non
     stop = _StopRequest()
     try:
         start = SparkStart(pipeline, maintains=only == "maintain")
-        start.begin()
-        # Java starts while these are imported, and PySpark, whose modules import one another: only one thread may do that.
-        import pyspark.sql  # noqa: F401
+        with start:  # whatever fails before Spark is wanted, Java does not stay behind
+            start.begin()
+            # Java starts while these are imported, and PySpark, whose modules import one another: only one thread may do that.
+            import pyspark.sql  # noqa: F401
 
-        from lakebed.cli.display import display, log_summary, summary
-        from lakebed.cli.page import served_page
-        from lakebed.pipeline.run import run
+            from lakebed.cli.display import display, log_summary, summary
+            from lakebed.cli.page import served_page
+            from lakebed.pipeline.run import run
 
-        with display(pipeline, log_format) as shown, served_page(pipeline) as page_url, start:
+            with display(pipeline, log_format) as shown, served_page(pipeline) as page_url, start:
 
-            def watch(look: Look) -> None:
-                stop.take_signals()  # Spark takes SIGINT for itself when it starts
-                if look.phase == "stopping":
-                    stop.limit()
-                shown(replace(look, page_url=page_url))
+                def watch(look: Look) -> None:
+                    stop.take_signals()  # Spark takes SIGINT for itself when it starts
+                    if look.phase == "stopping":
+                        stop.limit()
+                    shown(replace(look, page_url=page_url))
 
-            outcome = run(pipeline, start, stop.event, watch, duration_seconds, only)
+                outcome = run(pipeline, start, stop.event, watch, duration_seconds, only)
     except Exception as error:
         # A trace could show secrets too, so there is none if the file has any.
         raise _text_of(error, pipeline.document) from (None if pipeline.document.secrets else error)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import subprocess
 import tempfile
 import threading
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from lakebed import session as sessions
 from lakebed.errors import MissingPrerequisite
 from lakebed.pipeline.jars import why_no_jars
-from lakebed.pipeline.java import Java, JavaEnded, QuickStart, quick_start
+from lakebed.pipeline.java import Java, JavaEnded, QuickStart, quick_start, started
 from lakebed.pipeline.layer_sections import LakebedSection
 from lakebed.pipeline.settings import AnyPipeline, FilesSection, Pipeline
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 StartPhase = Literal["starting Java", "fetching jars", "starting Spark"]
 STOP_SECONDS = 10.0
-GIVE_UP_SECONDS = 1.0
+GIVE_UP_SECONDS = 10.0
 LOOK_SECONDS = 0.1
 LOCAL_MASTER = "local[*,4]"  # like a cluster, Spark tries a task four times if it fails or its worker dies
 _STREAMING = {
@@ -101,6 +102,7 @@ class SparkStart:
     """Spark for a pipeline, as it starts in the background. ``maintains``: the pipeline only maintains.
 
     1. ``begin`` starts Java. 2. ``wait`` starts Spark in it. 3. The end of ``with`` stops Spark, or gives up what still starts.
+    One ``with`` may be inside another: the first that ends does that.
     """
 
     def __init__(self, pipeline: AnyPipeline, *, maintains: bool = False) -> None:
@@ -112,6 +114,7 @@ class SparkStart:
         self._spark: SparkSession | None = None
         self._error: BaseException | None = None
         self._wanted, self._given_up = threading.Event(), threading.Event()
+        self._has_ended = False
         # When a query ends, lakebed reports the error itself; PySpark's own messages would repeat it.
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
         logging.getLogger("pyspark").setLevel(logging.CRITICAL)
@@ -137,11 +140,18 @@ class SparkStart:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._has_ended:
+            return
+        self._has_ended = True
         self._given_up.set()
         self._wanted.set()
-        self._thread.join(GIVE_UP_SECONDS)
+        if self._thread.ident is not None:
+            self._thread.join(GIVE_UP_SECONDS)
         self._close_archive()
-        if self._thread.is_alive():  # the JVM ends when this process does
+        if self._thread.is_alive():  # Spark is being started in Java, and can't be interrupted
+            if self._java is not None:
+                self._java.process.kill()
+                self._java.process.wait()
             self.log.unlink(missing_ok=True)
             return
         if self._spark is not None:
@@ -177,8 +187,9 @@ class SparkStart:
             self._wanted.wait()  # meanwhile the main thread imports PySpark: two threads at once would trip over each other
             if self._given_up.is_set():
                 return
-            gateway = _connected(self._java) if self._java is not None else self.java_by_scripts()
-            self._gateway = gateway
+            if self._java is None:
+                self._java = self.java_by_scripts()
+            self._gateway = gateway = connected(self._java)
             self._spark = self._session(gateway)
         except BaseException as error:
             if not self._given_up.is_set():
@@ -215,14 +226,14 @@ class SparkStart:
                 self._quick.archive.discard()
             return None
 
-    def java_by_scripts(self) -> Any:
-        """The gateway to Java as Spark's own scripts start it. Raises MissingPrerequisite."""
+    def java_by_scripts(self) -> Java:
+        """Java as Spark's own scripts start it. Raises MissingPrerequisite."""
         sessions.require_java()
-        from pyspark.errors import PySparkException
-
         if not self._lacks_jars():
-            with suppress(PySparkException):
-                return _launched_by_spark(self._settings.conf_of_java, self.log)
+            with suppress(JavaEnded):
+                command = _command_of_scripts(self._settings.conf_of_java)
+                environment = {**os.environ, "SPARK_CONNECT_MODE": "0"}
+                return started(command, environment, self.log, self._given_up.is_set)
         raise MissingPrerequisite(_why_not(self.log))
 
     def _lacks_jars(self) -> bool:
@@ -234,7 +245,7 @@ def phase_of_java(log: str) -> StartPhase:
     return "fetching jars" if _RESOLVING in log and _RESOLVED not in log else "starting Java"
 
 
-def _connected(java: Java) -> Any:
+def connected(java: Java) -> Any:
     """The gateway to a JVM that listens."""
     from pyspark import java_gateway
 
@@ -250,16 +261,14 @@ def _connected(java: Java) -> Any:
     return gateway
 
 
-def _launched_by_spark(conf: Mapping[str, str], log: Path) -> Any:
-    """The gateway to a JVM that Spark's own scripts start. Raises PySparkException if it ends at once."""
-    from pyspark import SparkConf, java_gateway
+def _command_of_scripts(conf: Mapping[str, str]) -> list[str]:
+    """The command by which PySpark starts Java."""
+    from pyspark.find_spark_home import _find_spark_home
 
-    spark_conf = SparkConf(loadDefaults=False)
-    for name, value in conf.items():
-        spark_conf.set(name, value)
-    launch: Any = java_gateway.launch_gateway
-    with log.open("ab") as out:
-        return launch(spark_conf, {"stdout": out, "stderr": subprocess.STDOUT, "start_new_session": True})
+    home: str = _find_spark_home()
+    settings = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
+    more = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
+    return [os.path.join(home, "bin", "spark-submit"), *settings, *more]
 
 
 def _why_not(log: Path) -> str:

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -41,7 +41,7 @@ class JavaEnded(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A JVM that waits for PySpark: where it listens, the secret that it wants to hear, and its class path."""
+    """A JVM that waits for PySpark: where it listens, the secret that it wants to hear, and its class path, if it is known."""
 
     process: subprocess.Popen[bytes]
     port: int
@@ -59,25 +59,9 @@ class QuickStart:
 
     def launch(self, conf: Mapping[str, str], log: Path, given_up: Callable[[], bool] = lambda: False) -> Java:
         """Start Java with these settings of Spark, its output into a file. Raises JavaEnded, also if it is given up."""
-        with tempfile.TemporaryDirectory(prefix="lakebed-java-") as folder, log.open("ab") as out:
-            port_file = Path(folder, "port")
-            environment = self._environment() | {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(port_file)}
-            command = self._command(conf, environment)
-            if given_up():
-                raise JavaEnded
-            process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT, env=environment,
-                start_new_session=True,
-            )  # fmt: skip
-            while not port_file.exists():  # Java renames it to there
-                if process.poll() is not None or given_up():
-                    process.kill()
-                    process.wait()
-                    raise JavaEnded
-                time.sleep(_LOOK_SECONDS)
-            text = port_file.read_bytes()
-            port, length = struct.unpack("!ii", text[:8])
-            return Java(process, port, text[8 : 8 + length].decode(), command[command.index("-cp") + 1])
+        environment = self._environment()
+        command = self._command(conf, environment)
+        return started(command, environment, log, given_up, class_path=command[command.index("-cp") + 1])
 
     def keep_classes(self, java: Java) -> None:
         """Java has done the work of a pipeline: make an archive of its classes, if there is none."""
@@ -113,6 +97,34 @@ class QuickStart:
         if done.returncode or "-cp" not in words:
             raise JavaEnded
         return words
+
+
+def started(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    log: Path,
+    given_up: Callable[[], bool],
+    *,
+    class_path: str = "",
+) -> Java:
+    """Run a command that starts Java for PySpark, and wait until it listens. Raises JavaEnded, also if it is given up."""
+    with tempfile.TemporaryDirectory(prefix="lakebed-java-") as folder, log.open("ab") as out:
+        port_file = Path(folder, "port")
+        if given_up():
+            raise JavaEnded
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
+            env={**environment, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(port_file)},
+        )  # fmt: skip
+        while not port_file.exists():  # Java renames it to there
+            if process.poll() is not None or given_up():
+                process.kill()
+                process.wait()
+                raise JavaEnded
+            time.sleep(_LOOK_SECONDS)
+        text = port_file.read_bytes()
+    port, length = struct.unpack("!ii", text[:8])
+    return Java(process, port, text[8 : 8 + length].decode(), class_path)
 
 
 def quick_start(conf: Mapping[str, str]) -> QuickStart | None:

@@ -68,6 +68,7 @@ def test_the_chart_renders_objects_that_kubernetes_has(chart: Path, tmp_path: Pa
         ("ConfigMap", "lake-orders"),
         ("ConfigMap", "lake-other"),
         ("Deployment", "lake-orders-maintain"),
+        ("NetworkPolicy", "lake"),
         ("PodMonitor", "lake"),
         ("Service", "lake-orders"),
         ("Service", "lake-other"),
@@ -77,6 +78,23 @@ def test_the_chart_renders_objects_that_kubernetes_has(chart: Path, tmp_path: Pa
     ]
     assert objects["Deployment", "lake-orders-maintain"]["spec"]["replicas"] == 2
     assert {each["spec"]["replicas"] for (kind, _), each in objects.items() if kind == "StatefulSet"} == {1}
+
+
+@pytest.mark.slow
+def test_nobody_reaches_the_page_of_a_pod_unless_the_values_say_so(chart: Path, tmp_path: Path) -> None:
+    policy = rendered(chart, VALUES, tmp_path)["NetworkPolicy", "lake"]["spec"]
+    pods = [
+        each for (kind, _), each in rendered(chart, VALUES, tmp_path).items() if kind in ("StatefulSet", "Deployment")
+    ]
+    for pod in pods:
+        labels = pod["spec"]["template"]["metadata"]["labels"]
+        assert policy["podSelector"]["matchLabels"].items() <= labels.items()
+    assert [[port["port"] for port in rule["ports"]] for rule in policy["ingress"]] == [["metrics"]]
+    proxy = [{"podSelector": {"matchLabels": {"app": "proxy"}}}]
+    opened = rendered(chart, {**VALUES, "networkPolicy": {"pageFrom": proxy}}, tmp_path)["NetworkPolicy", "lake"][
+        "spec"
+    ]
+    assert opened["ingress"][1] == {"from": proxy, "ports": [{"protocol": "TCP", "port": "page"}]}
 
 
 @pytest.mark.slow
