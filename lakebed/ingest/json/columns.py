@@ -94,13 +94,18 @@ def one_of(names: Sequence[pa.Array]) -> pa.Array:
 
 
 def null_unavailable(values: pa.Array, placeholder: Placeholder) -> tuple[pa.Array, np.ndarray[Any, Any] | None]:
-    """The values with nulls in place of Debezium's placeholder, and a mask of these. Raises ``Missed`` for lists and objects
-    that may be the placeholder: the slow path reads them.
+    """The values with nulls in place of Debezium's placeholder, and a mask of these. Raises ``Missed`` for what may be the
+    placeholder and does not show it here: the slow path reads it.
     """
     if pa.types.is_string(values.type):
         return null_where_in(values, placeholder.texts)
     if pa.types.is_list(values.type):
-        if len(lists_like(values, placeholder)):
+        rows, kind = lists_like(values, placeholder), values.type.value_type
+        if len(rows) and (pa.types.is_string(kind) or pa.types.is_integer(kind)):
+            hits = np.zeros(len(values), bool)
+            hits[rows] = True
+            return pc.if_else(pa.array(hits), pa.scalar(None, values.type), values), hits
+        if len(rows):
             raise Missed("perhaps an unavailable list")
     elif pa.types.is_struct(values.type) and len(objects_like(values, placeholder)):
         raise Missed("perhaps an unavailable object")
