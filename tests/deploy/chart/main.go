@@ -18,6 +18,7 @@ import (
 	"helm.sh/helm/v3/pkg/engine"
 	apps "k8s.io/api/apps/v1"
 	core "k8s.io/api/core/v1"
+	networking "k8s.io/api/networking/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 )
@@ -98,6 +99,8 @@ func check(text string) error {
 		object = &core.ServiceAccount{}
 	case "apps/v1 StatefulSet":
 		object = &apps.StatefulSet{}
+	case "networking.k8s.io/v1 NetworkPolicy":
+		object = &networking.NetworkPolicy{}
 	case "apps/v1 Deployment":
 		object = &apps.Deployment{}
 	case "monitoring.coreos.com/v1 PodMonitor":
