@@ -138,8 +138,9 @@ def finite_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """A column with its dates and timestamps as they are stored."""
     if not has_times(column.type):
         return column
-    chunks = [finite(chunk) for chunk in column.chunks]
-    is_same = all(new is old for new, old in zip(chunks, column.chunks, strict=True))
+    given = column.chunks  # each time that Arrow is asked, it gives other objects
+    chunks = [finite(chunk) for chunk in given]
+    is_same = all(new is old for new, old in zip(chunks, given, strict=True))
     return column if is_same else pa.chunked_array(chunks, column.type)
 
 
@@ -180,7 +181,10 @@ def iso_text(value: int, kind: pa.DataType) -> str:
     """A stored date or timestamp of any year in ISO 8601, with a Z if the type has a zone.
 
     Years beyond 9999 and before 0 have a sign, as in Java and in Debezium's events; the year 0 is that before the year 1.
+    DuckDB's infinities, which a query may have as a result, are ``infinity`` and ``-infinity``.
     """
+    if abs(value) == (2**31 if pa.types.is_date32(kind) else 2**63) - 1:
+        return "infinity" if value > 0 else "-infinity"
     if pa.types.is_date32(kind):
         return _day_text(value)
     seconds, ticks = divmod(value, PER_SECOND[kind.unit])

@@ -11,6 +11,7 @@ import duckdb
 import pyarrow as pa
 
 from lakebed.errors import InvalidInput, TableExists, Unsupported
+from lakebed.far_times import finite_column
 from lakebed.manifest.actions import Action, AddPart, Part, is_native_file
 from lakebed.manifest.column_mapping import COLUMN_MAPPING, stored_settings
 from lakebed.manifest.commit_loop import Proposal, commit_loop
@@ -172,10 +173,16 @@ def _rows_of(parts: Sequence[Part], snapshot: Snapshot, storage: PartStorage) ->
 
 
 def check_unique(rows: pa.Table, keys: Sequence[str]) -> None:
-    """Raises InvalidInput naming a key that is null, or that is there twice."""
+    """Raises InvalidInput naming a key that is null, infinite, or there twice."""
     for name in keys:
         if rows[name].null_count:
             raise InvalidInput(f"the column {name!r} can't be a key: it is null in {rows[name].null_count} rows")
+        column = rows[name]
+        if finite_column(column) is not column:
+            what = f"the column {name!r} can't be a key: it has DuckDB's or another program's infinity, which no change can name"
+            raise InvalidInput(
+                f"{what}, for in changes an infinity is 9999-12-31 or 0001-01-03; write these in its place first"
+            )
     listed = ", ".join(aliases(keys).values())
     connection = connect()
     with registered(connection, "lakebed_rows", by_place(rows, keys)) as name:

@@ -158,6 +158,11 @@ def test_infinities_within_others_are_stored_so_too(within: Any) -> None:
     assert cast_exactly(column, column.type, "at").equals(pa.chunked_array([ends, ends.slice(1)]).cast(column.type))
 
 
+@pytest.mark.parametrize(("kind", "number"), [(DAY, 2**31 - 1), (STAMP, 2**63 - 1), (LOCAL, 2**63 - 1)])
+def test_duckdbs_infinity_is_shown_as_such(kind: pa.DataType, number: int) -> None:
+    assert (iso_text(number, kind), iso_text(-number, kind)) == ("infinity", "-infinity")
+
+
 def test_python_gets_a_text_for_a_time_that_it_has_no_object_for() -> None:
     far = pa.array([IDES, None, 0], pa.int64()).view(STAMP)
     text, _, epoch = iso_text(IDES, STAMP), None, far[2].as_py()

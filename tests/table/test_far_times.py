@@ -22,6 +22,7 @@ from lakebed.manifest.actions import AddPart
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA
 from lakebed.view.time_travel import epoch_ms
 from tests.health.test_doctor import base, commit, new_path, place
+from tests.table.others import File, table_of_others
 
 DAY, STAMP, LOCAL = pa.date32(), pa.timestamp("us", "UTC"), pa.timestamp("us")
 PLACE = pa.struct([("at", STAMP), ("day", DAY)])
@@ -129,6 +130,19 @@ def test_a_partition_of_a_far_day_is_none_of_the_tables(tmp_path: Path) -> None:
     table.apply(rows(of=slice(6, 7)))
     with pytest.raises(InvalidInput, match="20222-03-15"):
         table.detach_partition({"day": "20222-03-15"})
+
+
+def test_a_column_with_duckdbs_infinity_is_adopted_but_is_no_key(tmp_path: Path) -> None:
+    values = pa.table({"id": [1, 2], "day": pa.array([2**31 - 1, 0], pa.int32()).view(DAY)})
+    path = table_of_others(tmp_path / "t", values.schema, [File(values)])
+    with pytest.raises(InvalidInput, match="'day' can't be a key: it has DuckDB's"):
+        lakebed.convert(path, keys=["day"])
+    table = lakebed.convert(path, keys=["id"])
+    assert table.query("select day from t order by id", "t")["day"].cast(pa.int32()).to_pylist() == [2**31 - 1, 0]
+    far = pa.table({"day": pa.array(DAYS[:2], pa.int32()).view(DAY)})
+    assert (
+        len(lakebed.convert(table_of_others(tmp_path / "far", far.schema, [File(far)]), keys=["day"]).to_arrow()) == 2
+    )
 
 
 def test_a_duplicate_key_of_a_far_day_is_named(tmp_path: Path) -> None:
