@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from lakebed.manifest.deletion_vector import DeletionVector
-from lakebed.manifest.entries import PART, PURGED, SCHEMA
+from lakebed.manifest.entries import PART, PURGED, REPLACED, SCHEMA
 
 _LOOSE = re.compile(r'"tightBounds"\s*:\s*false')
 _TIGHT = re.compile(r',?\s*"tightBounds"\s*:\s*true')
@@ -280,13 +280,13 @@ def is_native_file(path: str) -> bool:
 
 
 def at_version(action: Action, version: int, parts: int) -> Action:
-    """The action in a commit that becomes ``version``: parts, changes of the schema and purges get their place from it.
+    """The action in a commit that becomes ``version``: parts, and entries that say when it was, get their place from it.
 
     ``parts``: how many the version before has, of base and tail; a purge records it.
     """
     if isinstance(action, AddChangePart):
         return AddChangePart(replace(action.part, version=version))
-    if isinstance(action, Domain) and action.domain.startswith((SCHEMA, PURGED)) and not action.removed:
+    if isinstance(action, Domain) and action.domain.startswith((SCHEMA, PURGED, REPLACED)) and not action.removed:
         place = {"version": version, "parts": parts} if action.domain == PURGED else {"version": version}
         return Domain(action.domain, orjson.dumps(orjson.loads(action.configuration) | place).decode())
     if isinstance(action, AddPart) and action.part.min_block < 0:

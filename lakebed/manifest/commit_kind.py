@@ -89,9 +89,9 @@ def truncated(version: int) -> Domain:
     return Domain(TRUNCATED, orjson.dumps({"version": version}).decode())
 
 
-def replaced(version: int, partition: Mapping[str, str | None]) -> Domain:
-    """The entry of a commit that replaces a partition: the version that did so last, and the partition."""
-    return Domain(REPLACED, orjson.dumps({"version": version, "partition": dict(partition)}).decode())
+def replaced(partition: Mapping[str, str | None]) -> Domain:
+    """The entry of a commit that replaces a partition: the version that did so last (when it is committed), and the partition."""
+    return Domain(REPLACED, orjson.dumps({"version": -1, "partition": dict(partition)}).decode())
 
 
 def restored(version: int, earlier: int) -> Domain:

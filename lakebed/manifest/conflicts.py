@@ -7,13 +7,15 @@ A commit that replaces parts read a snapshot. The commits between that snapshot 
    unless ours changes metadata too: what we wrote is as good as any older part.
 3. For a commit that looked keys up: parts with new rows joined the base, so a key may live where we did not look. For one
    that read the changes (a mutation): change parts joined the tail, or rows left the table otherwise than by a settle.
-4. A restore of an earlier version: whatever read or replaces rows is worked out again.
-5. What both changed, by the table's scope: the same part, the same partition, or anything in the table.
-6. Claims: another claim on the same parts, or somebody who ended or took over the claim that ours rests on.
-7. Positions: somebody who read the same topic into the table.
-8. A purge (``purges``): whatever was planned before it is planned again.
+4. For one that brings keys into the base that were looked up there (``joining``): changes that may be about one of them, and rows
+   with one of them that came into the base in another way than by a settle, which only brings what was in the tail.
+5. A restore of an earlier version: whatever read or replaces rows is worked out again.
+6. What both changed, by the table's scope: the same part, the same partition, or anything in the table.
+7. Claims: another claim on the same parts, or somebody who ended or took over the claim that ours rests on.
+8. Positions: somebody who read the same topic into the table.
+9. A purge (``purges``): whatever was planned before it is planned again.
 
-A blind append reads nothing, so only 1, 2, 7 and 8 can stop it.
+A blind append reads nothing, so only 1, 2, 8 and 9 can stop it.
 """
 
 from __future__ import annotations
@@ -21,13 +23,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Protocol as Interface
 
 from lakebed.manifest.actions import (
     AddChangePart,
     AddPart,
+    ChangePart,
     Commit,
     Domain,
     Metadata,
+    Part,
     PartitionKey,
     Protocol,
     RemoveChangePart,
@@ -63,21 +68,30 @@ class Conflict:
     detail: str
 
 
+class Keys(Interface):
+    """Keys of some rows."""
+
+    def may_meet(self, part: Part | ChangePart, /) -> bool:
+        """Whether the part may have a row of one of them."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadWriteSet:
     """What a commit read or replaces.
 
     ``parts``: paths of base parts replaced, with the partition of each; ``change_parts``: domains of change parts that
     leave the tail; ``looked_up_keys``: whether it relies on having seen every row of the base; ``read_changes``: whether
-    it relies on having seen every change; ``whole_table``: whether it relies on the table being exactly as read
-    (truncate); ``claimed``: paths of parts that it claims, so they must stay in the base and be claimed by nobody else;
-    ``domains``: entries that it replaces or rests on.
+    it relies on having seen every change; ``joining``: keys that it brings into the base; ``whole_table``: whether it relies on
+    the table being exactly as read (truncate); ``claimed``: paths of parts that it claims, so they must stay in the base and be
+    claimed by nobody else; ``domains``: entries that it replaces or rests on.
     """
 
     parts: Mapping[str, PartitionKey] = field(default_factory=dict)
     change_parts: frozenset[str] = frozenset()
     looked_up_keys: bool = False
     read_changes: bool = False
+    joining: Keys | None = None
     whole_table: bool = False
     claimed: frozenset[str] = frozenset()
     domains: frozenset[str] = frozenset()
@@ -101,6 +115,7 @@ def find_conflict(
     replaces = bool(access.parts or access.change_parts or access.whole_table)
     partitions = set(access.parts.values())
     gone = _removed_for_good(winner) if access.claimed else frozenset()
+    is_settle = settles(winner)
     if restores(winner) and not access.is_blind:
         return Conflict(winner.version, ConflictKind.TABLE, kind_of(winner).value)
     if access.read_changes and takes_rows_away(winner):
@@ -123,10 +138,11 @@ def find_conflict(
                 if domain in access.change_parts:
                     return Conflict(winner.version, ConflictKind.PARTS, domain)
             case AddChangePart(change_part):
-                if access.read_changes:
+                if access.read_changes or (access.joining is not None and access.joining.may_meet(change_part)):
                     return Conflict(winner.version, ConflictKind.NEW_ROWS, change_part.path)
-            case AddPart(part, data_change):
-                if access.looked_up_keys and data_change:
+            case AddPart(part, True):
+                meets = access.joining is not None and not is_settle and access.joining.may_meet(part)
+                if access.looked_up_keys or meets:
                     return Conflict(winner.version, ConflictKind.NEW_ROWS, part.path)
             case Domain(domain, _, False) if domain in (FENCE, PURGED) or domain.startswith(PURGE):
                 return Conflict(winner.version, ConflictKind.METADATA, "a purge")

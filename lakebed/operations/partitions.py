@@ -3,13 +3,14 @@
 Detached parts are an entry of the log, ``lakebed.detached.<uuid>``: their files stay where they are, with their dead rows.
 
 1. The tail is settled first, so that it holds no row of the partition (truncate removes the tail instead).
-2. Read the newest snapshot, commit on condition that it still is the newest: whatever came in between, a change or a
-   merge, starts over with step 1. So what step 3 found still holds at the commit.
-3. Attach and replace look the keys of what joins up: one that is live in the base is refused (B1). With ``sequence_by`` a row
-   that lost against a delete does not become live: the delete is newer than any change that could still correct the row.
-   Attach marks the row dead, as the delete would have done if the partition had been there. Replace refuses it, because its
-   rows are declared to be right. And the deletes that come back with a partition mark older rows of the base that came
-   meanwhile. Of a row and a delete with equal sequences the one counts that came later (``parts.row_versions``).
+2. Truncate and detach read the newest snapshot, and commit on condition that it still is the newest: whatever came in between, a
+   change or a merge, starts over with step 1.
+3. Attach and replace look the keys of what joins up (``joining``): one that is live in the base is refused (B1). With
+   ``sequence_by`` a row that lost against a delete does not become live: the delete is newer than any change that could still
+   correct the row. Attach marks the row dead, as the delete would have done if the partition had been there. Replace refuses it,
+   because its rows are declared to be right. And the deletes that come back with a partition mark older rows of the base that
+   came meanwhile. Of a row and a delete with equal sequences the one counts that came later (``parts.row_versions``). Changes of
+   other keys, and of other partitions than one that is replaced, may come in between.
 4. Claims on parts that leave end in the same commit.
 5. Files are touched only after the commit succeeded: ``drop`` deletes them if all versions that refer to them have expired
    (G1); otherwise it leaves them to the cleanup.
@@ -20,23 +21,19 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
 import duckdb
-import numpy as np
-import numpy.typing as npt
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
-from pyroaring import BitMap64
 
 from lakebed.errors import InvalidInput
-from lakebed.far_times import finite_column, python_rows, python_values
-from lakebed.manifest.actions import Action, AddPart, Domain, Part
-from lakebed.manifest.column_mapping import ColumnMapping, stored_fields
+from lakebed.far_times import finite_column, python_values
+from lakebed.manifest.actions import Action, AddPart, Domain, Part, PartitionKey, partition_key
+from lakebed.manifest.column_mapping import stored_fields
 from lakebed.manifest.commit_codec import add_from_json, add_to_json
 from lakebed.manifest.commit_kind import replaced
 from lakebed.manifest.commit_loop import Finished, NotYet, Proposal, commit_loop
@@ -49,12 +46,10 @@ from lakebed.manifest.removals import all_removals, removals
 from lakebed.manifest.schema import is_reserved, schema_from_fields
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import Committed, TableLog
+from lakebed.operations.joining import Joining
 from lakebed.operations.mutate import discard
 from lakebed.parts.arrow_rows import Rows, arrow_rows
 from lakebed.parts.changes import (
-    DELETE,
-    OP_COLUMN,
-    SEQUENCE_COLUMN,
     WriteSpec,
     newest_per_key,
     prepare,
@@ -62,10 +57,10 @@ from lakebed.parts.changes import (
     write_spec_of,
 )
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
-from lakebed.parts.locate import KeyLocator, lookup_schema, read_keys
-from lakebed.parts.row_versions import row_versions
+from lakebed.parts.key_ranges import KeyRanges
+from lakebed.parts.locate import KeyLocator
 from lakebed.parts.sql import sql_type
-from lakebed.parts.write import WrittenPart, partition_text, write_parts
+from lakebed.parts.write import partition_text, write_parts
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
 
@@ -83,16 +78,16 @@ _KEYS_AT_ONCE = 1_000_000
 _logger = logging.getLogger("lakebed.partitions")
 
 PartitionValues = dict[str, str | None]
-_Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """The actions for a snapshot, and what the commit records of them."""
+    """The actions for a snapshot, what the commit records of them, and what it conflicts with (None: whatever came since)."""
 
     actions: Sequence[Action]
     metrics: Mapping[str, int]
     parameters: Mapping[str, object] = field(default_factory=dict)
+    access: ReadWriteSet | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +198,9 @@ class Partitions:
         name = str(uuid.uuid4())
         values = partition_values(partition, self._log.refresh())  # by stored names: a rename meanwhile changes nothing
 
-        def change(snapshot: Snapshot) -> _Change:
+        def change(snapshot: Snapshot) -> _Change | NotYet:
+            if snapshot.tail:
+                return NotYet("changes kept coming in")
             parts = self._parts_of(snapshot, values)
             if not parts:
                 raise InvalidInput(f"there is no partition {_spell(values, snapshot)}; {_partitions_there(snapshot)}")
@@ -229,30 +226,45 @@ class Partitions:
         With ``sequence_by`` deletes that came meanwhile count: rows that are older come back dead. Raises InvalidInput if one
         of its keys is live in the table now, or if the table's columns have changed.
         """
+        joining: Joining | None = None
 
-        def change(snapshot: Snapshot) -> _Change:
+        def change(snapshot: Snapshot) -> _Change | NotYet:
+            nonlocal joining
             entry = self._entry(snapshot, name)
-            spec = write_spec_of(snapshot)
             _require_fitting(entry, snapshot)
-            dying: dict[str, set[int]] = {}
-            for part in entry.parts if spec.keys else ():
-                for path, row in self._dying(entry, part, snapshot.parts, spec, snapshot.columns):
-                    dying.setdefault(path, set()).add(row)
-            parts = {part.path: part for part in (*entry.parts, *snapshot.parts.values()) if part.path in dying}
+            parts = {part.path: part for part in entry.parts}
+            if joining is None or joining.parts != parts:  # a purge may have written them again
+                if joining is not None:
+                    joining.close()
+                joining = self._joining(parts, f"partition {name!r}", detached=entry.version)
+            why = joining.look(snapshot, {}) if snapshot.settings.keys else None
+            if why is not None:
+                return NotYet(why)
+            dying = {**joining.lost, **(outlived := joining.outlived())}
+            everywhere = {**parts, **snapshot.parts}
             vectors = self._deletion_vectors.write(
-                {path: self._deletion_vectors.of(parts[path]) | BitMap64(dying[path]) for path in parts}
+                {path: self._deletion_vectors.of(everywhere[path]) | rows for path, rows in dying.items()}
             )
-            marked = {path: part.marked(vectors[path]) for path, part in parts.items()}
+            marked = {path: everywhere[path].marked(vectors[path]) for path in dying}
             actions: list[Action] = [AddPart(marked.get(part.path, part)) for part in entry.parts]
-            for path in marked.keys() & snapshot.parts.keys():
+            for path in outlived:
                 actions += [snapshot.parts[path].removed(self._now_ms()), AddPart(marked[path])]
             metrics = _metrics(entry.parts)
             if dying:
                 metrics["rowsMarkedDead"] = sum(map(len, dying.values()))
             actions.append(Domain(entry.domain, "", removed=True))
-            return _Change(actions, metrics, {"partition": _named(entry.partition, snapshot), "name": name})
+            access = ReadWriteSet(
+                parts={path: snapshot.parts[path].partition_key for path in outlived},
+                domains=frozenset([entry.domain]),
+                joining=joining.ranges,
+            )
+            return _Change(actions, metrics, {"partition": _named(entry.partition, snapshot), "name": name}, access)
 
-        return self._commit(Operation.ATTACH_PARTITION, change)
+        try:
+            return self._commit(Operation.ATTACH_PARTITION, change)
+        finally:
+            if joining is not None:
+                joining.close()
 
     def drop(self, name: str) -> int:
         """Give a detached partition up for good; returns how many of its files were deleted.
@@ -294,66 +306,67 @@ class Partitions:
                 raise InvalidInput(
                     f"the rows for partition {_spell(values, read)} hold rows of {_spell(part.partition_values, read)}"
                 )
-        return self._commit(
-            Operation.REPLACE_PARTITION,
-            lambda snapshot: self._replaced(snapshot, spec, values, stored, written),
-            lambda: discard(written, self._storage),
+        joined = {part.path: part.base_part(has_op_column=bool(spec.keys)) for part in written}
+        joining = self._joining(
+            joined, f"the rows for partition {_spell(values, read)}", partition=partition_key(values)
         )
+        try:
+            return self._commit(
+                Operation.REPLACE_PARTITION,
+                lambda snapshot: self._replaced(snapshot, spec, values, joining),
+                lambda: discard(written, self._storage),
+            )
+        finally:
+            joining.close()
 
     def _replaced(
-        self, snapshot: Snapshot, spec: WriteSpec, values: PartitionValues, rows: pa.Table,
-        written: Sequence[WrittenPart],
-    ) -> _Change:  # fmt: skip
-        newest = write_spec_of(snapshot)
-        if not spec.fits(newest):
+        self, snapshot: Snapshot, spec: WriteSpec, values: PartitionValues, joining: Joining
+    ) -> _Change | NotYet:
+        if not spec.fits(write_spec_of(snapshot)):
             raise InvalidInput("the table's columns changed, or it was purged, meanwhile; replace the partition again")
-        spec, parts = newest, self._parts_of(snapshot, values)
-        if spec.keys:
-            going = {part.path for part in parts}
-            others = {path: part for path, part in snapshot.parts.items() if path not in going}
-            whose = f"the rows for partition {_spell(values, snapshot)}"
-            for at in range(0, len(rows), _KEYS_AT_ONCE):
-                piece = rows.slice(at, _KEYS_AT_ONCE)
-                keys = piece.select(list(spec.keys))
-                hits = self._look_up(keys, others, spec)
-                self._refuse_live(hits, snapshot.columns.to_logical(keys), others, whose)
-                if spec.sequence_column:
-                    lost = _deletes(hits, piece[spec.sequence_column], pc.greater)
-                    if lost.any():
-                        named = snapshot.columns.to_logical(keys)
-                        [key] = python_rows(named.slice(int(hits["probe"].to_numpy()[lost][0]), 1))
-                        by = snapshot.logical_settings.sequence_by
-                        raise InvalidInput(
-                            f"{whose} has the key {key}, which was deleted with a newer {by}; leave it out, "
-                            "or give it one that is not older"
-                        )
-        added = [AddPart(part.base_part(has_op_column=bool(spec.keys))) for part in written]
-        entry = replaced(snapshot.version + 1, values)  # as of a detached partition: the next version or none
-        actions = [*removals(snapshot, parts, self._now_ms()), *added, entry]
-        return _Change(actions, {"parts": len(parts), "rows": len(rows)}, {"partition": _named(values, snapshot)})
+        going = {part.path: part for part in self._parts_of(snapshot, values)}
+        why = joining.look(snapshot, going) if spec.keys else None
+        if why is not None:
+            return NotYet(why)
+        leaving = removals(snapshot, going.values(), self._now_ms())
+        actions = [*leaving, *map(AddPart, joining.parts.values()), replaced(values)]
+        access = ReadWriteSet(
+            parts={path: part.partition_key for path, part in going.items()},
+            claimed=frozenset(going),  # a claim that comes first must end too
+            domains=frozenset(action.domain for action in leaving if isinstance(action, Domain)),
+            joining=joining.ranges if spec.keys else KeyRanges((), (), joining.partition),
+        )
+        rows = sum(part.rows for part in joining.parts.values())
+        return _Change(actions, {"parts": len(going), "rows": rows}, {"partition": _named(values, snapshot)}, access)
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _commit(
-        self, operation: Operation, change: Callable[[Snapshot], _Change], discard: Callable[[], None] | None = None,
-        settles: bool = True,
+        self, operation: Operation, change: Callable[[Snapshot], _Change | NotYet],
+        discard: Callable[[], None] | None = None, settles: bool = True,
     ) -> int:  # fmt: skip
-        """Steps 1 and 2, until a commit succeeds; returns the version."""
+        """Commit a change of the newest snapshot, until that succeeds; returns the version.
+
+        ``settles``: the tail is settled at first, and again where the change can't be made of what is in it.
+        """
+        unsettled = settles
 
         def newest() -> Snapshot:
-            if settles:
+            if unsettled:
                 self._settle()
             return self._log.refresh()
 
         def build(snapshot: Snapshot) -> Proposal[int] | Finished[int] | NotYet:
-            if settles and snapshot.tail:
-                return NotYet("changes kept coming in")
+            nonlocal unsettled
             asked = change(snapshot)
+            unsettled = settles and (isinstance(asked, NotYet) or asked.access is None)
+            if isinstance(asked, NotYet):
+                return asked
             if not asked.actions:
                 return Finished(snapshot.version)
             return Proposal(
                 actions=asked.actions,
-                access=ReadWriteSet(whole_table=True),
+                access=asked.access or ReadWriteSet(whole_table=True),
                 result=result,
                 parameters=asked.parameters,
                 metrics=asked.metrics,
@@ -365,6 +378,15 @@ class Partitions:
 
         return commit_loop(self._log, operation, build, newest=newest, discard=discard, repeatable=False)
 
+    def _joining(
+        self, parts: Mapping[str, Part], whose: str, *, detached: int | None = None,
+        partition: PartitionKey | None = None,
+    ) -> Joining:  # fmt: skip
+        return Joining(
+            log=self._log, storage=self._storage, deletion_vectors=self._deletion_vectors, locator=self._locator,
+            parts=parts, whose=whose, detached=detached, partition=partition,
+        )  # fmt: skip
+
     def _parts_of(self, snapshot: Snapshot, values: PartitionValues) -> list[Part]:
         spec = write_spec_of(snapshot)
         return [part for part in snapshot.parts.values() if _texts(part.partition_values, spec) == values]
@@ -375,96 +397,6 @@ class Partitions:
             listed = ", ".join(detached) or "nothing is detached"
             raise InvalidInput(f"there is no detached partition {name!r}; there are: {listed}")
         return detached[name]
-
-    def _dying(
-        self, entry: Detached, part: Part, base: Mapping[str, Part], spec: WriteSpec, columns: ColumnMapping
-    ) -> Iterator[tuple[str, int]]:
-        """What must not live any more when a detached part comes back: paths and rows, of the part and of the base."""
-        dead = self._deletion_vectors.of(part)
-        at = 0
-        for batch in read_keys(part, spec, self._storage):
-            rows = pa.Table.from_batches([batch])
-            live = np.ones(len(rows), bool)
-            live[
-                np.frombuffer((dead & BitMap64(range(at, at + len(rows)))).to_array(), np.uint64).astype(np.int64) - at
-            ] = False
-            coming = rows.filter(live)
-            keys = coming.select(list(spec.keys))
-            hits = self._look_up(keys, base, spec)
-            self._refuse_live(hits, columns.to_logical(keys), base, f"partition {entry.name!r}")
-            if spec.sequence_column:
-                places = at + np.flatnonzero(live)
-                lost = _deletes(hits, coming[SEQUENCE_COLUMN], pc.greater)
-                tied = np.flatnonzero(_deletes(hits, coming[SEQUENCE_COLUMN], pc.equal))
-                lost[tied] = self._are_later(hits.take(tied), base, entry, part, places[hits["probe"].to_numpy()[tied]])
-                yield from ((part.path, int(row)) for row in places[hits["probe"].to_numpy()[lost]])
-                if part.deletes:
-                    is_delete = _yes(pc.equal(rows[OP_COLUMN], DELETE))
-                    yield from self._outlived(part, at + np.flatnonzero(is_delete), rows.filter(is_delete), base, spec)
-            at += len(rows)
-
-    def _outlived(
-        self, part: Part, places: _Rows, deletes: pa.Table, base: Mapping[str, Part], spec: WriteSpec
-    ) -> Iterator[tuple[str, int]]:
-        """The live rows of the base that are older than deletes which come back, these rows of a part."""
-        hits = self._look_up(deletes.select(list(spec.keys)), base, spec)
-        hits = hits.filter(self._live(hits, base))
-        sequences = deletes[SEQUENCE_COLUMN].take(hits["probe"])
-        older = _yes(pc.less(hits[SEQUENCE_COLUMN], sequences))
-        tied = np.flatnonzero(_yes(pc.equal(hits[SEQUENCE_COLUMN], sequences)))
-        older[tied] = self._are_earlier(hits.take(tied), base, part, places[hits["probe"].to_numpy()[tied]])
-        hits = hits.filter(older)
-        yield from zip(hits["part"].to_pylist(), hits["row"].to_pylist(), strict=True)
-
-    def _are_later(
-        self, hits: pa.Table, base: Mapping[str, Part], entry: Detached, part: Part, rows: _Rows
-    ) -> npt.NDArray[np.bool_]:
-        """Whether each delete in the base came after the row beside it, of a part of the entry.
-
-        Where nobody knows, it did, unless it was there before the partition was detached.
-        """
-        oldest, newest = self._versions(hits, base)
-        own_oldest, own_newest = row_versions(part, rows, self._storage)
-        later: npt.NDArray[np.bool_] = oldest > own_newest
-        guessed = ~later & (newest > own_oldest) & (newest > entry.version)
-        if guessed.any():
-            _logger.warning(
-                "%d rows of %s come back dead: each meets a delete of the same sequence, and they were merged by a version of "
-                "lakebed that did not record which came later; apply those rows again that should live",
-                guessed.sum(), part.path,
-            )  # fmt: skip
-        return later | guessed
-
-    def _are_earlier(self, hits: pa.Table, base: Mapping[str, Part], part: Part, rows: _Rows) -> npt.NDArray[np.bool_]:
-        """Whether each row of the base came before the row of a part beside it. Where nobody knows, it did not."""
-        earlier: npt.NDArray[np.bool_] = self._versions(hits, base)[1] < row_versions(part, rows, self._storage)[0]
-        return earlier
-
-    def _versions(self, hits: pa.Table, base: Mapping[str, Part]) -> tuple[_Rows, _Rows]:
-        """See ``row_versions``, of rows of the base."""
-        oldest, newest = np.empty(len(hits), np.int64), np.empty(len(hits), np.int64)
-        paths, rows = np.array(hits["part"].to_pylist(), object), hits["row"].to_numpy()
-        for path in dict.fromkeys(paths.tolist()):
-            at = np.flatnonzero(paths == path)
-            oldest[at], newest[at] = row_versions(base[path], rows[at], self._storage)
-        return oldest, newest
-
-    def _look_up(self, keys: pa.Table, base: Mapping[str, Part], spec: WriteSpec) -> pa.Table:
-        if not base or not len(keys):
-            return lookup_schema(spec).empty_table()
-        hits = self._locator(spec).lookup(base, keys)
-        return hits.filter(pc.is_in(hits["part"].cast(pa.string()), pa.array(list(base), pa.string())))
-
-    def _live(self, hits: pa.Table, base: Mapping[str, Part]) -> npt.NDArray[np.bool_]:
-        found = zip(hits["part"].to_pylist(), hits["row"].to_pylist(), strict=True)
-        return np.fromiter((row not in self._deletion_vectors.of(base[path]) for path, row in found), bool, len(hits))
-
-    def _refuse_live(self, hits: pa.Table, keys: pa.Table, base: Mapping[str, Part], whose: str) -> None:
-        """B1. Raises InvalidInput naming a key that is live in the base; ``keys`` have the users' names."""
-        live = self._live(hits, base)
-        if live.any():
-            [key] = python_rows(keys.slice(int(hits["probe"].to_numpy()[live][0]), 1))
-            raise InvalidInput(f"{whose} has the key {key}, which is live in the table; delete one of the two")
 
     def _delete(self, entry: Detached, after: Snapshot) -> int:
         """Delete the files of parts. Deletion vectors lie in files that other parts share, so they are left to the cleanup."""
@@ -479,19 +411,6 @@ class Partitions:
 
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)
-
-
-def _deletes(
-    hits: pa.Table, sequences: pa.ChunkedArray, than: Callable[[pa.ChunkedArray, pa.ChunkedArray], pa.ChunkedArray]
-) -> npt.NDArray[np.bool_]:
-    """Which hits are deletes whose sequences compare so with those of the rows looked up, which are given."""
-    compared = _yes(than(hits[SEQUENCE_COLUMN], sequences.take(hits["probe"])))
-    return compared & _yes(pc.equal(hits[OP_COLUMN], DELETE))
-
-
-def _yes(mask: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
-    """Null is no."""
-    return np.asarray(pc.fill_null(mask, False), dtype=bool)
 
 
 def partition_values(partition: Mapping[str, Any], snapshot: Snapshot) -> PartitionValues:

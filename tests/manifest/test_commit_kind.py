@@ -72,7 +72,7 @@ KINDS: list[tuple[str, CommitKind, tuple[Action, ...]]] = [
     ("parts are merged", CommitKind.MERGE, (MOVED_OUT, MOVED_IN, MERGE.ended())),
     ("parts are merged, and the claim was removed before", CommitKind.MERGE, (MOVED_OUT, MOVED_IN)),
     ("a volatile part is uploaded", CommitKind.UPLOAD, (MOVED_OUT, MOVED_IN, UPLOAD.ended())),
-    ("a partition is replaced", CommitKind.REPLACE_PARTITION, (OLD, NEW, replaced(1, {"region": "eu"}))),
+    ("a partition is replaced", CommitKind.REPLACE_PARTITION, (OLD, NEW, replaced({"region": "eu"}))),
     ("a partition is detached", CommitKind.DETACH_PARTITION, (OLD, DETACH)),
     ("a partition is attached", CommitKind.ATTACH_PARTITION, (NEW, ATTACH)),
     ("a detached partition is dropped", CommitKind.DROP_DETACHED, (ATTACH,)),

@@ -120,7 +120,7 @@ EVENTS: dict[str, tuple[tuple[Action, ...], str]] = {
     ),
     "a job is forgotten": ((Domain(JOB + "7", "", removed=True),), ""),
     "a partition is replaced": (
-        (OLD, NEW, replaced(4, {"day": "1"})), f"partition_replaced partition={{'day': '1'}} {MERGED}",
+        (OLD, NEW, replaced({"day": "1"})), f"partition_replaced partition={{'day': '1'}} {MERGED}",
     ),
     "a partition is detached": ((OLD, DETACH), "partition_detached name=x partition={'day': '1'} parts=2"),
     "a partition is attached": (

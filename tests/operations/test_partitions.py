@@ -31,6 +31,7 @@ from lakebed.manifest.table_log import Committed
 from lakebed.operations.partitions import detached_of
 from lakebed.parts.change_rows import read_version, versions_with_changes
 from lakebed.parts.changes import WriteSpec
+from lakebed.parts.locate import IndexLocator
 from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
@@ -380,6 +381,81 @@ def test_another_reader_reads_the_same_at_every_version(tmp_path: Path, keyed: b
         assert delta_rs(table, version) == own(table, version), f"version {version}"
 
 
+# -- beside writers that never rest -----------------------------------------------------------------------------------
+
+
+def joins(table: lakebed.Table, how: str) -> Callable[[], object]:
+    """Something that brings 200 keys into the partition eu."""
+    rows = [row(number, number, "eu") for number in range(0, 400, 2)]
+    table.apply(batch(rows))
+    table.settle()
+    if how == "replace":
+        return lambda: table.replace_partition(EU, batch(rows, keyed=False))
+    name = table.detach_partition(EU)
+    return lambda: table.attach_partition(name)
+
+
+@pytest.mark.parametrize("how", ["attach", "replace"])
+@pytest.mark.parametrize("between", ["other ranges", "other keys", "settled", "merged"])
+def test_keys_are_looked_up_once_though_others_commit_before_each_attempt(
+    how: str, between: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make(tmp_path, [row(1, 1, "us")], partition_by=["region"])
+    join, other, came, looked_up = joins(table, how), lakebed.open(table.path), list[int](), list[int]()
+    lookup = IndexLocator.lookup
+
+    def counted(self: IndexLocator, base: Any, keys: pa.Table) -> pa.Table:
+        looked_up.append(len(keys))
+        return lookup(self, base, keys)
+
+    def meanwhile() -> None:
+        number = 2 * len(came) + (1001 if between == "other ranges" else 3)
+        came.append(number)
+        other.apply(batch([row(number, number, "us")]))
+        if between in ("settled", "merged"):
+            other.settle()
+        if between == "merged":
+            merge_base(other)
+
+    monkeypatch.setattr(IndexLocator, "lookup", counted)
+    attempts = 1 if between == "other ranges" else 9
+    log, commit = log_of(table), log_of(table).commit
+
+    def interrupted(*arguments: Any) -> Any:
+        if len(came) < 8:
+            meanwhile()
+        attempted.append(len(came))
+        return commit(*arguments)
+
+    attempted = list[int]()
+    monkeypatch.setattr(log, "commit", interrupted)
+    join()
+    assert len(attempted) == attempts
+    assert sum(count for count in looked_up if count >= 200) == 200, "all keys, once"
+    assert values(table) == {1: 1, **{n: n for n in range(0, 400, 2)}, **{n: n for n in came}}
+    assert table.doctor(deep=True).findings == ()
+
+
+@pytest.mark.parametrize("how", ["attach", "replace"])
+def test_a_change_of_one_of_the_keys_that_comes_before_the_commit_counts(how: str, tmp_path: Path) -> None:
+    table = make(tmp_path, [row(1, 1, "us")], partition_by=["region"])
+    join, other = joins(table, how), lakebed.open(table.path)
+    with (
+        before_its_commits(table, lambda: other.apply(batch([row(6, 60, "us")]))),
+        pytest.raises(InvalidInput, match=r"has the key \{'id': 6\}, which is live in the table"),
+    ):
+        join()
+    assert values(table)[6] == 60
+
+
+def test_what_comes_into_a_partition_before_it_is_replaced_is_replaced(tmp_path: Path) -> None:
+    table = make(tmp_path, [row(1, 1, "us")], partition_by=["region"])
+    replaces, other = joins(table, "replace"), lakebed.open(table.path)
+    with before_its_commits(table, lambda: other.apply(batch([row(7, 7, "eu"), row(9, 9, "us")]))):
+        replaces()
+    assert values(table).keys() == {1, 9, *range(0, 400, 2)}
+
+
 # -- beside deletes that late events meet ------------------------------------------------------------------------------
 
 
@@ -487,6 +563,7 @@ class LateEvents:
     def __init__(self, seed: int, folder: Path) -> None:
         self.random = random.Random(seed)
         self.table = make(folder, [], partition_by=["region"], sequence_by="seq")
+        self.other = lakebed.open(self.table.path)
         self.oracle = Oracle(("id",), tuple(SCHEMA.names), "seq")
         self.away: dict[str, tuple[str, set[int]]] = {}  # by name: the region, and the keys of its live rows
         self.serial = 0
@@ -495,7 +572,7 @@ class LateEvents:
         rng, table = self.random, self.table
         action = rng.choice(["apply", "apply", "apply", "delete", "settle", "merge", "merge", "detach", "attach"])
         if action == "apply":
-            self.apply()
+            self.apply(self.table)
         elif action == "delete":
             self.delete(rng.randrange(6))
         elif action == "settle":
@@ -513,7 +590,7 @@ class LateEvents:
         elif action == "attach" and self.away:
             self.attach(rng.choice(sorted(self.away)))
 
-    def apply(self) -> None:
+    def apply(self, table: lakebed.Table) -> None:
         """A row of a key that is live elsewhere would be there twice; deletes may come for any key."""
         rng, changes = self.random, []
         live_away = set().union(*(live for _, live in self.away.values()))
@@ -521,8 +598,17 @@ class LateEvents:
             self.serial += 1
             op = "u" if id not in live_away and rng.random() < 0.6 else "d"
             changes.append(row(id, self.serial, rng.choice(["eu", "us"]), rng.randrange(4), op))
-        self.table.apply(batch(changes))
+        table.apply(batch(changes))
         self.oracle.apply(changes)
+
+    def meanwhile(self) -> None:
+        """What others do between what an attach finds and its commit."""
+        for _ in range(self.random.randint(0, 2)):
+            self.apply(self.other)
+        if self.random.random() < 0.5:
+            self.other.settle()
+        if self.random.random() < 0.5:
+            merge_base(self.other)
 
     def delete(self, id: int) -> None:
         """A mutation, whose delete has the sequence of the row."""
@@ -531,7 +617,8 @@ class LateEvents:
             self.oracle.newest[id,] = sequence, None
 
     def attach(self, name: str) -> None:
-        self.table.attach_partition(name)
+        with before_its_commits(self.table, self.meanwhile):
+            self.table.attach_partition(name)
         del self.away[name]
         if not self.away:
             self.check()

@@ -311,8 +311,10 @@ class Locator:
             for at, row in enumerate(self._storage.rows(path))
             if row.key in probes
         ]
-        names = ("probe", "part", "row")
-        return pa.table({name: pa.array([hit[at] for hit in found]) for at, name in enumerate(names)})
+        kinds = {"probe": pa.int64(), "part": pa.string(), "row": pa.int64()}
+        return pa.table(
+            {name: pa.array([hit[at] for hit in found], kind) for at, (name, kind) in enumerate(kinds.items())}
+        )
 
     def learn(self, path: str, rows: pa.Table) -> None:
         """Nothing is kept."""

@@ -24,7 +24,7 @@ from lakebed.manifest.checkpoint import decode_checkpoint
 from lakebed.manifest.claims import Claim
 from lakebed.manifest.commit_codec import decode_commit
 from lakebed.manifest.snapshot import Snapshot
-from lakebed.operations import mutate, mutate_unkeyed, partitions, purge_rows, time_to_live
+from lakebed.operations import joining, mutate, mutate_unkeyed, partitions, purge_rows, time_to_live
 from lakebed.operations.mutation import Mutation
 from lakebed.parts import deletion_vector_cache
 from lakebed.parts.changes import WriteSpec
@@ -196,7 +196,9 @@ def installed(world: World, beats: dict[str, tuple[Claim, Callable[[], object]]]
             (partitions, "prepare", _prepared),
             (partitions, "newest_per_key", lambda rows, *rest: rows),
             (partitions, "write_parts", files.write_table),
-            (partitions, "read_keys", files.read_keys),
+            (joining, "read_keys", files.read_keys),
+            (joining, "ScanLocator", lambda spec, storage: files.Locator(of(storage))),
+            (joining, "_SCANS_MAX", 1 << 30),
         ]
         for place, name, stand_in in stand_ins:
             stack.enter_context(patch.object(place, name, stand_in))

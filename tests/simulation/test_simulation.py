@@ -27,9 +27,19 @@ from lakebed.manifest.snapshot import Snapshot, apply
 from lakebed.manifest.stores import LocalLogStore, MemoryLogStore
 from lakebed.manifest.table_log import Committed, TableLog
 from lakebed.manifest.widening import widening
-from lakebed.operations import cleanup, mutate_unkeyed, partitions, purge_files, references, restore, time_to_live
+from lakebed.operations import (
+    cleanup,
+    joining,
+    mutate_unkeyed,
+    partitions,
+    purge_files,
+    references,
+    restore,
+    time_to_live,
+)
 from lakebed.operations.purge_rows import RowsToPurge
 from lakebed.parts.changes import WriteSpec
+from lakebed.parts.key_ranges import KeyRanges
 from lakebed.parts.materialized import Materialized, MaterializedFolder, overlay
 from lakebed.parts.provenance import Provenance
 from tests.simulation import actors, files, maintainers
@@ -237,7 +247,15 @@ def claims_outlive_what_was_detached(broken: pytest.MonkeyPatch) -> None:
 
 
 def attach_overlooks_live_keys(broken: pytest.MonkeyPatch) -> None:
-    broken.setattr(partitions.Partitions, "_refuse_live", lambda *arguments: None)
+    broken.setattr(joining.Joining, "_refuse_live", lambda *arguments: None)
+
+
+def an_attach_overlooks_changes_that_came_since(broken: pytest.MonkeyPatch) -> None:
+    broken.setattr(joining.Joining, "_matters", lambda *arguments: False)
+
+
+def an_attach_does_not_see_what_comes_before_its_commit(broken: pytest.MonkeyPatch) -> None:
+    broken.setattr(KeyRanges, "may_meet", lambda *arguments: False)
 
 
 def a_mutation_overlooks_claimed_parts(broken: pytest.MonkeyPatch) -> None:
@@ -429,6 +447,8 @@ BREAKS: Mapping[Break, str] = {
     careless_replace: "removed with another deletion vector|REPLACE PARTITION .* shows|which left: REPLACE PARTITION",
     claims_outlive_what_was_detached: "P1",
     attach_overlooks_live_keys: "has a key twice",
+    an_attach_overlooks_changes_that_came_since: "has a key twice|(ATTACH|REPLACE) PARTITION .* shows",
+    an_attach_does_not_see_what_comes_before_its_commit: "has a key twice|(ATTACH|REPLACE) PARTITION .* shows",
     a_mutation_overlooks_claimed_parts: "(DELETE|UPDATE) .* shows|says that nothing matches",
     a_replica_that_fails_to_start_keeps_its_place: "replicas have the places",
     a_restore_does_not_see_what_came_in_between: "RESTORE .* shows|is removed but is not in the base",
