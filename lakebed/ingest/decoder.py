@@ -57,6 +57,8 @@ class DecoderSchema:
     has_rescued: bool = False
     first_names: Mapping[str, str] = field(default_factory=dict)
     """The columns that were renamed in the table, by their first names, under which the source may still send them."""
+    keys_of_message: bool = False
+    """Whether the keys were taken from the message key of the first record: then every event's has the same fields."""
     column_of: Mapping[str, str] = field(init=False, compare=False, default_factory=dict)
     """The column by each other name under which records may have its values."""
 

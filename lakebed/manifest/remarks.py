@@ -46,6 +46,10 @@ class Remark(StrEnum):
     """A table was made whose changes have no order but that of arrival; the connector that sends them."""
     JANUARY_1970 = "january_1970"
     """A number, of which no schema says what it counts, that was taken for a time in January 1970; its column."""
+    UNSENT_KEY = "unsent_key"
+    """A change that may be about another row than it says; the column of the key. The record is in the quarantine."""
+    UNORDERED_DELETE = "unordered_delete"
+    """A delete without a value of the column that orders changes; the column. The record is in the quarantine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +87,17 @@ KINDS: Mapping[str, Kind] = {
     Remark.JANUARY_1970: Kind(
         what="numbers were taken for times in January 1970, so they may count something else",
         remedy="set format.timestamp_unit, to s for seconds, and read the records once more (lakebed rewind)",
+    ),
+    Remark.UNSENT_KEY: Kind(
+        what="changes do not say for certain which row they are about, by the column of the key",
+        remedy="the quarantine has them and the reasons: let the primary key of the source be the table's key and its replica "
+        "identity, or send whole old rows (REPLICA IDENTITY FULL); then have all rows sent again (lakebed resnapshot --mirror)",
+        is_critical=True,
+    ),
+    Remark.UNORDERED_DELETE: Kind(
+        what="deletes lack the column that orders the changes (sequence_by)",
+        remedy="send whole old rows (REPLICA IDENTITY FULL), or order by source.lsn; these records are in the quarantine",
+        is_critical=True,
     ),
 }
 

@@ -286,6 +286,8 @@ class DatabaseWork:
             detail["sequence_by"],
             self._pipeline.policy_of(found.wishes),
         )
+        if found.wishes.keys is None and shape.keys:
+            shape = replace(shape, keys_of_message=True)
         ingest = TableIngest(
             found.table.path,
             internals.log,

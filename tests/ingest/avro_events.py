@@ -40,7 +40,7 @@ def avro_type(schema: Schema, name: str) -> Any:
     if kind == "struct":
         fields = [
             {"name": f["field"], "type": avro_type(f, f"{name}_{f['field']}")}
-            | ({"default": None} if f.get("optional") else {})
+            | ({"default": f.get("default")} if f.get("optional") or "default" in f else {})
             for f in schema["fields"]
         ]
         made = {"type": "record", "name": name, "fields": fields, **more}
@@ -56,7 +56,8 @@ def avro_type(schema: Schema, name: str) -> Any:
         elif (schema.get("name") or "").startswith(CONNECT):
             made["logicalType"] = LOGICAL[schema["name"].removeprefix(CONNECT)]
         made = made if len(made) > 1 else made["type"]
-    return ["null", made] if schema.get("optional") else made
+    branches = ["null", made] if schema.get("default") is None else [made, "null"]
+    return branches if schema.get("optional") else made
 
 
 def avro_value(value: Any, schema: Schema) -> Any:

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from lakebed.errors import LakebedError
 from lakebed.ingest.debezium.events import DebeziumJson
+from lakebed.ingest.debezium.message_key import SHARD_FIELD
 from lakebed.ingest.decoder import RECORD_SCHEMA, Decoder, DecoderSchema
 from lakebed.ingest.json.rows import JsonRows
 from lakebed.ingest.json.values import JsonOptions
@@ -244,6 +245,8 @@ class Hostile:
     def __init__(self, seed: str) -> None:
         self.rng = Random(seed)
         self.noise = self.rng.choice([0.0, 0.1, 0.3, 1.0, 3.0])
+        self.id = "0"
+        """Of the row that was made last, as its text."""
 
     def _rarely(self, chance: float) -> bool:
         return self.rng.random() < chance * self.noise
@@ -460,9 +463,11 @@ class Hostile:
         inline = self._inline_schema(schema, is_debezium)
         has_inline = rng.random() < 0.3
         values: list[bytes | None] = []
+        keys: list[bytes | None] = []
         for number in range(count):
             if self._rarely(0.005):
                 values.append(rng.choice(BROKEN))
+                keys.append(self._key(schema, forms, inline))
                 continue
             value = self._event(schema, forms, number, keyed) if is_debezium else self._row(schema, forms, number)
             if has_inline or self._rarely(0.002):
@@ -471,7 +476,7 @@ class Hostile:
                 )
             raw = value.encode("utf-8", "surrogatepass")
             values.append(self._damaged(raw) if self._rarely(0.005) else raw)
-        keys = [self._key(schema, forms, inline) for _ in range(count)]
+            keys.append(self._key(schema, forms, inline))
         times: list[int | None] = [1_700_000_000_000 + number for number in range(count)]
         for number in range(count):
             if self._rarely(0.003):
@@ -489,9 +494,11 @@ class Hostile:
         for f in schema:
             if f.name == "id" and rng.random() < 0.3:
                 members.append((f.name, forms["id"]()))
+                self.id = members[-1][1]
             elif not self._rarely(0.003):
                 unsent = self._rarely(0.003)
                 members.append((f.name, self._unsent(f.type) if unsent else self._maybe(forms[f.name], f.nullable)))
+                self.id = members[-1][1] if f.name == "id" else self.id
         if self._rarely(0.05):
             members.append(("ignored", self.wild()))
         if rng.random() < 0.1:
@@ -550,7 +557,12 @@ class Hostile:
             return None
         if self._rarely(0.02):
             return rng.choice(BROKEN)
-        key = self._object([("id", self._maybe(forms["id"], False))])
+        id = self.id if rng.random() < 0.9 else self._maybe(forms["id"], False)
+        other = (rng.choice(["b", SHARD_FIELD]), rng.choice(["0", '"x"', "null"]))
+        members = [("id", id)]
+        if self._rarely(0.1):
+            members = rng.choice([[other], [("id", id), other], [other, ("id", id)], []])
+        key = rng.choice([id, "Struct{id=1}", f"[{id}]"]) if self._rarely(0.05) else self._object(members)
         if rng.random() < 0.2:
             fields = f'{{"type":"struct","fields":[{self._field(schema.field("id"))}]}}'
             key = self._enveloped(fields if rng.random() < 0.8 else inline, key)
@@ -585,7 +597,10 @@ class Hostile:
 
     def _field(self, f: pa.Field) -> str:
         name = self.rng.choice(SAID if self._rarely(0.04) else self._logical(f.type))
-        return f'{{{name},"field":{text(f.name)}}}'
+        more = self.rng.choice(
+            ["", ',"optional":true', ',"optional":false', ',"default":0', ',"optional":true,"default":1']
+        )
+        return f'{{{name},"field":{text(f.name)}{more}}}'
 
     def _logical(self, kind: pa.DataType) -> list[str]:
         time, connect = "io.debezium.time.", "org.apache.kafka.connect.data."

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakebed.ingest.debezium import events as debezium
+from lakebed.ingest.debezium.message_key import SHARD_FIELD
 from lakebed.ingest.decoder import Decoded, Decoder, DecoderSchema
 from lakebed.ingest.json import rows as json_rows
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate
@@ -35,6 +36,8 @@ COLUMNS = pa.schema(
 )
 FIELDS = [
     {"type": "int64", "field": "id"},
+    {"type": "int16", "field": "small", "default": 2},
+    {"type": "boolean", "field": "flag", "optional": True},
     {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "parameters": {"scale": "2"}, "field": "money"},
     {"type": "int64", "name": "io.debezium.time.NanoTimestamp", "field": "at"},
     {"type": "int32", "name": "io.debezium.time.Date", "field": "day"},
@@ -84,6 +87,7 @@ EVENTS = st.builds(
     ),
     st.sampled_from([None, '["500","1"]', '["9","1"]', "", '[null,"7"]', 7]),
 )
+KEYS = st.sampled_from([("id",), ("id",), ("id", "small"), ()])
 BROKEN = st.sampled_from(
     [None, "", "{", "null", '{"op":"c"} {"op":"c"}', '{"op":null}', b"\xff", '{"op":"c"}null{"op":"d"}']
 )
@@ -91,6 +95,23 @@ VALUES = st.lists(
     st.one_of(EVENTS, EVENTS, EVENTS, EVENTS.map(lambda change: with_schema(change, FIELDS)), BROKEN),
     min_size=1,
     max_size=60,
+)
+
+ID_KEY = {"schema": {"type": "struct", "fields": [{"type": "int64", "field": "id"}]}}
+IDS = st.integers(0, 3)
+MESSAGE_KEYS = st.one_of(
+    st.none(),
+    st.builds(lambda id: {"id": id}, IDS),
+    st.builds(lambda id: {**ID_KEY, "payload": {"id": id}}, IDS),
+    st.builds(lambda id, small: {"small": small, "id": id}, IDS, IDS),
+    st.builds(lambda text: {"text": text}, TEXTS),
+    st.builds(lambda id: {"id": id, SHARD_FIELD: "x"}, st.one_of(IDS, TEXTS)),
+    IDS.map(str),
+    st.builds(lambda id: {"payload": {"id": id}, **ID_KEY}, IDS),
+    st.sampled_from(
+        ["Struct{id=1}", "", "{}", "null", ' {"id": 1}', "[1]", '{"id":1}{', '{"schema":', '{"\\u0069d":1}']
+    ),
+    st.just({**ID_KEY, "payload": 2}),
 )
 
 CUT = Cutoff((Truncate(topic="shop.orders", partition=9, offset=0, time_us=1_700_000_000_500_000, lsn=500),), begin=600)
@@ -107,25 +128,30 @@ def check(decoder: Decoder, table: pa.Table) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(VALUES, st.sampled_from([None, "source.lsn", "small", "kafka.offset"]), st.booleans())
+@given(VALUES, st.sampled_from([None, "source.lsn", "small", "kafka.offset"]), KEYS, st.data())
 def test_events_are_read_the_same_by_columns_and_one_by_one(
-    values: list[Any], sequence_by: str | None, keyed: bool
+    values: list[Any], sequence_by: str | None, keys: tuple[str, ...], data: st.DataObject
 ) -> None:
-    decoder_schema = DecoderSchema(COLUMNS, ("id",) if keyed else (), sequence_by)
-    check(
-        debezium.DebeziumJson(decoder_schema),
-        records(values, [{"id": i} if i % 2 else None for i in range(len(values))]),
-    )
+    decoder = debezium.DebeziumJson(DecoderSchema(COLUMNS, keys, sequence_by))
+    given_keys = data.draw(st.lists(MESSAGE_KEYS, min_size=len(values), max_size=len(values)))
+    check(decoder, records(values, given_keys))
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.one_of(MOSTLY_GOOD, MOSTLY_GOOD, WILD, BROKEN), min_size=1, max_size=60), st.booleans())
-def test_flat_objects_are_read_the_same_by_columns_and_one_by_one(values: list[Any], keyed: bool) -> None:
-    decoder_schema = DecoderSchema(COLUMNS, ("id",) if keyed else ())
+@given(
+    st.lists(st.one_of(MOSTLY_GOOD, MOSTLY_GOOD, WILD, BROKEN), min_size=1, max_size=60),
+    KEYS,
+    st.sampled_from([None, "small"]),
+    st.lists(MESSAGE_KEYS, min_size=60, max_size=60),
+)
+def test_flat_objects_are_read_the_same_by_columns_and_one_by_one(
+    values: list[Any], keys: tuple[str, ...], sequence_by: str | None, given_keys: list[Any]
+) -> None:
     rows = json_rows.JsonRows(
-        decoder_schema, operation_field="text" if keyed else None, delete_values=("", "a"), upsert_values=("b", "0")
-    )
-    check(rows, records(values, [{"id": i} if i % 2 else None for i in range(len(values))]))
+        DecoderSchema(COLUMNS, keys, sequence_by if keys else None), operation_field="text" if keys else None,
+        delete_values=("", "a"), upsert_values=("b", "0"),
+    )  # fmt: skip
+    check(rows, records(values, given_keys[: len(values)]))
 
 
 @settings(max_examples=100, deadline=None)
@@ -150,12 +176,15 @@ UNIFORM = {
 
 @st.composite
 def uniform_events(draw: st.DrawFn) -> list[Any]:
-    """Events of one source: a column has one form in all of them."""
+    """Events of one source: a column has one form in all of them. No key or order is a zero, which is looked at alone."""
     forms = {name: draw(UNIFORM[name]) if name in UNIFORM else likely for name, likely in LIKELY.items()}
+    forms |= {"id": st.integers(1, 3), "small": st.integers(1, 2**15 - 1)}
     forms["text"] = st.one_of(forms["text"], st.just("__debezium_unavailable_value"))
     row = st.fixed_dictionaries(
-        {"id": forms["id"], "text": forms["text"]},
-        optional={name: st.one_of(st.none(), form) for name, form in forms.items() if name not in ("id", "text")},
+        {name: forms[name] for name in ("id", "text", "small")},
+        optional={
+            name: st.one_of(st.none(), form) for name, form in forms.items() if name not in ("id", "text", "small")
+        },
     )
     upserts = st.builds(event, st.sampled_from(["c", "u", "r"]), row, st.one_of(st.none(), row), st.integers(0, 99))
     deletes = st.builds(event, st.just("d"), st.none(), row, st.integers(0, 99))

@@ -1,11 +1,24 @@
-"""A default value of a schema, which is JSON, as the Avro bytes of its type."""
+"""Default values of a schema, which are JSON: as the Avro bytes of their types, and as values of a row."""
 
 from __future__ import annotations
 
 import json
 import struct
 
-from lakebed.ingest.avro.schema import MISSING, Array, Enumeration, Fixed, MapOf, Primitive, Record, Type, Union, label
+from lakebed.ingest.avro.schema import (
+    MISSING,
+    NO_MEANING,
+    Array,
+    Enumeration,
+    Fixed,
+    MapOf,
+    Primitive,
+    Record,
+    Type,
+    Union,
+    label,
+)
+from lakebed.ingest.debezium.old_rows import ANY_VALUE, is_zero
 from lakebed.ingest.json.text import Unreadable
 from lakebed.ingest.typed.record_format import LEVELS_MAX
 
@@ -39,6 +52,30 @@ def encoded(kind: Type, value: object, level: int = 0) -> bytes:
                 except Unreadable:
                     continue
     raise _wrong(kind, value)
+
+
+def defaults_of_structs(kind: Type) -> dict[str, dict[str, object]]:
+    """``ReaderOfDefaults.defaults`` of a record."""
+    found: dict[str, dict[str, object]] = {}
+    for each in kind.fields if isinstance(kind, Record) else ():
+        branches = each.type.branches if isinstance(each.type, Union) else (each.type,)
+        for record in branches:
+            if isinstance(record, Record):
+                defaults = {one.name: one.default for one in record.fields if one.default is not MISSING}
+                simple = {one.name: _is_simple(one.type) for one in record.fields}
+                found[each.name] = {
+                    name: default if simple[name] else ANY_VALUE
+                    for name, default in defaults.items()
+                    if not is_zero(default)
+                }
+    return found
+
+
+def _is_simple(kind: Type) -> bool:
+    """Whether JSON has values of a row as it has defaults."""
+    branches = kind.branches if isinstance(kind, Union) else (kind,)
+    texts = ("null", "boolean", "int", "long", "string")
+    return all(isinstance(one, Primitive) and one.name in texts and one.meaning == NO_MEANING for one in branches)
 
 
 def number(value: int) -> bytes:

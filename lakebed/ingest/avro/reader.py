@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 
+from lakebed.ingest.avro.defaults import defaults_of_structs
 from lakebed.ingest.avro.program import program_of
 from lakebed.ingest.avro.python_reader import PythonReader
 from lakebed.ingest.avro.schema import Record, Type, Union, parse_schema
@@ -45,6 +47,11 @@ class AvroReader:
         self._program = program
         self._rows = nullable(row.arrow)
         self._reader = NativeReader(program) if native and library() else PythonReader(program)
+
+    @property
+    def defaults(self) -> Mapping[str, Mapping[str, Any]]:
+        """See ``ReaderOfDefaults``."""
+        return defaults_of_structs(self._types[1])
 
     def narrowed(self, fields: Wanted) -> AvroReader:
         """A reader for these fields alone. What it skips makes no columns, but is read by its type."""

@@ -29,6 +29,7 @@ from lakebed.ingest.database.wishes import TableWishes
 from lakebed.ingest.debezium.connect_schema import row_of_envelope
 from lakebed.ingest.debezium.connect_types import PLAIN, connect_fields, envelope_of
 from lakebed.ingest.debezium.message_key import SHARD_FIELD
+from lakebed.ingest.debezium.record import CHANGES
 from lakebed.ingest.headers import KEY_SCHEMA, VALUE_SCHEMA, mappings_of
 from lakebed.ingest.json.text import Unreadable, parse, shown
 from lakebed.ingest.metadata import metadata_path
@@ -40,7 +41,7 @@ from lakebed.ingest.typed.formats import EVENTS, schemas_of
 from lakebed.ingest.typed.keys import KeySchemas
 from lakebed.ingest.typed.metadata import column_of, members_of
 from lakebed.ingest.typed.record_format import RecordReader
-from lakebed.ingest.typed.records import CHANGES, row_of
+from lakebed.ingest.typed.records import row_of
 from lakebed.ingest.typed.schemas import Schemas, read_one
 from lakebed.ingest.typed.values import column_field, plain_values
 from lakebed.manifest.remarks import Counts, Remark, remarks_on

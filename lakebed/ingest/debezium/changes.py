@@ -14,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakebed.ingest.debezium.key_columns import KeyReader
+from lakebed.ingest.debezium.old_rows import zeros
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.json.columns import micros_of, names_of
 from lakebed.ingest.metadata import kafka_metadata, metadata_path
@@ -22,6 +24,7 @@ from lakebed.ingest.source_order import LOG_POSITION, ORDERS, all_not_before
 from lakebed.ingest.truncates import Cutoff, positions
 from lakebed.manifest.remarks import Counts, Remark, remarks_on
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
+from lakebed.parts.quarantine import HEADERS
 
 Mask = np.ndarray[Any, Any]
 """One element per record."""
@@ -45,6 +48,11 @@ class Events:
     """By column, which rows have numbers that were taken for times in January 1970 (``json.early_times``)."""
     metadata: Mapping[MetadataPath, pa.Array]
     """For each of ``ChangeRules.metadata``, in its ``metadata_type`` (``source_order``)."""
+    message_keys: KeyReader
+    are_rows: bool = False
+    """Whether they are plain rows, of which all that they have was sent."""
+    defaulted: frozenset[str] = frozenset()
+    """The columns that have a default, which may stand for a value that was not sent."""
 
 
 def early_remarks(early: Mapping[str, Mask], upsert: Mask) -> Counts:
@@ -87,6 +95,7 @@ class ChangeRules:
             ordered = np.asarray(sequence.is_valid())
             upsert &= ordered
             delete &= ordered
+        self._leave_unclear(events, records, upsert, delete)
         message = np.asarray(pc.fill_null(pc.equal(events.operation, "m"), False))
         taken = np.zeros(len(upsert), bool)
         if self._cutoff:
@@ -111,9 +120,67 @@ class ChangeRules:
                 valid = np.asarray(columns[name].is_valid())
                 upsert &= valid if name in keys or name not in unavailable else valid | unavailable[name]
         delete = np.asarray(pc.fill_null(pc.equal(operation, "d"), False)) & ~has_after & bool(keys)
-        for key in keys:
-            delete &= np.asarray(before[key].is_valid())
+        for name in self.before_names:
+            delete &= np.asarray(before[name].is_valid())
         return upsert, delete
+
+    def _leave_unclear(self, events: Events, records: pa.RecordBatch, upsert: Mask, delete: Mask) -> None:
+        """Takes records out of both masks of which it takes a closer look to know which row they are about (``old_rows``)."""
+        of_message = self._decoder_schema.keys_of_message
+        if not self._decoder_schema.keys or (events.are_rows and not of_message):
+            return
+        keys = records.select([name for name in ("key", HEADERS) if name in records.schema.names])
+        unclear = np.zeros(len(upsert), bool)
+        update = upsert & _true(pc.equal(events.operation, "u"))
+        has_old_key = update.copy()
+        for name in self._decoder_schema.keys:
+            has_old_key &= np.asarray(events.before[name].is_valid())
+        if of_message or (update & ~has_old_key).any():
+            names = events.message_keys.names(keys)
+            if not events.are_rows:
+                unclear = update & ~has_old_key & ~names.nameless & ~names.complete
+            if of_message:
+                unclear |= (upsert | delete) & ~names.exact
+        if not events.are_rows:
+            for mask, is_clear in ((has_old_key, self._is_clear_update), (delete, self._is_clear_delete)):
+                if mask.any():
+                    rows = np.flatnonzero(mask)
+                    unclear[rows[~is_clear(events, keys, pa.array(rows))]] = True
+        upsert &= ~unclear
+        delete &= ~unclear
+
+    def _is_clear_delete(self, events: Events, keys: pa.RecordBatch, rows: pa.Array) -> Mask:
+        given = events.message_keys.columns(keys.take(rows))
+        is_clear = given.named | given.nameless
+        for name in self._decoder_schema.keys:
+            before = events.before[name].take(rows)
+            is_clear &= self._was_sent(name, before, events)
+            is_clear &= _true(pc.fill_null(pc.equal(before, given.columns[name]), True))
+        return is_clear & self._has_order(events, rows)
+
+    def _is_clear_update(self, events: Events, keys: pa.RecordBatch, rows: pa.Array) -> Mask:
+        """Of updates whose old row has the table's key."""
+        is_clear, stays = np.ones(len(rows), bool), np.ones(len(rows), bool)
+        for name in self._decoder_schema.keys:
+            before, after = events.before[name].take(rows), events.after[name].take(rows)
+            same = _true(pc.equal(before, after))
+            is_clear &= same | self._was_sent(name, before, events)
+            stays &= same
+        return is_clear & (stays | self._has_order(events, rows))
+
+    def _has_order(self, events: Events, rows: pa.Array) -> Mask:
+        """Of which old rows the value that orders changes was certainly sent, if a column orders them."""
+        name = self._decoder_schema.sequence_column
+        if name is None or name in self._decoder_schema.keys:
+            return np.ones(len(rows), bool)
+        return self._was_sent(name, events.before[name].take(rows), events)
+
+    def _was_sent(self, name: str, values: pa.Array, events: Events) -> Mask:
+        """Which values of old rows were certainly sent."""
+        if name in events.defaulted:
+            return np.zeros(len(values), bool)
+        sent: Mask = np.asarray(values.is_valid()) & ~zeros(values)
+        return sent
 
     def _rows(
         self,
@@ -151,7 +218,7 @@ class ChangeRules:
     def _moved(self, events: Events, upsert: Mask) -> Mask:
         """Updates that changed the key."""
         moved = np.zeros(len(upsert), bool)
-        has_old_key = upsert & np.asarray(pc.fill_null(pc.equal(events.operation, "u"), False))
+        has_old_key = upsert & _true(pc.equal(events.operation, "u"))
         for key in self._decoder_schema.keys:
             has_old_key &= np.asarray(events.before[key].is_valid())
         if has_old_key.any():
@@ -183,3 +250,8 @@ class ChangeRules:
         """The source's position at each event, which orders events and truncates."""
         micros = pc.coalesce(events.metadata["source", "ts_us"], times)
         return positions(records, micros, {name: events.metadata["source", name] for name in self._cutoff.places})
+
+
+def _true(mask: pa.Array) -> Mask:
+    """The mask as a NumPy array, with null as False."""
+    return np.asarray(pc.fill_null(mask, False), dtype=bool)

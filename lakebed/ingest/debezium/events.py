@@ -32,6 +32,8 @@ from lakebed.ingest.debezium.changes import ChangeRules, Events, Mask
 from lakebed.ingest.debezium.connect_schema import row_of_envelope
 from lakebed.ingest.debezium.connect_types import PLAIN, LogicalType, columns_of_envelope
 from lakebed.ingest.debezium.inline_schemas import SCHEMAS_KEPT_MAX, InlineSchemas, payloads_of
+from lakebed.ingest.debezium.key_columns import JsonKeys
+from lakebed.ingest.debezium.old_rows import row_fields
 from lakebed.ingest.debezium.record import read_event, row_of
 from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.json.columns import (
@@ -125,6 +127,8 @@ class _Source:
     needed: SchemaChange | None = None
     samples: dict[str, Any] = field(default_factory=dict)
     plan: _Plan | None = None
+    defaulted: frozenset[str] = frozenset()
+    """The columns that have a default."""
 
 
 class _EventReader:
@@ -136,6 +140,7 @@ class _EventReader:
         self._cutoff = cutoff
         self._sources = InlineSchemas(_Source({}, self._mode(has_schema=False)), self._source)
         self._needs: dict[str, SchemaChange | None] = {}
+        self._keys = JsonKeys(decoder_schema, options)
         self._known: KnownFields | None = None
         if options.unknown_fields != "ignore":
             self._known = KnownFields(decoder_schema.columns, options.placeholder)
@@ -149,6 +154,8 @@ class _EventReader:
         present = np.asarray(values.is_valid())
         groups = self._sources.groups(values, present)
         if needs := [source.needed for _, source, _ in groups if source.needed is not None]:
+            if self._decoder_schema.keys_of_message and not self._keys.names(records).exact.all():
+                raise Missed("records whose message key may have changed are read one by one")
             raise SchemaNeeded(merged(needs))
         parts = []
         if not present.all():
@@ -194,14 +201,17 @@ class _EventReader:
         """For events of an inline schema."""
         logical_types = self._decoder_schema.types_by_column(columns_of_envelope(schema))
         has_schema = schema is not None
-        return _Source(logical_types, self._mode(has_schema=has_schema), self._needed(schema) if has_schema else None)
+        source = _Source(logical_types, self._mode(has_schema=has_schema), self._needed(schema) if has_schema else None)
+        if (fields := row_fields(schema)) is not None:
+            source.defaulted = frozenset(fields.by_column(self._decoder_schema.column_of).defaults)
+        return source
 
     def _read_payloads(
         self, source: _Source, payloads: pa.Array, records: pa.RecordBatch, numbers: Mask
     ) -> FastReading:
         if source.plan is None:
             self._sample(source, payloads)
-            source.plan = _plan(self._decoder_schema, self._options, source, self._cutoff)
+            source.plan = _plan(self._decoder_schema, self._options, source, self._cutoff, self._keys)
             return self._read_parsed(source, source.plan.parse(payloads), payloads, records, numbers)
         planned_for = shape_of(source.samples)
         try:
@@ -211,7 +221,7 @@ class _EventReader:
             self._sample(source, payloads)
             if shape_of(source.samples) == planned_for:
                 raise  # the values have the same types as before, so a new plan would be the same
-        source.plan = _plan(self._decoder_schema, self._options, source, self._cutoff)
+        source.plan = _plan(self._decoder_schema, self._options, source, self._cutoff, self._keys)
         return self._read_parsed(source, source.plan.parse(payloads), payloads, records, numbers)
 
     def _read_parsed(
@@ -276,7 +286,7 @@ class _EventReader:
         self._sample(source, payloads.filter(pa.array(~parsed.sure)))
         if shape_of(source.samples) != planned_for:
             try:
-                plan = _plan(self._decoder_schema, self._options, source, self._cutoff)
+                plan = _plan(self._decoder_schema, self._options, source, self._cutoff, self._keys)
                 again = plan.parse(payloads)
             except MISSES:
                 again = parsed
@@ -310,7 +320,9 @@ class _EventReader:
         source.samples.update(fresh)
 
 
-def _plan(decoder_schema: DecoderSchema, options: JsonOptions, source: _Source, cutoff: Cutoff) -> _Plan:
+def _plan(
+    decoder_schema: DecoderSchema, options: JsonOptions, source: _Source, cutoff: Cutoff, keys: JsonKeys
+) -> _Plan:
     readers: dict[str, ColumnReader] = {}
     for column in decoder_schema.columns:
         logical_type = source.logical_types.get(column.name, PLAIN)
@@ -318,23 +330,23 @@ def _plan(decoder_schema: DecoderSchema, options: JsonOptions, source: _Source, 
         if reader is None:
             raise Missed(f"column {column.name} is read one by one")
         readers[column.name] = reader
-    return _Plan(decoder_schema, options, readers, source.logical_types, cutoff)
+    return _Plan(decoder_schema, options, readers, source, cutoff, keys)
 
 
 class _Plan:
     """How a slice of events with one inline schema, or none, is read as a whole."""
 
     def __init__(
-        self,
-        decoder_schema: DecoderSchema,
-        options: JsonOptions,
-        readers: dict[str, ColumnReader],
-        logical_types: Mapping[str, LogicalType],
-        cutoff: Cutoff,
-    ) -> None:
+        self, decoder_schema: DecoderSchema, options: JsonOptions, readers: dict[str, ColumnReader], source: _Source,
+        cutoff: Cutoff, keys: JsonKeys,
+    ) -> None:  # fmt: skip
         self._options = options
+        self._keys = keys
+        self._defaulted = source.defaulted
         self._readers = readers
-        self._types = {one.name: (one.type, logical_types.get(one.name, PLAIN)) for one in decoder_schema.columns}
+        self._types = {
+            one.name: (one.type, source.logical_types.get(one.name, PLAIN)) for one in decoder_schema.columns
+        }
         self._rules = ChangeRules(decoder_schema, cutoff)
         self._names = {name: decoder_schema.names_of(name) for name in readers}
         known = tuple(one for name in readers if name not in self._rules.before_names for one in self._names[name])
@@ -376,6 +388,8 @@ class _Plan:
             early=early_ones,
             before=self._before(rows),
             metadata=metadata,
+            message_keys=self._keys,
+            defaulted=self._defaulted,
         )
         return self._rules.changes(events, records, numbers)
 

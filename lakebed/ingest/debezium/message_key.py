@@ -26,6 +26,11 @@ class MessageKey:
     is_bare: bool = False
     """Whether the key is one value, which has the name of the table's key here."""
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Those of its fields, which its schema says too."""
+        return frozenset(self.members) | frozenset(self.logical_types)
+
 
 def message_key(record: Record, names: tuple[str, ...]) -> MessageKey | None:
     """None for a record without a key, or whose key is null. ``names``: the key columns of the table. Raises ``Unreadable``."""

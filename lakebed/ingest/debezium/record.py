@@ -6,8 +6,20 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+import pyarrow as pa
+
+from lakebed.errors import InvalidSchema
 from lakebed.ingest.debezium.connect_types import INTEGER, PLAIN, LogicalType, columns_of_envelope, envelope_of
-from lakebed.ingest.debezium.message_key import MessageKey, message_key
+from lakebed.ingest.debezium.message_key import SHARD_FIELD, MessageKey, message_key
+from lakebed.ingest.debezium.old_rows import (
+    SEND_WHOLE_ROWS,
+    OldRow,
+    RowFields,
+    UnorderedDelete,
+    UnsentKey,
+    row_fields,
+    zeros,
+)
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.json.early_times import is_early
 from lakebed.ingest.json.text import Mismatch, Unreadable, is_unicode, parse, shown
@@ -30,6 +42,7 @@ from lakebed.manifest.schema_change import SchemaChange
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
 
 NOT_ADDED = "evolve adds no column for them, or none can be like them; unknown_fields: ignore leaves them out"
+CHANGES = ("c", "r", "u", "d")
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 
@@ -54,17 +67,18 @@ def read_event(
         return Ignored()
     if not isinstance(event, dict):
         raise Unreadable("not a JSON object")
+    logical_types, fields = columns_of_envelope(schema), row_fields(schema)
+    reading = Event(event, logical_types, record, decoder_schema, options, has_schema=schema is not None, fields=fields)
     change = needed(schema) if needed is not None and schema is not None else None
     if change is not None:
+        reading.check_message_key()
         raise SchemaNeeded(change)
-    logical_types = columns_of_envelope(schema)
-    reading = Event(event, logical_types, record, decoder_schema, options, has_schema=schema is not None)
     return reading.changes(cutoff, known)
 
 
 def row_of(event: Any) -> dict[str, Any] | None:
     """The row of a parsed event that changes one: ``after``, or else ``before``; None if it has none."""
-    if not isinstance(event, dict) or event.get("op") not in ("c", "r", "u", "d"):
+    if not isinstance(event, dict) or event.get("op") not in CHANGES:
         return None
     for side in ("after", "before"):
         if isinstance(event.get(side), dict):
@@ -86,9 +100,19 @@ class Event:
         *,
         has_schema: bool = False,
         key_of: Callable[[Record], MessageKey | None] | None = None,
+        fields: RowFields | None = None,
+        is_row: bool = False,
     ) -> None:
-        """``has_schema``: whether the record carries its schema; ``key_of``: reads a record's key in place of ``message_key``."""
+        """
+        Args:
+            has_schema: Whether the record carries its schema.
+            key_of: Reads a record's key in place of ``message_key``.
+            fields: What the schema says of the columns of rows; None if nobody knows.
+            is_row: Whether the record is a plain row, of which all that it has was sent.
+        """
         self._key_of = key_of or (lambda record: message_key(record, decoder_schema.keys))
+        self._fields = None if fields is None else fields.by_column(decoder_schema.column_of)
+        self._is_row = is_row
         self._event = event
         self._logical_types = decoder_schema.types_by_column(logical_types)
         self._unknown_mode = unknown_mode(options.unknown_fields, decoder_schema.policy, has_schema=has_schema)
@@ -114,10 +138,11 @@ class Event:
                 return self.position()
             case None:
                 raise Unreadable("no change event: it has no 'op'")
-            case other if other not in ("c", "r", "u", "d"):
+            case other if other not in CHANGES:
                 raise UnknownOperation(
                     f"unknown operation {shown(other)}", other if isinstance(other, str) else shown(other)
                 )
+        self.check_message_key()
         unknown, rescued = self._unknown(known)
         match event["op"]:
             case "c" | "r":
@@ -154,13 +179,18 @@ class Event:
     def update(self, rescued: Mapping[str, Any] = NOTHING) -> list[dict[str, Any]]:
         """See ``upsert``."""
         new = self.upsert(rescued)
-        old = self._image("before")
-        if old is None:
+        before = self._image("before")
+        keys = {} if before is None else self._key_in(before)
+        if before is None or any(value is None for value in keys.values()):
+            self._check_that_key_stays()
             return [new]
-        keys = {key: self._value(key, self._sent(old.get(key))) for key in self._decoder_schema.keys}
-        if any(value is None for value in keys.values()) or all(new[key] == value for key, value in keys.items()):
+        moved = [key for key, value in keys.items() if new[key] != value]
+        if not moved:
             return [new]
-        return [self._deleted(keys, old), new]
+        old = self._old_row(before, self._named_key())
+        for key in moved:
+            self._check_sent(key, keys[key], old)
+        return [self._deleted(keys, old, new), new]
 
     def upsert(self, rescued: Mapping[str, Any] = NOTHING) -> dict[str, Any]:
         """The new row. ``rescued``: members to be kept as JSON, where the policy rescues."""
@@ -204,22 +234,139 @@ class Event:
             return Ignored()
         if not self._decoder_schema.keys:
             raise Unreadable("a record without a value, but the table has no keys to find the row by")
-        return Ignored() if self._key_of(self._record) is None else Changes([self.delete()])
+        if self._key_of(self._record) is None:
+            return Ignored()
+        self.check_message_key()
+        return Changes([self.delete()])
 
     def delete(self) -> dict[str, Any]:
         if self._event.get("after") is not None:
             raise Unreadable("a delete with 'after'")
         before = self._image("before") or {}
-        row = {key: self._value(key, self._sent(before.get(key))) for key in self._decoder_schema.keys}
-        self._fill_keys(row)
-        return self._deleted(row, before)
+        keys = self._key_in(before)
+        named = None if self._is_row else self._named_key()
+        old = self._old_row(before, named)
+        for key, value in keys.items():
+            given = None if named is None or value is None else self._given(key, named)
+            if given is not None and given != value:
+                if not self._may_be_filled(key, value, old):
+                    raise UnsentKey(key, f"key {key!r} is {value} in the old row and {given} in the message key")
+                keys[key] = given
+            elif value is not None:
+                self._check_sent(key, value, old)
+        lacking = [key for key, value in keys.items() if value is None]
+        if lacking and before and named is None and not self._is_row:
+            raise UnsentKey(
+                lacking[0], f"key {lacking[0]!r} is null or missing in the old row, and no message key names it"
+            )
+        self._fill_keys(keys)
+        return self._deleted(keys, old)
 
-    def _deleted(self, keys: dict[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    def _deleted(self, keys: dict[str, Any], old: OldRow, new: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The delete of an old row; ``new``: the row that it became."""
         row = {**keys, OP_COLUMN: DELETE}
         sequence = self._decoder_schema.sequence_column
         if sequence and sequence not in keys:
-            row[sequence] = self._value(sequence, self._sent(before.get(sequence)))
+            value = self._value(sequence, old.values.get(sequence))
+            was_sent = self._is_row or not self._may_be_filled(sequence, value, old) or old.was_sent(sequence)
+            row[sequence] = value if was_sent else None
+            if row[sequence] is None and new is not None:
+                row[sequence] = new[sequence]
+            if row[sequence] is None:
+                why = "without the" if value is None else f"that may not have the value {value} of the"
+                raise UnorderedDelete(sequence, why)
         return row | self._metadata_columns()
+
+    # Which row an event is about (``old_rows``) -----------------------------------------------------------------------
+
+    def _key_in(self, before: Mapping[str, Any]) -> dict[str, Any]:
+        """The table's key in an old row."""
+        return {key: self._value(key, self._sent(before.get(key))) for key in self._decoder_schema.keys}
+
+    def _named_key(self) -> MessageKey | None:
+        """The message key under the names of columns, if it can be read and names its fields."""
+        try:
+            given = self._key_of(self._record)
+            if given is None or given.is_bare:
+                return None
+            named = MessageKey(
+                {
+                    name: one
+                    for name, one in self._decoder_schema.by_column(given.members).items()
+                    if name != SHARD_FIELD
+                },
+                self._decoder_schema.types_by_column(
+                    {name: one for name, one in given.logical_types.items() if name != SHARD_FIELD}
+                ),
+            )
+        except Unreadable:
+            return None
+        return named if named.names else None
+
+    def _given(self, key: str, named: MessageKey) -> Any:
+        """The value of a key in the message key; None if there is none that fits the column."""
+        try:
+            return self._value(key, self._sent(named.members.get(key)), named.logical_types)
+        except Unreadable:
+            return None
+
+    def _old_row(self, before: Mapping[str, Any], named: MessageKey | None) -> OldRow:
+        names = self._decoder_schema.keys if named is None else named.names
+        values = {name: self._sent(value) for name, value in before.items()}
+        return OldRow(values, frozenset(names), self._fields, self._text("connector"))
+
+    def _may_be_filled(self, column: str, value: Any, old: OldRow) -> bool:
+        """Whether a value is one that Debezium fills in."""
+        if value is None:
+            return False
+        kind = self._decoder_schema.columns.field(column).type
+        return old.is_default(column) or bool(zeros(pa.array([value], kind))[0])
+
+    def _check_sent(self, key: str, value: Any, old: OldRow) -> None:
+        """Raises ``UnsentKey`` if a value of an old key may not have been sent."""
+        if not self._is_row and self._may_be_filled(key, value, old) and not old.was_sent(key):
+            raise UnsentKey(
+                key,
+                f"key {key!r} is {value} in the old row, which may stand for a value that was not sent: "
+                f"{old.described()}, and nothing shows that the row is whole (REPLICA IDENTITY FULL)",
+            )
+
+    def _check_that_key_stays(self) -> None:
+        """Raises ``UnsentKey`` if an update without an old row may have changed the key of the table."""
+        named = self._named_key()
+        if named is None or self._text("connector") in SEND_WHOLE_ROWS:
+            return
+        if lacking := [key for key in self._decoder_schema.keys if key not in named.names]:
+            raise UnsentKey(
+                lacking[0],
+                f"the message key has {', '.join(sorted(named.names))}, not the table's key {lacking[0]!r}, and without the "
+                "old row (REPLICA IDENTITY FULL) nothing shows whether the update has changed that",
+            )
+
+    def check_message_key(self) -> None:
+        """Where the table's keys were taken from the message key, every change has one of the same fields.
+
+        Raises InvalidSchema for one of other fields: then the source has another primary key. Raises ``UnsentKey`` if there is no
+        message key: connectors send none if the primary key, or the table, was gone when they looked at it.
+        """
+        if not self._decoder_schema.keys_of_message or self._event.get("op") not in CHANGES:
+            return
+        named, keys = self._named_key(), ", ".join(self._decoder_schema.keys)
+        if self._record.key is None:
+            raise UnsentKey(
+                keys,
+                f"there is no message key, from which the table's key {keys} was taken: the source has no primary key, or was "
+                "renamed or dropped; set keys below database.tables to go on without message keys",
+            )
+        if named is not None and named.names == set(self._decoder_schema.keys):
+            return
+        now = "names no fields" if named is None else f"has {', '.join(sorted(named.names))}"
+        raise InvalidSchema(
+            f"the message key {now}, and had {keys} when the table was made (offset {self._record.offset} of partition "
+            f"{self._record.partition}): the source has another primary key. If only a column was renamed, say so in columns; if "
+            "the old key is still unique, set keys below database.tables; then resume the table. Else make it anew: delete its "
+            "folder and its topic, and have its rows sent again"
+        )
 
     def _sent(self, value: Any) -> Any:
         """The value, or None if it is the placeholder of an unavailable value."""
@@ -236,7 +383,8 @@ class Event:
         for key in lacking:
             row[key] = self._value(key, self._sent(fields.get(key)), logical_types)
             if row[key] is None:
-                raise Unreadable(f"key {key!r} is null or missing, in the row and in the message key")
+                reason = f"key {key!r} is null or missing, in the row and in the message key"
+                raise UnsentKey(key, reason) if self._event["op"] == "d" and not self._is_row else Unreadable(reason)
 
     def _image(self, side: str) -> Mapping[str, Any] | None:
         image = self._event.get(side)

@@ -205,7 +205,8 @@ class _RowReader:
     def _event(
         self, side: str, row: dict[str, Any], record: Record, types: dict[str, LogicalType] | None = None
     ) -> Event:
-        return Event({"op": "json", side: row}, types or {}, record, self._decoder_schema, self._options)
+        event = {"op": "json", side: row}
+        return Event(event, types or {}, record, self._decoder_schema, self._options, is_row=True)
 
     # As a whole ------------------------------------------------------------------------------------------------------
 
@@ -358,6 +359,8 @@ class _RowReader:
             if columns[name].null_count:
                 valid = np.asarray(columns[name].is_valid())
                 good &= valid if name in self._decoder_schema.keys else valid | delete | unavailable.get(name, False)
+        if (sequence := self._decoder_schema.sequence_column) and delete.any():
+            good &= ~delete | np.asarray(columns[sequence].is_valid())
         operations: pa.Array = pa.repeat(pa.scalar(UPSERT, pa.string()), count)
         if delete.any():
             deletes = pa.array(delete)

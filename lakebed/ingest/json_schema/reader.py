@@ -57,6 +57,7 @@ class JsonSchemaReader:
         self.logical_types: Mapping[str, LogicalType] = {
             name: column.logical_type for name, column in columns.items() if column.logical_type != PLAIN
         }
+        self.defaults: Mapping[str, Mapping[str, Any]] = {name: column.defaults for name, column in columns.items()}
         self._known = KnownFields(self.schema, _OPTIONS.placeholder)
         self._plan: _Plan | None = None
 

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
 import pyarrow as pa
 
 from lakebed.ingest.debezium.connect_types import INTEGER, KIND_OF_NAME, PLAIN, Kind, LogicalType
+from lakebed.ingest.debezium.old_rows import ANY_VALUE, is_zero
 from lakebed.ingest.json.text import Unreadable
 from lakebed.ingest.typed.record_format import LEVELS_MAX
 
@@ -32,6 +33,7 @@ _REFERENCES_MAX = 64
 _ANYTHING = pa.string()
 _INTEGERS = {"int8": pa.int8(), "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64()}
 _FLOATS = {"float32": pa.float32(), "float64": pa.float64(), "float": pa.float32(), "double": pa.float64()}
+_SIMPLE = (pa.string(), pa.bool_(), *_INTEGERS.values())
 _TEXTS = {"date-time": pa.timestamp("us", "UTC"), "date": pa.date32()}
 _DECIMAL_NAME = "org.apache.kafka.connect.data.Decimal"
 
@@ -44,6 +46,8 @@ class JsonColumn:
     nullable: bool = False
     logical_type: LogicalType = PLAIN
     read_as: LogicalType = PLAIN
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Of a struct: those of its fields that have one, but for zeros (``ReaderOfDefaults``)."""
 
 
 def columns_of(schema_text: str, references: Mapping[str, str]) -> tuple[dict[str, JsonColumn], bool]:
@@ -201,7 +205,7 @@ class _Compiler:
         for name, member in _mapping(words, "properties").items():
             column = self.column(_elsewhere(base, member).schema, f"{path}{name}", inside)
             nullable = column.nullable or name not in required
-            out[name] = JsonColumn(column.type, nullable, column.logical_type, column.read_as)
+            out[name] = replace(column, nullable=nullable)
         return out
 
     def column(self, schema: tuple[str, Any], path: str, inside: tuple[int, ...]) -> JsonColumn:
@@ -215,7 +219,7 @@ class _Compiler:
         if isinstance(branches, list) and not kinds:
             return self._union([(base, branch) for branch in branches], path, inside, nullable)
         column = self._of_kinds((base, words), kinds, path, inside)
-        return JsonColumn(column.type, nullable or column.nullable, column.logical_type, column.read_as)
+        return replace(column, nullable=nullable or column.nullable)
 
     def _entered(self, schema: tuple[str, Any], inside: tuple[int, ...], path: str) -> tuple[int, ...]:
         found = schema
@@ -242,7 +246,7 @@ class _Compiler:
         nullable = nullable or any(column.nullable for column in columns)
         same = {(column.type, column.logical_type, column.read_as) for column in columns}
         if len(same) == 1:
-            return JsonColumn(columns[0].type, nullable, columns[0].logical_type, columns[0].read_as)
+            return replace(columns[0], nullable=nullable)
         return JsonColumn(_ANYTHING, nullable)
 
     def _of_kinds(self, schema: tuple[str, Any], kinds: list[str], path: str, inside: tuple[int, ...]) -> JsonColumn:
@@ -273,7 +277,15 @@ class _Compiler:
                 return JsonColumn(kind, logical_type=LogicalType(Kind.DECIMAL_VARIABLE))
             logical = {name: one.logical_type for name, one in members.items() if one.logical_type != PLAIN}
             read_as = {name: one.read_as for name, one in members.items() if one.read_as != PLAIN}
-            return JsonColumn(kind, False, _struct_type(logical), _struct_type(read_as))
+            found = {
+                name: self._default(_elsewhere(base, one).schema, path) for name, one in words["properties"].items()
+            }
+            defaults = {
+                name: one if members[name].type in _SIMPLE and members[name].logical_type == PLAIN else ANY_VALUE
+                for name, one in found.items()
+                if not is_zero(one)
+            }
+            return JsonColumn(kind, False, _struct_type(logical), _struct_type(read_as), defaults)
         patterns = _mapping(words, "patternProperties")
         rest = words.get("additionalProperties")
         if len(patterns) == 1 and rest in (None, False):
@@ -289,6 +301,17 @@ class _Compiler:
         values_read_as = LogicalType(item=value.read_as) if value.read_as != PLAIN else PLAIN
         of_map = pa.map_(pa.string(), pa.field("value", value.type, value.nullable))
         return JsonColumn(of_map, False, of_values, values_read_as)
+
+    def _default(self, schema: tuple[str, Any], path: str) -> Any:
+        """The default of a member, which Kafka Connect's converter writes beside the type of a value that may be null."""
+        base, words = self.resolved(schema, path)
+        branches = words.get("oneOf", words.get("anyOf"))
+        several = (
+            [words, *(self.resolved((base, one), path)[1] for one in branches)]
+            if isinstance(branches, list)
+            else [words]
+        )
+        return next((one["default"] for one in several if one.get("default") is not None), None)
 
     def _array(self, schema: tuple[str, Any], path: str, inside: tuple[int, ...]) -> JsonColumn:
         base, words = schema

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -69,6 +69,16 @@ class RecordReader(Protocol):
 
 Wanted = Mapping[str, Collection[str] | None]
 """Fields of a row: whole, or some of the fields of a struct."""
+
+
+@runtime_checkable
+class ReaderOfDefaults(Protocol):
+    """A reader that knows which fields have another default than a zero."""
+
+    @property
+    def defaults(self) -> Mapping[str, Mapping[str, Any]]:
+        """By the name of a struct of the record, those of its fields; ``old_rows.ANY_VALUE`` where it has no simple JSON."""
+        ...
 
 
 @runtime_checkable

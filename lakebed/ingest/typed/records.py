@@ -23,9 +23,10 @@ import pyarrow.compute as pc
 from lakebed.errors import InvalidInput, InvalidSchema
 from lakebed.ingest.debezium.changes import ChangeRules, Events, Mask, MetadataPath
 from lakebed.ingest.debezium.connect_types import PLAIN, LogicalType
-from lakebed.ingest.debezium.record import Event
+from lakebed.ingest.debezium.old_rows import RowFields
+from lakebed.ingest.debezium.record import CHANGES, Event
 from lakebed.ingest.decoder import Decoded, DecoderSchema
-from lakebed.ingest.headers import KEY_SCHEMA, VALUE_SCHEMA, headers_of, mappings_of, values_of, with_headers
+from lakebed.ingest.headers import VALUE_SCHEMA, headers_of, mappings_of, values_of, with_headers
 from lakebed.ingest.json.early_times import early
 from lakebed.ingest.json.text import Unreadable, shown
 from lakebed.ingest.json.values import JsonOptions
@@ -47,7 +48,7 @@ from lakebed.ingest.source_order import metadata_type
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff
 from lakebed.ingest.typed.keys import KeySchemas, MessageKeys
 from lakebed.ingest.typed.metadata import column_of, members_of, metadata_of
-from lakebed.ingest.typed.record_format import NarrowingReader, RecordReader, Wanted
+from lakebed.ingest.typed.record_format import NarrowingReader, ReaderOfDefaults, RecordReader, Wanted
 from lakebed.ingest.typed.schemas import Group, Grouped, Schemas
 from lakebed.ingest.typed.values import (
     column_field,
@@ -64,7 +65,6 @@ from lakebed.parts.changes import DELETE
 
 SHAPES_KEPT_MAX = 1_000
 _Readings = dict[int, Reading | Unreadable]
-CHANGES = ("c", "r", "u", "d")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +152,8 @@ class _Shape:
     unknown: tuple[str, ...]
     """The fields that no column takes."""
     needed: SchemaChange | None
+    fields: RowFields | None
+    """What the schema says of a row's columns; None if it does not say which have defaults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +183,7 @@ class _TypedReader:
         if self._options.unknown_fields != "ignore":
             also = [settings.operation_field] if settings.operation_field else []
             self._known = KnownFields(self._decoder_schema.columns, self._options.placeholder, also)
-        self._keys = MessageKeys(settings.keys, settings.decoder_schema.keys)
+        self._keys = MessageKeys(settings.keys, settings.decoder_schema, self._options)
         self._shapes: dict[int, _Shape] = {}
 
     def read_record(self, record: Record) -> Reading:
@@ -211,15 +213,18 @@ class _TypedReader:
         rows = np.flatnonzero(present)
         grouped = self._grouped(records)
         bad: _Readings = {int(rows[row]): Unreadable(reason) for row, reason in grouped.errors.items()}
-        if needs := [
-            shape.needed for group in grouped.groups if (shape := self._shape(group.reader)).needed is not None
-        ]:
+        shapes = [self._shape(group.reader) for group in grouped.groups]
+        needs = [shape.needed for shape in shapes if shape.needed is not None]
+        has_same_key = not self._decoder_schema.keys_of_message
+        if needs and (has_same_key or self._keys.names(records).exact.all()):
             raise SchemaNeeded(merged(needs))
         for group in grouped.groups:
             whole = len(group.rows) == records.num_rows
             chosen = rows[group.rows]
             some = records if whole else records.take(pa.array(chosen))
             parts.append((chosen, self._read_group(group, some, first + chosen)))
+        if needs:  # and no message key has changed, for which the table is left as it is
+            raise SchemaNeeded(merged(needs))
         fast = joined(parts, records.num_rows, self._decoder_schema)
         return replace(fast, handled=np.ones(records.num_rows, bool), one_by_one={**fast.one_by_one, **bad})
 
@@ -247,8 +252,10 @@ class _TypedReader:
             operation=pa.array(["d"] * count, pa.string()),
             has_after=np.zeros(count, bool),
             after={column.name: pa.nulls(count, column.type) for column in self._decoder_schema.columns},
-            before=self._rules.no_before(count) | self._keys_of(records),
+            before={**self._rules.no_before(count), **self._keys.columns_of_tombstones(records).columns},
             metadata=self._no_metadata(count),
+            message_keys=self._keys,
+            are_rows=True,
         )
         fast = self._rules.changes(events, records, numbers)
         readings: _Readings = {}
@@ -259,26 +266,6 @@ class _TypedReader:
             except Unreadable as error:
                 readings[row] = error
         return replace(fast, handled=np.ones(count, bool), one_by_one=readings)
-
-    def _keys_of(self, records: pa.RecordBatch) -> dict[str, pa.Array]:
-        """The table's key columns from message keys, null where a key can't be read."""
-        names, keys = self._decoder_schema.keys, records.column("key")
-        if not names:
-            return {}
-        present = np.flatnonzero(np.asarray(keys.is_valid()))
-        headers = values_of(headers_of(records), KEY_SCHEMA)
-        named = None if headers is None else headers.take(pa.array(present))
-        parts, places = [], []
-        for group, rows, logical in self._keys.read(keys.drop_null(), named):
-            read = self._columns(rows, logical, names, np.zeros(len(group.rows), bool))
-            parts.append(pa.table(read.columns).filter(pa.array(~read.wrong)))
-            places.append(present[group.rows[~read.wrong]])
-        if not parts:
-            return {}
-        order = np.full(len(keys), -1)
-        order[np.concatenate(places)] = np.arange(sum(map(len, places)))
-        taken = pa.concat_tables(parts).take(pa.array(order, mask=order < 0))
-        return {name: taken[name].combine_chunks() for name in names}
 
     # Records with a value ---------------------------------------------------------------------------------------------
 
@@ -333,6 +320,8 @@ class _TypedReader:
             ]
         )
         change = replace(self._decoder_schema, policy=self._policy()).needed(row).change if fields else None
+        defaults = _defaults_of_row(reader) if self._settings.events else None
+        nullable = frozenset(one.name for one in fields if one.nullable)
         example = {columns.get(one.name, one.name): _example(one.type) for one in fields}
         return _Shape(
             reader=reader,
@@ -341,6 +330,7 @@ class _TypedReader:
             written={one.name: plain_logical(one.type, logical.get(one.name, PLAIN)) for one in fields},
             unknown=() if self._known is None else self._known.unknown_in(example),
             needed=change,
+            fields=None if defaults is None else RowFields(nullable, defaults).by_column(columns),
         )
 
     def _wanted(self) -> Wanted:
@@ -397,6 +387,9 @@ class _TypedReader:
             early=rows_after.early,
             before=rows_before.columns,
             metadata=metadata,
+            message_keys=self._keys,
+            are_rows=not self._settings.events,
+            defaulted=frozenset(shape.fields.defaults) if shape.fields else frozenset(),
         )
 
     def _columns(
@@ -459,7 +452,7 @@ class _TypedReader:
                     for name, values, column in zip(read.rows.schema.names, lists, columns, strict=True)
                 }
                 event = written if self._settings.events else self._as_event(written)
-                reading = self._event(event, dict(shape.written), _record(records, row))
+                reading = self._event(event, dict(shape.written), _record(records, row), shape.fields)
                 out[row] = reading.changes(self._cutoff, self._known)
             except Unreadable as error:
                 out[row] = error
@@ -478,8 +471,13 @@ class _TypedReader:
             )
         return {"op": "d", "before": row} if meaning == DELETE else {"op": "c", "after": row}
 
-    def _event(self, event: dict[str, Any], logical: dict[str, LogicalType], record: Record) -> Event:
-        return Event(event, logical, record, self._decoder_schema, self._options, has_schema=True, key_of=self._keys.of)
+    def _event(
+        self, event: dict[str, Any], logical: dict[str, LogicalType], record: Record, fields: RowFields | None = None
+    ) -> Event:
+        return Event(
+            event, logical, record, self._decoder_schema, self._options, has_schema=True, key_of=self._keys.of,
+            fields=fields, is_row=not self._settings.events,
+        )  # fmt: skip
 
 
 def row_of(reader: RecordReader, *, events: bool) -> tuple[list[pa.Field], dict[str, LogicalType]]:
@@ -491,6 +489,14 @@ def row_of(reader: RecordReader, *, events: bool) -> tuple[list[pa.Field], dict[
         if at >= 0 and pa.types.is_struct(reader.schema.field(at).type):
             return list(reader.schema.field(at).type), dict(reader.logical_types.get(side, PLAIN).fields)
     return [], {}
+
+
+def _defaults_of_row(reader: RecordReader) -> Mapping[str, Any] | None:
+    """The defaults of the columns of rows in events; None if the schema does not say them."""
+    if not isinstance(reader, ReaderOfDefaults):
+        return None
+    found = [reader.defaults[side] for side in ("after", "before") if side in reader.defaults]
+    return found[0] if found else None
 
 
 def _example(kind: pa.DataType) -> Any:
