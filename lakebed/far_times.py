@@ -9,7 +9,7 @@ A table holds a date as days in 32 bits, and a timestamp as microseconds in 64 b
 
 Besides texts, these numbers are infinities. Of dates: those of DuckDB, and those of PostgreSQL as Debezium sends them. Of
 timestamps: every microsecond of the first and of the last day that 64 bits reach. Neither day is whole, and the numbers of
-PostgreSQL's JDBC driver, of Debezium and of DuckDB are on them.
+PostgreSQL's JDBC driver, of Debezium and of DuckDB are on them. In other units these numbers are infinities too.
 """
 
 from __future__ import annotations
@@ -36,42 +36,52 @@ Unit = Literal["auto", "s", "ms", "us", "ns"]
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _LEAST, _MOST = -(2**63), 2**63 - 1
 _POSTGRES = {1: 9_223_372_036_825_200_000, -1: -9_223_372_036_832_400_000}
-"""The infinities of PostgreSQL's JDBC driver and of Debezium in microseconds; in milliseconds, a thousandth of them."""
-_EXTREMES = {1: (_MOST, _MOST), -1: (_LEAST, _LEAST + 1)}
-_INFINITE_TICKS = {
-    "s": _EXTREMES,
+"""The infinities of PostgreSQL's JDBC driver, in milliseconds. Debezium sends them in all units, and a thousandth of them."""
+_LAST_DAYS = {
     "ms": {1: (RANGE_END // 1000, _MOST // 1000), -1: (-(_MOST // 1000), RANGE_BEGIN // 1000 - 1)},
     "us": {1: (RANGE_END, _MOST), -1: (_LEAST, RANGE_BEGIN - 1)},
-    "ns": {1: (_POSTGRES[1], _MOST), -1: (_LEAST, _POSTGRES[-1])},
 }
-"""By unit and sign, the first and the last number that is an infinity; so are the extremes of 64 bits in every unit."""
-_INFINITE_DAYS = {
-    2**31 - 1: 1,  # DuckDB
-    -(2**31) + 1: -1,
-    -(2**31): -1,
-    -2_147_472_692: 1,  # PostgreSQL counts from 2000; Debezium from 1970, where its largest day overflows
-    -2_147_472_691: -1,
+"""By unit and sign, the first and the last number of the day that 64 bits of microseconds do not have as a whole."""
+_POSITIVE_DAYS = (2**31 - 1, 2_146_033_979, -2_147_472_692, -622_191_234, -622_191_233)
+_NEGATIVE_DAYS = (-(2**31), -(2**31) + 1, -2_147_472_691, -625_821_272, -625_821_271)
+_INFINITE_DAYS = dict.fromkeys(_POSITIVE_DAYS, 1) | dict.fromkeys(_NEGATIVE_DAYS, -1)
+"""The signs of the infinities among days.
+
+The first ones are DuckDB's, which has one day more of minus infinity than of infinity. The others are PostgreSQL's, from
+Debezium's streams and snapshots: days of the years 5,877,611 and 292,278,994, some cut to 32 bits, some without the sign of their
+year, and a day later in other time zones. PostgreSQL has no such dates.
+"""
+_GREATEST_BELOW, _LEAST_ABOVE = (
+    max(day for day in _INFINITE_DAYS if day < 0),
+    min(day for day in _INFINITE_DAYS if day > 0),
+)
+_DAYS_OF_TEXTS = {
+    106_751_991_166: 1,
+    106_751_991_167: 1,
+    106_748_361_128: -1,
+    106_748_361_129: -1,
+    -106_751_991_168: -1,
 }
-"""The signs of the infinities among days."""
+"""The same days before they are cut, which Debezium writes as texts (``time.precision.mode: isostring``)."""
 Signs = np.ndarray[Any, np.dtype[np.int8]]
 """By value: 1 for infinity, -1 for minus infinity, 0 for others."""
 
 
+def sign_of_day(day: int) -> int:
+    """1 or -1 for a day, of any number of bits, that stands for an infinity; 0 for others."""
+    return _INFINITE_DAYS.get(day, 0) or _DAYS_OF_TEXTS.get(day, 0)
+
+
 def finite_day(day: int) -> int:
     """A day as it is stored."""
-    sign = _INFINITE_DAYS.get(day, 0)
-    return (MINUS_INFINITY_DAY, day, INFINITY_DAY)[sign + 1]
+    return (MINUS_INFINITY_DAY, day, INFINITY_DAY)[sign_of_day(day) + 1]
 
 
 def end_of(ticks: int, unit: Unit) -> int | None:
     """The microseconds that are stored for a number of this unit if it is an infinity; else None."""
-    return (
-        INFINITY_MICROS
-        if _is_infinite(ticks, unit, 1)
-        else MINUS_INFINITY_MICROS
-        if _is_infinite(ticks, unit, -1)
-        else None
-    )
+    if _is_infinite(ticks, unit, 1):
+        return INFINITY_MICROS
+    return MINUS_INFINITY_MICROS if _is_infinite(ticks, unit, -1) else None
 
 
 def infinities(ticks: np.ndarray[Any, Any], unit: Unit) -> Signs | None:
@@ -84,14 +94,16 @@ def infinities(ticks: np.ndarray[Any, Any], unit: Unit) -> Signs | None:
 
 def _first_infinite(unit: Unit, sign: int) -> int:
     """The infinity of this sign that is next to zero."""
-    return _POSTGRES[sign] // 1000 if unit == "auto" else _INFINITE_TICKS[unit][sign][0 if sign > 0 else 1]
+    if unit in _LAST_DAYS:
+        return _LAST_DAYS[unit][sign][0 if sign > 0 else 1]
+    return _POSTGRES[sign] // 1000 if unit == "auto" else _POSTGRES[sign]
 
 
 def _is_infinite(ticks: Any, unit: Unit, sign: int) -> Any:
     """Of a number, or of each in an array."""
-    first, last = _INFINITE_TICKS["ns" if unit == "auto" else unit][sign]
-    least, most = _EXTREMES[sign]
-    found = ((ticks >= first) & (ticks <= last)) | ((ticks >= least) & (ticks <= most))
+    ends = (_POSTGRES[1], _MOST) if sign > 0 else (_LEAST, _POSTGRES[-1])
+    first, last = _LAST_DAYS.get(unit, {sign: ends})[sign]
+    found = ((ticks >= first) & (ticks <= last)) | ((ticks >= ends[0]) & (ticks <= ends[1]))
     # Without a unit, this one would be taken for microseconds of the year 2262.
     return found | (ticks == _POSTGRES[sign] // 1000) if unit == "auto" else found
 
@@ -103,7 +115,7 @@ def infinities_of(values: pa.Array) -> Signs | None:
     if not pa.types.is_date32(values.type) or not len(values):
         return None
     days = _numbers(values, pa.int32())
-    if days.min() > -2_147_472_691 and days.max() < 2**31 - 1:
+    if days.min() > _GREATEST_BELOW and days.max() < _LEAST_ABOVE:
         return None
     signs = np.zeros(len(days), np.int8)
     for day, sign in _INFINITE_DAYS.items():

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from lakebed.far_times import INFINITY_DAY, INFINITY_MICROS, MINUS_INFINITY_DAY, MINUS_INFINITY_MICROS
 from tests.infra.postgres import PostgresServer
 
 STATEMENTS = Path(__file__).with_name("source_database.sql")
@@ -188,10 +189,11 @@ class Load:
 def as_json(field: pa.Field, name: str | None = None) -> str:
     """An expression whose JSON form is exact. ``name``: of the column, if it is not the field's."""
     name = f'"{name or field.name}"'
-    if pa.types.is_timestamp(field.type):
-        return f"(extract(epoch from {name}) * 1000000)::bigint"
-    if pa.types.is_date(field.type):
-        return f"{name} - date '1970-01-01'"
+    if pa.types.is_timestamp(field.type) or pa.types.is_date(field.type):
+        is_day = pa.types.is_date(field.type)
+        plus, minus = (INFINITY_DAY, MINUS_INFINITY_DAY) if is_day else (INFINITY_MICROS, MINUS_INFINITY_MICROS)
+        number = f"{name} - date '1970-01-01'" if is_day else f"(extract(epoch from {name}) * 1000000)::bigint"
+        return f"case {name} when 'infinity' then {plus} when '-infinity' then {minus} else {number} end"
     if pa.types.is_binary(field.type):
         return f"encode({name}, 'hex')"
     return f"{name}::text" if field.name in TEXT_OF or pa.types.is_decimal(field.type) else name

@@ -36,7 +36,14 @@ insert into orders select n, case when n % 7 = 0 then 'test' else 'eu' end, n % 
     timestamp '1969-12-31 23:59:59.654321' + n * interval '1 hour' from generate_series(first, last) n;
 insert into orders (id, region) values (-first, 'eu');
 $$;
-select filled(1, 500);
+create function with_odd_times(first int) returns void language sql as $$
+insert into orders (id, region, day, at, local, stamp)
+    select first + place, 'eu', one::date, one::timestamp at time zone 'UTC', one, one
+    from unnest(array['infinity', '-infinity', '0044-03-15 12:00:00.123456 BC', '0001-12-31 BC', '20222-03-15 12:00:00.123456',
+    '294247-01-09', '1582-10-10', '1500-02-28 01:02:03', '1883-11-18 12:01', '2024-03-10 02:30']::timestamp[]) with ordinality
+    as moments(one, place);
+$$;
+select filled(1, 500), with_odd_times(10000);
 """
 SCHEMA = pa.schema(
     [
@@ -93,7 +100,9 @@ def test_rows_of_jdbc_and_changes_of_a_topic_through_sql_are_the_rows_of_the_dat
     postgres.sql("update orders set qty = 1000 + id where id % 5 = 0; delete from orders where id = 3", NAME)
     try:
         process.start()
-        postgres.sql("select filled(501, 600); update orders set note = 'later' where id % 9 = 0", NAME)
+        postgres.sql(
+            "select filled(501, 600), with_odd_times(20000); update orders set note = 'later' where id % 9 = 0", NAME
+        )
         postgres.sql("delete from orders where id % 10 = 0", NAME)
         debezium.wait_until_sent(connector)
         ends = end_offsets(kafka.bootstrap, topic, 1)

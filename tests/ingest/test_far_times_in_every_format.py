@@ -53,7 +53,8 @@ MICROS += [
     -210_831_897_600_000_001,
     -1,
 ]
-PLUS, MINUS = (2**31 - 1, -2_147_472_692), (-(2**31), -(2**31) + 1, -2_147_472_691)
+PLUS = (2**31 - 1, 2_146_033_979, -2_147_472_692, -622_191_234, -622_191_233)
+MINUS = (-(2**31), -(2**31) + 1, -2_147_472_691, -625_821_272, -625_821_271)
 NAMES = {
     "day": "io.debezium.time.Date",
     "at": "io.debezium.time.MicroTimestamp",
@@ -81,7 +82,7 @@ Row = tuple[int, int, int]
 
 def rows(seed: int) -> list[Row]:
     rng = random.Random(seed)
-    days = EPOCH_DAYS + [rng.randint(-(2**31), 2**31 - 1) for _ in range(40)]
+    days = [*EPOCH_DAYS, *PLUS, *MINUS] + [rng.randint(-(2**31), 2**31 - 1) for _ in range(40)]
     days += [rng.choice([-1, 1]) * rng.randrange(1 << rng.randrange(1, 31)) for _ in range(40)]
     micros = MICROS + [rng.randint(-(2**63), 2**63 - 1) for _ in range(40)]
     micros += [rng.choice([-1, 1]) * rng.randrange(1 << rng.randrange(1, 63)) for _ in range(40)]
@@ -103,7 +104,13 @@ def numbered(row: Row, number: int) -> dict[str, Any]:
 
 def as_texts(row: Row, number: int) -> dict[str, Any]:
     day, at, local = row
-    return {"id": number, "day": iso_text(day, DAY) + "Z", "at": iso_text(at, STAMP), "local": iso_text(local, LOCAL)}
+    text = iso_text(day, DAY)
+    return {
+        "id": number,
+        "day": text if text.endswith("infinity") else text + "Z",
+        "at": iso_text(at, STAMP),
+        "local": iso_text(local, LOCAL),
+    }
 
 
 def as_protobuf(row: Row, number: int) -> bytes:

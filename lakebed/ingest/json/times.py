@@ -14,9 +14,17 @@ from __future__ import annotations
 import re
 from datetime import date
 
-from lakebed.far_times import DAY_MICROS, INFINITY_DAY, INFINITY_MICROS, MINUS_INFINITY_DAY, MINUS_INFINITY_MICROS
+from lakebed.far_times import (
+    DAY_MICROS,
+    INFINITY_DAY,
+    INFINITY_MICROS,
+    MINUS_INFINITY_DAY,
+    MINUS_INFINITY_MICROS,
+    finite_day,
+    sign_of_day,
+)  # fmt: skip
 
-_DAY = r"([+-]?\d{4,7})-(\d\d)-(\d\d)"
+_DAY = r"([+-]?\d{4,9})-(\d\d)-(\d\d)"
 _CLOCK = r"(\d\d)(?::?(\d\d)(?::?(\d\d)(?:\.(\d{1,9}))?)?)?"
 _OFFSET = r"([+-])(\d\d)(?::?(\d\d)(?::?(\d\d))?)?"
 _DATE = re.compile(rf"{_DAY}Z?( BC)?", re.ASCII)
@@ -37,7 +45,8 @@ def days_of_text(text: str) -> int | None:
     if sign:
         return INFINITY_DAY if sign > 0 else MINUS_INFINITY_DAY
     match = _DATE.fullmatch(text)
-    return None if match is None else _days(*match.groups())
+    days = None if match is None else _days(*match.groups())
+    return None if days is None else finite_day(days)
 
 
 def micros_of_text(text: str) -> int | None:
@@ -56,6 +65,8 @@ def micros_of_text(text: str) -> int | None:
     seconds = _seconds(hour, minute, second, fraction)
     if days is None or seconds is None:
         return None
+    if sign_of_day(days):
+        return finite_day(days) * DAY_MICROS
     if sign_of_offset:
         hours, minutes, rest = (int(part or 0) for part in offset)
         if hours > 23 or minutes > 59 or rest > 59:
