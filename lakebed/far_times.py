@@ -51,17 +51,10 @@ The first ones are DuckDB's, which has one day more of minus infinity than of in
 Debezium's streams and snapshots: days of the years 5,877,611 and 292,278,994, some cut to 32 bits, some without the sign of their
 year, and a day later in other time zones. PostgreSQL has no such dates.
 """
-_GREATEST_BELOW, _LEAST_ABOVE = (
-    max(day for day in _INFINITE_DAYS if day < 0),
-    min(day for day in _INFINITE_DAYS if day > 0),
-)
-_DAYS_OF_TEXTS = {
-    106_751_991_166: 1,
-    106_751_991_167: 1,
-    106_748_361_128: -1,
-    106_748_361_129: -1,
-    -106_751_991_168: -1,
-}
+_GREATEST_BELOW = max(day for day in _INFINITE_DAYS if day < 0)
+_LEAST_ABOVE = min(day for day in _INFINITE_DAYS if day > 0)
+_DAYS_OF_TEXTS = dict.fromkeys((106_751_991_166, 106_751_991_167), 1)
+_DAYS_OF_TEXTS |= dict.fromkeys((106_748_361_128, 106_748_361_129, -106_751_991_168), -1)
 """The same days before they are cut, which Debezium writes as texts (``time.precision.mode: isostring``)."""
 Signs = np.ndarray[Any, np.dtype[np.int8]]
 """By value: 1 for infinity, -1 for minus infinity, 0 for others."""
