@@ -106,10 +106,11 @@ def _has_old(url: str, field: pa.Field, calendar: LegacyCalendar, connection: du
         if all(filled == 0 or low is not None for low, filled in ends):
             day = DAY_MICROS if pa.types.is_date(field.type) else 1
             return any(low is not None and calendar.is_old(low // day, field.type) for low, _ in ends)
-    return _has_old_value(url, field, calendar, connection)
+    return has_old_value(url, field, calendar, connection)
 
 
-def _has_old_value(url: str, field: pa.Field, calendar: LegacyCalendar, connection: duckdb.DuckDBPyConnection) -> bool:
+def has_old_value(url: str, field: pa.Field, calendar: LegacyCalendar, connection: duckdb.DuckDBPyConnection) -> bool:
+    """``legacy_column`` of one column, by a look at all its values."""
     columns = connection.execute(f"select * from read_parquet({_files([url])}) limit 0").description or ()
     stored = next((column for column, *_ in columns if column.lower() == field.name.lower()), None)
     if stored is None:
