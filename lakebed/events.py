@@ -93,7 +93,7 @@ class Settled:
     bytes_written: int = 0
     quarantined: int = 0
     superseded: int = 0  # changes that a newer one of their key had replaced already (deletes are not counted)
-    late: int = 0  # changes, deletes too, that lost against a newer row or delete of the base, by ``sequence_by``
+    late: int = 0  # changes, deletes too, that lost against newer ones that had come before, by ``sequence_by``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -478,7 +478,13 @@ def _add_positions(add: _Add, rows: argparse.ArgumentParser) -> None:
     rewind = add(
         "rewind", "have a table read a topic of its source again, while its pipeline runs", commands.rewind, rows
     )
-    for command in (positions, rewind):
+    restart = add(
+        "restart-order",
+        "have what a table reads from now on count as newer than all that it has: its source goes on at lower positions",
+        commands.restart_order,
+        rows,
+    )
+    for command in (positions, rewind, restart):
         command.add_argument("path", metavar="PATH", help="the table")
     rewind.add_argument("topic", metavar="TOPIC", help="as lakebed positions lists it")
     rewind.add_argument(

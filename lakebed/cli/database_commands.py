@@ -116,6 +116,8 @@ def resnapshot(options: argparse.Namespace) -> int:
             asking.check_waits()
         sent = asking.send(options.tables, options.where, options.mirror)
         note(f"the signal {sent.signal_id} is sent: the connector is asked for the rows of {', '.join(sent.tables)}")
+        for table in sent.restarted:
+            note(f"{table}: what comes from now on counts as newer than all that the table has: its source began again")
         if not options.wait:
             return exit_codes.OK
         with progress("the connector is asked", options.log_format) as report:

@@ -25,9 +25,10 @@ def database_lines(pipeline: DatabasePipeline, checked: CheckedDatabase) -> Iter
     known = [one for one in checked.topics if isinstance(one.found, Introduced | Expected)]
     there = sum(isinstance(one.found, Introduced) for one in known)
     yield f"{len(checked.topics):,} topics: {len(known):,} are tables below {pipeline.path}, {there:,} of them are there"
-    shown = sorted(checked.topics, key=lambda one: (_order(one), one.topic))
+    shown = sorted(checked.topics, key=lambda one: (not one.warnings, _order(one), one.topic))
     for one in shown[:TOPICS_SHOWN_MAX]:
         yield f"  {one.topic}: {_text_of(one)}"
+        yield from (f"    warning: {warning}" for warning in one.warnings)
     if len(shown) > TOPICS_SHOWN_MAX:
         yield f"  and {len(shown) - TOPICS_SHOWN_MAX:,} more"
     cost, batches = bill_of(pipeline, checked.topics)

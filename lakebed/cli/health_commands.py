@@ -150,6 +150,7 @@ def _screen(found: Status) -> RenderableType:
 
 def _lines(found: Status) -> Iterator[tuple[str, str]]:
     from lakebed.cli.views import bytes_text
+    from lakebed.manifest.remarks import Remark
 
     yield (
         "version",
@@ -173,6 +174,8 @@ def _lines(found: Status) -> Iterator[tuple[str, str]]:
     if found.resnapshot:
         yield "resnapshot", found.resnapshot
     yield "quarantine", f"{found.quarantined:,} records"
+    if lost := sum(found.remarks.get(Remark.LOST, {}).values()):
+        yield "late", f"{lost:,} changes lost against newer ones that had come before them"
     log = f"the log has {found.log_files:,} files, {bytes_text(found.log_bytes)}"
     yield "retention", f"versions from {found.oldest_version} on can be read, {found.versions_held:,} are held; {log}"
     parts = found.parts

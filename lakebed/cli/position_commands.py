@@ -1,4 +1,6 @@
-"""``lakebed positions | rewind``: up to where a table has read its source, and reading again from an earlier offset."""
+"""``lakebed positions | rewind | restart-order``: up to where a table has read its source, reading again from an earlier offset,
+and a source that goes on at lower positions.
+"""
 
 from __future__ import annotations
 
@@ -34,4 +36,12 @@ def rewind(options: argparse.Namespace) -> int:
     to = options.to if options.partition is None else {options.partition: options.to}
     version = table.maintenance.rewind(options.topic, to)
     print_record({"version": version, "topic": options.topic}, options)
+    return exit_codes.OK
+
+
+def restart_order(options: argparse.Namespace) -> int:
+    from lakebed.cli.output import print_record
+    from lakebed.table import open as open_table
+
+    print_record({"version": open_table(options.path).maintenance.restart_order()}, options)
     return exit_codes.OK

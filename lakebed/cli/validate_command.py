@@ -17,6 +17,7 @@ from lakebed.errors import LakebedError
 from lakebed.pipeline.check import Checked, check
 from lakebed.pipeline.check_database import check_database
 from lakebed.pipeline.document import HIDDEN, Document
+from lakebed.pipeline.order_warnings import warnings_of_pipeline
 from lakebed.pipeline.places import is_local
 from lakebed.pipeline.settings import AnyPipeline, DatabasePipeline, Pipeline, load
 from lakebed.pipeline.transforming import Shape
@@ -57,7 +58,9 @@ def _check(pipeline: AnyPipeline, connect: bool) -> tuple[AnyPipeline, list[str]
     checked = check(pipeline, connect=connect)
     if pipeline.transform is not None and checked.target is not None:
         _check_with_spark(pipeline, checked.target)
-    said = (_verdict(pipeline, checked), *checked.notes, _open_question(pipeline, checked.columns))
+    said = [_verdict(pipeline, checked), *checked.notes, _open_question(pipeline, checked.columns)]
+    if checked.table is not None:
+        said += [f"warning: {one}" for one in warnings_of_pipeline(pipeline, checked.table, connect=connect)]
     return checked.pipeline, [line for line in said if line], []
 
 

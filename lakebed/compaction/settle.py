@@ -6,7 +6,8 @@ orphan file.
 1. Take change parts from the old end of the tail, up to ``CHANGES_MAX`` rows a commit. This bounds the memory.
 2. Resolve them against the base (``parts.resolve``). The result is positions; no row is rewritten.
 3. Write the deletion vectors, and a part for rows that had to be completed. Changes that can't become rows go to the quarantine
-   now, once for each change part. So a crash before step 4 loses none, and a second attempt adds none.
+   now, once for each change part. So a crash before step 4 loses none, and a second attempt adds none. What is to be said of
+   changes that lost by their order goes into the commit (``_remarks``).
 4. Commit. Marked parts are removed and added with their new vector; change parts leave the tail and join the base. On a conflict
    (another commit replaced a part, settled the same change parts, or brought new keys) steps 1 to 3 run again on the newest
    snapshot (``commit_loop``). The key index then reads only the parts that it does not have yet.
@@ -23,7 +24,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
@@ -33,7 +34,9 @@ from lakebed.manifest.actions import Action, AddChangePart, AddPart, ChangePart,
 from lakebed.manifest.commit_kind import CommitKind, kind_of, settles, truncates
 from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
-from lakebed.manifest.entries import Operation
+from lakebed.manifest.entries import REMARKS, Operation
+from lakebed.manifest.lateness import Lateness
+from lakebed.manifest.remarks import Counts, Remark, RemarkCounts, remarks_of, sum_of
 from lakebed.manifest.settle_attempts import ended
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import Committed, TableLog
@@ -77,6 +80,7 @@ class SettleResult(HtmlResult):
     bytes_written: int = 0
     conflicts: int = 0
     seconds: float = 0.0
+    remarks: Counts = field(default_factory=dict)
 
 
 _Step: TypeAlias = tuple[SettleResult | None, Snapshot]
@@ -151,11 +155,14 @@ class _Settling:
             resolution = resolve(snapshot.parts, change_parts, spec, self.storage, self.deletion_vectors, found)
         actions, step = _actions(snapshot, resolution, spec, self.storage, self.deletion_vectors)
         actions += ended(snapshot)
+        if step.remarks:
+            actions.append(remarks_of(snapshot).plus(step.remarks, self.log.now_ms()).to_entry())
         _quarantine(resolution, spec, self.set_aside)
         access = ReadWriteSet(
             parts={path: snapshot.parts[path].partition_key for path in resolution.base_dead},
             change_parts=frozenset(part.domain for part in change_parts),
             looked_up_keys=True,
+            domains=frozenset([REMARKS] if step.remarks else ()),
         )
 
         def result(committed: Committed) -> _Step:
@@ -204,6 +211,7 @@ def _plus(result: SettleResult, step: SettleResult) -> SettleResult:
         completed_rows=result.completed_rows + step.completed_rows,
         quarantined_rows=result.quarantined_rows + step.quarantined_rows,
         bytes_written=result.bytes_written + step.bytes_written,
+        remarks=sum_of((result.remarks, step.remarks)),
     )
 
 
@@ -273,12 +281,33 @@ def _actions(
         rows_marked_dead=marked,
         base_parts_marked=len(resolution.base_dead),
         late_or_superseded_rows=superseded - sum(part.deletes for part in resolution.change_parts),
-        late_rows=resolution.late,
+        late_rows=sum(resolution.lost.values()),
+        remarks=_remarks(resolution, spec),
         completed_rows=completed,
         quarantined_rows=sum(len(incomplete_rows.lacking) for incomplete_rows in resolution.incomplete_rows.values()),
         bytes_written=bytes_written,
     )
     return actions, step
+
+
+def _remarks(resolution: Resolution, spec: WriteSpec) -> Counts:
+    """What is to be said of the changes that lost by their order. Those that were sent again lose rightly (``lateness``)."""
+    remarks = RemarkCounts()
+    order = str(spec.sequence_by if spec.columns is None else spec.incoming.sequence_by)
+    batches: dict[int, list[ChangePart]] = {}
+    for part in resolution.change_parts:
+        batches.setdefault(part.version, []).append(part)
+    for parts in batches.values():
+        lost = sum(resolution.lost.get(part.path, 0) for part in parts)
+        if not lost:
+            continue
+        remarks.add(Remark.LOST, order, lost)
+        late = {part.late for part in parts}
+        if Lateness.LOWER in late:
+            remarks.add(Remark.ORDER_BEGAN_AGAIN, order, lost)
+        elif Lateness.AGAIN not in late and lost == sum(part.rows for part in parts):
+            remarks.add(Remark.BATCH_LOST, order, lost)
+    return remarks.counts
 
 
 def _has_tombstones(part: Part, spec: WriteSpec) -> bool:
@@ -298,4 +327,4 @@ def _metrics(step: SettleResult) -> dict[str, int]:
         "basePartsMarked": step.base_parts_marked,
         "completedRows": step.completed_rows,
         "quarantinedRows": step.quarantined_rows,
-    }
+    } | ({"lateRows": step.late_rows} if step.late_rows else {})

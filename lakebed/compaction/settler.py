@@ -17,6 +17,7 @@ from lakebed.compaction.spark_key_locator import SPARK_LOOKUP_KEYS_MIN, SparkKey
 from lakebed.errors import Retry
 from lakebed.manifest.actions import ChangePart
 from lakebed.manifest.entries import SETTLING
+from lakebed.manifest.remark_report import report_remarks
 from lakebed.manifest.settle_attempts import attempts_of, begin_settle, end_attempt, parked_settle, this_process
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
@@ -99,6 +100,7 @@ class Settler:
                     late=result.late_rows,
                 )
             )
+            report_remarks(self._path, result.remarks)
         return result
 
     def settle_if_due(self, spark: SparkSession | None = None, looks: bool = True) -> bool:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from lakebed.errors import LakebedError
 from lakebed.manifest.parked import parked_of
+from lakebed.manifest.remarks import wrong_rows
 from lakebed.manifest.resnapshots import recent
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_figures import figures_of
@@ -25,9 +26,10 @@ STATUS_SCHEMA = pa.schema(
         ("resnapshot", pa.string()),
     ]
 )  # fmt: skip
-"""``state``: live, parked (its pipeline leaves it alone; ``error`` says why) or unreadable. ``rows`` of the base, and beside them
-``tail_rows`` that are not settled; ``bytes`` of the files of both. ``resnapshot``: how far the rows are that the connector was
-asked to send again; null: none were asked for in the last day.
+"""``state``: live, parked (its pipeline leaves it alone; ``error`` says why) or unreadable. ``error`` also says that rows are
+wrong until they are sent again. ``rows`` of the base, and beside them ``tail_rows`` that are not settled; ``bytes`` of the
+files of both. ``resnapshot``: how far the rows are that the connector was asked to send again; null: none were asked for in
+the last day.
 """
 
 
@@ -56,4 +58,5 @@ def _row(table: tuple[str, str]) -> dict[str, Any]:
         "committed_at": int(figures.committed_at * 1000),
         "resnapshot": again or None,
     }
-    return row | ({"parked_at": parked.since_ms, "error": parked.error} if parked else {})
+    why = parked.error if parked else "; ".join(wrong_rows(snapshot).values())
+    return row | {"parked_at": parked.since_ms if parked else None, "error": why or None}

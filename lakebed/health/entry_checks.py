@@ -26,6 +26,7 @@ from lakebed.manifest.failing import Failing
 from lakebed.manifest.holds import hold_of
 from lakebed.manifest.jobs import job_in
 from lakebed.manifest.lost_claims import Lost
+from lakebed.manifest.order_restarts import restarts_in
 from lakebed.manifest.parked import Parked
 from lakebed.manifest.positions import position_of
 from lakebed.manifest.purges import purge_of
@@ -50,6 +51,7 @@ DECODERS: dict[str, Callable[[str, str], object]] = {
     entries.SOURCE_TRUNCATES: truncates_in,
     entries.SCHEMA: past_change_of,
     entries.POSITION: position_of,
+    entries.ORDER_RESTARTS: restarts_in,
     entries.FILES: files_in,
     entries.QUARANTINED + ".": partial(integer_of, member="taken"),
     entries.QUARANTINED: listed_in,

@@ -283,6 +283,8 @@ class Observer:
             yield warning("quarantine", beside, what, f"{look}; when they are dealt with: lakebed truncate {beside}")
         for kind, names in status.remarks.items():
             meaning = KINDS[kind]
+            if not meaning.is_finding:
+                continue
             finding = critical if meaning.is_critical else warning
             ends = "when the rows were sent again" if meaning.until_sent_again else "a day after the last such record"
             remedy = f"{meaning.remedy}. This ends {ends}"

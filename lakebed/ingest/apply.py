@@ -23,12 +23,12 @@ from lakebed.ingest.changes_frame import changes_frame, unknown_columns
 from lakebed.ingest.evolving import Evolution, first_names
 from lakebed.ingest.handover import Handover
 from lakebed.ingest.refusals import discard
-from lakebed.ingest.remark_report import report_remarks
 from lakebed.ingest.row_changes import RowChanges, prepare_or_split
 from lakebed.ingest.row_evolution import evolved, require_columns, rescued, under_their_names, with_rescued_column
 from lakebed.ingest.schema_evolution import RESCUED_COLUMN, EvolvePolicy
 from lakebed.manifest.actions import Transaction
 from lakebed.manifest.entries import APPLIED, NAMED_BATCH, Operation
+from lakebed.manifest.remark_report import report_remarks
 from lakebed.manifest.remarks import Remark, remarks_on
 from lakebed.manifest.schema import canonical_type, type_from_json
 from lakebed.manifest.snapshot import Snapshot

@@ -38,12 +38,15 @@ from lakebed.manifest.actions import (
     Action,
     AddChangePart,
     AddPart,
+    Domain,
     Transaction,
 )
 from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
-from lakebed.manifest.entries import Operation
-from lakebed.manifest.positions import Position, entry_of, position_entry, positions_of
+from lakebed.manifest.entries import ORDER_RESTARTS, Operation
+from lakebed.manifest.lateness import Lateness, Newest, lateness, newest_of
+from lakebed.manifest.order_restarts import Restart, restarts_of
+from lakebed.manifest.positions import Position, entry_of, newest_by_place, position_entry, positions_of
 from lakebed.manifest.remarks import Counts, RemarkCounts, remarks_of, sum_of
 from lakebed.manifest.removals import all_removals
 from lakebed.manifest.resnapshots import entry_counting
@@ -87,6 +90,7 @@ class Written:
     records_truncated: int = 0  # left out because they are from before a truncate
     records_of_snapshot: int = 0  # rows that the source's reader has read, and no changes
     records_lost: int = 0
+    newest: Mapping[Place, Newest] = field(default_factory=dict)  # how far changes are in the order of their source
     remarks: Counts = field(default_factory=dict)  # what somebody should look at
     records_mismatched: int = 0  # among the quarantined: those that are what the format says and do not fit the table
     mismatch: str = ""  # why the first of them does not
@@ -123,7 +127,7 @@ class Marks(Protocol):
 
     @property
     def domains(self) -> frozenset[str]:
-        """The entries that it sets."""
+        """The entries that it sets, or rests on."""
 
     def is_current(self, snapshot: Snapshot) -> bool:
         """Whether the table has read what it had read when the batch was planned."""
@@ -138,14 +142,17 @@ class Moved:
 
     before: Mapping[str, Position | None]
     after: Mapping[str, Position]
+    restarts: tuple[Restart, ...] = ()
+    """Those of the table's order with which the batch was read."""
 
     @property
     def domains(self) -> frozenset[str]:
-        return frozenset(map(position_entry, self.after))
+        return frozenset(map(position_entry, self.after)) | {ORDER_RESTARTS}
 
     def is_current(self, snapshot: Snapshot) -> bool:
         positions = positions_of(snapshot)
-        return all(positions.get(topic) == before for topic, before in self.before.items())
+        is_read = all(positions.get(topic) == before for topic, before in self.before.items())
+        return is_read and restarts_of(snapshot) == self.restarts
 
     def actions(self) -> list[Action]:
         return [entry_of(topic, position) for topic, position in self.after.items()]
@@ -221,6 +228,7 @@ class Tally:
         self._stream = stream
         self._seen: dict[str, Any] = {}
         self._truncates: list[Truncate] = []
+        self._newest: Mapping[Place, Newest] = {}
         self._remarks = RemarkCounts()
         self._needs: list[SchemaChange] = []
 
@@ -238,6 +246,7 @@ class Tally:
         seen["ignored"] = seen.get("ignored", 0) + decoded.ignored
         seen["truncated"] = seen.get("truncated", 0) + decoded.truncated
         seen["of_snapshot"] = seen.get("of_snapshot", 0) + decoded.of_snapshot
+        self._newest = newest_of((self._newest, decoded.newest))
         self._remarks.add_all(decoded.remarks)
         if decoded.mismatched:
             seen["mismatched"] = seen.get("mismatched", 0) + decoded.mismatched
@@ -248,6 +257,8 @@ class Tally:
     def to_json(self) -> str:
         """What was counted (``collected``)."""
         seen = self._seen | {"remarks": self._remarks.counts}
+        if self._newest:
+            seen["newest"] = [[*place, *astuple(newest)] for place, newest in self._newest.items()]
         if self._truncates:
             seen["truncates"] = [to_json(truncate) for truncate in Cutoff(new=tuple(self._truncates)).remembered()]
         if self._needs:
@@ -388,6 +399,7 @@ def collected(rows: Iterable[TaskRow]) -> Written:
         records_mismatched=sum(s.get("mismatched", 0) for s in seen),
         mismatch=next((s["mismatch"] for s in seen if s.get("mismatch")), ""),
         schema_needed=merged(needs) if needs else None,
+        newest=newest_of({(t, n): Newest(*newest)} for s in seen for t, n, *newest in s.get("newest", ())),
         remarks=sum_of(s["remarks"] for s in seen),
         read=tuple(Range(*one) for s in seen for one in s.get("read", ())),
         transactions={(topic, number): report for s in seen for topic, number, report in s.get("transactions", ())},
@@ -443,8 +455,9 @@ def commit_written(
             snapshot, written.read, log.now_ms(), came=written.records_of_snapshot,
             deleted=sum(part.deletes for part in written.parts), unusable=written.records_unusable,
         )  # fmt: skip
-        remarks = remarks_of(snapshot).plus(written.remarks, log.now_ms()).to_entry() if written.remarks else None
-        entries = [entry for entry in (listed, sent_again, remarks) if entry is not None]
+        entries = [
+            entry for entry in (listed, sent_again, _remarks(snapshot, written, log.now_ms())) if entry is not None
+        ]
         actions += entries
         # Of two commits at once, the later one would drop what the other one says in such an entry.
         rests_on = replace(access, domains=domains | {entry.domain for entry in entries})
@@ -464,16 +477,25 @@ def commit_written(
     return commit_loop(log, operation, build, first=read, repeatable=batch is not None or marks is not None)
 
 
+def _remarks(snapshot: Snapshot, written: Written, now_ms: int) -> Domain | None:
+    """The entry with the remarks of a batch; None if they stay as they are."""
+    before = remarks_of(snapshot)
+    kept = before.without_sent_again(now_ms) if written.truncates else before  # all rows before it are gone
+    after = kept.plus(written.remarks, now_ms) if written.remarks else kept
+    return None if after == before else after.to_entry()
+
+
 def _actions(snapshot: Snapshot, written: Written, spec: WriteSpec) -> list[Action]:
     actions: list[Action] = []
     if written.truncates:
         actions += all_removals(snapshot, int(time.time() * 1000))
         actions.append(to_domain(replace(cutoff_of(snapshot), new=written.truncates)))
-    return [*actions, *appended(written.parts, spec)]
+    late = lateness(written.newest, newest_by_place(positions_of(snapshot)))
+    return [*actions, *appended(written.parts, spec, late)]
 
 
-def appended(parts: Sequence[WrittenPart], spec: WriteSpec) -> list[Action]:
+def appended(parts: Sequence[WrittenPart], spec: WriteSpec, late: Lateness = Lateness.NONE) -> list[Action]:
     """The actions that add these parts, in their order, as the newest changes of the table."""
     if spec.keys:
-        return [AddChangePart(part.change_part(ordinal)) for ordinal, part in enumerate(parts)]
+        return [AddChangePart(part.change_part(ordinal, late=late)) for ordinal, part in enumerate(parts)]
     return [AddPart(part.base_part(has_op_column=False)) for part in parts]

@@ -18,11 +18,11 @@ from lakebed.ingest.batch_writer import Moved, WriteTask, commit_written, write_
 from lakebed.ingest.changes_frame import changes_frame, unknown_columns
 from lakebed.ingest.evolving import ROUNDS_MAX
 from lakebed.ingest.handover import Handover
-from lakebed.ingest.remark_report import report_remarks
 from lakebed.ingest.row_changes import RowChanges
 from lakebed.ingest.transform.query import TYPE
 from lakebed.manifest.entries import Operation
 from lakebed.manifest.positions import Position, positions_of
+from lakebed.manifest.remark_report import report_remarks
 from lakebed.manifest.table_log import TableLog
 from lakebed.parts.changes import OLDEST_SEQUENCE, SEQUENCE_COLUMN, write_spec_of
 from lakebed.quoting import quote_for_spark

@@ -20,6 +20,7 @@ from lakebed.errors import InvalidSchema
 from lakebed.ingest.json.text import Mismatch
 from lakebed.ingest.schema_evolution import FIXED, RESCUED_COLUMN, EvolvePolicy, Needed, needed
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate
+from lakebed.manifest.lateness import Newest, Place, newest_of
 from lakebed.manifest.remarks import Counts, sum_of
 from lakebed.manifest.schema import is_reserved
 from lakebed.manifest.schema_change import SchemaChange
@@ -169,6 +170,8 @@ class Decoded:
     """Changes that were left out because they are from before a truncate."""
     of_snapshot: int = 0
     """Records that are rows which the source's reader has read, and no changes."""
+    newest: Mapping[Place, Newest] = field(default_factory=dict)
+    """How far the changes are in the order of their source, if it has one, by partition."""
     remarks: Counts = field(default_factory=dict)
     """What somebody should look at (``manifest.remarks``)."""
     mismatched: int = 0
@@ -194,6 +197,7 @@ class Decoded:
             ignored=sum(part.ignored for part in decoded),
             truncated=sum(part.truncated for part in decoded),
             of_snapshot=sum(part.of_snapshot for part in decoded),
+            newest=newest_of(part.newest for part in decoded),
             remarks=sum_of(part.remarks for part in decoded),
             mismatched=sum(part.mismatched for part in decoded),
             mismatch=next((part.mismatch for part in decoded if part.mismatch), ""),

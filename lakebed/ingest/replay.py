@@ -50,6 +50,7 @@ from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.entries import REPLAY, SOURCE_TRUNCATES, Operation
 from lakebed.manifest.entry_values import checked, document_of, reading
+from lakebed.manifest.lateness import Lateness
 from lakebed.manifest.schema_change import SchemaChange
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog, require_writable
@@ -271,7 +272,7 @@ class Replay:
             if newest.version != snapshot.version or self._entry in newest.domains:
                 return Finished(None)  # what was decoded may be applied already
             return Proposal(
-                actions=[*appended(parts, spec), entry],
+                actions=[*appended(parts, spec, Lateness.AGAIN), entry],
                 access=ReadWriteSet(domains=frozenset([self._entry, SOURCE_TRUNCATES])),
                 result=lambda committed: committed.snapshot,
                 metrics={"rows": sum(part.rows for part in parts)},

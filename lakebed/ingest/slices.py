@@ -22,6 +22,7 @@ from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.headers import Headers, headers_of, mappings_of
 from lakebed.ingest.json.columns import MILLIS_MAX
 from lakebed.ingest.json.text import Mismatch, Unreadable
+from lakebed.ingest.places import compared, restarted
 from lakebed.ingest.schema_evolution import RESCUED_COLUMN, merged
 from lakebed.ingest.truncates import Cutoff, Truncate
 from lakebed.manifest.remarks import Counts, Remark, RemarkCounts, sum_of
@@ -315,6 +316,11 @@ def _assemble(records: pa.Table, collected: _Collected, decoder_schema: DecoderS
     at = rows.column(AT_COLUMN).to_numpy()
     if len(at) > 1 and (np.diff(at) < 0).any():
         rows = rows.take(pa.array(np.argsort(at, kind="stable")))
+    numbers, times_of_rows = rows.column(AT_COLUMN).to_numpy() // 2, rows.column(TIME_COLUMN)
+    rows = restarted(rows, records, numbers, collected.cutoff)
+    newest, again = compared(rows, records, numbers, times_of_rows, decoder_schema, collected.cutoff)
+    if again:
+        collected.remarks.add(Remark.ORDER_BEGAN_AGAIN, str(decoder_schema.sequence_by), again)
     times = pc.min_max(rows.column(TIME_COLUMN)).as_py()
     dropped = [AT_COLUMN, TIME_COLUMN]
     if rows.column(UNAVAILABLE_COLUMN).null_count == rows.num_rows:
@@ -332,6 +338,7 @@ def _assemble(records: pa.Table, collected: _Collected, decoder_schema: DecoderS
         ignored=collected.ignored,
         truncated=collected.truncated,
         of_snapshot=collected.of_snapshot,
+        newest=newest,
         remarks=collected.remarks.counts,
         mismatched=collected.mismatched,
         mismatch=collected.mismatch,

@@ -40,7 +40,6 @@ from lakebed.ingest.handover import Handover
 from lakebed.ingest.offset_documents import OffsetDocuments
 from lakebed.ingest.reading import grouped
 from lakebed.ingest.refusals import discard, refuse
-from lakebed.ingest.remark_report import report_remarks
 from lakebed.ingest.row_changes import RowChanges
 from lakebed.ingest.source import Range, RangeChanges, RecordChanges, batch_of
 from lakebed.ingest.table_batch import ATTEMPTS_MAX, BatchDone, TableIngest, WriteWork, run_alone
@@ -50,6 +49,7 @@ from lakebed.ingest.transform.run import TransformedRows, transformed
 from lakebed.ingest.truncates import cutoff_of
 from lakebed.manifest.actions import Transaction
 from lakebed.manifest.entries import STREAM, Operation
+from lakebed.manifest.remark_report import report_remarks
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 from lakebed.parts.changes import WriteSpec, write_spec_of

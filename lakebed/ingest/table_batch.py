@@ -37,12 +37,14 @@ from lakebed.ingest.handover import Handover
 from lakebed.ingest.points.cut import Cut, Report
 from lakebed.ingest.reading import Planned, clipped, joined, limited, planned, read_to
 from lakebed.ingest.refusals import discard, refuse
-from lakebed.ingest.remark_report import report_remarks
 from lakebed.ingest.source import Bounds, Place, Range, RangeChanges, RangeReader
 from lakebed.ingest.truncates import cutoff_of
 from lakebed.manifest.entries import Operation
+from lakebed.manifest.lateness import Newest
+from lakebed.manifest.order_restarts import Restart, restarts_of
 from lakebed.manifest.positions import Position, positions_of
 from lakebed.manifest.progress import Progress
+from lakebed.manifest.remark_report import report_remarks
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 from lakebed.parts.changes import write_spec_of
@@ -149,6 +151,8 @@ class _Reading:
     ranges: tuple[Range, ...]
     before: Mapping[str, Position | None]
     """The positions of the topics, as the attempt found them."""
+    restarts: tuple[Restart, ...] = ()
+    """Those of the table's order."""
 
     @property
     def starts(self) -> dict[Place, int]:
@@ -158,8 +162,19 @@ class _Reading:
         """Of what was planned, the partitions that the source does not have any more."""
         return frozenset(one.place for one in ranges) - self.begins.keys()
 
-    def moved(self, read: Sequence[Range], cut: Cut | None, reports: Mapping[Place, Report]) -> Moved:
-        """The positions after these ranges were read, up to the ``cut``."""
+    @property
+    def topic_ids(self) -> dict[str, str | None]:
+        """The ids of the topics that are read."""
+        return {topic: begin.topic_id for (topic, _), begin in self.begins.items() if begin.topic_id is not None}
+
+    def moved(
+        self,
+        read: Sequence[Range],
+        cut: Cut | None,
+        reports: Mapping[Place, Report],
+        newest: Mapping[Place, Newest] | None = None,
+    ) -> Moved:
+        """The positions after these ranges were read, up to the ``cut``. ``newest``: how far the changes in them were."""
         offsets: dict[str, dict[int, int]] = {}
         for (topic, partition), offset in read_to(self.starts, read).items():
             offsets.setdefault(topic, {})[partition] = offset
@@ -169,13 +184,19 @@ class _Reading:
             ids = {begin.topic_id for (name, _), begin in self.begins.items() if name == topic}
             topic_id = max(ids, key=lambda each: (is_another(position.topic_id, each), each or ""))
             if is_another(position.topic_id, topic_id):
-                position = Position(offsets={})
-            now = replace(position, offsets={**position.offsets, **moved}, topic_id=topic_id or position.topic_id)
+                position = Position(offsets={}, newest=position.newest)
+            now = replace(
+                position,
+                offsets={**position.offsets, **moved},
+                topic_id=topic_id or position.topic_id,
+                newest=_newest_of_topic(topic, position, newest or {}),
+            )
             if now != self.before.get(topic):
                 now = replace(now, transactions=self._progress(topic, cut, reports))
             after[topic] = now
         changed = {topic: position for topic, position in after.items() if position != self.before.get(topic)}
-        return Moved(before={topic: self.before.get(topic) for topic in changed}, after=changed)
+        before = {topic: self.before.get(topic) for topic in changed}
+        return Moved(before=before, after=changed, restarts=self.restarts)
 
     def _progress(self, topic: str, cut: Cut | None, reports: Mapping[Place, Report]) -> Progress | None:
         """How far the table is in the transactions of the source; None if it was read without regard to them."""
@@ -184,6 +205,14 @@ class _Reading:
         position = self.before.get(topic)
         own = {partition: report for (name, partition), report in reports.items() if name == topic}
         return cut.advanced(topic, position.transactions if position else None, own, is_new=position is None)
+
+
+def _newest_of_topic(topic: str, before: Position, read: Mapping[Place, Newest]) -> dict[int, Newest]:
+    """How far the changes of a topic were, by partition."""
+    new = {
+        number: newest.or_later(before.newest.get(number)) for (name, number), newest in read.items() if name == topic
+    }
+    return {**before.newest, **new}
 
 
 def is_another(one: str | None, other: str | None) -> bool:
@@ -265,7 +294,7 @@ class TableIngest:
         if reading.ranges:
             snapshot, written = yield from self._written(snapshot, reading, cut)
         refuse(self._table, written, self._decoder, self._fails_on_quarantine)
-        moved = reading.moved(written.read, cut, written.transactions)
+        moved = reading.moved(written.read, cut, written.transactions, written.newest)
         if not moved.after:  # the cut is where the table is
             return BatchResult(version=snapshot.version, snapshot=snapshot, replayed=True), written
         result = commit_written(
@@ -285,7 +314,9 @@ class TableIngest:
         for _ in range(ROUNDS_MAX):
             self._decoder = self._evolution.bound(self._decoder, snapshot)
             stream = RangeChanges(self._source, self._decoder, cuts=cuts)
-            steps = writing(WriteTask(write_spec_of(snapshot), self._table, stream), cutoff_of(snapshot))
+            steps = writing(
+                WriteTask(write_spec_of(snapshot), self._table, stream), cutoff_of(snapshot, reading.topic_ids)
+            )
             try:
                 task = next(steps)
                 while True:
@@ -305,7 +336,8 @@ class TableIngest:
         starts = {place: begin.start for place, begin in begins.items() if begin.start < begin.end}
         chosen = limited(clipped(ranges, starts), records_max)
         topics = {topic for topic, _ in begins}
-        return _Reading(begins=begins, ranges=tuple(chosen), before={topic: positions.get(topic) for topic in topics})
+        before = {topic: positions.get(topic) for topic in topics}
+        return _Reading(begins=begins, ranges=tuple(chosen), before=before, restarts=restarts_of(snapshot))
 
     def _begins(self, plans: Sequence[Planned], positions: Mapping[str, Position]) -> dict[Place, _Begin]:
         """Where each partition begins. The source is asked only about those whose beginning the positions do not say."""

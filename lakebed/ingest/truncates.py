@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,9 @@ import pyarrow.compute as pc
 from lakebed.manifest.actions import Domain
 from lakebed.manifest.entries import SOURCE_TRUNCATES
 from lakebed.manifest.entry_values import checked, document_of, reading
+from lakebed.manifest.lateness import Newest
+from lakebed.manifest.order_restarts import Restart, restarts_of
+from lakebed.manifest.positions import newest_by_place, positions_of
 from lakebed.manifest.snapshot import Snapshot
 
 POSITION_SCHEMA = pa.schema(
@@ -116,14 +119,20 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Cutoff:
-    """The truncates that decide which records of a batch count: those of earlier batches (``known``) and its own (``new``).
+    """What a table says of its source: the truncates that decide which records of a batch count, those of earlier batches
+    (``known``) and its own (``new``), and where records are in the source's order.
 
-    ``begin``: see ``source_order.not_before``.
+    ``begin``: see ``source_order.not_before``. ``newest``: how far the changes were that it has (``manifest.lateness``).
+    ``restarts``: of the order (``manifest.order_restarts``). What is kept for a cutoff does not depend on these two.
     """
 
     known: tuple[Truncate, ...] = ()
     new: tuple[Truncate, ...] = ()
     begin: int | None = None
+    newest: Mapping[tuple[str, int], Newest] = field(default_factory=dict, compare=False)
+    restarts: tuple[Restart, ...] = field(default=(), compare=False)
+    topic_ids: Mapping[str, str | None] = field(default_factory=dict, compare=False)
+    """Of the topics that are read."""
 
     def __bool__(self) -> bool:
         return bool(self.known or self.new)
@@ -179,11 +188,18 @@ def positions(records: pa.RecordBatch, times: pa.Array, places: Mapping[str, pa.
     return pa.table(columns, schema=POSITION_SCHEMA)
 
 
-def cutoff_of(snapshot: Snapshot) -> Cutoff:
-    """The truncates that a table has recorded, and where it began. Raises Corrupt."""
+def cutoff_of(snapshot: Snapshot, topic_ids: Mapping[str, str | None] | None = None) -> Cutoff:
+    """What a table says of its source. ``topic_ids``: of topics that are about to be read. Raises Corrupt."""
     text = snapshot.domains.get(SOURCE_TRUNCATES)
     known = truncates_in(SOURCE_TRUNCATES, text) if text is not None else ()
-    return Cutoff(known, begin=snapshot.settings.source_begin)
+    positions, restarts = positions_of(snapshot), restarts_of(snapshot)
+    return Cutoff(
+        known,
+        begin=None if restarts else snapshot.settings.source_begin,  # it is a place of the order that ended
+        newest=newest_by_place(positions),
+        restarts=restarts,
+        topic_ids={topic: position.topic_id for topic, position in positions.items()} | dict(topic_ids or {}),
+    )
 
 
 def truncates_in(domain: str, text: str) -> tuple[Truncate, ...]:

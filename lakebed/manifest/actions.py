@@ -15,6 +15,7 @@ import orjson
 
 from lakebed.manifest.deletion_vector import DeletionVector
 from lakebed.manifest.entries import PART, PURGED, REPLACED, SCHEMA
+from lakebed.manifest.lateness import Lateness
 
 _LOOSE = re.compile(r'"tightBounds"\s*:\s*false')
 _TIGHT = re.compile(r',?\s*"tightBounds"\s*:\s*true')
@@ -113,7 +114,7 @@ class ChangePart:
     """A part of the tail: a ``domainMetadata`` of the log. ``version`` and ``ordinal`` give its place in the order of changes.
 
     ``incomplete`` counts rows with a column whose value the source did not send. ``checksum``: as in ``Part``. ``mutation``:
-    whether a ``delete`` or ``update`` wrote it, so its rows came from no source.
+    whether a ``delete`` or ``update`` wrote it, so its rows came from no source. ``late``: how its batch stands to those before.
     """
 
     path: str
@@ -129,6 +130,7 @@ class ChangePart:
     modified_ms: int = 0
     checksum: int | None = None
     mutation: bool = False
+    late: Lateness = Lateness.NONE
 
     @property
     def domain(self) -> str:

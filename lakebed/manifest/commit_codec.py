@@ -219,6 +219,8 @@ def change_part_to_text(part: ChangePart) -> str:
         value["crc32"] = part.checksum
     if part.mutation:
         value["mutation"] = True
+    if part.late:
+        value["late"] = part.late
     return orjson.dumps(value).decode()
 
 

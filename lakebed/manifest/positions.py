@@ -1,18 +1,20 @@
 """Positions: up to where a table has read each topic of its source. They are in the table's log, an entry per topic.
 
-    lakebed.position.<topic>   {"offsets": {"0": 1200, "1": 800}, "id": "…"}
+    lakebed.position.<topic>   {"offsets": {"0": 1200, "1": 800}, "id": "…", "newest": {"0": [39419360, …]}}
 
 1. For each partition the entry has the next offset to read. ``id`` is the id of the topic, where the source has one: a topic that
    was deleted and made again has another id, and its offsets mean other records.
 2. The commit that brings the records of a topic sets its entry, and conflicts with each other commit that sets the same entry. So
    a record is in the table if and only if its offset is below the position: once, whoever reads it.
 3. Nothing else decides what was read: neither a checkpoint of Spark's, nor an id of a batch.
+4. ``newest`` has, by partition, the greatest place of a change that was read in the order of its source, and the latest time of
+   one (``manifest.lateness``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 import orjson
@@ -20,6 +22,7 @@ import orjson
 from lakebed.manifest.actions import Domain
 from lakebed.manifest.entries import POSITION
 from lakebed.manifest.entry_values import checked, document_of, reading
+from lakebed.manifest.lateness import Newest, Place
 from lakebed.manifest.progress import Progress
 from lakebed.manifest.snapshot import Snapshot
 
@@ -28,12 +31,14 @@ from lakebed.manifest.snapshot import Snapshot
 class Position:
     """Up to where a topic was read. ``offsets``: the next offset, by partition.
 
-    ``transactions``: how far the table is in the transactions of the source, where points are taken.
+    ``transactions``: how far the table is in the transactions of the source, where points are taken. ``newest``: how far the
+    changes were in the order of their source, by partition.
     """
 
     offsets: Mapping[int, int]
     topic_id: str | None = None
     transactions: Progress | None = None
+    newest: Mapping[int, Newest] = field(default_factory=dict)
 
 
 def position_entry(topic: str) -> str:
@@ -58,6 +63,8 @@ def entry_of(topic: str, position: Position) -> Domain:
     }
     if position.transactions is not None:
         document["transactions"] = position.transactions.to_json()
+    if position.newest:
+        document["newest"] = {str(number): astuple(newest) for number, newest in sorted(position.newest.items())}
     return Domain(position_entry(topic), orjson.dumps(document).decode())
 
 
@@ -69,4 +76,15 @@ def position_of(domain: str, text: str) -> Position:
             offsets=checked(Mapping[int, int], document["offsets"], "offsets"),
             topic_id=checked(str | None, document.get("id"), "id"),
             transactions=Progress.of_json(document.get("transactions")),
+            newest=_newest_in(document.get("newest", {})),
         )
+
+
+def newest_by_place(positions: Mapping[str, Position]) -> dict[Place, Newest]:
+    """How far the changes were in the order of their source, of all partitions."""
+    return {(topic, number): newest for topic, one in positions.items() for number, newest in one.newest.items()}
+
+
+def _newest_in(document: object) -> dict[int, Newest]:
+    pairs: Mapping[int, tuple[int, ...]] = checked(Mapping[int, tuple[int, ...]], document, "newest")
+    return {number: Newest(*pair) for number, pair in pairs.items()}

@@ -42,6 +42,12 @@ class Remark(StrEnum):
     """A member of a record's row that no column takes; its name."""
     UNKNOWN_OPERATION = "unknown_operation"
     """An operation that is not known; its value. The record is in the quarantine."""
+    ORDER_BEGAN_AGAIN = "order_began_again"
+    """Changes are lower in the order of their source than others before them, and later by its clock; what orders them."""
+    BATCH_LOST = "batch_lost"
+    """All changes of a batch lost against newer ones; what orders them."""
+    LOST = "lost_by_order"
+    """Changes that lost against newer ones that had come before them; what orders them."""
     ORDER_OF_ARRIVAL = "order_of_arrival"
     """A table was made whose changes have no order but that of arrival; the connector that sends them."""
     JANUARY_1970 = "january_1970"
@@ -64,6 +70,8 @@ class Kind:
     """Whether rows of the table may be wrong."""
     counts: bool = True
     """Whether the number of records says something."""
+    is_finding: bool = True
+    """Whether it is one; else it is a figure."""
     until_sent_again: bool = False
     """Whether rows stay wrong until the source sends them again; without it the remark is of interest for a day."""
 
@@ -76,6 +84,25 @@ KINDS: Mapping[str, Kind] = {
     Remark.UNKNOWN_OPERATION: Kind(
         what="records have operations that are not known",
         remedy="add them to format.delete_values or format.upsert_values; these records are in the quarantine",
+    ),
+    Remark.ORDER_BEGAN_AGAIN: Kind(
+        what="changes are later by the source's clock, and have lower positions than those before: the source was moved, "
+        "restored, or its log was reset, so they lose against rows that are older",
+        remedy="restart the order and have all rows sent again: lakebed resnapshot PIPELINE_FILE TABLE does both; for a table of "
+        "a file of its own, lakebed restart-order PATH, and a signal to the connector",
+        is_critical=True,
+        until_sent_again=True,
+    ),
+    Remark.BATCH_LOST: Kind(
+        what="whole batches of changes lost, because newer changes of their rows had come before",
+        remedy="nothing, if records were sent or read again; if the source was moved or restored: lakebed resnapshot "
+        "PIPELINE_FILE TABLE, or lakebed restart-order PATH and a signal to the connector. Where a column of the table orders "
+        "changes, empty the table (lakebed truncate) and have all rows sent again",
+    ),
+    Remark.LOST: Kind(
+        what="changes lost, because newer changes of their rows had come before",
+        remedy="nothing, if records are sent again or come late",
+        is_finding=False,
     ),
     Remark.ORDER_OF_ARRIVAL: Kind(
         what="changes of a row count in the order in which they arrive, since the events of this connector have no position that "
@@ -233,6 +260,12 @@ def remarks_of(snapshot: Snapshot) -> Remarks:
         )
     except (ValueError, TypeError, KeyError, AttributeError):
         return Remarks()
+
+
+def wrong_rows(snapshot: Snapshot) -> dict[str, str]:
+    """What is wrong with rows of a table until they are sent again, by kind."""
+    kinds = remarks_of(snapshot).kinds
+    return {kind: f"{KINDS[kind].what}: {', '.join(names)}" for kind, names in kinds.items() if _until_sent_again(kind)}
 
 
 def sent_again(snapshot: Snapshot, asked_ms: int) -> list[Domain]:

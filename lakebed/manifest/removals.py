@@ -6,10 +6,13 @@ A claim on such a part ends in the same commit (P1): its merge finds the claim g
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
-from lakebed.manifest.actions import Action, Part, RemoveChangePart
+from lakebed.manifest.actions import Action, Domain, Part, RemoveChangePart
 from lakebed.manifest.claims import claims_of
 from lakebed.manifest.commit_kind import truncated
+from lakebed.manifest.positions import entry_of, positions_of
+from lakebed.manifest.remarks import sent_again
 from lakebed.manifest.snapshot import Snapshot
 
 
@@ -27,3 +30,10 @@ def all_removals(snapshot: Snapshot, now_ms: int) -> list[Action]:
     actions = removals(snapshot, snapshot.parts.values(), now_ms)
     actions += [RemoveChangePart(domain) for domain in snapshot.tail]
     return [*actions, truncated(snapshot.version + 1)]
+
+
+def order_forgotten(snapshot: Snapshot, now_ms: int) -> list[Domain]:
+    """What the commit that empties a table says of the order of its changes: without rows none of them loses."""
+    positions = positions_of(snapshot)
+    entries = [entry_of(topic, replace(one, newest={})) for topic, one in positions.items() if one.newest]
+    return [*entries, *sent_again(snapshot, now_ms + 1)]

@@ -26,6 +26,7 @@ from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.entries import RESNAPSHOT, Operation
 from lakebed.manifest.entry_values import decoded, readable_or_none
 from lakebed.manifest.positions import positions_of
+from lakebed.manifest.remarks import sent_again
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 
@@ -39,7 +40,7 @@ class Resnapshot:
 
     What was asked: ``id`` is the signal's. ``begin`` has the ends of the table's topic at that time, and ``notifications`` those
     of the topic of notifications, None if there is none. Rows whose sequence is not above ``mirror_from`` are removed at the
-    end, unless they come again; None removes none.
+    end, unless they come again; None removes none. ``is_partial``: not all rows were asked for.
 
     How far it is: the table has got ``came`` rows. ``deleted`` deletes came meanwhile, and ``unusable`` records could not be
     used. The connector is at the key ``at``, has read ``read`` rows in all, and has sent them up to the offsets ``ends``. At the
@@ -52,6 +53,7 @@ class Resnapshot:
     begin: Mapping[int, int]
     notifications: Mapping[int, int] | None = None
     mirror_from: int | None = None
+    is_partial: bool = False
     state: State = "asked"
     came: int = 0
     came_ms: int | None = None
@@ -75,6 +77,10 @@ class Resnapshot:
         offsets = position.offsets if position else {}
         return all(offsets.get(number, 0) >= end for number, end in self.ends.items())
 
+    def at_the_end(self, snapshot: Snapshot) -> list[Domain]:
+        """What the commit does besides that ends it: rows that were wrong until they were sent again are right."""
+        return [] if self.is_partial else sent_again(snapshot, self.asked_ms)
+
     def to_action(self) -> Domain:
         """The action that sets the entry."""
         return Domain(RESNAPSHOT, orjson.dumps(asdict(self), option=orjson.OPT_NON_STR_KEYS).decode())
@@ -96,14 +102,20 @@ def resnapshot_of(snapshot: Snapshot) -> Resnapshot | None:
     return readable_or_none(RESNAPSHOT, snapshot.domains.get(RESNAPSHOT), partial(decoded, Resnapshot))
 
 
-def ask(log: TableLog, asked: Resnapshot) -> None:
-    """Write down what is asked now. Raises Contention, StoreUnavailable, TableNotFound."""
-    access = ReadWriteSet(domains=frozenset([RESNAPSHOT]))
-    commit_loop(
-        log,
-        Operation.RESNAPSHOT,
-        lambda _: Proposal(actions=[asked.to_action()], access=access, result=lambda _: None),
-    )
+def ask(
+    log: TableLog, asked: Resnapshot, besides: Callable[[Snapshot], tuple[list[Domain], frozenset[str]]] | None = None
+) -> None:
+    """Write down what is asked now. ``besides``: what else the commit says of a version, and the entries that this rests on.
+
+    Raises Contention, StoreUnavailable, TableNotFound.
+    """
+
+    def build(snapshot: Snapshot) -> Proposal[None]:
+        actions, rests_on = besides(snapshot) if besides else ([], frozenset())
+        access = ReadWriteSet(domains=frozenset([RESNAPSHOT]) | rests_on)
+        return Proposal(actions=[asked.to_action(), *actions], access=access, result=lambda _: None)
+
+    commit_loop(log, Operation.RESNAPSHOT, build)
 
 
 def advance(log: TableLog, id: str, change: Callable[[Resnapshot], Resnapshot]) -> Snapshot:
@@ -116,8 +128,11 @@ def advance(log: TableLog, id: str, change: Callable[[Resnapshot], Resnapshot]) 
         now = active(snapshot, id)
         if now is None or (then := change(now)) == now:
             return Finished(snapshot)
-        access = ReadWriteSet(domains=frozenset([RESNAPSHOT]))
-        return Proposal(actions=[then.to_action()], access=access, result=lambda committed: committed.snapshot)
+        besides = then.at_the_end(snapshot) if then.state == "ended" else []
+        access = ReadWriteSet(domains=frozenset([RESNAPSHOT, *(each.domain for each in besides)]))
+        return Proposal(
+            actions=[then.to_action(), *besides], access=access, result=lambda committed: committed.snapshot
+        )
 
     return commit_loop(log, Operation.RESNAPSHOT, build)
 

@@ -107,7 +107,8 @@ class Mirror:
             found = active(snapshot, id)
             if found is None or found.unusable:
                 return None
-            return [replace(found, state="ended", removed=rows, ended_ms=self.log.now_ms(), at="").to_action()]
+            ended = replace(found, state="ended", removed=rows, ended_ms=self.log.now_ms(), at="")
+            return [ended.to_action(), *ended.at_the_end(snapshot)]
 
         return entries
 

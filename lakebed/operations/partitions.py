@@ -42,7 +42,7 @@ from lakebed.manifest.entries import DETACHED, Operation
 from lakebed.manifest.entry_values import checked, document_of, made, reading
 from lakebed.manifest.holds import first_unexpired, held_versions
 from lakebed.manifest.readable import misfit
-from lakebed.manifest.removals import all_removals, removals
+from lakebed.manifest.removals import all_removals, order_forgotten, removals
 from lakebed.manifest.schema import is_reserved, schema_from_fields
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import Committed, TableLog
@@ -188,8 +188,10 @@ class Partitions:
         def change(snapshot: Snapshot) -> _Change:
             rows = sum(part.live_rows for part in snapshot.parts.values()) + sum(p.rows for p in snapshot.tail.values())
             metrics = {"parts": len(snapshot.parts) + len(snapshot.tail), "rows": rows}
-            is_empty = not snapshot.parts and not snapshot.tail
-            return _Change([] if is_empty else all_removals(snapshot, self._now_ms()), metrics)
+            if not snapshot.parts and not snapshot.tail:
+                return _Change([], metrics)
+            now_ms = self._now_ms()
+            return _Change([*all_removals(snapshot, now_ms), *order_forgotten(snapshot, now_ms)], metrics)
 
         return self._commit(Operation.TRUNCATE, change, settles=False)
 

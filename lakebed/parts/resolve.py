@@ -60,7 +60,8 @@ class Resolution:
     ``base_dead``: all dead rows of each base part that gains some; ``tail_dead``: dead rows of each change part;
     ``completed``: rows to be added beside them (table columns and hidden ones); ``incomplete_rows``: by the path of the change
     part, its changes that lack a value they need; ``keys``: the keys of each change part, for a key index; ``rows``: how
-    many changes there were; ``late``: how many of them lost against the base, by sequence.
+    many changes there were; ``lost``: how many changes of each change part lost by sequence, against the base or an earlier
+    change part, if any did.
     """
 
     change_parts: tuple[ChangePart, ...] = ()
@@ -70,7 +71,7 @@ class Resolution:
     incomplete_rows: Mapping[str, IncompleteRow] = field(default_factory=dict)
     keys: Mapping[str, pa.Table] = field(default_factory=dict)
     rows: int = 0
-    late: int = 0
+    lost: Mapping[str, int] = field(default_factory=dict)
 
     def keeps(self, part: ChangePart, spec: WriteSpec) -> bool:
         """Whether a change part is worth having in the base: it has a live row, or deletes that late changes must meet."""
@@ -86,7 +87,7 @@ def resolve(
     if not change_parts:
         return Resolution()
     tail = read_tail(change_parts, spec, storage)
-    newest = _newest(tail, spec, len(change_parts))
+    newest, lost = _newest(tail, spec, len(change_parts))
     keys = newest.select(list(spec.keys))
     hits = locator.lookup(base, keys) if base else None
     base_new: dict[str, _Rows] = {}
@@ -122,24 +123,41 @@ def resolve(
         incomplete_rows=incomplete_rows,
         keys=keys_of_parts,
         rows=len(tail),
-        late=int(late.sum()),
+        lost=_by_part_path(lost + np.bincount(newest[PART].to_numpy()[late], minlength=len(lost)), change_parts),
     )
 
 
-def _newest(tail: pa.Table, spec: WriteSpec, parts: int) -> pa.Table:
-    """One row a key. Within a part there is one already."""
+def _by_part_path(counts: _Rows, change_parts: Sequence[ChangePart]) -> dict[str, int]:
+    return {part.path: count for part, count in zip(change_parts, counts.tolist(), strict=True) if count}
+
+
+def _newest(tail: pa.Table, spec: WriteSpec, parts: int) -> tuple[pa.Table, _Rows]:
+    """One row a key, and how many rows of each part lost against one of an earlier part. Within a part a key is once."""
+    nothing = np.zeros(parts, dtype=np.int64)
     if parts == 1:
-        return tail
+        return tail, nothing
     # Places in the order of changes: a stable sort, so that of equal sequences the last is the newest.
     places = pc.sort_indices(tail[spec.sequence_column]).to_numpy() if spec.sequence_column else np.arange(len(tail))
     ranks = np.empty(len(tail), dtype=np.int64)
     ranks[places] = np.arange(len(tail))
     connection = connect()
     keys = by_place(tail, spec.keys)
-    with registered(connection, "lakebed_ranked", keys.append_column("rank", pa.array(ranks))):
-        query = f"select max(rank) as newest from lakebed_ranked group by {', '.join(keys.column_names)}"
+    ranked = keys.append_column("rank", pa.array(ranks)).append_column("part", tail[PART])
+    names = ", ".join(keys.column_names)
+    with registered(connection, "lakebed_ranked", ranked):
+        query = f"select max(rank) as newest from lakebed_ranked group by {names}"
         newest = connection.sql(query).to_arrow_table()["newest"].to_numpy()
-    return tail if len(newest) == len(tail) else tail.take(pa.array(np.sort(places[newest])))
+        if len(newest) == len(tail):
+            return tail, nothing
+        lost = nothing
+        if spec.sequence_column and (np.diff(tail[PART].to_numpy()[places]) < 0).any():
+            query = (
+                f"select part, count(*) as lost from (select part, first_value(part) over (partition by {names} order by rank "
+                "desc) as of_newest from lakebed_ranked) where part > of_newest group by part"
+            )
+            found = connection.sql(query).fetchnumpy()
+            lost[np.asarray(found["part"])] = np.asarray(found["lost"])
+    return tail.take(pa.array(np.sort(places[newest]))), lost
 
 
 def _dying_rows(

@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from lakebed.errors import InvalidChanges
 from lakebed.manifest.actions import ChangePart, Part
+from lakebed.manifest.lateness import Lateness
 from lakebed.parts.changes import DELETE, HIDDEN_TYPES, OP_COLUMN, UNAVAILABLE_COLUMN, WriteSpec
 from lakebed.parts.nested import nullable
 from lakebed.parts.order import sort_order
@@ -58,12 +59,12 @@ class WrittenPart:
     checksum: int | None = None  # of the file (``parts.checksum``)
     has_more_columns: bool = False  # than the shape of the table
 
-    def change_part(self, ordinal: int, *, mutation: bool = False) -> ChangePart:
-        """The file as a part of the tail; its version is set by the commit. ``mutation``: see ``ChangePart``."""
+    def change_part(self, ordinal: int, *, mutation: bool = False, late: Lateness = Lateness.NONE) -> ChangePart:
+        """The file as a part of the tail; its version is set by the commit. ``mutation``, ``late``: see ``ChangePart``."""
         return ChangePart(
             path=self.path, version=-1, ordinal=ordinal, rows=self.rows, bytes=self.bytes, deletes=self.deletes,
             incomplete=self.incomplete, sort_key_version=self.sort_key_version, partition_values=self.partition_values,
-            stats=self.stats, modified_ms=self.modified_ms, checksum=self.checksum, mutation=mutation,
+            stats=self.stats, modified_ms=self.modified_ms, checksum=self.checksum, mutation=mutation, late=late,
         )  # fmt: skip
 
     def base_part(self, has_op_column: bool) -> Part:

@@ -20,13 +20,15 @@ from lakebed.ingest.database.naming import NoTable, TableName
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.formats import decoder
 from lakebed.ingest.pace import BATCH_SECONDS
-from lakebed.ingest.source import Range
+from lakebed.ingest.source import Place, Range, RangeReader
 from lakebed.pipeline.bill import DAY_SECONDS, Bill, batches_a_day, bill
 from lakebed.pipeline.connections import check_kafka, check_registry, check_stores
 from lakebed.pipeline.findings import Findings
-from lakebed.pipeline.introducer import Expected, Introduced, Introducer, NotYet
+from lakebed.pipeline.introducer import Expected, Introduced, Introducer, NotYet, decoder_of
+from lakebed.pipeline.order_warnings import warnings_of, warnings_of_topics
 from lakebed.pipeline.places import check_places, checkpoint_of
 from lakebed.pipeline.settings import DatabasePipeline, decoder_options
+from lakebed.table import internals_of
 
 if TYPE_CHECKING:
     from lakebed.ingest.kafka.settings import KafkaSettings
@@ -39,11 +41,12 @@ QUERY_NAME = "ingest"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSeen:
-    """What a topic is or becomes. ``records``: of the last 24 hours."""
+    """What a topic is or becomes. ``records``: of the last 24 hours; ``warnings``: what is wrong with its rows, or will be."""
 
     topic: str
     records: int
     found: Introduced | Expected | NoTable | NotYet | LakebedError
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,18 +132,32 @@ def _topics(pipeline: DatabasePipeline, settings: KafkaSettings) -> tuple[TopicS
     for topic, partition in partitions:
         start, end = first[topic, partition], last[topic, partition]
         ranges.setdefault(topic, []).append(Range(topic, partition, start, min(end, start + FIRST_RECORDS)))
-    introducer = Introducer(pipeline, KafkaReader(settings))
+    reader = KafkaReader(settings)
+    introducer = Introducer(pipeline, reader)
 
     def look(topic: str) -> TopicSeen:
         found: Introduced | Expected | NoTable | NotYet | LakebedError
+        warnings: tuple[str, ...] = ()
         try:
             found = introducer.expected(topic, ranges[topic])
+            if isinstance(found, Introduced):
+                ends = {place: end for place, end in last.items() if place[0] == topic}
+                warnings = warnings_of_table(pipeline, found, reader.impatient(), ends)
         except LakebedError as error:
             found = error
-        return TopicSeen(topic=topic, records=records[topic], found=found)
+        return TopicSeen(topic=topic, records=records[topic], found=found, warnings=warnings)
 
     with ThreadPoolExecutor(READERS) as pool:
         return tuple(pool.map(look, sorted(ranges)))
+
+
+def warnings_of_table(
+    pipeline: DatabasePipeline, found: Introduced, reader: RangeReader, ends: Mapping[Place, int]
+) -> tuple[str, ...]:
+    """What is wrong with the rows of a table that is there, or will be when it has read its topic to these ends."""
+    snapshot = internals_of(found.table).log.refresh()
+    decoder = decoder_of(pipeline, found.table)
+    return (*warnings_of(snapshot), *warnings_of_topics(snapshot, decoder, reader, ends))
 
 
 def _records_of_a_day(

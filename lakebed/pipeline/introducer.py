@@ -17,8 +17,8 @@ from lakebed.ingest.database.naming import NoTable, TableName
 from lakebed.ingest.database.wishes import TableWishes
 from lakebed.ingest.decoder import Decoder, DecoderSchema
 from lakebed.ingest.formats import decoder
-from lakebed.ingest.remark_report import report_remarks
 from lakebed.ingest.source import Range, RangeReader
+from lakebed.manifest.remark_report import report_remarks
 from lakebed.manifest.remarks import Counts, remark
 from lakebed.manifest.schema import canonical_schema
 from lakebed.operations.create import NewTable, check_layout

@@ -21,6 +21,7 @@ from lakebed.ingest.typed.formats import TYPED_FORMATS, schemas_of
 from lakebed.ingest.typed.schemas import read_one
 from lakebed.manifest.resnapshots import Resnapshot, ask
 from lakebed.operations.mirror import why_not
+from lakebed.operations.restart_order import needs_restart, restarting
 from lakebed.pipeline.settings import DatabasePipeline, decoder_options
 from lakebed.pipeline.sources import kafka_settings
 from lakebed.settings import suggest
@@ -34,11 +35,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """A signal that was sent. ``begin``: from where the notifications of it are."""
+    """A signal that was sent. ``begin``: from where the notifications of it are. ``restarted``: the tables whose order of changes
+    was restarted, so that what comes counts as newer than all that they have."""
 
     signal_id: str
     tables: tuple[str, ...]
     begin: Partitions
+    restarted: tuple[str, ...] = ()
 
 
 def typed_notifications(pipeline: DatabasePipeline) -> Callable[..., dict[str, Any]] | None:
@@ -107,17 +110,20 @@ class Asking:
             asked_ms=0,
             begin={},
             notifications=_numbered(begin) if notifications is not None else None,
+            is_partial=where is not None,
         )
         entries = {name: self._entry(asked, name, internals, mirrors) for name, internals in opened.items()}
+        restarts = tuple(name for name, internals in opened.items() if needs_restart(internals.log.refresh()))
         for name, entry in entries.items():
-            ask(opened[name].log, entry)
+            storage = opened[name].storage
+            ask(opened[name].log, entry, restarting(storage, entry.topic, entry.begin) if name in restarts else None)
         try:
             send(self._settings, self._topic, self._naming.prefix, snapshot_signal(signal_id, names, where))
         except LakebedError:
             for internals in opened.values():
                 internals.mirror().fail(signal_id, "the connector could not be asked")
             raise
-        return Sent(signal_id=signal_id, tables=names, begin=begin)
+        return Sent(signal_id=signal_id, tables=names, begin=begin, restarted=restarts)
 
     def _entry(self, asked: Resnapshot, name: str, internals: Internals, mirrors: bool) -> Resnapshot:
         """What is written into the log of a table. Raises InvalidInput if it can't be mirrored."""

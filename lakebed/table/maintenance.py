@@ -18,6 +18,7 @@ from lakebed.manifest.remarks import dismiss
 from lakebed.manifest.settle_attempts import resume_settle
 from lakebed.operations import cleanup
 from lakebed.operations.hold import hold
+from lakebed.operations.restart_order import restart_order
 from lakebed.operations.rewind import rewind
 from lakebed.planning.plan_table import plan_table
 from lakebed.settings import interval_seconds
@@ -84,6 +85,15 @@ class TableMaintenance:
         StoreUnavailable.
         """
         return rewind(self._log, topic, to)
+
+    def restart_order(self) -> int:
+        """Have what is read from now on count as newer than all that the table has; returns the version.
+
+        For a source that goes on at lower positions: it was moved to another server, restored, or its log was reset. Have its
+        rows sent again after that. Raises InvalidInput (a column orders the changes, or their arrival; no topic was read yet),
+        Contention, StoreUnavailable.
+        """
+        return restart_order(self._log, self._storage)
 
     # -- the pipeline of a database ------------------------------------------------------------------------------------
 

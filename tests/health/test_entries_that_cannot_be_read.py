@@ -71,7 +71,9 @@ WHOLE: dict[str, dict[str, Any]] = {
     entries.SCHEMA + "000001": {"version": 1, "timestamp_ms": NOW_MS, "change": {"add": {"x": "integer"}}, "reason": "why"},
     entries.POSITION + "t": {
         "offsets": {"0": 5}, "id": "x", "transactions": {"cut": 1, "through": 1, "partial": {"7": {"0": [1, 2]}}, "doubt_ms": 5},
+        "newest": {"0": [5, 7]},
     },
+    entries.ORDER_RESTARTS: {"restarts": [{"topic": "t", "id": None, "offsets": {"0": 5}, "add": 7}]},
     entries.FILES + "1": {"digests": "AAAA"},
     entries.QUARANTINED: {"next": 2, "parts": [[1, {"path": "q.parquet", "rows": 1}]]},
     entries.QUARANTINED + ".q": {"taken": 1},

@@ -22,6 +22,7 @@ from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.formats import decoder
 from lakebed.manifest.resnapshots import Resnapshot, ask, resnapshot_of
 from lakebed.operations import mutate
+from lakebed.operations.restart_order import needs_restart, restarting
 from lakebed.pipeline.resnapshot_follower import GRACE_SECONDS, Resnapshots
 from lakebed.table import internals_of
 from tests.ingest.crashes import Crash, dying
@@ -59,6 +60,7 @@ class World:
     correlation: str = ""
     notifications: list[Notification] = field(default_factory=list)
     now: float = 0.0
+    clock_ms: int = 1
     asked: int = 0
     crashes: int = 0
     removed: int = 0
@@ -129,10 +131,11 @@ class World:
         self.asked += 1
         snapshot, id = self.log.refresh(), f"signal {self.asked}"
         asked = Resnapshot(
-            id=id, topic=TOPIC, asked_ms=1, begin=self.ends(), notifications={0: len(self.notifications)},
+            id=id, topic=TOPIC, asked_ms=self.log.now_ms(), begin=self.ends(), notifications={0: len(self.notifications)},
             mirror_from=internals_of(self.table).mirror().begin(snapshot),
         )  # fmt: skip
-        ask(self.log, asked)
+        storage = internals_of(self.table).storage
+        ask(self.log, asked, restarting(storage, TOPIC, asked.begin) if needs_restart(snapshot) else None)
         self.signal(id)
 
     @property
@@ -177,7 +180,7 @@ class World:
 
     def send(self, id: int, op: str, n: int | None, lsn: int | None, sequence: list[str]) -> None:
         after = None if n is None else {"id": id, "n": n}
-        source = {"ts_ms": 1, "lsn": lsn, "sequence": str(sequence).replace("'", '"')}
+        source = {"ts_ms": self.clock_ms, "lsn": lsn, "sequence": str(sequence).replace("'", '"')}
         event = {"before": {"id": id} if op == "d" else None, "after": after, "op": op, "source": source}
         self.flight[id % PARTITIONS].append(event)
 
@@ -254,6 +257,12 @@ class World:
             self.commit(transaction)
         self.is_heard = True
         self.lsn += 5
+
+    def move(self) -> None:
+        """The source goes on at another server, with the same rows and at lower positions."""
+        self.lose()
+        self.lsn = self.last_commit = self.draw.randint(1, self.lsn)
+        self.clock_ms += 60_000
 
     def settle(self) -> None:
         """All that is open commits, and all that was sent is in the table."""

@@ -14,6 +14,7 @@ from lakebed.health.status import Observer
 from lakebed.manifest.commit_kind import CommitKind, is_append, kind_of
 from lakebed.manifest.resnapshots import advance
 from lakebed.operations.mirror import why_not
+from lakebed.operations.restart_order import needs_restart
 from lakebed.pipeline.resnapshot_follower import WAIT_SECONDS
 from lakebed.table import internals_of
 from tests.internals import log_of
@@ -50,6 +51,31 @@ def test_in_the_end_the_table_has_what_the_source_has(seed: int, holds_back: boo
         world.settle()
     assert world.state.state == "ended", world.state.error
     assert world.found() == world.rows, world.state
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_after_moves_of_the_source_too_the_table_has_what_the_source_has(seed: int, tmp_path: Path) -> None:
+    """What comes from the other server loses, until a resnapshot restarts the order."""
+    world, said = World(tmp_path, seed), 0
+    with without_pauses():
+        for _ in range(3):
+            for _ in range(world.draw.choice([20, 80])):
+                world.change()
+            world.move()
+            for _ in range(world.draw.choice([0, 5, 80])):
+                world.change()
+            world.settle()
+            world.table.settle()
+            while needs_restart(world.log.refresh()) or not said:
+                said += 1
+                world.ask()
+                for _ in range(world.draw.choice([5, 40])):
+                    world.step()
+                run_to_the_end(world)
+                world.settle()
+                assert world.state.state in ("ended", "failed")
+            said = 0
+            assert world.found() == world.rows, world.state
 
 
 @pytest.fixture

@@ -110,8 +110,8 @@ class JsonRows:
         return None
 
     def decode(self, records: pa.Table, cutoff: Cutoff = NO_CUTOFF) -> Decoded:
-        """``cutoff`` is not used: the format has no truncates, and a flat object has no position in a source."""
-        return decode_records(records, _RowReader(self), self.decoder_schema, NO_CUTOFF)
+        """The format has no truncates, and a flat object has no position in a source."""
+        return decode_records(records, _RowReader(self), self.decoder_schema, cutoff)
 
 
 @dataclass(frozen=True, slots=True)

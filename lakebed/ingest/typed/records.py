@@ -124,9 +124,9 @@ class TypedRecords:
         self.__init__(settings)  # type: ignore[misc]
 
     def decode(self, records: pa.Table, cutoff: Cutoff = NO_CUTOFF) -> Decoded:
-        """``cutoff`` is for events: a row has no position in a source. Raises Retry if a registry does not answer."""
-        cutoff = cutoff if self._settings.events else NO_CUTOFF
-        return decode_records(records, self._reader(cutoff), self.decoder_schema, cutoff)
+        """Truncates are for events: a row has no position in a source. Raises Retry if a registry does not answer."""
+        reader = self._reader(cutoff if self._settings.events else NO_CUTOFF)
+        return decode_records(records, reader, self.decoder_schema, cutoff)
 
     def schema_needed(self, records: pa.Table) -> SchemaChange | None:
         """What the table must become before these records can be decoded. Raises as ``decode``."""

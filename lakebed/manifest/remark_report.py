@@ -1,4 +1,4 @@
-"""Report the remarks of a batch: an event for each, and a warning the first time."""
+"""Report the remarks of a commit: an event for each, and a warning the first time."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _warned: set[tuple[str, str, str]] = set()
 
 
 def report_remarks(table: str, remarks: Counts) -> None:
-    """Emit the remarks of a batch that was committed. The log of this process gets one warning for each name of a table."""
+    """Emit the remarks of a commit. The log of this process gets one warning for each name of a table."""
     for kind, names in remarks.items():
         for name, records in names.items():
             events.emit(events.RemarkMade(table=table, kind=kind, name=name, records=records))
-            if _is_new(table, kind, name):
+            if KINDS[kind].is_finding and _is_new(table, kind, name):
                 _logger.warning("%s: %s: %r. What to do: %s", table, KINDS[kind].what, name, KINDS[kind].remedy)
 
 

@@ -1,0 +1,97 @@
+"""Where decoded changes are in the order of their source, and whether that order begins again (``manifest.lateness``).
+
+One change after the other is compared with all before it in its partition, also with those that were read before. One that is
+lower, and later by the source's clock, shows that the order has begun again; so does one that is far lower, and not earlier. What
+a connector sends again is earlier by the clock. Where neither is certain, the settle sees whether changes lose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.ingest.decoder import DecoderSchema
+from lakebed.ingest.metadata import metadata_path
+from lakebed.ingest.source_order import ORDERS
+from lakebed.ingest.truncates import Cutoff
+from lakebed.manifest.lateness import CLOCK_STEP_US, FAR, Newest, Place
+from lakebed.parts.changes import SEQUENCE_COLUMN
+
+_ORDERS = frozenset(ORDERS) | {("source", "commit_ts"), ("kafka", "offset")}
+"""Metadata that grow from record to record of a partition, as the clock does."""
+_INT64 = np.iinfo(np.int64)
+_Numbers = npt.NDArray[np.int64]
+
+
+def restarted(rows: pa.Table, records: pa.Table, numbers: _Numbers, cutoff: Cutoff) -> pa.Table:
+    """The rows with the places that they have since the order was restarted. ``numbers``: of their records."""
+    if not cutoff.restarts or SEQUENCE_COLUMN not in rows.column_names:
+        return rows
+    topics, offsets = records["topic"], np.asarray(pc.fill_null(records["offset"], -1))
+    partitions = np.asarray(pc.fill_null(records["partition"], -1))
+    add = np.zeros(len(records), dtype=np.int64)
+    for one in cutoff.restarts:
+        of_topic = np.asarray(pc.fill_null(pc.equal(topics, one.topic), False))
+        for partition in np.unique(partitions[of_topic]).tolist():
+            start = one.offset(partition, cutoff.topic_ids.get(one.topic))
+            add[of_topic & (partitions == partition) & (offsets >= start)] = one.add
+    more = add[numbers]
+    places = np.asarray(rows[SEQUENCE_COLUMN])
+    at = rows.column_names.index(SEQUENCE_COLUMN)
+    moved = np.minimum(places, _INT64.max - more) + more  # the greatest number stands for all beyond it
+    return rows.set_column(at, rows.schema.field(at), pa.chunked_array([pa.array(moved)]))
+
+
+def compared(
+    rows: pa.Table, records: pa.Table, numbers: _Numbers, times: pa.ChunkedArray, schema: DecoderSchema, cutoff: Cutoff
+) -> tuple[dict[Place, Newest], int]:
+    """How far the rows are in the order of their source, by partition, if it has one; and how many show that it began again.
+
+    ``numbers``: of their records; ``times``: of the rows.
+    """
+    if metadata_path(schema.sequence_metadata) not in _ORDERS or not len(rows):
+        return {}, 0
+    known = np.asarray(times.is_valid())
+    places, micros, numbers = np.asarray(rows[SEQUENCE_COLUMN])[known], np.asarray(times.drop_null()), numbers[known]
+    found: dict[Place, Newest] = {}
+    again = 0
+    for place, is_there in _by_partition(records):
+        mine = slice(None) if is_there is None else is_there[numbers]
+        if not len(places[mine]):
+            continue
+        found[place] = Newest(int(places[mine].max()), int(micros[mine].max()))
+        again += _begun_again(places[mine], micros[mine], cutoff.newest.get(place))
+    return found, again
+
+
+def _by_partition(records: pa.Table) -> Iterator[tuple[Place, npt.NDArray[np.bool_] | None]]:
+    """The partitions of some records, and which records each has; None: all of them."""
+    kinds = records.select(["topic", "partition"]).group_by(["topic", "partition"], use_threads=False).aggregate([])
+    for topic, partition in zip(kinds["topic"].to_pylist(), kinds["partition"].to_pylist(), strict=True):
+        if len(kinds) == 1:
+            yield (topic, partition), None
+            continue
+        is_there = pc.and_(pc.equal(records["topic"], topic), pc.equal(records["partition"], partition))
+        yield (topic, partition), np.asarray(pc.fill_null(is_there, False))
+
+
+def _begun_again(places: _Numbers, micros: _Numbers, before: Newest | None) -> int:
+    """How many changes of one partition show that the order began again."""
+    highest = _highest_before(places, before.place if before else _INT64.min)
+    lower = places < highest
+    if not lower.any():
+        return 0
+    latest = _highest_before(micros, before.time_us if before else _INT64.min)[lower]
+    places, micros, highest = places[lower], micros[lower], highest[lower]
+    is_later = micros > latest + CLOCK_STEP_US
+    is_far = (places < highest - FAR) & (micros >= latest)
+    return int(np.count_nonzero(is_later | is_far))
+
+
+def _highest_before(values: _Numbers, first: int) -> _Numbers:
+    """For each value, the highest one before it."""
+    return np.maximum.accumulate(np.concatenate(([first], values[:-1])))

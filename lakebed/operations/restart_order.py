@@ -1,0 +1,115 @@
+"""Restarts the order of a table's changes: what is read from now on is newer than all that the table has (``order_restarts``).
+
+The greatest place that the table has is read from its files, of all rows, dead ones and deletes included. A sixteenth is added to
+it, because records of the order that ended may still be on their way. A batch that commits meanwhile is a conflict, and all is
+done again; a batch that was read with the order as it was before is read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from lakebed.errors import InvalidInput
+from lakebed.manifest.actions import Domain
+from lakebed.manifest.commit_loop import Proposal, commit_loop
+from lakebed.manifest.conflicts import ReadWriteSet
+from lakebed.manifest.entries import ORDER_RESTARTS, Operation
+from lakebed.manifest.order_restarts import RESTARTS_MAX, Restart, restarts_entry, restarts_of
+from lakebed.manifest.positions import newest_by_place, position_entry, positions_of
+from lakebed.manifest.remarks import Remark, remarks_of
+from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.table_log import TableLog
+from lakebed.parts.changes import SEQUENCE_COLUMN, write_spec_of
+from lakebed.parts.sql import parquet_of
+from lakebed.storage.engine import connect
+from lakebed.storage.part_storage import PartStorage
+
+PLACE_MAX = 1 << 62
+"""Beyond it there is no room for another order."""
+
+
+def restart_order(log: TableLog, storage: PartStorage) -> int:
+    """Restart the order at the positions of the table; returns the version.
+
+    Raises as ``restarted``; Contention, StoreUnavailable.
+    """
+
+    def build(snapshot: Snapshot) -> Proposal[int]:
+        offsets = {topic: position.offsets for topic, position in positions_of(snapshot).items()}
+        return Proposal(
+            actions=[restarted(snapshot, offsets, storage)],
+            access=ReadWriteSet(domains=rests_on(snapshot)),
+            result=lambda committed: committed.version,
+        )
+
+    return commit_loop(log, Operation.RESTART_ORDER, build)
+
+
+def needs_restart(snapshot: Snapshot) -> bool:
+    """Whether rows that are sent again may lose against those that the table has, and a restart of its order helps."""
+    kinds = remarks_of(snapshot).kinds
+    return (Remark.ORDER_BEGAN_AGAIN in kinds or Remark.BATCH_LOST in kinds) and why_not(snapshot) is None
+
+
+def restarting(
+    storage: PartStorage, topic: str, offsets: Mapping[int, int]
+) -> Callable[[Snapshot], tuple[list[Domain], frozenset[str]]]:
+    """What a commit does besides that restarts the order at these offsets of a topic, and the entries that this rests on."""
+    return lambda snapshot: ([restarted(snapshot, {topic: offsets}, storage)], rests_on(snapshot))
+
+
+def rests_on(snapshot: Snapshot) -> frozenset[str]:
+    """The entries that a restart depends on."""
+    return frozenset(map(position_entry, positions_of(snapshot))) | {ORDER_RESTARTS}
+
+
+def restarted(snapshot: Snapshot, offsets: Mapping[str, Mapping[int, int]], storage: PartStorage) -> Domain:
+    """The entry after a restart at these offsets of topics, which the table reads.
+
+    Raises InvalidInput if there is no order that could be restarted, or no room for another one.
+    """
+    if why := why_not(snapshot):
+        raise InvalidInput(why, table=storage.root)
+    known = positions_of(snapshot)
+    if not offsets.keys() & known.keys():
+        raise InvalidInput("the table has read no topic yet, so there is no order to restart", table=storage.root)
+    places = [newest.place for newest in newest_by_place(known).values()]
+    highest = max([_highest_place(snapshot, storage), *places])
+    add = highest + highest // 16
+    if add >= PLACE_MAX:
+        raise InvalidInput(
+            "the order was restarted so often that its numbers are used up; move the table away, so that it is made again",
+            table=storage.root,
+        )
+    new = [
+        Restart(topic=topic, id=known[topic].topic_id, offsets=dict(of), add=add)
+        for topic, of in offsets.items()
+        if topic in known
+    ]
+    return restarts_entry((*restarts_of(snapshot), *new)[-RESTARTS_MAX:])
+
+
+def why_not(snapshot: Snapshot) -> str | None:
+    """Why the order of a table can't be restarted; None if it can."""
+    settings = snapshot.logical_settings
+    if settings.sequence_by is None:
+        return "changes of the table count in the order of their arrival, so there is no order to restart"
+    if write_spec_of(snapshot).sequence_column != SEQUENCE_COLUMN:
+        return (
+            f"the table's column {settings.sequence_by!r} orders its changes, so no other order can be given to them; empty the "
+            "table (lakebed truncate) and have all rows sent again"
+        )
+    return None
+
+
+def _highest_place(snapshot: Snapshot, storage: PartStorage) -> int:
+    """The greatest place that any row or delete in the table's files has; 0 without any."""
+    paths = [*snapshot.parts, *(part.path for part in snapshot.tail.values())]
+    urls = [storage.duckdb_url(path) for path in paths]
+    if not urls:
+        return 0
+    with connect() as connection:
+        storage.attach(connection)
+        source = parquet_of(urls, {SEQUENCE_COLUMN: ("place", "BIGINT")})
+        [found] = connection.execute(f"select max(place) from {source}").fetchall()
+    return max(0, int(found[0] or 0))
