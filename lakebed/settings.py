@@ -126,6 +126,7 @@ class TableSettings:
     count_reads: bool = False
     source_topic: str | None = None
     source_begin: int | None = None
+    source_table: str | None = None
     tier: Tier = "p1"
     pool: str = "default"
     freshness_seconds: int | None = None
@@ -460,6 +461,7 @@ _VALUES: dict[str, Callable[[str], Any]] = {
     "lakebed.count_reads": lambda text: _on_or_off(text) == "on",
     "lakebed.source_topic": str,
     "lakebed.source_begin": _count,
+    "lakebed.source_table": str,
     "lakebed.tier": _one_of(*TIERS),
     "lakebed.pool": _pool,
     "lakebed.freshness": _some_seconds,

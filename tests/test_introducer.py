@@ -221,6 +221,23 @@ def test_where_the_message_key_does_not_say_the_keys_the_settings_do(tmp_path: P
     assert table_of(named).inspect.detail().to_pylist()[0]["keys"] == ["id"]
 
 
+def test_a_table_remembers_of_which_table_of_the_source_it_is(tmp_path: Path) -> None:
+    def of(name: str) -> bytes:
+        change = event("c", ROW)
+        return as_json({**change, "source": {**change["source"], "schema": "public", "table": name}})
+
+    values, keys = [of("a b"), of("a_b")], [key_of(id=1)] * 2
+    for number, (rules, remembered) in enumerate(
+        [("", "public.a b"), ("  tables: {public.a_b: {sources: [.*]}}", None)]
+    ):
+        table = table_of(introduced(pipeline(tmp_path / str(number), rules), values, keys, "shop.public.a_b"))
+        assert table.properties.get("lakebed.source_table") == remembered
+        assert dict(cutoff_of(log_of(table).refresh()).sources).get("shop.public.a_b") == remembered
+    unnamed = pipeline(tmp_path / "no", "  tables: {public.a_b: {sources: [other]}}")
+    found = introduced(unnamed, values, keys, "shop.public.a_b")
+    assert isinstance(found, NotYet) and "it is of public.a_b, which sources does not name" in found.reason
+
+
 def test_the_settings_have_the_last_word(tmp_path: Path) -> None:
     more = """  properties: {lakebed.tombstone_retention: 3 days}
   tables:

@@ -94,6 +94,8 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
     ({"schema": {"a": "long", "A": "long"}, "keys": []}, {}, "table.schema", "names differ by more than case"),
     ({"properties": {"lakebed.read_budgt": "8"}}, {}, "table.properties.lakebed.read_budgt", "did you mean"),
     ({"properties": {"lakebed.merge": "alot"}}, {}, "table.properties.lakebed.merge", "must be one of"),
+    ({"sources": ["public.orders"]}, {}, "table.sources", "no effect: rows of json do not name their table"),
+    ({"sources": ["(a"]}, {"format": "debezium-json"}, "table.sources[0]", "'(a' is not a regular expression"),
     ({"schema": {}}, {}, "table.path", "no table.schema to create it with"),
     ({"path": "{folder}/p.yml"}, {}, "table.path", "is no folder"),
     ({"path": "{folder}/p.yml/below/it"}, {}, "table.path", "is no folder"),

@@ -88,6 +88,7 @@ def test_a_command_for_one_table_refuses_the_file_of_a_database() -> None:
         ("3 days", "soon", "line 6: database.properties.lakebed.tombstone_retention"),
         ("1 day}", "no}", "line 10: database.tables.public\\.audit_.*.properties.lakebed.tombstone_retention"),
         ("max_age_seconds: 5", "max_age_seconds: -5", "line 8: database.tables.public\\..*.max_age_seconds: it must be"),
+        ("max_age_seconds: 5", "sources: [a, '(']", "line 8: database.tables.public\\..*.sources[1]: '(' is not a regular"),
         ("max_age_seconds: 5", "max_age: 5", "there is no such key here; did you mean 'max_age_seconds'?"),
         ("  exclude", "  max_tables: 0\n  exclude", "database.max_tables: it must be at least 1"),
         ("  exclude", "  max_age_seconds: -1\n  exclude", "database.max_age_seconds: it must be at least 0"),

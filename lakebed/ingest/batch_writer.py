@@ -33,6 +33,7 @@ from lakebed.ingest.points.cut import Report
 from lakebed.ingest.row_changes import split
 from lakebed.ingest.schema_evolution import merged
 from lakebed.ingest.source import Place, Range, RangeChanges, RecordChanges, batch_of
+from lakebed.ingest.source_tables import Seen, all_seen
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate, cutoff_of, to_domain, to_json
 from lakebed.manifest.actions import (
     Action,
@@ -97,6 +98,7 @@ class Written:
     schema_needed: SchemaChange | None = None  # then nothing else counts
     read: tuple[Range, ...] = ()  # what was read, if the source has ranges
     transactions: Mapping[Place, Report] = field(default_factory=dict)  # of partitions that might be cut
+    sources: Seen = field(default_factory=dict)  # whose events came, of topics of which the table does not know it
 
     @property
     def rows(self) -> int:
@@ -231,6 +233,7 @@ class Tally:
         self._newest: Mapping[Place, Newest] = {}
         self._remarks = RemarkCounts()
         self._needs: list[SchemaChange] = []
+        self._sources: list[Seen] = []
 
     def slices(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Decoded]:
         """The decoded input, in slices that fit in the memory of a task, until something is needed of the table first."""
@@ -248,6 +251,7 @@ class Tally:
         seen["of_snapshot"] = seen.get("of_snapshot", 0) + decoded.of_snapshot
         self._newest = newest_of((self._newest, decoded.newest))
         self._remarks.add_all(decoded.remarks)
+        self._sources = [all_seen([*self._sources, decoded.sources])]
         if decoded.mismatched:
             seen["mismatched"] = seen.get("mismatched", 0) + decoded.mismatched
             seen.setdefault("mismatch", decoded.mismatch)
@@ -261,6 +265,8 @@ class Tally:
             seen["newest"] = [[*place, *astuple(newest)] for place, newest in self._newest.items()]
         if self._truncates:
             seen["truncates"] = [to_json(truncate) for truncate in Cutoff(new=tuple(self._truncates)).remembered()]
+        if sources := all_seen(self._sources):
+            seen["sources"] = sources
         if self._needs:
             seen["schema_needed"] = merged(self._needs).to_json()
         lost = getattr(self._stream, "records_lost", None)
@@ -402,8 +408,14 @@ def collected(rows: Iterable[TaskRow]) -> Written:
         newest=newest_of({(t, n): Newest(*newest)} for s in seen for t, n, *newest in s.get("newest", ())),
         remarks=sum_of(s["remarks"] for s in seen),
         read=tuple(Range(*one) for s in seen for one in s.get("read", ())),
+        sources=all_seen(_places(s["sources"]) for s in seen if "sources" in s),
         transactions={(topic, number): report for s in seen for topic, number, report in s.get("transactions", ())},
     )
+
+
+def _places(sources: Mapping[str, Mapping[str, Sequence[int]]]) -> Seen:
+    """From JSON, which has lists for places."""
+    return {topic: {name: (place[0], place[1]) for name, place in names.items()} for topic, names in sources.items()}
 
 
 def commit_written(

@@ -19,6 +19,7 @@ import pyarrow as pa
 from lakebed.errors import InvalidSchema
 from lakebed.ingest.json.text import Mismatch
 from lakebed.ingest.schema_evolution import FIXED, RESCUED_COLUMN, EvolvePolicy, Needed, needed
+from lakebed.ingest.source_tables import NO_RULES, Seen, SourceRules, all_seen
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate
 from lakebed.manifest.lateness import Newest, Place, newest_of
 from lakebed.manifest.remarks import Counts, sum_of
@@ -58,8 +59,8 @@ class DecoderSchema:
     has_rescued: bool = False
     first_names: Mapping[str, str] = field(default_factory=dict)
     """The columns that were renamed in the table, by their first names, under which the source may still send them."""
-    keys_of_message: bool = False
-    """Whether the keys were taken from the message key of the first record: then every event's has the same fields."""
+    source: SourceRules = NO_RULES
+    """What is demanded of events beside their rows."""
     column_of: Mapping[str, str] = field(init=False, compare=False, default_factory=dict)
     """The column by each other name under which records may have its values."""
 
@@ -178,6 +179,8 @@ class Decoded:
     """Records of the quarantine that are what the format says and do not fit the table."""
     mismatch: str = ""
     """Why the first of them does not fit."""
+    sources: Seen = field(default_factory=dict)
+    """Whose events they are, of topics of which the table does not know it."""
     schema_needed: SchemaChange | None = None
     """What the table must become before these records can be decoded. Then nothing else of the result counts, nor of
     later results of the batch."""
@@ -201,6 +204,7 @@ class Decoded:
             remarks=sum_of(part.remarks for part in decoded),
             mismatched=sum(part.mismatched for part in decoded),
             mismatch=next((part.mismatch for part in decoded if part.mismatch), ""),
+            sources=all_seen(part.sources for part in decoded),
         )
 
     @staticmethod

@@ -69,7 +69,7 @@ class Evolution:
             self._refused, self._refused_for = frozenset(), None
         policy = replace(decoder.decoder_schema.policy, refused=self._refused)
         wanted = DecoderSchema.of_table(columns, settings.keys, settings.sequence_by, policy, first_names(snapshot))
-        wanted = replace(wanted, keys_of_message=decoder.decoder_schema.keys_of_message)
+        wanted = replace(wanted, source=decoder.decoder_schema.source)
         return decoder if wanted == decoder.decoder_schema else decoder.bound_to(wanted)
 
     def evolve(self, snapshot: Snapshot, needed: SchemaChange) -> Snapshot:

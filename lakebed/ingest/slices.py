@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -88,6 +88,8 @@ class Changes:
     remarks: Remarked = ()
     is_of_snapshot: bool = False
     """Whether it is a row that was read, and no change."""
+    source: str | None = None
+    """Of which table of the source it is, if the table is to remember that."""
 
 
 Reading = Changes | Truncate | Ignored | Truncated
@@ -107,6 +109,8 @@ class FastReading:
     """How many of the handled records are rows that were read, and no changes."""
     one_by_one: Mapping[int, Reading | Unreadable] = field(default_factory=dict)
     """By their place in the slice, what records are that the fast path has read one by one; ``handled`` has them too."""
+    sources: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Of which tables of the source they are, if the table is to remember that: topic and name, with the number of the first."""
 
     def remarked(self, counts: Counts) -> FastReading:
         """With further remarks."""
@@ -133,7 +137,17 @@ def joined(
         sum_of(fast.remarks for _, fast in parts),
         sum(fast.of_snapshot for _, fast in parts),
         one_by_one,
+        _lowest(fast.sources for _, fast in parts),
     )
+
+
+def _lowest(several: Iterable[Mapping[tuple[str, str], int]]) -> dict[tuple[str, str], int]:
+    """The lowest number of each name."""
+    found: dict[tuple[str, str], int] = {}
+    for one in several:
+        for name, number in one.items():
+            found[name] = min(found.get(name, number), number)
+    return found
 
 
 class Reader(Protocol):
@@ -151,6 +165,13 @@ class Reader(Protocol):
 
     def schema_needed(self, records: pa.RecordBatch) -> SchemaChange | None:
         """What the schemas of the records ask of the table; None if nothing. No row is read."""
+
+
+def record_of(records: pa.RecordBatch, row: int) -> Record:
+    """One of the records."""
+    values = {name: records.column(name)[row].as_py() for name in ("key", "value", "topic", "partition", "offset")}
+    timestamp = records.column("timestamp").view(pa.int64())[row].as_py()
+    return Record(**values, timestamp=timestamp, headers=mappings_of(records.slice(row, 1))[0])
 
 
 class SchemaNeeded(Exception):
@@ -175,8 +196,9 @@ class _Collected:
     truncated: int = 0
     of_snapshot: int = 0
     remarks: RemarkCounts = field(default_factory=RemarkCounts)
+    sources: dict[tuple[str, str], int] = field(default_factory=dict)
 
-    def take(self, at: int, reading: Reading) -> None:
+    def take(self, at: int, reading: Reading, topic: str) -> None:
         """What the record of this number is."""
         if isinstance(reading, Truncate):
             if self.cutoff.knows(reading):
@@ -191,6 +213,8 @@ class _Collected:
         else:
             self.of_snapshot += reading.is_of_snapshot
             self.remark(reading.remarks)
+            if reading.source is not None:
+                self.sources = _lowest([self.sources, {(topic, reading.source): at}])
             for second, row in enumerate(reading.rows):
                 self.rows.append({**row, AT_COLUMN: 2 * at + second})
 
@@ -262,11 +286,12 @@ def _read(batch: pa.RecordBatch, first: int, reader: Reader, collected: _Collect
     collected.truncated += fast.truncated
     collected.of_snapshot += fast.of_snapshot
     collected.remarks.add_all(fast.remarks)
+    collected.sources = _lowest([collected.sources, fast.sources])
     for number, reading in fast.one_by_one.items():
         if isinstance(reading, Unreadable):
             collected.refuse(first + number, reading)
         else:
-            collected.take(first + number, reading)
+            collected.take(first + number, reading, batch.column("topic")[number].as_py())
     if not fast.handled.all():
         _read_one_by_one(batch, np.flatnonzero(~fast.handled), first, reader, collected)
 
@@ -304,7 +329,7 @@ def _read_one_by_one(
         except Exception as error:  # a stream must not stop for one record
             collected.bad.append((at, f"{UNFORESEEN}: {type(error).__name__}: {error}"))
             continue
-        collected.take(at, reading)
+        collected.take(at, reading, topic)
 
 
 def _assemble(records: pa.Table, collected: _Collected, decoder_schema: DecoderSchema) -> Decoded:
@@ -342,7 +367,17 @@ def _assemble(records: pa.Table, collected: _Collected, decoder_schema: DecoderS
         remarks=collected.remarks.counts,
         mismatched=collected.mismatched,
         mismatch=collected.mismatch,
+        sources=_sources(records, collected),
     )
+
+
+def _sources(records: pa.Table, collected: _Collected) -> dict[str, dict[str, tuple[int, int]]]:
+    """The source tables that came, with the places of their first records."""
+    found: dict[str, dict[str, tuple[int, int]]] = {}
+    for (topic, name), at in collected.sources.items():
+        place = (records["partition"][at].as_py(), records["offset"][at].as_py())
+        found.setdefault(topic, {})[name] = place
+    return found
 
 
 def _table_of(collected: _Collected, schema: pa.Schema) -> pa.Table:

@@ -37,6 +37,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.ingest.json.text import Unreadable, parse
+from lakebed.ingest.source_tables import MEMBERS
 
 FILE_NUMBER = re.compile(r"\.([0-9]+)\Z")
 FILE_NUMBERS, POSITIONS_PER_FILE = 1 << 23, 1 << 40  # all positions fit into 63 bits
@@ -211,7 +212,7 @@ def metadata_type(parent: str, name: str) -> pa.DataType:
     order = ORDERS.get((parent, name))
     if order is not None:
         return order.kind
-    return pa.string() if parent == "source" and name in _BESIDE else pa.int64()
+    return pa.string() if parent == "source" and name in _TEXTS else pa.int64()
 
 
-_BESIDE = frozenset(order.beside for order in ORDERS.values() if order.beside)
+_TEXTS = frozenset([*MEMBERS, *(order.beside for order in ORDERS.values() if order.beside)])

@@ -38,6 +38,7 @@ from lakebed.ingest.points.cut import Cut, Report
 from lakebed.ingest.reading import Planned, clipped, joined, limited, planned, read_to
 from lakebed.ingest.refusals import discard, refuse
 from lakebed.ingest.source import Bounds, Place, Range, RangeChanges, RangeReader
+from lakebed.ingest.source_tables import Seen, first_of
 from lakebed.ingest.truncates import cutoff_of
 from lakebed.manifest.entries import Operation
 from lakebed.manifest.lateness import Newest
@@ -158,6 +159,15 @@ class _Reading:
     def starts(self) -> dict[Place, int]:
         return {place: begin.start for place, begin in self.begins.items()}
 
+    @property
+    def anew(self) -> frozenset[str]:
+        """The topics that were deleted and made again since the table has read them."""
+        return frozenset(
+            topic
+            for (topic, _), begin in self.begins.items()
+            if (position := self.before.get(topic)) is not None and is_another(position.topic_id, begin.topic_id)
+        )
+
     def gone(self, ranges: Sequence[Range]) -> frozenset[Place]:
         """Of what was planned, the partitions that the source does not have any more."""
         return frozenset(one.place for one in ranges) - self.begins.keys()
@@ -168,13 +178,13 @@ class _Reading:
         return {topic: begin.topic_id for (topic, _), begin in self.begins.items() if begin.topic_id is not None}
 
     def moved(
-        self,
-        read: Sequence[Range],
-        cut: Cut | None,
-        reports: Mapping[Place, Report],
-        newest: Mapping[Place, Newest] | None = None,
-    ) -> Moved:
-        """The positions after these ranges were read, up to the ``cut``. ``newest``: how far the changes in them were."""
+        self, read: Sequence[Range], cut: Cut | None, reports: Mapping[Place, Report], *,
+        newest: Mapping[Place, Newest] | None = None, sources: Seen | None = None,
+    ) -> Moved:  # fmt: skip
+        """The positions after these ranges were read, up to the ``cut``.
+
+        ``newest``: how far the changes in them were; ``sources``: whose events came.
+        """
         offsets: dict[str, dict[int, int]] = {}
         for (topic, partition), offset in read_to(self.starts, read).items():
             offsets.setdefault(topic, {})[partition] = offset
@@ -185,10 +195,12 @@ class _Reading:
             topic_id = max(ids, key=lambda each: (is_another(position.topic_id, each), each or ""))
             if is_another(position.topic_id, topic_id):
                 position = Position(offsets={}, newest=position.newest)
+            names = (sources or {}).get(topic)
             now = replace(
                 position,
                 offsets={**position.offsets, **moved},
                 topic_id=topic_id or position.topic_id,
+                source=first_of(names) if names else position.source,
                 newest=_newest_of_topic(topic, position, newest or {}),
             )
             if now != self.before.get(topic):
@@ -294,7 +306,7 @@ class TableIngest:
         if reading.ranges:
             snapshot, written = yield from self._written(snapshot, reading, cut)
         refuse(self._table, written, self._decoder, self._fails_on_quarantine)
-        moved = reading.moved(written.read, cut, written.transactions, written.newest)
+        moved = reading.moved(written.read, cut, written.transactions, newest=written.newest, sources=written.sources)
         if not moved.after:  # the cut is where the table is
             return BatchResult(version=snapshot.version, snapshot=snapshot, replayed=True), written
         result = commit_written(
@@ -311,12 +323,12 @@ class TableIngest:
             ranges = joined(ranges)
             positions = reading.before.items()
             cuts = {topic: cut.for_topic(topic, one.transactions if one else None) for topic, one in positions}
+        firsts: dict[str, str] = {}
         for _ in range(ROUNDS_MAX):
             self._decoder = self._evolution.bound(self._decoder, snapshot)
             stream = RangeChanges(self._source, self._decoder, cuts=cuts)
-            steps = writing(
-                WriteTask(write_spec_of(snapshot), self._table, stream), cutoff_of(snapshot, reading.topic_ids)
-            )
+            cutoff = cutoff_of(snapshot, reading.topic_ids).of_sources(firsts, without=reading.anew)
+            steps = writing(WriteTask(write_spec_of(snapshot), self._table, stream), cutoff)
             try:
                 task = next(steps)
                 while True:
@@ -324,7 +336,14 @@ class TableIngest:
             except StopIteration as done:
                 written: Written = done.value
             if written.schema_needed is None:
-                return snapshot, written
+                several = {topic: names for topic, names in written.sources.items() if len(names) > 1}
+                if not several:
+                    learned = {topic: {name: (0, 0)} for topic, name in firsts.items()}
+                    return snapshot, replace(written, sources={**learned, **written.sources})
+                # The first one decides, also for what the batch has read already.
+                discard(self._table, written)
+                firsts |= {topic: first_of(names) for topic, names in several.items()}
+                continue
             snapshot = self._evolution.evolve(snapshot, written.schema_needed)
         raise self._evolution.gave_up()
 

@@ -23,8 +23,8 @@ A table keeps the newest truncate of each partition that had one (``lakebed.sour
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakebed.ingest.source_tables import sources_of
 from lakebed.manifest.actions import Domain
 from lakebed.manifest.entries import SOURCE_TRUNCATES
 from lakebed.manifest.entry_values import checked, document_of, reading
@@ -133,9 +134,16 @@ class Cutoff:
     restarts: tuple[Restart, ...] = field(default=(), compare=False)
     topic_ids: Mapping[str, str | None] = field(default_factory=dict, compare=False)
     """Of the topics that are read."""
+    sources: tuple[tuple[str, str], ...] = ()
+    """Topics with the table of the source that their events are of (``source_tables``)."""
 
     def __bool__(self) -> bool:
         return bool(self.known or self.new)
+
+    def of_sources(self, sources: Mapping[str, str], *, without: Collection[str] = ()) -> Cutoff:
+        """The same for events of these tables too, by topic. ``without``: topics whose table is not known any more."""
+        known = {topic: name for topic, name in self.sources if topic not in without}
+        return replace(self, sources=tuple(sorted({**known, **sources}.items())))
 
     @property
     def places(self) -> frozenset[str]:
@@ -198,6 +206,7 @@ def cutoff_of(snapshot: Snapshot, topic_ids: Mapping[str, str | None] | None = N
         begin=None if restarts else snapshot.settings.source_begin,  # it is a place of the order that ended
         newest=newest_by_place(positions),
         restarts=restarts,
+        sources=tuple(sorted(sources_of(snapshot.settings, positions).items())),
         topic_ids={topic: position.topic_id for topic, position in positions.items()} | dict(topic_ids or {}),
     )
 

@@ -1,9 +1,11 @@
 """Positions: up to where a table has read each topic of its source. They are in the table's log, an entry per topic.
 
-    lakebed.position.<topic>   {"offsets": {"0": 1200, "1": 800}, "id": "…", "newest": {"0": [39419360, …]}}
+    lakebed.position.<topic>   {"offsets": {"0": 1200, "1": 800}, "id": "…", "source": "shop.public.orders",
+                                "newest": {"0": [39419360, …]}}
 
 1. For each partition the entry has the next offset to read. ``id`` is the id of the topic, where the source has one: a topic that
-   was deleted and made again has another id, and its offsets mean other records.
+   was deleted and made again has another id, and its offsets mean other records. ``source`` is the table of the source that the
+   topic's events are of, if they say it.
 2. The commit that brings the records of a topic sets its entry, and conflicts with each other commit that sets the same entry. So
    a record is in the table if and only if its offset is below the position: once, whoever reads it.
 3. Nothing else decides what was read: neither a checkpoint of Spark's, nor an id of a batch.
@@ -31,13 +33,14 @@ from lakebed.manifest.snapshot import Snapshot
 class Position:
     """Up to where a topic was read. ``offsets``: the next offset, by partition.
 
-    ``transactions``: how far the table is in the transactions of the source, where points are taken. ``newest``: how far the
-    changes were in the order of their source, by partition.
+    ``transactions``: how far the table is in the transactions of the source, where points are taken. ``source``: of which of its
+    tables the events are. ``newest``: how far the changes were in the order of their source, by partition.
     """
 
     offsets: Mapping[int, int]
     topic_id: str | None = None
     transactions: Progress | None = None
+    source: str | None = None
     newest: Mapping[int, Newest] = field(default_factory=dict)
 
 
@@ -61,6 +64,8 @@ def entry_of(topic: str, position: Position) -> Domain:
         "offsets": {str(number): offset for number, offset in sorted(position.offsets.items())},
         "id": position.topic_id,
     }
+    if position.source is not None:
+        document["source"] = position.source
     if position.transactions is not None:
         document["transactions"] = position.transactions.to_json()
     if position.newest:
@@ -76,6 +81,7 @@ def position_of(domain: str, text: str) -> Position:
             offsets=checked(Mapping[int, int], document["offsets"], "offsets"),
             topic_id=checked(str | None, document.get("id"), "id"),
             transactions=Progress.of_json(document.get("transactions")),
+            source=checked(str | None, document.get("source"), "source"),
             newest=_newest_in(document.get("newest", {})),
         )
 

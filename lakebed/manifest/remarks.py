@@ -54,6 +54,8 @@ class Remark(StrEnum):
     """A number, of which no schema says what it counts, that was taken for a time in January 1970; its column."""
     UNSENT_KEY = "unsent_key"
     """A change that may be about another row than it says; the column of the key. The record is in the quarantine."""
+    SOURCE_TABLE = "source_table"
+    """An event of another table of the source than that whose rows the table has; its name. The record is in the quarantine."""
     UNORDERED_DELETE = "unordered_delete"
     """A delete without a value of the column that orders changes; the column. The record is in the quarantine."""
 
@@ -119,6 +121,11 @@ KINDS: Mapping[str, Kind] = {
         what="changes do not say for certain which row they are about, by the column of the key",
         remedy="the quarantine has them and the reasons: let the primary key of the source be the table's key and its replica "
         "identity, or send whole old rows (REPLICA IDENTITY FULL); then have all rows sent again (lakebed resnapshot --mirror)",
+        is_critical=True,
+    ),
+    Remark.SOURCE_TABLE: Kind(
+        what="records are of another table of the source, whose name is the same in a topic's",
+        remedy="let a connector with another topic.prefix capture one of the two; if they belong together, name both in sources",
         is_critical=True,
     ),
     Remark.UNORDERED_DELETE: Kind(

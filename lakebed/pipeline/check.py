@@ -229,6 +229,8 @@ def _check_sequence(pipeline: Pipeline, columns: pa.Schema, findings: Findings) 
 
 def _check_format(pipeline: Pipeline, target: Shape, findings: Findings) -> None:
     form = pipeline.format
+    if pipeline.table.sources and not pipeline.format_kind.startswith(EVENTS):
+        findings.wrong(f"it has no effect: rows of {pipeline.format_kind} do not name their table", "table", "sources")
     if isinstance(form, RowsFormat):
         before = len(findings.errors)
         _check_rows(form, target, findings)

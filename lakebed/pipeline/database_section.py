@@ -30,6 +30,8 @@ class TableRules:
     types: Literal["given", "wide"] | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
     """New name of a field of the source to the name that it had before."""
+    sources: tuple[str, ...] | None = None
+    """The tables of the source whose events the topic has, if it has several: their names, or regular expressions."""
     max_age_seconds: float | None = None
 
 
@@ -96,7 +98,7 @@ class DatabaseSection:
         said = {
             key: value
             for rules in applied
-            for key in ("keys", "sort_key", "sequence_by", "partition_by", "types", "max_age_seconds")
+            for key in ("keys", "sort_key", "sequence_by", "partition_by", "types", "max_age_seconds", "sources")
             if (value := getattr(rules, key)) is not None
         }
         return TableWishes(
@@ -113,7 +115,7 @@ def wrong_in(document: Document, section: DatabaseSection) -> Iterator[InvalidIn
     """What is wrong with the values of a section, each with its line."""
     for name in ("include", "exclude"):
         for number, pattern in enumerate(getattr(section, name)):
-            if why := _no_pattern(pattern):
+            if why := no_pattern(pattern):
                 yield document.error(document.at("database", name, number), why)
     yield from _wrong_numbers(document, section)
     for name in ("signal_topic", "notification_topic"):
@@ -124,14 +126,17 @@ def wrong_in(document: Document, section: DatabaseSection) -> Iterator[InvalidIn
         yield document.error(document.at("database", "mirror"), text)
     yield from _wrong_properties(document, section.properties, "database", "properties")
     for pattern, rules in section.tables.items():
-        if why := _no_pattern(pattern):
+        if why := no_pattern(pattern):
             yield document.error(document.at(*_PARTS, pattern), why)
         yield from _wrong_properties(document, rules.properties, *_PARTS, pattern, "properties")
+        for number, source in enumerate(rules.sources or ()):
+            if why := no_pattern(source):
+                yield document.error(document.at(*_PARTS, pattern, "sources", number), why)
         if rules.max_age_seconds is not None and rules.max_age_seconds < 0:
             yield document.error(document.at(*_PARTS, pattern, "max_age_seconds"), "it must be at least 0")
 
 
-def _no_pattern(pattern: str) -> str:
+def no_pattern(pattern: str) -> str:
     """Why a text is no pattern of tables; empty if it is one."""
     try:
         re.compile(pattern)

@@ -36,6 +36,7 @@ from lakebed.ingest.offset_documents import OffsetDocuments
 from lakebed.ingest.points.keeper import PointKeeper, PointSettings
 from lakebed.ingest.points.transaction_records import JsonTransactions, TransactionReader, TypedTransactions
 from lakebed.ingest.source import Range
+from lakebed.ingest.source_tables import SourceRules
 from lakebed.ingest.stream import start_ingest
 from lakebed.ingest.table_batch import TableIngest
 from lakebed.ingest.typed.formats import TYPED_FORMATS, schemas_of
@@ -286,8 +287,9 @@ class DatabaseWork:
             detail["sequence_by"],
             self._pipeline.policy_of(found.wishes),
         )
-        if found.wishes.keys is None and shape.keys:
-            shape = replace(shape, keys_of_message=True)
+        has_own_keys = found.wishes.keys is None and bool(shape.keys)
+        rules = SourceRules(tables=found.wishes.sources, parks=True, keys_of_message=has_own_keys)
+        shape = replace(shape, source=rules)
         ingest = TableIngest(
             found.table.path,
             internals.log,

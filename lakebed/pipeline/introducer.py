@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lakebed import table as tables
 from lakebed.errors import InvalidInput, TableExists, TableNotFound
@@ -18,6 +18,7 @@ from lakebed.ingest.database.wishes import TableWishes
 from lakebed.ingest.decoder import Decoder, DecoderSchema
 from lakebed.ingest.formats import decoder
 from lakebed.ingest.source import Range, RangeReader
+from lakebed.ingest.source_tables import SourceRules
 from lakebed.manifest.remark_report import report_remarks
 from lakebed.manifest.remarks import Counts, remark
 from lakebed.manifest.schema import canonical_schema
@@ -164,7 +165,7 @@ class Introducer:
     ) -> Expected | NotYet | NoTable:
         if not ranges:
             return NotYet("there is no table yet")
-        first = self._first.setdefault(topic, FirstRows(self._rows_of, needs_key=wishes.keys is None))
+        first = self._first.setdefault(topic, FirstRows(self._rows_of, wishes))
         rows = first.among(ranges, self._read)
         if rows is None and first.has_messages and name.text == MESSAGES:
             return NoTable("it has messages of the source's log")
@@ -183,13 +184,14 @@ class Introducer:
         leave_out = getattr(self._pipeline.format, "unknown_fields", "warn") == "ignore"
         made = introduction(rows, wishes, leave_out=leave_out)
         begin = {} if made.begin is None else {"lakebed.source_begin": str(made.begin)}
+        source = {} if made.source_table is None else {"lakebed.source_table": made.source_table}
         new = NewTable(
             schema=made.columns,
             keys=made.keys,
             sort_key=wishes.sort_key,
             sequence_by=made.sequence_by,
             partition_by=wishes.partition_by,
-            properties={**wishes.properties, TOPIC_PROPERTY: topic, **begin},
+            properties={**wishes.properties, TOPIC_PROPERTY: topic, **begin, **source},
             types=wishes.types,
         )
         check_layout(canonical_schema(made.columns), new.settings(), new.partition_by)
@@ -208,9 +210,10 @@ def decoder_of(pipeline: DatabasePipeline, table: Table) -> Decoder:
     if isinstance(name, NoTable):
         raise InvalidInput(f"{table.path} is no table of {pipeline.document.file}: {name.reason}")
     [detail] = table.inspect.detail().to_pylist()
-    policy = pipeline.policy_of(pipeline.database.wishes_for(str(name)))
+    wishes = pipeline.database.wishes_for(str(name))
+    policy, rules = pipeline.policy_of(wishes), SourceRules(tables=wishes.sources)
     shape = DecoderSchema.of_table(table.schema, tuple(detail["keys"]), detail["sequence_by"], policy)
-    return decoder(pipeline.format_kind, shape, decoder_options(pipeline))
+    return decoder(pipeline.format_kind, replace(shape, source=rules), decoder_options(pipeline))
 
 
 def _differences(pipeline: DatabasePipeline, path: str, wishes: TableWishes, table: Table) -> list[Difference]:

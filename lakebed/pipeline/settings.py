@@ -23,7 +23,7 @@ from lakebed.ingest.typed.formats import EVENTS, TYPED_FORMATS
 from lakebed.manifest.type_names import table_schema
 from lakebed.manifest.widening import widest_type
 from lakebed.pipeline.binding import bind, convert, leaves, mapping_of
-from lakebed.pipeline.database_section import DatabaseSection, wrong_in
+from lakebed.pipeline.database_section import DatabaseSection, no_pattern, wrong_in
 from lakebed.pipeline.document import BYTES_MAX, Document, Node, parse
 from lakebed.pipeline.layer_sections import (
     CHANGES,
@@ -65,6 +65,8 @@ class TableSection:
     properties: Mapping[str, str] = field(default_factory=dict)
     types: Literal["given", "wide"] = "given"
     """Whether columns have the types of ``schema``, or the widest ones for their values."""
+    sources: tuple[str, ...] = ()
+    """The tables of the source whose events a topic has, if it has several: their names, or regular expressions."""
 
     @property
     def columns(self) -> pa.Schema | None:
@@ -569,6 +571,9 @@ def _wrong_in_table(document: Document, table: TableSection) -> Iterator[Invalid
         check_creatable({} if wrong else table.properties)
     except InvalidInput as error:
         yield document.error(document.at("table", "properties"), str(error))
+    for number, pattern in enumerate(table.sources):
+        if why := no_pattern(pattern):
+            yield document.error(document.at("table", "sources", number), why)
     wrong = False
     for name, kind in table.schema.items():
         try:

@@ -16,6 +16,7 @@ from lakebed.ingest.formats import decoder, reads_headers
 from lakebed.ingest.generator import OrderStream
 from lakebed.ingest.pace import BATCH_SECONDS
 from lakebed.ingest.source import RangeChanges, RecordChanges, Source
+from lakebed.ingest.source_tables import SourceRules
 from lakebed.ingest.transform.decode import SourceRows
 from lakebed.ingest.transform.query import changes_in_rows
 from lakebed.ingest.transform.run import TransformedRows
@@ -205,6 +206,7 @@ def _shape_of(table: Table) -> Shape:
 def _decoder(pipeline: Pipeline, decoder_schema: DecoderSchema) -> Decoder:
     if isinstance(pipeline.format, ChangesFormat):
         return ChangeRows(decoder_schema)
+    decoder_schema = replace(decoder_schema, source=SourceRules(tables=pipeline.table.sources))
     return decoder(pipeline.format_kind, decoder_schema, decoder_options(pipeline))
 
 

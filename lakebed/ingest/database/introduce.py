@@ -37,6 +37,7 @@ from lakebed.ingest.slices import Record
 from lakebed.ingest.source import Range
 from lakebed.ingest.source_order import ORDERS as SOURCE_ORDERS
 from lakebed.ingest.source_order import begin_of
+from lakebed.ingest.source_tables import SEVERAL, SourceRules, table_name
 from lakebed.ingest.typed.formats import EVENTS, schemas_of
 from lakebed.ingest.typed.keys import KeySchemas
 from lakebed.ingest.typed.metadata import column_of, members_of
@@ -80,6 +81,8 @@ class Rows:
     key_error: str = ""
     """Why the message key names no fields, if there is one that does not."""
     source: Mapping[str, str] | None = None
+    table: str | None = None
+    """The source's name of the table, or ``SEVERAL``; None: the record does not say it."""
     connector: str = ""
     orders: tuple[str, ...] = ()
     begin: int | None = None
@@ -93,6 +96,7 @@ class Introduction:
     keys: tuple[str, ...] = ()
     sequence_by: str | None = None
     begin: int | None = None
+    source_table: str | None = None
     remarks: Counts = field(default_factory=dict)
 
 
@@ -110,10 +114,11 @@ class LogMessage(Unreadable):
 class FirstRows:
     """Looks for the first record of a topic that says what its rows are, in as many calls as it takes."""
 
-    def __init__(self, rows_of: RowsOf, *, needs_key: bool = True) -> None:
-        """``needs_key``: whether the table's keys are those of the message key."""
+    def __init__(self, rows_of: RowsOf, wishes: TableWishes) -> None:
+        """``wishes``: for the table that the rows make."""
         self._rows_of = rows_of
-        self._needs_key = needs_key
+        self._needs_key = wishes.keys is None
+        self._rules = SourceRules(tables=wishes.sources)
         self.why_not = "no record has a value yet"
         self.has_messages = False
         """Whether a record is a message of the source's log, which is of no table."""
@@ -160,6 +165,8 @@ class FirstRows:
             found = self._rows_of(record)
             if found is not None and found.key_error and self._needs_key:
                 raise Unreadable(f"{found.key_error}; so set keys of this table below database.tables")
+            if found is not None and not self._rules.takes(found.table, None):
+                raise Unreadable(f"it is of {found.table}, which sources does not name")
         except LogMessage:
             self.has_messages = True
             self.why_not = "no record changes a row yet"
@@ -217,6 +224,7 @@ def introduction(rows: Rows, wishes: TableWishes, *, leave_out: bool = False) ->
         keys=keys,
         sequence_by=sequence_by if keys else None,
         begin=rows.begin if keys and sequence_by == "source.lsn" else None,
+        source_table=None if wishes.sources else rows.table,
         remarks={} if sequence_by or not keys or rows.source is None else _by_arrival(rows.connector),
     )
 
@@ -305,6 +313,7 @@ def _with_source(rows: Rows, kinds: Mapping[str, str], source: object) -> Rows:
     return replace(
         rows,
         source=kinds,
+        table=SEVERAL if SHARD_FIELD in (rows.key or ()) else table_name(members),
         connector=connector if isinstance(connector, str) else "",
         orders=tuple(_orders(kinds, members)),
         begin=begin_of(members),

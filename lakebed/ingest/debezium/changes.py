@@ -21,6 +21,7 @@ from lakebed.ingest.json.columns import micros_of, names_of
 from lakebed.ingest.metadata import kafka_metadata, metadata_path
 from lakebed.ingest.slices import AT_COLUMN, TIME_COLUMN, FastReading, from_arrays
 from lakebed.ingest.source_order import LOG_POSITION, ORDERS, all_not_before
+from lakebed.ingest.source_tables import MEMBERS, OfOneTable, by_table
 from lakebed.ingest.truncates import Cutoff, positions
 from lakebed.manifest.remarks import Counts, Remark, remarks_on
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
@@ -70,7 +71,8 @@ class ChangeRules:
         ordering = [decoder_schema.sequence_column] if decoder_schema.sequence_column else []
         self.before_names: tuple[str, ...] = tuple(dict.fromkeys([*decoder_schema.keys, *ordering]))
         self._sequence = metadata_path(decoder_schema.sequence_metadata)
-        wanted = {("source", "ts_ms"), ("", "ts_ms")}
+        self._known = dict(cutoff.sources)
+        wanted = {("source", "ts_ms"), ("", "ts_ms"), *(("source", name) for name in MEMBERS)}
         if cutoff:
             wanted |= {("source", name) for name in ("ts_us", *cutoff.places)}
         if self._sequence and self._sequence[0] != "kafka":
@@ -90,6 +92,11 @@ class ChangeRules:
         times = self._times(events, records)
         metadata = {TIME_COLUMN: times}
         upsert, delete = self._masks(events)
+        tables = self._tables(events, records)
+        for one in tables:
+            if not self._decoder_schema.source.takes(one.name, self._known.get(one.topic)):
+                upsert &= ~one.rows
+                delete &= ~one.rows
         if self._sequence:
             sequence = metadata[SEQUENCE_COLUMN] = self._ordering(self._sequence, events, records)
             ordered = np.asarray(sequence.is_valid())
@@ -105,8 +112,27 @@ class ChangeRules:
         rows = self._rows(events, metadata, upsert=upsert, delete=delete, numbers=numbers)
         handled = upsert | delete | message | taken
         read = upsert & np.asarray(pc.fill_null(pc.equal(events.operation, "r"), False))
-        fast = FastReading(rows, handled, int(message.sum()), int(taken.sum()), of_snapshot=int(read.sum()))
+        fast = FastReading(
+            rows, handled, int(message.sum()), int(taken.sum()), of_snapshot=int(read.sum()),
+            sources=self._learned(tables, upsert | delete, numbers),
+        )  # fmt: skip
         return fast.remarked(early_remarks(events.early, upsert))
+
+    def _tables(self, events: Events, records: pa.RecordBatch) -> list[OfOneTable]:
+        """The records by the tables of the source that they are of."""
+        if events.are_rows:
+            return []
+        return by_table(records.column("topic"), {name: events.metadata["source", name] for name in MEMBERS})
+
+    def _learned(self, tables: list[OfOneTable], used: Mask, numbers: Mask) -> dict[tuple[str, str], int]:
+        """See ``FastReading.sources``. ``used``: the records that are changes."""
+        learned = {}
+        for one in tables:
+            if one.name is not None and self._decoder_schema.source.learns(self._known.get(one.topic)):
+                rows = np.flatnonzero(one.rows & used)
+                if len(rows):
+                    learned[one.topic, one.name] = int(numbers[rows[0]])
+        return learned
 
     def _masks(self, events: Events) -> tuple[Mask, Mask]:
         """Which records are upserts and which are deletes; neither are those that have to be read one by one."""
@@ -126,7 +152,7 @@ class ChangeRules:
 
     def _leave_unclear(self, events: Events, records: pa.RecordBatch, upsert: Mask, delete: Mask) -> None:
         """Takes records out of both masks of which it takes a closer look to know which row they are about (``old_rows``)."""
-        of_message = self._decoder_schema.keys_of_message
+        of_message = self._decoder_schema.source.keys_of_message
         if not self._decoder_schema.keys or (events.are_rows and not of_message):
             return
         keys = records.select([name for name in ("key", HEADERS) if name in records.schema.names])

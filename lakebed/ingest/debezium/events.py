@@ -21,6 +21,7 @@ Algorithm
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,11 +31,11 @@ import pyarrow.compute as pc
 
 from lakebed.ingest.debezium.changes import ChangeRules, Events, Mask
 from lakebed.ingest.debezium.connect_schema import row_of_envelope
-from lakebed.ingest.debezium.connect_types import PLAIN, LogicalType, columns_of_envelope
+from lakebed.ingest.debezium.connect_types import PLAIN, LogicalType, columns_of_envelope, envelope_of
 from lakebed.ingest.debezium.inline_schemas import SCHEMAS_KEPT_MAX, InlineSchemas, payloads_of
 from lakebed.ingest.debezium.key_columns import JsonKeys
 from lakebed.ingest.debezium.old_rows import row_fields
-from lakebed.ingest.debezium.record import read_event, row_of
+from lakebed.ingest.debezium.record import Event, read_event, row_of
 from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.json.columns import (
     MISSES,
@@ -62,6 +63,7 @@ from lakebed.ingest.slices import (
     decode_records,
     from_arrays,
     joined,
+    record_of,
     schema_needed,
     with_rescued,
 )
@@ -153,8 +155,10 @@ class _EventReader:
         numbers = np.arange(records.num_rows)
         present = np.asarray(values.is_valid())
         groups = self._sources.groups(values, present)
+        # A group that is left out here is read one by one.
+        groups = [one for one in groups if one[1].needed is None or self._takes(records, int(one[2][0]))]
         if needs := [source.needed for _, source, _ in groups if source.needed is not None]:
-            if self._decoder_schema.keys_of_message and not self._keys.names(records).exact.all():
+            if self._decoder_schema.source.keys_of_message and not self._keys.names(records).exact.all():
                 raise Missed("records whose message key may have changed are read one by one")
             raise SchemaNeeded(merged(needs))
         parts = []
@@ -168,10 +172,19 @@ class _EventReader:
             parts.append((chosen, self._read_payloads(source, payloads, some, first + numbers[chosen])))
         return joined(parts, len(values), self._decoder_schema)
 
+    def _takes(self, records: pa.RecordBatch, row: int) -> bool:
+        """Whether an event is of a table whose events are taken. Others with its schema are of the same table."""
+        record = record_of(records, row)
+        with suppress(Unreadable):
+            event, _ = envelope_of(parse(record.value or b""))
+            if isinstance(event, dict):
+                return Event(event, {}, record, self._decoder_schema, self._options).is_taken(self._cutoff)
+        return True
+
     def schema_needed(self, records: pa.RecordBatch) -> SchemaChange | None:
         """What the inline schemas of the records ask of the table, as far as they are found quickly."""
-        sources = self._sources.all_of(records.column("value"))
-        needs = [source.needed for source in sources if source.needed is not None]
+        found = self._sources.all_of(records.column("value"))
+        needs = [one.needed for row, one in found if one.needed is not None and self._takes(records, row)]
         return merged(needs) if needs else None
 
     def _mode(self, *, has_schema: bool) -> UnknownMode:

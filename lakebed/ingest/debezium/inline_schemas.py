@@ -53,8 +53,8 @@ class InlineSchemas(Generic[S]):
             inline &= ~same
         return groups
 
-    def all_of(self, values: pa.BinaryArray) -> list[S]:
-        """What is kept for the schemas of the records, as far as they are found quickly and can be read."""
+    def all_of(self, values: pa.BinaryArray) -> list[tuple[int, S]]:
+        """The first record of each schema, and what is kept for it, as far as they are found quickly and can be read."""
         found, inline = [], _have_schema(values).copy()
         for _ in range(SCHEMAS_KEPT_MAX):
             if not inline.any():
@@ -65,7 +65,7 @@ class InlineSchemas(Generic[S]):
                 prefix, source = self._of(values[first].as_py())
             except MISSES:
                 continue
-            found.append(source)
+            found.append((first, source))
             inline &= ~_begin_with(values, prefix)
         return found
 

@@ -28,6 +28,7 @@ from lakebed.ingest.metadata import metadata_path
 from lakebed.ingest.schema_evolution import RESCUED_COLUMN
 from lakebed.ingest.slices import TIME_COLUMN, Changes, Ignored, Reading, Record, Remarked, SchemaNeeded, Truncated
 from lakebed.ingest.source_order import LOG_POSITION, ORDERS, not_before
+from lakebed.ingest.source_tables import SEVERAL, refused, table_name
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate, position_of
 from lakebed.ingest.unknown_fields import (
     KnownFields,
@@ -71,6 +72,7 @@ def read_event(
     reading = Event(event, logical_types, record, decoder_schema, options, has_schema=schema is not None, fields=fields)
     change = needed(schema) if needed is not None and schema is not None else None
     if change is not None:
+        reading.check_source(cutoff)
         reading.check_message_key()
         raise SchemaNeeded(change)
     return reading.changes(cutoff, known)
@@ -121,6 +123,7 @@ class Event:
         self._options = options
         self._begin: int | None = None
         self._early: list[str] = []
+        self._learned: str | None = None
 
     @property
     def remarks(self) -> Remarked:
@@ -135,6 +138,7 @@ class Event:
             case "m":
                 return Ignored()
             case "t":
+                self.check_source(cutoff)
                 return self.position()
             case None:
                 raise Unreadable("no change event: it has no 'op'")
@@ -142,6 +146,7 @@ class Event:
                 raise UnknownOperation(
                     f"unknown operation {shown(other)}", other if isinstance(other, str) else shown(other)
                 )
+        self.check_source(cutoff)
         self.check_message_key()
         unknown, rescued = self._unknown(known)
         match event["op"]:
@@ -157,7 +162,39 @@ class Event:
                 rows = [self.delete()]
         if cutoff and cutoff.takes(position_of([self.position()]))[0]:
             return Truncated(unknown_remarks(unknown))
-        return Changes(rows, unknown_remarks(unknown) + self.remarks, is_of_snapshot=event["op"] == "r")
+        remarks = unknown_remarks(unknown) + self.remarks
+        return Changes(rows, remarks, is_of_snapshot=event["op"] == "r", source=self._learned)
+
+    def check_source(self, cutoff: Cutoff) -> None:
+        """Raises an error for an event of a table of the source whose events are not taken (``source_tables``)."""
+        if self._is_row or self._event.get("op") not in (*CHANGES, "t"):
+            return
+        name, topic, rules = table_name(self._event.get("source")), self._record.topic, self._decoder_schema.source
+        known = dict(cutoff.sources).get(topic)
+        if name is not None and rules.learns(known):
+            self._learned = name
+        if rules.takes(name, known):
+            return
+        assert name is not None
+        if rules.tables or not self._has_shards():
+            raise refused(name, known, topic, rules)
+        self._learned = SEVERAL
+
+    def is_taken(self, cutoff: Cutoff) -> bool:
+        """Whether ``check_source`` raises no error."""
+        try:
+            self.check_source(cutoff)
+        except (Unreadable, InvalidSchema):
+            return False
+        return True
+
+    def _has_shards(self) -> bool:
+        """Whether the message key says of which of several tables the event is."""
+        try:
+            given = self._key_of(self._record)
+        except Unreadable:
+            return False
+        return given is not None and SHARD_FIELD in given.names
 
     def _unknown(self, known: KnownFields | None) -> tuple[tuple[str, ...], Mapping[str, Any]]:
         """The names that are counted as unknown, and the members that are kept as JSON. Raises UnknownMembers."""
@@ -349,7 +386,7 @@ class Event:
         Raises InvalidSchema for one of other fields: then the source has another primary key. Raises ``UnsentKey`` if there is no
         message key: connectors send none if the primary key, or the table, was gone when they looked at it.
         """
-        if not self._decoder_schema.keys_of_message or self._event.get("op") not in CHANGES:
+        if not self._decoder_schema.source.keys_of_message or self._event.get("op") not in CHANGES:
             return
         named, keys = self._named_key(), ", ".join(self._decoder_schema.keys)
         if self._record.key is None:

@@ -12,7 +12,7 @@ What a value, a row and an event mean is what they mean in Debezium's JSON: the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,7 +26,7 @@ from lakebed.ingest.debezium.connect_types import PLAIN, LogicalType
 from lakebed.ingest.debezium.old_rows import RowFields
 from lakebed.ingest.debezium.record import CHANGES, Event
 from lakebed.ingest.decoder import Decoded, DecoderSchema
-from lakebed.ingest.headers import VALUE_SCHEMA, headers_of, mappings_of, values_of, with_headers
+from lakebed.ingest.headers import VALUE_SCHEMA, headers_of, values_of, with_headers
 from lakebed.ingest.json.early_times import early
 from lakebed.ingest.json.text import Unreadable, shown
 from lakebed.ingest.json.values import JsonOptions
@@ -42,6 +42,7 @@ from lakebed.ingest.slices import (
     decode_records,
     from_arrays,
     joined,
+    record_of,
     schema_needed,
 )
 from lakebed.ingest.source_order import metadata_type
@@ -213,9 +214,8 @@ class _TypedReader:
         rows = np.flatnonzero(present)
         grouped = self._grouped(records)
         bad: _Readings = {int(rows[row]): Unreadable(reason) for row, reason in grouped.errors.items()}
-        shapes = [self._shape(group.reader) for group in grouped.groups]
-        needs = [shape.needed for shape in shapes if shape.needed is not None]
-        has_same_key = not self._decoder_schema.keys_of_message
+        needs = self._needs(grouped, records, rows)
+        has_same_key = not self._decoder_schema.source.keys_of_message
         if needs and (has_same_key or self._keys.names(records).exact.all()):
             raise SchemaNeeded(merged(needs))
         for group in grouped.groups:
@@ -230,9 +230,29 @@ class _TypedReader:
 
     def schema_needed(self, records: pa.RecordBatch) -> SchemaChange | None:
         """What the schemas of the records ask of the table."""
-        grouped = self._grouped(records)
-        needs = [shape.needed for group in grouped.groups if (shape := self._shape(group.reader)).needed is not None]
+        rows = np.flatnonzero(np.asarray(records.column("value").is_valid()))
+        needs = self._needs(self._grouped(records), records, rows)
         return merged(needs) if needs else None
+
+    def _needs(self, grouped: Grouped, records: pa.RecordBatch, rows: Mask) -> list[SchemaChange]:
+        """What the schemas of the groups ask of the table, but for those of events that are not taken.
+
+        ``rows``: those that have values.
+        """
+        needs = []
+        for group in grouped.groups:
+            shape = self._shape(group.reader)
+            if shape.needed is not None and self._takes(group, shape, record_of(records, int(rows[group.rows[0]]))):
+                needs.append(shape.needed)
+        return needs
+
+    def _takes(self, group: Group, shape: _Shape, record: Record) -> bool:
+        """Whether the first event of a group is of a table whose events are taken; those of a schema are of one table."""
+        read = shape.reader.read(group.payload.slice(0, 1))
+        if read.errors or not self._settings.events:
+            return True
+        [event] = _as_json(read.rows)
+        return isinstance(event, Unreadable) or self._event(event, {}, record).is_taken(self._cutoff)
 
     def _grouped(self, records: pa.RecordBatch) -> Grouped:
         """The values, without nulls, by their schemas."""
@@ -260,7 +280,7 @@ class _TypedReader:
         fast = self._rules.changes(events, records, numbers)
         readings: _Readings = {}
         for row in np.flatnonzero(~fast.handled).tolist():
-            record = _record(records, row)
+            record = record_of(records, row)
             try:
                 readings[row] = self._event({"op": "d"}, {}, record).tombstone()
             except Unreadable as error:
@@ -440,19 +460,15 @@ class _TypedReader:
 
     def _alone(self, values: pa.BinaryArray, shape: _Shape, records: pa.RecordBatch, chosen: Mask) -> _Readings:
         read = shape.reader.read(values.take(pa.array(chosen)))
-        columns = [plain_values(column) for column in read.rows.columns]
-        lists = [column.to_pylist() for column in columns]
         out: _Readings = {int(chosen[at]): Unreadable(reason) for at, reason in read.errors.items()}
-        for at, row in enumerate(chosen.tolist()):
+        for row, written in zip(chosen.tolist(), _as_json(read.rows), strict=True):
             if row in out:
                 continue
             try:
-                written = {
-                    name: json_value(values[at], column.type)
-                    for name, values, column in zip(read.rows.schema.names, lists, columns, strict=True)
-                }
+                if isinstance(written, Unreadable):
+                    raise written
                 event = written if self._settings.events else self._as_event(written)
-                reading = self._event(event, dict(shape.written), _record(records, row), shape.fields)
+                reading = self._event(event, dict(shape.written), record_of(records, row), shape.fields)
                 out[row] = reading.changes(self._cutoff, self._known)
             except Unreadable as error:
                 out[row] = error
@@ -499,6 +515,17 @@ def _defaults_of_row(reader: RecordReader) -> Mapping[str, Any] | None:
     return found[0] if found else None
 
 
+def _as_json(rows: pa.RecordBatch) -> Iterator[dict[str, Any] | Unreadable]:
+    """Records as JSON has them, or why it can't have them."""
+    columns = [plain_values(column) for column in rows.columns]
+    for values in zip(*(column.to_pylist() for column in columns), strict=True):
+        each = zip(rows.schema.names, values, columns, strict=True)
+        try:
+            yield {name: json_value(value, column.type) for name, value, column in each}
+        except Unreadable as error:
+            yield error
+
+
 def _example(kind: pa.DataType) -> Any:
     """A value with every field that values of a type can have; None for what has no fields."""
     if pa.types.is_struct(kind):
@@ -506,12 +533,6 @@ def _example(kind: pa.DataType) -> Any:
     if pa.types.is_map(kind):
         return {"": _example(kind.item_type)}
     return [_example(kind.value_type)] if pa.types.is_list(kind) else None
-
-
-def _record(records: pa.RecordBatch, row: int) -> Record:
-    values = {name: records.column(name)[row].as_py() for name in ("key", "value", "topic", "partition", "offset")}
-    timestamp = records.column("timestamp").view(pa.int64())[row].as_py()
-    return Record(**values, timestamp=timestamp, headers=mappings_of(records.slice(row, 1))[0])
 
 
 def _as_text(values: pa.Array) -> pa.StringArray:
