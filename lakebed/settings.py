@@ -69,7 +69,10 @@ class TimeToLive:
 
     def __str__(self) -> str:
         days, rest = divmod(self.seconds, 86_400)
-        return f"{self.column}: {self.seconds} seconds" if rest else f"{self.column}: {days} days"
+        name = self.column
+        if name != _unquoted(name):
+            name = "`" + name.replace("`", "``") + "`"
+        return f"{name}: {self.seconds} seconds" if rest else f"{name}: {days} days"
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,7 +374,13 @@ def parse_time_to_live(text: str) -> TimeToLive:
         seconds = 0
     if not column.strip() or not seconds:
         raise InvalidInput("a column and how long rows live from its moment on, such as 'created_at: 90 days'")
-    return TimeToLive(column.strip(), seconds)
+    return TimeToLive(_unquoted(column), seconds)
+
+
+def _unquoted(name: str) -> str:
+    """A name without the spaces around it, or without its backticks."""
+    name = name.strip()
+    return name[1:-1].replace("``", "`") if re.fullmatch(r"`(?:[^`]|``)+`", name) else name
 
 
 def _time_to_live(text: str) -> TimeToLive | None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed.errors import InvalidInput, InvalidSchema, LakebedError, Retry
+from lakebed.errors import InvalidInput, LakebedError, Retry
 from lakebed.ingest.database.introduce import ASKED_MAX
 from lakebed.ingest.database.naming import NoTable
 from lakebed.ingest.source import Range
@@ -35,6 +35,7 @@ DAY = {"type": "int32", "field": "day", "name": "io.debezium.time.Date", "option
 FIELDS = [ID, NAME, PRICE, DAY]
 ROW = {"id": 1, "name": "a", "price": "AQI=", "day": 3}
 KEY = {"type": "struct", "fields": [ID]}
+TAKEN = {"type": "int32", "field": "_lakebed_op"}
 Write = Callable[..., bytes]
 
 
@@ -214,7 +215,7 @@ def test_where_the_message_key_does_not_say_the_keys_the_settings_do(tmp_path: P
     value = as_json(event("c", ROW))
     try:
         found: object = introduced(pipeline(tmp_path), [value], [key])
-    except InvalidSchema as error:
+    except InvalidInput as error:
         found = error
     assert why in str(found) and "set keys" in str(found)
     named = introduced(pipeline(tmp_path, "  tables: {public.orders: {keys: [id]}}"), [value], [key])
@@ -414,7 +415,8 @@ def test_a_read_that_fails_leaves_no_table_and_the_next_one_makes_it(tmp_path: P
 @pytest.mark.parametrize(
     ("more", "fields", "key", "said"),
     [
-        ("", [ID, {"type": "struct", "fields": [], "field": "odd"}], [ID], "no column can have the type of the field 'odd'"),
+        ("", [{"type": "struct", "fields": [], "field": "odd"}], [], "no field of its rows can be a column: odd (no column can"),
+        ("", [ID, TAKEN], [TAKEN], "the message key has the field '_lakebed_op', which is no column (names that begin with"),
         ("", [NAME], [ID], "the message key has the field 'id', which is no column; the columns are name; set keys"),
         ("  tables: {public.orders: {keys: [ident]}}", [ID], [ID], "has the key 'ident', which is no column"),
         ("  tables: {public.orders: {sort_key: [nope]}}", [ID], [ID], "nope"),
@@ -432,10 +434,69 @@ def test_rows_that_no_table_can_have_are_refused_by_name(
     assert not (tmp_path / "public").exists()
 
 
-def test_a_field_that_no_column_can_have_may_be_left_out(tmp_path: Path) -> None:
-    fields = [ID, {"type": "struct", "fields": [], "field": "odd"}]
-    of = pipeline(tmp_path, "", "{kind: debezium-json, unknown_fields: ignore}")
-    assert table_of(introduced(of, [as_json(event("c", {"id": 1}), fields)])).schema.names == ["id"]
+VECTOR = {
+    "type": "struct", "field": "emb", "optional": True, "fields": [
+        {"type": "int16", "field": "dimensions"},
+        {"type": "map", "keys": {"type": "int16"}, "values": {"type": "double"}, "field": "vector"},
+    ],
+}  # fmt: skip
+"""As Debezium sends the type sparsevec of pgvector."""
+VECTOR_TYPE = pa.struct([pa.field("dimensions", pa.int16(), False)])
+
+
+@pytest.mark.parametrize("unknown_fields", ["warn", "ignore", "quarantine"])
+def test_a_table_is_made_without_what_can_not_be_a_column_and_its_log_says_so(
+    tmp_path: Path, unknown_fields: str
+) -> None:
+    twin, reserved = {**NAME, "field": "Name"}, {**NAME, "field": "_lakebed_op"}
+    order = {"type": "int64", "field": "source.lsn", "optional": True}
+    fields = [ID, NAME, twin, VECTOR, reserved, order, {"type": "struct", "fields": [], "field": "odd"}]
+    of = pipeline(tmp_path, "", f"{{kind: debezium-json, unknown_fields: {unknown_fields}}}")
+    table = table_of(introduced(of, [as_json(event("c", {"id": 1}), fields)], [key_of(id=1)]))
+    assert table.schema == pa.schema([pa.field("id", pa.int32(), False), ("name", pa.string()), ("emb", VECTOR_TYPE)])
+    texts = [one.what for one in table.status().findings]
+    told = [
+        "Name (only case tells it from ",
+        "emb.vector (no column",
+        "_lakebed_op (",
+        "source.lsn (",
+        "odd (no column",
+    ]
+    assert len(texts) == (unknown_fields == "warn")
+    assert all(word in text for text in texts for word in told)
+
+
+def test_any_name_of_a_field_is_that_of_a_column(tmp_path: Path) -> None:
+    names = ["Order Date", "unit,price", "Ship (To)", "a;{}=\t\n", "_change_type", "_commit_version", "日本"]
+    fields = [{"type": "int32", "field": "Order Id"}, *({**NAME, "field": name} for name in names)]
+    more = "  tables: {public.orders: {partition_by: ['Ship (To)'], sort_key: ['`unit,price` desc']}}"
+    row = {"Order Id": 1} | dict.fromkeys(names, "x")
+    table = table_of(
+        introduced(pipeline(tmp_path, more), [as_json(event("c", row), fields)], [key_of(fields[:1], **row)])
+    )
+    assert table.schema.names == ["Order Id", *names]
+    [detail] = table.inspect.detail().to_pylist()
+    assert (detail["keys"], detail["partition_by"]) == (["Order Id"], ["Ship (To)"])
+
+
+def test_the_settings_name_the_columns_of_a_new_table(tmp_path: Path) -> None:
+    more = """  tables:
+    public.orders: {columns: {Order Id: order_id, Name: name_2, _lakebed_op: op, comment: note, remark: comment}}"""
+    fields = [
+        {"type": "int32", "field": "Order Id"},
+        NAME,
+        *({**NAME, "field": x} for x in ("Name", "_lakebed_op", "remark")),
+    ]
+    change = as_json(event("c", {"Order Id": 1}), fields)
+    table = table_of(introduced(pipeline(tmp_path, more), [change], [key_of(fields[:1], **{"Order Id": 1})]))
+    assert table.schema.names == ["order_id", "name", "name_2", "op", "note"]
+    assert table.inspect.detail().to_pylist()[0]["keys"] == ["order_id"]
+
+
+def test_the_key_of_a_message_may_be_in_another_case_than_the_row(tmp_path: Path) -> None:
+    upper = {**ID, "field": "ID"}
+    table = table_of(introduced(pipeline(tmp_path), [as_json(event("c", ROW))], [key_of([upper], ID=1)]))
+    assert table.inspect.detail().to_pylist()[0]["keys"] == ["id"]
 
 
 def test_a_table_that_is_there_is_opened_without_reading_a_record(tmp_path: Path) -> None:
@@ -528,13 +589,6 @@ def test_a_topic_that_is_no_table_is_not_read(tmp_path: Path) -> None:
     for topic in ("shop", "shop.transaction", "shop.public.tmp_1", "store.x"):
         assert isinstance(introducer.table_for(topic, [Range(topic, 0, 0, 5)]), NoTable)
     assert source.reads == 0
-
-
-def test_a_name_that_no_column_can_have_is_said(tmp_path: Path) -> None:
-    with pytest.raises(InvalidSchema, match="_lakebed_op"):
-        introduced(
-            pipeline(tmp_path), [as_json(event("c", {"id": 1}), [ID, {"type": "string", "field": "_lakebed_op"}])]
-        )
 
 
 def test_tables_that_are_there_are_read_however_many_there_are_and_a_topic_that_gets_none_is_warned_of(

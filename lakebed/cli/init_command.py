@@ -10,6 +10,7 @@ from typing import cast, get_args
 
 from lakebed.cli import exit_codes
 from lakebed.cli.escapes import shown
+from lakebed.cli.names import pieces, plain, without_names
 from lakebed.errors import InvalidInput
 from lakebed.ingest.typed.formats import TYPED_FORMATS
 from lakebed.manifest.type_names import table_schema
@@ -132,15 +133,16 @@ def _keys(options: argparse.Namespace, ask: _Questions, source: str, columns: di
         if options.keys is None
         else options.keys
     )
-    return tuple(name.strip() for name in text.split(",") if name.strip())
+    return tuple(plain(name.strip()) for name in pieces(text, ",") if name.strip())
 
 
 def parse_columns(text: str) -> dict[str, str]:
     """``id: long not null, lines: array<struct<sku: string, pieces: int>>`` as names and types. Raises InvalidInput."""
     columns: dict[str, str] = {}
     for piece in _at_depth_0(text):
-        name, colon, kind = (part.strip() for part in piece.partition(":"))
-        if not (name and colon and kind):
+        name, *rest = pieces(piece, ":", 1)
+        name, kind = plain(name.strip()), "".join(rest).strip()
+        if not (name and kind):
             raise InvalidInput(f"{piece.strip()!r} is no column; write its name and type, such as id: long not null")
         if name in columns:
             raise InvalidInput(f"the column {name!r} is there twice")
@@ -151,15 +153,16 @@ def parse_columns(text: str) -> dict[str, str]:
 
 
 def _at_depth_0(text: str) -> list[str]:
-    """The text cut at the commas that are in no brackets."""
-    pieces, depth = [""], 0
-    for character in text:
-        depth += (character in "<(") - (character in ">)")
-        if character == "," and depth == 0:
-            pieces.append("")
+    """The text cut at the commas that are in no brackets and no backticks."""
+    found: list[str] = []
+    depth = 0
+    for piece in pieces(text, ","):
+        if depth > 0:
+            found[-1] += f",{piece}"
         else:
-            pieces[-1] += character
-    return [piece for piece in pieces if piece.strip()]
+            found.append(piece)
+        depth += sum((character in "<(") - (character in ">)") for character in without_names(piece))
+    return [piece for piece in found if piece.strip()]
 
 
 def _required(kind: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from lakebed.cli import exit_codes
-from lakebed.errors import InvalidInput
+from lakebed.cli.names import pairs, plain
 
 if TYPE_CHECKING:
     from lakebed.manifest.snapshot import Snapshot
@@ -151,16 +151,7 @@ def _open(options: argparse.Namespace) -> Any:
 
 def _pairs(texts: Sequence[str], what: str) -> dict[str, str]:
     """``column=value`` texts; spaces around the column are ignored. Raises InvalidInput."""
-    out: dict[str, str] = {}
-    for text in texts:
-        name, found, value = text.partition("=")
-        name = name.strip()
-        if not found or not name:
-            raise InvalidInput(f"{what} is {text!r}; write COLUMN=VALUE")
-        if name in out:
-            raise InvalidInput(f"{what} names the column {name!r} twice")
-        out[name] = value.strip()
-    return out
+    return {plain(name): value for name, value in pairs(texts, "=", what, form="COLUMN=VALUE").items()}
 
 
 def _print(result: Any, options: argparse.Namespace) -> int:

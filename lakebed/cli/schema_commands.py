@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from functools import partial
 
 from lakebed.cli import exit_codes
-from lakebed.errors import InvalidInput
+from lakebed.cli.names import pairs
 
 # What a command needs is imported when it runs: a parser must not wait for it.
 
@@ -38,10 +37,11 @@ def alter(options: argparse.Namespace) -> int:
 
     table = open_table(options.path)
     added, widened = (
-        {path: parse_type(path, text) for path, text in _pairs(texts, ":", option).items()}
+        {path: parse_type(path, text) for path, text in pairs(texts, ":", option, form="NAME:TYPE").items()}
         for option, texts in (("--add", options.add), ("--widen", options.widen))
     )
-    renamed, comments = _pairs(options.rename, "=", "--rename"), _pairs(options.comment, "=", "--comment")
+    renamed = pairs(options.rename, "=", "--rename", form="NAME=TEXT")
+    comments = pairs(options.comment, "=", "--comment", form="NAME=TEXT")
 
     change = partial(
         table.alter, add=added, widen=widened, rename=renamed, drop=options.drop, relax=options.relax, comment=comments
@@ -66,17 +66,3 @@ def schemas(options: argparse.Namespace) -> int:
 
     print_rows(open_table(options.path).inspect.schemas(), options, SCHEMAS)
     return exit_codes.OK
-
-
-def _pairs(texts: Sequence[str], sign: str, option: str) -> dict[str, str]:
-    """``name:type`` or ``name=text``. Raises InvalidInput."""
-    out: dict[str, str] = {}
-    for text in texts:
-        name, found, value = text.partition(sign)
-        name = name.strip()
-        if not found or not name:
-            raise InvalidInput(f"{option} is {text!r}; write NAME{sign}{'TYPE' if sign == ':' else 'TEXT'}")
-        if name in out:
-            raise InvalidInput(f"{option} names {name!r} twice")
-        out[name] = value.strip()
-    return out

@@ -24,7 +24,15 @@ from lakebed.ingest.evolving import Evolution, first_names
 from lakebed.ingest.handover import Handover
 from lakebed.ingest.refusals import discard
 from lakebed.ingest.row_changes import RowChanges, prepare_or_split
-from lakebed.ingest.row_evolution import evolved, require_columns, rescued, under_their_names, with_rescued_column
+from lakebed.ingest.row_evolution import (
+    columns_left_out,
+    evolved,
+    names_in_rows,
+    require_columns,
+    rescued,
+    under_their_names,
+    with_rescued_column,
+)
 from lakebed.ingest.schema_evolution import RESCUED_COLUMN, EvolvePolicy
 from lakebed.manifest.actions import Transaction
 from lakebed.manifest.entries import APPLIED, NAMED_BATCH, Operation
@@ -69,7 +77,7 @@ class How:
         """The table as it must be for changes with these columns; it is altered if it is not. Raises InvalidChanges."""
         require_columns(snapshot.logical_schema.names, given.names, self.policy, self.except_columns)
         unknown = self.unknown(given.names, write_spec_of(snapshot).incoming)
-        table = {one for name in snapshot.logical_schema.names for one in self.policy.names_of(name)}
+        table = names_in_rows(snapshot.logical_schema.names, given.names, self.policy).values()
         known = [name for name in given.names if (name in table or name in unknown) and name not in self.except_columns]
         return evolved(given, known, snapshot, self.policy, evolution)
 
@@ -151,6 +159,7 @@ def _write_rows(
     snapshot = how.evolved(rows.schema, snapshot, evolution)
     incoming = write_spec_of(snapshot).incoming
     unknown = how.unknown(rows.column_names, incoming)
+    left_out = columns_left_out(names_in_rows(incoming.schema.names, rows.column_names, policy), how.except_columns)
     rows = under_their_names(rows, incoming, policy)
     if policy.rescues:
         rows, texts = rescued(rows, incoming, unknown)
@@ -163,7 +172,7 @@ def _write_rows(
     elif RESCUED_COLUMN in incoming.schema.names and RESCUED_COLUMN not in rows.column_names:
         rows = rows.append_column(RESCUED_COLUMN, pa.nulls(len(rows), pa.string()))
     connection = connect() if how.apply_as_deletes is None else connect_sealed()
-    deletes, left_out = how.apply_as_deletes, how.except_columns
+    deletes = how.apply_as_deletes
     if policy.on_mismatch == "quarantine":
         checked, aside = prepare_or_split(rows, incoming, connection, deletes, left_out)
     else:

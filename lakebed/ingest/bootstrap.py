@@ -19,7 +19,9 @@ from lakebed.ingest.changes_frame import changes_frame, unknown_columns
 from lakebed.ingest.evolving import ROUNDS_MAX
 from lakebed.ingest.handover import Handover
 from lakebed.ingest.row_changes import RowChanges
-from lakebed.ingest.transform.query import TYPE
+from lakebed.ingest.row_evolution import names_in_rows
+from lakebed.ingest.schema_evolution import FIXED
+from lakebed.manifest.change_names import ChangeNames
 from lakebed.manifest.entries import Operation
 from lakebed.manifest.positions import Position, positions_of
 from lakebed.manifest.remark_report import report_remarks
@@ -44,8 +46,8 @@ def bootstrap(
 ) -> int | None:
     """Fill the table, unless it was filled before; returns the version, None if nothing was done.
 
-    ``rows``: with all columns of the table, and ``_change_type`` if some are deletes; ``offsets``: by topic and partition, the
-    first one that the rows do not have.
+    ``rows``: with all columns of the table, and ``_change_type`` (``ChangeNames``) if some are deletes; ``offsets``: by topic and
+    partition, the first one that the rows do not have.
     Raises InvalidInput if the table has other rows, or the rows do not fit it; Contention, StoreUnavailable (it may be repeated).
     """
     handover = Handover(table, quarantine_log)
@@ -60,9 +62,11 @@ def bootstrap(
         given, incoming = rows(), spec.incoming
         if spec.sequence_column == SEQUENCE_COLUMN and spec.sequence_by not in given.columns:
             given = given.selectExpr("*", f"{OLDEST} as {quote_for_spark(str(spec.sequence_by))}")
-        if lacking := [key for key in incoming.keys if key not in given.columns]:
+        sent = names_in_rows(incoming.schema.names, given.columns, FIXED)
+        if lacking := [key for key in incoming.keys if key not in sent]:
             raise InvalidInput(f"the rows of bootstrap have no column {lacking[0]!r}, which is a key of {table}")
-        deletes = f"{TYPE} = 'delete'" if incoming.keys and TYPE in given.columns else None
+        kind = ChangeNames.beside(incoming.schema.names).type
+        deletes = f"{kind} = 'delete'" if incoming.keys and kind in given.columns else None
         try:
             frame = changes_frame(given, incoming, deletes, ())
         except InvalidChanges as error:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from lakebed.error_transport import first_line
 from lakebed.errors import InvalidChanges, InvalidInput
-from lakebed.ingest.row_evolution import name_in_rows
+from lakebed.ingest.row_evolution import columns_left_out, names_in_rows
 from lakebed.ingest.schema_evolution import FIXED, RESCUED_COLUMN, EvolvePolicy
-from lakebed.manifest.schema import is_taken
-from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, WriteSpec, lacks
+from lakebed.manifest.change_names import is_change_name
+from lakebed.parts.changes import HIDDEN_TYPES, OP_COLUMN, SEQUENCE_COLUMN, WriteSpec, lacks
 from lakebed.quoting import quote_for_spark
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 FILE_COLUMN = "_lakebed_file"
 """Internal to ingest: the path of the file that a row is from."""
+_OWN = frozenset({FILE_COLUMN, *HIDDEN_TYPES})
 
 
 def changes_frame(
@@ -41,23 +42,29 @@ def changes_frame(
     """
     if apply_as_deletes is not None and not spec.keys:
         raise InvalidInput("apply_as_deletes needs a table with keys; this one has none, so it can only be appended to")
-    counted = Counter(changes.columns)
-    given = counted.keys()
-    for name, count in counted.items():
-        if count > 1:
-            raise InvalidChanges(f"the changes have the column {name!r} more than once; leave one of them out")
+    given = set(changes.columns)
+    lower = Counter(name.lower() for name in changes.columns)
+    for name in given:
+        if lower[name.lower()] > 1:
+            raise InvalidChanges(
+                f"the changes have the column {name!r} more than once, in Spark's eyes also where names differ by case alone; "
+                "leave one of them out"
+            )
     for name in except_columns:
         if name not in given:
             raise InvalidInput(f"except_column_list names {name!r}, which the changes lack")
+    sent = names_in_rows(spec.schema.names, changes.columns, policy)
+    left_out = columns_left_out(sent, except_columns)
+    for name in left_out:
         if name in spec.keys or name == spec.sequence_by:
             raise InvalidInput(
                 f"except_column_list names {name!r}, which is a key or orders the changes; it can't be left out"
             )
     columns = []  # SQL texts, since every Column object costs a call to the JVM
     for field in spec.schema:
-        if field.name in except_columns:
+        if field.name in left_out:
             columns.append(f"null as {quote_for_spark(field.name)}")
-        elif (found := name_in_rows(field.name, given, policy)) is not None:
+        elif (found := sent.get(field.name)) is not None:
             columns.append(f"{quote_for_spark(found)} as {quote_for_spark(field.name)}")
         elif field.nullable and (field.name in may_lack or field.name == RESCUED_COLUMN):
             columns.append(f"null as {quote_for_spark(field.name)}")
@@ -91,13 +98,15 @@ def unknown_columns(
     policy: EvolvePolicy = FIXED,
 ) -> tuple[str, ...]:
     """The columns of changes that no column of the table takes, and that no argument refers to."""
-    known = {*except_columns, spec.sequence_by, *(one for name in spec.schema.names for one in policy.names_of(name))}
+    sent = names_in_rows(spec.schema.names, given, policy).values()
+    known = {*except_columns, spec.sequence_by, *sent}
     text = apply_as_deletes or ""
     return tuple(
         name
         for name in given
         if name not in known
-        and not is_taken(name)
+        and name not in _OWN
+        and not is_change_name(name)
         and not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text, re.IGNORECASE)
     )
 

@@ -10,8 +10,8 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Protocol, Self, TypeVar
 
 import pyarrow as pa
@@ -29,6 +29,7 @@ from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA
 
 V = TypeVar("V")
+NAMES_KEPT_MAX = 10_000
 
 RECORD_SCHEMA = pa.schema(
     [
@@ -61,8 +62,16 @@ class DecoderSchema:
     """The columns that were renamed in the table, by their first names, under which the source may still send them."""
     source: SourceRules = NO_RULES
     """What is demanded of events beside their rows."""
+    spellings: Mapping[str, str] = field(default_factory=dict)
+    """The column by each name of a field that differs from the column's by case alone, as far as they are known (``reading``)."""
+    twins: frozenset[str] = frozenset()
+    """Names of fields that differ from a column's by case alone, where another field has the column."""
     column_of: Mapping[str, str] = field(init=False, compare=False, default_factory=dict)
     """The column by each other name under which records may have its values."""
+    _names: frozenset[str] = field(init=False, compare=False, default=frozenset())
+    _in_lower_case: Mapping[str, str] = field(init=False, compare=False, default_factory=dict)
+    _found: dict[str, str | None] = field(init=False, compare=False, default_factory=dict)
+    """What ``column_for`` said, of ``NAMES_KEPT_MAX`` names at most."""
 
     @staticmethod
     def of_table(
@@ -88,7 +97,10 @@ class DecoderSchema:
         others = self.policy.other_names(names)
         column_of = {one: column for one, column in self.first_names.items() if column in names and one not in names}
         column_of |= {one: column for column, several in others.items() for one in several}
-        object.__setattr__(self, "column_of", column_of)
+        lower = {name.lower(): column for name, column in column_of.items()} | {name.lower(): name for name in names}
+        object.__setattr__(self, "column_of", {**self.spellings, **column_of})
+        object.__setattr__(self, "_names", frozenset(names))
+        object.__setattr__(self, "_in_lower_case", lower)
         for name in names:
             if is_reserved(name):
                 raise InvalidSchema(f"column {name!r}: names that begin with '_lakebed_' are reserved; rename it")
@@ -96,27 +108,78 @@ class DecoderSchema:
             if key not in names:
                 raise InvalidSchema(f"key {key!r} is not a column of the table; its columns are {', '.join(names)}")
 
+    def reading(self, names: Collection[str], *, declared: bool) -> DecoderSchema:
+        """For records with fields of these names, some of which may differ from a column's by case alone.
+
+        ``declared``: their schema has all of these fields, and no others. Then a field that has the column's own name is the
+        column's, and one that differs by case is another field. Of records without a schema nobody knows that.
+        """
+        odd = [name for name in names if name not in self.column_of and self.column_for(name) not in (None, name)]
+        if not odd:
+            return self
+        given = {self.column_of.get(name, name) for name in names} if declared else set()
+        spellings, twins = dict(self.spellings), set(self.twins)
+        for name in odd:
+            column = str(self.column_for(name))
+            if column in given:
+                twins.add(name)
+                continue
+            spellings[name] = column
+            if declared:
+                given.add(column)
+        return replace(self, spellings=spellings, twins=frozenset(twins))
+
+    def without_field(self, name: str | None) -> DecoderSchema:
+        """For records in which the field of this name says something else than a column's value, unless it is a column too."""
+        if name is None or name in self._names:
+            return self
+        return replace(self, twins=self.twins | {name})
+
+    def column_for(self, name: str) -> str | None:
+        """The column that takes a field of this name; None if there is none."""
+        if name in self._names:
+            return name
+        if name not in self._found:
+            if len(self._found) >= NAMES_KEPT_MAX:
+                self._found.clear()
+            column = self.column_of.get(name)
+            if column is None and name not in self.twins and not self.policy.says(name):
+                column = self._in_lower_case.get(name.lower())
+            self._found[name] = column
+        return self._found[name]
+
     def by_column(self, members: Mapping[str, V]) -> Mapping[str, V]:
         """Members of a row under the names of the columns that they go to. Raises ``Mismatch`` if two go to one."""
-        if self.column_of.keys().isdisjoint(members):
+        if members.keys() <= self._names:
             return members
         renamed: dict[str, V] = {}
+        names: dict[str, str] = {}
         for name, value in members.items():
-            column = self.column_of.get(name, name)
+            column = self.column_for(name) or name
             if renamed.get(column) is None:
-                renamed[column] = value
+                renamed[column], names[column] = value, name
             elif value is not None:
-                raise Mismatch(f"two fields, one of them {name!r}, are of the column {column!r} (columns)")
+                why = self._why_one(names[column], name)
+                raise Mismatch(f"two fields, one of them {name!r}, are of the column {column!r} ({why})")
         return renamed
+
+    def _why_one(self, name: str, other: str) -> str:
+        """Why two fields are of one column."""
+        if self.policy.says(name) or self.policy.says(other):
+            return "columns"
+        if name.lower() == other.lower():
+            return f"{name!r} and {other!r} differ by case alone; name another column for one of them: columns"
+        return "it was renamed in the table"
 
     def types_by_column(self, types: Mapping[str, V]) -> dict[str, V]:
         """What is said of fields by name, under the names of their columns."""
-        return {self.column_of.get(name, name): one for name, one in types.items()}
+        return {self.column_for(name) or name: one for name, one in types.items()}
 
     def needed(self, record: pa.Schema) -> Needed:
         """What rows of this schema need of the table (``schema_evolution.needed``)."""
-        renamed = pa.schema([one.with_name(self.column_of.get(one.name, one.name)) for one in record])
-        return needed(self.columns, renamed, self.policy, self.never_null)
+        column_of = self.reading(record.names, declared=True).column_of
+        renamed = pa.schema([one.with_name(column_of.get(one.name, one.name)) for one in record])
+        return needed(self.columns, renamed, self.policy, self.never_null, self.sequence_metadata)
 
     def names_of(self, column: str) -> tuple[str, ...]:
         """All names under which records may have a column's values, its own first."""

@@ -9,7 +9,7 @@ so a null in place of a value that was not sent would erase what another writer 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,7 @@ import pyarrow as pa
 from lakebed.errors import InvalidChanges, InvalidSchema
 from lakebed.ingest.evolving import ROUNDS_MAX, Evolution
 from lakebed.ingest.schema_evolution import RESCUED_COLUMN, EvolvePolicy, needed
+from lakebed.manifest.field_names import by_case
 from lakebed.manifest.schema import canonical_type
 from lakebed.manifest.schema_change import SchemaChange
 from lakebed.manifest.snapshot import Snapshot
@@ -29,22 +30,37 @@ from lakebed.parts.nested import nullable
 from lakebed.parts.quarantine import rows_as_json
 
 
-def name_in_rows(column: str, given: Set[str], policy: EvolvePolicy) -> str | None:
-    """The name under which rows have a column of the table; None if they lack it. Raises InvalidChanges if they have it twice."""
-    found = sorted(policy.names_of(column) & given)
-    if len(found) > 1:
-        raise InvalidChanges(
-            f"the changes have {found[0]!r} and {found[1]!r}, which columns says are one; leave one of them out"
-        )
-    return found[0] if found else None
+def names_in_rows(columns: Sequence[str], given: Sequence[str], policy: EvolvePolicy) -> dict[str, str]:
+    """The name under which rows have each column of the table, as far as they have it.
+
+    Raises InvalidChanges if they have one under two names that ``columns`` says are one.
+    """
+    found: dict[str, str] = {}
+    there = set(given)
+    for column in columns:
+        several = sorted(policy.names_of(column) & there)
+        if len(several) > 1:
+            raise InvalidChanges(
+                f"the changes have {several[0]!r} and {several[1]!r}, which columns says are one; leave one of them out"
+            )
+        if several:
+            found[column] = several[0]
+    lacking = [column for column in columns if column not in found]
+    others = [name for name in given if not policy.says(name)]
+    if not lacking or set(others) <= set(columns):
+        return found
+    return found | {column: name for name, column in by_case(lacking, others).items()}
+
+
+def columns_left_out(sent: Mapping[str, str], except_columns: Collection[str]) -> list[str]:
+    """``except_columns``, and the table's columns that come under these names. ``sent``: as of ``names_in_rows``."""
+    return [*except_columns, *(column for column, name in sent.items() if name in except_columns and name != column)]
 
 
 def under_their_names(rows: pa.Table, spec: WriteSpec, policy: EvolvePolicy) -> pa.Table:
     """The rows with each column of the table under the table's name; other names stay too, since expressions may use them."""
-    given = set(rows.column_names)
-    for column in spec.schema.names if policy.columns else ():
-        name = name_in_rows(column, given, policy)
-        if name not in (None, column):
+    for column, name in names_in_rows(spec.schema.names, rows.column_names, policy).items():
+        if name != column:
             rows = rows.append_column(column, rows[name])
     return rows
 
@@ -53,9 +69,9 @@ def require_columns(
     columns: Sequence[str], given: Sequence[str], policy: EvolvePolicy, except_columns: Collection[str] = ()
 ) -> None:
     """Raises InvalidChanges if rows lack one of the table's columns. The column for what is rescued is lakebed's own."""
-    there = set(given)
+    sent = names_in_rows(columns, given, policy)
     for name in columns:
-        if name not in except_columns and name != RESCUED_COLUMN and name_in_rows(name, there, policy) is None:
+        if name not in sent and name not in except_columns and name != RESCUED_COLUMN:
             raise lacks(name, given)
 
 

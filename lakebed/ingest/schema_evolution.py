@@ -4,11 +4,12 @@
     compared, not statements that changed them: what changed while nobody looked is seen too.
 2.  If the policy allows something that is needed, the decoder reports it in place of changes (``Decoded.schema_needed``). The
     driver collects what the tasks of a batch report (``merged``), alters the table, and runs the batch again.
-3.  What is not allowed, or not possible, is left to each value: one that fits its column exactly comes in; for one that does not
-    the policy says what happens (``on_mismatch``).
+3.  What is not allowed is left to each value: one that fits its column exactly comes in; for one that does not the policy says
+    what happens (``on_mismatch``).
+4.  A field that no column can be like is left out of the row, and the row comes in (``possible_columns``).
 
 A column that records lack stays, and is null in new rows. A field under a new name is a new column, unless the policy's
-``columns`` says that both names are of one column.
+``columns`` says that both names are of one column, or they differ by case alone.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from typing import Literal, get_args
 
 import pyarrow as pa
 
-from lakebed.errors import InvalidInput, InvalidSchema
-from lakebed.manifest.schema import canonical_schema, is_taken
+from lakebed.errors import InvalidInput
+from lakebed.ingest.possible_columns import FieldPath, possible_field
+from lakebed.manifest.field_names import by_case
 from lakebed.manifest.schema_change import SchemaChange, path_of
 from lakebed.manifest.widening import common_type
 from lakebed.parts.nested import nullable
@@ -99,6 +101,29 @@ class EvolvePolicy:
         """All names that ``columns`` gives the same column, this one among them."""
         return {name, *(other for group in self._groups() if name in group for other in group)}
 
+    def says(self, name: str) -> bool:
+        """Whether ``columns`` says whose name this is."""
+        return name in self.columns or name in self.columns.values()
+
+    def column_name(self, name: str) -> str:
+        """The name that a new column for a field of this name gets: of the names that ``columns`` gives it, the first one."""
+        while name in self.columns:
+            name = self.columns[name]
+        return name
+
+    def named(self, fields: Iterable[pa.Field], table: Iterable[str] = ()) -> list[pa.Field]:
+        """Fields under the names of their columns in a table with these columns, or of columns that are still to be made.
+
+        Of several fields of one column the one that has its name, else the first.
+        """
+        columns = {other: column for column, names in self.other_names(table).items() for other in (column, *names)}
+        named: dict[str, pa.Field] = {}
+        for one in fields:
+            name = columns.get(one.name) or self.column_name(one.name)
+            if name not in named or name == one.name:
+                named[name] = one.with_name(name)
+        return list(named.values())
+
     def _groups(self) -> list[tuple[str, ...]]:
         """The names of each column that has several, newest first."""
         groups: list[list[str]] = []
@@ -115,63 +140,90 @@ FIXED = EvolvePolicy()
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """``change``: what the table must become first, None if nothing; ``unknown``: paths of fields without a column, and why."""
+    """What a schema of records asks of the table."""
 
     change: SchemaChange | None
+    """What the table must become first, None if nothing."""
     unknown: Mapping[str, str]
+    """Paths of fields that could be columns and are none, and why not."""
+    left_out: Mapping[FieldPath, str] = field(default_factory=dict)
+    """Fields that no column can be like, and why not."""
 
 
-def needed(table: pa.Schema, record: pa.Schema, policy: EvolvePolicy, never_null: Iterable[str] = ()) -> Needed:
+def needed(
+    table: pa.Schema,
+    record: pa.Schema,
+    policy: EvolvePolicy,
+    never_null: Iterable[str] = (),
+    sequence_by: str | None = None,
+) -> Needed:
     """Compares the schema of records with that of their table.
 
     ``record``: the fields of a row in the types that columns for them would get (``debezium.connect_schema``), nullable where
     the writer's schema allows null. ``never_null``: keys, and the column that orders changes; they stay as they are.
+    ``sequence_by``: what orders the changes, if that is no column.
     """
-    comparison = _Comparison(policy, frozenset(never_null), table)
-    others = {other: column for column, names in policy.other_names(table.names).items() for other in names}
-    comparison.of_fields(list(table), [one.with_name(others.get(one.name, one.name)) for one in record], ())
+    comparison = _Comparison(policy, frozenset(never_null), table, reserved_names(policy, sequence_by))
+    comparison.of_fields(list(table), policy.named(record, table.names), (), ())
     return comparison.result()
 
 
+def reserved_names(policy: EvolvePolicy, sequence_by: str | None) -> dict[str, str]:
+    """Names that no field can have as a column of its own, and why. ``sequence_by``: see ``needed``."""
+    reserved = {} if sequence_by is None else {sequence_by: "sequence_by takes what is called so from the events"}
+    if policy.rescues:
+        reserved[RESCUED_COLUMN] = "the name is reserved for what on_mismatch: rescue keeps"
+    return reserved
+
+
 class _Comparison:
-    def __init__(self, policy: EvolvePolicy, never_null: frozenset[str], table: pa.Schema) -> None:
+    def __init__(
+        self, policy: EvolvePolicy, never_null: frozenset[str], table: pa.Schema, reserved: Mapping[str, str]
+    ) -> None:
         self._policy = policy
         self._never_null = never_null
+        self._reserved = reserved
         self._columns = sum(1 for column in table for _ in _leaves(column.type))
         self._add: dict[str, pa.DataType] = {}
         self._widen: dict[str, pa.DataType] = {}
         self._relax: dict[str, None] = {}
         self._unknown: dict[str, str] = {}
+        self._left_out: dict[FieldPath, str] = {}
 
     def result(self) -> Needed:
         change = SchemaChange(add=self._add, widen=self._widen, relax=tuple(self._relax))
-        return Needed(change if change else None, self._unknown)
+        return Needed(change if change else None, self._unknown, self._left_out)
 
-    def of_fields(self, columns: Sequence[pa.Field], fields: Sequence[pa.Field], at: tuple[str, ...]) -> None:
-        """``columns`` of the table, or the fields of a struct of it, with those of a record."""
+    def of_fields(
+        self, columns: Sequence[pa.Field], fields: Sequence[pa.Field], at: tuple[str, ...], path: FieldPath
+    ) -> None:
+        """``columns`` of the table, or the fields of a struct of it, with those of a record. ``at``: where in the table's schema,
+        ``path``: where in the row.
+        """
         present = {column.name: column for column in columns}
-        taken = {column.name.lower() for column in columns}
-        given = set()
+        standing_for = by_case(present, [one.name for one in fields])
+        taken = [*present, *([RESCUED_COLUMN] if self._policy.rescues and not path else [])]
         for one in fields:
-            given.add(one.name)
-            if one.name in present:
-                self._of_field(present[one.name], one, (*at, one.name))
+            column = present.get(standing_for.get(one.name, ""))
+            if column is not None:
+                self._of_field(column, one, (*at, column.name), (*path, one.name))
             else:
-                self._of_new(one, (*at, one.name), taken)
+                self._of_new(one, at, path, taken)
+        given = set(standing_for.values())
         for column in columns:
             if column.name not in given:
                 self._may_be_null(column, (*at, column.name))
 
-    def _of_field(self, column: pa.Field, one: pa.Field, at: tuple[str, ...]) -> None:
+    def _of_field(self, column: pa.Field, one: pa.Field, at: tuple[str, ...], path: FieldPath) -> None:
         if one.nullable:
             self._may_be_null(column, at)
         here, there = column.type, one.type
         if pa.types.is_struct(here) and pa.types.is_struct(there):
-            self.of_fields(list(here), list(there), at)
+            self.of_fields(list(here), list(there), at, path)
         elif pa.types.is_list(here) and pa.types.is_list(there):
-            self._of_field(here.value_field, there.value_field, (*at, "element"))
+            self._of_field(here.value_field, there.value_field, (*at, "element"), path)
         elif pa.types.is_map(here) and pa.types.is_map(there):
-            self._of_field(here.item_field, there.item_field, (*at, "value"))
+            self._of_field(here.item_field, there.item_field, (*at, "value"), path)
         elif self._allows("widen", path_of(at)) and not has_any_precision(one):
             kind = common_type(here, there)
             if kind is not None and not kind.equals(here):
@@ -182,33 +234,27 @@ class _Comparison:
         if not column.nullable and not is_fixed and self._allows("relax", path_of(at)):
             self._relax[path_of(at)] = None
 
-    def _of_new(self, one: pa.Field, at: tuple[str, ...], taken: set[str]) -> None:
-        kind = nullable(one.type)
-        why = self._why_not(one.name, kind, path_of(at), taken)
-        if why is not None:
-            self._unknown[path_of(at)] = why
-            return
-        taken.add(one.name.lower())
-        self._columns += sum(1 for _ in _leaves(kind))
-        self._add[path_of(at)] = kind
+    def _of_new(self, one: pa.Field, at: tuple[str, ...], path: FieldPath, taken: list[str]) -> None:
+        left_out: dict[FieldPath, str] = {}
+        new = possible_field(one.with_type(nullable(one.type)), path, left_out, taken, self._reserved)
+        here, columns = path_of((*at, one.name)), 0 if new is None else sum(1 for _ in _leaves(new.type))
+        if new is None:
+            self._left_out |= left_out
+        elif (why := self._why_not(here)) is not None:
+            self._unknown[here] = why
+        elif self._columns + columns > COLUMNS_MAX:
+            self._left_out[(*path, one.name)] = f"the table would have more than {COLUMNS_MAX:,} columns"
+        else:
+            self._left_out |= left_out
+            taken.append(one.name)
+            self._columns += columns
+            self._add[here] = new.type
 
-    def _why_not(self, name: str, kind: pa.DataType, path: str, taken: set[str]) -> str | None:
-        """Why a field becomes no column; None if it becomes one."""
+    def _why_not(self, path: str) -> str | None:
+        """Why a field becomes no column, though it could be one; None if it becomes one."""
         if "add" not in self._policy.allowed:
             return "evolve does not have 'add'"
-        if path in self._policy.refused:
-            return "the table refused it"
-        if name.lower() in taken:
-            return "another column differs by case only"
-        if is_taken(name) or name.lower() == RESCUED_COLUMN:
-            return "no column can be named so"
-        try:
-            canonical_schema(pa.schema([pa.field(name, kind)]))
-        except InvalidSchema as error:
-            return str(error)
-        if self._columns + sum(1 for _ in _leaves(kind)) > COLUMNS_MAX:
-            return f"the table would have more than {COLUMNS_MAX:,} columns"
-        return None
+        return "the table refused it" if path in self._policy.refused else None
 
     def _allows(self, evolution: Evolution, path: str) -> bool:
         return evolution in self._policy.allowed and path not in self._policy.refused

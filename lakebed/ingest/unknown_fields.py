@@ -5,7 +5,8 @@
     quarantine   the record goes to the quarantine
 
 ``on_mismatch`` has its say in place of ``warn``: ``rescue`` keeps such members, as JSON, in a column of their own. Where records
-carry their schema, a member that the table could not get a column for is a mismatch, and the record is quarantined.
+carry their schema, a member that the table could not get a column for is a mismatch, and the record is quarantined. A member
+that no column can be like (``possible_columns``) is left out, and counted with the reason.
 
 1.  A record that is read one by one is looked at as a whole, also what is inside its structs (``address.zip``).
 2.  Of records that are read by columns the native parser reports such members (``UnknownByRecord``), unless the table has
@@ -29,7 +30,9 @@ from lakebed.ingest.debezium.placeholder import Placeholder
 from lakebed.ingest.json.text import Mismatch, Unreadable, parse, shown, written
 from lakebed.ingest.json.values import UnknownFields
 from lakebed.ingest.native.json_parser import UNKNOWN_MAX, Parsed, Path
+from lakebed.ingest.possible_columns import FieldPath
 from lakebed.ingest.schema_evolution import EvolvePolicy
+from lakebed.manifest.field_names import by_case
 from lakebed.manifest.remarks import Counts, Names, Remark, remarks_on
 
 SAMPLE_MIN = 32
@@ -89,6 +92,8 @@ class UnknownByRecord:
 
     def remarks(self, among: np.ndarray[Any, Any]) -> Counts:
         """In how many of the records of a mask each name is."""
+        if not self.names:
+            return {}
         met, counts = self.met[among & self.having], Names()
         for bit, name in self.names.items():
             if count := int(np.count_nonzero(met & np.uint64(1 << bit))):
@@ -99,12 +104,23 @@ class UnknownByRecord:
 class KnownFields:
     """The members that columns take: those of a row and, below struct columns, those of structs."""
 
-    def __init__(self, columns: pa.Schema, placeholder: Placeholder, also: Iterable[str] = ()) -> None:
-        """``placeholder``: of an unavailable value; ``also``: members of the row that are known and no columns."""
+    def __init__(
+        self,
+        columns: pa.Schema,
+        placeholder: Placeholder,
+        also: Iterable[str] = (),
+        left_out: Iterable[FieldPath] = (),
+        *,
+        exact_names: bool = False,
+    ) -> None:
+        """``placeholder``: of an unavailable value; ``also``: members of the row that are known and no columns; ``left_out``:
+        members that no column takes, and that are told otherwise than as unknown; ``exact_names``: see ``JsonOptions``.
+        """
         self._placeholder = placeholder
+        self._exact_names = exact_names
         self._known: dict[str, Any] = {column.name: _structs_in(column.type) for column in columns}
-        for name in also:
-            self._known.setdefault(name, None)
+        for path in (*((name,) for name in also), *left_out):
+            _add(self._known, path)
         self._names = self._known.keys()
         self._nested = any(below is not None for below in self._known.values())
 
@@ -130,16 +146,24 @@ class KnownFields:
         """The unknown members of the rows at ``side``; None where the parser does not report all of them."""
         if parsed.met is None or self._nested or (parsed.met >> np.uint64(UNKNOWN_MAX)).any():
             return None
-        names = {bit: path[-1] for bit, path in enumerate(parsed.unknown) if path[:-1] == side}
+        names = {
+            bit: path[-1]
+            for bit, path in enumerate(parsed.unknown)
+            if path[:-1] == side and path[-1] not in self._names
+        }
         return UnknownByRecord(names, parsed.met & np.uint64(sum(1 << bit for bit in names)))
 
     def _find(self, members: Mapping[str, Any], known: Mapping[str, Any], above: str) -> Iterator[str]:
+        """``known``: of a row under the names of its columns, or of a struct under the names that it is sent with."""
+        is_spelled_so = self._exact_names or not above or members.keys() <= known.keys()
+        columns = None if is_spelled_so else by_case(known, members)
         for name, value in members.items():
-            if name not in known:
+            column = name if columns is None else columns.get(name, name)
+            if column not in known:
                 if not (above and name in self._placeholder.texts):
                     yield above + name
-            elif known[name] is not None and value is not None:
-                yield from self._find_in(value, known[name], f"{above}{name}.")
+            elif known[column] is not None and value is not None:
+                yield from self._find_in(value, known[column], f"{above}{name}.")
 
     def _find_in(self, value: Any, below: Any, above: str) -> Iterator[str]:
         kind, inner = below
@@ -180,6 +204,18 @@ def _structs_in(kind: pa.DataType) -> Any:
         below = _structs_in(kind.item_type)
         return None if below is None else ("map", below)
     return None
+
+
+def _add(known: dict[str, Any], path: FieldPath) -> None:
+    """Add a member that is known, with all that is in it."""
+    for name in path[:-1]:
+        below = known.get(name)
+        while isinstance(below, tuple) and below[0] != "struct":
+            below = below[1]
+        if below is None:
+            return  # nothing is looked for there
+        known = below[1]
+    known.setdefault(path[-1], None)
 
 
 def sample_of(values: pa.BinaryArray) -> np.ndarray[Any, Any]:

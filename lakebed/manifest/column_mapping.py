@@ -12,6 +12,7 @@ Mode ``id`` (columns found by numbers in the files) is refused: files that lakeb
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -22,7 +23,8 @@ import pyarrow as pa
 
 from lakebed.errors import InvalidInput, InvalidSchema, Unsupported
 from lakebed.manifest.actions import Metadata, Protocol
-from lakebed.manifest.schema import schema_from_fields, type_from_json
+from lakebed.manifest.field_names import by_case
+from lakebed.manifest.schema import check_stored_names, is_storable, schema_from_fields, type_from_json
 from lakebed.manifest.schema_tree import all_fields
 from lakebed.manifest.widening import TYPE_CHANGES, widening
 from lakebed.settings import TableSettings, suggest
@@ -116,8 +118,9 @@ def columns_of(metadata: Metadata, protocol: Protocol) -> ColumnMapping:
 def _columns(schema_string: str, mapped: bool) -> ColumnMapping:
     fields: list[dict[str, Any]] = orjson.loads(schema_string)["fields"]
     _require_known_widenings(fields)
-    logical = schema_from_fields(fields, any_character=mapped)
+    logical = schema_from_fields(fields)
     stored = schema_from_fields(stored_fields(fields)) if mapped else logical
+    check_stored_names(stored)
     is_identity = stored.equals(logical)
     if is_identity:
         stored = logical
@@ -173,6 +176,51 @@ def stored_paths(metadata: Metadata, protocol: Protocol) -> dict[tuple[str, ...]
     fields: list[dict[str, Any]] = orjson.loads(metadata.schema_string)["fields"]
     stored = stored_fields(fields) if is_mapped(metadata, protocol) else fields
     return dict(zip((path for path, _ in all_fields(fields)), (path for path, _ in all_fields(stored)), strict=True))
+
+
+def new_stored_name() -> str:
+    """A stored name that no file has."""
+    return f"col-{uuid.uuid4()}"
+
+
+def map_columns(
+    fields: list[dict[str, Any]],
+    configuration: dict[str, str],
+    new_name: Callable[[], str] = new_stored_name,
+) -> None:
+    """Turn on column mapping for fields of Delta's JSON and the properties of their table, in place.
+
+    The name of a field becomes its stored name, unless files can't have it.
+    """
+    configuration[MODE] = "name"
+    configuration.pop(MAX_ID, None)
+    every = [each for _, each in all_fields(fields)]
+    for each in every:
+        metadata = each.get("metadata") or {}
+        each["metadata"] = {name: value for name, value in metadata.items() if name not in (FIELD_ID, PHYSICAL_NAME)}
+    number(every, fields, configuration, lambda name: name if is_storable(name) else new_name())
+
+
+def with_mapped_columns(schema_string: str, configuration: dict[str, str]) -> str:
+    """The schema of a new table with column mapping. ``configuration`` gets the properties for it."""
+    document = orjson.loads(schema_string)
+    map_columns(document["fields"], configuration)
+    return orjson.dumps(document).decode()
+
+
+def number(
+    new: Iterable[dict[str, Any]],
+    fields: Sequence[dict[str, Any]],
+    configuration: dict[str, str],
+    stored_name: Callable[[str], str],
+) -> None:
+    """Give ``new`` fields of Delta's JSON their numbers and stored names. ``fields``: those that the table has."""
+    known = (each["metadata"].get(FIELD_ID, 0) for _, each in all_fields(fields) if each.get("metadata"))
+    highest = max(int(configuration.get(MAX_ID, 0)), *known, 0)
+    for each in new:
+        highest += 1
+        each["metadata"] |= {FIELD_ID: highest, PHYSICAL_NAME: stored_name(each["name"])}
+    configuration[MAX_ID] = str(highest)
 
 
 def physical_name(field: Mapping[str, Any]) -> str:
@@ -232,15 +280,38 @@ def _renamed_type(kind: pa.DataType, source: pa.DataType, target: pa.DataType) -
         key = kind.key_field.with_type(_renamed_type(kind.key_type, source.key_type, target.key_type))
         item = kind.item_field.with_type(_renamed_type(kind.item_type, source.item_type, target.item_type))
         return pa.map_(key, item, kind.keys_sorted)
-    if pa.types.is_list(source):
-        inner = _renamed_type(kind.value_type, source.value_type, target.value_type) if is_any_list(kind) else None
-        if pa.types.is_list(kind):
-            return pa.list_(kind.value_field.with_type(inner))
-        if pa.types.is_large_list(kind):
-            return pa.large_list(kind.value_field.with_type(inner))
-        if pa.types.is_fixed_size_list(kind):
-            return pa.list_(kind.value_field.with_type(inner), kind.list_size)
+    if pa.types.is_list(source) and is_any_list(kind):
+        return _list_of(kind, _renamed_type(kind.value_type, source.value_type, target.value_type))
     return kind
+
+
+def in_case_of(kind: pa.DataType, wanted: pa.DataType) -> pa.DataType:
+    """A type with the names that ``wanted`` has for fields, at any depth, whose names differ by case alone."""
+    if pa.types.is_struct(kind) and pa.types.is_struct(wanted):
+        types = {field.name: field.type for field in wanted}
+        columns = by_case(types, [field.name for field in kind])
+        return pa.struct(
+            [
+                field.with_name(columns[field.name]).with_type(in_case_of(field.type, types[columns[field.name]]))
+                if field.name in columns
+                else field
+                for field in kind
+            ]
+        )
+    if pa.types.is_map(kind) and pa.types.is_map(wanted):
+        item = kind.item_field.with_type(in_case_of(kind.item_type, wanted.item_type))
+        return pa.map_(kind.key_field.with_type(in_case_of(kind.key_type, wanted.key_type)), item, kind.keys_sorted)
+    if is_any_list(kind) and pa.types.is_list(wanted):
+        return _list_of(kind, in_case_of(kind.value_type, wanted.value_type))
+    return kind
+
+
+def _list_of(kind: pa.DataType, element: pa.DataType) -> pa.DataType:
+    """The list type with other elements."""
+    inner = kind.value_field.with_type(element)
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(inner, kind.list_size)
+    return pa.large_list(inner) if pa.types.is_large_list(kind) else pa.list_(inner)
 
 
 def is_any_list(kind: pa.DataType) -> bool:
@@ -252,14 +323,14 @@ def _renamed_table(table: pa.Table, schema: pa.Schema) -> pa.Table:
     if not table.num_columns:
         return table  # made anew, it would lose the number of its rows
     columns = [
-        column if column.type.equals(field.type) else _retyped(column, field.type)
+        column if column.type.equals(field.type) else retyped(column, field.type)
         for column, field in zip(table.columns, schema, strict=True)
     ]
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _retyped(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """The column under a type that differs in names alone."""
+def retyped(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """The column under a type that differs in names alone, without copying."""
     return pa.chunked_array([pa.array(_Renamed(chunk, kind)) for chunk in column.chunks], kind)
 
 

@@ -1,9 +1,10 @@
 """Changes the schema of a table: metadata and protocol in, metadata and protocol out. Pure.
 
 1. The change is applied to Delta's JSON of the schema, in place. What it does not name stays byte for byte.
-2. Adding a nullable column and relaxing NOT NULL need no feature of Delta's. The first rename or drop turns on column mapping:
-   each field gets its name as stored name. A field that is added later gets a stored name of its own, so a column that is
-   dropped and added again never shows old values. The first widening turns on type widening.
+2. Adding a nullable column and relaxing NOT NULL need no feature of Delta's. The first rename or drop, and the first name that
+   files can't have, turn on column mapping: each field gets its name as stored name. A field that is added later gets a stored
+   name of its own, so a column that is dropped and added again never shows old values. The first widening turns on type
+   widening.
 3. Properties and partition columns have logical names; a rename changes them too.
 4. ``is_compatible`` says whether what was written for the old schema is as good as any older part under the new one.
 
@@ -14,7 +15,6 @@ that it was given.
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,25 +23,31 @@ import pyarrow as pa
 
 from lakebed.errors import InvalidSchema
 from lakebed.manifest.actions import Metadata, Protocol
+from lakebed.manifest.change_names import ChangeNames
 from lakebed.manifest.column_mapping import (
     COLUMN_MAPPING,
-    FIELD_ID,
     MAX_ID,
     MODE,
-    PHYSICAL_NAME,
     columns_of,
     is_mapped,
+    map_columns,
+    new_stored_name,
+    number,
     physical_name,
     stored_settings,
 )
 from lakebed.manifest.nesting import check_levels
 from lakebed.manifest.schema import (
+    all_names,
     canonical_type,
-    is_taken,
+    check_stored_names,
+    needs_column_mapping,
     schema_from_fields,
     type_from_json,
     type_to_json,
     uses_timestamp_ntz,
+    why_no_field_name,
+    why_no_name,
 )
 from lakebed.manifest.schema_change import SchemaChange, difference, path_of, steps_of
 from lakebed.manifest.schema_tree import Json, Place, all_fields, fields_of, find, named
@@ -83,11 +89,6 @@ class Evolved:
     metadata: Metadata
     protocol: Protocol
     notes: tuple[str, ...] = ()
-
-
-def new_stored_name() -> str:
-    """A stored name that no file has."""
-    return f"col-{uuid.uuid4()}"
 
 
 def evolve(
@@ -148,8 +149,14 @@ class _Evolution:
     def result(self) -> Evolved:
         if not self._changed:
             return Evolved(metadata=self._before, protocol=self._protocol, notes=tuple(self._notes))
-        schema = schema_from_fields(self._fields, any_character=self._mapped)
+        schema = schema_from_fields(self._fields)
+        if not self._mapped:
+            check_stored_names(schema)
         check_levels(column for column in schema if column.name.lower() in self._added_to)
+        if renamed := ChangeNames.beside(self._logical.names).renamed(ChangeNames.beside(schema.names)):
+            self._notes.append(
+                f"from now on change rows have other names beside the table's columns: {', '.join(renamed)}"
+            )
         if set(schema.names) <= set(self._partitions):
             raise InvalidSchema("only partition columns would be left; at least one other column must stay")
         if uses_timestamp_ntz(schema):
@@ -198,6 +205,8 @@ class _Evolution:
         self._require_field(place, "renamed")
         if place.is_column:
             self._require_free(name)
+        elif (why := why_no_field_name(name)) is not None:
+            raise InvalidSchema(f"{path!r} can't be renamed to {name!r}: {why}")
         return None if place.field["name"] == name else place
 
     def rename(self, renames: list[tuple[Place, str]]) -> None:
@@ -281,9 +290,15 @@ class _Evolution:
             )
         if not above:
             self._require_free(name)
+        for each in all_names(pa.schema([(name, kind)])):
+            if (why := why_no_field_name(each)) is not None:
+                raise InvalidSchema(f"{path!r}: {why}")
         new: Json = {"name": name, "type": type_to_json(kind), "nullable": True, "metadata": {}}
+        if needs_column_mapping(pa.schema([(name, kind)])):
+            self._map_columns()
         if self._mapped:
-            self.number([each for _, each in all_fields([new])], lambda _: self._stored_name())
+            every = [each for _, each in all_fields([new])]
+            number(every, self._fields, self._configuration, lambda _: self._stored_name())
         siblings.append(new)
         self._added_to.add(steps_of(path)[0].lower())
         self._changed = True
@@ -304,26 +319,8 @@ class _Evolution:
         if self._mapped:
             return
         self._mapped = self._changed = True
-        self._configuration[MODE] = "name"
-        self._configuration.pop(MAX_ID, None)
-        fields = [each for _, each in all_fields(self._fields)]
-        for each in fields:
-            each["metadata"] = {
-                name: value
-                for name, value in (each.get("metadata") or {}).items()
-                if name not in (FIELD_ID, PHYSICAL_NAME)
-            }
-        self.number(fields, lambda each: str(each["name"]))
+        map_columns(self._fields, self._configuration)
         self._need(COLUMN_MAPPING)
-
-    def number(self, fields: list[Json], stored_name: Callable[[Json], str]) -> None:
-        """Give fields their numbers and stored names."""
-        known = (each["metadata"].get(FIELD_ID, 0) for _, each in all_fields(self._fields) if each.get("metadata"))
-        number = max(int(self._configuration.get(MAX_ID, 0)), *known, 0)
-        for each in fields:
-            number += 1
-            each["metadata"] |= {FIELD_ID: number, PHYSICAL_NAME: stored_name(each)}
-        self._configuration[MAX_ID] = str(number)
 
     def _rename_in_properties(self, names: Mapping[str, str]) -> None:
         settings = self._settings
@@ -371,10 +368,8 @@ class _Evolution:
             raise InvalidSchema(f"{place.path!r} is what a list or a map holds; only columns and fields can be {done}")
 
     def _require_free(self, name: str) -> None:
-        if is_taken(name):
-            raise InvalidSchema(
-                f"column {name!r}: the name is reserved for lakebed and its readers; choose another name"
-            )
+        if (why := why_no_name(name)) is not None:
+            raise InvalidSchema(f"column {name!r}: {why}; choose another name")
         if name == self._settings.sequence_by and name not in self._logical.names:
             raise InvalidSchema(
                 f"column {name!r}: the table orders its changes by the {name!r} of events (sequence_by), which is no column; "

@@ -40,6 +40,8 @@ class Remark(StrEnum):
 
     UNKNOWN_FIELD = "unknown_field"
     """A member of a record's row that no column takes; its name."""
+    LEFT_OUT_FIELD = "left_out_field"
+    """A field of the schema of a record's row that no column can be like; its name and the reason."""
     UNKNOWN_OPERATION = "unknown_operation"
     """An operation that is not known; its value. The record is in the quarantine."""
     ORDER_BEGAN_AGAIN = "order_began_again"
@@ -82,6 +84,11 @@ KINDS: Mapping[str, Kind] = {
     Remark.UNKNOWN_FIELD: Kind(
         what="records have fields that no column takes",
         remedy="add columns, or have the fields ignored (format.unknown_fields: ignore, or except_column_list)",
+    ),
+    Remark.LEFT_OUT_FIELD: Kind(
+        what="records have fields that can't be columns, and come in without them",
+        remedy="name a column for such a field (columns in the pipeline file), change its name or type by a transformation of "
+        "the connector, or leave it out there (column.exclude.list)",
     ),
     Remark.UNKNOWN_OPERATION: Kind(
         what="records have operations that are not known",

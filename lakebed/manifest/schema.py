@@ -23,14 +23,11 @@ from lakebed.settings import suggest
 
 RESERVED_PREFIX = "_lakebed_"
 _TAKEN_NAMES = {
-    "_change_type": "the rows of changes()",
-    "_change_sequence": "the rows of changes()",
-    "_commit_version": "the rows of changes()",
-    "_commit_timestamp": "the rows of changes()",
     "_tmp_metadata_row_index": "Spark's reader of Parquet",
     "_metadata": "Spark, whose Delta reader takes it for a column that it adds itself",
 }
-_FORBIDDEN_CHARACTERS = " ,;{}()\n\t="
+_MAPPED_CHARACTERS = frozenset(" ,;{}()\n\t=")
+"""A name with one of these can't be a stored name: Delta allows it only with column mapping."""
 PRIMITIVES: dict[str, pa.DataType] = {
     "string": pa.string(),
     "long": pa.int64(),
@@ -75,13 +72,10 @@ def schema_from_json(text: str) -> pa.Schema:
     return schema_from_fields(orjson.loads(text)["fields"])
 
 
-def schema_from_fields(fields: Iterable[Mapping[str, Any]], any_character: bool = False) -> pa.Schema:
-    """The Arrow schema of the fields of Delta's JSON. Raises InvalidSchema naming the column.
-
-    ``any_character``: names may have characters that files can't, since files have other names (column mapping).
-    """
+def schema_from_fields(fields: Iterable[Mapping[str, Any]]) -> pa.Schema:
+    """The Arrow schema of the fields of Delta's JSON. Raises InvalidSchema naming the column."""
     schema = pa.schema([_field_from_json(field, field["name"]) for field in fields])
-    _check_names(schema, any_character)
+    _check_names(schema)
     return schema
 
 
@@ -102,9 +96,31 @@ def canonical_type(kind: pa.DataType, column: str) -> pa.DataType:
 
 def check_new_names(schema: pa.Schema) -> None:
     """For a table that is made or adopted. Raises InvalidSchema naming a column that some reader would take for its own."""
-    for name in schema.names:
-        if what := _TAKEN_NAMES.get(name.lower()):
-            raise InvalidSchema(f"column {name!r}: the name is reserved for {what}; rename it")
+    for name, why in [(name, why_no_name(name)) for name in schema.names]:
+        if why is not None:
+            raise InvalidSchema(f"column {name!r}: {why}; rename it")
+    for name, why in [(name, why_no_field_name(name)) for name in all_names(schema)]:
+        if why is not None:
+            raise InvalidSchema(f"field {name!r}: {why}; rename it")
+
+
+def check_stored_names(schema: pa.Schema) -> None:
+    """Raises InvalidSchema naming a column, or a field at any depth, whose name Delta allows only with column mapping."""
+    for name in all_names(schema):
+        if not _MAPPED_CHARACTERS.isdisjoint(name):
+            raise InvalidSchema(
+                f"column {name!r}: without column mapping a name must not contain any of ' ,;{{}}()=', tab or newline"
+            )
+
+
+def needs_column_mapping(schema: pa.Schema) -> bool:
+    """Whether a column, or a field at any depth, has a name that files can't have."""
+    return not all(is_storable(name) for name in all_names(schema))
+
+
+def is_storable(name: str) -> bool:
+    """Whether files may have the name: it has neither a character that Delta forbids there nor a control character."""
+    return _MAPPED_CHARACTERS.isdisjoint(name) and not any(ord(character) < 32 for character in name)
 
 
 def uses_timestamp_ntz(schema: pa.Schema) -> bool:
@@ -151,12 +167,25 @@ def is_reserved(name: str) -> bool:
     return name.lower().startswith(RESERVED_PREFIX)
 
 
-def is_taken(name: str) -> bool:
-    """Whether no column of a table can have this name, since rows of lakebed or of Spark have it."""
-    return is_reserved(name) or name.lower() in _TAKEN_NAMES
+def why_no_name(name: str) -> str | None:
+    """Why no column of a table can have this name, as a clause; None if one can."""
+    if (why := why_no_field_name(name)) is not None:
+        return why
+    if is_reserved(name):
+        return f"names that begin with {RESERVED_PREFIX!r} are reserved for lakebed"
+    if (what := _TAKEN_NAMES.get(name.lower())) is not None:
+        return f"the name is reserved for {what}"
+    return None
 
 
-def _check_names(schema: pa.Schema, any_character: bool = False) -> None:
+def why_no_field_name(name: str) -> str | None:
+    """Why no column, and no field of a struct, can have this name, as a clause; None if one can."""
+    if not name:
+        return "a name must not be empty"
+    return "a name must not have a NUL character, where some readers end it" if "\0" in name else None
+
+
+def _check_names(schema: pa.Schema) -> None:
     seen: set[str] = set()
     if not len(schema):
         raise InvalidSchema("a table needs at least one column")
@@ -168,11 +197,14 @@ def _check_names(schema: pa.Schema, any_character: bool = False) -> None:
             raise InvalidSchema(f"column {name!r}: names that begin with {RESERVED_PREFIX!r} are reserved")
     for field in schema:
         _check_fields(field.type, field.name)
-        for name in _names_within(field):
-            if not name or (not any_character and any(character in _FORBIDDEN_CHARACTERS for character in name)):
-                raise InvalidSchema(
-                    f"column {name!r}: a name must not be empty or contain any of ' ,;{{}}()=', tab or newline"
-                )
+    if "" in all_names(schema):
+        raise InvalidSchema("column '': a name must not be empty")
+
+
+def all_names(schema: pa.Schema) -> Iterator[str]:
+    """The names of columns and of fields at any depth."""
+    for field in schema:
+        yield from _names_within(field)
 
 
 def _names_within(field: pa.Field) -> Iterator[str]:

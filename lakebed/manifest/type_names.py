@@ -2,6 +2,8 @@
 
 order_id: long not null
 lines: array<struct<sku: string, pieces: int>>
+
+The name of a struct's field that is no plain word is quoted with backticks, a backtick in it written twice.
 """
 
 from __future__ import annotations
@@ -15,13 +17,15 @@ import pyarrow as pa
 
 from lakebed.errors import InvalidSchema
 from lakebed.manifest.schema import PRIMITIVES, schema_from_json, schema_to_json, type_from_json
+from lakebed.quoting import quote_for_spark
 from lakebed.settings import suggest
 
 _NAMES = {name: name for name in PRIMITIVES} | {
     "bigint": "long", "int": "integer", "smallint": "short", "tinyint": "byte",
     "text": "string", "varchar": "string", "bool": "boolean", "real": "float",
 }  # fmt: skip
-_TOKEN = re.compile(r"\s*(decimal\s*\(\s*\d+\s*(?:,\s*\d+\s*)?\)|[A-Za-z0-9_]+|[<>,:])")
+_TOKEN = re.compile(r"\s*(decimal\s*\(\s*\d+\s*(?:,\s*\d+\s*)?\)|[A-Za-z0-9_]+|`(?:[^`]|``)+`|[<>,:])")
+_WORD = re.compile(r"[A-Za-z0-9_]+")
 _NOT_NULL = re.compile(r"\s+not\s+null\s*$", re.IGNORECASE)
 
 
@@ -59,8 +63,12 @@ def _spelled(kind: Any) -> str:
         case "map":
             return f"map<{_spelled(kind['keyType'])}, {_spelled(kind['valueType'])}>"
         case _:
-            members = (f"{each['name']}: {_spelled(each['type'])}" for each in kind["fields"])
+            members = (f"{_quoted(each['name'])}: {_spelled(each['type'])}" for each in kind["fields"])
             return f"struct<{', '.join(members)}>"
+
+
+def _quoted(name: str) -> str:
+    return name if _WORD.fullmatch(name) else quote_for_spark(name)
 
 
 class _TypeText:
@@ -115,6 +123,8 @@ class _TypeText:
         out = []
         while True:
             name = self._take()
+            if name.startswith("`"):
+                name = name[1:-1].replace("``", "`")
             self._expect(":")
             out.append({"name": name, "type": self._kind(), "nullable": True})
             if (token := self._take()) == ">":

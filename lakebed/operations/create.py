@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from lakebed.errors import InvalidInput, InvalidSchema, StoreUnavailable, TableExists, Unsupported
 from lakebed.manifest.actions import CommitInfo, Metadata, Protocol
-from lakebed.manifest.column_mapping import COLUMN_MAPPING
+from lakebed.manifest.column_mapping import COLUMN_MAPPING, with_mapped_columns
 from lakebed.manifest.discovery import require_alone
 from lakebed.manifest.entries import Operation
 from lakebed.manifest.format import FORMAT
@@ -22,6 +22,7 @@ from lakebed.manifest.schema import (
     canonical_schema,
     check_columns,
     check_new_names,
+    needs_column_mapping,
     schema_to_json,
     uses_timestamp_ntz,
 )
@@ -131,15 +132,19 @@ def create_log(
     # A key has a value in every row, so the table says so to every reader.
     schema = pa.schema([each.with_nullable(each.nullable and each.name not in settings.keys) for each in schema])
     others = {name: value for name, value in properties.items() if not name.startswith(PREFIX)}
+    configuration = required_properties() | others | settings.to_properties()
+    document, features = schema_to_json(schema), set[str]()
+    if needs_column_mapping(schema):
+        document, features = with_mapped_columns(document, configuration), {COLUMN_MAPPING}
     metadata = Metadata(
         id=str(uuid.uuid4()),
-        schema_string=schema_to_json(schema),
+        schema_string=document,
         partition_columns=tuple(partition_by),
-        configuration=required_properties() | others | settings.to_properties(),
+        configuration=configuration,
         created_ms=int(time.time() * 1000),
     )
     return log.create(
-        [protocol_for(schema), metadata], CommitInfo(operation=Operation.CREATE, commit_id="", engine=engine)
+        [protocol_for(schema, features), metadata], CommitInfo(operation=Operation.CREATE, commit_id="", engine=engine)
     )
 
 

@@ -20,20 +20,14 @@ import pyarrow as pa
 
 from lakebed.errors import InvalidSchema
 from lakebed.far_times import python_values
+from lakebed.manifest.change_names import ChangeNames
 from lakebed.manifest.column_mapping import ColumnMapping
-from lakebed.manifest.schema import check_new_names
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.widening import widening
 from lakebed.parts.changes import SEQUENCE_COLUMN, WriteSpec, write_spec_of
 from lakebed.parts.nested import first_missing, nullable
 from lakebed.parts.sql import registered, sql_type
 
-CHANGE_SEQUENCE = "_change_sequence"
-_EXTRA = [
-    pa.field("_change_type", pa.string()),
-    pa.field("_commit_version", pa.int64()),
-    pa.field("_commit_timestamp", pa.timestamp("us", "UTC")),
-]
 START_AGAIN = "start the query again: it then has the columns of today, and goes on where it stopped"
 
 
@@ -52,7 +46,18 @@ class ChangeColumns:
     @property
     def extra(self) -> list[pa.Field]:
         """What follows the table's columns."""
-        return [*_EXTRA[:1], *([pa.field(CHANGE_SEQUENCE, pa.int64())] if self.hides_sequence else []), *_EXTRA[1:]]
+        names = self.names
+        return [
+            pa.field(names.type, pa.string()),
+            *([pa.field(names.sequence, pa.int64())] if self.hides_sequence else []),
+            pa.field(names.version, pa.int64()),
+            pa.field(names.time, pa.timestamp("us", "UTC")),
+        ]
+
+    @property
+    def names(self) -> ChangeNames:
+        """What these are called beside the table's columns."""
+        return ChangeNames.beside(self.mapping.logical.names)
 
     @property
     def hides_sequence(self) -> bool:
@@ -60,8 +65,7 @@ class ChangeColumns:
         return self.spec.sequence_column == SEQUENCE_COLUMN
 
     def schema(self) -> pa.Schema:
-        """The columns of change rows. Raises InvalidSchema for a table with a column that has the name of one of them."""
-        check_new_names(self.mapping.logical)  # a table of another writer may have columns with reserved names
+        """The columns of change rows."""
         return pa.schema([*self.mapping.logical_schema(self.stored), *self.extra])
 
 

@@ -1,7 +1,8 @@
 """Change rows: what the commits of a table changed, row by row, read from its parts without Spark.
 
 The rows are the changes as they were committed, the newest per key within a part. Late changes are among them. Where the
-sequence is not a column of the table, the rows have it as ``_change_sequence``.
+sequence is not a column of the table, the rows have it as ``_change_sequence``. What the rows say besides the table's columns has
+other names where a column has one of these (``ChangeNames``).
 
 A change with unavailable values (``parts.unavailable_values``) is not a row of the version that committed it, because the
 whole row is not known before the tail is settled. The settle completes the change, and the whole row is a change row of
@@ -41,7 +42,7 @@ from lakebed.manifest.commit_kind import restores, settles, truncates
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
-from lakebed.parts.change_columns import CHANGE_SEQUENCE, ChangeColumns, columns_at, narrowed, read_as
+from lakebed.parts.change_columns import ChangeColumns, columns_at, narrowed, read_as
 from lakebed.parts.changes import DELETE, OLDEST_SEQUENCE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.nested import table_as_declared
@@ -325,13 +326,14 @@ def _alive(dead: BitMap64, rows: int) -> npt.NDArray[np.bool_]:
 def _change_rows(table: pa.Table, kinds: Any, version: ChangedVersion) -> Iterator[pa.RecordBatch]:
     """The rows with their kind, version and time, in the columns of change rows."""
     count, columns = len(table), version.columns
+    names = columns.names
     extra = {
-        "_change_type": kinds,
-        CHANGE_SEQUENCE: table[SEQUENCE_COLUMN]
+        names.type: kinds,
+        names.sequence: table[SEQUENCE_COLUMN]
         if SEQUENCE_COLUMN in table.column_names
         else pa.nulls(count, pa.int64()),
-        "_commit_version": pa.repeat(pa.scalar(version.version), count),
-        "_commit_timestamp": pa.repeat(pa.scalar(version.timestamp_ms * 1000, pa.timestamp("us", "UTC")), count),
+        names.version: pa.repeat(pa.scalar(version.version), count),
+        names.time: pa.repeat(pa.scalar(version.timestamp_ms * 1000, pa.timestamp("us", "UTC")), count),
     }
     rows = columns.mapping.to_logical(table_as_declared(table, columns.stored))
     for one in columns.extra:

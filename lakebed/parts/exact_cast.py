@@ -3,7 +3,7 @@
 Cast: whole numbers, decimals and floating point into each other, if the value stays the same (a ``double`` is rounded for a
 ``float`` column, because that is what such a column holds); bytes that are UTF-8 into a text, and a text into bytes; instants
 into another unit or zone; a timestamp without zone at midnight into a date, and back. Structs are matched by the names of
-their fields.
+their fields, in any case.
 
 Infinite dates and timestamps become what a table stores for them (``far_times``).
 
@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from lakebed.errors import InvalidChanges
 from lakebed.far_times import Signs, finite_column, infinities_of, with_ends
+from lakebed.manifest.column_mapping import in_case_of, retyped
 from lakebed.parts.nested import nullable
 
 _WHAT_TO_DO = "convert it before it is applied"
@@ -32,6 +33,8 @@ def cast_exactly(column: pa.ChunkedArray, kind: pa.DataType, name: str) -> pa.Ch
     Raises InvalidChanges naming the column, both types and what to do.
     """
     column, declared, kind = _decoded(column), kind, nullable(kind)
+    if pa.types.is_nested(kind) and (spelled := in_case_of(column.type, kind)) != column.type:
+        column = retyped(column, spelled)
     if column.type == kind:
         return finite_column(_utf8(column, kind, name))
     why = _refusal(column.type, kind, "")

@@ -17,6 +17,7 @@ from lakebed.ingest.database.naming import NoTable, TableName
 from lakebed.ingest.database.wishes import TableWishes
 from lakebed.ingest.decoder import Decoder, DecoderSchema
 from lakebed.ingest.formats import decoder
+from lakebed.ingest.json.values import UnknownFields
 from lakebed.ingest.source import Range, RangeReader
 from lakebed.ingest.source_tables import SourceRules
 from lakebed.manifest.remark_report import report_remarks
@@ -181,8 +182,8 @@ class Introducer:
             del self._first[topic]
 
     def _expected(self, topic: str, name: TableName, wishes: TableWishes, rows: Rows) -> Expected:
-        leave_out = getattr(self._pipeline.format, "unknown_fields", "warn") == "ignore"
-        made = introduction(rows, wishes, leave_out=leave_out)
+        unknown_fields: UnknownFields = getattr(self._pipeline.format, "unknown_fields", "warn")
+        made = introduction(rows, wishes, self._pipeline.policy_of(wishes), unknown_fields)
         begin = {} if made.begin is None else {"lakebed.source_begin": str(made.begin)}
         source = {} if made.source_table is None else {"lakebed.source_table": made.source_table}
         new = NewTable(

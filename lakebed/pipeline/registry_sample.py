@@ -10,8 +10,8 @@ from lakebed.errors import InvalidInput
 from lakebed.ingest.debezium.connect_types import PLAIN, LogicalType
 from lakebed.ingest.json.text import Unreadable
 from lakebed.ingest.typed.formats import EVENTS, KINDS, record_format
-from lakebed.ingest.typed.records import row_of
 from lakebed.ingest.typed.registry import Registry, RegistrySettings
+from lakebed.ingest.typed.shapes import row_of
 from lakebed.ingest.typed.values import column_field
 from lakebed.pipeline.sample import type_of
 

@@ -18,7 +18,6 @@ from lakebed.ingest.pace import BATCH_SECONDS
 from lakebed.ingest.source import RangeChanges, RecordChanges, Source
 from lakebed.ingest.source_tables import SourceRules
 from lakebed.ingest.transform.decode import SourceRows
-from lakebed.ingest.transform.query import changes_in_rows
 from lakebed.ingest.transform.run import TransformedRows
 from lakebed.ingest.upstream.decoder import ChangeRows
 from lakebed.ingest.upstream.reader import UpstreamSettings
@@ -72,11 +71,13 @@ def start_ingest(pipeline: Pipeline, table: Table, spark: SparkSession) -> Strea
     if pipeline.transform is not None:
         check_transform(pipeline, shape, spark)
     if pipeline.bootstrap is not None:
-        internals_of(table).bootstrap(lambda: bootstrap_rows(pipeline, records, spark), pipeline.bootstrap.offsets)
+        internals_of(table).bootstrap(
+            lambda: bootstrap_rows(pipeline, records, shape, spark), pipeline.bootstrap.offsets
+        )
     if isinstance(pipeline.format, RowsFormat):
         rows = pipeline.format
         if pipeline.transform is not None:
-            transform = transform_of(pipeline, records)
+            transform = transform_of(pipeline, records, shape)
             through = TransformedRows(transform, rows.apply_as_deletes, tuple(rows.except_columns))
             return internals_of(table).start_ingest(through, frame, **common)
         return table.ingest(frame, rows.apply_as_deletes, rows.except_columns, **common)
@@ -86,7 +87,7 @@ def start_ingest(pipeline: Pipeline, table: Table, spark: SparkSession) -> Strea
     return internals_of(table).start_ingest(changes, frame, **common)
 
 
-def bootstrap_rows(pipeline: Pipeline, records: Shape, spark: SparkSession) -> DataFrame:
+def bootstrap_rows(pipeline: Pipeline, records: Shape, table: Shape, spark: SparkSession) -> DataFrame:
     """The rows that fill the table, after the SQL if there is any. Raises InvalidInput if Spark can't read them."""
     section = pipeline.bootstrap
     assert section is not None
@@ -105,7 +106,8 @@ def bootstrap_rows(pipeline: Pipeline, records: Shape, spark: SparkSession) -> D
         rows = _in_utc(rows, records.columns)
     if pipeline.transform is None:
         return rows
-    return transform_of(pipeline, records).over(changes_in_rows(rows, None, (), sequence=OLDEST))
+    transform = transform_of(pipeline, records, table)
+    return transform.over(transform.changes_in_rows(rows, None, (), sequence=OLDEST))
 
 
 def _read(spark: SparkSession, section: BootstrapSection, more: Mapping[str, str]) -> DataFrame:
@@ -195,7 +197,7 @@ def open_decoder(pipeline: Pipeline, table: Table) -> Decoder:
         return _decoder(pipeline, decoder_schema)
     records = records_before(pipeline, shape)
     inner = _decoder(pipeline, schema_of_records(pipeline, records))
-    return SourceRows(inner, decoder_schema, transform_of(pipeline, records))
+    return SourceRows(inner, decoder_schema, transform_of(pipeline, records, shape))
 
 
 def _shape_of(table: Table) -> Shape:

@@ -11,7 +11,6 @@ from lakebed.errors import InvalidInput
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.generator import COLUMNS, KEYS
 from lakebed.ingest.transform.query import Transform
-from lakebed.ingest.upstream.records import SEQUENCE
 from lakebed.manifest.schema import canonical_schema
 from lakebed.manifest.type_names import table_schema
 from lakebed.parts.changes import WriteSpec
@@ -45,7 +44,7 @@ def records_before(pipeline: Pipeline, table: Shape) -> Shape:
     if isinstance(pipeline.source, LakebedSection):
         upstream = upstream_of(pipeline.source)
         columns, keys = upstream.columns, upstream.keys
-        sequence_by = SEQUENCE if upstream.sequence_by == SEQUENCE else None
+        sequence_by = upstream.sequence_by if upstream.hides_sequence else None
     elif isinstance(pipeline.source, GeneratorSection):
         columns, keys = COLUMNS, KEYS
     else:
@@ -56,8 +55,8 @@ def records_before(pipeline: Pipeline, table: Shape) -> Shape:
     return Shape(columns=pa.schema([one.with_nullable(True) for one in columns]), keys=keys, sequence_by=sequence_by)
 
 
-def transform_of(pipeline: Pipeline, records: Shape) -> Transform:
-    """The SQL on these records."""
+def transform_of(pipeline: Pipeline, records: Shape, table: Shape) -> Transform:
+    """The SQL between these records and a table."""
     section: TransformSection | None = pipeline.transform
     assert section is not None
     columns = records.columns
@@ -65,14 +64,14 @@ def transform_of(pipeline: Pipeline, records: Shape) -> Transform:
         extra = table_schema(pipeline.format.extra_columns) if pipeline.format.extra_columns else pa.schema([])
         left_out = pipeline.format.except_columns
         columns = pa.schema([one for one in (*columns, *extra) if one.name not in left_out])
-    return Transform(sql=section.sql, columns=columns)
+    return Transform(sql=section.sql, columns=columns, taken=tuple(table.columns.names) if table.keys else ())
 
 
 def check_transform(pipeline: Pipeline, table: Shape, spark: SparkSession) -> None:
     """Have Spark plan the SQL. Raises InvalidInput with the line of the file."""
     document = pipeline.document
     try:
-        transform_of(pipeline, records_before(pipeline, table)).check(spark, table.spec)
+        transform_of(pipeline, records_before(pipeline, table), table).check(spark, table.spec)
     except InvalidInput as error:
         raise document.error(document.at("transform"), str(error)) from None
 

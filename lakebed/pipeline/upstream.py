@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from lakebed import table as tables
 from lakebed.errors import LakebedError, TableNotFound
-from lakebed.ingest.upstream.decoder import SEQUENCES
-from lakebed.ingest.upstream.records import SEQUENCE
+from lakebed.ingest.upstream.decoder import sequences
+from lakebed.manifest.change_names import ChangeNames
 from lakebed.manifest.type_names import type_text
 from lakebed.pipeline.findings import Findings
 from lakebed.pipeline.layer_sections import LakebedSection
@@ -25,6 +25,11 @@ class Upstream:
     keys: tuple[str, ...]
     sequence_by: str | None
 
+    @property
+    def hides_sequence(self) -> bool:
+        """Whether what orders the changes is none of the columns."""
+        return self.sequence_by is not None and self.sequence_by not in self.columns.names
+
     def section(self, section: TableSection) -> TableSection:
         """The section of a table of these changes, where the file has no schema."""
         schema = {one.name: type_text(one.type) + ("" if one.nullable else " not null") for one in self.columns}
@@ -39,10 +44,11 @@ def upstream_of(section: LakebedSection) -> Upstream:
     table = tables.open(section.path)
     detail = table.inspect.detail().to_pylist()[0]
     sequence_by = detail["sequence_by"]
+    is_hidden = sequence_by is not None and sequence_by not in table.schema.names
     return Upstream(
         columns=table.schema,
         keys=tuple(detail["keys"]),
-        sequence_by=sequence_by if sequence_by is None or sequence_by in table.schema.names else SEQUENCE,
+        sequence_by=ChangeNames.beside(table.schema.names).sequence if is_hidden else sequence_by,
     )
 
 
@@ -80,16 +86,17 @@ def check_upstream(
             f"late changes are among those of the source, which orders them: set table.sequence_by to {upstream.sequence_by}",
             "table",
         )
-    if sequence_by is not None and sequence_by not in (*names, *SEQUENCES):
-        near = suggest(sequence_by, [*names, *SEQUENCES])
+    besides = sequences(names)
+    if sequence_by is not None and sequence_by not in (*names, *besides):
+        near = suggest(sequence_by, [*names, *besides])
         findings.wrong(
-            f"the changes have no column {sequence_by!r}, nor is it one of {', '.join(SEQUENCES)}{near}",
+            f"the changes have no column {sequence_by!r}, nor is it one of {', '.join(besides)}{near}",
             "table",
             "sequence_by",
         )
-    if sequence_by == SEQUENCE and upstream.sequence_by != SEQUENCE:
+    if sequence_by == besides[0] and not upstream.hides_sequence:
         text = (
-            f"the changes have no {SEQUENCE}: the source orders them by {upstream.sequence_by or 'arrival'}; use that"
+            f"the changes have no {besides[0]}: the source orders them by {upstream.sequence_by or 'arrival'}; use that"
         )
         findings.wrong(text, "table", "sequence_by")
     lacking = [one.name for one in columns if one.name not in names and not one.nullable]

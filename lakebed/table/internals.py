@@ -65,6 +65,7 @@ _PURGES_LOOK_SECONDS = 60.0
 _EXPIRY_SECONDS = 600.0
 _REPLICATE_SECONDS = 2.0
 _logger = logging.getLogger("lakebed.compact")
+_ingest_logger = logging.getLogger("lakebed.ingest")
 
 
 def internals_of(table: Table) -> Internals:
@@ -161,7 +162,8 @@ class Internals:
         """Changes the table where changes for it need that; ``reason``: for its history."""
 
         def altered(change: SchemaChange, why: str) -> None:
-            alter(self.log, change, reason=why)
+            for note in alter(self.log, change, reason=why).notes:
+                _ingest_logger.warning("%s was altered (%s), since %s: %s", self.path, change, why, note)
 
         return Evolution(self.log, altered, reason)
 

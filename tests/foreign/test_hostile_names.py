@@ -10,7 +10,7 @@ import pytest
 
 import lakebed
 from tests.foreign.readers import all_agree, comparable
-from tests.table.test_hostile_names import groups
+from tests.table.test_hostile_names import groups, ticked
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,5 +36,5 @@ def test_every_reader_reads_columns_of_any_name(
     table.settle()
     assert all_agree(table, spark, duckdb_delta) == comparable(expected, table.schema)
     for name in others[1:]:
-        found = table.read(spark).where(f"`{name}` = 701")
-        assert [row[0] for row in found.select(f"`{key}`").collect()] == [2], name
+        found = table.read(spark).where(f"{ticked(name)} = 701")
+        assert [row[0] for row in found.select(ticked(key)).collect()] == [2], name

@@ -21,6 +21,7 @@ from lakebed.ingest.debezium.message_key import SHARD_FIELD
 from lakebed.ingest.decoder import RECORD_SCHEMA, Decoder, DecoderSchema
 from lakebed.ingest.json.rows import JsonRows
 from lakebed.ingest.json.values import JsonOptions
+from lakebed.ingest.schema_evolution import EvolvePolicy
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate
 from lakebed.parts.changes import WriteSpec
 from lakebed.sortkey.sort_key import parse_sort_key
@@ -247,6 +248,7 @@ class Hostile:
     def __init__(self, seed: str) -> None:
         self.rng = Random(seed)
         self.noise = self.rng.choice([0.0, 0.1, 0.3, 1.0, 3.0])
+        self.case_changes = self.rng.choice([0.0, 0.0, 0.0, 0.001, 0.02, 0.9])
         self.id = "0"
         """Of the row that was made last, as its text."""
 
@@ -256,7 +258,7 @@ class Hostile:
     # Tables ----------------------------------------------------------------------------------------------------------
 
     def case(self, rows: int) -> Case:
-        names = ["id", "b", "c", "d", "e", "f"][: self.rng.randint(2, 6)]
+        names = ["id", "b", "C d", "straße", "Über", "İf"][: self.rng.randint(2, 6)]
         fields = [pa.field(name, self._type(2), self.rng.random() < 0.7) for name in names]
         key_types = [
             pa.int64(),
@@ -285,7 +287,7 @@ class Hostile:
             unavailable_value=self.rng.choice([PLACEHOLDER, PLACEHOLDER, f"hex:{BYTES_OF_PLACEHOLDER.hex()}"]),
             unknown_fields=self.rng.choice(["warn", "warn", "ignore", "quarantine"]),
         )
-        spec = DecoderSchema(schema, keys, sequence)
+        spec = DecoderSchema(schema, keys, sequence, EvolvePolicy(by_schema=self.rng.random() < 0.5))
         operation = self.rng.choice(["op"] * 9 + names) if keys and self.rng.random() < 0.3 else None
         operations = ("d", "", "0"), self.rng.choice([None, ("u", "1", "Zz")])
         records = self._records(schema, rows, is_debezium, bool(keys))
@@ -365,7 +367,7 @@ class Hostile:
             )
         if pa.types.is_struct(kind):
             fields = [(f, self.form(f.type)) for f in kind]
-            return lambda: self._object([(f.name, self._maybe(form, f.nullable)) for f, form in fields])
+            return lambda: self._struct([(f.name, self._maybe(form, f.nullable)) for f, form in fields])
         if pa.types.is_map(kind):
             item = self.form(kind.item_type)
             keys = {"string": ["a", "b"], "int32": ["1", "02", "2"], "date32[day]": ["2024-02-29"]}[str(kind.key_type)]
@@ -457,6 +459,14 @@ class Hostile:
         space = " " if self._rarely(0.01) else ""
         return "{" + ",".join(f"{text(name)}:{space}{value}" for name, value in members) + "}"
 
+    def _struct(self, members: list[tuple[str, str]]) -> str:
+        """An object whose members may differ by case from the names of their fields."""
+        if self.rng.random() < self.case_changes:
+            forms = [str.upper, str.lower, str.title, str.swapcase]
+            odd = [(self.rng.choice(forms)(name), value) for name, value in members]
+            members = [*members, *odd] if self._rarely(0.02) else odd
+        return self._object(members)
+
     # Records ---------------------------------------------------------------------------------------------------------
 
     def _records(self, schema: pa.Schema, count: int, is_debezium: bool, keyed: bool) -> pa.Table:
@@ -507,7 +517,7 @@ class Hostile:
             members.append(("op", self.wild() if self._rarely(0.1) else rng.choice(['"c"', '"d"', "null"])))
         if rng.random() < 0.05:
             rng.shuffle(members)
-        return self._object(members)
+        return self._struct(members)
 
     def _unsent(self, kind: pa.DataType) -> str:
         """What Debezium sends in place of a value of a type, and what is nearly that."""
@@ -564,7 +574,7 @@ class Hostile:
         members = [("id", id)]
         if self._rarely(0.1):
             members = rng.choice([[other], [("id", id), other], [other, ("id", id)], []])
-        key = rng.choice([id, "Struct{id=1}", f"[{id}]"]) if self._rarely(0.05) else self._object(members)
+        key = rng.choice([id, "Struct{id=1}", f"[{id}]"]) if self._rarely(0.05) else self._struct(members)
         if rng.random() < 0.2:
             fields = f'{{"type":"struct","fields":[{self._field(schema.field("id"))}]}}'
             key = self._enveloped(fields if rng.random() < 0.8 else inline, key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from lakebed.ingest.json.text import Unreadable
 from lakebed.ingest.schema_evolution import EVOLUTIONS, EvolvePolicy, OnMismatch
 from lakebed.manifest.schema_change import SchemaChange
 from lakebed.parts.changes import WriteSpec
+from tests.ingest.fuzz import only_one_by_one
 from tests.ingest.records import event, records, with_schema
 
 COLUMNS = pa.schema([pa.field("id", pa.int64(), False), ("qty", pa.int32()), ("note", pa.string())])
@@ -134,6 +136,41 @@ def test_unknown_fields_can_keep_columns_from_being_added(kind: str) -> None:
     decoded = decode([created(NEW, id=2, coupon="A")], policy(*EVOLUTIONS), options={"unknown_fields": kind})
     assert decoded.schema_needed is None
     assert (len(decoded.changes), len(decoded.quarantined)) == ((1, 0) if kind == "ignore" else (0, 1))
+
+
+ODD = [
+    {"type": "map", "keys": {"type": "int16"}, "values": {"type": "double"}, "field": "vector", "optional": True},
+    {"type": "string", "field": "_lakebed_op", "optional": True},
+    {
+        "type": "struct",
+        "field": "place",
+        "optional": True,
+        "fields": [NOTE, {"type": "int64", "field": "", "optional": True}],
+    },
+]
+LEFT_OUT = {
+    "vector (no column can have its type)", "_lakebed_op (names that begin with '_lakebed_' are reserved for lakebed)",
+    "place. (a name must not be empty)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_what_no_column_can_be_like_is_left_out_of_its_record_and_told(one_by_one: bool) -> None:
+    columns = COLUMNS.append(pa.field("place", pa.struct([("note", pa.string())])))
+    row = {"id": 1, "vector": [[1, 0.5]], "_lakebed_op": "x", "place": {"note": "n", "": 1}}
+    gone = with_schema(event("d", None, {"id": 2}), [*OLD, *ODD])
+    values = [created([*OLD, *ODD], **row), gone]
+    for allowed in (EVOLUTIONS, ()):
+        with only_one_by_one() if one_by_one else nullcontext():
+            decoded = decode(values, policy(*allowed), columns)
+        assert [(row["id"], row["place"]) for row in rows(decoded)] == [(1, {"note": "n"}), (2, None)]
+        assert decoded.remarks == {"left_out_field": dict.fromkeys(LEFT_OUT, 2)}
+    assert decode(values[:1], policy(), columns, options={"unknown_fields": "ignore"}).remarks == {}
+    refused = decode(values[:1], policy(), columns, options={"unknown_fields": "quarantine"})
+    assert (len(refused.changes), len(refused.quarantined)) == (0, 1)
+    rescued = decode(values[:1], RESCUE, columns.append(pa.field("_rescued", pa.string())))
+    [text] = rescued.changes["_rescued"].to_pylist()
+    assert json.loads(text) == {name: row[name] for name in ("vector", "_lakebed_op", "place")}
 
 
 def test_of_a_type_that_no_column_can_widen_to_each_value_decides() -> None:

@@ -73,11 +73,76 @@ def test_only_what_is_allowed_is_asked_for() -> None:
     assert (fixed.change, list(fixed.unknown)) == (None, ["coupon"])
 
 
-def test_a_field_that_no_column_can_be_is_unknown() -> None:
-    hostile = {"Note": pa.int32(), "_lakebed_op": pa.string(), "_change_type": pa.string(), "two words": pa.string(),
-               "nothing": pa.field("nothing", pa.null()), "clock": pa.time64("us"), "_rescued": pa.string()}  # fmt: skip
-    found = need({"id": pa.int32(), "note": pa.string(), **hostile})
-    assert (found.change, found.unknown.keys()) == (None, hostile.keys())
+HOSTILE = {
+    "Note": (pa.int32(), "only case tells it from 'note'"),
+    "_lakebed_op": (pa.string(), "names that begin with '_lakebed_' are reserved for lakebed"),
+    "_Metadata": (pa.string(), "the name is reserved for Spark"),
+    "": (pa.string(), "a name must not be empty"),
+    "n\0l": (pa.string(), "a name must not have a NUL"),
+    "nothing": (pa.null(), "no column can have its type"),
+    "clock": (pa.list_(pa.time64("us")), "no column can have its type"),
+    "empty": (pa.struct([("", pa.string())]), "no column can have its type"),
+    "source.lsn": (pa.int64(), "sequence_by takes what is called so from the events"),
+    "_rescued": (pa.string(), "the name is reserved for what on_mismatch: rescue keeps"),
+    "_Rescued": (pa.string(), "only case tells it from '_rescued'"),
+}
+
+
+def test_a_field_that_no_column_can_be_like_is_left_out_and_the_reason_said() -> None:
+    policy = EvolvePolicy(allowed=frozenset(EVOLUTIONS), on_mismatch="rescue")
+    fields = {"id": pa.int32(), "note": pa.string(), **{name: kind for name, (kind, _) in HOSTILE.items()}}
+    record = [pa.field(name, kind, pa.types.is_null(kind)) for name, kind in fields.items()]
+    found = needed(TABLE, pa.schema(record), policy, ("id",), "source.lsn")
+    assert (found.change, found.unknown) == (None, {})
+    assert {path: why for path, why in found.left_out.items() if not why.startswith(HOSTILE[path[0]][1])} == {}
+    assert found.left_out.keys() == {(name,) for name in HOSTILE}
+
+
+def test_any_other_name_is_a_column_of_its_own() -> None:
+    names = [
+        "Order Date",
+        "unit,price",
+        "Ship (To)",
+        "a;{}=\t\n",
+        "_change_type",
+        "_commit_version",
+        "_rescued",
+        "İ",
+        "ß",
+        "SS",
+    ]
+    found = need({"id": pa.int32(), "note": pa.string(), **dict.fromkeys(names, pa.string())})
+    assert found.change == SchemaChange(add=dict.fromkeys(names, pa.string()))
+    assert not found.unknown and not found.left_out
+
+
+def test_columns_may_name_a_column_for_what_could_not_be_one() -> None:
+    policy = EvolvePolicy(
+        allowed=frozenset(EVOLUTIONS), columns={"_metadata": "meta", "Note": "note_2", "odd": "_metadata"}
+    )
+    record = {"id": pa.int32(), "note": pa.string(), "Note": pa.int8(), "odd": pa.int16(), "_metadata": pa.int32()}
+    found = need(record, policy)
+    assert found.change == SchemaChange(add={"note_2": pa.int8(), "meta": pa.int16()})
+    assert not found.left_out
+
+
+def test_of_a_struct_the_fields_that_can_be_stay() -> None:
+    vector = pa.struct(
+        [("n", pa.int16()), ("N", pa.int8()), ("of", pa.map_(pa.int16(), pa.null())), ("x y", pa.int8())]
+    )
+    kept = pa.struct([("n", pa.int16()), ("x y", pa.int8())])
+    table = pa.schema([("id", pa.int32()), ("old", pa.struct([("n", pa.int16())]))])
+    found = need({"id": pa.int32(), "new": pa.list_(vector), "old": vector}, table=table)
+    assert found.change == SchemaChange(add={"new": pa.list_(pa.field("element", kept)), "old.x y": pa.int8()})
+    assert found.left_out.keys() == {(name, field) for name in ("new", "old") for field in ("N", "of")}
+
+
+def test_a_field_in_another_case_is_the_column_unless_another_has_its_name() -> None:
+    table = pa.schema([("id", pa.int32()), ("s", pa.struct([("zip", pa.int16())])), ("ÄÖ", pa.int32())])
+    found = need({"ID": pa.int32(), "S": pa.struct([("Zip", pa.int32())]), "äÖ": pa.int64()}, table=table)
+    assert found.change == SchemaChange(widen={"s.zip": pa.int32(), "ÄÖ": pa.int64()})
+    found = need({"ID": pa.string(), "id": pa.int32()}, table=table)
+    assert (found.change, list(found.left_out)) == (None, [("ID",)])
 
 
 def test_columns_are_added_up_to_a_bound() -> None:
@@ -85,7 +150,7 @@ def test_columns_are_added_up_to_a_bound() -> None:
     found = need({"id": pa.int32(), "note": pa.string(), **many})
     assert found.change is not None
     assert len(found.change.add) + len(TABLE) == COLUMNS_MAX
-    assert len(found.unknown) == len(TABLE)
+    assert len(found.left_out) == len(TABLE)
 
 
 def test_a_decimal_of_unknown_precision_widens_nothing() -> None:

@@ -17,7 +17,7 @@ from deltalake import write_deltalake
 import lakebed
 from lakebed.compaction.kernels import LocalKernel
 from lakebed.compaction.merge import Merger
-from lakebed.parts.change_columns import CHANGE_SEQUENCE
+from lakebed.manifest.change_names import ChangeNames
 from lakebed.parts.change_rows import read_version, versions_with_changes
 from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN
 from tests.internals import deletion_vectors_of, log_of, storage_of
@@ -112,15 +112,15 @@ def test_a_sequence_that_is_no_column_is_reported_beside_the_rows(tmp_path: Path
     (found,) = versions_with_changes(table.path, version, version)
     (batch,) = read_version(table.path, found)
     assert batch.schema.names == [
-        *SCHEMA.names, "_change_type", CHANGE_SEQUENCE, "_commit_version", "_commit_timestamp",
+        *SCHEMA.names, "_change_type", ChangeNames().sequence, "_commit_version", "_commit_timestamp",
     ]  # fmt: skip
-    assert batch[CHANGE_SEQUENCE].to_pylist() == [7, 8]
+    assert batch[ChangeNames().sequence].to_pylist() == [7, 8]
 
 
 def test_rows_that_another_writer_left_are_older_than_all_that_have_a_sequence(tmp_path: Path) -> None:
     write_deltalake(tmp_path / "t", pa.table([[1, 2], ["eu"] * 2, [1, 2], ["a", "b"]], schema=SCHEMA))
     table = lakebed.convert(tmp_path / "t", keys=["id"], sequence_by="seq")
-    copy = Copy(table, tmp_path / "copy", CHANGE_SEQUENCE)
+    copy = Copy(table, tmp_path / "copy", ChangeNames().sequence)
     table.apply(as_arrow([change(1, 5, "new", seq=-7)], table))
     copy.follow()
     assert copy.rows() == rows_of(table)
@@ -140,7 +140,9 @@ class World:
             folder / "table", schema, keys=["id"], partition_by=["region"], sequence_by="seq" if sequence else None
         )
         self.other = lakebed.open(self.table.path)
-        self.copy = Copy(self.table, folder / "copy", {"column": "seq", "hidden": CHANGE_SEQUENCE}.get(sequence or ""))
+        self.copy = Copy(
+            self.table, folder / "copy", {"column": "seq", "hidden": ChangeNames().sequence}.get(sequence or "")
+        )
         self.detached: list[str] = []
         self.serial = 0
 

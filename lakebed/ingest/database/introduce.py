@@ -3,7 +3,8 @@
     1.  Records without a value say nothing, and neither do events that change no row (a truncate, a message): the next record
         is asked. So is the next one after a record that can't be read.
     2.  The columns are those of the record's schema, in the types that ``evolve`` would add them with. All but the keys may be
-        null, as in columns that are added later: what a source forbids today it may allow tomorrow.
+        null, as in columns that are added later: what a source forbids today it may allow tomorrow. The settings may give a
+        field's column another name (``columns``). What can be no column is left out.
     3.  The keys are the settings'; else the fields of that record's message key; without one, the table is only appended to.
     4.  The order is the settings'; else what the events of a database have that grows with every change of a row
         (``ORDERS``). The values decide, and not their types alone: other connectors write events in the form of Debezium's, with
@@ -29,10 +30,13 @@ from lakebed.ingest.database.wishes import TableWishes
 from lakebed.ingest.debezium.connect_schema import row_of_envelope
 from lakebed.ingest.debezium.connect_types import PLAIN, connect_fields, envelope_of
 from lakebed.ingest.debezium.message_key import SHARD_FIELD
-from lakebed.ingest.debezium.record import CHANGES
+from lakebed.ingest.debezium.row_schemas import CHANGES
 from lakebed.ingest.headers import KEY_SCHEMA, VALUE_SCHEMA, mappings_of
 from lakebed.ingest.json.text import Unreadable, parse, shown
+from lakebed.ingest.json.values import UnknownFields
 from lakebed.ingest.metadata import metadata_path
+from lakebed.ingest.possible_columns import FieldPath, described, possible_fields
+from lakebed.ingest.schema_evolution import EvolvePolicy, reserved_names
 from lakebed.ingest.slices import Record
 from lakebed.ingest.source import Range
 from lakebed.ingest.source_order import ORDERS as SOURCE_ORDERS
@@ -42,10 +46,12 @@ from lakebed.ingest.typed.formats import EVENTS, schemas_of
 from lakebed.ingest.typed.keys import KeySchemas
 from lakebed.ingest.typed.metadata import column_of, members_of
 from lakebed.ingest.typed.record_format import RecordReader
-from lakebed.ingest.typed.records import row_of
 from lakebed.ingest.typed.schemas import Schemas, read_one
+from lakebed.ingest.typed.shapes import row_of
 from lakebed.ingest.typed.values import column_field, plain_values
-from lakebed.manifest.remarks import Counts, Remark, remarks_on
+from lakebed.ingest.unknown_fields import unknown_mode
+from lakebed.manifest.field_names import by_case
+from lakebed.manifest.remarks import Counts, Remark, remarks_on, sum_of
 from lakebed.settings import suggest
 
 ASKED_MAX = 100
@@ -188,45 +194,54 @@ def rows_of(format: str, options: Mapping[str, Any]) -> RowsOf:
     return _TypedRows(values, keys, events, None if events else options.get("operation_field"))
 
 
-def introduction(rows: Rows, wishes: TableWishes, *, leave_out: bool = False) -> Introduction:
-    """The table for such rows. ``leave_out``: fields that no column can have are left out.
+def introduction(
+    rows: Rows, wishes: TableWishes, policy: EvolvePolicy, unknown_fields: UnknownFields = "warn"
+) -> Introduction:
+    """The table for such rows. ``policy`` and ``unknown_fields``: of the table's stream.
 
-    Raises InvalidSchema that names a field that no column can have, or a key that is no column.
+    Raises InvalidSchema if no column is left, or a key is none.
     """
-    columns, names = [], rows.columns.names
-    for one in rows.columns:
-        if pa.types.is_null(one.type):
-            if leave_out:
-                continue
-            raise InvalidSchema(
-                f"no column can have the type of the field {one.name!r}; leave it out at the connector "
-                "(column.exclude.list), or say unknown_fields: ignore"
-            )
-        columns.append(pa.field(one.name, one.type))
-    keys = wishes.keys if wishes.keys is not None else rows.key or ()
+    sequence_by = wishes.sequence_by or next(iter(rows.orders), None)
+    fields, left_out = policy.named(rows.columns), dict[FieldPath, str]()
+    is_column = wishes.sequence_by in [one.name for one in fields]
+    columns = possible_fields(fields, left_out, reserved_names(policy, None if is_column else sequence_by))
+    names = [one.name for one in columns]
+    if not names:
+        raise InvalidSchema(f"no field of its rows can be a column: {', '.join(described(left_out))}")
+    keys = wishes.keys if wishes.keys is not None else _keys(rows.key or (), names, policy)
     if wishes.keys is None and SHARD_FIELD in keys:
         raise InvalidSchema(
             f"the message key has the field {SHARD_FIELD!r}: several tables of the source were routed into this topic, and their "
             "keys may repeat; set keys below database.tables to what is unique among the rows of all of them"
         )
     for key in keys:
-        if key not in [one.name for one in columns]:
+        if key not in names:
             where = "database.tables has the key" if wishes.keys is not None else "the message key has the field"
+            why = f" ({left_out[key,]})" if (key,) in left_out else suggest(key, names)
             raise InvalidSchema(
-                f"{where} {key!r}, which is no column{suggest(key, names)}; the columns are {', '.join(names)}; set keys "
-                "below database.tables"
+                f"{where} {key!r}, which is no column{why}; the columns are {', '.join(names)}; set keys below "
+                "database.tables, or name a column for the field there (columns)"
             )
-    sequence_by = wishes.sequence_by or next(iter(rows.orders), None)
     if wishes.sequence_by and wishes.sequence_by not in names:
         _check_metadata(wishes.sequence_by, rows)
+    remarks = [{} if sequence_by or not keys or rows.source is None else _by_arrival(rows.connector)]
+    if unknown_mode(unknown_fields, policy, has_schema=False) == "warn":  # else rows do not just come in without them
+        remarks.append(remarks_on(Remark.LEFT_OUT_FIELD, dict.fromkeys(described(left_out), 1)))
     return Introduction(
-        columns=pa.schema([one.with_nullable(one.name not in keys) for one in columns]),
+        columns=pa.schema([pa.field(one.name, one.type, one.name not in keys) for one in columns]),
         keys=keys,
         sequence_by=sequence_by if keys else None,
         begin=rows.begin if keys and sequence_by == "source.lsn" else None,
         source_table=None if wishes.sources else rows.table,
-        remarks={} if sequence_by or not keys or rows.source is None else _by_arrival(rows.connector),
+        remarks=sum_of(remarks),
     )
+
+
+def _keys(fields: Sequence[str], columns: Sequence[str], policy: EvolvePolicy) -> tuple[str, ...]:
+    """The columns of the fields of a message key."""
+    names = [policy.column_name(one) for one in fields]
+    columns_of = by_case(columns, names)
+    return tuple(columns_of.get(name, name) for name in names)
 
 
 def _by_arrival(connector: str) -> Counts:

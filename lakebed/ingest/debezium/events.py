@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,12 +31,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.ingest.debezium.changes import ChangeRules, Events, Mask
-from lakebed.ingest.debezium.connect_schema import row_of_envelope
 from lakebed.ingest.debezium.connect_types import PLAIN, LogicalType, columns_of_envelope, envelope_of
-from lakebed.ingest.debezium.inline_schemas import SCHEMAS_KEPT_MAX, InlineSchemas, payloads_of
+from lakebed.ingest.debezium.inline_schemas import InlineSchemas, payloads_of
 from lakebed.ingest.debezium.key_columns import JsonKeys
-from lakebed.ingest.debezium.old_rows import row_fields
-from lakebed.ingest.debezium.record import Event, read_event, row_of
+from lakebed.ingest.debezium.record import Event, read_event
+from lakebed.ingest.debezium.row_schemas import CHANGES, FieldsRead, RowSchemas, row_of
 from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.json.columns import (
     MISSES,
@@ -49,11 +49,11 @@ from lakebed.ingest.json.columns import (
 )
 from lakebed.ingest.json.early_times import early
 from lakebed.ingest.json.objects import ObjectParser
-from lakebed.ingest.json.text import Unreadable, parse, written
+from lakebed.ingest.json.text import Unreadable, parse
 from lakebed.ingest.json.values import JsonOptions
 from lakebed.ingest.metadata import metadata_path
 from lakebed.ingest.native.json_parser import Parsed, Path
-from lakebed.ingest.schema_evolution import EvolvePolicy, merged
+from lakebed.ingest.schema_evolution import merged
 from lakebed.ingest.slices import (
     ONE_BY_ONE_ROWS,
     FastReading,
@@ -77,7 +77,7 @@ from lakebed.ingest.unknown_fields import (
     sample_of,
     unknown_mode,
 )
-from lakebed.manifest.remarks import Remark, remarks_on
+from lakebed.manifest.remarks import Counts, Remark, remarks_on
 from lakebed.manifest.schema_change import SchemaChange
 
 SAMPLES = 64
@@ -125,12 +125,15 @@ class _Source:
     """Events of one inline schema, or of none."""
 
     logical_types: dict[str, LogicalType]
+    fields: FieldsRead
     mode: UnknownMode = "warn"
-    needed: SchemaChange | None = None
     samples: dict[str, Any] = field(default_factory=dict)
     plan: _Plan | None = None
-    defaulted: frozenset[str] = frozenset()
-    """The columns that have a default."""
+
+    @property
+    def shape(self) -> Any:
+        """What a plan depends on."""
+        return shape_of(self.samples), self.fields.decoder_schema.spellings
 
 
 class _EventReader:
@@ -140,15 +143,12 @@ class _EventReader:
         self._decoder_schema = decoder_schema
         self._options = options
         self._cutoff = cutoff
-        self._sources = InlineSchemas(_Source({}, self._mode(has_schema=False)), self._source)
-        self._needs: dict[str, SchemaChange | None] = {}
         self._keys = JsonKeys(decoder_schema, options)
-        self._known: KnownFields | None = None
-        if options.unknown_fields != "ignore":
-            self._known = KnownFields(decoder_schema.columns, options.placeholder)
+        self._fields = RowSchemas(decoder_schema, options)
+        self._sources = InlineSchemas(self._source(None), self._source)
 
     def read_record(self, record: Record) -> Reading:
-        return read_event(record, self._decoder_schema, self._options, self._cutoff, self._known, self._needed)
+        return read_event(record, self._fields, self._options, self._cutoff)
 
     def read_slice(self, records: pa.RecordBatch, first: int) -> FastReading:
         values = records.column("value")
@@ -156,8 +156,8 @@ class _EventReader:
         present = np.asarray(values.is_valid())
         groups = self._sources.groups(values, present)
         # A group that is left out here is read one by one.
-        groups = [one for one in groups if one[1].needed is None or self._takes(records, int(one[2][0]))]
-        if needs := [source.needed for _, source, _ in groups if source.needed is not None]:
+        groups = [one for one in groups if one[1].fields.needed is None or self._takes(records, int(one[2][0]))]
+        if needs := [source.fields.needed for _, source, _ in groups if source.fields.needed is not None]:
             if self._decoder_schema.source.keys_of_message and not self._keys.names(records).exact.all():
                 raise Missed("records whose message key may have changed are read one by one")
             raise SchemaNeeded(merged(needs))
@@ -183,135 +183,95 @@ class _EventReader:
 
     def schema_needed(self, records: pa.RecordBatch) -> SchemaChange | None:
         """What the inline schemas of the records ask of the table, as far as they are found quickly."""
-        found = self._sources.all_of(records.column("value"))
-        needs = [one.needed for row, one in found if one.needed is not None and self._takes(records, row)]
+        needs = [
+            one.fields.needed
+            for row, one in self._sources.all_of(records.column("value"))
+            if one.fields.needed is not None and self._takes(records, row)
+        ]
         return merged(needs) if needs else None
 
     def _mode(self, *, has_schema: bool) -> UnknownMode:
         return unknown_mode(self._options.unknown_fields, self._decoder_schema.policy, has_schema=has_schema)
 
-    def _needed(self, schema: Any) -> SchemaChange | None:
-        """What an inline schema asks of the table."""
-        policy = self._decoder_schema.policy
-        if not policy.allowed:
-            return None
-        text = written(schema)
-        if text not in self._needs:
-            if len(self._needs) >= SCHEMAS_KEPT_MAX:
-                self._needs.clear()
-            row, change = row_of_envelope(schema), None
-            if row is not None:
-                change = replace(self._decoder_schema, policy=self._policy()).needed(row).change
-            self._needs[text] = change
-        return self._needs[text]
-
-    def _policy(self) -> EvolvePolicy:
-        """Where unknown members are left out, or sent to the quarantine, no column is made of them."""
-        policy = self._decoder_schema.policy
-        return policy if self._options.unknown_fields == "warn" else replace(policy, allowed=policy.allowed - {"add"})
-
     def _source(self, schema: Any) -> _Source:
-        """For events of an inline schema."""
-        logical_types = self._decoder_schema.types_by_column(columns_of_envelope(schema))
-        has_schema = schema is not None
-        source = _Source(logical_types, self._mode(has_schema=has_schema), self._needed(schema) if has_schema else None)
-        if (fields := row_fields(schema)) is not None:
-            source.defaulted = frozenset(fields.by_column(self._decoder_schema.column_of).defaults)
-        return source
+        """For events of an inline schema, or of none. Raises ``Unreadable``."""
+        fields = self._fields.of(schema)
+        logical_types = fields.decoder_schema.types_by_column(columns_of_envelope(schema))
+        return _Source(logical_types, fields, self._mode(has_schema=schema is not None))
 
     def _read_payloads(
         self, source: _Source, payloads: pa.Array, records: pa.RecordBatch, numbers: Mask
     ) -> FastReading:
         if source.plan is None:
             self._sample(source, payloads)
-            source.plan = _plan(self._decoder_schema, self._options, source, self._cutoff, self._keys)
+            source.plan = _plan(self._options, source, self._cutoff, self._keys)
             return self._read_parsed(source, source.plan.parse(payloads), payloads, records, numbers)
-        planned_for = shape_of(source.samples)
+        planned_for = source.shape
         try:
             parsed = self._parse_again(source, payloads, source.plan.parse(payloads))
             return self._read_parsed(source, parsed, payloads, records, numbers)
         except MISSES:
             self._sample(source, payloads)
-            if shape_of(source.samples) == planned_for:
+            if source.shape == planned_for:
                 raise  # the values have the same types as before, so a new plan would be the same
-        source.plan = _plan(self._decoder_schema, self._options, source, self._cutoff, self._keys)
+        source.plan = _plan(self._options, source, self._cutoff, self._keys)
         return self._read_parsed(source, source.plan.parse(payloads), payloads, records, numbers)
 
     def _read_parsed(
         self, source: _Source, parsed: Parsed, payloads: pa.Array, records: pa.RecordBatch, numbers: Mask
     ) -> FastReading:
         """Reads the rows. Records with unknown members are counted, or left to the slow path, which quarantines them."""
-        plan = source.plan
+        plan, known = source.plan, source.fields.known
         assert plan is not None
-        if self._known is None:
+        if known is None:
             return plan.read(parsed, records, numbers)
-        unknown = self._unknown_by_record(parsed)
-        if source.mode != "warn":
-            if unknown is None:
-                having = np.zeros(len(payloads), bool)
-                having[names_in(payloads, range(len(payloads)), self._row_of, self._known)[1]] = True
+        row_in = partial(_row_in, source.fields.decoder_schema)
+        unknown = _unknown_by_record(known, parsed)
+        if source.mode == "warn":
+            fast = plan.read(parsed, records, numbers)
+            if unknown is not None:
+                names = unknown.remarks(fast.handled)
             else:
-                having = unknown.having
-            if source.mode == "rescue":
-                fast = plan.read(parsed, records, numbers)
-                fast = with_rescued(fast, numbers, having, lambda row: self._rescued(payloads[row].as_py()))
-                if unknown is not None:
-                    return fast.remarked(unknown.remarks(fast.handled))
-                looked_at = np.flatnonzero(fast.handled & having)
-                names, _ = names_in(payloads, looked_at, self._row_of, self._known)
-                return fast.remarked(remarks_on(Remark.UNKNOWN_FIELD, names))
-            return plan.read(parsed.without(having, "op") if having.any() else parsed, records, numbers)
+                sample = sample_of(payloads)
+                found, _ = names_in(payloads, sample[fast.handled[sample]], row_in, known)
+                names = remarks_on(Remark.UNKNOWN_FIELD, found)
+            return fast.remarked({**names, **_left_out(source, parsed, fast)})
+        if unknown is None:
+            having = np.zeros(len(payloads), bool)
+            having[names_in(payloads, range(len(payloads)), row_in, known)[1]] = True
+        else:
+            having = unknown.having
+        if source.mode != "rescue":
+            fast = plan.read(parsed.without(having), records, numbers)
+            return fast.remarked(_left_out(source, parsed, fast))
         fast = plan.read(parsed, records, numbers)
+        fast = with_rescued(fast, numbers, having, lambda row: _rescued(known, row_in(parse(payloads[row].as_py()))))
         if unknown is not None:
-            return fast.remarked(unknown.remarks(fast.handled)) if unknown.names else fast
-        sample = sample_of(payloads)
-        sample = sample[fast.handled[sample]]
-        names, _ = names_in(payloads, sample, self._row_of, self._known)
-        return fast.remarked(remarks_on(Remark.UNKNOWN_FIELD, names))
-
-    def _rescued(self, payload: bytes) -> str | None:
-        row = self._row_of(parse(payload))
-        return None if row is None or self._known is None else self._known.rescued(row)
-
-    def _row_of(self, event: Any) -> Mapping[str, Any] | None:
-        row = row_of(event)
-        try:
-            return None if row is None else self._decoder_schema.by_column(row)
-        except Unreadable:
-            return None  # the plan can't read it either
-
-    def _unknown_by_record(self, parsed: Parsed) -> UnknownByRecord | None:
-        """The unknown members of each changed row: ``after``, or ``before`` where there is no ``after``."""
-        assert self._known is not None
-        after, before = (self._known.unknown_by_record(parsed, (side,)) for side in ("after", "before"))
-        if after is None or before is None:
-            return None
-        changes = np.asarray(pc.is_in(parsed.rows.column("op"), value_set=pa.array(["c", "r", "u", "d"])))
-        has_after = np.asarray(parsed.rows.column("after").is_valid())
-        met = np.where(changes, np.where(has_after, after.met, before.met), np.uint64(0))
-        return UnknownByRecord({**after.names, **before.names}, met)
+            return fast.remarked(unknown.remarks(fast.handled))
+        found, _ = names_in(payloads, np.flatnonzero(fast.handled & having), row_in, known)
+        return fast.remarked(remarks_on(Remark.UNKNOWN_FIELD, found))
 
     def _parse_again(self, source: _Source, payloads: pa.Array, parsed: Parsed) -> Parsed:
         """Parses with a plan for the types of the records that are not read, and keeps it if it reads more records."""
         if not parsed.unsure:
             return parsed
-        samples, planned_for = dict(source.samples), shape_of(source.samples)
+        samples, fields, planned_for = dict(source.samples), source.fields, source.shape
         self._sample(source, payloads.filter(pa.array(~parsed.sure)))
-        if shape_of(source.samples) != planned_for:
+        if source.shape != planned_for:
             try:
-                plan = _plan(self._decoder_schema, self._options, source, self._cutoff, self._keys)
+                plan = _plan(self._options, source, self._cutoff, self._keys)
                 again = plan.parse(payloads)
             except MISSES:
                 again = parsed
             if again.unsure < parsed.unsure:
                 source.plan = plan
                 return again
-        source.samples = samples
+        source.samples, source.fields = samples, fields
         return parsed
 
     def _sample(self, source: _Source, payloads: pa.Array) -> None:
-        """Keeps a value of each column, from which the plan takes the JSON type."""
-        fresh: dict[str, Any] = {}
+        """Keeps a value of each column, from which the plan takes the JSON type, and names that differ by case."""
+        fresh, names = dict[str, Any](), set[str]()
         for number in np.unique(np.linspace(0, len(payloads) - 1, SAMPLES, dtype=np.int64)):
             try:
                 event = parse(payloads[int(number)].as_py())
@@ -321,8 +281,9 @@ class _EventReader:
                 row = event.get(side) if isinstance(event, dict) else None
                 if not isinstance(row, dict):
                     continue
+                names |= row.keys()
                 try:
-                    row = self._decoder_schema.by_column(row)
+                    row = source.fields.decoder_schema.by_column(row)
                 except Unreadable:
                     continue
                 for name in self._decoder_schema.columns.names:
@@ -331,11 +292,48 @@ class _EventReader:
                     if json_type(value) is not None and was_sent and value != []:
                         fresh.setdefault(name, value)
         source.samples.update(fresh)
+        spelled = source.fields.decoder_schema.reading(names, declared=False)
+        source.fields = replace(source.fields, decoder_schema=spelled)
 
 
-def _plan(
-    decoder_schema: DecoderSchema, options: JsonOptions, source: _Source, cutoff: Cutoff, keys: JsonKeys
-) -> _Plan:
+def _row_in(decoder_schema: DecoderSchema, event: Any) -> Mapping[str, Any] | None:
+    """The row of a parsed event, by column."""
+    row = row_of(event)
+    try:
+        return None if row is None else decoder_schema.by_column(row)
+    except Unreadable:
+        return None  # the plan can't read it either
+
+
+def _rescued(known: KnownFields, row: Mapping[str, Any] | None) -> str | None:
+    return None if row is None else known.rescued(row)
+
+
+def _unknown_by_record(known: KnownFields, parsed: Parsed) -> UnknownByRecord | None:
+    """The unknown members of each changed row: ``after``, or ``before`` where there is no ``after``."""
+    after, before = (known.unknown_by_record(parsed, (side,)) for side in ("after", "before"))
+    if after is None or before is None:
+        return None
+    has_after = np.asarray(parsed.rows.column("after").is_valid())
+    met = np.where(_changes(parsed), np.where(has_after, after.met, before.met), np.uint64(0))
+    return UnknownByRecord({**after.names, **before.names}, met)
+
+
+def _left_out(source: _Source, parsed: Parsed, fast: FastReading) -> Counts:
+    """The remarks on fields of the schema that no column can be like."""
+    if not source.fields.left_out:
+        return {}
+    count = int(np.count_nonzero(fast.handled & _changes(parsed)))
+    return remarks_on(Remark.LEFT_OUT_FIELD, dict.fromkeys(source.fields.left_out, count) if count else {})
+
+
+def _changes(parsed: Parsed) -> Mask:
+    """Which events change a row."""
+    return np.asarray(pc.is_in(parsed.rows.column("op"), value_set=pa.array(CHANGES)))
+
+
+def _plan(options: JsonOptions, source: _Source, cutoff: Cutoff, keys: JsonKeys) -> _Plan:
+    decoder_schema = source.fields.decoder_schema
     readers: dict[str, ColumnReader] = {}
     for column in decoder_schema.columns:
         logical_type = source.logical_types.get(column.name, PLAIN)
@@ -343,19 +341,19 @@ def _plan(
         if reader is None:
             raise Missed(f"column {column.name} is read one by one")
         readers[column.name] = reader
-    return _Plan(decoder_schema, options, readers, source, cutoff, keys)
+    return _Plan(options, readers, source, cutoff, keys)
 
 
 class _Plan:
     """How a slice of events with one inline schema, or none, is read as a whole."""
 
     def __init__(
-        self, decoder_schema: DecoderSchema, options: JsonOptions, readers: dict[str, ColumnReader], source: _Source,
-        cutoff: Cutoff, keys: JsonKeys,
-    ) -> None:  # fmt: skip
+        self, options: JsonOptions, readers: dict[str, ColumnReader], source: _Source, cutoff: Cutoff, keys: JsonKeys
+    ) -> None:
+        fields, decoder_schema = source.fields, source.fields.decoder_schema
         self._options = options
         self._keys = keys
-        self._defaulted = source.defaulted
+        self._defaulted = frozenset(fields.said.defaults if fields.said else ())
         self._readers = readers
         self._types = {
             one.name: (one.type, source.logical_types.get(one.name, PLAIN)) for one in decoder_schema.columns
@@ -363,7 +361,9 @@ class _Plan:
         self._rules = ChangeRules(decoder_schema, cutoff)
         self._names = {name: decoder_schema.names_of(name) for name in readers}
         known = tuple(one for name in readers if name not in self._rules.before_names for one in self._names[name])
-        watched: dict[Path, tuple[str, ...]] = {("after",): (), ("before",): known}
+        # A field beside one that differs by case alone is nobody's; where it is not just left out, it is looked at alone.
+        left_out = tuple(decoder_schema.twins) if fields.left_out or fields.known is None else ()
+        watched: dict[Path, tuple[str, ...]] = {("after",): left_out, ("before",): (*known, *left_out)}
         parsed_as = {one: reader for name, reader in readers.items() for one in self._names[name]}
         self._parser = ObjectParser(self._parse_schema(), parsed_as, watched)
 
@@ -393,8 +393,11 @@ class _Plan:
             (parent, name): rows.column(name) if parent == "" else pc.struct_field(rows.column(parent), name)
             for parent, name in self._rules.metadata
         }
+        operation = rows.column("op")
+        if parsed.unsure:
+            operation = pc.if_else(pa.array(parsed.sure), operation, pa.scalar(None, pa.string()))
         events = Events(
-            operation=rows.column("op"),
+            operation=operation,
             has_after=np.asarray(after.is_valid()),
             after=columns,
             unavailable=unavailable,

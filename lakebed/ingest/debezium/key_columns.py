@@ -104,6 +104,8 @@ class _Plan:
     """How keys of one inline schema, or none, are read, whose values have the same types."""
 
     readers: Mapping[str, ColumnReader]
+    names: Mapping[str, tuple[str, ...]]
+    """The names of the fields of each column."""
     parser: ObjectParser
 
 
@@ -112,6 +114,8 @@ class _KeySchema:
     """The logical types of the fields of an inline schema, by column, and the plans by the JSON types of values."""
 
     types: Mapping[str, LogicalType]
+    decoder_schema: DecoderSchema
+    """With the columns of fields whose names differ by case alone."""
     plans: dict[str, _Plan] = field(default_factory=dict)
 
 
@@ -122,7 +126,7 @@ class JsonKeys:
         self._decoder_schema = decoder_schema
         self._options = options
         self._columns = pa.schema([decoder_schema.columns.field(key) for key in decoder_schema.keys])
-        self._schemas = InlineSchemas(_KeySchema({}), self._schema_of)
+        self._schemas = InlineSchemas(_KeySchema({}, decoder_schema), self._schema_of)
         self._heads: dict[bytes, bytes] = {}
 
     def columns(self, records: pa.RecordBatch) -> KeyColumns:
@@ -179,14 +183,16 @@ class JsonKeys:
         self._heads[head] = tail
 
     def _schema_of(self, schema: Any) -> _KeySchema:
-        return _KeySchema(self._decoder_schema.types_by_column(dict(fields_of(schema))))
+        types = dict(fields_of(schema))
+        decoder_schema = self._decoder_schema.reading(types, declared=True)
+        return _KeySchema(decoder_schema.types_by_column(types), decoder_schema)
 
     def _part(self, schema: _KeySchema, payloads: pa.BinaryArray, places: _Mask) -> KeyPart:
         """Raises one of ``MISSES``."""
-        plan, names_of = self._plan(schema, payloads), self._decoder_schema.names_of
+        plan = self._plan(schema, payloads)
         parsed = plan.parser.parse(payloads)
         columns = {
-            name: reader.read(one_of([parsed.rows.column(one) for one in names_of(name)]))
+            name: reader.read(one_of([parsed.rows.column(one) for one in plan.names[name]]))
             for name, reader in plan.readers.items()
         }
         exact: _Mask = np.full(len(places), schema.types.keys() == set(self._decoder_schema.keys))
@@ -200,8 +206,10 @@ class JsonKeys:
 
     def _plan(self, schema: _KeySchema, payloads: pa.BinaryArray) -> _Plan:
         """Raises one of ``MISSES``."""
-        sample = self._sample(payloads)
-        shape = repr(shape_of(sample))
+        first = self._first(payloads)
+        decoder_schema = schema.decoder_schema.reading(first, declared=False)
+        sample = self._sample(first, decoder_schema)
+        shape = repr((shape_of(sample), decoder_schema.spellings))
         if shape not in schema.plans:
             readers: dict[str, ColumnReader] = {}
             for column in self._columns:
@@ -210,18 +218,26 @@ class JsonKeys:
                 if reader is None:
                     raise Missed(f"key {column.name} is read one by one")
                 readers[column.name] = reader
-            parsed_as = {one: readers[name] for name in readers for one in self._decoder_schema.names_of(name)}
+            names = {name: decoder_schema.names_of(name) for name in readers}
+            parsed_as = {one: readers[name] for name in readers for one in names[name]}
             fields = [pa.field(name, reader.parsed) for name, reader in parsed_as.items()]
             if len(schema.plans) >= SCHEMAS_KEPT_MAX:
                 schema.plans.clear()
-            schema.plans[shape] = _Plan(readers, ObjectParser(pa.schema(fields), parsed_as, {(): ()}))
+            schema.plans[shape] = _Plan(readers, names, ObjectParser(pa.schema(fields), parsed_as, {(): ()}))
         return schema.plans[shape]
 
-    def _sample(self, payloads: pa.BinaryArray) -> Mapping[str, Any]:
-        """The first key by column, whose JSON types the others should have."""
+    def _first(self, payloads: pa.BinaryArray) -> Mapping[str, Any]:
+        """The first key, whose names and JSON types the others should have."""
         try:
             key = parse(payloads[0].as_py())
-            members = self._decoder_schema.by_column(key) if isinstance(key, dict) else {}
+        except Unreadable:
+            return {}
+        return key if isinstance(key, dict) else {}
+
+    def _sample(self, key: Mapping[str, Any], decoder_schema: DecoderSchema) -> Mapping[str, Any]:
+        """Values of the table's key columns."""
+        try:
+            members = decoder_schema.by_column(key)
         except Unreadable:
             return {}
         return {name: members.get(name) for name in self._columns.names}

@@ -29,6 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.ingest.debezium.connect_types import connect_fields
+from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.json.text import Number, Unreadable
 from lakebed.manifest.remarks import Remark
 
@@ -74,10 +75,10 @@ class RowFields:
     nullable: frozenset[str] = frozenset()
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
-    def by_column(self, column_of: Mapping[str, str]) -> RowFields:
+    def by_column(self, decoder_schema: DecoderSchema) -> RowFields:
         """Under the names of the columns that fields go to."""
-        nullable = frozenset(column_of.get(name, name) for name in self.nullable)
-        return RowFields(nullable, {column_of.get(name, name): one for name, one in self.defaults.items()})
+        nullable = frozenset(decoder_schema.column_for(name) or name for name in self.nullable)
+        return RowFields(nullable, decoder_schema.types_by_column(self.defaults))
 
     def is_default(self, column: str, value: Any) -> bool:
         """Whether a parsed value may be the default of its column."""

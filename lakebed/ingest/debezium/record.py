@@ -17,9 +17,9 @@ from lakebed.ingest.debezium.old_rows import (
     RowFields,
     UnorderedDelete,
     UnsentKey,
-    row_fields,
     zeros,
 )
+from lakebed.ingest.debezium.row_schemas import CHANGES, RowSchemas, row_of
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.json.early_times import is_early
 from lakebed.ingest.json.text import Mismatch, Unreadable, is_unicode, parse, shown
@@ -39,27 +39,17 @@ from lakebed.ingest.unknown_fields import (
     unknown_remarks,
 )
 from lakebed.manifest.remarks import Remark
-from lakebed.manifest.schema_change import SchemaChange
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
 
 NOT_ADDED = "evolve adds no column for them, or none can be like them; unknown_fields: ignore leaves them out"
-CHANGES = ("c", "r", "u", "d")
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 
-def read_event(
-    record: Record,
-    decoder_schema: DecoderSchema,
-    options: JsonOptions,
-    cutoff: Cutoff = NO_CUTOFF,
-    known: KnownFields | None = None,
-    needed: Callable[[Any], SchemaChange | None] | None = None,
-) -> Reading:
+def read_event(record: Record, schemas: RowSchemas, options: JsonOptions, cutoff: Cutoff = NO_CUTOFF) -> Reading:
     """The changes of one record, at most two. Raises ``Unreadable`` with the reason for the quarantine.
 
-    ``known``: None where members that no column takes are ignored. ``needed``: what an inline schema asks of the table; if it is
-    something, this raises ``SchemaNeeded``.
+    Raises ``SchemaNeeded`` if the table must become something else first.
     """
     if record.value is None:
         return Ignored()
@@ -68,25 +58,16 @@ def read_event(
         return Ignored()
     if not isinstance(event, dict):
         raise Unreadable("not a JSON object")
-    logical_types, fields = columns_of_envelope(schema), row_fields(schema)
-    reading = Event(event, logical_types, record, decoder_schema, options, has_schema=schema is not None, fields=fields)
-    change = needed(schema) if needed is not None and schema is not None else None
-    if change is not None:
+    fields = schemas.of(schema)
+    reading = Event(
+        event, columns_of_envelope(schema), record, fields.decoder_schema, options,
+        has_schema=schema is not None, fields=fields.said,
+    )  # fmt: skip
+    if fields.needed is not None:
         reading.check_source(cutoff)
         reading.check_message_key()
-        raise SchemaNeeded(change)
-    return reading.changes(cutoff, known)
-
-
-def row_of(event: Any) -> dict[str, Any] | None:
-    """The row of a parsed event that changes one: ``after``, or else ``before``; None if it has none."""
-    if not isinstance(event, dict) or event.get("op") not in CHANGES:
-        return None
-    for side in ("after", "before"):
-        if isinstance(event.get(side), dict):
-            row: dict[str, Any] = event[side]
-            return row
-    return None
+        raise SchemaNeeded(fields.needed)
+    return reading.changes(cutoff, fields.known, fields.left_out)
 
 
 class Event:
@@ -109,11 +90,11 @@ class Event:
         Args:
             has_schema: Whether the record carries its schema.
             key_of: Reads a record's key in place of ``message_key``.
-            fields: What the schema says of the columns of rows; None if nobody knows.
+            fields: What the schema says of the columns of rows, by column; None if nobody knows.
             is_row: Whether the record is a plain row, of which all that it has was sent.
         """
         self._key_of = key_of or (lambda record: message_key(record, decoder_schema.keys))
-        self._fields = None if fields is None else fields.by_column(decoder_schema.column_of)
+        self._fields = fields
         self._is_row = is_row
         self._event = event
         self._logical_types = decoder_schema.types_by_column(logical_types)
@@ -130,8 +111,10 @@ class Event:
         """The remarks on the rows that were read."""
         return tuple((Remark.JANUARY_1970, name) for name in self._early)
 
-    def changes(self, cutoff: Cutoff = NO_CUTOFF, known: KnownFields | None = None) -> Reading:
-        """What the event does, as in ``read_event``."""
+    def changes(
+        self, cutoff: Cutoff = NO_CUTOFF, known: KnownFields | None = None, left_out: tuple[str, ...] = ()
+    ) -> Reading:
+        """What the event does, as in ``read_event``. ``known`` and ``left_out``: as in ``FieldsRead``."""
         event, keys = self._event, self._decoder_schema.keys
         self._begin = cutoff.begin
         match event.get("op"):
@@ -160,9 +143,10 @@ class Event:
                 if not keys:
                     raise Unreadable("a delete, but the table has no keys to find the row by")
                 rows = [self.delete()]
+        remarks = (*unknown_remarks(unknown), *((Remark.LEFT_OUT_FIELD, name) for name in left_out))
         if cutoff and cutoff.takes(position_of([self.position()]))[0]:
-            return Truncated(unknown_remarks(unknown))
-        remarks = unknown_remarks(unknown) + self.remarks
+            return Truncated(remarks)
+        remarks += self.remarks
         return Changes(rows, remarks, is_of_snapshot=event["op"] == "r", source=self._learned)
 
     def check_source(self, cutoff: Cutoff) -> None:

@@ -3,6 +3,9 @@
 The native parser does it where it is built. A record that it is not sure of becomes a row of nulls, and the caller reads that
 record one by one. Else Arrow's JSON parser does it. That one raises for the whole slice if it is not sure of one record.
 
+Neither is sure of a record with a member that differs by case alone from one that is looked for. Arrow's parser skips it like any
+other; so the texts are searched for such names, and the documents of a slice that may have one are looked at.
+
 Both refuse a value that does not fit its type (a fraction in an integer, a number out of range, a lone surrogate, a repeated
 member), so no value changes unnoticed.
 """
@@ -10,9 +13,11 @@ member), so no value changes unnoticed.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
@@ -21,6 +26,12 @@ from lakebed.ingest.json.columns import ColumnReader, Missed
 from lakebed.ingest.native.json_parser import JsonParser, Parsed, Path
 
 TOP_LEVEL_NULL = r"\}\s*null"
+ESCAPED_NAME = r'[{,]\s*"[^"\\]*(\\.[^"\\]*)+"\s*:'
+"""A name with an escape, which may be any."""
+_FOREIGN_NAME = r'"[^"\\]*[^\x00-\x7f"\\][^"\\]*"\s*:'
+"""A name with a letter that is not ASCII's, without escapes."""
+_PATTERN_MAX = 16_000
+"""So many characters of a pattern RE2 searches quickly."""
 
 
 class ObjectParser:
@@ -32,12 +43,91 @@ class ObjectParser:
         self._schema = schema
         self._refused = refusal_of(readers)
         self._native = JsonParser.of(schema, watched)
+        self._watched = [(path, _at(pa.struct(list(schema)), path), names) for path, names in watched.items()]
+        self._patterns = _in_other_case(name for _, kind, _ in self._watched for name in _names_in(kind))
 
     def parse(self, values: pa.BinaryArray) -> Parsed:
         """``values`` has no nulls. Raises one of ``MISSES``."""
         if self._native is not None:
             return self._native.parse(values)
-        return Parsed(parse_objects(values, self._schema, self._refused), np.ones(len(values), bool))
+        rows = parse_objects(values, self._schema, self._refused)
+        return Parsed(rows, ~self._in_other_case(values))
+
+    def _in_other_case(self, values: pa.BinaryArray) -> np.ndarray[Any, Any]:
+        """Which records have a member that differs by case alone from one that is read."""
+        found = np.zeros(len(values), bool)
+        if not self._watched or not self._may_be_in_other_case(values.cast(pa.string())):
+            return found
+        for at, text in enumerate(values.to_pylist()):
+            try:
+                document = orjson.loads(text)
+            except ValueError:
+                found[at] = True  # Python's parser decides
+                continue
+            found[at] = any(_differs(_member(document, path), kind, names) for path, kind, names in self._watched)
+        return found
+
+    def _may_be_in_other_case(self, texts: pa.StringArray) -> bool:
+        patterns = list(self._patterns)
+        if pc.any(pc.match_substring(texts, "\\")).as_py():
+            patterns.append(ESCAPED_NAME)
+        if not pc.all(pc.string_is_ascii(texts)).as_py():
+            patterns.append(_FOREIGN_NAME)
+        return any(pc.any(pc.match_substring_regex(texts, pattern)).as_py() for pattern in patterns)
+
+
+def _at(kind: pa.DataType, path: Path) -> pa.DataType:
+    """The type of the object at a path; a struct without fields where the schema has none."""
+    for name in path:
+        at = kind.get_field_index(name)
+        kind = kind.field(at).type if at >= 0 else pa.struct([])
+    return kind
+
+
+def _names_in(kind: pa.DataType) -> Iterator[str]:
+    for at in range(kind.num_fields if pa.types.is_nested(kind) else 0):
+        if pa.types.is_struct(kind):
+            yield kind.field(at).name
+        yield from _names_in(kind.field(at).type)
+
+
+def _in_other_case(names: Iterable[str]) -> list[str]:
+    """Patterns of members that differ from these names by the case of an ASCII letter."""
+    patterns = [""]
+    for name in sorted({*names}):
+        pattern, any_case = "", ""
+        for letter in reversed(name):
+            exact, other = re.escape(letter), re.escape(letter.swapcase()) if letter.isascii() else ""
+            forms = [other + any_case] if other not in ("", exact) else []
+            forms += [exact + pattern] if pattern else []
+            pattern = f"(?:{'|'.join(forms)})" if forms else ""
+            any_case = f"(?:{exact}|{other})" + any_case if other not in ("", exact) else exact + any_case
+        if not pattern:
+            continue
+        if len(patterns[-1]) + len(pattern) > _PATTERN_MAX and patterns[-1]:
+            patterns.append("")
+        patterns[-1] += f"|{pattern}" if patterns[-1] else pattern
+    return [f'"(?:{each})"\\s*:' for each in patterns if each]
+
+
+def _member(document: Any, path: Path) -> Any:
+    for name in path:
+        document = document.get(name) if isinstance(document, dict) else None
+    return document
+
+
+def _differs(value: Any, kind: pa.DataType, also: Collection[str] = ()) -> bool:
+    """Whether an object has a member, at any depth, that differs by case alone from one of its type. ``also``: known members."""
+    if pa.types.is_list(kind) and isinstance(value, list):
+        return any(_differs(item, kind.value_type) for item in value)
+    if not pa.types.is_struct(kind) or not isinstance(value, dict):
+        return False
+    types = {field.name: field.type for field in kind}
+    lower = {name.lower() for name in types}
+    return any(
+        _differs(member, types[name]) if name in types else name not in also and name.lower() in lower
+        for name, member in value.items()
+    )
 
 
 def refusal_of(readers: Mapping[str, ColumnReader]) -> str:
@@ -49,7 +139,7 @@ def refusal_of(readers: Mapping[str, ColumnReader]) -> str:
     """
     pattern = TOP_LEVEL_NULL
     if names := [re.escape(name) for name, reader in readers.items() if reader.numbers_only]:
-        pattern += rf'|"({"|".join(names)})"\s*:\s*"|[{{,]\s*"[^"\\]*(\\.[^"\\]*)+"\s*:'
+        pattern += rf'|"({"|".join(names)})"\s*:\s*"|{ESCAPED_NAME}'
     return pattern
 
 

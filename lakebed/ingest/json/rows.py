@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,6 @@ from lakebed.ingest.slices import (
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff
 from lakebed.ingest.unknown_fields import (
     KnownFields,
-    UnknownByRecord,
     UnknownMembers,
     UnknownOperation,
     names_in,
@@ -69,7 +69,7 @@ from lakebed.ingest.unknown_fields import (
     unknown_mode,
     unknown_remarks,
 )
-from lakebed.manifest.remarks import Counts, Remark, remarks_on
+from lakebed.manifest.remarks import Remark, remarks_on
 from lakebed.manifest.schema_change import SchemaChange
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
 
@@ -119,6 +119,8 @@ class _Plan:
     """How a slice is read as a whole."""
 
     readers: Mapping[str, ColumnReader]
+    names: Mapping[str, tuple[str, ...]]
+    """By column, the names that its values are read under."""
     parser: ObjectParser
 
 
@@ -127,6 +129,8 @@ class _Source:
     """Objects of one inline schema, or of none."""
 
     logical_types: Mapping[str, LogicalType]
+    decoder_schema: DecoderSchema
+    """With the columns of fields whose names differ by case alone."""
     samples: dict[str, Any] = field(default_factory=dict)
     operation_type: pa.DataType = field(default_factory=pa.string)
     plan: _Plan | None = None
@@ -137,7 +141,7 @@ class _RowReader:
 
     def __init__(self, decoder: JsonRows) -> None:
         self._decoder = decoder
-        self._decoder_schema = decoder.decoder_schema
+        self._decoder_schema = decoder.decoder_schema.without_field(decoder.operation_field)
         self._options = decoder.options
         if self._options.decimal_text == "auto":
             self._options = replace(self._options, decimal_text="string")  # a word may look like Debezium's base64
@@ -148,10 +152,10 @@ class _RowReader:
         if self._options.unknown_fields != "ignore":
             also = [] if self._operation is None else [self._operation]
             self._known = KnownFields(decoder.decoder_schema.columns, self._options.placeholder, also)
-        self._sources = InlineSchemas(_Source({}), lambda schema: _Source(self._types_of(schema)))
+        self._sources = InlineSchemas(self._source(None), self._source)
         columns = decoder.decoder_schema.columns.names
-        taken = {name for column in columns for name in decoder.decoder_schema.names_of(column)} | {self._operation}
-        self._has_envelopes = taken.isdisjoint({"schema", "payload"})
+        taken = {name.lower() for column in columns for name in decoder.decoder_schema.names_of(column)}
+        self._has_envelopes = (taken | {self._operation}).isdisjoint({"schema", "payload"})
         self._sequence = metadata_path(decoder.decoder_schema.sequence_metadata)
 
     # One by one ------------------------------------------------------------------------------------------------------
@@ -159,16 +163,18 @@ class _RowReader:
     def read_record(self, record: Record) -> Reading:
         if record.value is None:
             return self._event("before", {}, record).tombstone()
-        row, types = parse(record.value), {}
+        row, columns = parse(record.value), self._decoder_schema
+        types: Mapping[str, LogicalType] = {}
         payload, schema = envelope_of(row) if self._has_envelopes else (row, None)
         if isinstance(payload, dict) or isinstance(schema, dict):
-            row, types = payload, self._types_of(schema)
+            source = self._source(schema)
+            row, types, columns = payload, source.logical_types, source.decoder_schema
             if row is None:
                 return self._event("before", {}, record).tombstone()
         if not isinstance(row, dict):
             raise Unreadable("not a JSON object")
         is_delete = self._is_delete(row)
-        row = dict(self._decoder_schema.by_column(row))
+        row = dict(columns.by_column(row))
         unknown = self._known.unknown_in(row) if self._known is not None else ()
         if unknown and self._mode == "quarantine":
             raise UnknownMembers(unknown)
@@ -198,15 +204,17 @@ class _RowReader:
             )
         return meaning == DELETE
 
-    def _types_of(self, schema: Any) -> dict[str, LogicalType]:
-        """By the names of columns. Raises ``Unreadable``."""
-        return self._decoder_schema.types_by_column(dict(fields_of(schema)))
+    def _source(self, schema: Any) -> _Source:
+        """For objects of an inline schema, or of none. Raises ``Unreadable``."""
+        types = dict(fields_of(schema))
+        columns = self._decoder_schema if schema is None else self._decoder_schema.reading(types, declared=True)
+        return _Source(columns.types_by_column(types), columns)
 
     def _event(
-        self, side: str, row: dict[str, Any], record: Record, types: dict[str, LogicalType] | None = None
+        self, side: str, row: dict[str, Any], record: Record, types: Mapping[str, LogicalType] | None = None
     ) -> Event:
         event = {"op": "json", side: row}
-        return Event(event, types or {}, record, self._decoder_schema, self._options, is_row=True)
+        return Event(event, dict(types or {}), record, self._decoder_schema, self._options, is_row=True)
 
     # As a whole ------------------------------------------------------------------------------------------------------
 
@@ -244,58 +252,38 @@ class _RowReader:
         return self._read_parsed(source.plan.parser.parse(values), source, records, numbers)
 
     def _read_parsed(
-        self,
-        parsed: Parsed,
-        source: _Source,
-        records: pa.RecordBatch,
-        numbers: np.ndarray[Any, Any],
+        self, parsed: Parsed, source: _Source, records: pa.RecordBatch, numbers: np.ndarray[Any, Any]
     ) -> FastReading:
         """Reads the rows. Records with unknown members are counted, or left to be read one by one and quarantined."""
-        values = records.column("value")
+        values, row_in = records.column("value"), partial(_row_in, source.decoder_schema)
         unknown = self._known.unknown_by_record(parsed, ()) if self._known is not None else None
         if self._known is not None and self._mode != "warn":
             if unknown is None:
                 having = np.zeros(len(values), bool)
-                having[names_in(values, range(len(values)), self._row_of, self._known)[1]] = True
+                having[names_in(values, range(len(values)), row_in, self._known)[1]] = True
             else:
                 having = unknown.having
             if self._mode == "rescue":
                 fast = self._read_columns(parsed, source, records, numbers)
-                fast = with_rescued(fast, numbers, having, lambda row: self._rescued(values[row].as_py()))
-                return fast.remarked(self._remarks(unknown, values, fast.handled, having))
-            parsed = replace(parsed, sure=parsed.sure & ~having)
+                fast = with_rescued(
+                    fast, numbers, having, lambda row: self._rescued(row_in(parse(values[row].as_py())))
+                )
+                if unknown is not None:
+                    return fast.remarked(unknown.remarks(fast.handled))
+                names, _ = names_in(values, np.flatnonzero(fast.handled & having), row_in, self._known)
+                return fast.remarked(remarks_on(Remark.UNKNOWN_FIELD, names))
+            parsed = parsed.without(having)
         fast = self._read_columns(parsed, source, records, numbers)
         if self._known is None or self._mode != "warn":
             return fast
         if unknown is not None:
             return fast.remarked(unknown.remarks(fast.handled))
         sample = sample_of(values)
-        names, _ = names_in(values, sample[fast.handled[sample]], self._row_of, self._known)
+        names, _ = names_in(values, sample[fast.handled[sample]], row_in, self._known)
         return fast.remarked(remarks_on(Remark.UNKNOWN_FIELD, names))
 
-    def _remarks(
-        self,
-        unknown: UnknownByRecord | None,
-        values: pa.Array,
-        handled: np.ndarray[Any, Any],
-        having: np.ndarray[Any, Any],
-    ) -> Counts:
-        """The unknown members of the records that were read by columns, counted by name."""
-        if unknown is not None:
-            return unknown.remarks(handled)
-        assert self._known is not None
-        names, _ = names_in(values, np.flatnonzero(handled & having), self._row_of, self._known)
-        return remarks_on(Remark.UNKNOWN_FIELD, names)
-
-    def _rescued(self, value: bytes) -> str | None:
-        row = self._row_of(parse(value))
+    def _rescued(self, row: Mapping[str, Any] | None) -> str | None:
         return None if row is None or self._known is None else self._known.rescued(row)
-
-    def _row_of(self, document: Any) -> Mapping[str, Any] | None:
-        try:
-            return self._decoder_schema.by_column(document) if isinstance(document, dict) else None
-        except Unreadable:
-            return None  # it is read one by one
 
     def _planned(self, source: _Source) -> _Plan:
         readers = {}
@@ -305,37 +293,38 @@ class _RowReader:
             if reader is None:
                 raise Missed(f"column {column.name} is read one by one")
             readers[column.name] = reader
-        parsed_as = {one: readers[name] for name in readers for one in self._decoder_schema.names_of(name)}
+        names = {name: source.decoder_schema.names_of(name) for name in readers}
+        parsed_as = {one: readers[name] for name in readers for one in names[name]}
         fields = [pa.field(name, reader.parsed) for name, reader in parsed_as.items()]
         if self._operation is not None and self._operation not in parsed_as:
             fields.append(pa.field(self._operation, source.operation_type))
-        return _Plan(readers, ObjectParser(pa.schema(fields), parsed_as, {(): ()}))
+        ignored = () if self._known is not None else tuple(source.decoder_schema.twins)
+        return _Plan(readers, names, ObjectParser(pa.schema(fields), parsed_as, {(): ignored}))
 
     def _sample(self, source: _Source, values: pa.Array) -> None:
+        names: set[str] = set()
         for number in np.unique(np.linspace(0, len(values) - 1, SAMPLES, dtype=np.int64)):
             try:
                 row = parse(values[int(number)].as_py())
             except Unreadable:
                 continue
-            row = self._row_of(row) or {}
+            names |= row.keys() if isinstance(row, dict) else set()
+            row = _row_in(source.decoder_schema, row) or {}
             if self._operation is not None:
                 source.operation_type = _OPERATION_TYPES.get(type(row.get(self._operation)), source.operation_type)
             for name in self._decoder_schema.columns.names:
                 value = row.get(name)
                 if json_type(value) is not None and value != []:
                     source.samples[name] = value
+        source.decoder_schema = source.decoder_schema.reading(names, declared=False)
 
     def _read_columns(
-        self,
-        parsed: Parsed,
-        source: _Source,
-        records: pa.RecordBatch,
-        numbers: np.ndarray[Any, Any],
+        self, parsed: Parsed, source: _Source, records: pa.RecordBatch, numbers: np.ndarray[Any, Any]
     ) -> FastReading:
         assert source.plan is not None
         columns, unavailable, early_ones = {}, {}, {}
         for name, reader in source.plan.readers.items():
-            given = one_of([parsed.rows.column(one) for one in self._decoder_schema.names_of(name)])
+            given = one_of([parsed.rows.column(one) for one in source.plan.names[name]])
             values, hits = null_unavailable(given, self._options.placeholder)
             columns[name] = reader.read(values)
             kind, logical_type = self._decoder_schema.columns.field(name).type, source.logical_types.get(name, PLAIN)
@@ -386,3 +375,11 @@ class _RowReader:
         )
         each = operations[np.asarray(encoded.indices.fill_null(len(operations) - 1))]
         return each == DELETE, each != None  # noqa: E711  (for each element)
+
+
+def _row_in(decoder_schema: DecoderSchema, document: Any) -> Mapping[str, Any] | None:
+    """A parsed object, by column."""
+    try:
+        return decoder_schema.by_column(document) if isinstance(document, dict) else None
+    except Unreadable:
+        return None  # it is read one by one

@@ -46,6 +46,9 @@ class Number:
     def __init__(self, text: str) -> None:
         self.text = text
 
+    def __repr__(self) -> str:
+        return f"Number({self.text!r})"
+
     def literal(self) -> str:
         """The text. Raises ``Unreadable`` if it is not a JSON number: those end with a digit."""
         if not self.text[-1].isdigit():

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact, InvalidOperation
 from typing import Any, Literal
@@ -27,6 +27,7 @@ from lakebed.ingest.debezium.placeholder import Placeholder
 from lakebed.ingest.json.base64_columns import BinaryForm, bytes_of
 from lakebed.ingest.json.text import Number, Unreadable, is_unicode, shown, written
 from lakebed.ingest.json.times import days_of_text, micros_of_text
+from lakebed.manifest.field_names import by_case
 
 TimestampUnit = Unit
 DecimalText = Literal["auto", "precise", "string"]
@@ -60,6 +61,8 @@ class JsonOptions:
     unavailable_value: str = "__debezium_unavailable_value"
     unknown_fields: UnknownFields = "warn"
     """What happens to members of a row that no column takes (``unknown_fields``)."""
+    exact_names: bool = False
+    """Whether members of structs have the names of their fields exactly; else in any case. No setting: the format knows it."""
 
     @property
     def placeholder(self) -> Placeholder:
@@ -97,13 +100,26 @@ def convert(value: Any, target: pa.DataType, logical_type: LogicalType, options:
             return [_member(item, target.value_field, logical_type.of_item(), options) for item in value]
     elif pa.types.is_struct(target):
         if isinstance(value, dict):
-            return {f.name: _member(value.get(f.name), f, logical_type.of_field(f.name), options) for f in target}
+            names = {} if options.exact_names else sent_names(target, value)
+            return {
+                f.name: _member(value.get(name), f, logical_type.of_field(name), options)
+                for f in target
+                for name in [names.get(f.name, f.name)]
+            }
     elif pa.types.is_map(target):
         if isinstance(value, dict):
             return _pairs(value, target, logical_type, options)
     else:
         raise Unreadable(f"a column of type {target} can't be read from JSON")
     raise _mismatch(value, str(target))
+
+
+def sent_names(target: pa.StructType, given: Collection[str]) -> Mapping[str, str]:
+    """The names that the members of a struct are sent with, where these differ from the names of its fields by case alone."""
+    fields = [one.name for one in target]
+    if set(given) <= set(fields):
+        return {}
+    return {column: name for name, column in by_case(fields, given).items()}
 
 
 def _member(value: Any, field: pa.Field, logical_type: LogicalType, options: JsonOptions) -> Any:

@@ -23,7 +23,7 @@ from lakebed.ingest.json_schema.types import JsonColumn, columns_of
 from lakebed.ingest.typed.record_format import Message, ReadRecords, RecordReader
 from lakebed.ingest.unknown_fields import KnownFields, names_in, sample_of
 
-_OPTIONS = JsonOptions(decimal_text="string", unavailable_value="")
+_OPTIONS = JsonOptions(decimal_text="string", unavailable_value="", exact_names=True)
 SAMPLES = 64
 ONE_BY_ONE_ROWS = 64
 """So many documents are not halved, if they can't be read as a whole."""
@@ -58,7 +58,7 @@ class JsonSchemaReader:
             name: column.logical_type for name, column in columns.items() if column.logical_type != PLAIN
         }
         self.defaults: Mapping[str, Mapping[str, Any]] = {name: column.defaults for name, column in columns.items()}
-        self._known = KnownFields(self.schema, _OPTIONS.placeholder)
+        self._known = KnownFields(self.schema, _OPTIONS.placeholder, exact_names=True)
         self._plan: _Plan | None = None
 
     def read(self, values: pa.BinaryArray) -> ReadRecords:

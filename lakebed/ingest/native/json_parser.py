@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lakebed.ingest.native.library import (
     BOOLEAN,
@@ -23,6 +22,7 @@ from lakebed.ingest.native.library import (
     TEXT,
     ArrowArray,
     Field,
+    Lower,
     Skipped,
     Task,
     Unknown,
@@ -38,7 +38,7 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """One row per object; a row is null in every column where the parser was not ``sure`` of the object."""
+    """One row per object; what a row has does not count where the parser was not ``sure`` of the object."""
 
     rows: pa.RecordBatch
     sure: np.ndarray[Any, Any]
@@ -52,13 +52,9 @@ class Parsed:
         """How many records are left to another way of reading."""
         return len(self.sure) - int(np.count_nonzero(self.sure))
 
-    def without(self, records: np.ndarray[Any, Any], column: str) -> Parsed:
-        """Not sure of the records of a mask, whose ``column`` becomes null."""
-        at = self.rows.schema.get_field_index(column)
-        values = self.rows.column(at)
-        values = pc.if_else(pa.array(records), pa.scalar(None, values.type), values)
-        rows = self.rows.set_column(at, self.rows.schema.field(at), values)
-        return replace(self, rows=rows, sure=self.sure & ~records)
+    def without(self, records: np.ndarray[Any, Any]) -> Parsed:
+        """Not sure of the records of a mask."""
+        return replace(self, sure=self.sure & ~records)
 
 
 class _Unsupported(TypeError):
@@ -69,15 +65,29 @@ class JsonParser:
     """Reads records of one schema.
 
     ``watched`` maps the objects whose unknown members are reported (``()`` is the record itself; objects in them are watched
-    too) to the names that are known there though the schema lacks them.
+    too) to the names that are known there though the schema lacks them. The parser is not sure of a record with a member of a
+    watched object that differs from a name of the schema by case alone.
     """
 
-    def __init__(self, schema: pa.Schema, nodes: list[Field], paths: list[Path], skipped: list[Skipped]) -> None:
+    def __init__(
+        self,
+        schema: pa.Schema,
+        nodes: list[Field],
+        paths: list[Path],
+        skipped: list[Skipped],
+        is_read: dict[tuple[int, str], bool],
+    ) -> None:
+        """``is_read``: by a watched node and the name of a member in lower case, whether it is read, else skipped."""
+        lower = [Lower(name=name.encode(), node=node, is_read=read) for (node, name), read in is_read.items()]
+        for one, (_, name) in zip(lower, is_read, strict=True):
+            one.length = len(name.encode())
         self._schema = schema
         self._paths = paths
-        self._kept = nodes, skipped  # which hold the names
+        self._kept = nodes, skipped, lower  # which hold the names
         self._fields = (Field * len(nodes))(*nodes)
         self._skipped = (Skipped * len(skipped))(*skipped)
+        self._lower = (Lower * len(lower))(*lower)
+        self._is_read = is_read
 
     @staticmethod
     def of(schema: pa.Schema, watched: Mapping[Path, tuple[str, ...]]) -> JsonParser | None:
@@ -88,13 +98,19 @@ class JsonParser:
             nodes, paths = _nodes(schema)
         except _Unsupported:
             return None
-        skipped = []
+        skipped: list[Skipped] = []
+        is_read: dict[tuple[int, str], bool] = {}
         for at, (node, path) in enumerate(zip(nodes, paths, strict=True)):
             node.watched = node.kind == STRUCT and any(path[: len(top)] == top for top in watched)
-            for name in watched.get(path, ()) if node.kind == STRUCT else ():
+            if not node.watched:
+                continue
+            for name in watched.get(path, ()):
                 encoded = name.encode()
                 skipped.append(Skipped(name=encoded, length=len(encoded), node=at))
-        return JsonParser(schema, nodes, paths, skipped)
+                is_read[at, name.lower()] = False
+            for child in range(node.first_child, node.first_child + node.children):
+                is_read[at, paths[child][-1].lower()] = True
+        return JsonParser(schema, nodes, paths, skipped, is_read)
 
     def parse(self, values: pa.BinaryArray) -> Parsed:
         """``values`` has no nulls. Raises ``MemoryError``, and ``OverflowError`` where a column would be too large for Arrow."""
@@ -108,6 +124,8 @@ class JsonParser:
             field_count=len(self._fields),
             skipped=ctypes.addressof(self._skipped),
             skipped_count=len(self._skipped),
+            lower=ctypes.addressof(self._lower),
+            lower_count=len(self._lower),
             offsets=offsets.address + 4 * values.offset,
             data=data.address if data else None,
             rows=len(values),
@@ -121,11 +139,13 @@ class JsonParser:
         if result != DONE:
             raise OverflowError("a column of more than 2 GiB")
         rows = pa.RecordBatch._import_from_c(ctypes.addressof(out), self._schema)
-        names = [
-            (*self._paths[one.node], ctypes.string_at(one.name, one.length).decode())
-            for one in unknown[: task.unknown_count]
-        ]
-        return Parsed(rows, sure, tuple(names), met)
+        names = [(one.node, ctypes.string_at(one.name, one.length).decode()) for one in unknown[: task.unknown_count]]
+        for bit, (node, name) in enumerate(names):
+            if not name.isascii() and (is_read := self._is_read.get((node, name.lower()))) is not None:
+                having = (met & np.uint64(1 << bit)) != 0
+                sure &= ~(having & is_read)
+                met &= ~np.uint64(1 << bit)
+        return Parsed(rows, sure, tuple((*self._paths[node], name) for node, name in names), met)
 
 
 def _nodes(schema: pa.Schema) -> tuple[list[Field], list[Path]]:

@@ -2,7 +2,8 @@
  *
  * Each record is one object. Members that the schema names are read into their columns, all others are checked to be JSON and
  * skipped. A record is UNSURE if anything in it is not JSON, does not fit its column exactly, is repeated, or is of a form that
- * is not read here. Then its row is null in every column, and the caller reads the record in another way.
+ * is not read here. So is a record with a member that differs from a column's name by the case of ASCII letters. Then its row is
+ * null in every column, and the caller reads the record in another way.
  *
  *     1.  `read_object` finds each member by the order of the previous object: its key is compared with the one that was at this
  *         place then. Only where that fails, the key is looked for by name.
@@ -26,6 +27,7 @@
 #define PLACES_MAX 64
 #define UNKNOWN_MAX 63
 #define NOT_COUNTED (-2 - UNKNOWN_MAX)
+#define OTHER_CASE (-3 - UNKNOWN_MAX)
 #define NUMBER_BYTES_MAX 127
 #define EXPORTED __attribute__((visibility("default")))
 
@@ -50,6 +52,14 @@ struct skipped {
     int32_t node;
 };
 
+/* The name, in lower case, of a member of the watched object `node`, which is read or skipped. */
+struct lower {
+    const char *name;
+    int32_t length;
+    int32_t node;
+    int32_t is_read;
+};
+
 struct parser {
     const struct field *fields;
     struct column *columns;
@@ -59,6 +69,9 @@ struct parser {
     locale_t locale;
     const struct skipped *skipped;
     int32_t skips;
+    const struct lower *lower;
+    int32_t lowers;
+    uint64_t *sketches; /* for each node the bits of its names in `lower` (`sketch_of`) */
     struct unknown *unknown;
     int32_t unknowns;
     uint64_t met; /* the unknown members of this record, a bit for each; the last bit for all above UNKNOWN_MAX */
@@ -217,8 +230,45 @@ static int read_list(struct parser *s, const struct field *field, struct column 
     return DONE;
 }
 
+static uint8_t in_lower_case(uint8_t letter) { return letter >= 'A' && letter <= 'Z' ? letter | 0x20 : letter; }
+
+/* A bit that two names have in common if they are the same in lower case. */
+static uint64_t sketch_of(text name, int64_t length)
+{
+    uint64_t ends = length ? in_lower_case(name[0]) * 5u + in_lower_case(name[length - 1]) * 11u : 0;
+    return (uint64_t)1 << ((ends + (uint64_t)length) & 63);
+}
+
+static int is_equal_in_lower_case(text name, const char *lower, int64_t length)
+{
+    for (int64_t i = 0; i < length; i++) {
+        if (in_lower_case(name[i]) != (uint8_t)lower[i])
+            return 0;
+    }
+    return 1;
+}
+
+/* OTHER_CASE or NOT_COUNTED if a member that is read or skipped has the same name but for case, else 0. Only ASCII letters are
+ * compared so. Other names are the caller's to compare, and where it gets no more names, each may be one.
+ */
+static int32_t in_other_case(const struct parser *s, int32_t node, text name, int64_t length)
+{
+    if (s->sketches[node] & sketch_of(name, length))
+        for (int32_t i = 0; i < s->lowers; i++) {
+            const struct lower *each = &s->lower[i];
+            if (each->node == node && each->length == length && is_equal_in_lower_case(name, each->name, length))
+                return each->is_read ? OTHER_CASE : NOT_COUNTED;
+        }
+    if (s->unknowns < UNKNOWN_MAX || s->sketches[node] == 0)
+        return 0;
+    for (int64_t i = 0; i < length; i++)
+        if (name[i] >= 0x80)
+            return OTHER_CASE;
+    return 0;
+}
+
 /* The child of this name; or -1 - the number of the unknown name, which is UNKNOWN_MAX for all that there is no room for; or
- * NOT_COUNTED.
+ * NOT_COUNTED or OTHER_CASE.
  */
 static int32_t child_of(struct parser *s, int32_t node, text name, int64_t length)
 {
@@ -236,6 +286,9 @@ static int32_t child_of(struct parser *s, int32_t node, text name, int64_t lengt
         if (s->unknown[i].node == node && s->unknown[i].length == length
             && memcmp(s->unknown[i].name, name, (size_t)length) == 0)
             return -1 - i;
+    int32_t other = in_other_case(s, node, name, length);
+    if (other != 0)
+        return other;
     if (s->unknowns == UNKNOWN_MAX)
         return -1 - UNKNOWN_MAX;
     s->unknown[s->unknowns] = (struct unknown){name, length, node};
@@ -275,6 +328,8 @@ static int read_member(struct parser *s, int32_t node, int32_t at, uint32_t obje
     int failed = read_key(s, node, at, &child);
     if (failed != DONE)
         return failed;
+    if (child == OTHER_CASE)
+        return UNSURE;
     if (child < 0) {
         if (child != NOT_COUNTED)
             s->met |= (uint64_t)1 << (-1 - child);
@@ -375,9 +430,12 @@ static int prepare(struct parser *s, int32_t fields, int64_t rows)
 {
     s->columns = calloc((size_t)fields, sizeof *s->columns);
     s->places = calloc((size_t)fields * PLACES_MAX, sizeof *s->places);
+    s->sketches = calloc((size_t)fields, sizeof *s->sketches);
     s->locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-    if (s->columns == NULL || s->places == NULL || s->locale == (locale_t)0)
+    if (s->columns == NULL || s->places == NULL || s->sketches == NULL || s->locale == (locale_t)0)
         return NO_MEMORY;
+    for (int32_t i = 0; i < s->lowers; i++)
+        s->sketches[s->lower[i].node] |= sketch_of((text)s->lower[i].name, s->lower[i].length);
     for (int32_t i = 0; i < fields; i++) {
         int failed = grow(&s->fields[i], &s->columns[i], rows);
         if (failed == DONE && s->fields[i].kind == TEXT)
@@ -396,13 +454,14 @@ static int prepare(struct parser *s, int32_t fields, int64_t rows)
 struct task {
     const struct field *fields;
     const struct skipped *skipped;
+    const struct lower *lower;
     const int32_t *offsets;
     const uint8_t *data;
     uint8_t *sure;
     uint64_t *met;
     struct unknown *unknown;
     int64_t rows;
-    int32_t field_count, skipped_count, unknown_count;
+    int32_t field_count, skipped_count, lower_count, unknown_count;
 };
 
 /* Returns DONE, and then `out` is a struct of the root's children, to be released; or NO_MEMORY or TOO_LARGE. */
@@ -410,6 +469,8 @@ EXPORTED int lakebed_read_json(struct task *task, struct ArrowArray *out)
 {
     struct parser s = {.fields = task->fields, .skipped = task->skipped, .skips = task->skipped_count};
     int32_t count = task->field_count;
+    s.lower = task->lower;
+    s.lowers = task->lower_count;
     s.unknown = task->unknown;
     int failed = prepare(&s, count, task->rows);
     for (int64_t i = 0; i < task->rows && failed == DONE; i++) {
@@ -422,10 +483,11 @@ EXPORTED int lakebed_read_json(struct task *task, struct ArrowArray *out)
     failed = finish_columns(s.fields, s.columns, count, failed, out);
     task->unknown_count = s.unknowns;
     free(s.places);
+    free(s.sketches);
     if (s.locale != (locale_t)0)
         freelocale(s.locale);
     return failed;
 }
 
 /* Raised with every change of what a function takes or returns. */
-EXPORTED int32_t lakebed_native_version(void) { return 8; }
+EXPORTED int32_t lakebed_native_version(void) { return 9; }

@@ -13,7 +13,7 @@ import sys
 
 from lakebed.ingest.native.build import LIBRARY
 
-VERSION = 8
+VERSION = 9
 """What ``lakebed_native_version`` must return: raised with every change of what a C function takes or returns."""
 DONE, UNSURE, NO_MEMORY, TOO_LARGE = 0, 1, -1, -2
 INTEGER, FLOATING, BOOLEAN, TEXT, DECIMAL, LIST, STRUCT, BYTES, MAP = range(1, 10)
@@ -55,13 +55,22 @@ class Skipped(ctypes.Structure):
     _fields_ = [("name", ctypes.c_char_p), ("length", ctypes.c_int32), ("node", ctypes.c_int32)]
 
 
+class Lower(ctypes.Structure):
+    """``struct lower`` of json_to_arrow.c."""
+
+    _fields_ = [
+        ("name", ctypes.c_char_p), ("length", ctypes.c_int32), ("node", ctypes.c_int32), ("is_read", ctypes.c_int32),
+    ]  # fmt: skip
+
+
 class Task(ctypes.Structure):
     """``struct task`` of json_to_arrow.c."""
 
     _fields_ = [
-        ("fields", ctypes.c_void_p), ("skipped", ctypes.c_void_p), ("offsets", ctypes.c_void_p), ("data", ctypes.c_void_p),
-        ("sure", ctypes.c_void_p), ("met", ctypes.c_void_p), ("unknown", ctypes.c_void_p), ("rows", ctypes.c_int64),
-        ("field_count", ctypes.c_int32), ("skipped_count", ctypes.c_int32), ("unknown_count", ctypes.c_int32),
+        ("fields", ctypes.c_void_p), ("skipped", ctypes.c_void_p), ("lower", ctypes.c_void_p), ("offsets", ctypes.c_void_p),
+        ("data", ctypes.c_void_p), ("sure", ctypes.c_void_p), ("met", ctypes.c_void_p), ("unknown", ctypes.c_void_p),
+        ("rows", ctypes.c_int64), ("field_count", ctypes.c_int32), ("skipped_count", ctypes.c_int32),
+        ("lower_count", ctypes.c_int32), ("unknown_count", ctypes.c_int32),
     ]  # fmt: skip
 
 

@@ -20,7 +20,6 @@ from lakebed.ingest.row_changes import row_as_json
 from lakebed.ingest.transform.query import Transform
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff
 from lakebed.manifest.schema_change import SchemaChange
-from lakebed.parts.change_columns import CHANGE_SEQUENCE
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN
 from lakebed.parts.nested import nullable
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA
@@ -66,10 +65,9 @@ class DecodeTask:
         tally = Tally(self.stream)
         with counted() as requests:
             for decoded in tally.slices(batches):
-                rows, unsent = _of_view(decoded.changes, view)
-                for kind, body in write_aside(
-                    pa.concat_tables([decoded.quarantined, unsent], promote_options="default"), self.root
-                ):
+                rows, unsent = _of_view(decoded.changes, self.transform)
+                aside = pa.concat_tables([decoded.quarantined, unsent], promote_options="default")
+                for kind, body in write_aside(aside, self.root):
                     yield _note(kind, task, body, view)
                 if len(rows):
                     yield _as_batch(rows, task)
@@ -77,28 +75,28 @@ class DecodeTask:
         yield _note("requests", task, requests.to_json(), view)
 
 
-def _of_view(changes: pa.Table, view: pa.Schema) -> tuple[pa.Table, pa.Table]:
+def _of_view(changes: pa.Table, transform: Transform) -> tuple[pa.Table, pa.Table]:
     """Decoded changes as rows of the view; and those of which values are not known, as records of the quarantine."""
     unsent = QUARANTINE_SCHEMA.empty_table()
     if UNAVAILABLE_COLUMN in changes.column_names:
         lacks = pc.greater(pc.fill_null(pc.list_value_length(changes[UNAVAILABLE_COLUMN]), 0), 0)
         unsent = _unsent(changes.filter(lacks))
         changes = changes.filter(pc.invert(lacks))
-    count = len(changes)
+    count, names = len(changes), transform.names
     kinds = (
         pc.if_else(pc.equal(changes[OP_COLUMN], DELETE), "delete", "upsert")
         if OP_COLUMN in changes.column_names
         else None
     )
     extra = {
-        "_change_type": pa.repeat(pa.scalar("upsert"), count) if kinds is None else kinds,
-        CHANGE_SEQUENCE: changes[SEQUENCE_COLUMN] if SEQUENCE_COLUMN in changes.column_names else None,
+        names.type: pa.repeat(pa.scalar("upsert"), count) if kinds is None else kinds,
+        names.sequence: changes[SEQUENCE_COLUMN] if SEQUENCE_COLUMN in changes.column_names else None,
     }
     columns = []
-    for field in view:
+    for field in transform.view:
         column = extra[field.name] if field.name in extra else changes[field.name]
         columns.append(pa.nulls(count, field.type) if column is None else column.cast(nullable(field.type)))
-    return pa.table(columns, schema=view), unsent
+    return pa.table(columns, schema=transform.view), unsent
 
 
 def _unsent(changes: pa.Table) -> pa.Table:

@@ -18,7 +18,9 @@ import pyarrow as pa
 
 from lakebed.errors import InvalidChanges, InvalidInput
 from lakebed.ingest.changes_frame import changes_frame, unknown_columns
-from lakebed.parts.change_columns import CHANGE_SEQUENCE
+from lakebed.ingest.row_evolution import names_in_rows
+from lakebed.ingest.schema_evolution import FIXED
+from lakebed.manifest.change_names import ChangeNames
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.nested import nullable
 
@@ -26,8 +28,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 VIEW = "changes"
-TYPE = "_change_type"
-_METADATA = (pa.field(TYPE, pa.string()), pa.field(CHANGE_SEQUENCE, pa.int64()))
 _ROW_BY_ROW = frozenset({"Project", "Filter", "Generate", "Union", "Sort", "LogicalRDD", "LocalRelation", "MapInArrow"})
 _KEEPS = {"Inner": (0, 1), "Cross": (0, 1), "LeftOuter": (0,), "LeftSemi": (0,), "LeftAnti": (0,), "RightOuter": (1,)}
 """On which sides of a join the changes may be: each result row then comes from one of them."""
@@ -35,15 +35,24 @@ _KEEPS = {"Inner": (0, 1), "Cross": (0, 1), "LeftOuter": (0,), "LeftSemi": (0,),
 
 @dataclass(frozen=True, slots=True)
 class Transform:
-    """``sql``: one query of Spark's that selects from ``changes``; ``columns``: of the source."""
+    """``sql``: one query of Spark's that selects from ``changes``; ``columns``: of the source; ``taken``: names of the table's
+    columns.
+    """
 
     sql: str
     columns: pa.Schema
+    taken: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> ChangeNames:
+        """What ``changes`` say besides the columns of the source."""
+        return ChangeNames.beside([*self.columns.names, *self.taken])
 
     @property
     def view(self) -> pa.Schema:
         """The columns of ``changes``; each may be null, since a delete may have its key alone."""
-        return pa.schema([*(pa.field(one.name, nullable(one.type)) for one in self.columns), *_METADATA])
+        besides = pa.field(self.names.type, pa.string()), pa.field(self.names.sequence, pa.int64())
+        return pa.schema([*(pa.field(one.name, nullable(one.type)) for one in self.columns), *besides])
 
     def check(self, spark: SparkSession, spec: WriteSpec) -> None:
         """Raises InvalidInput if the query can't be, or its rows can't be those of a table of this shape (``spec.incoming``)."""
@@ -55,7 +64,7 @@ class Transform:
             result = self.over(none)
         except Exception as error:
             raise _refused(error) from None
-        _require_row_by_row(result._jdf.queryExecution().optimizedPlan())
+        _require_row_by_row(result._jdf.queryExecution().optimizedPlan(), self.names.type)
         self.rows_for(result, spec, is_running=False)
 
     def over(self, changes: DataFrame) -> DataFrame:
@@ -71,11 +80,11 @@ class Transform:
         ``is_running``: the query was checked when its stream began. A column that it lacks came since, which stops no stream: it
         is null.
         """
-        names = result.columns
-        has_type = TYPE in names
+        names, kind, sequence = result.columns, self.names.type, self.names.sequence
+        has_type = kind in names
         if spec.keys and not has_type:
             raise InvalidInput(
-                f"the result has no column {TYPE}, without which deletes would become rows: select it too"
+                f"the result has no column {kind}, without which deletes would become rows: select it too"
             )
         if spec.keys and spec.sequence_by is None and _is_shuffled(result):
             raise InvalidInput(
@@ -83,32 +92,32 @@ class Transform:
                 "table.sequence_by, or let it broadcast the other table (/*+ broadcast(name) */)"
             )
         if spec.sequence_by is not None and spec.sequence_by not in (*spec.schema.names, *names):
-            if CHANGE_SEQUENCE not in names:
-                raise InvalidInput(
-                    f"the result has no column {CHANGE_SEQUENCE}, which orders the changes: select it too"
-                )
-            result = result.withColumnRenamed(CHANGE_SEQUENCE, spec.sequence_by)
+            if sequence not in names:
+                raise InvalidInput(f"the result has no column {sequence}, which orders the changes: select it too")
+            result = result.withColumnRenamed(sequence, spec.sequence_by)
         if not spec.keys and has_type:
-            result = result.drop(TYPE) if TYPE not in spec.schema.names else result
-        if lacking := [
-            name for name in (*spec.keys, spec.sequence_by) if name is not None and name not in result.columns
-        ]:
+            result = result.drop(kind) if kind not in spec.schema.names else result
+        there = {*result.columns, *names_in_rows(spec.schema.names, result.columns, FIXED)}
+        if lacking := [name for name in (*spec.keys, spec.sequence_by) if name is not None and name not in there]:
             raise InvalidInput(f"the result of the SQL lacks the column {lacking[0]!r} of the table; select it too")
-        deletes = f"{TYPE} = 'delete'" if spec.keys else None
+        deletes = f"{kind} = 'delete'" if spec.keys else None
         try:
             frame = changes_frame(result, spec, deletes, (), may_lack=spec.schema.names if is_running else ())
         except InvalidChanges as error:
             raise InvalidInput(str(error).replace("the changes lack", "the result of the SQL lacks")) from None
         return frame, unknown_columns(result.columns, spec, deletes, ())
 
-
-def changes_in_rows(
-    rows: DataFrame, apply_as_deletes: str | None, except_columns: Sequence[str], sequence: str = "cast(null as long)"
-) -> DataFrame:
-    """Rows of files with the other columns of the view. ``sequence``: what orders them, an expression of Spark's."""
-    deleted = "false" if apply_as_deletes is None else f"coalesce(cast(({apply_as_deletes}\n) as boolean), false)"
-    kinds = f"case when {deleted} then 'delete' else 'upsert' end as {TYPE}"
-    return rows.selectExpr("*", kinds, f"{sequence} as {CHANGE_SEQUENCE}").drop(*except_columns)
+    def changes_in_rows(
+        self,
+        rows: DataFrame,
+        apply_as_deletes: str | None,
+        except_columns: Sequence[str],
+        sequence: str = "cast(null as long)",
+    ) -> DataFrame:
+        """Rows of files with the other columns of the view. ``sequence``: what orders them, an expression of Spark's."""
+        deleted = "false" if apply_as_deletes is None else f"coalesce(cast(({apply_as_deletes}\n) as boolean), false)"
+        kinds = f"case when {deleted} then 'delete' else 'upsert' end as {self.names.type}"
+        return rows.selectExpr("*", kinds, f"{sequence} as {self.names.sequence}").drop(*except_columns)
 
 
 def _refused(error: Exception) -> InvalidInput:
@@ -121,16 +130,19 @@ def _refused(error: Exception) -> InvalidInput:
     return InvalidInput(f"Spark refuses the SQL: {lines[0]}{place.removeprefix('== SQL')}")
 
 
-def _require_row_by_row(plan: Any) -> bool:
-    """Whether a plan has changes in it. Raises InvalidInput if a row of its result depends on several of them."""
+def _require_row_by_row(plan: Any, kind: str) -> bool:
+    """Whether a plan has changes in it, which have a column called ``kind``.
+
+    Raises InvalidInput if a row of its result depends on several of them.
+    """
     name = str(plan.nodeName())
     children = [plan.children().apply(number) for number in range(plan.children().size())]
-    inside = [_require_row_by_row(child) for child in children]
+    inside = [_require_row_by_row(child, kind) for child in children]
     subqueries = [plan.subqueries().apply(number) for number in range(plan.subqueries().size())]
-    if any([_require_row_by_row(each) for each in subqueries]):
+    if any([_require_row_by_row(each, kind) for each in subqueries]):
         raise InvalidInput(_WHY.format("a subquery on changes"))
     if not children:
-        return TYPE in [str(plan.output().apply(number).name()) for number in range(plan.output().size())]
+        return kind in [str(plan.output().apply(number).name()) for number in range(plan.output().size())]
     if not any(inside):
         return False
     if name == "Join":

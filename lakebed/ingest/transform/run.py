@@ -20,7 +20,7 @@ from lakebed.ingest.batch_writer import TaskRow, WriteTask, in_tasks
 from lakebed.ingest.changes_frame import FILE_COLUMN
 from lakebed.ingest.row_changes import RowChanges
 from lakebed.ingest.transform.decode import DecodeTask
-from lakebed.ingest.transform.query import Transform, changes_in_rows
+from lakebed.ingest.transform.query import Transform
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -66,6 +66,6 @@ class TransformedRows:
 
         if self.left_out:
             frame = frame.where(~F.col(FILE_COLUMN).isin(sorted(self.left_out)))
-        given = changes_in_rows(frame.drop(FILE_COLUMN), self.apply_as_deletes, self.except_columns)
+        given = self.transform.changes_in_rows(frame.drop(FILE_COLUMN), self.apply_as_deletes, self.except_columns)
         rows, unknown = self.transform.rows_for(self.transform.over(given), task.spec.incoming)
         return in_tasks(rows, WriteTask(task.spec, task.root, RowChanges(task.spec, unknown_columns=unknown)))

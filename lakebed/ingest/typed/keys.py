@@ -108,7 +108,8 @@ class MessageKeys:
 
     def _fields_of(self, reader: RecordReader) -> set[str]:
         """The columns of the fields of keys."""
-        return {self._decoder_schema.column_of.get(name, name) for name in reader.schema.names}
+        decoder_schema = self._decoder_schema.reading(reader.schema.names, declared=True)
+        return {decoder_schema.column_for(name) or name for name in reader.schema.names}
 
     def _part(self, group: Group, places: Rows) -> KeyPart | None:
         read = group.reader.read(group.payload)
@@ -119,11 +120,12 @@ class MessageKeys:
         if self._is_bare(group.reader) and len(self._names) == 1:
             given = {self._names[0]: given["value"]}
             logical = {self._names[0]: logical.get("value", PLAIN)}
+        decoder_schema = self._decoder_schema.reading(given, declared=True)
         columns, wrong = {}, np.zeros(len(places), bool)
         for name in self._names:
             target = self._decoder_schema.columns.field(name).type
             columns[name] = pa.nulls(len(places), target)
-            for other in self._decoder_schema.names_of(name):
+            for other in decoder_schema.names_of(name):
                 if other not in given:
                     continue
                 column, misfits = read_column(given[other], logical.get(other, PLAIN), target, self._options)

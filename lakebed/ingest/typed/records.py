@@ -23,8 +23,8 @@ import pyarrow.compute as pc
 from lakebed.errors import InvalidInput, InvalidSchema
 from lakebed.ingest.debezium.changes import ChangeRules, Events, Mask, MetadataPath
 from lakebed.ingest.debezium.connect_types import PLAIN, LogicalType
-from lakebed.ingest.debezium.old_rows import RowFields
-from lakebed.ingest.debezium.record import CHANGES, Event
+from lakebed.ingest.debezium.record import Event
+from lakebed.ingest.debezium.row_schemas import CHANGES
 from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.headers import VALUE_SCHEMA, headers_of, values_of, with_headers
 from lakebed.ingest.json.early_times import early
@@ -32,7 +32,7 @@ from lakebed.ingest.json.text import Unreadable, shown
 from lakebed.ingest.json.values import JsonOptions
 from lakebed.ingest.metadata import metadata_path
 from lakebed.ingest.operations import DELETE_VALUES, Operations, text_of
-from lakebed.ingest.schema_evolution import EvolvePolicy, merged
+from lakebed.ingest.schema_evolution import merged
 from lakebed.ingest.slices import (
     FastReading,
     Ignored,
@@ -49,17 +49,16 @@ from lakebed.ingest.source_order import metadata_type
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff
 from lakebed.ingest.typed.keys import KeySchemas, MessageKeys
 from lakebed.ingest.typed.metadata import column_of, members_of, metadata_of
-from lakebed.ingest.typed.record_format import NarrowingReader, ReaderOfDefaults, RecordReader, Wanted
+from lakebed.ingest.typed.record_format import RecordReader
 from lakebed.ingest.typed.schemas import Group, Grouped, Schemas
+from lakebed.ingest.typed.shapes import Shape, shape_of
 from lakebed.ingest.typed.values import (
-    column_field,
     json_value,
-    plain_logical,
     plain_values,
     read_column,
     without_unavailable,
 )
-from lakebed.ingest.unknown_fields import KnownFields, UnknownOperation, unknown_mode
+from lakebed.ingest.unknown_fields import UnknownOperation, unknown_mode
 from lakebed.manifest.remarks import Remark, remarks_on
 from lakebed.manifest.schema_change import SchemaChange
 from lakebed.parts.changes import DELETE
@@ -140,24 +139,6 @@ class TypedRecords:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shape:
-    """What the schema of a group says about its rows."""
-
-    reader: RecordReader
-    narrow: RecordReader
-    """The same for what is needed of most records, without what no column takes."""
-    of_row: Mapping[str, LogicalType]
-    """The logical types of a row's fields."""
-    written: Mapping[str, LogicalType]
-    """The same for values that are written as JSON has them."""
-    unknown: tuple[str, ...]
-    """The fields that no column takes."""
-    needed: SchemaChange | None
-    fields: RowFields | None
-    """What the schema says of a row's columns; None if it does not say which have defaults."""
-
-
-@dataclass(frozen=True, slots=True)
 class _Columns:
     """Columns of the table's types."""
 
@@ -174,18 +155,14 @@ class _TypedReader:
 
     def __init__(self, settings: TypedSettings, cutoff: Cutoff) -> None:
         self._settings = settings
-        self._decoder_schema = settings.decoder_schema
+        self._decoder_schema = settings.decoder_schema.without_field(settings.operation_field)
         self._options = replace(settings.options, decimal_text="string")  # the schema says which texts are base64
         self._cutoff = cutoff
         self._rules = ChangeRules(self._decoder_schema, cutoff)
         self._operations = Operations.given(settings.delete_values, settings.upsert_values)
         self._mode = unknown_mode(self._options.unknown_fields, self._decoder_schema.policy, has_schema=True)
-        self._known: KnownFields | None = None
-        if self._options.unknown_fields != "ignore":
-            also = [settings.operation_field] if settings.operation_field else []
-            self._known = KnownFields(self._decoder_schema.columns, self._options.placeholder, also)
         self._keys = MessageKeys(settings.keys, settings.decoder_schema, self._options)
-        self._shapes: dict[int, _Shape] = {}
+        self._shapes: dict[int, Shape] = {}
 
     def read_record(self, record: Record) -> Reading:
         """For a record that can't be read in a slice of one. Raises what the slice raises."""
@@ -246,7 +223,7 @@ class _TypedReader:
                 needs.append(shape.needed)
         return needs
 
-    def _takes(self, group: Group, shape: _Shape, record: Record) -> bool:
+    def _takes(self, group: Group, shape: Shape, record: Record) -> bool:
         """Whether the first event of a group is of a table whose events are taken; those of a schema are of one table."""
         read = shape.reader.read(group.payload.slice(0, 1))
         if read.errors or not self._settings.events:
@@ -303,14 +280,13 @@ class _TypedReader:
         left = np.flatnonzero(~fast.handled & is_good)
         if len(left):
             one_by_one |= self._alone(group.payload, shape, records, left)
-        names: dict[str, int] = {}
-        if shape.unknown and self._known is not None:
-            has_row = fast.handled & np.asarray(pc.is_in(events.operation, value_set=pa.array(CHANGES)))
-            names = dict.fromkeys(shape.unknown, int(has_row.sum())) if has_row.any() else {}
-        if self._known is not None:
+        changed = int((fast.handled & np.asarray(pc.is_in(events.operation, value_set=pa.array(CHANGES)))).sum())
+        names = dict.fromkeys(shape.unknown, changed) if changed else {}
+        if shape.known is not None:
             names |= self._beyond_schema(read.unknown_fields)
+        left_out = dict.fromkeys(shape.left_out, changed) if changed else {}
         fast = replace(fast, handled=np.ones(rows.num_rows, bool), one_by_one=one_by_one)
-        return fast.remarked(remarks_on(Remark.UNKNOWN_FIELD, names))
+        return fast.remarked({**remarks_on(Remark.UNKNOWN_FIELD, names), **remarks_on(Remark.LEFT_OUT_FIELD, left_out)})
 
     def _beyond_schema(self, names: Mapping[str, int]) -> dict[str, int]:
         """The members of rows that the writer's schema lacks."""
@@ -319,61 +295,16 @@ class _TypedReader:
         sides = ("after.", "before.")
         return {name.split(".", 1)[1]: count for name, count in names.items() if name.startswith(sides)}
 
-    def _shape(self, reader: RecordReader) -> _Shape:
+    def _shape(self, reader: RecordReader) -> Shape:
         found = self._shapes.get(id(reader))
         if found is None or found.reader is not reader:
             if len(self._shapes) >= SHAPES_KEPT_MAX:
                 self._shapes.clear()
-            found = self._shapes[id(reader)] = self._new_shape(reader)
+            rules, operation = self._rules if self._settings.events else None, self._settings.operation_field
+            found = self._shapes[id(reader)] = shape_of(reader, self._decoder_schema, self._options, rules, operation)
         return found
 
-    def _new_shape(self, reader: RecordReader) -> _Shape:
-        fields, logical = row_of(reader, events=self._settings.events)
-        columns = self._decoder_schema.column_of
-        operation = self._settings.operation_field
-        known = set(self._decoder_schema.columns.names)
-        row = pa.schema(
-            [
-                column_field(one, logical.get(one.name, PLAIN))
-                for one in fields
-                if one.name != operation or operation in known
-            ]
-        )
-        change = replace(self._decoder_schema, policy=self._policy()).needed(row).change if fields else None
-        defaults = _defaults_of_row(reader) if self._settings.events else None
-        nullable = frozenset(one.name for one in fields if one.nullable)
-        example = {columns.get(one.name, one.name): _example(one.type) for one in fields}
-        return _Shape(
-            reader=reader,
-            narrow=reader.narrowed(self._wanted()) if isinstance(reader, NarrowingReader) else reader,
-            of_row=logical,
-            written={one.name: plain_logical(one.type, logical.get(one.name, PLAIN)) for one in fields},
-            unknown=() if self._known is None else self._known.unknown_in(example),
-            needed=change,
-            fields=None if defaults is None else RowFields(nullable, defaults).by_column(columns),
-        )
-
-    def _wanted(self) -> Wanted:
-        """The fields that ``_events`` looks at."""
-        names_of = self._decoder_schema.names_of
-        row = [given for name in self._decoder_schema.columns.names for given in names_of(name)]
-        if not self._settings.events:
-            return dict.fromkeys([*row, *filter(None, [self._settings.operation_field])])
-        before = [given for name in self._rules.before_names for given in names_of(name)]
-        wanted: dict[str, list[str] | None] = {"op": None, "after": row, "before": before}
-        for parent, name in self._rules.metadata:
-            if parent:
-                wanted.setdefault(parent, []).append(name)  # type: ignore[union-attr]
-            else:
-                wanted[name] = None
-        return wanted
-
-    def _policy(self) -> EvolvePolicy:
-        """Where unknown fields are left out, or sent to the quarantine, no column is made of them."""
-        policy = self._decoder_schema.policy
-        return policy if self._options.unknown_fields == "warn" else replace(policy, allowed=policy.allowed - {"add"})
-
-    def _events(self, rows: pa.RecordBatch, shape: _Shape, is_good: Mask) -> Events:
+    def _events(self, rows: pa.RecordBatch, shape: Shape, is_good: Mask) -> Events:
         """The records as events. One that must be read alone has no operation."""
         count = rows.num_rows
         if self._settings.events:
@@ -388,8 +319,9 @@ class _TypedReader:
             before, has_after = after, ~deletes
             metadata = self._no_metadata(count)
         updates = np.asarray(pc.fill_null(pc.equal(operation, "u"), False))
-        rows_after = self._columns(after, shape.of_row, self._decoder_schema.columns.names, updates)
-        rows_before = self._columns(before, shape.of_row, self._rules.before_names, np.zeros(count, bool))
+        schema, logical = shape.decoder_schema, shape.of_row
+        rows_after = self._columns(schema, after, logical, schema.columns.names, updates)
+        rows_before = self._columns(schema, before, logical, self._rules.before_names, np.zeros(count, bool))
         columns, wrong, wrong_before = rows_after.columns, rows_after.wrong, rows_before.wrong
         if not self._settings.events and not has_after.all():
             deleted = pa.array(~has_after)
@@ -409,11 +341,16 @@ class _TypedReader:
             metadata=metadata,
             message_keys=self._keys,
             are_rows=not self._settings.events,
-            defaulted=frozenset(shape.fields.defaults) if shape.fields else frozenset(),
+            defaulted=frozenset(shape.said.defaults if shape.said else ()),
         )
 
     def _columns(
-        self, given: Mapping[str, pa.Array], logical: Mapping[str, LogicalType], names: Iterable[str], updates: Mask
+        self,
+        schema: DecoderSchema,
+        given: Mapping[str, pa.Array],
+        logical: Mapping[str, LogicalType],
+        names: Iterable[str],
+        updates: Mask,
     ) -> _Columns:
         """``updates``: which rows are the new ones of updates."""
         count = len(updates)
@@ -422,9 +359,9 @@ class _TypedReader:
         early_ones: dict[str, Mask] = {}
         wrong = np.zeros(count, bool)
         for name in names:
-            target = self._decoder_schema.columns.field(name).type
+            target = schema.columns.field(name).type
             columns[name] = pa.nulls(count, target)
-            for given_name in self._decoder_schema.names_of(name):
+            for given_name in schema.names_of(name):
                 if given_name not in given or given[given_name].null_count == count:
                     continue
                 values, hits = without_unavailable(given[given_name], self._options.placeholder, updates)
@@ -458,7 +395,7 @@ class _TypedReader:
 
     # One by one -------------------------------------------------------------------------------------------------------
 
-    def _alone(self, values: pa.BinaryArray, shape: _Shape, records: pa.RecordBatch, chosen: Mask) -> _Readings:
+    def _alone(self, values: pa.BinaryArray, shape: Shape, records: pa.RecordBatch, chosen: Mask) -> _Readings:
         read = shape.reader.read(values.take(pa.array(chosen)))
         out: _Readings = {int(chosen[at]): Unreadable(reason) for at, reason in read.errors.items()}
         for row, written in zip(chosen.tolist(), _as_json(read.rows), strict=True):
@@ -468,8 +405,8 @@ class _TypedReader:
                 if isinstance(written, Unreadable):
                     raise written
                 event = written if self._settings.events else self._as_event(written)
-                reading = self._event(event, dict(shape.written), record_of(records, row), shape.fields)
-                out[row] = reading.changes(self._cutoff, self._known)
+                reading = self._event(event, dict(shape.written), record_of(records, row), shape)
+                out[row] = reading.changes(self._cutoff, shape.known, shape.left_out)
             except Unreadable as error:
                 out[row] = error
         return out
@@ -488,31 +425,13 @@ class _TypedReader:
         return {"op": "d", "before": row} if meaning == DELETE else {"op": "c", "after": row}
 
     def _event(
-        self, event: dict[str, Any], logical: dict[str, LogicalType], record: Record, fields: RowFields | None = None
+        self, event: dict[str, Any], logical: dict[str, LogicalType], record: Record, shape: Shape | None = None
     ) -> Event:
+        schema, said = (self._decoder_schema, None) if shape is None else (shape.decoder_schema, shape.said)
         return Event(
-            event, logical, record, self._decoder_schema, self._options, has_schema=True, key_of=self._keys.of,
-            fields=fields, is_row=not self._settings.events,
+            event, logical, record, schema, self._options, has_schema=True, key_of=self._keys.of, fields=said,
+            is_row=not self._settings.events,
         )  # fmt: skip
-
-
-def row_of(reader: RecordReader, *, events: bool) -> tuple[list[pa.Field], dict[str, LogicalType]]:
-    """The fields of the rows in records, with their logical types; none in events of another form."""
-    if not events:
-        return list(reader.schema), dict(reader.logical_types)
-    for side in ("after", "before"):
-        at = reader.schema.get_field_index(side)
-        if at >= 0 and pa.types.is_struct(reader.schema.field(at).type):
-            return list(reader.schema.field(at).type), dict(reader.logical_types.get(side, PLAIN).fields)
-    return [], {}
-
-
-def _defaults_of_row(reader: RecordReader) -> Mapping[str, Any] | None:
-    """The defaults of the columns of rows in events; None if the schema does not say them."""
-    if not isinstance(reader, ReaderOfDefaults):
-        return None
-    found = [reader.defaults[side] for side in ("after", "before") if side in reader.defaults]
-    return found[0] if found else None
 
 
 def _as_json(rows: pa.RecordBatch) -> Iterator[dict[str, Any] | Unreadable]:
@@ -524,15 +443,6 @@ def _as_json(rows: pa.RecordBatch) -> Iterator[dict[str, Any] | Unreadable]:
             yield {name: json_value(value, column.type) for name, value, column in each}
         except Unreadable as error:
             yield error
-
-
-def _example(kind: pa.DataType) -> Any:
-    """A value with every field that values of a type can have; None for what has no fields."""
-    if pa.types.is_struct(kind):
-        return {child.name: _example(child.type) for child in kind}
-    if pa.types.is_map(kind):
-        return {"": _example(kind.item_type)}
-    return [_example(kind.value_type)] if pa.types.is_list(kind) else None
 
 
 def _as_text(values: pa.Array) -> pa.StringArray:

@@ -38,7 +38,7 @@ from lakebed.ingest.json.columns import (
 )
 from lakebed.ingest.json.decimal_columns import fitted
 from lakebed.ingest.json.text import Number, Unreadable
-from lakebed.ingest.json.values import JsonOptions, convert
+from lakebed.ingest.json.values import JsonOptions, convert, sent_names
 from lakebed.ingest.schema_evolution import ANY_PRECISION
 from lakebed.parts.nested import nullable
 
@@ -263,11 +263,13 @@ def _nested(values: pa.Array, logical: LogicalType, target: pa.DataType, options
     mask = values.is_null() if values.null_count else None
     if t.is_struct(kind) and t.is_struct(target):
         given = dict(zip((f.name for f in kind), values.flatten(), strict=True))
+        names = sent_names(target, given)
         arrays = [
-            converted(given[f.name], logical.of_field(f.name), f.type, options)
-            if f.name in given
+            converted(given[name], logical.of_field(name), f.type, options)
+            if name in given
             else pa.nulls(len(values), f.type)
             for f in target
+            for name in [names.get(f.name, f.name)]
         ]
         if any(not f.nullable and one.null_count > values.null_count for f, one in zip(target, arrays, strict=True)):
             raise Missed("null in a field that takes none")

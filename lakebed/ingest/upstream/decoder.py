@@ -5,11 +5,12 @@
    partition, and the offset of a row is its version.
 3. A row that does not fit goes to the quarantine as JSON, or what fits of it comes in (``on_mismatch``).
 
-What orders the changes may be a column, or what the rows say besides: ``SEQUENCES``.
+What orders the changes may be a column, or what the rows say besides (``sequences``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,18 +21,28 @@ import pyarrow.compute as pc
 from lakebed.errors import InvalidChanges
 from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.row_changes import fitting, row_as_json
-from lakebed.ingest.row_evolution import completed, rescued, under_their_names
+from lakebed.ingest.row_evolution import completed, names_in_rows, rescued, under_their_names
 from lakebed.ingest.schema_evolution import RESCUED_COLUMN
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate
-from lakebed.ingest.upstream.records import SEQUENCE, TIME, TYPE, VERSION, columns_in, rows_in
+from lakebed.ingest.upstream.records import SEQUENCE, TIME, TYPE, columns_in, rows_in
+from lakebed.manifest.change_names import ChangeNames
 from lakebed.manifest.remarks import Remark, remarks_on
 from lakebed.manifest.schema_change import SchemaChange
 from lakebed.parts.changes import DELETE, OP_COLUMN, UPSERT, WriteSpec
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA
 from lakebed.storage.engine import connect
 
-SEQUENCES = (SEQUENCE, VERSION, TIME)
-"""Names that ``sequence_by`` may have besides those of columns."""
+
+def sequences(columns: Iterable[str]) -> tuple[str, ...]:
+    """Names that ``sequence_by`` may have besides those of the upstream's columns."""
+    names = ChangeNames.beside(columns)
+    return names.sequence, names.version, names.time
+
+
+def _besides(sequence_by: str) -> str | None:
+    """The member of a record that a name of these means, whatever columns the upstream got since; None for another name."""
+    members = dict(zip(sequences(()), (SEQUENCE, "offset", TIME), strict=True))
+    return members.get("_" + sequence_by.lstrip("_"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +105,17 @@ class ChangeRows:
         given = rows.column_names
         renamed = {old: name for old, name in mine.first_names.items() if name not in given and old in mine.column_of}
         rows = rows.rename_columns([renamed.get(name, name) for name in given])
-        others = {one for name in mine.columns.names for one in mine.policy.names_of(name)}
-        unknown = tuple(name for name in rows.column_names if name not in others)
+        sent = names_in_rows(mine.columns.names, rows.column_names, mine.policy).values()
+        unknown = tuple(name for name in rows.column_names if name not in sent)
         rows = under_their_names(rows, spec, mine.policy)
         if mine.policy.rescues:
             rows, texts = rescued(rows, replace(spec, schema=mine.columns), unknown)
             rows, unknown = rows.append_column(RESCUED_COLUMN, texts), ()
         rows = completed(rows, spec)
-        besides = {SEQUENCE: records[SEQUENCE], VERSION: records["offset"], TIME: records[TIME]}
-        if mine.sequence_by in besides:
-            rows = rows.append_column(mine.sequence_by, besides[mine.sequence_by])
+        sequence = mine.sequence_metadata
+        if sequence is not None and (besides := _besides(sequence)) is not None:
+            rows = rows.drop_columns([sequence]) if sequence in rows.column_names else rows
+            rows = rows.append_column(sequence, records[besides])
         operations = pc.if_else(pc.equal(records[TYPE], "delete"), DELETE, UPSERT)
         return rows.append_column(OP_COLUMN, operations), unknown
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from lakebed.parts.change_columns import CHANGE_SEQUENCE
+from lakebed.manifest.change_names import ChangeNames
 
-TYPE, SEQUENCE, VERSION, TIME = "_change_type", CHANGE_SEQUENCE, "_commit_version", "_commit_timestamp"
-"""What a change row says besides its columns (``parts.change_rows``)."""
+_USUAL = ChangeNames()
+TYPE, SEQUENCE, TIME = _USUAL.type, _USUAL.sequence, _USUAL.time
+"""What a change row says besides its columns (``parts.change_rows``), under the usual names."""
 ROW = "row"
 PARTITION = 0
 """A table is a topic, and the offset of its records is their version."""
@@ -21,16 +22,16 @@ WHOLE = 1
 
 def records_of(rows: pa.Table, columns: pa.Schema, topic: str) -> pa.Table:
     """Change rows of one version as records. ``columns``: those of the upstream."""
-    count = len(rows)
+    count, names = len(rows), ChangeNames.beside(columns.names)
     struct = pa.StructArray.from_arrays([rows[field.name].combine_chunks() for field in columns], fields=list(columns))
     return pa.table(
         {
             "topic": pa.repeat(pa.scalar(topic), count),
             "partition": pa.repeat(pa.scalar(PARTITION, pa.int32()), count),
-            "offset": rows[VERSION],
-            TYPE: rows[TYPE],
-            SEQUENCE: rows[SEQUENCE] if SEQUENCE in rows.column_names else pa.nulls(count, pa.int64()),
-            TIME: rows[TIME],
+            "offset": rows[names.version],
+            TYPE: rows[names.type],
+            SEQUENCE: rows[names.sequence] if names.sequence in rows.column_names else pa.nulls(count, pa.int64()),
+            TIME: rows[names.time],
             ROW: struct,
         }
     )
