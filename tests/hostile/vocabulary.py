@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import lakebed
-from tests.table.values import ODD_NAMES
+from tests.table.values import MAPPED_NAMES, ODD_NAMES
 
 VIRTUAL = [
     # DuckDB
@@ -37,7 +37,8 @@ def hostile_names(rng: random.Random, count: int) -> list[str]:
     """Different names, also when case does not count."""
     names: dict[str, str] = {}
     while len(names) < count:
-        name = rng.choice(rng.choice([VIRTUAL, VIRTUAL, ODD_NAMES, words_of_the_code(), words_of_the_code()]))
+        kinds = [VIRTUAL, VIRTUAL, ODD_NAMES, MAPPED_NAMES, words_of_the_code(), words_of_the_code()]
+        name = rng.choice(rng.choice(kinds))
         name = rng.choice([name, name, name.upper(), name.title(), name.swapcase()])
         names.setdefault(name.casefold(), name)
     return list(names.values())

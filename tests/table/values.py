@@ -144,3 +144,8 @@ ODD_NAMES = [
     "[x]",
     "a\\b",
 ]
+MAPPED_NAMES = [
+    "Order Date", "unit,price", "Ship (To)", "a;b{c}d=e", "a\tb", "a\nb", "a\rb", " ", " padded ", "per cent %", "a b.c`d\"e'f",
+    "İstanbul", "ırmak", "Straße", "ΟΔΟΣ", "日本",
+]  # fmt: skip
+"""Those of people and of other databases: most of them need column mapping."""
