@@ -24,7 +24,7 @@ import pyarrow as pa
 from lakebed.errors import InvalidInput, InvalidSchema, Unsupported
 from lakebed.manifest.actions import Metadata, Protocol
 from lakebed.manifest.field_names import by_case
-from lakebed.manifest.schema import check_stored_names, is_storable, schema_from_fields, type_from_json
+from lakebed.manifest.schema import is_storable, schema_from_fields, type_from_json
 from lakebed.manifest.schema_tree import all_fields
 from lakebed.manifest.widening import TYPE_CHANGES, widening
 from lakebed.settings import TableSettings, suggest
@@ -120,7 +120,6 @@ def _columns(schema_string: str, mapped: bool) -> ColumnMapping:
     _require_known_widenings(fields)
     logical = schema_from_fields(fields)
     stored = schema_from_fields(stored_fields(fields)) if mapped else logical
-    check_stored_names(stored)
     is_identity = stored.equals(logical)
     if is_identity:
         stored = logical
@@ -187,10 +186,12 @@ def map_columns(
     fields: list[dict[str, Any]],
     configuration: dict[str, str],
     new_name: Callable[[], str] = new_stored_name,
+    *,
+    has_files: bool = False,
 ) -> None:
     """Turn on column mapping for fields of Delta's JSON and the properties of their table, in place.
 
-    The name of a field becomes its stored name, unless files can't have it.
+    The name of a field becomes its stored name, unless Delta forbids it in files and no file has it.
     """
     configuration[MODE] = "name"
     configuration.pop(MAX_ID, None)
@@ -198,13 +199,16 @@ def map_columns(
     for each in every:
         metadata = each.get("metadata") or {}
         each["metadata"] = {name: value for name, value in metadata.items() if name not in (FIELD_ID, PHYSICAL_NAME)}
-    number(every, fields, configuration, lambda name: name if is_storable(name) else new_name())
+    number(every, fields, configuration, lambda name: name if has_files or is_storable(name) else new_name())
 
 
-def with_mapped_columns(schema_string: str, configuration: dict[str, str]) -> str:
-    """The schema of a new table with column mapping. ``configuration`` gets the properties for it."""
+def with_mapped_columns(schema_string: str, configuration: dict[str, str], *, has_files: bool = False) -> str:
+    """The schema of a table with column mapping. ``configuration`` gets the properties for it.
+
+    ``has_files``: whether files have the columns under their names already, whatever these are.
+    """
     document = orjson.loads(schema_string)
-    map_columns(document["fields"], configuration)
+    map_columns(document["fields"], configuration, has_files=has_files)
     return orjson.dumps(document).decode()
 
 

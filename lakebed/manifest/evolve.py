@@ -40,7 +40,6 @@ from lakebed.manifest.nesting import check_levels
 from lakebed.manifest.schema import (
     all_names,
     canonical_type,
-    check_stored_names,
     needs_column_mapping,
     schema_from_fields,
     type_from_json,
@@ -150,8 +149,6 @@ class _Evolution:
         if not self._changed:
             return Evolved(metadata=self._before, protocol=self._protocol, notes=tuple(self._notes))
         schema = schema_from_fields(self._fields)
-        if not self._mapped:
-            check_stored_names(schema)
         check_levels(column for column in schema if column.name.lower() in self._added_to)
         if renamed := ChangeNames.beside(self._logical.names).renamed(ChangeNames.beside(schema.names)):
             self._notes.append(

@@ -104,15 +104,6 @@ def check_new_names(schema: pa.Schema) -> None:
             raise InvalidSchema(f"field {name!r}: {why}; rename it")
 
 
-def check_stored_names(schema: pa.Schema) -> None:
-    """Raises InvalidSchema naming a column, or a field at any depth, whose name Delta allows only with column mapping."""
-    for name in all_names(schema):
-        if not _MAPPED_CHARACTERS.isdisjoint(name):
-            raise InvalidSchema(
-                f"column {name!r}: without column mapping a name must not contain any of ' ,;{{}}()=', tab or newline"
-            )
-
-
 def needs_column_mapping(schema: pa.Schema) -> bool:
     """Whether a column, or a field at any depth, has a name that files can't have."""
     return not all(is_storable(name) for name in all_names(schema))

@@ -13,12 +13,12 @@ import pyarrow as pa
 from lakebed.errors import InvalidInput, TableExists, Unsupported
 from lakebed.far_times import finite_column
 from lakebed.manifest.actions import Action, AddPart, Part, is_native_file
-from lakebed.manifest.column_mapping import COLUMN_MAPPING, stored_settings
+from lakebed.manifest.column_mapping import COLUMN_MAPPING, stored_settings, with_mapped_columns
 from lakebed.manifest.commit_loop import Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.discovery import require_alone
 from lakebed.manifest.entries import Operation
-from lakebed.manifest.schema import RESERVED_PREFIX, is_reserved
+from lakebed.manifest.schema import RESERVED_PREFIX, is_reserved, needs_column_mapping
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import GATE_FEATURE, TableLog
 from lakebed.manifest.widening import TYPE_WIDENING
@@ -71,8 +71,11 @@ def convert(
         counted = _checked(snapshot, storage)
         if settings.keys:
             check_unique(read_columns(log, snapshot, list(settings.keys)), settings.keys)
-        protocol = protocol_for(snapshot.schema, _kept_features(snapshot))
-        actions = [protocol, *_adopting(snapshot, framed, counted)]
+        # Delta forbids some names without column mapping, which not all of its writers obey.
+        is_mapped_now = not snapshot.columns.field_ids and needs_column_mapping(snapshot.schema)
+        features = _kept_features(snapshot) | ({COLUMN_MAPPING} if is_mapped_now else set())
+        protocol = protocol_for(snapshot.schema, features)
+        actions = [protocol, *_adopting(snapshot, framed, counted, maps=is_mapped_now)]
         return Proposal(
             actions=actions,
             access=ReadWriteSet(whole_table=True, looked_up_keys=True),
@@ -89,7 +92,7 @@ def _kept_features(snapshot: Snapshot) -> set[str]:
     return features | {COLUMN_MAPPING} if snapshot.columns.field_ids else features
 
 
-def _adopting(snapshot: Snapshot, settings: TableSettings, counted: Sequence[Part]) -> list[Action]:
+def _adopting(snapshot: Snapshot, settings: TableSettings, counted: Sequence[Part], *, maps: bool) -> list[Action]:
     now_ms = int(time.time() * 1000)
     enablement = {
         "delta.inCommitTimestampEnablementVersion": str(snapshot.version + 1),
@@ -97,7 +100,10 @@ def _adopting(snapshot: Snapshot, settings: TableSettings, counted: Sequence[Par
     }
     kept = {name: value for name, value in snapshot.metadata.configuration.items() if not name.startswith(PREFIX)}
     configuration = enablement | kept | required_properties() | settings.to_properties()
-    actions: list[Action] = [replace(snapshot.metadata, configuration=configuration)]
+    document = snapshot.metadata.schema_string
+    if maps:
+        document = with_mapped_columns(document, configuration, has_files=True)
+    actions: list[Action] = [replace(snapshot.metadata, schema_string=document, configuration=configuration)]
     # Added again without being removed: a reader that meets both for one file in one version treats the file as removed.
     actions += [AddPart(part, False) for part in counted]
     return actions

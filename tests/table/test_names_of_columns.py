@@ -9,16 +9,19 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 import lakebed
 from lakebed.errors import InvalidInput
 from lakebed.manifest.change_names import ChangeNames
 from lakebed.manifest.column_mapping import COLUMN_MAPPING
 from lakebed.manifest.schema_change import SchemaChange
+from lakebed.operations import purge_files
 from lakebed.parts.change_rows import read_version, versions_with_changes
 from tests.ingest.test_upstream import Layer
 from tests.internals import log_of
 from tests.oracle import in_order
+from tests.table.values import MAPPED_NAMES
 from tests.view.test_a_copy_of_changes import rows_of
 
 PLACE = pa.struct([("Zip Code", pa.string()), ("city", pa.string())])
@@ -87,6 +90,43 @@ def test_rows_bring_such_columns(tmp_path: Path) -> None:
         {"id": 1, "Order Date": "2026", "s": {"x y": 1}}, {"id": 2, "Order Date": "2027", "s": {"x y": 2}},
     ]  # fmt: skip
     assert table.schema.names == ["id", "Order Date", "s"]
+
+
+def test_rows_in_another_case_delete_and_leave_columns_out(tmp_path: Path) -> None:
+    schema = pa.schema([("Order Id", pa.int64()), ("a note", pa.string()), ("v", pa.int64())])
+    table = lakebed.create(tmp_path / "t", schema, keys=["Order Id"])
+    for policy in ({}, {"evolve": ["add"]}, {"on_mismatch": "rescue"}):
+        table.apply([{"order id": n, "A Note": "x", "V": n} for n in (1, 2)], except_column_list=["A Note"], **policy)
+        assert in_order(table.to_arrow().select(schema.names).to_pylist()) == [
+            {"Order Id": n, "a note": None, "v": n} for n in (1, 2)
+        ]
+        table.apply([{"order id": n, "A Note": "x", "V": n} for n in (1, 2)], apply_as_deletes="V = 1", **policy)
+        assert table.to_arrow().select(schema.names).to_pylist() == [{"Order Id": 2, "a note": "x", "v": 2}]
+        table.delete("v = 2")
+    with pytest.raises(InvalidInput, match="a key"):
+        table.apply([{"ORDER ID": 1, "a note": "x", "v": 1}], except_column_list=["ORDER ID"])
+
+
+def test_a_table_of_another_writer_keeps_such_names_in_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(purge_files, "FOLLOW_SECONDS", 0.0)
+    key, place, *others = MAPPED_NAMES
+    rows = pa.table({key: [1, 2, 3], place: ["x", "y z", "x"]} | {name: [7, 8, 9] for name in others})
+    write_deltalake(tmp_path / "t", rows, partition_by=[place])
+    table = lakebed.convert(tmp_path / "t", keys=[key])
+    assert COLUMN_MAPPING in features(table)
+    assert table.schema.names == log_of(table).refresh().schema.names == rows.column_names
+    table.apply(rows.slice(0, 1).set_column(2, others[0], pa.array([70])))
+    table.apply([dict.fromkeys(others, 1) | {key: 4, place: None}])
+    table.settle()
+    table.purge(f'"{key}" = 3')
+    assert table.lookup([{key: 3}]).num_rows == 0
+    found = pa.table(QueryBuilder().register("t", DeltaTable(str(tmp_path / "t"))).execute("select * from t"))
+    assert in_order(found.select(rows.column_names).to_pylist()) == in_order(table.to_arrow().to_pylist())
+    assert table.lookup([{key: 1}]).to_pylist() == [rows.slice(0, 1).to_pylist()[0] | {others[0]: 70}]
+    table.alter(rename={key: "id"}, add={"x y": "string"})
+    assert not table.doctor(deep=True).findings
 
 
 def test_of_rows_with_two_columns_in_two_cases_the_table_takes_its_own_and_counts_the_other(tmp_path: Path) -> None:
