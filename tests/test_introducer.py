@@ -499,6 +499,25 @@ def test_the_key_of_a_message_may_be_in_another_case_than_the_row(tmp_path: Path
     assert table.inspect.detail().to_pylist()[0]["keys"] == ["id"]
 
 
+@pytest.mark.parametrize(("key", "more"), [("ID", ""), ("id", ""), ("id", "  tables: {public.orders: {keys: [ID]}}")])
+def test_of_two_fields_that_differ_by_case_the_key_is_the_column(tmp_path: Path, key: str, more: str) -> None:
+    fields, row = [NAME, ID, {**ID, "field": "ID"}], {"name": "a", "id": 1, "ID": 2}
+    keys = [key_of([{**ID, "field": key}], **{key: row[key]})]
+    table = table_of(introduced(pipeline(tmp_path, more), [as_json(event("c", row), fields)], keys))
+    column = "ID" if more else key
+    assert (table.schema.names, table.inspect.detail().to_pylist()[0]["keys"]) == (["name", column], [column])
+
+
+def test_a_key_of_two_fields_that_differ_by_case_needs_a_name_for_one_of_them(tmp_path: Path) -> None:
+    fields = [ID, {**ID, "field": "ID"}]
+    change, keys = [as_json(event("c", {"id": 1, "ID": 2}), fields)], [key_of(fields, id=1, ID=2)]
+    with pytest.raises(InvalidInput, match=r"only case tells it from 'id'.*columns\)"):
+        introduced(pipeline(tmp_path), change, keys)
+    more = "  tables: {public.orders: {columns: {ID: id_2}}}"
+    table = table_of(introduced(pipeline(tmp_path, more), change, keys))
+    assert table.inspect.detail().to_pylist()[0]["keys"] == ["id", "id_2"]
+
+
 def test_a_table_that_is_there_is_opened_without_reading_a_record(tmp_path: Path) -> None:
     introduced(pipeline(tmp_path), [as_json(event("c", ROW))], [key_of(id=1)])
     found = Introducer(pipeline(tmp_path), Topic({})).table_for("shop.public.orders", [])

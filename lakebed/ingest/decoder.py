@@ -186,6 +186,11 @@ class DecoderSchema:
         return (column, *(other for other, name in self.column_of.items() if name == column))
 
     @property
+    def key_has_twin(self) -> bool:
+        """Whether a field that is no key differs from a key's by case alone: then a message key may be of that one."""
+        return bool({name.lower() for name in self.twins} & {name.lower() for name in self.keys})
+
+    @property
     def sequence_column(self) -> str | None:
         """The table's own column that orders changes, if it is one."""
         return self.sequence_by if self.sequence_by in self.columns.names else None

@@ -10,12 +10,14 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
+from lakebed.errors import InvalidSchema
 from lakebed.ingest.debezium import events as debezium
 from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.formats import decoder
 from lakebed.ingest.json import rows as json_rows
 from lakebed.ingest.native.library import library
 from lakebed.ingest.schema_evolution import EvolvePolicy
+from lakebed.ingest.source_tables import SourceRules
 from tests.ingest.avro_events import avro_type, avro_value, encoded
 from tests.ingest.fuzz import only_one_by_one, without_native_code
 from tests.ingest.records import event, records, with_schema
@@ -175,6 +177,21 @@ def test_a_message_key_may_be_in_another_case(reading: None) -> None:
     assert [(row["id"], row["_lakebed_op"]) for row in decoded.changes.to_pylist()] == [(7, "d")]
     decoded = decoder("json", DecoderSchema(COLUMNS, ("id",))).decode(records([None], [{"Id": 7}]))
     assert [(row["id"], row["_lakebed_op"]) for row in decoded.changes.to_pylist()] == [(7, "d")]
+
+
+@pytest.mark.parametrize("form", ["inline", "avro"])
+def test_a_message_key_in_another_case_is_not_the_key_of_a_row_that_has_both(form: str, reading: None) -> None:
+    """The primary key is ``ID`` now, and ``id`` is any other column."""
+    shape = DecoderSchema(COLUMNS, ("id",), source=SourceRules(keys_of_message=True))
+    row = {"id": 5, "ID": 2, "userid": 1, "place": ROW["place"]}
+    fields = fields_of(row)
+    if form == "avro":
+        values, reader = as_avro([event("c", row)], fields), of_avro(fields, shape, keys="json")
+        values = values.set_column(values.schema.get_field_index("key"), "key", pa.array([b'{"ID":2}'], pa.binary()))
+    else:
+        values, reader = records([with_schema(event("c", row), fields)], [{"ID": 2}]), decoder("debezium-json", shape)
+    with pytest.raises(InvalidSchema, match="another primary key"):
+        reader.decode(values)
 
 
 def test_the_operation_of_a_row_is_no_value_of_a_column(reading: None) -> None:

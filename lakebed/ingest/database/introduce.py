@@ -204,7 +204,12 @@ def introduction(
     sequence_by = wishes.sequence_by or next(iter(rows.orders), None)
     fields, left_out = policy.named(rows.columns), dict[FieldPath, str]()
     is_column = wishes.sequence_by in [one.name for one in fields]
+    places = {one.name: place for place, one in enumerate(fields)}
+    # Of two fields that differ by case alone, the one that has to be there is the column.
+    wanted = {*(wishes.keys or map(policy.column_name, rows.key or ())), wishes.sequence_by}
+    fields.sort(key=lambda one: one.name not in wanted)
     columns = possible_fields(fields, left_out, reserved_names(policy, None if is_column else sequence_by))
+    columns.sort(key=lambda one: places[one.name])
     names = [one.name for one in columns]
     if not names:
         raise InvalidSchema(f"no field of its rows can be a column: {', '.join(described(left_out))}")

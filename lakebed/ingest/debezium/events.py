@@ -156,6 +156,7 @@ class _EventReader:
         present = np.asarray(values.is_valid())
         groups = self._sources.groups(values, present)
         # A group that is left out here is read one by one.
+        groups = [one for one in groups if not one[1].fields.decoder_schema.key_has_twin]
         groups = [one for one in groups if one[1].fields.needed is None or self._takes(records, int(one[2][0]))]
         if needs := [source.fields.needed for _, source, _ in groups if source.fields.needed is not None]:
             if self._decoder_schema.source.keys_of_message and not self._keys.names(records).exact.all():

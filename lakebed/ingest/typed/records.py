@@ -273,7 +273,7 @@ class _TypedReader:
         is_good = np.ones(rows.num_rows, bool)
         is_good[list(read.errors)] = False
         events = self._events(rows, shape, is_good)
-        if shape.unknown and self._mode != "warn":
+        if (shape.unknown and self._mode != "warn") or shape.decoder_schema.key_has_twin:  # they are read one by one
             events = replace(events, operation=pa.nulls(rows.num_rows, pa.string()))
         fast = self._rules.changes(events, records, numbers)
         one_by_one: _Readings = {row: Unreadable(reason) for row, reason in read.errors.items()}
