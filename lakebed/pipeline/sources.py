@@ -15,6 +15,8 @@ from lakebed.ingest.decoder import Decoder, DecoderSchema
 from lakebed.ingest.formats import decoder, reads_headers
 from lakebed.ingest.generator import OrderStream
 from lakebed.ingest.pace import BATCH_SECONDS
+from lakebed.ingest.row_evolution import names_in_rows
+from lakebed.ingest.schema_evolution import FIXED
 from lakebed.ingest.source import RangeChanges, RecordChanges, Source
 from lakebed.ingest.source_tables import SourceRules
 from lakebed.ingest.transform.decode import SourceRows
@@ -71,9 +73,7 @@ def start_ingest(pipeline: Pipeline, table: Table, spark: SparkSession) -> Strea
     if pipeline.transform is not None:
         check_transform(pipeline, shape, spark)
     if pipeline.bootstrap is not None:
-        internals_of(table).bootstrap(
-            lambda: bootstrap_rows(pipeline, records, shape, spark), pipeline.bootstrap.offsets
-        )
+        internals_of(table).bootstrap(lambda: bootstrap_rows(pipeline, shape, spark), pipeline.bootstrap.offsets)
     if isinstance(pipeline.format, RowsFormat):
         rows = pipeline.format
         if pipeline.transform is not None:
@@ -87,10 +87,11 @@ def start_ingest(pipeline: Pipeline, table: Table, spark: SparkSession) -> Strea
     return internals_of(table).start_ingest(changes, frame, **common)
 
 
-def bootstrap_rows(pipeline: Pipeline, records: Shape, table: Shape, spark: SparkSession) -> DataFrame:
+def bootstrap_rows(pipeline: Pipeline, table: Shape, spark: SparkSession) -> DataFrame:
     """The rows that fill the table, after the SQL if there is any. Raises InvalidInput if Spark can't read them."""
     section = pipeline.bootstrap
     assert section is not None
+    records = table if pipeline.transform is None else records_before(pipeline, table)
     places = {"dbtable": section.table, "query": section.query}
     try:
         rows = _read(spark, section, {name: value for name, value in places.items() if value is not None})
@@ -133,7 +134,8 @@ def _of_jdbc(url: str) -> dict[str, str]:
 def _in_utc(rows: DataFrame, columns: pa.Schema) -> DataFrame:
     """Times without a zone are in UTC for columns that have one, as in Debezium's events; so is the session's zone."""
     kinds = dict(rows.dtypes)
-    wanted = {field.name for field in columns if pa.types.is_timestamp(field.type) and field.type.tz is not None}
+    zoned = [field.name for field in columns if pa.types.is_timestamp(field.type) and field.type.tz is not None]
+    wanted = names_in_rows(zoned, rows.columns, FIXED).values()
     casts = {
         name: rows[quote_for_spark(name)].cast("timestamp") for name in wanted if kinds.get(name) == "timestamp_ntz"
     }

@@ -47,6 +47,8 @@ MOMENTS = [
     "294247-01-09 23:59:59.999999",
 ]  # fmt: skip
 ARRAYS = [("days", pa.list_(DAY)), ("locals", pa.list_(LOCAL)), ("seens", pa.list_(STAMP))]
+UTC = '"UTC"'
+"""Of PostgreSQL; the table of lakebed calls the column so in lower case."""
 MICROS = "(extract(epoch from {0}) * 1000000)::bigint"
 
 
@@ -88,12 +90,12 @@ def test_postgresqls_times_are_exact(zone: str, place: str, postgres: PostgresSe
         f"({90 + at}, '{end}', '{end}', '{end}', '{end}', null, null, null)" for at, end in enumerate(ends)
     )
     postgres.sql(
-        "create table times (id bigint primary key, day date, seen timestamptz, local timestamp, utc timestamp, days date[], "
+        f"create table times (id bigint primary key, day date, seen timestamptz, local timestamp, {UTC} timestamp, days date[], "
         f"locals timestamp[], seens timestamptz[]); insert into times values {values}, {infinities}, (99{', null' * 7}), "
         "(100, null, null, '294276-12-31 23:59:59', null, null, null, null)",
         name,
     )
-    columns = f"id, day - date '1970-01-01', {', '.join(MICROS.format(one) for one in ('seen', 'local', 'utc'))}"
+    columns = f"id, day - date '1970-01-01', {', '.join(MICROS.format(one) for one in ('seen', 'local', UTC))}"
     expected = {
         int(id): [*map(int, more)] for id, *more in postgres.sql(f"select {columns} from times where id < 90", name)
     }
