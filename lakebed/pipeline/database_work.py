@@ -29,16 +29,12 @@ from lakebed.ingest.database.member import Ignored, Member, OpenTable
 from lakebed.ingest.database.naming import NoTable, TableName
 from lakebed.ingest.database.points import Points
 from lakebed.ingest.database.tables import tables_below
-from lakebed.ingest.decoder import DecoderSchema
-from lakebed.ingest.formats import decoder
 from lakebed.ingest.kafka.lag import lag_of_tables
 from lakebed.ingest.offset_documents import OffsetDocuments
 from lakebed.ingest.points.keeper import PointKeeper, PointSettings
 from lakebed.ingest.points.transaction_records import JsonTransactions, TransactionReader, TypedTransactions
 from lakebed.ingest.source import Range
-from lakebed.ingest.source_tables import SourceRules
 from lakebed.ingest.stream import start_ingest
-from lakebed.ingest.table_batch import TableIngest
 from lakebed.ingest.typed.formats import TYPED_FORMATS, schemas_of
 from lakebed.manifest.parked import parked_of
 from lakebed.manifest.point_log import PointLog
@@ -47,7 +43,7 @@ from lakebed.manifest.table_log import TableLog
 from lakebed.monitoring.metrics import Metrics
 from lakebed.monitoring.progress import Progress
 from lakebed.pipeline.check import QUERY_NAME, Role
-from lakebed.pipeline.introducer import Introduced, Introducer, NotYet
+from lakebed.pipeline.introducer import Introduced, Introducer, NotYet, ingest_of
 from lakebed.pipeline.places import checkpoint_of
 from lakebed.pipeline.resnapshot import typed_notifications
 from lakebed.pipeline.resnapshot_follower import Resnapshots, follow
@@ -103,7 +99,6 @@ class DatabaseWork:
         self._settings = with_transactions(kafka_settings(pipeline.source), pipeline.database.points)
         self._reader = KafkaDatabaseReader(self._settings)
         self._introducer = Introducer(pipeline, self._reader)
-        self._decoder_options = decoder_options(pipeline)
         self._folder = Path(tempfile.mkdtemp(prefix="database-", dir=process_folder()))
         self._starts = 0
         self._max_ages: dict[str, float] = {}
@@ -240,7 +235,7 @@ class DatabaseWork:
             return None
         transactions: TransactionReader = JsonTransactions()
         if self._pipeline.format_kind in TYPED_FORMATS:
-            transactions = TypedTransactions(schemas_of(self._pipeline.format_kind, self._decoder_options)[0])
+            transactions = TypedTransactions(schemas_of(self._pipeline.format_kind, decoder_options(self._pipeline))[0])
         naming = self._pipeline.naming
         settings = PointSettings(
             topic=section.transaction_topic,
@@ -279,31 +274,12 @@ class DatabaseWork:
             return Ignored(found.reason)
         if isinstance(found, NotYet):
             raise Retry(f"the topic {topic} can't become a table yet: {found.reason}")
-        internals = internals_of(found.table)
-        detail = found.table.inspect.detail().to_pylist()[0]
-        shape = DecoderSchema.of_table(
-            found.table.schema,
-            tuple(detail["keys"]),
-            detail["sequence_by"],
-            self._pipeline.policy_of(found.wishes),
-        )
-        has_own_keys = found.wishes.keys is None and bool(shape.keys)
-        rules = SourceRules(tables=found.wishes.sources, parks=True, keys_of_message=has_own_keys)
-        shape = replace(shape, source=rules)
-        ingest = TableIngest(
-            found.table.path,
-            internals.log,
-            self._reader,
-            decoder(self._pipeline.format_kind, shape, self._decoder_options),
-            evolution=internals.evolution(f"records of the topic {topic} need it"),
-            quarantine_log=internals.quarantine_log,
-            quarantine=self._pipeline.quarantine,
-        )
+        ingest = ingest_of(self._pipeline, topic, found, self._reader)
         if found.wishes.max_age_seconds != self._pipeline.database.max_age_seconds:
             self._max_ages[topic] = found.wishes.max_age_seconds
         self._opened[topic] = found
         self._maintain(found)
-        return OpenTable(str(found.name), found.table.path, internals.log, ingest)
+        return OpenTable(str(found.name), found.table.path, internals_of(found.table).log, ingest)
 
     # -- maintenance ---------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from lakebed.ingest.formats import decoder
 from lakebed.ingest.json.values import UnknownFields
 from lakebed.ingest.source import Range, RangeReader
 from lakebed.ingest.source_tables import SourceRules
+from lakebed.ingest.table_batch import TableIngest
 from lakebed.manifest.remark_report import report_remarks
 from lakebed.manifest.remarks import Counts, remark
 from lakebed.manifest.schema import canonical_schema
@@ -204,17 +205,39 @@ def path_of(pipeline: DatabasePipeline, name: TableName) -> str:
     return f"{pipeline.path.rstrip('/')}/{name.folder}"
 
 
+def ingest_of(pipeline: DatabasePipeline, topic: str, found: Introduced, reader: RangeReader) -> TableIngest:
+    """What brings the records of a topic into its table."""
+    internals, wishes = internals_of(found.table), found.wishes
+    shape = _shape_of(pipeline, found.table, wishes)
+    has_own_keys = wishes.keys is None and bool(shape.keys)
+    rules = SourceRules(tables=wishes.sources, parks=True, keys_of_message=has_own_keys)
+    return TableIngest(
+        found.table.path,
+        internals.log,
+        reader,
+        decoder(pipeline.format_kind, replace(shape, source=rules), decoder_options(pipeline)),
+        evolution=internals.evolution(f"records of the topic {topic} need it"),
+        quarantine_log=internals.quarantine_log,
+        quarantine=pipeline.quarantine,
+    )
+
+
 def decoder_of(pipeline: DatabasePipeline, table: Table) -> Decoder:
     """The decoder of the format for the columns of a table. Raises InvalidInput for one that the pipeline does not keep."""
     topic = table.properties.get(TOPIC_PROPERTY)
     name = pipeline.naming.table_of(topic) if topic else NoTable(f"it has no property {TOPIC_PROPERTY}")
     if isinstance(name, NoTable):
         raise InvalidInput(f"{table.path} is no table of {pipeline.document.file}: {name.reason}")
-    [detail] = table.inspect.detail().to_pylist()
     wishes = pipeline.database.wishes_for(str(name))
-    policy, rules = pipeline.policy_of(wishes), SourceRules(tables=wishes.sources)
-    shape = DecoderSchema.of_table(table.schema, tuple(detail["keys"]), detail["sequence_by"], policy)
-    return decoder(pipeline.format_kind, replace(shape, source=rules), decoder_options(pipeline))
+    shape = replace(_shape_of(pipeline, table, wishes), source=SourceRules(tables=wishes.sources))
+    return decoder(pipeline.format_kind, shape, decoder_options(pipeline))
+
+
+def _shape_of(pipeline: DatabasePipeline, table: Table, wishes: TableWishes) -> DecoderSchema:
+    [detail] = table.inspect.detail().to_pylist()
+    return DecoderSchema.of_table(
+        table.schema, tuple(detail["keys"]), detail["sequence_by"], pipeline.policy_of(wishes)
+    )
 
 
 def _differences(pipeline: DatabasePipeline, path: str, wishes: TableWishes, table: Table) -> list[Difference]:
