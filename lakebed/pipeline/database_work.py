@@ -111,7 +111,7 @@ class DatabaseWork:
         self._spark: SparkSession | None = None
         self._unread: int | None = None
         self._lagging: set[str] = set()
-        self._ingest = DatabaseIngest(self.path, self._open, points=self._points())
+        self._ingest = DatabaseIngest(self.path, self.open_table, points=self._points())
         self._ingest.know(self._members())
 
     # -- ingest --------------------------------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ class DatabaseWork:
 
     def _member(self, topic: str) -> Member | None:
         try:
-            found = self._open(topic, ())
+            found = self.open_table(topic, ())
             if isinstance(found, Ignored):
                 return Member(topic, is_ignored=True)
             return Member(topic, found, parked=parked_of(found.log.refresh()))
@@ -268,7 +268,8 @@ class DatabaseWork:
             _logger.debug("the table of the topic %s is not opened yet: %s", topic, error)
             return None
 
-    def _open(self, topic: str, ranges: Sequence[Range]) -> OpenTable | Ignored:
+    def open_table(self, topic: str, ranges: Sequence[Range]) -> OpenTable | Ignored:
+        """The table of a topic, which is made if it is not there, of what records in ``ranges`` say. See ``Open``."""
         found = self._introducer.table_for(topic, ranges)
         if isinstance(found, NoTable):
             return Ignored(found.reason)

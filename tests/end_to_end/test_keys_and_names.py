@@ -156,7 +156,7 @@ class Copies:
         """Read a topic to its end; returns why its table is parked, if it is, what its log says, and its rows as texts."""
         ends = {number: offset for (_, number), offset in ends_of(self._settings, topic).items()}
         ranges = [Range(topic, number, 0, end, is_first=True) for number, end in sorted(ends.items())]
-        found = self._work._open(topic, ranges)
+        found = self._work.open_table(topic, ranges)
         assert isinstance(found, OpenTable)
         parked, table = "", lakebed.open(found.root)
         columns = self._columns.setdefault(topic, table.schema.names)

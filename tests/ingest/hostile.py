@@ -22,6 +22,7 @@ from lakebed.ingest.decoder import RECORD_SCHEMA, Decoder, DecoderSchema
 from lakebed.ingest.json.rows import JsonRows
 from lakebed.ingest.json.values import JsonOptions
 from lakebed.ingest.schema_evolution import EvolvePolicy
+from lakebed.ingest.source_tables import SEVERAL, SourceRules
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate
 from lakebed.parts.changes import WriteSpec
 from lakebed.sortkey.sort_key import parse_sort_key
@@ -223,6 +224,8 @@ BROKEN += [
 ]
 BROKEN += [b'{"op":"t"}', b'{"op":{"a":[]}}', b'{"op":"c","after":[]}', b' {"op":"m"} ', b'{"op":"m"}\x0b']
 
+SHARING = ["a b", "a b", "a b", "a_b", "a?b", "日本", "a.b", 'a"b']
+"""Names of tables, most of which are the same in the name of a topic."""
 Text = Callable[[], str]
 
 
@@ -249,6 +252,8 @@ class Hostile:
         self.rng = Random(seed)
         self.noise = self.rng.choice([0.0, 0.1, 0.3, 1.0, 3.0])
         self.case_changes = self.rng.choice([0.0, 0.0, 0.0, 0.001, 0.02, 0.9])
+        self.has_tables = self.rng.random() < 0.3
+        """Whether events name tables of the source, some of which share a topic."""
         self.id = "0"
         """Of the row that was made last, as its text."""
 
@@ -287,7 +292,9 @@ class Hostile:
             unavailable_value=self.rng.choice([PLACEHOLDER, PLACEHOLDER, f"hex:{BYTES_OF_PLACEHOLDER.hex()}"]),
             unknown_fields=self.rng.choice(["warn", "warn", "ignore", "quarantine"]),
         )
-        spec = DecoderSchema(schema, keys, sequence, EvolvePolicy(by_schema=self.rng.random() < 0.5))
+        rules = SourceRules(tables=(r"public\.a.b",) if self.rng.random() < 0.3 else ())
+        policy = EvolvePolicy(by_schema=self.rng.random() < 0.5)
+        spec = DecoderSchema(schema, keys, sequence, policy, source=rules)
         operation = self.rng.choice(["op"] * 9 + names) if keys and self.rng.random() < 0.3 else None
         operations = ("d", "", "0"), self.rng.choice([None, ("u", "1", "Zz")])
         records = self._records(schema, rows, is_debezium, bool(keys))
@@ -308,6 +315,8 @@ class Hostile:
                     ),
                 )
             )
+        if self.has_tables and self.rng.random() < 0.7:
+            cutoff = cutoff.of_sources({"t": self.rng.choice(["public.a b", "a b", "public.a_b", SEVERAL])})
         return Case(
             WriteSpec(
                 schema=schema, keys=keys, sort_key=self._sort_key(schema), sequence_by=sequence, partition_by=partition
@@ -551,6 +560,8 @@ class Hostile:
             ("ts_us", "null"),
             ("file", '"log.1"'),
         ]
+        if self.has_tables:
+            source += [("schema", rng.choice(['"public"', '"public"', "null"])), ("table", text(rng.choice(SHARING)))]
         members = [("before", before), ("after", after), ("op", text(op)), ("ts_ms", str(1_700_000_000_500))]
         if self._rarely(0.01):
             place = rng.randrange(4)

@@ -225,9 +225,9 @@ UNORDERED = {"unordered_delete": ["code"]}
     [
         (row(7, 0, ""), None),
         (row(7, 5, ""), 5),
-        (row(7, 0, "x"), 0),  # a whole row, whose first version is 0
-        (row(7, 0, "", "old"), 0),
-        (row(7, 0, "", "new", 3), 0),
+        (row(7, 0, "", "new", 3), 0),  # a whole row, whose first version is 0
+        (row(7, 0, "x"), None),  # it may be of the replica identity
+        (row(7, 0, "", "old"), None),
         (row(7, 0, "", "new", None), None),
     ],
 )

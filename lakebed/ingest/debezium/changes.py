@@ -155,7 +155,7 @@ class ChangeRules:
         of_message = self._decoder_schema.source.keys_of_message
         if not self._decoder_schema.keys or (events.are_rows and not of_message):
             return
-        keys = records.select([name for name in ("key", HEADERS) if name in records.schema.names])
+        keys = records.select(["key", *({HEADERS} & set(records.schema.names))])
         unclear = np.zeros(len(upsert), bool)
         update = upsert & _true(pc.equal(events.operation, "u"))
         has_old_key = update.copy()

@@ -27,7 +27,7 @@ class MessageKey:
     """Whether the key is one value, which has the name of the table's key here."""
 
     @property
-    def names(self) -> frozenset[str]:
+    def field_names(self) -> frozenset[str]:
         """Those of its fields, which its schema says too."""
         return frozenset(self.members) | frozenset(self.logical_types)
 

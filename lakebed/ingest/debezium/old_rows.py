@@ -5,14 +5,12 @@ key, those of another index, or all. Debezium writes null for each other column 
 zero: 0, false, "", 1970-01-01. Such a *filling* looks like a value that was sent. The rules never take it for one:
 
     1.  A value that is neither a zero nor a default was sent.
-    2.  A row is *whole* if all of it was sent. Other databases than PostgreSQL send whole rows. Else a column outside of the
-        message key shows it, which has a value though it may be null; an index of a replica identity has no such columns. So do
-        two values, one in the message key and one outside of it. Where the defaults are not known, nothing shows it.
+    2.  A row is *whole* if all of it was sent. Other databases than PostgreSQL send whole rows. Else a column shows it that has a
+        value though it may be null, since neither a primary key nor the index of a replica identity has such columns. Where the
+        defaults are not known, nothing shows it.
     3.  A zero was sent if the row is whole, or if its column is in the message key. But if the message key has zeros alone, and
         another column has a value, then the replica identity is another index, and the message key was filled in too.
     4.  Without a message key that names its fields, the key of the table stands for it.
-
-A replica identity of an index that has columns of the message key, but not all, can't be told from whole rows.
 """
 
 from __future__ import annotations
@@ -116,7 +114,8 @@ class OldRow:
         """Whether a zero or a default in a column was sent."""
         if self.is_whole:
             return True
-        return column in self.message_key and bool(self._in_key or not self._beside_key)
+        in_key = self._certain & self.message_key
+        return column in self.message_key and (bool(in_key) or not self._certain)
 
     def is_default(self, column: str) -> bool:
         """Whether the value of a column may be its default, filled in."""
@@ -133,19 +132,11 @@ class OldRow:
             return True
         if self.fields is None:
             return False
-        return bool((self._in_key and self._beside_key) or self._beside_key & self.fields.nullable)
-
-    @cached_property
-    def _in_key(self) -> frozenset[str]:
-        """The columns of the message key that certainly have values."""
-        return self._certain & self.message_key
-
-    @cached_property
-    def _beside_key(self) -> frozenset[str]:
-        return self._certain - self.message_key
+        return bool(self._certain & self.fields.nullable)
 
     @cached_property
     def _certain(self) -> frozenset[str]:
+        """The columns whose values were certainly sent."""
         return frozenset(
             name for name, value in self.values.items() if not is_zero(value) and not self.is_default(name)
         )

@@ -178,7 +178,7 @@ class Event:
             given = self._key_of(self._record)
         except Unreadable:
             return False
-        return given is not None and SHARD_FIELD in given.names
+        return given is not None and SHARD_FIELD in given.field_names
 
     def _unknown(self, known: KnownFields | None) -> tuple[tuple[str, ...], Mapping[str, Any]]:
         """The names that are counted as unknown, and the members that are kept as JSON. Raises UnknownMembers."""
@@ -322,7 +322,7 @@ class Event:
             )
         except Unreadable:
             return None
-        return named if named.names else None
+        return named if named.field_names else None
 
     def _given(self, key: str, named: MessageKey) -> Any:
         """The value of a key in the message key; None if there is none that fits the column."""
@@ -332,7 +332,7 @@ class Event:
             return None
 
     def _old_row(self, before: Mapping[str, Any], named: MessageKey | None) -> OldRow:
-        names = self._decoder_schema.keys if named is None else named.names
+        names = self._decoder_schema.keys if named is None else named.field_names
         values = {name: self._sent(value) for name, value in before.items()}
         return OldRow(values, frozenset(names), self._fields, self._text("connector"))
 
@@ -357,11 +357,11 @@ class Event:
         named = self._named_key()
         if named is None or self._text("connector") in SEND_WHOLE_ROWS:
             return
-        if lacking := [key for key in self._decoder_schema.keys if key not in named.names]:
+        if lacking := [key for key in self._decoder_schema.keys if key not in named.field_names]:
             raise UnsentKey(
                 lacking[0],
-                f"the message key has {', '.join(sorted(named.names))}, not the table's key {lacking[0]!r}, and without the "
-                "old row (REPLICA IDENTITY FULL) nothing shows whether the update has changed that",
+                f"the message key has {', '.join(sorted(named.field_names))}, not the table's key {lacking[0]!r}, and without "
+                "the old row (REPLICA IDENTITY FULL) nothing shows whether the update has changed that",
             )
 
     def check_message_key(self) -> None:
@@ -379,9 +379,9 @@ class Event:
                 f"there is no message key, from which the table's key {keys} was taken: the source has no primary key, or was "
                 "renamed or dropped; set keys below database.tables to go on without message keys",
             )
-        if named is not None and named.names == set(self._decoder_schema.keys):
+        if named is not None and named.field_names == set(self._decoder_schema.keys):
             return
-        now = "names no fields" if named is None else f"has {', '.join(sorted(named.names))}"
+        now = "names no fields" if named is None else f"has {', '.join(sorted(named.field_names))}"
         raise InvalidSchema(
             f"the message key {now}, and had {keys} when the table was made (offset {self._record.offset} of partition "
             f"{self._record.partition}): the source has another primary key. If only a column was renamed, say so in columns; if "
