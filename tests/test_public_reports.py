@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tests.pipelines_in_memory import PipelineInMemory
-from tests.public_reports import changes
+from tests.public_reports import changes, tables, values
 from tests.public_reports.report import Report
 
-REPORTS = [*changes.REPORTS]
+REPORTS = [*changes.REPORTS, *values.REPORTS, *tables.REPORTS]
 
 
 def _case(report: Report) -> Any:

@@ -59,9 +59,9 @@ def database(more: str = "") -> str:
     )
 
 
-def of(type: str, name: str, **more: Any) -> dict[str, Any]:
+def of(type: str, field: str, /, **more: Any) -> dict[str, Any]:
     """A field of a schema of Kafka Connect."""
-    return {"type": type, "field": name, "optional": True, **more}
+    return {"type": type, "field": field, "optional": True, **more}
 
 
 ID = of("int64", "id", optional=False)
