@@ -129,6 +129,7 @@ KINDS: Mapping[str, Kind] = {
         remedy="the quarantine has them and the reasons: let the primary key of the source be the table's key and its replica "
         "identity, or send whole old rows (REPLICA IDENTITY FULL); then have all rows sent again (lakebed resnapshot --mirror)",
         is_critical=True,
+        until_sent_again=True,
     ),
     Remark.SOURCE_TABLE: Kind(
         what="records are of another table of the source, whose name is the same in a topic's",
@@ -139,6 +140,7 @@ KINDS: Mapping[str, Kind] = {
         what="deletes lack the column that orders the changes (sequence_by)",
         remedy="send whole old rows (REPLICA IDENTITY FULL), or order by source.lsn; these records are in the quarantine",
         is_critical=True,
+        until_sent_again=True,
     ),
 }
 
