@@ -56,13 +56,8 @@ def shape_of(
     """``rules``: of events; None if the records are rows."""
     fields, logical = row_of(reader, events=rules is not None)
     columns, policy, unknown_fields = decoder_schema.columns, decoder_schema.policy, options.unknown_fields
-    row = pa.schema(
-        [
-            column_field(one, logical.get(one.name, PLAIN))
-            for one in fields
-            if one.name != operation_field or operation_field in columns.names
-        ]
-    )
+    ignored = None if operation_field in columns.names else operation_field
+    row = pa.schema([column_field(one, logical.get(one.name, PLAIN)) for one in fields if one.name != ignored])
     if unknown_fields != "warn":  # no column is made of fields that are left out, or sent to the quarantine
         policy = replace(policy, allowed=policy.allowed - {"add"})
     needed = replace(decoder_schema, policy=policy).needed(row) if fields else Needed(None, {})
