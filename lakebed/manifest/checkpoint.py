@@ -154,18 +154,23 @@ def encode_checkpoint(snapshot: Snapshot) -> tuple[bytes, int]:
 
 def decode_checkpoint(version: int, files: Iterable[bytes]) -> Snapshot:
     """The snapshot that the checkpoint of a version holds, in one file or several. Raises Corrupt, Unsupported."""
+    try:
+        return _decoded(version, files)
+    except (pa.ArrowException, OSError, ValueError, OverflowError, KeyError, TypeError, AttributeError) as error:
+        raise Corrupt(f"the checkpoint of version {version} can't be read: {error}", version=version) from error
+
+
+def _decoded(version: int, files: Iterable[bytes]) -> Snapshot:
     protocol: Protocol | None = None
     metadata: Metadata | None = None
     parts, tail, domains, transactions, removed = {}, {}, {}, {}, {}
     timestamp_ms, digest = 0, ""
     for file in files:
-        try:
-            require_whole(file, _CHECKSUM)
-            table = pq.ParquetFile(
-                pa.BufferReader(file), pre_buffer=False, coerce_int96_timestamp_unit=_INT96_UNIT
-            ).read(use_threads=False)
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise Corrupt(f"the checkpoint of version {version} can't be read: {error}", version=version) from error
+        require_whole(file, _CHECKSUM)
+        table = pq.ParquetFile(
+            pa.BufferReader(file), pre_buffer=False, coerce_int96_timestamp_unit=_INT96_UNIT,
+            page_checksum_verification=True,  # Spark writes them
+        ).read(use_threads=False)  # fmt: skip
         key_values = table.schema.metadata or {}
         digest, timestamp_ms = key_values.get(_DIGEST, b"").decode(), int(key_values.get(_TIMESTAMP, 0))
         there = set(table.column_names)

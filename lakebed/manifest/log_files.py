@@ -33,6 +33,11 @@ class LogFiles:
             first -= 1
         return 0 if first == 0 else min(version for version in self.checkpoints if version >= first - 1)
 
+    def has_commits_after(self, version: int, last: int | None) -> bool:
+        """Whether there is a commit file of every version after this one, up to ``last`` (None: the newest)."""
+        until = max(self.commits, default=-1) if last is None else last
+        return set(self.commits).issuperset(range(version + 1, until + 1))
+
     def before(self, version: int) -> list[str]:
         """Names of all commits and checkpoints of older versions, oldest first."""
         present = set(self.commits)

@@ -18,6 +18,7 @@ share a read (``single_flight``), and no lock is held while the store is read.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from bisect import bisect_right
@@ -45,6 +46,7 @@ READER_FEATURES = frozenset({"deletionVectors", "timestampNtz", "vacuumProtocolC
 _RELIST_SECONDS = 60.0
 _IDLE_RELIST_SECONDS = 600.0
 _LOAD_ATTEMPTS_MAX = 5
+_logger = logging.getLogger("lakebed.log")
 _ENABLED = "delta.inCommitTimestampEnablementVersion"  # from this version on the times of commits grow
 
 
@@ -275,13 +277,19 @@ class LogReader:
     def _load(self, version: int | None, known: Snapshot | None) -> Snapshot:
         """The snapshot at a version, None for the newest, from the nearest checkpoint. ``known`` may serve as start.
 
-        The commits after the start count only if the start is still in the log once they were read.
+        The commits after the start count only if the start is still in the log once they were read. In place of a checkpoint that
+        is damaged, an earlier one is read, or version 0, if all commits after it are there.
         """
         others: set[int] = set()  # checkpoints of an earlier table in this place
-        for _ in range(_LOAD_ATTEMPTS_MAX):
-            files = self._files_of(version)
-            usable = [v for v in files.checkpoints if v not in others and (version is None or v <= version)]
-            base = max(usable, default=None)
+        damaged: dict[int, Corrupt] = {}  # checkpoints that can't be read
+        attempts = 0
+        while attempts < _LOAD_ATTEMPTS_MAX + len(damaged):
+            attempts += 1
+            files = self._files(0) if damaged else self._files_of(version)
+            usable = files.checkpoints.keys() - others - damaged.keys()
+            base = max((v for v in usable if version is None or v <= version), default=None)
+            if damaged and not files.has_commits_after(-1 if base is None else base, version):
+                raise damaged[max(damaged)]
             if version is not None and base is None and files.oldest() > version:
                 raise VersionNotFound(
                     f"version {version} is not kept any more; the oldest that can be read is {files.oldest()}",
@@ -299,7 +307,11 @@ class LogReader:
             except FileNotFoundError as missing:
                 self._require_no_gap(str(missing), version)
                 continue
-            except Corrupt:
+            except Corrupt as error:
+                if first is None and base is not None:
+                    _logger.warning("%s: %s; the commits before it are read in its place", self.root, error)
+                    damaged[base], self._checkpointed = error, -1
+                    continue
                 if first is not None and first.version in files.commits and not self._is_in_log(first):
                     continue  # a cleanup ran meanwhile, and a commit that counts for nobody has a name that it freed
                 raise

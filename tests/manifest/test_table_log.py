@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from io import BytesIO
 from typing import Any
@@ -456,6 +456,49 @@ def test_a_flipped_bit_of_a_commit_or_a_checkpoint_is_reported_or_changes_nothin
                 )  # of a line that is no info
                 assert found == newest, f"{name}, byte {at}"
         log.store.put(name, whole)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-20], lambda data: data[:40] + b"x" + data[41:], lambda data: b""]
+)
+@pytest.mark.parametrize("damaged", [{6}, {4, 6}, {2, 4, 6}])
+def test_in_place_of_a_damaged_checkpoint_the_commits_are_read_if_they_are_there(
+    damage: Callable[[bytes], bytes], damaged: set[int]
+) -> None:
+    log = new_log(TableSettings(keys=("id",), checkpoint_interval=2))
+    snapshots = [log.refresh()]
+    for number in range(7):
+        committed(log.commit(log.refresh(), [AddPart(base_part(f"p{number}"))], INFO, BLIND))
+        snapshots.append(log.refresh())
+        if snapshots[-1].version in (2, 4, 6):
+            log.write_checkpoint(snapshots[-1])
+    for version in damaged:
+        log.store.put(checkpoint_name(version), damage(log.store.read(checkpoint_name(version))))
+    fresh = TableLog(log.store)
+    assert fresh.refresh() == snapshots[-1]
+    assert [fresh.at_version(version) for version in range(8)] == snapshots
+    fresh.checkpoint_if_due(fresh.refresh())
+    assert TableLog(log.store).read_checkpoint(7) == snapshots[-1], "a whole one takes its place"
+    log.store.delete(checkpoint_name(7))
+    log.store.delete(commit_name(1))
+    is_lost = damaged == {2, 4, 6}
+    with pytest.raises(Corrupt, match="the checkpoint of version 6 can't be read") if is_lost else nullcontext():
+        assert TableLog(log.store).refresh() == snapshots[-1]
+
+
+@pytest.mark.parametrize(("path", "flips"), [(b"part\xff", False), (b"part", True)])
+def test_damage_in_a_checkpoint_of_another_writer_is_reported_as_such(path: bytes, flips: bool) -> None:
+    """It has no checksum of the whole file, but its pages may have some."""
+    paths = pa.array([path]).view(pa.string())
+    out = BytesIO()
+    table = pa.table({"add": pa.StructArray.from_arrays([paths], ["path"])})
+    pq.write_table(
+        table, out, use_dictionary=False, compression="none", write_page_checksum=True, write_statistics=False
+    )
+    data = bytearray(out.getvalue())
+    data[data.index(path)] ^= flips
+    with pytest.raises(Corrupt, match="CRC checksum" if flips else "codec can't decode"):
+        decode_checkpoint(1, [bytes(data)])
 
 
 def test_a_commit_of_another_writer_needs_no_checksum() -> None:
