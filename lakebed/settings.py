@@ -30,6 +30,8 @@ MergeFirst = Literal["newest", "lightest"]
 CONFLICT_SCOPES: tuple[ConflictScope, ...] = get_args(ConflictScope)
 Volatile = Literal["auto", "on", "off"]
 VOLATILE: tuple[Volatile, ...] = get_args(Volatile)
+VerifyReads = Literal["local", "all", "off"]
+VERIFY_READS: tuple[VerifyReads, ...] = get_args(VerifyReads)
 Tier = Literal["p0", "p1", "p2"]
 TIERS: tuple[Tier, ...] = get_args(Tier)
 MERGE_POLICIES: tuple[MergePolicy, ...] = get_args(MergePolicy)
@@ -127,6 +129,7 @@ class TableSettings:
     volatile_bytes_max: int = 10 * 2**30
     replicate_local: bool = False
     count_reads: bool = False
+    verify_reads: VerifyReads = "local"
     source_topic: str | None = None
     source_begin: int | None = None
     source_table: str | None = None
@@ -468,6 +471,7 @@ _VALUES: dict[str, Callable[[str], Any]] = {
     "lakebed.volatile_bytes_max": _count,
     "lakebed.replicate_local": lambda text: _on_or_off(text) == "on",
     "lakebed.count_reads": lambda text: _on_or_off(text) == "on",
+    "lakebed.verify_reads": _one_of(*VERIFY_READS),
     "lakebed.source_topic": str,
     "lakebed.source_begin": _count,
     "lakebed.source_table": str,

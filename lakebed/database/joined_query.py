@@ -8,14 +8,15 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
-import duckdb
 import pyarrow as pa
 
-from lakebed.errors import InvalidInput
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.parts.expression import mistakes, tables_in
+from lakebed.parts.intact import require_intact_reads
+from lakebed.parts.query_reads import failures
 from lakebed.quoting import quote
 from lakebed.storage.engine import connect_sealed
 from lakebed.storage.part_storage import PartStorage
@@ -42,6 +43,8 @@ def query_tables(sql: str, names: Sequence[str], open_table: Callable[[str], Tab
     """
     tables = {name: open_table(name) for name in _named_in(sql, names)}
     files = [file for table in tables.values() for file in table.pinned.files]
+    for table in tables.values():
+        require_intact_reads(table.pinned.files, table.storage, table.snapshot.settings.verify_reads)
 
     def run(hides_dead_rows: bool) -> pa.Table:
         connection = connect_sealed(_folders(list(tables.values())))
@@ -60,10 +63,13 @@ def query_tables(sql: str, names: Sequence[str], open_table: Callable[[str], Tab
                     view = f"{catalog}.{quote(schema)}.{quote(own)}"
                     connection.execute(f"create view {view} as select * from {quote(inner)}")
             connection.execute(f"use {catalog}")
-            with mistakes("the query failed", [local_file(file.path) or file.path for file in files]):
+            with ExitStack() as blame:
+                for table in tables.values():
+                    blame.enter_context(failures("the query failed", table.pinned.files, table.storage))
+                blame.enter_context(
+                    mistakes("the query failed", [local_file(file.path) or file.path for file in files])
+                )
                 return connection.sql(sql).to_arrow_table()
-        except duckdb.Error as error:  # for example, it takes too much memory
-            raise InvalidInput(f"the query failed: {error}") from None
         finally:
             connection.execute("use memory")
             connection.execute(f"detach {catalog}")

@@ -39,6 +39,7 @@ from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, WriteSpec, write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
+from lakebed.parts.intact import require_intact_pages
 from lakebed.parts.key_ranges import NO_KEYS, KeyRanges
 from lakebed.parts.locate import (
     IndexLocator,
@@ -174,6 +175,7 @@ class Joining:
         self._pending = {part.path: part for part in snapshot.tail.values()}
         self.lost, self._deletes = {}, []
         for part in self.parts.values():
+            require_intact_pages(part, self.storage, [*spec.keys, spec.sequence_column or "", OP_COLUMN])
             at = 0
             for batch in read_keys(part, spec, self.storage):
                 rows = pa.Table.from_batches([batch])

@@ -49,6 +49,7 @@ from lakebed.parts.changes import (
 )
 from lakebed.parts.checksum import naming_damaged
 from lakebed.parts.expression import Expression
+from lakebed.parts.intact import require_intact
 from lakebed.parts.sql import aliases, named, scan_of, sql_type
 from lakebed.parts.write import WrittenPart, write_parts
 from lakebed.quoting import literal
@@ -308,7 +309,8 @@ def _rebased(
 def _without_newer(
     part: WrittenPart, came: Sequence[ChangePart], spec: WriteSpec, storage: PartStorage
 ) -> list[WrittenPart]:
-    """The part without the keys that newer changes brought; as it is if there are none of its keys."""
+    """The part without the keys that newer changes brought; as it is if there are none of its keys. Raises Corrupt."""
+    require_intact([part, *came], storage, objects=True)
     connection = connect()
     storage.attach(connection)
     columns = list(dict.fromkeys([*spec.keys, *([spec.sequence_column] if spec.sequence_column else [])]))

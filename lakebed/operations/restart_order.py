@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from lakebed.errors import InvalidInput
-from lakebed.manifest.actions import Domain
+from lakebed.manifest.actions import ChangePart, Domain, Part
 from lakebed.manifest.commit_loop import Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.entries import ORDER_RESTARTS, Operation
@@ -20,6 +20,7 @@ from lakebed.manifest.remarks import Remark, remarks_of
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 from lakebed.parts.changes import SEQUENCE_COLUMN, write_spec_of
+from lakebed.parts.intact import require_intact_pages
 from lakebed.parts.sql import parquet_of
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
@@ -103,9 +104,11 @@ def why_not(snapshot: Snapshot) -> str | None:
 
 
 def _highest_place(snapshot: Snapshot, storage: PartStorage) -> int:
-    """The greatest place that any row or delete in the table's files has; 0 without any."""
-    paths = [*snapshot.parts, *(part.path for part in snapshot.tail.values())]
-    urls = [storage.duckdb_url(path) for path in paths]
+    """The greatest place that any row or delete in the table's files has; 0 without any. Raises Corrupt."""
+    parts: list[Part | ChangePart] = [*snapshot.parts.values(), *snapshot.tail.values()]
+    for part in parts:
+        require_intact_pages(part, storage, [SEQUENCE_COLUMN])
+    urls = [storage.duckdb_url(part.path) for part in parts]
     if not urls:
         return 0
     with connect() as connection:

@@ -34,6 +34,7 @@ from lakebed.manifest.table_log import Committed, TableLog
 from lakebed.operations.cleanup import time_of_cleaning
 from lakebed.parts.changes import WriteSpec, write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
+from lakebed.parts.intact import require_intact_pages
 from lakebed.parts.locate import KeyLocator, read_keys
 from lakebed.parts.numbered_rows import ROW
 from lakebed.parts.sql import scan_of, sql_type
@@ -256,6 +257,7 @@ def keys_of_tail(part: ChangePart, spec: WriteSpec, storage: PartStorage) -> pa.
 
 def rows_before(part: Part, column: pa.Field, before: Moment, storage: PartStorage) -> BitMap64:
     """The rows of a part, dead ones too, whose column is before a moment."""
+    require_intact_pages(part, storage, [column.name])
     connection, kind = connect(), sql_type(column.type)
     storage.attach(connection)
     url, found = storage.duckdb_url(part.path), BitMap64()

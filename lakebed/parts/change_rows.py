@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,9 @@ from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
 from lakebed.parts.change_columns import ChangeColumns, columns_at, narrowed, read_as
 from lakebed.parts.changes import DELETE, OLDEST_SEQUENCE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN
+from lakebed.parts.checksum import verify_pages
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
+from lakebed.parts.intact import require_intact
 from lakebed.parts.nested import table_as_declared
 from lakebed.parts.sql import aliases, by_place, named, parquet, registered, scan_of, sql_type
 from lakebed.storage.engine import connect
@@ -303,7 +306,22 @@ class _Reading:
             query = f"select place from {name} c anti join {tail} t on {' and '.join(same)} order by place"
             return completed.take(self._query(query, self._version.newer)["place"])
 
+    def _require_intact(self, part: Part | RemovePart | ChangePart) -> None:
+        """Raises Corrupt for a local file that is not what was written. One that is gone is reported when it is read.
+
+        The log keeps no checksum of a part that was removed, so the pages of such a file are compared.
+        """
+        url = self._storage.duckdb_url(part.path)
+        if not Path(url).exists():
+            return
+        if isinstance(part, RemovePart):
+            verify_pages(part.path, url)
+        else:
+            require_intact([part], self._storage)
+
     def _query(self, query: str, parts: Sequence[Part | RemovePart | ChangePart]) -> pa.Table:
+        for part in parts:
+            self._require_intact(part)
         try:
             return self._connection.sql(query).to_arrow_table()
         except Exception as error:

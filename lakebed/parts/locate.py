@@ -20,6 +20,7 @@ from lakebed.manifest.widening import widest_type
 from lakebed.parts.arrow_source import is_local, read_columns
 from lakebed.parts.changes import FEW_ROWS_MAX, OP_COLUMN, SEQUENCE_COLUMN, UPSERT, WriteSpec
 from lakebed.parts.index_rebuild import IndexRebuild
+from lakebed.parts.intact import require_intact
 from lakebed.parts.part_filter import parts_that_may_overlap
 from lakebed.parts.positions import find_positions
 from lakebed.parts.sql import aliases, by_place, registered, scan_of, sql_type
@@ -142,6 +143,7 @@ class ScanLocator:
     def _scan(self, parts: Sequence[Part], keys: pa.Table) -> pa.Table:
         connection = connect()
         self._storage.attach(connection)
+        require_intact(parts, self._storage)
         urls = [self._storage.duckdb_url(part.path) for part in parts]
         stored = {SEQUENCE_COLUMN: str(self._spec.sequence_column), OP_COLUMN: OP_COLUMN}
         payload = {name: (stored[name], kind) for name, kind in payload_types(self._spec).items()}
@@ -171,7 +173,8 @@ class ScanLocator:
 
 
 def read_keys(part: Part | ChangePart, spec: WriteSpec, storage: PartStorage) -> Iterator[pa.RecordBatch]:
-    """The keys (and payload) of a part's rows, in file order."""
+    """The keys (and payload) of a part's rows, in file order. Raises Corrupt if a local file is not what was written."""
+    require_intact([part], storage)
     few = _read_few_keys(part, spec, storage) if 0 <= part.rows <= FEW_ROWS_MAX else None
     if few is not None:
         yield from few.to_batches()

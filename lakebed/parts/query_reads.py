@@ -1,5 +1,5 @@
 """Finds the parts that a query in DuckDB reads, by its plan. ``table.query`` leaves the reading to DuckDB, so this runs only when
-reads are counted.
+reads are counted, or many files are to be verified.
 
 1. DuckDB plans the query again. Each scan of Parquet files in the plan shows the conditions that were pushed down to it.
 2. Parts that these conditions rule out by their bounds (``part_filter``) do not count as read. DuckDB opens their footers, once a
@@ -13,18 +13,32 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
 
 import duckdb
 import pyarrow as pa
 
 from lakebed.errors import InvalidInput
+from lakebed.parts.checksum import File
 from lakebed.parts.expression import Expression, parsed
+from lakebed.parts.intact import not_seen, require_intact, require_intact_reads
 from lakebed.parts.part_filter import HasStatistics, parts_that_may_match
 from lakebed.quoting import quote
+from lakebed.settings import VerifyReads
+from lakebed.storage.file_errors import may_be_damage
+from lakebed.storage.part_storage import PartStorage
+
+
+class _Scan(HasStatistics, File, Protocol):
+    """A file as a reader has it."""
+
 
 _File = TypeVar("_File", bound=HasStatistics)
+_Scanned = TypeVar("_Scanned", bound=_Scan)
+_PLANNED_BYTES_MIN = 64 << 20
+"""Verifying so many bytes takes some 20 ms, which is more than a second planning."""
 # Texts stay as they are; the scan's names of columns, and a type that the filter knows by another name, don't.
 _WORDS = re.compile(r"'(?:[^']|'')*'|\bc(\d+)\b|\bTIMESTAMP WITH TIME ZONE\b")
 _OPTIONAL = "optional: "
@@ -32,22 +46,53 @@ _OPTIONAL = "optional: "
 
 def parts_that_a_query_reads(
     connection: duckdb.DuckDBPyConnection, files: Sequence[_File], schema: pa.Schema, sql: str
-) -> list[_File]:
+) -> list[_File] | None:
     """Those of the files of a view, registered on the connection, that a query's scans can't leave out.
 
-    The query has been run. The scans call the column number n of ``schema`` ``c<n>``. None for what is no query.
+    The scans call the column number n of ``schema`` ``c<n>``. None if it is no query alone; none of them if it is a mistake.
     """
     try:
-        queries = [
-            each.query for each in connection.extract_statements(sql) if each.type == duckdb.StatementType.SELECT
-        ]
-        plans = [connection.execute(f"explain (format json) {query}").fetchall()[0][1] for query in queries]
+        statements = connection.extract_statements(sql)
+        if any(each.type != duckdb.StatementType.SELECT for each in statements):
+            return None
+        plans = [connection.execute(f"explain (format json) {each.query}").fetchall()[0][1] for each in statements]
     except duckdb.Error:
         return []
     read: set[str] = set()
     for conditions in {_where(scan, schema) for plan in plans for root in json.loads(plan) for scan in _scans(root)}:
         read.update(file.path for file in parts_that_may_match(connection, files, schema, _parsed(conditions)))
     return [file for file in files if file.path in read]
+
+
+def require_intact_for_query(
+    connection: duckdb.DuckDBPyConnection, storage: PartStorage, files: Sequence[_Scanned], schema: pa.Schema, sql: str,
+    verify_reads: VerifyReads,
+) -> None:  # fmt: skip
+    """``require_intact_reads`` for the files of a view, registered on the connection, that a query reads.
+
+    Of many bytes, those that its plan reads. Raises Corrupt.
+    """
+    wanted: Sequence[_Scanned] = files
+    if sum(file.bytes for file in not_seen(files, storage, objects=verify_reads == "all")) > _PLANNED_BYTES_MIN:
+        read = parts_that_a_query_reads(connection, files, schema, sql)
+        wanted = files if read is None else read
+    require_intact_reads(wanted, storage, verify_reads)
+
+
+@contextmanager
+def failures(context: str, files: Iterable[File], storage: PartStorage) -> Iterator[None]:
+    """Turns an error of DuckDB that is no mistake in SQL into InvalidInput that begins with ``context``.
+
+    If damage may be behind it, the files are compared first. Raises Corrupt, naming the file that is damaged.
+    """
+    try:
+        yield
+    except (duckdb.Error, InvalidInput) as error:
+        if may_be_damage(error):
+            require_intact(files, storage, objects=True, of_others=True)
+        if isinstance(error, InvalidInput):
+            raise
+        raise InvalidInput(f"{context}: {error}") from None  # for example, it takes too much memory
 
 
 def _parsed(conditions: str | None) -> Expression | None:

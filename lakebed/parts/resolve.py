@@ -41,6 +41,7 @@ from lakebed.parts.changes import (
     WriteSpec,
 )
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
+from lakebed.parts.intact import require_intact, require_intact_pages
 from lakebed.parts.locate import KeyLocator
 from lakebed.parts.nested import as_declared
 from lakebed.parts.quarantine import IncompleteRow
@@ -330,6 +331,7 @@ def _rows_at(path: str, part: Part, rows: Sequence[int], spec: WriteSpec, storag
     kinds = {field.name: sql_type(field.type) for field in spec.schema}
     if spec.sequence_column == SEQUENCE_COLUMN:
         kinds[SEQUENCE_COLUMN] = sql_type(spec.type_of(SEQUENCE_COLUMN))
+    require_intact_pages(part, storage, list(kinds), rows)
     scan = scan_of([storage.duckdb_url(path)], kinds, part.partition_values)
     with registered(connection, "lakebed_wanted", wanted):
         found = connection.sql(f"{scan} where file_row_number in (select place from lakebed_wanted)").to_arrow_table()
@@ -340,6 +342,7 @@ def _rows_of_keys(
     change_parts: Sequence[ChangePart], keys: pa.Table, schema: pa.Schema, spec: WriteSpec, storage: PartStorage
 ) -> tuple[pa.Table, npt.NDArray[np.int64]]:
     """The rows of the keys in the order of arrival, and the ordinal of the part of each."""
+    require_intact(change_parts, storage, objects=True)
     connection = connect()
     storage.attach(connection)
     stored = {field.name: (f"c{at}", sql_type(field.type)) for at, field in enumerate(schema)}

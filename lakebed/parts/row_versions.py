@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from lakebed.manifest.actions import Part
 from lakebed.parts.changes import VERSION_COLUMN, WriteSpec
+from lakebed.parts.intact import require_intact_pages
 from lakebed.parts.sql import parquet_of, registered
 from lakebed.storage.engine import connect
 from lakebed.storage.file_errors import naming_unreadable
@@ -51,6 +52,7 @@ def row_versions(part: Part, rows: _Rows, storage: PartStorage) -> tuple[_Rows, 
     low, high = np.full(len(rows), part.min_block), np.full(len(rows), part.max_block)
     if part.min_block == part.max_block or not len(rows):
         return low, high
+    require_intact_pages(part, storage, [VERSION_COLUMN], rows.tolist())
     connection = connect()
     storage.attach(connection)
     wanted = pa.table({"at": np.arange(len(rows)), "row": rows})

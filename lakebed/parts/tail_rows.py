@@ -1,7 +1,7 @@
 """Reads what decides about the rows of a tail: keys, sequence, operation, and where each row is.
 
-Arrow reads few rows of local parts that have the table's types: that takes a fifth of the time of a query, and compares the
-checksums of pages. DuckDB reads all others, and casts.
+Arrow reads few rows of local parts that have the table's types: that takes a fifth of the time of a query. DuckDB reads all
+others, and casts.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from lakebed.errors import Corrupt
 from lakebed.manifest.actions import ChangePart
 from lakebed.parts.arrow_source import is_local, read_columns
 from lakebed.parts.changes import DELETE, FEW_ROWS_MAX, OP_COLUMN, UNAVAILABLE_COLUMN, WriteSpec
+from lakebed.parts.intact import require_intact
 from lakebed.parts.sql import aliases, named, parquet_of, sql_type
 from lakebed.quoting import literal
 from lakebed.storage.engine import connect
@@ -27,6 +28,7 @@ PART, ROW, DELETED, INCOMPLETE = "_lakebed_part", "_lakebed_row", "_lakebed_dele
 
 def read_tail(change_parts: Sequence[ChangePart], spec: WriteSpec, storage: PartStorage) -> pa.Table:
     """Keys, sequence, operation and place of every row, part after part and in file order. Raises Corrupt."""
+    require_intact(change_parts, storage)
     rows = np.array([part.rows for part in change_parts], dtype=np.int64)
     names = list(dict.fromkeys([*spec.keys, *([spec.sequence_column] if spec.sequence_column else [])]))
     table = _read_few(change_parts, names, spec, storage) if rows.sum() <= FEW_ROWS_MAX else None

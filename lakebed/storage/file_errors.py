@@ -22,6 +22,7 @@ _OF_FILES = (duckdb.IOException, duckdb.InvalidInputException, duckdb.Serializat
 _NO_SUCH_FILE = "No files found"
 _DISK_FULL = "No space left"
 _OTHER_STRUCT = "STRUCT cast must have at least one matching member"
+_OF_DECODER = re.compile(r"Parquet|Failed to read file|[Dd]ecompress|Out of buffer|[Cc]orrupt")
 _FAILED_IN_STREAM = re.compile(r"^(Conversion|Out of Range|Invalid Input) Error")
 
 
@@ -86,6 +87,16 @@ def refusal_in(text: str) -> int | None:
 @cache
 def _of_errno(code: int) -> re.Pattern[str]:
     return re.compile(rf"\b{re.escape(os.strerror(code))}\b")
+
+
+def may_be_damage(error: Exception) -> bool:
+    """Whether damage of a Parquet file may be why a query failed: DuckDB then raises errors of its own decoders.
+
+    Of those of the class of users' mistakes, the text says whether a file was read.
+    """
+    if type(error) is duckdb.Error or isinstance(error, duckdb.IOException | duckdb.SerializationException):
+        return True
+    return isinstance(error, duckdb.InternalException) or _OF_DECODER.search(str(error)) is not None
 
 
 def is_missing_file(error: Exception) -> bool:

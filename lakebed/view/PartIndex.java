@@ -96,6 +96,7 @@ public final class PartIndex implements FileIndex {
     private static final ObjectMapper JSON =
         new ObjectMapper().enable(DeserializationFeature.USE_BIG_DECIMAL_FOR_FLOATS);
     private static final String DEAD_COLUMN = "_lakebed_dead";
+    private static final String VERIFIES = "parquet.page.verify-checksum.enabled";
     // Delta's writers cut timestamps in statistics to milliseconds, maxima too.
     private static final long MAX_SLACK_MICROS = 1000L;
 
@@ -229,8 +230,11 @@ public final class PartIndex implements FileIndex {
         return value;
     }
 
-    /** The plan of the live rows: a Parquet scan, a filter if there are dead rows, and the table's columns. */
-    public Object dataset(org.apache.spark.sql.classic.SparkSession session) {
+    /**
+     * The plan of the live rows: a Parquet scan, a filter if there are dead rows, and the table's columns.
+     * verifies: the reader compares the checksums of pages.
+     */
+    public Object dataset(org.apache.spark.sql.classic.SparkSession session, boolean verifies) {
         String rowIndex = ParquetFileFormat$.MODULE$.ROW_INDEX_TEMPORARY_COLUMN_NAME();
         StructType fileSchema = new StructType();
         for (int i = 0; i < schema.length(); i++) {
@@ -240,7 +244,7 @@ public final class PartIndex implements FileIndex {
         if (hasDead) fileSchema = fileSchema.add(rowIndex, LongType$.MODULE$, true);
         HadoopFsRelation relation = new HadoopFsRelation(
             this, partitionSchema, fileSchema, scala.Option.empty(), stored == null ? new ParquetFileFormat() : stored,
-            (scala.collection.immutable.Map) scala.collection.immutable.Map$.MODULE$.empty(), session);
+            new scala.collection.immutable.Map.Map1(VERIFIES, Boolean.toString(verifies)), session);
         LogicalPlan plan = LogicalRelation$.MODULE$.apply(relation, false);
         HashMap columns = new HashMap();
         for (Iterator i = CollectionConverters.asJava(plan.output()).iterator(); i.hasNext();) {

@@ -14,7 +14,7 @@ the join is right (``rows_at_positions`` returns None).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import duckdb
 import numpy as np
@@ -46,18 +46,20 @@ def rows_at_positions(
     *,
     columns: Sequence[str] | None = None,
     known: Known | None = None,
+    before_reading: Callable[[Sequence[ScanFile]], object] = lambda files: None,
 ) -> pa.Table | None:
     """The live rows of `files` that are equal to a row of `among` in its columns, as a table of `columns`, one at least
     (default: all).
 
     `among` has columns of `schema`, in its types; a row of it that has a null is equal to nothing. `known`: what a key index
-    knows of these values. Returns None if there are more than ``ROWS_MAX`` rows, or if only partition columns are looked up.
-    Raises InvalidInput for an unknown column.
+    knows of these values. `before_reading` is called with files before they are read. Returns None if there are more than
+    ``ROWS_MAX`` rows, or if only partition columns are looked up. Raises InvalidInput for an unknown column.
     """
     wanted = columns_wanted(schema, columns)
     among = among.drop_null()
     rows, known_paths = known or (None, ())
     unknown = [file for file in files if file.path not in known_paths]
+    before_reading(unknown)
     found = _positions(connection, storage, unknown, schema, among)
     if found is None:
         return None
@@ -66,7 +68,9 @@ def rows_at_positions(
     live = [(file, found[file.path] - (file.dead or BitMap64())) for file in files if file.path in found]
     if sum(len(numbers) for _, numbers in live) > ROWS_MAX:
         return None
-    return _read(connection, storage, [each for each in live if each[1]], wanted)
+    chosen = [each for each in live if each[1]]
+    before_reading([file for file, _ in chosen])
+    return _read(connection, storage, chosen, wanted)
 
 
 def _positions(

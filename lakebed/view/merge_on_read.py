@@ -31,10 +31,11 @@ from lakebed.parts.changes import WriteSpec, write_spec_of
 from lakebed.parts.checksum import naming_damaged
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.expression import Expression, connection_for, expression, mistakes, require_query, require_text
+from lakebed.parts.intact import require_intact, require_intact_reads
 from lakebed.parts.locate import ReadLocator
 from lakebed.parts.materialized import LocalParts, Materialized, overlay
 from lakebed.parts.part_filter import parts_that_may_hold, parts_that_may_match
-from lakebed.parts.query_reads import parts_that_a_query_reads
+from lakebed.parts.query_reads import failures, parts_that_a_query_reads, require_intact_for_query
 from lakebed.parts.read_counts import ReadCounts
 from lakebed.parts.resolve import Resolution, resolve
 from lakebed.sortkey.statistics_cache import StatisticsCache
@@ -119,6 +120,7 @@ class TableView:
             table_id=snapshot.metadata.id,
             files=pinned.files,
             counts_reads=bool(pinned.stale),
+            verifies=snapshot.settings.verify_reads != "off",
         )
         if pinned.stale:
             self._reads.follow(reads_in(spark, self._storage.spark_root))
@@ -136,6 +138,7 @@ class TableView:
         def read(pinned: Pinned) -> pa.Table:
             connection = self._connect() if condition is None else self._connect_for_sql(pinned)
             files = parts_that_may_match(connection, pinned.files, mapping.stored, condition, self._statistics, mapping)
+            self._verify(snapshot, files)
             self._count(pinned, files)
             return without_dead_rows(
                 files,
@@ -173,8 +176,11 @@ class TableView:
             whole_keys = set(among.column_names) == set(spec.keys)
             known = self._locator(spec).known(among.drop_null()) if whole_keys else None
             found = rows_at_positions(
-                connection, self._storage, files, snapshot.schema, among, columns=wanted, known=known
-            )
+                connection, self._storage, files, snapshot.schema, among, columns=wanted, known=known,
+                before_reading=lambda read: self._verify(snapshot, read),
+            )  # fmt: skip
+            if found is None:
+                self._verify(snapshot, files)
             joined = to_arrow(
                 connection,
                 self._storage,
@@ -206,21 +212,26 @@ class TableView:
                     connection, name, self._storage, pinned.files, snapshot.schema, completed=pinned.completed,
                     hides_dead_rows=hidden, mapping=snapshot.columns,
                 )  # fmt: skip
+                require_intact_for_query(
+                    connection, self._storage, pinned.files, snapshot.schema, sql, snapshot.settings.verify_reads
+                )
                 paths = (local_file(file.path) or file.path for file in pinned.files)
-                try:
-                    with mistakes("the query failed", paths):
-                        found = connection.sql(sql)
-                        return pa.table({}) if found is None else found.to_arrow_table()
-                except duckdb.Error as error:  # for example, it takes too much memory
-                    raise InvalidInput(f"the query failed: {error}") from None
+                with failures("the query failed", pinned.files, self._storage), mistakes("the query failed", paths):
+                    found = connection.sql(sql)
+                    return pa.table({}) if found is None else found.to_arrow_table()
 
             # Statements that change something must not be executed twice.
             found = run(False) if allow_files else without_dead_rows(pinned.files, run)
             if pinned.stale:
-                self._count(pinned, parts_that_a_query_reads(connection, pinned.files, snapshot.schema, sql))
+                read_parts = parts_that_a_query_reads(connection, pinned.files, snapshot.schema, sql)
+                self._count(pinned, read_parts or ())
             return found
 
         return self._read(snapshot, read)
+
+    def _verify(self, snapshot: Snapshot, files: Iterable[ScanFile]) -> None:
+        """As the table's property says. Raises Corrupt, naming the file."""
+        require_intact_reads(files, self._storage, snapshot.settings.verify_reads)
 
     def _count(self, pinned: Pinned, files: Iterable[ScanFile]) -> None:
         self._reads.count(pinned.stale, (file.path for file in files))
@@ -263,14 +274,16 @@ class TableView:
     ) -> T:
         """The result of ``run(connection, parts)``: on the connection ``name`` is the snapshot's rows, read from so many parts.
 
-        The result will be committed, so it is read from committed files, not from materialized parts on this host. Besides
-        the table's columns, by their logical names, the rows have the ``hidden`` columns of the parts. Parts in which ``where``
-        is true for no row are left out. If an expression fails, ``run`` is called once more, with dead rows hidden from it.
+        The result will be committed, so it is read from committed files, which are verified, not from materialized parts on this
+        host. Besides the table's columns, by their logical names, the rows have the ``hidden`` columns of the parts. Parts in
+        which ``where`` is true for no row are left out. If an expression fails, ``run`` is called once more, with dead rows
+        hidden from it. Raises Corrupt.
         """
         pinned = self.pin(snapshot, on_this_host=False)
         connection = self._connect_for_sql(pinned)
         mapping = snapshot.columns
         files = parts_that_may_match(connection, pinned.files, mapping.stored, where, self._statistics, mapping)
+        require_intact(files, self._storage, objects=True, of_others=True)
         schema = pa.schema([*snapshot.schema, *hidden])
 
         def attempt(hides_dead_rows: bool) -> T:
@@ -393,6 +406,7 @@ class TableView:
                     dead=dead,
                     deletion_vector=committed,
                     stats=part.stats,
+                    checksum=part.checksum,
                 )
             )
         for change_part in resolution.change_parts:
@@ -407,6 +421,7 @@ class TableView:
                         dead=dead,
                         deletion_vector=None,
                         stats=change_part.stats,
+                        checksum=change_part.checksum,
                     )
                 )
         return tuple(out)

@@ -14,7 +14,7 @@ from lakebed.manifest.deletion_vector import DeletionVector
 class ScanFile:
     """``path`` is relative to the table's root and not url-encoded; ``dead`` holds positions of dead rows, None for none.
 
-    ``deletion_vector`` is set when exactly these dead rows are committed in the log.
+    ``deletion_vector`` is set when exactly these dead rows are committed in the log. ``checksum``: see ``Part``.
     """
 
     path: str
@@ -24,3 +24,4 @@ class ScanFile:
     dead: BitMap64 | None = None
     deletion_vector: DeletionVector | None = None
     stats: str | None = None
+    checksum: int | None = None

@@ -119,12 +119,14 @@ def scan(
     files: Sequence[ScanFile],
     stored_json: str | None = None,
     counts_reads: bool = False,
+    verifies: bool = True,
 ) -> DataFrame:
     """The live rows of `files` as a DataFrame with the columns of `schema_json` (Delta's ``schemaString``).
 
     `stored_json`: the same schema with the names that the files have, None if they are the same (`schemas_for_spark`).
     `root` is the table's folder, a local path or a URL. Partition columns are taken from `partition_values`, also where
-    the files hold them. A column that a file lacks is null. `counts_reads`: for `reads_in`.
+    the files hold them. A column that a file lacks is null. `counts_reads`: for `reads_in`. `verifies`: Spark's reader compares
+    the checksums of the pages that it reads.
     Raises Corrupt if a dead position lies outside its file.
     """
     time_zone = spark.conf.get("spark.sql.session.timeZone") or "UTC"
@@ -146,7 +148,7 @@ def scan(
             counting = current.index.counting(counts)
             current = _Index(current.files, current.identities, counting, counts_reads)
         slot.index = current
-    return DataFrame(current.index.dataset(spark._jsparkSession), spark)
+    return DataFrame(current.index.dataset(spark._jsparkSession, verifies), spark)
 
 
 @lru_cache(maxsize=256)

@@ -12,7 +12,7 @@ import pytest
 
 import lakebed
 from lakebed.cli import main
-from lakebed.errors import InvalidInput
+from lakebed.errors import Corrupt, InvalidInput
 from lakebed.health.status import Observer
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.formats import decoder
@@ -188,6 +188,17 @@ def restarted(copy: Copy) -> Copy:
     assert copy.rows == {1: "old", 2: "old"} and copy.findings == [BEGAN]
     copy.table.maintenance.restart_order()
     return copy
+
+
+@pytest.mark.parametrize("settles", [False, True])
+def test_no_order_is_made_by_a_damaged_file(copy: Copy, settles: bool) -> None:
+    if settles:
+        copy.table.settle()
+    [part] = copy.table.inspect.parts()["path"].to_pylist()
+    file = Path(copy.table.path, part)
+    file.write_bytes(file.read_bytes()[:50] + b"!" + file.read_bytes()[51:])
+    with pytest.raises(Corrupt, match=part):
+        copy.table.maintenance.restart_order()
 
 
 SENT_AGAIN = [change(NEW + 1, 1, "moved", 3 * MINUTE, "r"), change(NEW + 2, 3, "new", 3 * MINUTE, "c")]

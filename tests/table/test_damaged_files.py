@@ -1,18 +1,25 @@
-"""Damaged files: the deep doctor finds what can be found, names the file, and never stops on the way."""
+"""Damaged files: reads and writers name the file, or give what was written; the deep doctor finds what can be found."""
 
 from __future__ import annotations
 
+import datetime
 import os
 import random
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 import lakebed
 from lakebed.errors import Corrupt
 from lakebed.health.examination import examine
+from lakebed.operations import purge_files
+from lakebed.parts.change_rows import read_version, versions_with_changes
+from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN
 from tests.internals import log_of
 
 FLIPS = int(os.environ.get("LAKEBED_FLIPS", "40"))
@@ -59,6 +66,116 @@ def test_every_damaged_part_is_found(tmp_path: Path) -> None:
         assert path in {finding.where for finding in examine(table.path, deep=True).findings}
         Path(table.path, path).write_bytes(whole)
     assert examine(table.path, deep=True).findings == ()
+
+
+# -- nothing that was read wrongly is returned, or written again -------------------------------------------------------------
+
+PARTITIONED = SCHEMA.append(pa.field("p", pa.string())).append(pa.field("at", pa.timestamp("us", "UTC")))
+
+
+def everything(tmp_path: Path) -> tuple[lakebed.Table, str]:
+    """A table with keys of which each part, base and tail, is read by what follows; and a partition that was detached."""
+    table = lakebed.create(
+        tmp_path / "t", PARTITIONED, keys=["id"], partition_by=["p"],
+        properties={"lakebed.ttl": "at: 10000 days", "lakebed.read_budget": "1"},
+    )  # fmt: skip
+
+    def some(ids: range, partition: str) -> pa.Table:
+        more = rows(ids).append_column("p", pa.array([partition] * len(ids)))
+        moments = [datetime.datetime(1980 if id % 50 == 49 else 2020, 1, 1, tzinfo=datetime.UTC) for id in ids]
+        return more.append_column("at", pa.array(moments, PARTITIONED.field("at").type))
+
+    table.apply(some(range(100), "a"))
+    table.apply(some(range(200, 400), "b"))
+    table.settle()
+    name = table.detach_partition({"p": "a"})
+    unsent = some(range(300, 310), "b").append_column(OP_COLUMN, pa.array(["u"] * 10))
+    unsent = unsent.set_column(2, "ratio", pa.nulls(10, pa.float64()))
+    table.apply(unsent.append_column(UNAVAILABLE_COLUMN, pa.array([["ratio"]] * 10, pa.list_(pa.string()))))
+    return table, name
+
+
+NEW = [{"id": 9, "text": None, "ratio": None, "p": "c", "at": None}]
+Action = Callable[[lakebed.Table, str], object]
+READS: dict[str, Action] = {
+    "to_arrow": lambda table, _: table.to_arrow(),
+    "to_arrow where": lambda table, _: table.to_arrow(["ratio"], where="id < 250"),
+    "query": lambda table, _: table.query("select sum(ratio), count(distinct text) from t", "t"),
+    "lookup": lambda table, _: table.lookup([305]),
+    "changes": lambda table, _: pa.Table.from_batches(
+        batch
+        for each in versions_with_changes(table.path, 0, table.version)
+        for batch in read_version(table.path, each)
+    ),
+}
+WRITES: dict[str, Action] = {
+    "update": lambda table, _: table.update({"text": "'new'"}, "id between 250 and 260"),
+    "delete": lambda table, _: table.delete("ratio > 80"),
+    "settle": lambda table, _: table.settle(),
+    "attach": lambda table, name: table.attach_partition(name),
+    "replace": lambda table, _: table.replace_partition({"p": "c"}, NEW),
+    "purge": lambda table, _: table.purge("ratio > 80"),
+    "expire": lambda table, _: table.maintenance.expire_rows(dry_run=False),
+    "merge": lambda table, _: (table.settle(), table.maintenance.compact()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("action", [*READS, *WRITES])
+def test_a_flipped_bit_is_neither_returned_nor_written_again(
+    action: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(purge_files, "FOLLOW_SECONDS", 0.0)
+    whole_table, name = everything(tmp_path)
+    files = sorted(Path(whole_table.path, "_lakebed").glob("*.parquet"))
+    shutil.copytree(whole_table.path, tmp_path / "whole")
+    run, rng, told = {**READS, **WRITES}[action], random.Random(action), 0
+    expected = run(lakebed.open(whole_table.path), name) if action in READS else None
+    if action in WRITES:
+        run(lakebed.open(whole_table.path), name)
+        expected = lakebed.open(whole_table.path).to_arrow().sort_by("id")
+    for _ in range(max(6, FLIPS // 4)):
+        shutil.rmtree(whole_table.path)
+        shutil.copytree(tmp_path / "whole", whole_table.path)
+        file = rng.choice(files)
+        whole, table, found = flip(file, rng), lakebed.open(whole_table.path), None
+        try:
+            found = run(table, name)
+        except Corrupt as error:
+            assert file.name in str(error)
+            told += 1
+        file.write_bytes(whole) if file.exists() else None
+        if action in READS:
+            assert found is None or found == expected
+        else:
+            if found is None:
+                run(table, name)  # it left nothing behind that stands in its way
+            assert lakebed.open(whole_table.path).to_arrow().sort_by("id") == expected
+    assert told or action == "replace"  # whose few keys are in no range of the others
+
+
+def test_deletes_of_a_part_that_was_removed_are_not_read_from_a_flipped_bit(tmp_path: Path) -> None:
+    table = lakebed.create(tmp_path / "t", SCHEMA)
+    table.apply(rows(range(1000)))
+    [first] = [Path(table.path, path) for path in table.inspect.parts()["path"].to_pylist()]
+    table.apply(rows(range(1000, 2000)))
+    before = table.version
+    table.delete("id < 1000")
+    whole = first.read_bytes()
+    at = pq.read_metadata(first).row_group(0).column(0).data_page_offset + 400
+
+    def deletes() -> set[int]:
+        return {
+            row["id"]
+            for each in versions_with_changes(table.path, before + 1, table.version)
+            for batch in read_version(table.path, each)
+            for row in batch.to_pylist()
+            if row["_change_type"] == "delete"
+        }
+
+    assert deletes() == set(range(1000))
+    first.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+    with pytest.raises(Corrupt, match=first.name):
+        deletes()
 
 
 def converted(tmp_path: Path, **configuration: str) -> lakebed.Table:

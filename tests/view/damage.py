@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+UNVERIFIED = {"lakebed.verify_reads": "off"}
+"""For a table that is damaged on purpose."""
+
 
 def keep_row_groups(part: Path, kept: Collection[int], *, columns_kept: Collection[str] = ()) -> None:
     """Overwrite the pages of all row groups but ``kept``; ``columns_kept``, footer, indexes and Bloom filters stay."""

@@ -16,7 +16,7 @@ import lakebed
 from lakebed.errors import InvalidInput
 from lakebed.parts.write import ROW_GROUP_ROWS
 from lakebed.view import lookup
-from tests.view.damage import keep_row_groups
+from tests.view.damage import UNVERIFIED, keep_row_groups
 
 SCHEMA = pa.schema(
     [("id", pa.int64()), ("shop", pa.string()), ("x", pa.float64()), ("region", pa.string()), ("tags", pa.list_(pa.string()))]
@@ -117,7 +117,8 @@ def test_columns_named_like_the_numbers_of_duckdb_are_columns(tmp_path: Path) ->
 
 
 def test_parts_and_row_groups_that_can_not_hold_the_keys_are_not_read(tmp_path: Path) -> None:
-    table = lakebed.create(tmp_path / "t", pa.schema([("id", pa.int64()), ("x", pa.float64())]), keys=["id"])
+    schema = pa.schema([("id", pa.int64()), ("x", pa.float64())])
+    table = lakebed.create(tmp_path / "t", schema, keys=["id"], properties=UNVERIFIED)
     for start in (0, 200_000, 400_000):
         table.apply(pa.table({"id": range(start, start + 100_000), "x": [0.5] * 100_000}))
     table.settle()
@@ -139,7 +140,7 @@ def scattered(tmp_path: Path) -> lakebed.Table:
     count = GROUPS * ROW_GROUP_ROWS
     keys = np.random.default_rng(1).permutation(count) * 10_000
     schema = pa.schema([("id", pa.int64()), ("place", pa.int64()), ("x", pa.float64())])
-    table = lakebed.create(tmp_path / "scattered", schema, keys=["id"], sort_key=["place"])
+    table = lakebed.create(tmp_path / "scattered", schema, keys=["id"], sort_key=["place"], properties=UNVERIFIED)
     table.apply(pa.table({"id": keys, "place": range(count), "x": [0.5] * count}, schema))
     table.settle()
     return table

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyroaring import BitMap64
 from pyspark.sql import DataFrame, SparkSession
@@ -280,3 +281,21 @@ def test_a_large_part_beside_small_ones_is_read_by_more_than_one_task(spark: Spa
     with setting(spark, *OPEN_COST):
         frame = table.read(spark).groupBy(spark_partition_id()).count()
         assert max(row["count"] for row in frame.collect()) <= 0.75 * rows
+
+
+def test_spark_compares_the_checksums_of_the_pages_that_it_reads(spark: SparkSession, tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("x", pa.float64())])
+    table = lakebed.create(tmp_path / "t", schema)
+    table.apply(pa.table({"id": range(5000), "x": [number / 7 for number in range(5000)]}, schema))
+    [part] = table.inspect.parts()["path"].to_pylist()
+    file = Path(table.path, part)
+    at = pq.read_metadata(file).row_group(0).column(1).data_page_offset + 2000
+    data = bytearray(file.read_bytes())
+    data[at] ^= 1
+    file.write_bytes(data)
+    frame = table.read(spark)
+    assert frame.select("id").distinct().count() == 5000, "of columns that are not read nothing is compared"
+    with pytest.raises(Exception, match="CRC checksum verification failed"):
+        frame.selectExpr("sum(x)").collect()
+    table.set_properties({"lakebed.verify_reads": "off"})
+    table.read(spark).selectExpr("sum(x)").collect()

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 import lakebed
 from lakebed.parts.write import ROW_GROUP_ROWS
 from lakebed.storage.engine import connect
-from tests.view.damage import keep_row_groups
+from tests.view.damage import UNVERIFIED, keep_row_groups
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("ts", pa.int64()), ("x", pa.float64())])
 GROUPS = 6
@@ -29,7 +29,7 @@ PLACE = 100_000  # a row of the third row group
 @pytest.fixture
 def table(tmp_path: Path) -> lakebed.Table:
     """Sorted by ``ts``, which is the row's number; keys are scattered."""
-    properties = {"lakebed.read_budget": "1"}
+    properties = {"lakebed.read_budget": "1", **UNVERIFIED}
     table = lakebed.create(tmp_path / "t", SCHEMA, keys=["id", "name"], sort_key=["ts"], properties=properties)
     rows = {"id": IDS, "name": [f"{id:x}" for id in IDS], "ts": range(ROWS), "x": [0.5] * ROWS}
     for remainder in range(2):
