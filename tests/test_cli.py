@@ -297,7 +297,7 @@ def found(table: Path) -> dict[int, dict[str, object]]:
 @pytest.mark.slow
 def test_what_spark_refuses_when_a_query_starts_is_reported_in_its_words(tmp_path: Path) -> None:
     table = "table: {path: t, keys: [id], schema: {id: long not null}}\n"
-    (tmp_path / "p.yml").write_text(table + "source: {kind: files, folder: 'nowhere://x/inbox'}\nformat: json\n")
+    (tmp_path / "p.yml").write_text(table + "source: {kind: generator}\ncheckpoint: 'nowhere://x/checkpoint'\n")
     done = lakebed_command("run", "p.yml", "--metrics-port", "off", cwd=tmp_path)
     assert done.returncode == 1
     assert 'No FileSystem for scheme "nowhere"' in done.stderr

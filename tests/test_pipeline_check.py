@@ -74,7 +74,7 @@ def complaint(pipeline: Pipeline, **how: Any) -> str:
     return str(raised.value)
 
 
-ROWS = {"kind": "csv", "extra_columns": {"op": "string", "at": "timestamp"}}
+ROWS = {"kind": "parquet", "extra_columns": {"op": "string", "at": "timestamp"}}
 WRONG: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
     ({"keys": ["ID"]}, {}, "table.keys[0]", "keys names the column 'ID', which the schema lacks"),
     ({"keys": ["id", "nam"]}, {}, "table.keys[1]", "'nam', which the schema lacks; did you mean 'name'?"),
@@ -248,7 +248,7 @@ def test_a_file_that_is_right_is_found_so(tmp_path: Path) -> None:
 
 
 def test_the_columns_of_files_are_compared_with_those_that_the_file_names(tmp_path: Path) -> None:
-    form = {"kind": "csv", "extra_columns": {"op": "string"}}
+    form: dict[str, Any] = {"kind": "csv", "extra_columns": {"op": "string"}, "except_columns": ["tags"]}
     file = tmp_path / "in" / "a.csv"
     file.write_text("id,name,updated_at,score,tags,op\n")
     check(pipeline_of(tmp_path, format=form))
@@ -256,8 +256,10 @@ def test_the_columns_of_files_are_compared_with_those_that_the_file_names(tmp_pa
     message = complaint(pipeline_of(tmp_path, format=form))
     assert "source.folder: " in message and "has the header name, id, updated_at" in message
     file.write_bytes(b"\xff\xfe\x00")
-    check(pipeline_of(tmp_path, format=form))  # Spark will say what it is
+    assert "a.csv has the header" in complaint(pipeline_of(tmp_path, format=form))
     file.unlink()
+    form["except_columns"] = []
+    assert "can't have values of the column 'tags', which is list" in complaint(pipeline_of(tmp_path, format=form))
     pq.write_table(pa.table({"id": [1], "nme": ["x"], "op": ["d"]}), tmp_path / "in" / "a.parquet")
     form["kind"] = "parquet"
     message = complaint(pipeline_of(tmp_path, format={**form, "except_columns": ["score"]}))
@@ -267,6 +269,37 @@ def test_the_columns_of_files_are_compared_with_those_that_the_file_names(tmp_pa
     assert [note.partition(" ")[2] for note in notes] == [
         "has columns that no column takes: nme. They are left out; a table can have them",
     ]
+
+
+def test_files_that_can_not_be_read_into_the_columns_are_reported_with_column_and_remedy(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir(exist_ok=True)
+    moment = pa.array([1], pa.timestamp("ns"))
+    pq.write_table(pa.table({"id": [1], "updated_at": moment}), tmp_path / "in" / "a.parquet")
+    form = {"kind": "parquet", "except_columns": ["name", "score", "tags"]}
+    notes = check(pipeline_of(tmp_path, format=form)).notes
+    assert notes[0] == f"{tmp_path}/in/a.parquet has times in nanoseconds: updated_at. They are cut to microseconds"
+    form["except_columns"] = ["name", "updated_at", "tags"]
+    (tmp_path / "in" / "a.parquet").unlink()
+    pq.write_table(pa.table({"id": [1], "score": pa.array([1], pa.time64("ns"))}), tmp_path / "in" / "b.parquet")
+    message = complaint(pipeline_of(tmp_path, format=form))
+    assert f"source.folder: the file {tmp_path}/in/b.parquet can't be read: its column 'score' is time64[ns]" in message
+    assert "give the column of the table another type, or write the files with one that fits" in message
+    (tmp_path / "in" / "b.parquet").write_bytes(b"not whole")
+    assert "b.parquet can't be read: Parquet" in complaint(pipeline_of(tmp_path, format=form))
+
+
+def test_options_of_the_source_are_checked_and_those_without_effect_are_told(tmp_path: Path) -> None:
+    def source(**options: str) -> dict[str, Any]:
+        return {"kind": "files", "folder": str(tmp_path / "in"), "options": options}
+
+    assert "source.options: options: latestFirst can't be 'true'" in complaint(
+        pipeline_of(tmp_path, source=source(latestFirst="true"))
+    )
+    assert "source.options: options: pathGlobFilter" not in complaint(
+        pipeline_of(tmp_path, source=source(pathGlobFilter="[a"))
+    ) and "has a '[' without its ']'" in complaint(pipeline_of(tmp_path, source=source(pathGlobFilter="[a")))
+    [note] = check(pipeline_of(tmp_path, source=source(maxFileAge="10d"))).notes
+    assert note == "the option maxFileAge has no effect: files of every age are read"
 
 
 def test_a_typing_error_leaves_no_table_behind_so_that_the_corrected_file_runs(tmp_path: Path) -> None:
@@ -305,11 +338,15 @@ def test_folders_that_can_not_be_read_or_written_are_reported(tmp_path: Path) ->
         assert f"source.folder: {tmp_path}/in can't be read" in complaint(pipeline)
 
 
-def test_places_that_only_spark_can_reach_are_left_to_it(tmp_path: Path) -> None:
+def test_places_that_only_spark_or_arrow_can_reach_are_left_to_them(tmp_path: Path) -> None:
     far = {"kind": "files", "folder": "hdfs://host/in"}
     for connect in (False, True):
         check(pipeline_of(tmp_path, source=far, checkpoint="hdfs://host/checkpoint"), connect=connect)
     assert main(["validate", str(tmp_path / "p.yml")]) == 0
+    far["folder"] = "nowhere://host/in"
+    assert "source.folder: the folder nowhere://host/in has the scheme nowhere://; files are read from" in complaint(
+        pipeline_of(tmp_path, source=far)
+    )
 
 
 def test_a_checkpoint_of_another_source_is_reported(tmp_path: Path) -> None:

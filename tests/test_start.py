@@ -126,10 +126,17 @@ def test_settings_of_the_pipeline_file_win() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "small"), [("generator", True), ("files, folder: arriving", False)], ids=["ranges", "rows"]
+    ("source", "form", "small"),
+    [
+        ("generator", "debezium-json", True),
+        ("files, folder: arriving", "json", True),
+        ("files, folder: arriving", "parquet", True),
+        ("files, folder: arriving", "csv", False),
+        ("files, folder: arriving", "{kind: parquet, apply_as_deletes: gone}", False),
+    ],
 )
-def test_only_a_driver_through_which_no_rows_go_is_made_for_small_work(source: str, small: bool) -> None:
-    text = PIPELINE.replace("generator", source) + ("" if small else "format: parquet\n")
+def test_only_a_driver_through_which_no_rows_go_is_made_for_small_work(source: str, form: str, small: bool) -> None:
+    text = PIPELINE.replace("generator", source) + f"format: {form}\n"
     settings = spark_settings(parse_pipeline(text, "p.yml", {}))
     assert settings.small is small and ("spark.sql.codegen.wholeStage" in settings.conf) is small
     assert spark_settings(parse_pipeline(text, "p.yml", {}), maintains=True).small

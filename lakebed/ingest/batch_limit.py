@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from lakebed.errors import Retry, TableNotFound
 from lakebed.manifest.positions import Position, positions_of
+from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
 from lakebed.planning.backpressure import pressure
@@ -22,23 +23,26 @@ class BatchLimit:
         self._log = None if table is None else TableLog(open_store(table))
         self._usual = _ROWS_AT_FIRST
 
+    def snapshot(self) -> Snapshot | None:
+        """The table as it is; None if that is not known now."""
+        if self._log is None:
+            return None
+        try:
+            return self._log.refresh()
+        except (TableNotFound, Retry):
+            return None
+
     def positions(self) -> dict[str, Position]:
         """Up to where the table has read its topics; nothing if that is not known now."""
-        if self._log is None:
-            return {}
-        try:
-            return positions_of(self._log.refresh())
-        except (TableNotFound, Retry):
-            return {}
+        snapshot = self.snapshot()
+        return {} if snapshot is None else positions_of(snapshot)
 
     def limit(self, waiting: int) -> int:
         """How many of the ``waiting`` rows the next batch may take."""
-        if self._log is None or not waiting:
+        snapshot = self.snapshot() if waiting else None
+        if snapshot is None:
             return waiting
-        try:
-            now = pressure(self._log.refresh())
-        except (TableNotFound, Retry):
-            return waiting
+        now = pressure(snapshot)
         if now.factor == 1:
             self._usual = waiting
             return waiting

@@ -32,7 +32,7 @@ from lakebed.ingest.handover import Handover
 from lakebed.ingest.points.cut import Report
 from lakebed.ingest.row_changes import split
 from lakebed.ingest.schema_evolution import merged
-from lakebed.ingest.source import Place, Range, RangeChanges, RecordChanges, batch_of
+from lakebed.ingest.source import Place, Range, RangeChanges, batch_of
 from lakebed.ingest.source_tables import Seen, all_seen
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate, cutoff_of, to_domain, to_json
 from lakebed.manifest.actions import (
@@ -170,8 +170,8 @@ class WriteTask:
 
     def with_cutoff(self, cutoff: Cutoff) -> WriteTask:
         """A copy of the task that leaves out changes from before a truncate."""
-        if not isinstance(self.stream, (RangeChanges, RecordChanges)):
-            return self  # a source of rows has no truncates
+        if not isinstance(self.stream, RangeChanges):
+            return self  # rows have no truncates
         return replace(self, stream=replace(self.stream, cutoff=cutoff))
 
     @crosses_spark
@@ -260,6 +260,8 @@ class Tally:
 
     def to_json(self) -> str:
         """What was counted (``collected``)."""
+        if isinstance(self._stream, RangeChanges):
+            self._remarks.add_all(self._stream.remarks())
         seen = self._seen | {"remarks": self._remarks.counts}
         if self._newest:
             seen["newest"] = [[*place, *astuple(newest)] for place, newest in self._newest.items()]
@@ -373,7 +375,7 @@ def in_this_process(task: WriteTask, ranges: Sequence[Range]) -> list[TaskRow]:
     """Run a task on ranges here, one after the other. Raises the errors of the task."""
     assert isinstance(task.stream, RangeChanges)
     own = replace(task, stream=task.stream.anew())
-    is_small = sum(one.size for one in ranges) <= SMALL_RECORDS
+    is_small = sum(one.records for one in ranges) <= SMALL_RECORDS
     return [(kind, 0, body) for kind, body in own.run(iter([batch_of(ranges)]), is_small=is_small)]
 
 

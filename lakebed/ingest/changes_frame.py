@@ -18,9 +18,7 @@ from lakebed.quoting import quote_for_spark
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-FILE_COLUMN = "_lakebed_file"
-"""Internal to ingest: the path of the file that a row is from."""
-_OWN = frozenset({FILE_COLUMN, *HIDDEN_TYPES})
+_OWN = frozenset(HIDDEN_TYPES)
 
 
 def changes_frame(
@@ -32,12 +30,12 @@ def changes_frame(
     policy: EvolvePolicy = FIXED,
     rescued: Sequence[str] = (),
     may_lack: Collection[str] = (),
+    beside: Sequence[str] = (),
 ) -> DataFrame:
     """A user's DataFrame as a struct of the columns that the write tasks expect; Spark evaluates which rows are deletes.
 
-    The file of each row stays beside the struct, if the DataFrame has it (``FILE_COLUMN``).
     ``rescued``: columns that the table lacks, and whose values are kept as JSON. ``may_lack``: columns of the table that are null
-    if the DataFrame lacks them.
+    if the DataFrame lacks them. ``beside``: columns that stay beside the struct.
     Raises InvalidInput for a setting that does not fit, InvalidChanges for columns that do not fit the table.
     """
     if apply_as_deletes is not None and not spec.keys:
@@ -82,8 +80,7 @@ def changes_frame(
             raise InvalidChanges(f"the changes lack the column {spec.sequence_by!r}, which sequence_by names")
         columns.append(f"{quote_for_spark(spec.sequence_by)} as {SEQUENCE_COLUMN}")
     try:
-        row = f"struct({', '.join(columns)}) as row"
-        return changes.selectExpr(row, FILE_COLUMN) if FILE_COLUMN in given else changes.selectExpr(row)
+        return changes.selectExpr(f"struct({', '.join(columns)}) as row", *beside)
     except Exception as error:
         if apply_as_deletes is None or not _is_of_spark(error):
             raise

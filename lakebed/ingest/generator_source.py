@@ -22,7 +22,7 @@ from lakebed.error_transport import methods_cross_spark
 from lakebed.errors import InvalidInput
 from lakebed.ingest.generator import TOPIC, OrderStream
 from lakebed.ingest.pace import Pace
-from lakebed.ingest.source import RANGE_SCHEMA_DDL, Bounds, Carries, Place, Range
+from lakebed.ingest.source import RANGE_SCHEMA_DDL, Bounds, Place, Range
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -74,7 +74,6 @@ class GeneratorSource:
     tasks: int = 2
     max_records_per_batch: int | None = None
     batch_seconds: float = 0.0
-    carries: Carries = field(default="ranges", init=False)
 
     @property
     def reader(self) -> GeneratorReader:

@@ -97,9 +97,9 @@ def grouped(ranges: Sequence[Range], records_each: int) -> list[list[Range]]:
     groups: list[list[Range]] = []
     held = 0
     for one in ranges:
-        if not groups or held + one.size > records_each:
+        if not groups or held + one.records > records_each:
             groups.append([])
             held = 0
         groups[-1].append(one)
-        held += one.size
+        held += one.records
     return groups

@@ -10,11 +10,9 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lakebed.errors import InvalidChanges
 from lakebed.ingest.decoder import Decoded
-from lakebed.ingest.files_read import of_files
 from lakebed.ingest.row_evolution import rescued
 from lakebed.ingest.schema_evolution import RESCUED_COLUMN
 from lakebed.manifest.remarks import Remark, remarks_on
@@ -38,8 +36,6 @@ class RowChanges:
     """Columns of the DataFrame that the table lacks, and that nothing refers to."""
     rescues: bool = False
     """Whether they, and values that do not fit, are kept as JSON."""
-    left_out: frozenset[str] = frozenset()
-    """Files that the table has read already; the second column of the DataFrame, if it has one, is the file of each row."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Decoded]:
         connection, incoming = connect(threads=1), self.spec.incoming
@@ -47,10 +43,6 @@ class RowChanges:
             if not batch.num_rows:
                 continue
             table = pa.Table.from_struct_array(batch.column(0))
-            if self.left_out:
-                table = table.filter(pc.invert(of_files(batch.column(1), self.left_out)))
-                if not len(table):
-                    continue
             if self.rescues:
                 table, texts = rescued(table, incoming, self.unknown_columns)
                 at = table.schema.get_field_index(RESCUED_COLUMN)
@@ -109,6 +101,29 @@ def fitting(
                     (start, half),
                 ]  # the first half comes first, which keeps the order
     return pa.concat_tables(good), reasons
+
+
+def quarantined_rows(places: pa.Table, rows: pa.Table, reasons: Sequence[tuple[int, str]], time: str) -> pa.Table:
+    """Rows that do not fit, each with its reason, as records of the quarantine.
+
+    ``places``: the topic, partition and offset of each row, and its time in the column ``time``.
+    """
+    if not reasons:
+        return QUARANTINE_SCHEMA.empty_table()
+    bad = pa.array([number for number, _ in reasons], pa.int64())
+    some, values = places.take(bad), rows.take(bad)
+    return pa.table(
+        {
+            "key": pa.nulls(len(bad), pa.binary()),
+            "value": pa.array([row_as_json(values.slice(row, 1)) for row in range(len(bad))], pa.binary()),
+            "topic": some["topic"],
+            "partition": some["partition"],
+            "offset": some["offset"],
+            "reason": pa.array([reason for _, reason in reasons], pa.string()),
+            "time": some[time],
+        },
+        schema=QUARANTINE_SCHEMA,
+    )
 
 
 def row_as_json(row: pa.Table) -> bytes:

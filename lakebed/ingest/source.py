@@ -1,45 +1,40 @@
-"""Sources, and the work of a Spark task that turns their output into changes.
+"""Sources, and the work of a Spark task that turns what they have into changes.
 
-A source is a streaming DataFrame plus, where that DataFrame holds ranges instead of data, a reader that fetches the
-records of a range inside the task. ``Source.carries`` is one of three kinds:
-
-    ranges      one row per range (Kafka offsets, event numbers): ``RangeChanges`` reads and decodes them
-    records     ``RECORD_SCHEMA`` rows (lines of files): ``RecordChanges`` decodes them
-    rows        rows that have the table's columns already
+A source is a streaming DataFrame of ranges instead of data (Kafka offsets, versions of a table, bytes of files), and a reader
+that fetches the records of a range inside the task. ``RangeChanges`` reads and decodes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from lakebed.ingest.decoder import RECORD_SCHEMA, Decoded, Decoder
-from lakebed.ingest.files_read import of_files
-from lakebed.ingest.headers import HEADERS_FIELD
+from lakebed.ingest.decoder import Decoded, Decoder
 from lakebed.ingest.points.cut import Report, TaskCut
 from lakebed.ingest.points.decoders import transaction_ids_of
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff
+from lakebed.manifest.remarks import Counts
 from lakebed.manifest.schema_change import SchemaChange
+from lakebed.parts.quarantine import HEADERS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Carries = Literal["ranges", "records", "rows"]
 RANGE_SCHEMA_DDL = "topic string, partition int, start long, end long, clock_micros long"
-"""One row per range, the same for all sources that carry ranges: ``start`` <= offset < ``end``."""
+"""One row per range, the same for all sources: ``start`` <= offset < ``end``."""
 _RANGE_SCHEMA = pa.schema(
     [
         ("topic", pa.string()), ("partition", pa.int32()), ("start", pa.int64()), ("end", pa.int64()),
         ("clock_micros", pa.int64()), ("topic_id", pa.string()), ("is_first", pa.bool_()),
+        ("offsets_each", pa.int64()),
     ]
 )  # fmt: skip
 JOINED_RECORDS = 4096
-WITH_HEADERS = RECORD_SCHEMA.append(HEADERS_FIELD)
 Place = tuple[str, int]
 """A partition of a topic."""
 
@@ -53,11 +48,13 @@ class Range:
     start: int
     end: int
     clock_micros: int | None = None
-    """For generated events: the time of event 0 of the stream, in microseconds since the epoch."""
+    """In microseconds since the epoch. For generated events: the time of event 0 of the stream; for files: the file's time."""
     topic_id: str | None = None
     """Tells a topic from one of the same name that is made after it was deleted; None if the source does not say."""
     is_first: bool = False
     """Whether the stream begins to read the partition here."""
+    offsets_each: int = 1
+    """About how many offsets a record takes: of a file they are bytes."""
 
     @property
     def place(self) -> Place:
@@ -67,6 +64,11 @@ class Range:
     def size(self) -> int:
         """The number of offsets, which is at least that of the records."""
         return self.end - self.start
+
+    @property
+    def records(self) -> int:
+        """About how many records there are, by which work is shared out."""
+        return -(-self.size // self.offsets_each)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,14 +112,11 @@ class Source(Protocol):
     """Where changes come from."""
 
     @property
-    def carries(self) -> Carries: ...
-
-    @property
-    def reader(self) -> RangeReader | None:
-        """Reads the ranges; None if the stream carries no ranges."""
+    def reader(self) -> RangeReader:
+        """Reads the ranges."""
 
     def stream(self, spark: SparkSession) -> DataFrame:
-        """The streaming DataFrame of a source that carries ranges, records or rows."""
+        """The streaming DataFrame of ranges."""
 
 
 def ranges_of(batch: pa.RecordBatch) -> list[Range]:
@@ -145,6 +144,13 @@ class _Decoding:
         self.needs = decoded.schema_needed is not None
         return decoded
 
+    def decode_all(self, several: Sequence[pa.Table]) -> Iterator[Decoded]:
+        """Records in their order. Those that follow each other are decoded together, if they differ in their headers alone."""
+        for _, group in groupby(several, key=lambda records: [one for one in records.schema if one.name != HEADERS]):
+            alike = list(group)
+            joined = pa.concat_tables(alike, promote_options="default") if len(alike) > 1 else alike[0]
+            yield self.decode(joined.combine_chunks())
+
 
 @dataclass(slots=True)
 class RangeChanges:
@@ -171,17 +177,16 @@ class RangeChanges:
                 last: pa.Table | None = None
                 for records in self.source.read(chosen):
                     if last is not None:
-                        yield decoding.decode(_joined([*held, last]))
+                        yield from decoding.decode_all([*held, last])
                         held = []
                     last = records
                 if last is not None:
                     held.append(last)
                 if sum(map(len, held)) >= JOINED_RECORDS:
-                    yield decoding.decode(_joined(held))
+                    yield from decoding.decode_all(held)
                     held = []
                 self.ranges_read.append(chosen)
-        if held:
-            yield decoding.decode(_joined(held))
+        yield from decoding.decode_all(held)
 
     def _cut(self, chosen: Range, decoding: _Decoding) -> Iterator[Decoded]:
         """Reads a partition up to the cut."""
@@ -199,34 +204,11 @@ class RangeChanges:
     def records_lost(self) -> int:
         return self.source.records_lost
 
+    def remarks(self) -> Counts:
+        """What the source has to say of what was read."""
+        told: Callable[[], Counts] | None = getattr(self.source, "remarks", None)
+        return {} if told is None else told()
+
     def anew(self) -> RangeChanges:
         """The same work with nothing counted yet, in the same process: the decoder is shared, and keeps what it has planned."""
         return replace(self, source=copy(self.source), ranges_read=[], reports=[])
-
-
-def _joined(tables: Sequence[pa.Table]) -> pa.Table:
-    """Records, of which some may have headers."""
-    return pa.concat_tables(tables, promote_options="default")
-
-
-@dataclass(slots=True)
-class RecordChanges:
-    """Decodes records (``RECORD_SCHEMA``) in a task."""
-
-    decoder: Decoder
-    cutoff: Cutoff = NO_CUTOFF
-    left_out: frozenset[str] = frozenset()
-    """Files that the table has read already; the topic of a record is its file."""
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Decoded]:
-        decoding = _Decoding(self.decoder, self.cutoff)
-        for batch in batches:
-            records = pa.Table.from_batches([batch])
-            records = records.cast(RECORD_SCHEMA if len(records.schema) == len(RECORD_SCHEMA) else WITH_HEADERS)
-            if self.left_out:
-                records = records.filter(pc.invert(of_files(records["topic"], self.left_out)))
-            if len(records):
-                yield decoding.decode(records)
-
-    def records_lost(self) -> int:
-        return 0

@@ -2,10 +2,9 @@
 
 What was read is in the log of the table, in the commit that brings it:
 
-- A source that carries ranges has positions there (``RangeIngest``, ``table_batch``). Spark's checkpoint only says how far to
-  read, so it may be old, lost, or shared by two processes.
-- Of folders of files it has the files (``FrameIngest``, ``files_read``).
-- For any other source the id of the batch is there (``txn``), under the id of the query's checkpoint (``FrameIngest``). When
+- A source that carries ranges has positions there, or, if they are of files, these (``RangeIngest``, ``table_batch``,
+  ``files_read``). Spark's checkpoint only says how far to read, so it may be old, lost, or shared by two processes.
+- For a user's DataFrame the id of the batch is there (``txn``), under the id of the query's checkpoint (``FrameIngest``). When
   Spark repeats a batch after a crash, it has the same id and the same input. A query with a new checkpoint is a new query.
 """
 
@@ -21,10 +20,9 @@ import pyarrow as pa
 
 from lakebed import events
 from lakebed.error_transport import crosses_spark
-from lakebed.errors import InvalidInput, Retry
+from lakebed.errors import InvalidInput, LakebedError, Retry
 from lakebed.ingest.batch_writer import (
     BatchResult,
-    ChangeStream,
     TaskRow,
     WriteTask,
     Written,
@@ -34,18 +32,20 @@ from lakebed.ingest.batch_writer import (
     written_with,
 )
 from lakebed.ingest.checkpoint_files import quick_checkpoint
-from lakebed.ingest.evolving import ROUNDS_MAX, Evolution
-from lakebed.ingest.files_read import FilesRead, ReadFiles, files_of_batch
+from lakebed.ingest.evolving import Evolution
+from lakebed.ingest.files.ingest import FilesIngest
+from lakebed.ingest.files.reader import FilesReader, bad_line
 from lakebed.ingest.handover import Handover
 from lakebed.ingest.offset_documents import OffsetDocuments
 from lakebed.ingest.reading import grouped
 from lakebed.ingest.refusals import discard, refuse
 from lakebed.ingest.row_changes import RowChanges
-from lakebed.ingest.source import Range, RangeChanges, RecordChanges, batch_of
+from lakebed.ingest.source import Range, RangeChanges, batch_of
 from lakebed.ingest.table_batch import ATTEMPTS_MAX, BatchDone, TableIngest, WriteWork, run_alone
 from lakebed.ingest.transform.decode import SourceRows
 from lakebed.ingest.transform.query import Transform
-from lakebed.ingest.transform.run import TransformedRows, transformed
+from lakebed.ingest.transform.rows_of_files import BAD_LINE, RowsOfFiles
+from lakebed.ingest.transform.run import Task, first_bad_line, passed_through, transformed
 from lakebed.ingest.truncates import cutoff_of
 from lakebed.manifest.actions import Transaction
 from lakebed.manifest.entries import STREAM, Operation
@@ -81,7 +81,8 @@ class RangeIngest:
         self._source = stream.source
         self._documents = documents
         self._backpressure = _Backpressure(table, log)
-        self._ingest = TableIngest(
+        kind = FilesIngest if isinstance(stream.source, FilesReader) else TableIngest
+        self._ingest = kind(
             table,
             log,
             stream.source,
@@ -128,15 +129,38 @@ class RangeIngest:
         events.emit(done.to_event(self._table, STREAM + query, batch_id))
 
 
-def run_in_tasks(work: WriteWork, spark: SparkSession, transform: Transform | None = None) -> list[TaskRow]:
+def run_in_tasks(
+    work: WriteWork, spark: SparkSession, transform: Transform | RowsOfFiles | None = None
+) -> list[TaskRow]:
     """Do the work in a job of Spark's; small ranges share a task."""
     parallel = spark.sparkContext.defaultParallelism
     groups = grouped(work.ranges, max(RECORDS_HERE_MAX, work.records // parallel))
     numbers = spark.range(0, len(groups), 1, len(groups))
     chosen = tuple(tuple(group) for group in groups)
+    if isinstance(transform, RowsOfFiles):
+        return _files_through_spark(work, numbers, transform, lambda task: _NumberedTask(task, chosen))
     if transform is not None:
         return transformed(numbers, work.task, transform, lambda task: _NumberedTask(task, chosen))
     return in_tasks(numbers, _NumberedTask(work.task, chosen))
+
+
+def _files_through_spark(
+    work: WriteWork, numbers: DataFrame, rows: RowsOfFiles, on_input: Callable[[Task], Task]
+) -> list[TaskRow]:
+    """Have Spark parse lines, or evaluate what a user wrote. Raises InvalidChanges that names a line which does not fit."""
+    assert isinstance(work.task.stream, RangeChanges) and isinstance(work.task.stream.source, FilesReader)
+    rows = rows.for_folders(work.task.stream.source.of_folders(work.ranges))
+    try:
+        run = passed_through if rows.transform is None else transformed
+        return run(numbers, work.task, rows, on_input)
+    except LakebedError:
+        raise
+    except Exception as error:
+        bad = first_bad_line(numbers, work.task, rows, on_input) if BAD_LINE in str(error) else None
+        if bad is None:
+            raise
+        url = next(one.topic for one in work.ranges if one.partition == bad[0])
+        raise bad_line(url, bad[1], bad[2]) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,21 +176,17 @@ class _NumberedTask:
 
 
 class FrameIngest:
-    """Called by Structured Streaming with every micro-batch of records or rows."""
+    """Called by Structured Streaming with every micro-batch of a user's rows."""
 
     def __init__(
-        self, table: str, log: TableLog, stream: ChangeStream | TransformedRows, quarantine: str,
-        quarantine_log: Callable[[], TableLog], *, evolution: Evolution, documents: OffsetDocuments | None = None,
+        self, table: str, log: TableLog, stream: RowChanges, quarantine: str, quarantine_log: Callable[[], TableLog],
     ) -> None:  # fmt: skip
-        """``evolution``: changes the table where records need it; ``documents``: of a query that reads folders of files."""
         _check_quarantine(quarantine)
         self._table = table
         self._log = log
         self._stream = stream
-        self._documents = documents
         self._fails_on_quarantine = quarantine == "fail"
         self._handover = Handover(table, quarantine_log)
-        self._evolution = evolution
         self._backpressure = _Backpressure(table, log)
 
     @crosses_spark
@@ -177,18 +197,13 @@ class FrameIngest:
         snapshot = self._backpressure.apply(snapshot)
         started = time.perf_counter()
         for _ in range(ATTEMPTS_MAX):
-            batch, files = Transaction(query, batch_id) if self._documents is None else None, None
-            if self._documents is not None:
-                files = self._unread(snapshot, batch_id, self._documents)
-            if files is None and snapshot.transaction_version(query) >= batch_id:
+            if snapshot.transaction_version(query) >= batch_id:
                 break
-            if files is not None and not files.brings:
-                break
-            snapshot, written = self._write(frame, snapshot)
-            decoder = self._stream.decoder if isinstance(self._stream, RecordChanges) else None
-            refuse(self._table, written, decoder, self._fails_on_quarantine)
+            written = self._write(frame, snapshot)
+            refuse(self._table, written, None, self._fails_on_quarantine)
+            batch = Transaction(query, batch_id)
             result = commit_written(
-                self._log, snapshot, written, batch, Operation.STREAMING_UPDATE, marks=files, handover=self._handover
+                self._log, snapshot, written, batch, Operation.STREAMING_UPDATE, handover=self._handover
             )
             snapshot = result.snapshot
             if not result.outdated and not result.replayed:
@@ -196,15 +211,6 @@ class FrameIngest:
                 return
             discard(self._table, written)
         events.emit(events.BatchReplayed(table=self._table, query=query, batch_id=batch_id))
-
-    def _unread(self, snapshot: Snapshot, batch_id: int, documents: OffsetDocuments) -> ReadFiles:
-        """The files of a batch that the table has not read; the stream leaves the others out."""
-        files = files_of_batch(*documents.of_batch(batch_id), documents.read)
-        read = FilesRead.of(snapshot)
-        unread = read.without(files)
-        assert isinstance(self._stream, (RecordChanges, RowChanges, TransformedRows))
-        self._stream = replace(self._stream, left_out=frozenset(files).difference(unread))
-        return read.plus(unread)
 
     def _report(self, result: BatchResult, written: Written, query: str, batch_id: int, seconds: float) -> None:
         self._handover.deliver(result.snapshot)
@@ -221,31 +227,11 @@ class FrameIngest:
         events.emit(done.to_event(self._table, query, batch_id))
         self._log.checkpoint_if_due(result.snapshot, slack=2)  # if nobody maintains the table, the writer must do this
 
-    def _write(self, frame: DataFrame, snapshot: Snapshot) -> tuple[Snapshot, Written]:
-        """Write the parts of a batch; returns the version of the table that they are written for."""
-        for _ in range(ROUNDS_MAX):
-            if isinstance(self._stream, RecordChanges):
-                decoder = self._evolution.bound(self._stream.decoder, snapshot)
-                if decoder is not self._stream.decoder:
-                    self._stream = replace(self._stream, decoder=decoder)
-            spec = write_spec_of(snapshot)
-            if isinstance(self._stream, RowChanges):  # its rows are of the columns that the table had when it started
-                spec = self._stream.spec.in_the_order_of(spec)
-            stream = RowChanges(spec) if isinstance(self._stream, TransformedRows) else self._stream
-            written = written_with(self._run(frame), WriteTask(spec, self._table, stream), cutoff_of(snapshot))
-            if written.schema_needed is None:
-                return snapshot, written
-            snapshot = self._evolution.evolve(snapshot, written.schema_needed)
-        raise self._evolution.gave_up()
-
-    def _run(self, frame: DataFrame) -> Callable[[WriteTask], list[TaskRow]]:
-        if isinstance(self._stream, RecordChanges) and isinstance(self._stream.decoder, SourceRows):
-            transform = self._stream.decoder.transform
-            return lambda task: transformed(frame, task, transform)
-        if isinstance(self._stream, TransformedRows):
-            rows = self._stream
-            return lambda task: rows.write(frame, task)
-        return lambda task: in_tasks(frame, task)
+    def _write(self, frame: DataFrame, snapshot: Snapshot) -> Written:
+        """Write the parts of a batch; its rows are of the columns that the table had when the query started."""
+        spec = self._stream.spec.in_the_order_of(write_spec_of(snapshot))
+        task = WriteTask(spec, self._table, self._stream)
+        return written_with(lambda one: in_tasks(frame, one), task, cutoff_of(snapshot))
 
 
 @dataclass(slots=True)

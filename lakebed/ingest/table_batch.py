@@ -19,11 +19,13 @@ import logging
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from lakebed import events
 from lakebed.errors import Contention, DataLoss
 from lakebed.ingest.batch_writer import (
     BatchResult,
+    Marks,
     Moved,
     TaskRow,
     WriteTask,
@@ -34,7 +36,7 @@ from lakebed.ingest.batch_writer import (
 from lakebed.ingest.decoder import Decoder
 from lakebed.ingest.evolving import ROUNDS_MAX, Evolution
 from lakebed.ingest.handover import Handover
-from lakebed.ingest.points.cut import Cut, Report
+from lakebed.ingest.points.cut import Cut, Report, TaskCut
 from lakebed.ingest.reading import Planned, clipped, joined, limited, planned, read_to
 from lakebed.ingest.refusals import discard, refuse
 from lakebed.ingest.source import Bounds, Place, Range, RangeChanges, RangeReader
@@ -46,6 +48,7 @@ from lakebed.manifest.order_restarts import Restart, restarts_of
 from lakebed.manifest.positions import Position, positions_of
 from lakebed.manifest.progress import Progress
 from lakebed.manifest.remark_report import report_remarks
+from lakebed.manifest.remarks import Counts, sum_of
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 from lakebed.parts.changes import write_spec_of
@@ -67,8 +70,8 @@ class WriteWork:
 
     @property
     def records(self) -> int:
-        """The number of offsets to read."""
-        return sum(one.size for one in self.ranges)
+        """About how many records there are to read."""
+        return sum(one.records for one in self.ranges)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +139,45 @@ def run_alone(batch: Batch, run: Callable[[WriteWork], list[TaskRow]]) -> BatchD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """See the members of ``BatchDone``."""
+
+    read_to: Mapping[Place, int] = field(default_factory=dict)
+    left: int = 0
+    stopped: Mapping[Place, str] = field(default_factory=dict)
+    gone: frozenset[Place] = frozenset()
+
+
+class Reading(Protocol):
+    """What one attempt reads, and what its commit says of that."""
+
+    @property
+    def ranges(self) -> tuple[Range, ...]:
+        """What is read, in this order."""
+
+    @property
+    def topic_ids(self) -> Mapping[str, str | None]:
+        """The ids of the topics that are read."""
+
+    @property
+    def anew(self) -> frozenset[str]:
+        """The topics that were deleted and made again since the table has read them."""
+
+    @property
+    def remarks(self) -> Counts:
+        """What there is to say of what was planned."""
+
+    def up_to(self, cut: Cut) -> tuple[tuple[Range, ...], Mapping[str, TaskCut]]:
+        """The ranges as they are read up to a cut, and where each topic is cut."""
+
+    def marks(self, written: Written, cut: Cut | None) -> Marks | None:
+        """What the commit says; None if there is nothing to say."""
+
+    def reached(self, written: Written) -> Reached:
+        """Up to where the table is then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Begin:
     """Where a table begins to read a partition, and of which topic of that name. ``end``: as planned."""
 
@@ -146,14 +188,17 @@ class _Begin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reading:
-    """What one attempt reads."""
+    """What one attempt reads, by the positions of the table; a ``Reading``."""
 
     begins: Mapping[Place, _Begin]
     ranges: tuple[Range, ...]
     before: Mapping[str, Position | None]
     """The positions of the topics, as the attempt found them."""
+    planned: frozenset[Place]
+    """The partitions that were planned; the source may not have all of them any more."""
     restarts: tuple[Restart, ...] = ()
     """Those of the table's order."""
+    remarks: Counts = field(default_factory=dict)
 
     @property
     def starts(self) -> dict[Place, int]:
@@ -168,9 +213,21 @@ class _Reading:
             if (position := self.before.get(topic)) is not None and is_another(position.topic_id, begin.topic_id)
         )
 
-    def gone(self, ranges: Sequence[Range]) -> frozenset[Place]:
-        """Of what was planned, the partitions that the source does not have any more."""
-        return frozenset(one.place for one in ranges) - self.begins.keys()
+    def up_to(self, cut: Cut) -> tuple[tuple[Range, ...], Mapping[str, TaskCut]]:
+        positions = self.before.items()
+        cuts = {topic: cut.for_topic(topic, one.transactions if one else None) for topic, one in positions}
+        return joined(self.ranges), cuts
+
+    def marks(self, written: Written, cut: Cut | None) -> Marks | None:
+        moved = self.moved(written.read, cut, written.transactions, newest=written.newest, sources=written.sources)
+        return moved if moved.after else None
+
+    def reached(self, written: Written) -> Reached:
+        read = read_to(self.starts, written.read)
+        stopped = {place: report["stopped"] for place, report in written.transactions.items() if report["stopped"]}
+        ends = {place: begin.end for place, begin in self.begins.items() if place not in stopped}
+        left = sum(max(0, end - read[place]) for place, end in ends.items())
+        return Reached(read_to=read, left=left, stopped=stopped, gone=self.planned - self.begins.keys())
 
     @property
     def topic_ids(self) -> dict[str, str | None]:
@@ -261,11 +318,12 @@ class TableIngest:
         self._handover.deliver(snapshot)
         for attempt in range(1, ATTEMPTS_MAX + 1):
             reading = self._reading(snapshot, ranges, records_max)
-            if not reading.ranges and not reading.moved((), cut, {}).after:
+            if not reading.ranges and reading.marks(Written(), cut) is None:
+                reached = reading.reached(Written())
                 return BatchDone(
                     snapshot=snapshot,
-                    read_to=reading.starts,
-                    gone=reading.gone(ranges),
+                    read_to=reached.read_to,
+                    gone=reached.gone,
                     seconds=time.perf_counter() - started,
                 )
             result, written = yield from self._attempt(snapshot, reading, cut)
@@ -283,46 +341,42 @@ class TableIngest:
         self._handover.deliver(snapshot)
         self._log.checkpoint_if_due(snapshot, slack=2)  # if nobody maintains the table, the writer must do this
         report_remarks(self._table, written.remarks)
-        reached = read_to(reading.starts, written.read)
-        stopped = {place: report["stopped"] for place, report in written.transactions.items() if report["stopped"]}
-        ends = {place: begin.end for place, begin in reading.begins.items() if place not in stopped}
+        reached = reading.reached(written)
         return BatchDone(
             snapshot=snapshot,
             version=None if result.replayed else result.version,
             written=written,
-            read_to=reached,
-            left=sum(max(0, end - reached[place]) for place, end in ends.items()),
-            stopped=stopped,
-            gone=reading.gone(ranges),
+            read_to=reached.read_to,
+            left=reached.left,
+            stopped=reached.stopped,
+            gone=reached.gone,
             attempts=result.attempts + attempt - 1,
             seconds=time.perf_counter() - started,
             commit_seconds=result.commit_seconds,
         )
 
     def _attempt(
-        self, snapshot: Snapshot, reading: _Reading, cut: Cut | None
+        self, snapshot: Snapshot, reading: Reading, cut: Cut | None
     ) -> Generator[WriteWork, list[TaskRow], tuple[BatchResult, Written]]:
         written = Written()
         if reading.ranges:
             snapshot, written = yield from self._written(snapshot, reading, cut)
         refuse(self._table, written, self._decoder, self._fails_on_quarantine)
-        moved = reading.moved(written.read, cut, written.transactions, newest=written.newest, sources=written.sources)
-        if not moved.after:  # the cut is where the table is
+        marks = reading.marks(written, cut)
+        if marks is None:  # the cut is where the table is
             return BatchResult(version=snapshot.version, snapshot=snapshot, replayed=True), written
+        if reading.remarks:
+            written = replace(written, remarks=sum_of([written.remarks, reading.remarks]))
         result = commit_written(
-            self._log, snapshot, written, None, Operation.STREAMING_UPDATE, marks=moved, handover=self._handover
+            self._log, snapshot, written, None, Operation.STREAMING_UPDATE, marks=marks, handover=self._handover
         )
         return result, written
 
     def _written(
-        self, snapshot: Snapshot, reading: _Reading, cut: Cut | None
+        self, snapshot: Snapshot, reading: Reading, cut: Cut | None
     ) -> Generator[WriteWork, list[TaskRow], tuple[Snapshot, Written]]:
         """Have the parts written; returns also the version of the table that they are written for."""
-        ranges, cuts = reading.ranges, {}
-        if cut is not None:
-            ranges = joined(ranges)
-            positions = reading.before.items()
-            cuts = {topic: cut.for_topic(topic, one.transactions if one else None) for topic, one in positions}
+        ranges, cuts = (reading.ranges, {}) if cut is None else reading.up_to(cut)
         firsts: dict[str, str] = {}
         for _ in range(ROUNDS_MAX):
             self._decoder = self._evolution.bound(self._decoder, snapshot)
@@ -349,14 +403,19 @@ class TableIngest:
 
     # -- what is read --------------------------------------------------------------------------------------------------
 
-    def _reading(self, snapshot: Snapshot, ranges: Sequence[Range], records_max: int | None) -> _Reading:
+    def _reading(self, snapshot: Snapshot, ranges: Sequence[Range], records_max: int | None) -> Reading:
         positions = positions_of(snapshot)
         begins = self._begins(planned(ranges), positions)
         starts = {place: begin.start for place, begin in begins.items() if begin.start < begin.end}
         chosen = limited(clipped(ranges, starts), records_max)
         topics = {topic for topic, _ in begins}
-        before = {topic: positions.get(topic) for topic in topics}
-        return _Reading(begins=begins, ranges=tuple(chosen), before=before, restarts=restarts_of(snapshot))
+        return _Reading(
+            begins=begins,
+            ranges=tuple(chosen),
+            before={topic: positions.get(topic) for topic in topics},
+            planned=frozenset(one.place for one in ranges),
+            restarts=restarts_of(snapshot),
+        )
 
     def _begins(self, plans: Sequence[Planned], positions: Mapping[str, Position]) -> dict[Place, _Begin]:
         """Where each partition begins. The source is asked only about those whose beginning the positions do not say."""

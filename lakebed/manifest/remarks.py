@@ -60,6 +60,14 @@ class Remark(StrEnum):
     """An event of another table of the source than that whose rows the table has; its name. The record is in the quarantine."""
     UNORDERED_DELETE = "unordered_delete"
     """A delete without a value of the column that orders changes; the column. The record is in the quarantine."""
+    FILE_LATE = "file_late"
+    """A file that came after newer ones were read; its name. It was read, and what it says replaced what they said."""
+    FILE_REWRITTEN = "file_rewritten"
+    """A file that was written again after it was read; its name. It is not read again."""
+    FILE_FORGOTTEN = "file_forgotten"
+    """A file that may have been read, but so long ago that the table does not remember it; its name. It is not read."""
+    FILE_SKIPPED = "file_skipped"
+    """A file that was gone or damaged, where the settings say to go on without it; its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +147,22 @@ KINDS: Mapping[str, Kind] = {
     Remark.UNORDERED_DELETE: Kind(
         what="deletes lack the column that orders the changes (sequence_by)",
         remedy="send whole old rows (REPLICA IDENTITY FULL), or order by source.lsn; these records are in the quarantine",
+    ),
+    Remark.FILE_LATE: Kind(
+        what="files came after newer ones had been read, and what is in them replaced what those had said",
+        remedy="deliver files in the order of their times, or let a column order the changes (table.sequence_by)",
+    ),
+    Remark.FILE_REWRITTEN: Kind(
+        what="files were written again after they had been read, and are not read a second time",
+        remedy="deliver each change in a file of a new name; to have one of these read, copy it to a new name",
+    ),
+    Remark.FILE_FORGOTTEN: Kind(
+        what="files are not read, since the table does not remember files that arrived so long ago and may have read them",
+        remedy="move files that were read out of the folder; copy one that is to be read to a new name",
+    ),
+    Remark.FILE_SKIPPED: Kind(
+        what="files were gone or damaged, and what could not be read of them is not in the table",
+        remedy="bring them under new names, or leave out ignoreMissingFiles and ignoreCorruptFiles",
         is_critical=True,
         until_sent_again=True,
     ),

@@ -18,6 +18,9 @@ import pyarrow as pa
 from lakebed import table as tables
 from lakebed.errors import InvalidInput, InvalidSchema, LakebedError, MissingPrerequisite, TableNotFound
 from lakebed.ingest.decoder import DecoderSchema
+from lakebed.ingest.files.look import Looker
+from lakebed.ingest.files.reader import FilesReader
+from lakebed.ingest.files.settings import notes_on
 from lakebed.ingest.formats import decoder
 from lakebed.ingest.generator import OrderStream
 from lakebed.ingest.metadata import ENVELOPE, metadata_path
@@ -29,6 +32,7 @@ from lakebed.pipeline.checkpoint import check_checkpoint
 from lakebed.pipeline.connections import check_kafka, check_registry, check_stores
 from lakebed.pipeline.expressions import check_spark_expression
 from lakebed.pipeline.file_columns import check_file_columns
+from lakebed.pipeline.file_settings import columns_of_files, columns_read, files_settings
 from lakebed.pipeline.findings import Findings
 from lakebed.pipeline.layer_sections import ChangesFormat, LakebedSection
 from lakebed.pipeline.places import check_places, checkpoint_of, is_local
@@ -91,6 +95,8 @@ def check(pipeline: Pipeline, *, connect: bool = False, only: Role | None = None
         records = _records(pipeline, target, upstream, findings)
         if records is not None:
             _check_format(pipeline, records, findings)
+            if isinstance(pipeline.source, FilesSection):
+                _check_files(pipeline, pipeline.source, records.columns, findings, connect)
     if target is not None and upstream is not None and pipeline.transform is None:
         check_upstream(upstream, target.columns, target.keys, target.sequence_by, findings)
     if only != "maintain":
@@ -232,12 +238,9 @@ def _check_format(pipeline: Pipeline, target: Shape, findings: Findings) -> None
     if pipeline.table.sources and not pipeline.format_kind.startswith(EVENTS):
         findings.wrong(f"it has no effect: rows of {pipeline.format_kind} do not name their table", "table", "sources")
     if isinstance(form, RowsFormat):
-        before = len(findings.errors)
         _check_rows(form, target, findings)
-        is_fine = len(findings.errors) == before and not findings.has("source", "folder")
-        if isinstance(pipeline.source, FilesSection) and is_fine:
-            columns = [*target.columns.names, *form.extra_columns]
-            check_file_columns(pipeline.source, pipeline.format_kind, columns, form.except_columns, findings)
+        if pipeline.format_kind == "csv" and not findings.errors:
+            _check_types_of_csv(pipeline, form, target.columns, findings)
         return
     _check_names_of_fields(pipeline, target, findings)
     if isinstance(form, ChangesFormat):
@@ -251,6 +254,34 @@ def _check_format(pipeline: Pipeline, target: Shape, findings: Findings) -> None
         policy = replace(pipeline.policy, columns={})
         decoder_schema = DecoderSchema.of_table(target.columns, target.keys, target.sequence_by, policy)
         decoder(pipeline.format_kind, decoder_schema, decoder_options(pipeline))
+
+
+def _check_types_of_csv(pipeline: Pipeline, form: RowsFormat, columns: pa.Schema, findings: Findings) -> None:
+    place = ("table", "schema") if pipeline.table.schema else ("format",)
+    for one in columns_of_files(pipeline, columns):
+        if pa.types.is_nested(one.type) and one.name not in form.except_columns:
+            findings.wrong(
+                f"a CSV file can't have values of the column {one.name!r}, which is {one.type}; use json or parquet, or make "
+                "it a string",
+                *place,
+            )
+
+
+def _check_files(
+    pipeline: Pipeline, section: FilesSection, columns: pa.Schema, findings: Findings, connect: bool
+) -> None:
+    """The options of the source, and the first files that are there, if nothing else is wrong."""
+    before = len(findings.errors)
+    with findings.within("source", section):
+        Looker(files_settings(section, pipeline))
+    if len(findings.errors) > before:
+        return
+    settings = files_settings(section, pipeline)
+    for note in notes_on(settings):
+        findings.note(note)
+    if isinstance(pipeline.format, RowsFormat) and not findings.errors and (connect or is_local(section.folder)):
+        left_out = tuple(pipeline.format.except_columns)
+        check_file_columns(FilesReader(settings, columns_read(pipeline, columns), left_out), findings)
 
 
 def _check_names_of_fields(pipeline: Pipeline, target: Shape, findings: Findings) -> None:

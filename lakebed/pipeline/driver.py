@@ -29,7 +29,7 @@ from lakebed.errors import MissingPrerequisite
 from lakebed.pipeline.jars import why_no_jars
 from lakebed.pipeline.java import Java, JavaEnded, QuickStart, quick_start, started
 from lakebed.pipeline.layer_sections import LakebedSection
-from lakebed.pipeline.settings import AnyPipeline, FilesSection, Pipeline
+from lakebed.pipeline.settings import AnyPipeline, Pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,8 +91,8 @@ def spark_settings(pipeline: AnyPipeline, maintains: bool = False) -> SparkSetti
     section = pipeline.spark
     master = section.master or os.environ.get("LAKEBED_SPARK_MASTER") or LOCAL_MASTER
     is_local = master == "local" or master.startswith("local[")
-    # Batches are ranges that Python reads, and no rows go through the JVM, unless Spark itself reads the files.
-    ranges = maintains or not (isinstance(pipeline.source, FilesSection) or _has_rows(pipeline))
+    # Batches are ranges that Python reads, and no rows go through the JVM, unless Spark itself has a part in it.
+    ranges = maintains or not _has_rows(pipeline)
     conf = sessions.settings(_wants_s3(pipeline), delta=False) | sessions.local_settings(master) | _STREAMING
     conf |= (_LOCAL if is_local else {}) | (_RANGES if ranges else {})
     return SparkSettings(master, sessions.with_own(conf, section.conf), dict(section.conf), is_local and ranges)
@@ -298,14 +298,12 @@ def end(gateway: Any) -> None:
 
 def _has_rows(pipeline: AnyPipeline) -> bool:
     """Whether Spark itself computes rows, or reads them."""
-    return isinstance(pipeline, Pipeline) and (pipeline.transform is not None or pipeline.bootstrap is not None)
+    return isinstance(pipeline, Pipeline) and (pipeline.computes_in_spark or pipeline.bootstrap is not None)
 
 
 def _wants_s3(pipeline: AnyPipeline) -> bool:
     places = [pipeline.path, pipeline.checkpoint or ""]
-    if isinstance(pipeline.source, FilesSection):
-        places.append(pipeline.source.folder)
-    elif isinstance(pipeline.source, LakebedSection):
+    if isinstance(pipeline.source, LakebedSection):
         places.append(pipeline.source.path)
     if isinstance(pipeline, Pipeline) and pipeline.bootstrap is not None:
         places.append(pipeline.bootstrap.path or "")

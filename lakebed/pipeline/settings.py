@@ -260,6 +260,12 @@ class Pipeline(_OfTable):
         """What happens where records and table differ. Raises InvalidInput."""
         return _policy(self, self.columns)
 
+    @property
+    def computes_in_spark(self) -> bool:
+        """Whether Spark has a part in making rows of what is read: it parses CSV, or evaluates what a user wrote."""
+        deletes = isinstance(self.format, RowsFormat) and self.format.apply_as_deletes is not None
+        return self.transform is not None or self.format_kind == "csv" or deletes
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabasePipeline(_OfDatabase):

@@ -12,19 +12,21 @@ from lakebed.error_transport import first_line
 from lakebed.errors import InvalidInput, MissingPrerequisite
 from lakebed.ingest.bootstrap import OLDEST
 from lakebed.ingest.decoder import Decoder, DecoderSchema
+from lakebed.ingest.files.decoders import CsvLines, FileRows
+from lakebed.ingest.files.settings import Options
 from lakebed.ingest.formats import decoder, reads_headers
 from lakebed.ingest.generator import OrderStream
 from lakebed.ingest.pace import BATCH_SECONDS
 from lakebed.ingest.row_evolution import names_in_rows
 from lakebed.ingest.schema_evolution import FIXED
-from lakebed.ingest.source import RangeChanges, RecordChanges, Source
+from lakebed.ingest.source import RangeChanges, Source
 from lakebed.ingest.source_tables import SourceRules
 from lakebed.ingest.transform.decode import SourceRows
-from lakebed.ingest.transform.run import TransformedRows
+from lakebed.ingest.transform.rows_of_files import Csv, RowsOfFiles
 from lakebed.ingest.upstream.decoder import ChangeRows
 from lakebed.ingest.upstream.reader import UpstreamSettings
-from lakebed.manifest.type_names import table_schema
 from lakebed.pipeline.check import QUERY_NAME
+from lakebed.pipeline.file_settings import columns_of_files, columns_read, files_settings
 from lakebed.pipeline.jdbc_times import exact_times
 from lakebed.pipeline.layer_sections import BootstrapSection, ChangesFormat, LakebedSection
 from lakebed.pipeline.settings import (
@@ -74,16 +76,7 @@ def start_ingest(pipeline: Pipeline, table: Table, spark: SparkSession) -> Strea
         check_transform(pipeline, shape, spark)
     if pipeline.bootstrap is not None:
         internals_of(table).bootstrap(lambda: bootstrap_rows(pipeline, shape, spark), pipeline.bootstrap.offsets)
-    if isinstance(pipeline.format, RowsFormat):
-        rows = pipeline.format
-        if pipeline.transform is not None:
-            transform = transform_of(pipeline, records, shape)
-            through = TransformedRows(transform, rows.apply_as_deletes, tuple(rows.except_columns))
-            return internals_of(table).start_ingest(through, frame, **common)
-        return table.ingest(frame, rows.apply_as_deletes, rows.except_columns, **common)
-    decoding = open_decoder(pipeline, table)
-    reader = source.reader
-    changes = RecordChanges(decoding) if reader is None else RangeChanges(reader, decoding)
+    changes = RangeChanges(source.reader, open_decoder(pipeline, table))
     return internals_of(table).start_ingest(changes, frame, **common)
 
 
@@ -157,19 +150,12 @@ def open_source(pipeline: Pipeline, columns: pa.Schema, *, reads_headers: bool =
     if isinstance(section, KafkaSection):
         return _kafka(section, pipeline, reads_headers)
     if isinstance(section, FilesSection):
-        from lakebed.ingest.file_source import FileSource
+        from lakebed.ingest.files.source import FileSource
 
-        schema = None
-        if isinstance(pipeline.format, RowsFormat):
-            extra = table_schema(pipeline.format.extra_columns) if pipeline.format.extra_columns else pa.schema([])
-            schema = pa.schema([*columns, *extra])
-        return FileSource(
-            folder=section.folder,
-            format=pipeline.format_kind,  # type: ignore[arg-type]
-            schema=schema,
-            files_per_batch_max=section.files_per_batch_max,
-            options=section.options,
-        )
+        of_files, rows = files_settings(section, pipeline), pipeline.format
+        if not isinstance(rows, RowsFormat):
+            return FileSource(of_files, batch_seconds=pace(pipeline))
+        return FileSource(of_files, columns_read(pipeline, columns), tuple(rows.except_columns), pace(pipeline))
     if isinstance(section, LakebedSection):
         from lakebed.ingest.upstream.source import UpstreamSource
 
@@ -195,11 +181,37 @@ def open_decoder(pipeline: Pipeline, table: Table) -> Decoder:
     """The decoder of the format for a table's columns."""
     shape = _shape_of(table)
     decoder_schema = DecoderSchema.of_table(shape.columns, shape.keys, shape.sequence_by, pipeline.policy)
+    if isinstance(pipeline.format, RowsFormat):
+        return _rows_decoder(pipeline, pipeline.format, shape, decoder_schema)
     if pipeline.transform is None:
         return _decoder(pipeline, decoder_schema)
     records = records_before(pipeline, shape)
     inner = _decoder(pipeline, schema_of_records(pipeline, records))
     return SourceRows(inner, decoder_schema, transform_of(pipeline, records, shape))
+
+
+def _rows_decoder(pipeline: Pipeline, rows: RowsFormat, shape: Shape, decoder_schema: DecoderSchema) -> Decoder:
+    """For files of rows."""
+    records = shape if pipeline.transform is None else records_before(pipeline, shape)
+    is_csv = pipeline.format_kind == "csv"
+    if not pipeline.computes_in_spark:
+        return FileRows(decoder_schema)
+    columns = columns_of_files(pipeline, records.columns)
+    csv = None
+    if is_csv:
+        assert isinstance(pipeline.source, FilesSection)
+        options = Options.of(files_settings(pipeline.source, pipeline))
+        csv = Csv(mode=options.mode, options=options.csv)
+    through = RowsOfFiles(
+        columns=columns,
+        csv=csv,
+        apply_as_deletes=rows.apply_as_deletes,
+        except_columns=tuple(rows.except_columns),
+        transform=None if pipeline.transform is None else transform_of(pipeline, records, shape),
+    )
+    of_files = DecoderSchema(pa.schema([one.with_nullable(True) for one in columns]))
+    inner = CsvLines(of_files) if is_csv else FileRows(of_files, for_spark=True)
+    return SourceRows(inner, decoder_schema, through)
 
 
 def _shape_of(table: Table) -> Shape:

@@ -131,9 +131,16 @@ class S3Objects:
 
     def size(self, path: str) -> int:
         """The object's bytes, as the store says now. Raises FileNotFoundError."""
-        return self._ask(
-            "head", path, lambda client, target: (int(client.head_object(**target)["ContentLength"]), 0, 0)
-        )
+        return self.stat(path)[1]
+
+    def stat(self, path: str) -> tuple[float, int]:
+        """When the object was modified, in epoch seconds, and its bytes. Raises FileNotFoundError."""
+
+        def send(client: Any, target: dict[str, str]) -> tuple[tuple[float, int], int, int]:
+            answer = client.head_object(**target)
+            return (answer["LastModified"].timestamp(), int(answer["ContentLength"])), 0, 0
+
+        return self._ask("head", path, send)
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         """Create the object; False if another certainly has the path. Raises StoreUnavailable if nobody can know."""
@@ -288,39 +295,28 @@ class S3Objects:
         """Base names of the objects directly in ``folder``, at or after ``start``, in byte order; none is no error."""
         prefix = self.place.key(folder) + "/"
         # StartAfter leaves out the name itself, so begin at a strict prefix of it and drop what comes before.
-        request: dict[str, Any] = {"Bucket": self.place.bucket, "Prefix": prefix, "Delimiter": "/"}
-        if len(start) > 1:
-            request["StartAfter"] = prefix + start[:-1]
+        after = {"StartAfter": prefix + start[:-1]} if len(start) > 1 else {}
         names: list[str] = []
-        while True:
-            page = dict(request)
-
-            def send(client: Any, _: dict[str, str], page: dict[str, Any] = page) -> tuple[dict[str, Any], int, int]:
-                return client.list_objects_v2(**page), 0, 0
-
-            answer = self._ask("list_from", folder + "/", send)
-            names.extend(item["Key"][len(prefix) :] for item in answer.get("Contents", ()))
-            if not answer.get("IsTruncated"):
-                return sorted(name for name in names if name and name >= start)
-            request["ContinuationToken"] = answer["NextContinuationToken"]
+        for page in self._pages("list_from", folder + "/", Prefix=prefix, Delimiter="/", **after):
+            names.extend(item["Key"][len(prefix) :] for item in page.get("Contents", ()))
+        return sorted(name for name in names if name and name >= start)
 
     def folders(self, folder: str) -> list[str]:
         """Names of the folders directly in ``folder`` (empty: at the root), in byte order; none is no error."""
+        return sorted(name for name, size, _ in self.children(folder) if size is None)
+
+    def children(self, folder: str) -> Iterator[tuple[str, int | None, float]]:
+        """What is directly in ``folder`` (empty: at the root), in no order: name, bytes, modified in epoch seconds; of a folder
+        its name alone."""
         inside = self.place.key(folder) if folder else self.place.prefix
         prefix = f"{inside}/" if inside else ""
-        request: dict[str, Any] = {"Bucket": self.place.bucket, "Prefix": prefix, "Delimiter": "/"}
-        names: list[str] = []
-        while True:
-            page = dict(request)
-
-            def send(client: Any, _: dict[str, str], page: dict[str, Any] = page) -> tuple[dict[str, Any], int, int]:
-                return client.list_objects_v2(**page), 0, 0
-
-            answer = self._ask("list", f"{folder}/", send)
-            names.extend(item["Prefix"][len(prefix) : -1] for item in answer.get("CommonPrefixes", ()))
-            if not answer.get("IsTruncated"):
-                return sorted(names)
-            request["ContinuationToken"] = answer["NextContinuationToken"]
+        for page in self._pages("list", f"{folder}/", Prefix=prefix, Delimiter="/"):
+            for item in page.get("CommonPrefixes", ()):
+                if name := item["Prefix"][len(prefix) : -1]:
+                    yield name, None, 0.0
+            for item in page.get("Contents", ()):
+                if name := item["Key"][len(prefix) :]:
+                    yield name, int(item["Size"]), item["LastModified"].timestamp()
 
     def has_folder(self, folder: str) -> bool:
         """Whether an object's path begins with that of a folder."""
@@ -333,19 +329,23 @@ class S3Objects:
 
     def list(self, prefix: str) -> Iterator[tuple[str, int, float]]:
         """All objects whose path begins with ``prefix``, page by page."""
-        request: dict[str, Any] = {"Bucket": self.place.bucket, "Prefix": self.place.key(prefix)}
+        for page in self._pages("list", prefix, Prefix=self.place.key(prefix)):
+            for item in page.get("Contents", ()):
+                yield self.place.name(item["Key"]), int(item["Size"]), item["LastModified"].timestamp()
+
+    def _pages(self, operation: str, path: str, **request: Any) -> Iterator[dict[str, Any]]:
+        """The answers to a request for a list."""
+        page = {"Bucket": self.place.bucket, **request}
         while True:
-            page = dict(request)
 
             def send(client: Any, _: dict[str, str], page: dict[str, Any] = page) -> tuple[dict[str, Any], int, int]:
                 return client.list_objects_v2(**page), 0, 0
 
-            answer = self._ask("list", prefix, send)
-            for item in answer.get("Contents", ()):
-                yield self.place.name(item["Key"]), int(item["Size"]), item["LastModified"].timestamp()
+            answer = self._ask(operation, path, send)
+            yield answer
             if not answer.get("IsTruncated"):
                 return
-            request["ContinuationToken"] = answer["NextContinuationToken"]
+            page = page | {"ContinuationToken": answer["NextContinuationToken"]}
 
     def now(self) -> float:
         """The time in the server's answer: the end of that second."""

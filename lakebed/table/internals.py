@@ -20,13 +20,12 @@ from lakebed.compaction.upkeep import Chore, Upkeep
 from lakebed.errors import LakebedError, TableExists, TableNotFound
 from lakebed.health.sampler import Sampler
 from lakebed.ingest.bootstrap import bootstrap
-from lakebed.ingest.changes_frame import FILE_COLUMN
 from lakebed.ingest.decoder import Decoder
 from lakebed.ingest.evolving import Evolution
 from lakebed.ingest.offset_documents import OffsetDocuments
 from lakebed.ingest.quarantine import set_aside
 from lakebed.ingest.replay import Replay, ReplayResult
-from lakebed.ingest.source import RangeChanges, RecordChanges
+from lakebed.ingest.source import RangeChanges
 from lakebed.ingest.stream import FrameIngest, RangeIngest, start_ingest
 from lakebed.manifest.actions import ChangePart
 from lakebed.manifest.purges import purged_before, purges_of
@@ -136,16 +135,13 @@ class Internals:
     ) -> StreamingQuery:  # fmt: skip
         """Like ``Table.ingest``, for a stream whose tasks turn their input into changes themselves (see ``lakebed.ingest``)."""
         place = spark_path(checkpoint) if checkpoint else f"{self.storage.spark_root}/{STREAMS_FOLDER}/{query_name}"
-        evolution = self.evolution(f"records of the stream {query_name} need it")
         common = self.path, self.log, stream, quarantine, self.quarantine_log
         ingest: RangeIngest | FrameIngest
         if isinstance(stream, RangeChanges):
-            documents = OffsetDocuments.of(frame.sparkSession, place)
-            ingest = RangeIngest(*common, evolution=evolution, documents=documents)
+            evolution = self.evolution(f"records of the stream {query_name} need it")
+            ingest = RangeIngest(*common, evolution=evolution, documents=OffsetDocuments.of(frame.sparkSession, place))
         else:
-            reads_files = isinstance(stream, RecordChanges) or FILE_COLUMN in frame.columns
-            documents_of_files = OffsetDocuments.of(frame.sparkSession, place) if reads_files else None
-            ingest = FrameIngest(*common, evolution=evolution, documents=documents_of_files)
+            ingest = FrameIngest(*common)
         # Named after the table too: one session may run the queries of many tables.
         return start_ingest(ingest, frame, place, f"{query_name} {self.path}", trigger)
 

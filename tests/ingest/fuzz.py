@@ -36,9 +36,9 @@ from lakebed.ingest.json.columns import Missed
 from lakebed.ingest.json.objects import ObjectParser
 from lakebed.ingest.native.json_parser import JsonParser
 from lakebed.ingest.slices import UNFORESEEN
-from lakebed.ingest.source import RecordChanges
 from lakebed.parts.changes import UNAVAILABLE_COLUMN
 from tests.ingest.hostile import Case, Hostile, seed_of
+from tests.ingest.records import RecordChanges
 
 ROWS_PER_CASE = 150
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from lakebed.ingest.decoder import RECORD_SCHEMA
+from lakebed.ingest.decoder import RECORD_SCHEMA, Decoded, Decoder
+from lakebed.ingest.headers import HEADERS_FIELD
+from lakebed.ingest.source import RangeChanges
+from lakebed.ingest.truncates import NO_CUTOFF, Cutoff
+from lakebed.manifest.remarks import Counts
 from lakebed.parts.quarantine import HEADERS_TYPE
 
 Value = bytes | str | dict[str, Any] | None
@@ -72,3 +76,23 @@ def with_schema(change: dict[str, Any], fields: Sequence[dict[str, Any]]) -> dic
         "name": "shop.orders.Envelope",
     }
     return {"schema": schema, "payload": change}
+
+
+class RecordChanges(RangeChanges):
+    """Decodes records that a task gets as they are, without a source to read them from."""
+
+    def __init__(self, decoder: Decoder, cutoff: Cutoff = NO_CUTOFF, **others: Any) -> None:
+        super().__init__(**{"source": None, **others, "decoder": decoder, "cutoff": cutoff})
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Decoded]:
+        for batch in batches:
+            records = pa.Table.from_batches([batch])
+            has_headers = len(records.schema) > len(RECORD_SCHEMA)
+            schema = RECORD_SCHEMA.append(HEADERS_FIELD) if has_headers else RECORD_SCHEMA
+            yield self.decoder.decode(records.cast(schema), self.cutoff)
+
+    def records_lost(self) -> int:
+        return 0
+
+    def remarks(self) -> Counts:
+        return {}

@@ -22,14 +22,16 @@ import pytest
 import lakebed
 from lakebed.errors import InvalidChanges, InvalidSchema, QuarantineRefused
 from lakebed.ingest import stream as module
+from lakebed.ingest import stream as stream_module
 from lakebed.ingest import table_batch
 from lakebed.ingest.debezium.events import DebeziumJson
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.evolving import Evolution
-from lakebed.ingest.file_source import FileSource
+from lakebed.ingest.files.settings import FilesSettings
+from lakebed.ingest.files.source import FileSource
 from lakebed.ingest.formats import decoder
 from lakebed.ingest.schema_evolution import EVOLUTIONS, EvolvePolicy
-from lakebed.ingest.source import Bounds, Place, Range, RangeChanges, RecordChanges
+from lakebed.ingest.source import Bounds, Place, Range, RangeChanges
 from lakebed.ingest.stream import RangeIngest
 from lakebed.manifest.schema_change import SchemaChange
 from lakebed.operations.alter import alter
@@ -379,16 +381,19 @@ def test_a_process_that_dies_before_the_table_is_altered_alters_it_next_time(tmp
 
 
 @pytest.mark.slow
-def test_tasks_report_a_schema_and_a_dataframe_keeps_its_columns(spark: SparkSession, tmp_path: Path) -> None:
+def test_tasks_report_a_schema_and_a_dataframe_keeps_its_columns(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_module, "RECORDS_HERE_MAX", 0)  # so that not this process reads these few
     table = table_at(tmp_path)
     folder = tmp_path / "lines"
     folder.mkdir()
 
     def run(number: int, values: list[Any]) -> int:
         (folder / f"{number}.jsonl").write_text("\n".join(json.dumps(value) for value in values))
-        source = FileSource(folder=str(folder), format="debezium-json")
+        source = FileSource(FilesSettings(folder=str(folder), format="debezium-json", table=table.path))
         shape = DecoderSchema.of_table(table.schema, ("id",), None, DEFAULT)
-        changes = RecordChanges(decoder("debezium-json", shape))
+        changes = RangeChanges(source.reader, decoder("debezium-json", shape))
         ingest = partial(
             internals_of(table).start_ingest, changes, source.stream(spark), trigger={"availableNow": True}
         )

@@ -16,11 +16,10 @@ from lakebed.ingest.debezium.events import DebeziumJson
 from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.json.rows import JsonRows
 from lakebed.ingest.slices import UNFORESEEN
-from lakebed.ingest.source import RecordChanges
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from tests.ingest import fuzz
-from tests.ingest.records import event, records, with_schema
+from tests.ingest.records import RecordChanges, event, records, with_schema
 
 ID = pa.field("id", pa.int64(), False)
 TEXT_AND_NUMBER = pa.schema([ID, pa.field("text", pa.string()), pa.field("n", pa.int64())])

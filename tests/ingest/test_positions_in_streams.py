@@ -6,19 +6,22 @@ import json
 import shutil
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import lakebed
 from lakebed.ingest.debezium.events import DebeziumJson
 from lakebed.ingest.decoder import DecoderSchema
-from lakebed.ingest.file_source import FileSource
-from lakebed.ingest.formats import decoder
 from lakebed.ingest.generator import COLUMNS, OrderStream
 from lakebed.ingest.generator_source import GeneratorSource
-from lakebed.ingest.source import RangeChanges, RecordChanges
+from lakebed.ingest.source import RangeChanges
+from lakebed.pipeline import sources
+from lakebed.pipeline.settings import parse_pipeline
+from lakebed.pipeline.target import open_or_create
 from lakebed.table import internals_of
 from tests.waiting import ended, started
 
@@ -27,7 +30,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 pytestmark = pytest.mark.slow
-IDS = pa.schema([("id", pa.int64())])
 
 
 def ingesting(spark: SparkSession, path: Path, events: int, checkpoint: str, batch: int = 400) -> StreamingQuery:
@@ -46,24 +48,20 @@ def ingest(spark: SparkSession, path: Path, events: int, checkpoint: str = "c", 
 
 
 def read_files(spark: SparkSession, path: Path, folder: Path, form: str, checkpoint: str) -> None:
-    """Read the files of a folder that Spark offers, two a batch."""
-    table = lakebed.open(path) if path.exists() else lakebed.create(path, IDS)
-    kind: Any = form
-    source = FileSource(folder=str(folder), format=kind, schema=IDS, files_per_batch_max=2)
-    common: dict[str, Any] = {"checkpoint": str(path.parent / checkpoint), "trigger": {"availableNow": True}}
-    if form == "csv":
-        start = partial(table.ingest, source.stream(spark), **common)
-    else:
-        changes = RecordChanges(decoder("json", DecoderSchema(IDS)))
-        start = partial(internals_of(table).start_ingest, changes, source.stream(spark), **common)
-    ended(started(start))
+    """Read the files of a folder that are there now, two a batch."""
+    source = f"source: {{kind: files, folder: {folder}, files_per_batch_max: 2}}\n"
+    text = f"table: {{path: {path}, schema: {{id: long}}}}\n{source}format: {form}\ncheckpoint: {path.parent / checkpoint}\n"
+    pipeline = parse_pipeline(text, "p.yml", {})
+    table = open_or_create(pipeline)
+    with patch.object(sources, "trigger", lambda seconds: {"availableNow": True}):
+        ended(started(partial(sources.start_ingest, pipeline, table, spark)))
 
 
 def ids(path: Path) -> list[int]:
     return sorted(lakebed.open(path).to_arrow()["id"].to_pylist())
 
 
-@pytest.mark.parametrize("form", ["csv", "json"])
+@pytest.mark.parametrize("form", ["csv", "json", "parquet"])
 def test_whatever_becomes_of_the_checkpoint_each_file_is_in_the_table_once(
     spark: SparkSession, tmp_path: Path, form: str
 ) -> None:
@@ -72,7 +70,10 @@ def test_whatever_becomes_of_the_checkpoint_each_file_is_in_the_table_once(
 
     def add(number: int) -> None:
         name = folder / f"the file ü%20 {number}.{form}"
-        name.write_text(f"id\n{number}\n" if form == "csv" else json.dumps({"id": number}))
+        if form == "parquet":
+            pq.write_table(pa.table({"id": [number]}), name)
+        else:
+            name.write_text(f"id\n{number}\n" if form == "csv" else json.dumps({"id": number}))
 
     for number in range(3):
         add(number)

@@ -19,13 +19,12 @@ from lakebed.ingest.batch_writer import WriteTask
 from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.formats import decoder
 from lakebed.ingest.slices import UNFORESEEN
-from lakebed.ingest.source import RecordChanges
 from lakebed.ingest.typed.registry import RegisteredSchema, Registry, RegistrySettings
 from lakebed.ingest.typed.wire_format import framed
 from lakebed.parts.changes import write_spec_of
 from tests.ingest.avro_events import encoded
 from tests.ingest.avro_events import framed as with_id
-from tests.ingest.records import records
+from tests.ingest.records import RecordChanges, records
 from tests.ingest.schema_registry import SchemaRegistry
 from tests.internals import log_of
 

@@ -10,18 +10,13 @@ import pytest
 
 import lakebed
 from lakebed.errors import InvalidInput
-from lakebed.ingest.batch_writer import WriteTask, collected, commit_written
-from lakebed.ingest.changes_frame import FILE_COLUMN
 from lakebed.ingest.decoder import DecoderSchema
-from lakebed.ingest.row_changes import RowChanges
 from lakebed.ingest.stream import run_in_tasks
 from lakebed.ingest.table_batch import TableIngest, run_alone
 from lakebed.ingest.transform.decode import SourceRows
 from lakebed.ingest.transform.query import Transform
-from lakebed.ingest.transform.run import TransformedRows
 from lakebed.ingest.upstream.decoder import ChangeRows
 from lakebed.ingest.upstream.reader import UpstreamReader, ranges_between
-from lakebed.manifest.entries import Operation
 from lakebed.parts.changes import WriteSpec, write_spec_of
 from lakebed.table import internals_of
 from tests.ingest.test_upstream import Layer, quarantined
@@ -154,17 +149,3 @@ def test_a_column_that_the_table_gets_while_the_sql_runs_stops_no_stream(spark: 
     assert layer.rows() == [{"id": 1, "label": "A", "double": 2, "later": None}]
     with pytest.raises(InvalidInput, match="lacks the column 'later'"):
         layer.transform.check(spark, write_spec_of(log_of(copy).refresh()))
-
-
-def test_rows_of_files_that_the_table_has_read_do_not_reach_the_sql(spark: SparkSession, tmp_path: Path) -> None:
-    table = lakebed.create(tmp_path / "t", TARGET, keys=["id"])
-    rows = [(1, "a", False, "one.csv"), (2, "b", True, "two.csv"), (3, "c", False, "two.csv")]
-    frame = spark.createDataFrame(rows, f"id long, name string, gone boolean, {FILE_COLUMN} string")
-    sql = "select id, upper(name) as label, _change_type from changes"
-    transform = Transform(sql=sql, columns=pa.schema([("id", pa.int64()), ("name", pa.string())]))
-    spec = write_spec_of(log_of(table).refresh())
-    rows_of_files = TransformedRows(transform, "gone", ("gone",), frozenset(["one.csv"]))
-    written = collected(rows_of_files.write(frame, WriteTask(spec, table.path, RowChanges(spec))))
-    commit_written(log_of(table), log_of(table).refresh(), written, None, Operation.APPLY)
-    assert written.rows == 2
-    assert lakebed.open(table.path).to_arrow(["id", "label"]).to_pylist() == [{"id": 3, "label": "C"}]

@@ -15,12 +15,11 @@ import lakebed
 from lakebed.ingest.batch_writer import WriteTask, Written, commit_written, write_dataframe
 from lakebed.ingest.debezium.events import DebeziumJson
 from lakebed.ingest.decoder import RECORD_SCHEMA, DecoderSchema
-from lakebed.ingest.source import RecordChanges
 from lakebed.ingest.truncates import Cutoff, Truncate, cutoff_of, position_of
 from lakebed.manifest.actions import Transaction
 from lakebed.manifest.entries import SOURCE_TRUNCATES, Operation
 from lakebed.parts.changes import write_spec_of
-from tests.ingest.records import as_bytes
+from tests.ingest.records import RecordChanges, as_bytes
 from tests.ingest.test_fast_equals_slow import assert_same, only_one_by_one
 from tests.internals import log_of
 

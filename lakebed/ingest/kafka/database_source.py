@@ -39,7 +39,7 @@ from lakebed.ingest.kafka.record_bytes import RecordBytes
 from lakebed.ingest.kafka.settings import KafkaSettings
 from lakebed.ingest.kafka.source import PACE_OPTION, SETTINGS_OPTION, KafkaReader
 from lakebed.ingest.pace import BATCH_SECONDS, Pace
-from lakebed.ingest.source import RANGE_SCHEMA_DDL, Bounds, Carries, Place, Range
+from lakebed.ingest.source import RANGE_SCHEMA_DDL, Bounds, Place, Range
 from lakebed.manifest.positions import Position
 
 if TYPE_CHECKING:
@@ -105,7 +105,6 @@ class KafkaDatabaseSource:
     folder: Path
     positions: Mapping[str, Position] = field(default_factory=dict)
     batch_seconds: float = BATCH_SECONDS
-    carries: Carries = field(default="ranges", init=False)
 
     @property
     def reader(self) -> KafkaDatabaseReader:

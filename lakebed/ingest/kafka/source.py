@@ -26,7 +26,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -49,7 +49,7 @@ from lakebed.ingest.kafka.record_bytes import RecordBytes
 from lakebed.ingest.kafka.settings import KafkaSettings
 from lakebed.ingest.kafka.shares import in_proportion
 from lakebed.ingest.pace import Pace
-from lakebed.ingest.source import RANGE_SCHEMA_DDL, Bounds, Carries, Place, Range
+from lakebed.ingest.source import RANGE_SCHEMA_DDL, Bounds, Place, Range
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -119,7 +119,6 @@ class KafkaSource:
     table: str | None = None
     batch_seconds: float = 0.0
     reads_headers: bool = True
-    carries: Carries = field(default="ranges", init=False)
 
     @property
     def reader(self) -> KafkaReader:

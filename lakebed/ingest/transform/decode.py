@@ -7,6 +7,7 @@ changes, where that is metadata of the records.
 from __future__ import annotations
 
 import datetime
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -14,10 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.error_transport import crosses_spark
-from lakebed.ingest.batch_writer import ChangeStream, Tally, write_aside
+from lakebed.ingest.batch_writer import ChangeStream, Tally, TaskRow, write_aside
 from lakebed.ingest.decoder import Decoded, Decoder, DecoderSchema
 from lakebed.ingest.row_changes import row_as_json
 from lakebed.ingest.transform.query import Transform
+from lakebed.ingest.transform.rows_of_files import NOTE, RowsOfFiles
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff
 from lakebed.manifest.schema_change import SchemaChange
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN
@@ -25,17 +27,20 @@ from lakebed.parts.nested import nullable
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA
 from lakebed.telemetry.task_requests import counted
 
+BATCH_ROWS = 16_384
+"""What goes to Java at once: it has room for each batch outside of its heap."""
+
 
 @dataclass(frozen=True, slots=True)
 class SourceRows:
     """A decoder whose rows are those of the source, not of the table: ``transform`` makes these of them.
 
-    ``inner`` decodes to the columns of the source. What the table becomes does not concern it.
+    ``inner`` decodes to what Spark gets. What the table becomes does not concern it.
     """
 
     inner: Decoder
     decoder_schema: DecoderSchema
-    transform: Transform
+    transform: Transform | RowsOfFiles
 
     def bound_to(self, decoder_schema: DecoderSchema) -> SourceRows:
         return replace(self, decoder_schema=decoder_schema)
@@ -49,11 +54,11 @@ class SourceRows:
 
 @dataclass(frozen=True, slots=True)
 class DecodeTask:
-    """Yields what a task decodes: rows of the view (``kind`` is ``row``), and what a write task says besides (``TaskRow``)."""
+    """Yields what a task decodes: rows of the view, and, as notes, what a write task says besides (``TaskRow``)."""
 
     stream: ChangeStream
     root: str
-    transform: Transform
+    transform: Transform | RowsOfFiles
 
     @crosses_spark
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -68,21 +73,25 @@ class DecodeTask:
                 rows, unsent = _of_view(decoded.changes, self.transform)
                 aside = pa.concat_tables([decoded.quarantined, unsent], promote_options="default")
                 for kind, body in write_aside(aside, self.root):
-                    yield _note(kind, task, body, view)
-                if len(rows):
-                    yield _as_batch(rows, task)
-        yield _note("seen", task, tally.to_json(), view)
-        yield _note("requests", task, requests.to_json(), view)
+                    yield _note((kind, task, body), view)
+                for first in range(0, len(rows), BATCH_ROWS):
+                    yield _as_batch(rows.slice(first, BATCH_ROWS))
+        yield _note(("seen", task, tally.to_json()), view)
+        yield _note(("requests", task, requests.to_json()), view)
 
 
-def _of_view(changes: pa.Table, transform: Transform) -> tuple[pa.Table, pa.Table]:
+def _of_view(changes: pa.Table, transform: Transform | RowsOfFiles) -> tuple[pa.Table, pa.Table]:
     """Decoded changes as rows of the view; and those of which values are not known, as records of the quarantine."""
     unsent = QUARANTINE_SCHEMA.empty_table()
     if UNAVAILABLE_COLUMN in changes.column_names:
         lacks = pc.greater(pc.fill_null(pc.list_value_length(changes[UNAVAILABLE_COLUMN]), 0), 0)
         unsent = _unsent(changes.filter(lacks))
         changes = changes.filter(pc.invert(lacks))
-    count, names = len(changes), transform.names
+    count = len(changes)
+    if isinstance(transform, RowsOfFiles):
+        columns = [changes[field.name].cast(field.type) for field in transform.view]
+        return pa.table(columns, schema=transform.view), unsent
+    names = transform.names
     kinds = (
         pc.if_else(pc.equal(changes[OP_COLUMN], DELETE), "delete", "upsert")
         if OP_COLUMN in changes.column_names
@@ -92,7 +101,7 @@ def _of_view(changes: pa.Table, transform: Transform) -> tuple[pa.Table, pa.Tabl
         names.type: pa.repeat(pa.scalar("upsert"), count) if kinds is None else kinds,
         names.sequence: changes[SEQUENCE_COLUMN] if SEQUENCE_COLUMN in changes.column_names else None,
     }
-    columns = []
+    columns = list[pa.ChunkedArray]()
     for field in transform.view:
         column = extra[field.name] if field.name in extra else changes[field.name]
         columns.append(pa.nulls(count, field.type) if column is None else column.cast(nullable(field.type)))
@@ -113,19 +122,11 @@ def _unsent(changes: pa.Table) -> pa.Table:
     return pa.Table.from_pylist(records, QUARANTINE_SCHEMA)
 
 
-def _note(kind: str, task: int, body: str, view: pa.Schema) -> pa.RecordBatch:
+def _note(note: TaskRow, view: pa.Schema) -> pa.RecordBatch:
     row = pa.nulls(1, pa.struct(list(view)))
-    arrays = [pa.array([kind]), pa.array([task], pa.int32()), pa.array([body], pa.string()), row]
-    return pa.RecordBatch.from_arrays(arrays, names=["kind", "task", "body", "row"])
+    return pa.RecordBatch.from_arrays([row, pa.array([json.dumps(note)])], names=["row", NOTE])
 
 
-def _as_batch(rows: pa.Table, task: int) -> pa.RecordBatch:
-    count = len(rows)
+def _as_batch(rows: pa.Table) -> pa.RecordBatch:
     struct = pa.StructArray.from_arrays([column.combine_chunks() for column in rows.columns], fields=list(rows.schema))
-    arrays = [
-        pa.repeat(pa.scalar("row"), count),
-        pa.repeat(pa.scalar(task, pa.int32()), count),
-        pa.nulls(count, pa.string()),
-        struct,
-    ]
-    return pa.RecordBatch.from_arrays(arrays, names=["kind", "task", "body", "row"])
+    return pa.RecordBatch.from_arrays([struct, pa.nulls(len(rows), pa.string())], names=["row", NOTE])

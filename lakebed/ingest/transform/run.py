@@ -9,63 +9,74 @@ Nothing is committed here. If a task is lost, its part is decoded again, to the 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from lakebed.error_transport import from_spark
 from lakebed.ingest.batch_writer import TaskRow, WriteTask, in_tasks
-from lakebed.ingest.changes_frame import FILE_COLUMN
 from lakebed.ingest.row_changes import RowChanges
 from lakebed.ingest.transform.decode import DecodeTask
 from lakebed.ingest.transform.query import Transform
+from lakebed.ingest.transform.rows_of_files import NOTE, RowsOfFiles, WritingBesideNotes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def transformed(
-    frame: DataFrame, task: WriteTask, transform: Transform, on_input: Callable[[Task], Task] = lambda task: task
+    frame: DataFrame,
+    task: WriteTask,
+    transform: Transform | RowsOfFiles,
+    on_input: Callable[[Task], Task] = lambda task: task,
 ) -> list[TaskRow]:
     """Like ``in_tasks``, with the SQL between reading and writing. ``on_input``: gives a task what rows of ``frame`` mean."""
     from pyspark import StorageLevel
-    from pyspark.sql.pandas.types import from_arrow_schema
 
-    decode = DecodeTask(task.stream, task.root, transform)
-    kinds = pa.schema(
-        [("kind", pa.string()), ("task", pa.int32()), ("body", pa.string()), ("row", pa.struct(list(transform.view)))]
-    )
     with from_spark():
-        decoded = frame.mapInArrow(on_input(decode), from_arrow_schema(kinds)).persist(StorageLevel.MEMORY_AND_DISK)
+        decoded = frame.mapInArrow(*_decoding(task, transform, on_input)).persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            notes = decoded.where("kind <> 'row'").select("kind", "task", "body").collect()
-            result = transform.over(decoded.where("kind = 'row'").select("row.*"))
+            notes = [json.loads(row[0]) for row in decoded.where(f"{NOTE} is not null").select(NOTE).collect()]
+            result = transform.over(decoded.where(f"{NOTE} is null").select("row.*"))
             rows, unknown = transform.rows_for(result, task.spec.incoming)
             written = in_tasks(rows, WriteTask(task.spec, task.root, RowChanges(task.spec, unknown_columns=unknown)))
         finally:
             decoded.unpersist()
-    return [*sorted((tuple(note) for note in notes), key=lambda note: int(note[1])), *written]
+    return [*sorted(map(tuple, notes), key=lambda note: int(note[1])), *written]
 
 
-@dataclass(frozen=True, slots=True)
-class TransformedRows:
-    """Rows of files that go through SQL. ``left_out``: files that the table has read."""
+def passed_through(
+    frame: DataFrame, task: WriteTask, rows: RowsOfFiles, on_input: Callable[[Task], Task] = lambda task: task
+) -> list[TaskRow]:
+    """Like ``transformed``, for rows without SQL: in one pass, with nothing kept."""
+    with from_spark():
+        decoded = frame.mapInArrow(*_decoding(task, rows, on_input))
+        given, unknown = rows.beside_notes(decoded, task.spec)
+        write = WriteTask(task.spec, task.root, RowChanges(task.spec, unknown_columns=unknown))
+        return in_tasks(given, WritingBesideNotes(write))
 
-    transform: Transform
-    apply_as_deletes: str | None = None
-    except_columns: tuple[str, ...] = ()
-    left_out: frozenset[str] = frozenset()
 
-    def write(self, frame: DataFrame, task: WriteTask) -> list[TaskRow]:
-        """Write the result of the SQL for the rows of a batch."""
-        from pyspark.sql import functions as F
+def first_bad_line(
+    frame: DataFrame, task: WriteTask, rows: RowsOfFiles, on_input: Callable[[Task], Task] = lambda task: task
+) -> tuple[int, int, str] | None:
+    """Which line of CSV Spark could not parse: the place of its file in the batch, its byte, and the line."""
+    rows = replace(rows, with_places=True)
+    with from_spark():
+        decoded = frame.mapInArrow(*_decoding(task, rows, on_input))
+        return rows.first_bad(decoded.where(f"{NOTE} is null").select("row.*"))
 
-        if self.left_out:
-            frame = frame.where(~F.col(FILE_COLUMN).isin(sorted(self.left_out)))
-        given = self.transform.changes_in_rows(frame.drop(FILE_COLUMN), self.apply_as_deletes, self.except_columns)
-        rows, unknown = self.transform.rows_for(self.transform.over(given), task.spec.incoming)
-        return in_tasks(rows, WriteTask(task.spec, task.root, RowChanges(task.spec, unknown_columns=unknown)))
+
+def _decoding(
+    task: WriteTask, transform: Transform | RowsOfFiles, on_input: Callable[[Task], Task]
+) -> tuple[Task, StructType]:
+    """What decodes, and the columns of what it yields."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    columns = pa.schema([("row", pa.struct(list(transform.view))), (NOTE, pa.string())])
+    return on_input(DecodeTask(task.stream, task.root, transform)), from_arrow_schema(columns)

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from lakebed.errors import InvalidChanges
 from lakebed.ingest.decoder import Decoded, DecoderSchema
-from lakebed.ingest.row_changes import fitting, row_as_json
+from lakebed.ingest.row_changes import fitting, quarantined_rows
 from lakebed.ingest.row_evolution import completed, names_in_rows, rescued, under_their_names
 from lakebed.ingest.schema_evolution import RESCUED_COLUMN
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate
@@ -29,7 +29,6 @@ from lakebed.manifest.change_names import ChangeNames
 from lakebed.manifest.remarks import Remark, remarks_on
 from lakebed.manifest.schema_change import SchemaChange
 from lakebed.parts.changes import DELETE, OP_COLUMN, UPSERT, WriteSpec
-from lakebed.parts.quarantine import QUARANTINE_SCHEMA
 from lakebed.storage.engine import connect
 
 
@@ -76,7 +75,7 @@ class ChangeRows:
             reasons = [(row, str(error)) for row in range(len(rows))]
         return Decoded(
             changes=good,
-            quarantined=self._quarantined(rows, changes, reasons),
+            quarantined=quarantined_rows(rows, changes.drop_columns([OP_COLUMN]), reasons, TIME),
             truncates=new,
             event_time_max=pc.max(rows[TIME].cast(pa.int64())).as_py() if len(rows) else None,
             ignored=len(truncates) - len(new),
@@ -118,25 +117,6 @@ class ChangeRows:
             rows = rows.append_column(sequence, records[besides])
         operations = pc.if_else(pc.equal(records[TYPE], "delete"), DELETE, UPSERT)
         return rows.append_column(OP_COLUMN, operations), unknown
-
-    def _quarantined(self, records: pa.Table, rows: pa.Table, reasons: list[tuple[int, str]]) -> pa.Table:
-        """The rows that do not fit, each with its reason."""
-        if not reasons:
-            return QUARANTINE_SCHEMA.empty_table()
-        bad = pa.array([number for number, _ in reasons], pa.int64())
-        some, values = records.take(bad), rows.drop_columns([OP_COLUMN]).take(bad)
-        return pa.table(
-            {
-                "key": pa.nulls(len(bad), pa.binary()),
-                "value": pa.array([row_as_json(values.slice(row, 1)) for row in range(len(bad))], pa.binary()),
-                "topic": some["topic"],
-                "partition": some["partition"],
-                "offset": some["offset"],
-                "reason": pa.array([reason for _, reason in reasons], pa.string()),
-                "time": some[TIME],
-            },
-            schema=QUARANTINE_SCHEMA,
-        )
 
 
 def _truncate(record: dict[str, Any]) -> Truncate:

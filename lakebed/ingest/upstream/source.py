@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 from lakebed.error_transport import methods_cross_spark
 from lakebed.errors import InvalidInput
 from lakebed.ingest.pace import Pace
-from lakebed.ingest.source import RANGE_SCHEMA_DDL, Carries, Range
+from lakebed.ingest.source import RANGE_SCHEMA_DDL, Range
 from lakebed.ingest.upstream.planner import UpstreamPlanner
 from lakebed.ingest.upstream.reader import UpstreamReader, UpstreamSettings, ranges_between
 
@@ -34,7 +34,6 @@ class UpstreamSource:
 
     settings: UpstreamSettings
     batch_seconds: float = 0.0
-    carries: Carries = field(default="ranges", init=False)
 
     @property
     def reader(self) -> UpstreamReader:

@@ -1,0 +1,188 @@
+"""Rows of files that Spark has a part in: it parses lines of CSV, and evaluates what a user wrote (``apply_as_deletes``, SQL).
+
+1. Tasks read the files and yield lines of CSV, or rows (``transform.decode``).
+2. Spark makes rows of them, without moving any, so their order stays.
+3. Tasks write the rows. Without SQL all this is one pass: what the reading tasks say besides rows goes through Spark beside the
+   rows (``WritingBesideNotes``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from lakebed.error_transport import crosses_spark
+from lakebed.ingest.batch_writer import TaskRow, WriteTask
+from lakebed.ingest.changes_frame import changes_frame, unknown_columns
+from lakebed.ingest.schema_evolution import EvolvePolicy
+from lakebed.ingest.transform.query import Transform
+from lakebed.parts.changes import WriteSpec
+from lakebed.parts.nested import nullable
+from lakebed.quoting import quote_for_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+LINE, FILE, AT = "_lakebed_line", "_lakebed_file", "_lakebed_at"
+"""A line of CSV; the place of its file in the batch; the byte of the file at which it begins."""
+NOTE = "_lakebed_note"
+"""What a task says besides rows (``TaskRow``), as JSON; null beside a row."""
+_DROPPED = "dropped"
+"""A note beside a line that is no row, and that the settings allow to leave out."""
+_BAD = "_lakebed_bad"
+BAD_LINE = "MALFORMED_RECORD_IN_PARSING"
+"""A part of Spark's error for a line that does not fit: an error condition of Spark's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Csv:
+    """How Spark reads a line. ``options``: of its parser; ``mode``: what becomes of a line that does not fit."""
+
+    mode: str = "FAILFAST"
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def row(self, line: Column, columns: pa.Schema, *, mode: str | None = None, with_bad: bool = False) -> Column:
+        """The row of a line, a struct; ``with_bad``: with one more field, which has the line if it does not fit."""
+        from pyspark.sql import functions as F
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        types = {one.name: one.dataType.simpleString() for one in from_arrow_schema(columns)}
+        names = types | ({_BAD: "string"} if with_bad else {})
+        options = {**self.options, "mode": mode or self.mode}
+        if with_bad:
+            options["columnNameOfCorruptRecord"] = _BAD
+        ddl = ", ".join(f"{quote_for_spark(name)} {kind}" for name, kind in names.items())
+        return F.from_csv(line, ddl, options)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsOfFiles:
+    """``columns``: those of the files. ``csv``: for lines; None for rows. ``transform``: the SQL of a pipeline.
+
+    ``of_folders``: columns of which not the lines but the folders of the files have the values.
+    """
+
+    columns: pa.Schema
+    csv: Csv | None = None
+    apply_as_deletes: str | None = None
+    except_columns: tuple[str, ...] = ()
+    transform: Transform | None = None
+    of_folders: tuple[str, ...] = ()
+    with_places: bool = False
+    """Whether lines come with their places, which costs a tenth more."""
+
+    @property
+    def view(self) -> pa.Schema:
+        """What tasks yield."""
+        plain = [pa.field(one.name, nullable(one.type)) for one in self.columns]
+        if self.csv is None:
+            return pa.schema(plain)
+        given = [one for one in plain if one.name in self.of_folders]
+        places = [(FILE, pa.int32()), (AT, pa.int64())] if self.with_places else []
+        return pa.schema([(LINE, pa.string()), *places, *given])
+
+    def for_folders(self, names: Sequence[str]) -> RowsOfFiles:
+        """The same for files whose folders have the values of these columns."""
+        return replace(self, of_folders=tuple(names))
+
+    # With SQL: see ``run.transformed`` -----------------------------------------------------------------------------------
+
+    def over(self, decoded: DataFrame) -> DataFrame:
+        """The result of the SQL for what tasks yielded."""
+        assert self.transform is not None
+        rows = decoded
+        if self.csv is not None:
+            parsed, given = self._parsed(decoded), [quote_for_spark(name) for name in self.of_folders]
+            rows = parsed.where(f"{_BAD} is null") if self.csv.mode == "DROPMALFORMED" else parsed
+            rows = rows.select(
+                *(quote_for_spark(one.name) for one in self.columns if one.name not in self.of_folders), *given
+            )
+        changes = self.transform.changes_in_rows(rows, self.apply_as_deletes, self.except_columns)
+        return self.transform.over(changes)
+
+    def rows_for(self, result: DataFrame, spec: WriteSpec) -> tuple[DataFrame, tuple[str, ...]]:
+        """The rows for the write tasks, and the columns that the table lacks."""
+        assert self.transform is not None
+        return self.transform.rows_for(result, spec)
+
+    # In one pass ---------------------------------------------------------------------------------------------------------
+
+    def beside_notes(self, decoded: DataFrame, spec: WriteSpec) -> tuple[DataFrame, tuple[str, ...]]:
+        """The rows for ``WritingBesideNotes``, and the columns that the table lacks. ``decoded``: as tasks yield it."""
+        from pyspark.sql import functions as F
+
+        flat = decoded.select(NOTE, "row.*")
+        if self.csv is not None:
+            flat = self._parsed(flat).drop(LINE)
+            if self.csv.mode == "DROPMALFORMED":
+                flat = flat.withColumn(NOTE, F.expr(f"if({_BAD} is null, {NOTE}, '{_DROPPED}')")).drop(_BAD)
+        policy, incoming = _names_of(spec), spec.incoming
+        deletes, left_out = self.apply_as_deletes, self.except_columns
+        lacking = incoming.schema.names  # what the table got since the files' columns were looked up
+        frame = changes_frame(flat, incoming, deletes, left_out, policy=policy, may_lack=lacking, beside=(NOTE,))
+        return frame, unknown_columns(self.columns.names, incoming, deletes, left_out, policy)
+
+    def _parsed(self, lines: DataFrame) -> DataFrame:
+        """Lines with the columns of their rows beside them."""
+        assert self.csv is not None
+        in_lines = pa.schema([one for one in self.columns if one.name not in self.of_folders])
+        drops = self.csv.mode == "DROPMALFORMED"
+        mode = "PERMISSIVE" if drops else None
+        row = self.csv.row(lines[LINE], in_lines, mode=mode, with_bad=drops)
+        return lines.withColumn("_lakebed_row", row).select("*", "_lakebed_row.*").drop("_lakebed_row")
+
+    def first_bad(self, lines: DataFrame) -> tuple[int, int, str] | None:
+        """The first line found that does not fit: the place of its file, its byte, and the line."""
+        assert self.csv is not None
+        in_lines = pa.schema([one for one in self.columns if one.name not in self.of_folders])
+        row = self.csv.row(lines[LINE], in_lines, mode="PERMISSIVE", with_bad=True)
+        found = (
+            lines.withColumn("_lakebed_row", row)
+            .where(f"_lakebed_row.{_BAD} is not null")
+            .select(FILE, AT, LINE)
+            .first()
+        )
+        return None if found is None else tuple(found)
+
+
+def _names_of(spec: WriteSpec) -> EvolvePolicy:
+    """Columns that were renamed in the table come under their first names too."""
+    names = spec.incoming.schema.names
+    both = zip(names, spec.schema.names, strict=True)
+    renamed = {name: stored for name, stored in both if name != stored and stored not in names}
+    return EvolvePolicy(columns=renamed)
+
+
+@dataclass(frozen=True, slots=True)
+class WritingBesideNotes:
+    """Writes the rows of a DataFrame, and passes on what the reading tasks said besides rows."""
+
+    task: WriteTask
+
+    @crosses_spark
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        notes: list[TaskRow] = []
+        dropped = 0
+
+        def rows() -> Iterator[pa.RecordBatch]:
+            nonlocal dropped
+            for batch in batches:
+                beside = batch.column(NOTE)
+                for note in beside.drop_null().to_pylist():
+                    if note == _DROPPED:
+                        dropped += 1
+                    else:
+                        notes.append(tuple(json.loads(note)))
+                yield batch if beside.null_count == len(batch) else batch.filter(beside.is_null())
+
+        yield from self.task(rows())
+        if dropped:
+            notes.append(("seen", 0, json.dumps({"ignored": dropped, "remarks": {}})))
+        columns = [[note[at] for note in notes] for at in range(3)]
+        kinds = (pa.string(), pa.int32(), pa.string())
+        arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, names=["kind", "task", "body"])

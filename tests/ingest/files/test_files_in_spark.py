@@ -1,0 +1,227 @@
+"""Pipelines that read folders of files, with Spark: lines of CSV, what a user wrote in SQL, and tasks that share the files."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+import lakebed
+from lakebed.errors import InvalidChanges
+from lakebed.ingest import stream
+from lakebed.ingest.files import lines
+from lakebed.ingest.files import reader as reader_module
+from lakebed.ingest.files.ingest import FilesIngest
+from lakebed.ingest.files.planner import FilesPlanner
+from lakebed.ingest.stream import run_in_tasks
+from lakebed.ingest.table_batch import run_alone
+from lakebed.ingest.transform.decode import SourceRows
+from lakebed.manifest.type_names import table_schema
+from lakebed.pipeline import sources
+from lakebed.pipeline.settings import parse_pipeline
+from lakebed.pipeline.target import open_or_create
+from lakebed.table import internals_of
+from tests.ingest.files.folders import NOW, remarks, write
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.slow
+COLUMNS = {"id": "long not null", "v": "string", "n": "double", "day": "date"}
+
+
+def run(
+    spark: SparkSession, folder: Path, form: Any, *, table: dict[str, Any] | None = None, **more: Any
+) -> lakebed.Table:
+    """Read what is in ``in`` into ``t``, by a pipeline file. Raises the error of the run."""
+    options = more.pop("options", {})
+    content = {
+        "table": {"path": str(folder / "t"), "schema": COLUMNS, **({"keys": ["id"]} if table is None else table)},
+        "source": {"kind": "files", "folder": str(folder / "in"), "options": options},
+        "format": form,
+        **more,
+    }
+    pipeline = parse_pipeline(yaml.safe_dump(content, sort_keys=False), "p.yml", {})
+    opened = open_or_create(pipeline)
+    columns = table_schema(more["transform"]["columns"]) if "transform" in more else opened.schema
+    reader, decoding = sources.open_source(pipeline, columns).reader, sources.open_decoder(pipeline, opened)
+    internals = internals_of(opened)
+    ingest = FilesIngest(
+        opened.path, internals.log, reader, decoding,
+        evolution=internals.evolution("nothing"), quarantine_log=internals.quarantine_log,
+    )  # fmt: skip
+    transform = decoding.transform if isinstance(decoding, SourceRows) else None
+    document = FilesPlanner(reader.settings).next({})
+    run_alone(ingest.batch(reader.ranges({}, document)), lambda work: run_in_tasks(work, spark, transform))
+    return opened
+
+
+def file(folder: Path, name: str, data: bytes | str, time: float = NOW) -> None:
+    path = folder / "in" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    os.utime(path, (time, time))
+
+
+def rows(table: lakebed.Table) -> list[tuple[Any, ...]]:
+    return sorted((tuple(row.values()) for row in table.to_arrow().to_pylist()), key=repr)
+
+
+@pytest.mark.parametrize("form", ["json", "csv", "parquet", "csv with deletes", "parquet with deletes"])
+def test_tasks_that_share_files_of_all_sizes_keep_their_order(
+    spark: SparkSession, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "RECORDS_HERE_MAX", 1)
+    monkeypatch.setattr(reader_module, "SPLIT_BYTES", 2000)
+    kind, _, deletes = form.partition(" ")
+    expected: dict[int, str] = {}
+    for number, count in enumerate([400, 1, 30, 1, 900, 2, 1]):
+        changes = [(key, f"{number}", "u") for key in range(count)] + [(5, f"{number}", "d" if deletes else "u")]
+        expected |= {key: text for key, text, _ in changes}
+        if deletes:
+            expected.pop(5, None)
+        columns = {"id": [c[0] for c in changes], "v": [c[1] for c in changes], "n": [0.5] * len(changes)}
+        columns |= {"day": [None] * len(changes)} | ({"op": [c[2] for c in changes]} if deletes else {})
+        name = f"{9 - number}.{kind}"
+        if kind == "parquet":
+            (tmp_path / "in").mkdir(exist_ok=True)
+            pq.write_table(pa.table(columns), tmp_path / "in" / name, row_group_size=50)
+        elif kind == "csv":
+            some = [
+                "".join(f"{'' if value is None else value}," for value in row)[:-1]
+                for row in zip(*columns.values(), strict=True)
+            ]
+            file(tmp_path, name, "\n".join([",".join(columns), *some]))
+        else:
+            write(tmp_path / "in", name, [{"id": key, "v": text} for key, text, _ in changes])
+        os.utime(tmp_path / "in" / name, (NOW + number, NOW + number))
+    rules = (
+        {"extra_columns": {"op": "string"}, "except_columns": ["op"], "apply_as_deletes": 'op = "d"'} if deletes else {}
+    )
+    table = run(spark, tmp_path, {"kind": kind, **rules})
+    assert {row[0]: row[1] for row in rows(table)} == expected
+    [commit] = [row for row in table.inspect.timeline().to_pylist() if row["operation"] == "STREAMING UPDATE"]
+    assert commit["version"] == 1, "all of it is one batch"
+
+
+AS_SPARK: dict[str, tuple[dict[str, str], bytes]] = {
+    "plain": ({}, b'id,v,n,day\n1,a,1.5,2024-01-01\n2,,,\n3,"x,""y",-0.0,0001-01-01\n'),
+    "separator and nulls": ({"sep": "|", "nullValue": "-"}, b"id|v|n|day\n1|-|2|-\n2|a,b|-|2024-02-29\n"),
+    "quotes": ({"quote": "'", "escape": "'"}, b"id,v,n,day\n1,'it''s',,\n2,\"b\",,\n"),
+    "a backslash escapes": ({}, b'id,v,n,day\n1,"a\\"b",,\n2,"c\\\\",,\n'),
+    "comments, blank lines, line ends": ({"comment": "#"}, b"#x\r\nid,v,n,day\r\n\r\n1,a,,\r\n# 2,b,,\r\n  \r\n3,#c,,"),
+    "no header": ({"header": "false"}, b"1,a,1,2024-01-01\n2,b,2,2024-01-02\n"),
+    "any header": ({"enforceSchema": "true"}, b"q,r,s,t\n1,a,1,2024-01-01\n"),
+    "formats": ({"dateFormat": "dd.MM.yyyy", "nanValue": "none"}, b"id,v,n,day\n1,a,none,31.01.2024\n"),
+    "blanks": ({"ignoreLeadingWhiteSpace": "true", "ignoreTrailingWhiteSpace": "true"}, b"id, v ,n,day\n 1 , a , 2 ,\n"),
+    "latin": ({"encoding": "ISO-8859-1"}, "id,v,n,day\n1,größe,,\n".encode("latin-1")),
+    "over several lines": ({"multiLine": "true"}, b'id,v,n,day\n1,"a\nb\r\nc, d",,\n2,"","3",\n3,5" pipe,,\n'),
+    "another line end": ({"lineSep": ";"}, b"id,v,n,day;1,a,,;2,b,,"),
+    "permissive": ({"mode": "PERMISSIVE"}, b"id,v,n,day\n1,a,no,never\n2,b\n3,c,1,,more\n"),
+    "malformed ones dropped": ({"mode": "DROPMALFORMED"}, b"id,v,n,day\n1,a,no,never\n2,b\n3,c,1,,more\n4,d,,\n"),
+    "a mark": ({}, b"\xef\xbb\xbfid,v,n,day\n1,a,,\n"),
+    "only a header": ({}, b"id,v,n,day\n"),
+}  # fmt: skip
+
+
+def test_lines_of_csv_mean_what_they_mean_to_spark(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "PIECE_BYTES", 5)
+    wrong = []
+    for name, (options, data) in AS_SPARK.items():
+        folder = tmp_path / name
+        file(folder, "a.csv", data)
+        file(folder, "b.csv.gz", gzip.compress(data))
+        as_spark = {"header": "true", "mode": "FAILFAST", "enforceSchema": "false", **options}
+        ddl = "id long, v string, n double, day date"
+        expected = sorted(
+            map(tuple, spark.read.options(**as_spark).schema(ddl).csv(str(folder / "in")).collect()), key=repr
+        )
+        nullable = {"schema": {**COLUMNS, "id": "long"}}
+        table = run(spark, folder, "csv", table=nullable, options=options)
+        if repr(rows(table)) != repr(expected):  # NaN is not NaN
+            wrong.append((name, rows(table), expected))
+    assert wrong == []
+
+
+def test_a_line_of_csv_that_does_not_fit_ends_the_run_and_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    file(tmp_path, "a.csv", "id,v,n,day\n1,a,,\n")
+    file(tmp_path, "b c.csv", "id,v,n,day\n2,a,,\n3,b,much,\n")
+    name = tmp_path / "in" / "b c.csv"
+    for form in ("csv", {"kind": "csv", "apply_as_deletes": "n < 0"}):
+        why = f"the file {name} can't be read: the line at byte 17 does not fit the columns: '3,b,much,'"
+        with pytest.raises(InvalidChanges, match=why):
+            run(spark, tmp_path, form)
+    with pytest.raises(InvalidChanges, match="the line at byte 17 does not fit the columns"):
+        sql = "select id, v, n, day, _change_type from changes"
+        run(spark, tmp_path, "csv", transform={"sql": sql, "columns": COLUMNS})
+    table = run(spark, tmp_path, "csv", options={"mode": "DROPMALFORMED"})
+    assert [row[0] for row in rows(table)] == [1, 2]
+    file(tmp_path, "c.csv", "id,n,v,day\n4,1,c,\n")
+    with pytest.raises(
+        InvalidChanges, match=r"c.csv has the header id, n, v, day, and the columns .* are id, v, n, day"
+    ):
+        run(spark, tmp_path, "csv")
+
+
+@pytest.mark.parametrize("form", ["json", "csv", "parquet"])
+def test_sql_selects_from_the_rows_of_files(spark: SparkSession, tmp_path: Path, form: str) -> None:
+    for number in range(3):
+        if form == "json":
+            write(
+                tmp_path / "in",
+                f"{number}.json",
+                [{"id": 1, "name": f"{number}"}, {"id": 2 + number, "name": "x"}],
+                NOW + number,
+            )
+        elif form == "csv":
+            file(
+                tmp_path,
+                f"{number}.csv",
+                f"id,name,gone\n1,{number},false\n{2 + number},x,{number == 0}\n",
+                NOW + number,
+            )
+        else:
+            (tmp_path / "in").mkdir(exist_ok=True)
+            columns = {"id": [1, 2 + number], "name": [f"{number}", "x"], "gone": [False, number == 0]}
+            pq.write_table(pa.table(columns), tmp_path / "in" / f"{number}.parquet")
+            os.utime(tmp_path / "in" / f"{number}.parquet", (NOW + number, NOW + number))
+    rules = (
+        {}
+        if form == "json"
+        else {"extra_columns": {"gone": "boolean"}, "except_columns": ["gone"], "apply_as_deletes": "gone"}
+    )
+    sql = {"sql": "select id, upper(name) as v, _change_type from changes", "columns": {"id": "long", "name": "string"}}
+    table = run(spark, tmp_path, {"kind": form, **rules}, transform=sql)
+    deleted = [] if form != "json" else [(2, "X", None, None)]
+    assert rows(table) == [(1, "2", None, None), *deleted, (3, "X", None, None), (4, "X", None, None)]
+    assert table.version == 1
+
+
+def test_folders_named_like_partitions_give_columns_of_csv(spark: SparkSession, tmp_path: Path) -> None:
+    file(tmp_path, "day=2026-01-31/a.csv", "id,v,n\n1,a,\n")
+    file(tmp_path, "day=2026-02-01/b.csv", "id,v,n\n2,b,1\n")
+    table = run(spark, tmp_path, "csv")
+    assert [(row[0], str(row[3])) for row in rows(table)] == [(1, "2026-01-31"), (2, "2026-02-01")]
+    file(tmp_path, "day=2026-02-02/c.csv", "id,v,n\n3,c,\n")
+    file(tmp_path, "d.csv", "id,v,n,day\n4,d,,\n")
+    with pytest.raises(InvalidChanges, match="Put files into folders of one kind"):
+        run(spark, tmp_path, "csv")
+
+
+def test_rows_that_the_table_refuses_go_to_the_quarantine_and_unknown_columns_are_told(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    file(tmp_path, "a.csv", "id,v,n,day,more\n1,a,,,x\n,b,,,y\n")
+    table = run(spark, tmp_path, {"kind": "csv", "extra_columns": {"more": "string"}})
+    assert [row[0] for row in rows(table)] == [1] and remarks(table) == {"unknown_field": ["more"]}
+    [bad] = lakebed.open(f"{table.path}_quarantine").to_arrow().to_pylist()
+    assert json.loads(bad["value"])["v"] == "b" and "id" in bad["reason"]
