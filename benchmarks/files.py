@@ -27,9 +27,16 @@ import pyarrow.parquet as pq
 import lakebed
 from benchmarks.steady import family
 from benchmarks.workload import median, table
+from lakebed.ingest.batch_writer import Written, commit_written
+from lakebed.ingest.files.look import Looker
+from lakebed.ingest.files.planner import FilesPlanner
+from lakebed.ingest.files.settings import FilesSettings
+from lakebed.ingest.files_read import FileRead, FilesRead
+from lakebed.manifest.entries import Operation
 from lakebed.pipeline import sources
 from lakebed.pipeline.settings import parse_any
 from lakebed.pipeline.target import open_or_create
+from lakebed.table import internals_of
 
 COLUMNS = "{id: long not null, region: string, amount: double, note: string, at: timestamp}"
 CASES: dict[str, tuple[str, int, int]] = {
@@ -49,13 +56,15 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--rounds", type=int, default=3)
-    arguments.add_argument("--cases", nargs="*", choices=list(CASES), default=list(CASES))
+    arguments.add_argument(
+        "--cases", nargs="*", default=list(CASES), help=f"of {', '.join(CASES)}; none: only the listing"
+    )
     arguments.add_argument(
         "--scale", type=float, default=1.0, help="of the number of files, or of the rows of one file"
     )
     arguments.add_argument("--listing", type=int, default=0, metavar="FILES")
     asked = arguments.parse_args()
-    sources.trigger = lambda seconds: {"availableNow": True}
+    sources.trigger = lambda seconds: {"availableNow": True}  # type: ignore[dict-item]
     with tempfile.TemporaryDirectory(prefix="lakebed-files-") as folder:
         os.environ.setdefault("LAKEBED_CACHE_DIR", f"{folder}/cache")
         if asked.listing:
@@ -158,7 +167,40 @@ def _cpu() -> float:
 
 
 def _measure_listing(folder: Path, files: int) -> None:
-    raise SystemExit("not yet")
+    """What the planner needs for a folder: when no file is known, and when all are."""
+    inbox = folder / "many"
+    inbox.mkdir()
+    for number in range(files):
+        (inbox / f"part-{number:08d}.json").write_bytes(b"{}\n")
+    opened = lakebed.create(folder / "listed", pa.schema([("id", pa.int64())]))
+    settings = FilesSettings(folder=str(inbox), format="json", table=opened.path)
+    clock = [0.0]
+    rows: list[list[object]] = []
+
+    def measure(name: str, planner: FilesPlanner, later: float) -> dict[str, Any]:
+        clock[0] += later
+        began, cpu = time.perf_counter(), time.process_time()
+        document = planner.next({})
+        rows.append([name, time.perf_counter() - began, time.process_time() - cpu, len(json.dumps(document)) >> 10])
+        return document
+
+    measure("no file is known", FilesPlanner(settings, lambda: clock[0]), 0)
+    log = internals_of(opened).log
+    looker = Looker(settings)
+    found = [
+        FileRead(looker.url(one.path), one.state.modified_ns, one.state.size, one.state.arrived_ns)
+        for one in looker.files()
+    ]
+    for first in range(0, len(found), 10_000):
+        marks = FilesRead.of(log.refresh()).plus(found[first : first + 10_000])
+        commit_written(log, log.refresh(), Written(), None, Operation.STREAMING_UPDATE, marks=marks)
+    knowing = FilesPlanner(settings, lambda: clock[0])
+    measure("all are known, first look", knowing, 0)
+    measure("all are known, their names alone", knowing, 1)
+    (inbox / "new.json").write_bytes(b"{}\n")
+    measure("one is new", knowing, 1)
+    measure("all are known, with their states", knowing, 1000)
+    table(f"looks at a folder of {files:,} files", ["look", "s", "CPU s", "KB of the document"], rows)
 
 
 if __name__ == "__main__":

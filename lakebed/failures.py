@@ -72,7 +72,7 @@ FILE_TROUBLES: dict[str, tuple[type[LakebedError], str]] = {
     "Too many open files": (StoreUnavailable, "allow more open files (ulimit -n)"),
     "FAILED_READ_FILE": (
         Unexpected,
-        "is it whole? A CSV file needs a header of the columns in their order, and as many values in each line",
+        "is it whole, and do its columns have the names and types that the stream asks for?",
     ),
 }
 """What the system, or Spark, says of a file that it can't use; the error, and what to do."""

@@ -5,7 +5,7 @@ position in its log, which is exact within the log of one server, and otherwise 
 together with the clock: a source that moved to another server starts a new log, at lower positions and later times.
 
 A record is from before a truncate if
-    1.  it is in the truncate's partition and has a lower offset; or
+    1.  it is in the truncate's partition and has a lower offset, or in the same batch of files and comes before; or
     2.  both have a position in the same log, and the record's is lower; or
     3.  they have no such positions, the record is in another partition, and it is earlier by the source's clock.
 In case 2, and in case 1 if the truncate is of an earlier batch, the record must also not be later by the clock, since the
@@ -54,7 +54,8 @@ POSITION_SCHEMA = pa.schema(
     ]
 )
 """The position of a record in Kafka and in its source: by the source's clock (microseconds since the epoch), in
-PostgreSQL's log (``lsn``), or in MySQL's, where each server has its own positions. A record of a file has no offset."""
+PostgreSQL's log (``lsn``), or in MySQL's, where each server has its own positions. Of a file the topic is its URL, the partition
+its place in the batch, and the offset the byte at which a record begins: they say nothing of other batches."""
 
 _Mask = npt.NDArray[np.bool_]
 
@@ -73,6 +74,11 @@ class Truncate:
     pos: int | None = None
 
     @property
+    def is_of_file(self) -> bool:
+        """Whether it comes from a file, whose place in its batch is the partition. No topic has a slash in its name."""
+        return self.offset is not None and "/" in self.topic
+
+    @property
     def places(self) -> tuple[str, ...]:
         """The members of a record's ``source`` that show whether it is from before the truncate."""
         if self.lsn is not None:
@@ -87,7 +93,13 @@ class Truncate:
         not_later = _true(pc.less_equal(records["time_us"], pa.scalar(self.time_us, pa.int64())))
         same_partition = np.zeros(len(records), bool)
         in_order = same_partition
-        if self.offset is not None:
+        if self.is_of_file and is_new:  # files of one batch have an order too
+            same_partition = np.ones(len(records), bool)
+            in_order = _true(pc.less(records["partition"], self.partition))
+            in_order |= _true(pc.equal(records["partition"], self.partition)) & _true(
+                pc.less(records["offset"], self.offset)
+            )
+        elif self.offset is not None:
             same_partition = _true(pc.equal(records["topic"], self.topic))
             same_partition &= _true(pc.equal(records["partition"], self.partition))
             in_order = same_partition & _true((pc.less_equal if or_same else pc.less)(records["offset"], self.offset))
@@ -165,10 +177,11 @@ class Cutoff:
         return any(bool(known.is_after(record, or_same=True)[0]) for known in self.known)
 
     def remembered(self) -> tuple[Truncate, ...]:
-        """The truncates that later batches need: the newest per partition; of records without offsets, the newest of all."""
+        """The truncates that others need: the newest per partition; of files and records without offsets, the newest of all."""
         newest: dict[tuple[str, int], Truncate] = {}
         for truncate in (*self.known, *self.new):
-            place = ("", 0) if truncate.offset is None else (truncate.topic, truncate.partition)
+            is_of_all = truncate.offset is None or truncate.is_of_file
+            place = ("", 0) if is_of_all else (truncate.topic, truncate.partition)
             before = newest.get(place)
             if before is None or (truncate in self.new and _is_newer(truncate, before, self.new)):
                 newest[place] = truncate
@@ -181,6 +194,8 @@ NO_CUTOFF = Cutoff()
 def _is_newer(one: Truncate, other: Truncate, new: tuple[Truncate, ...]) -> bool:
     if other not in new:
         return True
+    if one.is_of_file and other.is_of_file:
+        return (one.partition, one.offset or 0) >= (other.partition, other.offset or 0)
     return (one.offset or 0, one.time_us or 0) >= (other.offset or 0, other.time_us or 0)
 
 
@@ -220,8 +235,9 @@ def truncates_in(domain: str, text: str) -> tuple[Truncate, ...]:
 
 
 def to_domain(cutoff: Cutoff) -> Domain:
-    """The entry of the log that records the truncates."""
-    return Domain(SOURCE_TRUNCATES, json.dumps({"truncates": [to_json(one) for one in cutoff.remembered()]}))
+    """The entry of the log that records the truncates, without what says nothing of other batches."""
+    kept = [replace(one, offset=None) if one.is_of_file else one for one in cutoff.remembered()]
+    return Domain(SOURCE_TRUNCATES, json.dumps({"truncates": list(map(to_json, kept))}))
 
 
 def to_json(truncate: Truncate) -> dict[str, Any]:

@@ -19,9 +19,12 @@ MODULES = (
     "lakebed.compaction.log_source",
     "lakebed.ingest.batch_writer",
     "lakebed.ingest.debezium.events",
+    "lakebed.ingest.files.decoders",
+    "lakebed.ingest.files.source",
     "lakebed.ingest.json.rows",
     "lakebed.ingest.generator_source",
     "lakebed.ingest.kafka.source",
+    "lakebed.ingest.transform.decode",
 )
 
 

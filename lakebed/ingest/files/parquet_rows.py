@@ -16,19 +16,16 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakebed.errors import InvalidChanges
 from lakebed.ingest.files.codecs import Damaged
 from lakebed.parts.exact_cast import cast_exactly
+from lakebed.parts.legacy_calendar import LegacyCalendar, legacy_calendar
 from lakebed.parts.nested import nullable
 from lakebed.settings import suggest
 
 BATCH_ROWS = 65_536
-_OLD_CALENDAR = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
-_NEW_CALENDAR = pa.scalar(-12_219_292_800_000_000, pa.timestamp("us"))  # 15 October 1582
-_SAME_ZONES = pa.scalar(-2_208_988_800_000_000, pa.timestamp("us"))  # 1900
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +65,14 @@ def rows_of(
         if field.name in names:
             require_readable(given.field(names[field.name]).type, field)
             unknown += _unknown_fields(given.field(names[field.name]).type, field.type, f"{field.name}.")
-    is_old = _is_of_old_calendar(parquet.metadata.metadata or {})
+    calendar = _calendar(parquet)
     first = 0
     for number in range(parquet.metadata.num_row_groups):
         group = parquet.metadata.row_group(number)
         if start <= _start(group) < end:
             at = first
             for batch in _batches(parquet, number, list(names.values())):
-                yield Rows(_in_columns(batch, names, columns, is_old), at, tuple(unknown))
+                yield Rows(_in_columns(batch, names, columns, calendar), at, tuple(unknown))
                 at += batch.num_rows
         first += group.num_rows
 
@@ -150,7 +147,9 @@ def _batches(parquet: pq.ParquetFile, group: int, names: list[str]) -> Iterator[
         yield batch
 
 
-def _in_columns(batch: pa.RecordBatch, names: Mapping[str, str], columns: pa.Schema, is_old: bool) -> pa.Table:
+def _in_columns(
+    batch: pa.RecordBatch, names: Mapping[str, str], columns: pa.Schema, calendar: LegacyCalendar | None
+) -> pa.Table:
     out = []
     for field in columns:
         name = names.get(field.name)
@@ -158,30 +157,30 @@ def _in_columns(batch: pa.RecordBatch, names: Mapping[str, str], columns: pa.Sch
             out.append(pa.nulls(batch.num_rows, nullable(field.type)))
             continue
         column = batch.column(batch.schema.get_field_index(name))
-        if is_old:
-            _require_new_calendar(column, field.name)
+        _require_calendar(column, field.name, calendar)
         out.append(_converted(column, field.type))
     return pa.Table.from_arrays(out, names=columns.names)
 
 
-def _is_of_old_calendar(marks: Mapping[bytes, bytes]) -> bool:
-    """Whether Spark says that it wrote the file in the calendar from before 1582, as it always did before version 3."""
-    return any(mark in marks for mark in _OLD_CALENDAR) or marks.get(b"org.apache.spark.version", b"3") < b"3"
+def _calendar(parquet: pq.ParquetFile) -> LegacyCalendar | None:
+    """What the file says of early dates and times (``parts.legacy_calendar``)."""
+    marks = {
+        key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, value in _metadata(parquet).items()
+    }
+    kinds = (parquet.schema.column(number).physical_type for number in range(len(parquet.schema)))
+    return legacy_calendar(marks, has_int96="INT96" in kinds)
 
 
-def _require_new_calendar(column: pa.Array, name: str) -> None:
-    kind = column.type
-    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        limit = _NEW_CALENDAR if pa.types.is_date(kind) else _SAME_ZONES
-        times = (
-            column.cast(pa.timestamp("us")) if pa.types.is_date(kind) else _in_micros(column).cast(pa.timestamp("us"))
+def _metadata(parquet: pq.ParquetFile) -> Mapping[bytes, bytes]:
+    return parquet.metadata.metadata or {}
+
+
+def _require_calendar(column: pa.Array, name: str, calendar: LegacyCalendar | None) -> None:
+    if calendar is not None and calendar.has_old(column):
+        raise InvalidChanges(
+            f"its column {name!r} has early dates or timestamps in the old calendar of {calendar.writer}, which only Spark reads: "
+            "let Spark write the file again, with spark.sql.parquet.datetimeRebaseModeInWrite=CORRECTED"
         )
-        if pc.any(pc.less(times, limit)).as_py():
-            raise InvalidChanges(
-                f"its column {name!r} has times before {str(limit.as_py())[:4]}, which Spark wrote in the old calendar "
-                "(org.apache.spark.legacyDateTime): write the file again with "
-                "spark.sql.parquet.datetimeRebaseModeInWrite=CORRECTED"
-            )
 
 
 def _converted(values: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -281,6 +281,7 @@ def test_files_beyond_what_is_remembered_are_not_read_a_second_time(
 def test_a_look_at_a_large_folder_asks_only_new_files_for_their_states(
     table: str, inbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(planner, "WHOLE_LOOK_SECONDS", 10**9)
     for number in range(50):
         add(inbox, number)
     process = Process(table, inbox)
@@ -297,7 +298,6 @@ def test_a_look_at_a_large_folder_asks_only_new_files_for_their_states(
         return whole(self, counted)
 
     monkeypatch.setattr(planner.Looker, "files", files)
-    monkeypatch.setattr(planner, "WHOLE_LOOK_SECONDS", 10**9)
     add(inbox, 50)
     process.follow()
     assert set(asked) == {"50.json"} and ids(table) == list(range(51))

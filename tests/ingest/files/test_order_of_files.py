@@ -6,6 +6,7 @@ import itertools
 import os
 import random
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,9 +14,15 @@ import pytest
 
 import lakebed
 from lakebed.ingest.files import planner, reader
+from lakebed.ingest.truncates import Truncate, cutoff_of
 from tests.ingest.files.folders import NOW, Process, here, in_groups, remarks, write
+from tests.internals import log_of
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), False), pa.field("v", pa.string())])
+
+
+def truncates_of(table: lakebed.Table) -> tuple[Truncate, ...]:
+    return cutoff_of(log_of(table).refresh()).known
 
 
 @pytest.fixture
@@ -96,6 +103,28 @@ def test_rows_are_in_the_order_of_files_and_rows_at_every_replay_and_in_every_pa
     assert found == [expected] * 3 and parts == [parts[0]] * 3
 
 
+@pytest.mark.parametrize("parallel", [here, in_groups(1)], ids=["here", "a task a range"])
+def test_a_truncate_in_a_file_removes_what_came_before_it_in_the_batch_and_nothing_after(
+    table: str, inbox: Path, parallel: object
+) -> None:
+    """All events have one time, and no place in the log of the source, so only the order of files and lines tells."""
+
+    def change(op: str, key: int = 0) -> dict[str, Any]:
+        source = {"connector": "x", "ts_ms": 5}
+        return {"op": op, "before": None, "after": {"id": key, "v": "x"} if key else None, "source": source, "ts_ms": 5}
+
+    write(inbox, "c.json", [change("c", 1), change("c", 2)], NOW)
+    write(inbox, "b.json", [change("c", 3), change("t"), change("c", 4), change("t"), change("c", 5)], NOW + 1)
+    write(inbox, "a.json", [change("c", 6)], NOW + 2)
+    process = Process(table, inbox, "debezium-json", run=parallel)  # type: ignore[arg-type]
+    process.follow()
+    assert process.rows() == {5: "x", 6: "x"}
+    write(inbox, "d.json", [change("c", 7)], NOW + 3)
+    Process(table, inbox, "debezium-json").follow()
+    assert process.rows() == {5: "x", 6: "x", 7: "x"}
+    assert len(truncates_of(process.table)) == 1, "what is remembered does not grow with the files"
+
+
 @pytest.mark.parametrize("format", ["json", "parquet"])
 def test_an_old_file_is_read_and_one_of_the_future_holds_nothing_back(table: str, inbox: Path, format: str) -> None:
     def add(name: str, key: int, text: str, time: float | None) -> None:
@@ -117,6 +146,29 @@ def test_an_old_file_is_read_and_one_of_the_future_holds_nothing_back(table: str
     process.follow()
     assert process.rows() == {1: "now", 2: "older", 3: "oldest"}
     assert remarks(process.table) == {"file_late": [f"older.{format}"]}, "one of the future makes no other one late"
+
+
+def test_files_that_wait_are_read_without_another_look_and_those_that_are_gone_are_left_out(
+    table: str, inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for file in range(7):
+        write(inbox, f"{file}.json", [{"id": file, "v": f"{file}"}], NOW + file)
+    process = Process(table, inbox, files_per_batch_max=2)
+    looks: list[int] = []
+    whole = planner.FilesPlanner._look
+    monkeypatch.setattr(planner.FilesPlanner, "_look", lambda self: looks.append(1) or whole(self))
+    monkeypatch.setattr(planner, "STORE_LOOK_SECONDS", 10.0)
+    monkeypatch.setattr(type(process.planner._looker.folder), "is_quick", property(lambda self: False))
+    documents = []
+    while (document := process.planner.next(process.checkpoint)) != process.checkpoint:
+        if not documents:
+            assert process.planner.wait_seconds == 0 and process.planner.left_some
+            monkeypatch.undo()  # a local file is looked at once more before it is planned
+            (inbox / "3.json").unlink()
+        documents.append(document)
+        process.bring(document)
+    assert len(looks) == 1 and process.planner.wait_seconds > 0 and not process.planner.left_some
+    assert sorted(process.rows()) == [0, 1, 2, 4, 5, 6]
 
 
 def test_files_that_wait_are_shared_out_in_batches_in_their_order(
