@@ -178,8 +178,8 @@ def _metadata(parquet: pq.ParquetFile) -> Mapping[bytes, bytes]:
 def _require_calendar(column: pa.Array, name: str, calendar: LegacyCalendar | None) -> None:
     if calendar is not None and calendar.has_old(column):
         raise InvalidChanges(
-            f"its column {name!r} has early dates or timestamps in the old calendar of {calendar.writer}, which only Spark reads: "
-            "let Spark write the file again, with spark.sql.parquet.datetimeRebaseModeInWrite=CORRECTED"
+            f"its column {name!r} has early dates or timestamps in the old calendar of {calendar.writer}, which only Spark "
+            "reads: let Spark write the file again, with spark.sql.parquet.datetimeRebaseModeInWrite=CORRECTED"
         )
 
 
