@@ -17,6 +17,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,8 @@ def _measure_cases(folder: Path, cases: list[str], rounds: int, scale: float) ->
         inbox = folder / "in"
         size = _write(inbox, form, files, lines, bool(has_deletes))
         _ingest(folder / "warm", _some(inbox, folder / "some"), form, bool(has_deletes), spark)
-        looks = [_timed(lambda: _ingest(folder / "t", inbox, form, bool(has_deletes), spark)) for _ in range(rounds)]  # noqa: B023
+        ingest = partial(_ingest, folder / "t", inbox, form, bool(has_deletes), spark)
+        looks = [_timed(ingest) for _ in range(rounds)]
         seconds, cpu = median([each[0] for each in looks]), median([each[1] for each in looks])
         total = files * lines
         rows.append([name, files, total, size >> 20, seconds, int(total / seconds), cpu, cpu / total * 1e6])

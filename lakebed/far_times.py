@@ -65,6 +65,12 @@ def sign_of_day(day: int) -> int:
     return _INFINITE_DAYS.get(day, 0) or _DAYS_OF_TEXTS.get(day, 0)
 
 
+def infinite_days() -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The days that stand for infinity, and those that stand for minus infinity."""
+    signs = _INFINITE_DAYS | _DAYS_OF_TEXTS
+    return tuple(day for day in signs if signs[day] > 0), tuple(day for day in signs if signs[day] < 0)
+
+
 def finite_day(day: int) -> int:
     """A day as it is stored."""
     return (MINUS_INFINITY_DAY, day, INFINITY_DAY)[sign_of_day(day) + 1]

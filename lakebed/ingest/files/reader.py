@@ -23,6 +23,7 @@ from lakebed.ingest.files.look import Looker
 from lakebed.ingest.files.names import partition_values, shown, unquoted
 from lakebed.ingest.files.planned import PlannedFiles, file_of, ranges_of
 from lakebed.ingest.files.settings import FilesSettings, Options
+from lakebed.ingest.json.times import days_of_text, micros_of_text
 from lakebed.ingest.source import Bounds, Place, Range
 from lakebed.ingest.transform.rows_of_files import AT, FILE, LINE
 from lakebed.ingest.upstream.records import ROW, TIME
@@ -263,16 +264,25 @@ def folder_columns(path: str, columns: pa.Schema, options: Options) -> dict[str,
     for name, text in {} if options.recursive else partition_values(path).items():
         field = by_small.get(name.lower())
         if field is not None:
-            kind = field.type
             try:
-                plain = pa.timestamp("us") if pa.types.is_timestamp(kind) else kind
-                values[field.name] = pa.scalar(text, pa.string()).cast(plain).cast(kind)
-            except (pa.ArrowException, ValueError) as error:
+                values[field.name] = _value_of_folder(text, field.type)
+            except (pa.ArrowException, ValueError, OverflowError) as error:
                 why = str(error).splitlines()[0]
                 raise InvalidChanges(
                     f"its folder {name}={text} has no value for the column {field.name!r}: {why}"
                 ) from None
     return values
+
+
+def _value_of_folder(text: str | None, kind: pa.DataType) -> pa.Scalar:
+    """Raises ValueError, OverflowError, ArrowException."""
+    is_date = pa.types.is_date(kind)
+    if text is None or not (is_date or pa.types.is_timestamp(kind)):
+        return pa.scalar(text, pa.string()).cast(kind)
+    found = days_of_text(text) if is_date else micros_of_text(text)
+    if found is None:
+        raise ValueError(f"it is no {'date' if is_date else 'timestamp'}")
+    return pa.array([found], pa.int32() if is_date else pa.int64()).view(kind)[0]
 
 
 def _records(lines: Lines, chosen: Range) -> pa.Table:

@@ -31,7 +31,7 @@ _OF_LINES = ("lineSep", "encoding", "charset")
 _OF_CSV = (
     "sep", "delimiter", "quote", "escape", "comment", "header", "enforceSchema", "mode", "multiLine",
     "columnNameOfCorruptRecord", "ignoreLeadingWhiteSpace", "ignoreTrailingWhiteSpace", "nullValue", "nanValue", "positiveInf",
-    "negativeInf", "emptyValue", "dateFormat", "timestampFormat", "timestampNTZFormat", "enableDateTimeParsingFallback", "locale",
+    "negativeInf", "emptyValue", "dateFormat", "timestampFormat", "timestampNTZFormat", "locale",
     "maxColumns", "maxCharsPerColumn", "charToEscapeQuoteEscaping", "unescapedQuoteHandling", "preferDate",
 )  # fmt: skip
 _WITHOUT_EFFECT: Mapping[str, str] = {
@@ -41,6 +41,7 @@ _WITHOUT_EFFECT: Mapping[str, str] = {
     "inferSchema": "the columns are those of the table",
     "samplingRatio": "the columns are those of the table",
     "mergeSchema": "the columns are those of the table",
+    "enableDateTimeParsingFallback": "a date or timestamp that has another format than the options say does not fit",
     "compression": "the ending of a file's name says how it is compressed: .gz, .bz2, .zst, .deflate, .lz4 or .snappy",
     "datetimeRebaseMode": "a file with dates of the old calendar is refused",
     "int96RebaseMode": "a file with dates of the old calendar is refused",

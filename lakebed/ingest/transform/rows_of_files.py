@@ -19,13 +19,14 @@ from lakebed.error_transport import crosses_spark
 from lakebed.ingest.batch_writer import TaskRow, WriteTask
 from lakebed.ingest.changes_frame import changes_frame, unknown_columns
 from lakebed.ingest.schema_evolution import EvolvePolicy
+from lakebed.ingest.transform.csv_times import time_of
 from lakebed.ingest.transform.query import Transform
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.nested import nullable
-from lakebed.quoting import quote_for_spark
+from lakebed.quoting import literal, quote_for_spark
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 LINE, FILE, AT = "_lakebed_line", "_lakebed_file", "_lakebed_at"
 """A line of CSV; the place of its file in the batch; the byte of the file at which it begins."""
@@ -34,6 +35,8 @@ NOTE = "_lakebed_note"
 _DROPPED = "dropped"
 """A note beside a line that is no row, and that the settings allow to leave out."""
 _BAD = "_lakebed_bad"
+_CORRUPT = "_corrupt_record"
+"""The column in which Spark keeps a line that does not fit, if there is such a column."""
 BAD_LINE = "MALFORMED_RECORD_IN_PARSING"
 """A part of Spark's error for a line that does not fit: an error condition of Spark's."""
 
@@ -45,18 +48,50 @@ class Csv:
     mode: str = "FAILFAST"
     options: Mapping[str, str] = field(default_factory=dict)
 
-    def row(self, line: Column, columns: pa.Schema, *, mode: str | None = None, with_bad: bool = False) -> Column:
-        """The row of a line, a struct; ``with_bad``: with one more field, which has the line if it does not fit."""
+    def parsed(self, lines: DataFrame, columns: pa.Schema, *, with_bad: bool = False) -> DataFrame:
+        """Lines with the columns of their rows beside them. ``with_bad``: with one more, the line if it does not fit."""
         from pyspark.sql import functions as F
         from pyspark.sql.pandas.types import from_arrow_schema
 
+        times = [one for one in columns if self._has_own_rules(one.type)]
         types = {one.name: one.dataType.simpleString() for one in from_arrow_schema(columns)}
-        names = types | ({_BAD: "string"} if with_bad else {})
-        options = {**self.options, "mode": mode or self.mode}
+        types |= {one.name: "string" for one in times} | ({_BAD: "string"} if with_bad else {})
+        options = {**self.options, "mode": "PERMISSIVE" if with_bad else self.mode}
         if with_bad:
             options["columnNameOfCorruptRecord"] = _BAD
-        ddl = ", ".join(f"{quote_for_spark(name)} {kind}" for name, kind in names.items())
-        return F.from_csv(line, ddl, options)
+        ddl = ", ".join(f"{quote_for_spark(name)} {kind}" for name, kind in types.items())
+        rows = lines.withColumn("_lakebed_row", F.from_csv(lines[LINE], ddl, options))
+        rows = rows.select("*", "_lakebed_row.*").drop("_lakebed_row")
+        return self._with_times(rows, times, options) if times else rows
+
+    def _has_own_rules(self, kind: pa.DataType) -> bool:
+        """Whether a column has times that no option has a format for."""
+        if pa.types.is_date(kind):
+            return "dateFormat" not in self.options
+        return bool(
+            pa.types.is_timestamp(kind)
+            and ("timestampFormat" if kind.tz is not None else "timestampNTZFormat") not in self.options
+        )
+
+    def _with_times(self, rows: DataFrame, times: Sequence[pa.Field], options: Mapping[str, str]) -> DataFrame:
+        """Times in place of their texts. A text that stands for none makes its line bad."""
+        columns = {name: quote_for_spark(name) for name in rows.columns}
+        bad = []
+        for one in times:
+            text = quote_for_spark(one.name)
+            zone = options.get("timeZone")
+            time = time_of(f"trim({text})", one.type, None if zone is None else literal(zone))
+            nothing = f"{text} is null" if options.get("nullValue") else f"{text} is null or {text} = ''"
+            if options["mode"] == "FAILFAST":
+                time = f"coalesce({time}, if({nothing}, null, raise_error('{BAD_LINE}')))"
+            else:
+                bad.append(f"(not ({nothing}) and {time} is null)")
+            columns[one.name] = f"{time} as {text}"
+        place = options.get("columnNameOfCorruptRecord", _CORRUPT)
+        if bad and place in columns:
+            name = quote_for_spark(place)
+            columns[place] = f"coalesce({name}, if({' or '.join(bad)}, {LINE}, null)) as {name}"
+        return rows.selectExpr(*columns.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,26 +161,16 @@ class RowsOfFiles:
         frame = changes_frame(flat, incoming, deletes, left_out, policy=policy, may_lack=lacking, beside=(NOTE,))
         return frame, unknown_columns(self.columns.names, incoming, deletes, left_out, policy)
 
-    def _parsed(self, lines: DataFrame) -> DataFrame:
-        """Lines with the columns of their rows beside them."""
+    def _parsed(self, lines: DataFrame, with_bad: bool | None = None) -> DataFrame:
+        """Lines with the columns of their rows beside them; ``with_bad``: as in ``Csv.parsed``, by the mode if it is None."""
         assert self.csv is not None
         in_lines = pa.schema([one for one in self.columns if one.name not in self.of_folders])
         drops = self.csv.mode == "DROPMALFORMED"
-        mode = "PERMISSIVE" if drops else None
-        row = self.csv.row(lines[LINE], in_lines, mode=mode, with_bad=drops)
-        return lines.withColumn("_lakebed_row", row).select("*", "_lakebed_row.*").drop("_lakebed_row")
+        return self.csv.parsed(lines, in_lines, with_bad=drops if with_bad is None else with_bad)
 
     def first_bad(self, lines: DataFrame) -> tuple[int, int, str] | None:
         """The first line found that does not fit: the place of its file, its byte, and the line."""
-        assert self.csv is not None
-        in_lines = pa.schema([one for one in self.columns if one.name not in self.of_folders])
-        row = self.csv.row(lines[LINE], in_lines, mode="PERMISSIVE", with_bad=True)
-        found = (
-            lines.withColumn("_lakebed_row", row)
-            .where(f"_lakebed_row.{_BAD} is not null")
-            .select(FILE, AT, LINE)
-            .first()
-        )
+        found = self._parsed(lines, with_bad=True).where(f"{_BAD} is not null").select(FILE, AT, LINE).first()
         return None if found is None else tuple(found)
 
 

@@ -72,7 +72,7 @@ class Process:
             self.table.path, internals.log, self.reader, decoding,
             evolution=internals.evolution("nothing"), quarantine_log=internals.quarantine_log,
         )  # fmt: skip
-        self._run = run or here
+        self.run = run or here
 
     def plan(self) -> dict[str, Any] | None:
         """The next batch, as it is written into the checkpoint; None if there is none."""
@@ -82,7 +82,7 @@ class Process:
 
     def bring(self, document: dict[str, Any]) -> BatchDone:
         """Read a batch that was planned."""
-        done = run_alone(self.ingest.batch(self.reader.ranges(self.checkpoint, document)), self._run)
+        done = run_alone(self.ingest.batch(self.reader.ranges(self.checkpoint, document)), self.run)
         self.checkpoint = document
         return done
 

@@ -108,15 +108,15 @@ def test_a_batch_reads_what_another_process_has_not_read_meanwhile(
         add(inbox, number)
     some, every = one.plan(), other.plan()
     assert some is not None and every is not None
-    run = other._run
+    run = other.run
 
     def overtaken(work: Any) -> Any:
         rows = run(work)
-        other._run = run
+        other.run = run
         one.bring(some)
         return rows
 
-    other._run = overtaken
+    other.run = overtaken
     done = other.bring(every)
     assert done.written.rows == 2 and ids(table) == [0, 1, 2, 3]
 

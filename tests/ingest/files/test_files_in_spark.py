@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import random
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +16,19 @@ import pytest
 import yaml
 
 import lakebed
+from lakebed import far_times
 from lakebed.errors import InvalidChanges
+from lakebed.far_times import finite
 from lakebed.ingest import stream
+from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.files import lines
 from lakebed.ingest.files import reader as reader_module
 from lakebed.ingest.files.ingest import FilesIngest
 from lakebed.ingest.files.planner import FilesPlanner
+from lakebed.ingest.formats import decoder
 from lakebed.ingest.stream import run_in_tasks
 from lakebed.ingest.table_batch import run_alone
+from lakebed.ingest.transform import csv_times
 from lakebed.ingest.transform.decode import SourceRows
 from lakebed.manifest.type_names import table_schema
 from lakebed.pipeline import sources
@@ -29,6 +36,7 @@ from lakebed.pipeline.settings import parse_pipeline
 from lakebed.pipeline.target import open_or_create
 from lakebed.table import internals_of
 from tests.ingest.files.folders import NOW, remarks, write
+from tests.ingest.records import records
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -170,6 +178,112 @@ def test_a_line_of_csv_that_does_not_fit_ends_the_run_and_is_named(spark: SparkS
         InvalidChanges, match=r"c.csv has the header id, n, v, day, and the columns .* are id, v, n, day"
     ):
         run(spark, tmp_path, "csv")
+
+
+TIMES = {"id": "long not null", "day": "date", "at": "timestamp", "local": "timestamp_ntz"}
+FAR_TEXTS = [
+    "infinity", "-infinity", "0044-03-15 BC", "-0043-03-15", "0000-01-01", "20222-03-15", "+20222-03-15", "5881580-07-10",
+    "+292278994-08-16Z", "999999999-01-01", "0044-03-15 10:00:00 BC", "294247-01-10 04:00:54", "294247-01-10 04:00:55",
+]  # fmt: skip
+NO_TIMES = ["12:30:00", "2024", "202401", "2024-13-01", "2024-01-01 BC x", "2024-01-01 x", "now", "x", " "]
+
+
+def texts_of_times(seed: int) -> list[str]:
+    """Texts that are times by the rules, or nearly."""
+    rng = random.Random(seed)
+
+    def two(most: int) -> str:
+        return f"{rng.randint(0, most):02}"
+
+    out = [*FAR_TEXTS, *NO_TIMES]
+    for _ in range(600):
+        year = f"{rng.choice(['', '', '-', '+'])}{rng.randrange(10 ** rng.randint(1, 9)):04}"
+        text = f"{year}-{two(13)}-{two(31)}"
+        if rng.random() < 0.7:
+            parts = [two(24), two(60), two(60)][: rng.randint(1, 3)] if rng.random() < 0.7 else ["00", "00", "00"]
+            text += rng.choice("T ") + rng.choice([":", ":", ""]).join(parts)
+            text += f".{rng.randrange(10 ** rng.randint(1, 9))}" if len(parts) == 3 and rng.random() < 0.5 else ""
+        if rng.random() < 0.5:
+            text += rng.choice(
+                ["Z", f"+{two(24)}", f"-{two(23)}:{two(60)}", f"+{two(1)}{two(59)}", f"-00:{two(59)}:{two(60)}"]
+            )
+        out.append(text + rng.choice(["", "", " BC"]))
+    return out
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_texts_of_times_in_csv_mean_what_they_mean_in_json(spark: SparkSession, seed: int) -> None:
+    texts = texts_of_times(seed)
+    kinds = {"day": pa.date32(), "at": pa.timestamp("us", "UTC"), "local": pa.timestamp("us")}
+    day, at, local = (csv_times.time_of("text", kind, None) for kind in kinds.values())
+    frame = spark.createDataFrame([(text,) for text in texts], "text string")
+    found = frame.selectExpr(
+        f"unix_date({day}) day", f"unix_micros({at}) at", f"unix_micros(cast({local} as timestamp)) local"
+    ).collect()
+    for name, kind in kinds.items():
+        number = pa.int32() if name == "day" else pa.int64()
+        numbers = pa.array([row[name] for row in found], number)
+        csv = finite(numbers.view(kind)).view(number).to_pylist()
+        shape = DecoderSchema(table_schema({"id": "long", name: TIMES[name]}))
+        changes = decoder("json", shape).decode(
+            records([json.dumps({"id": n, name: text}) for n, text in enumerate(texts)])
+        )
+        rows = changes.changes
+        of_json = dict(zip(rows["id"].to_pylist(), rows[name].combine_chunks().view(number).to_pylist(), strict=True))
+        wrong = [(text, csv[n], of_json.get(n)) for n, text in enumerate(texts) if csv[n] != of_json.get(n)]
+        assert wrong == [], name
+
+
+def test_infinite_and_far_times_of_csv_are_stored_and_what_is_no_time_is_a_line_that_does_not_fit(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = {"keys": ["id"], "schema": TIMES}
+    header = "id,day,at,local\n"
+    lines = "1,infinity,-infinity,infinity\n2,0044-03-15 BC,0044-03-15 BC,20222-03-15\n3,,,\n"
+    lines += "4,2024-01-05 00:00:00,2024-01-05 07:00:00+02,2024-1-5 07:00:00.5\n"
+    expected = [
+        (1, "9999-12-31", "0001-01-03T00:00:00Z", "9999-12-31T00:00:00"),
+        (2, "-0043-03-15", "-0043-03-15T00:00:00Z", "+20222-03-15T00:00:00"),
+        (3, None, None, None),
+        (4, "2024-01-05", "2024-01-05T05:00:00Z", "2024-01-05T07:00:00.500000"),
+    ]
+
+    def found(made: lakebed.Table) -> list[tuple[Any, ...]]:
+        return sorted(as_texts(row) for row in far_times.python_rows(made.to_arrow()))
+
+    def as_texts(row: dict[str, Any]) -> tuple[Any, ...]:
+        return tuple(
+            value.isoformat().replace("+00:00", "Z") if hasattr(value, "isoformat") else value for value in row.values()
+        )
+
+    file(tmp_path, "a.csv", header + lines)
+    assert found(run(spark, tmp_path, "csv", table=table)) == expected
+    for number, bad in enumerate(["2024-01-05 10:00:00,,", ",12:30:00,", ",,2024", "2024-01-05 BC x,,"]):
+        folder = tmp_path / str(number)
+        file(folder, "a.csv", f"{header}{lines}5,{bad}\n6,,,\n")
+        with pytest.raises(
+            InvalidChanges, match=f"the line at byte {len(header + lines)} does not fit the columns: '5,{bad}'"
+        ):
+            run(spark, folder, "csv", table=table)
+        dropped = found(run(spark, folder, "csv", table=table, options={"mode": "DROPMALFORMED"}))
+        assert dropped == [*expected, (6, None, None, None)]
+        with_line = {"keys": ["id"], "schema": {**TIMES, "_corrupt_record": "string"}}
+        file(folder, "b.csv", f"{header}7,2024-01-05,,\n8,{bad}\n")
+        (folder / "in" / "a.csv").unlink()
+        shutil.rmtree(folder / "t")
+        options = {"mode": "PERMISSIVE", "enforceSchema": "true"}
+        rows = found(run(spark, folder, "csv", table=with_line, options=options))
+        assert rows == [(7, "2024-01-05", None, None, None), (8, None, None, None, f"8,{bad}")]
+
+
+def test_times_without_an_offset_are_in_the_zone_that_an_option_names(spark: SparkSession, tmp_path: Path) -> None:
+    texts = ["2024-07-05 07:00:00", "2024-07-05 07:00:00Z", "2024-07-05", "2024-07-05T07+02", "infinity"]
+    file(tmp_path, "a.csv", "id,at\n" + "".join(f"{number},{text}\n" for number, text in enumerate(texts)))
+    table = {"keys": ["id"], "schema": {"id": "long not null", "at": "timestamp"}}
+    made = run(spark, tmp_path, "csv", table=table, options={"timeZone": "Europe/Berlin"})
+    assert [f"{at:%Y-%m-%d %H}" for _, at in rows(made)] == [
+        "2024-07-05 05", "2024-07-05 07", "2024-07-04 22", "2024-07-05 05", "9999-12-31 00",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("form", ["json", "csv", "parquet"])

@@ -14,6 +14,7 @@ import pytest
 
 import lakebed
 from lakebed.ingest.files import planner, reader
+from lakebed.ingest.files.folder import LocalFolder
 from lakebed.ingest.truncates import Truncate, cutoff_of
 from tests.ingest.files.folders import NOW, Process, here, in_groups, remarks, write
 from tests.internals import log_of
@@ -155,10 +156,10 @@ def test_files_that_wait_are_read_without_another_look_and_those_that_are_gone_a
         write(inbox, f"{file}.json", [{"id": file, "v": f"{file}"}], NOW + file)
     process = Process(table, inbox, files_per_batch_max=2)
     looks: list[int] = []
-    whole = planner.FilesPlanner._look
-    monkeypatch.setattr(planner.FilesPlanner, "_look", lambda self: looks.append(1) or whole(self))
+    whole = LocalFolder.children
+    monkeypatch.setattr(LocalFolder, "children", lambda self, path: looks.append(1) or whole(self, path))
     monkeypatch.setattr(planner, "STORE_LOOK_SECONDS", 10.0)
-    monkeypatch.setattr(type(process.planner._looker.folder), "is_quick", property(lambda self: False))
+    monkeypatch.setattr(LocalFolder, "is_quick", property(lambda self: False))
     documents = []
     while (document := process.planner.next(process.checkpoint)) != process.checkpoint:
         if not documents:

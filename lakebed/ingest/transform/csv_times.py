@@ -1,0 +1,101 @@
+"""Dates and timestamps in lines of CSV, as expressions of Spark's SQL.
+
+Spark's own parser knows no infinity, drops ``BC`` after a date, and takes a time of day for one of today. So such columns are
+read as texts, and the rules of ``json.times`` apply. Spellings that only Spark knows are left to its casts, if they have a year,
+a month and a day: ``2024-1-5``, ``2024-01-05 07:00:00 Europe/Berlin``.
+
+Usual spellings pass one pattern and Spark's cast, so only the others cost more. The session must be in UTC.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from lakebed.far_times import (
+    DAY_MICROS,
+    INFINITY_DAY,
+    INFINITY_MICROS,
+    MINUS_INFINITY_DAY,
+    MINUS_INFINITY_MICROS,
+    infinite_days,
+)  # fmt: skip
+
+_PLAIN_DATE = r"^\d{4}-\d\d-\d\d\z"
+_PLAIN_TIMESTAMP = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?Z?\z"
+_DAY = r"^([+-]?\d{4,9})-(\d\d)-(\d\d)"
+_CLOCK = r"(?:[T ](\d\d)(?::?(\d\d)(?::?(\d\d)(?:\.(\d{1,9}))?)?)?)?"
+_OFFSET = r"(?:Z|([+-])(\d\d)(?::?(\d\d)(?::?(\d\d))?)?)?"
+_RULE = rf"{_DAY}{_CLOCK}{_OFFSET}( BC)?\z"
+_PARTS = ",".join(f"${group}" for group in range(1, 13))
+_DATE_OF_SPARK = r"^[+-]?\d{4,7}-\d\d?-\d\d?([T ]00?:00(:00(\.0*)?)?)?\z"
+_TIMESTAMP_OF_SPARK = r"^[+-]?\d{4,6}-\d\d?-\d\d?([T ].*)?\z"
+_WITHOUT_OFFSET = r"^[+-]?\d+-\d+-\d+([T ][\d:.]*)?( BC)?\z"
+
+
+def time_of(text: str, kind: pa.DataType, zone: str | None) -> str:
+    """The value of a date or timestamp column that a text stands for; null if it stands for none.
+
+    ``text`` is an expression, and so is the result. ``zone``: of instants without an offset, as a literal of SQL; None for UTC.
+    """
+    if pa.types.is_date(kind):
+        return _date(text)
+    timestamp = _timestamp(text)
+    if kind.tz is None:
+        return f"cast({timestamp} as timestamp_ntz)"
+    if zone is None:
+        return timestamp
+    return f"if({text} rlike r'{_WITHOUT_OFFSET}', to_utc_timestamp({timestamp}, {zone}), {timestamp})"
+
+
+def _date(text: str) -> str:
+    days = _by_rule(text, f"case when pmod(c, {DAY_MICROS}) = 0 then d + c div {DAY_MICROS} end")
+    return (
+        f"case when {text} rlike r'{_PLAIN_DATE}' then try_cast({text} as date) "
+        f"when lower({text}) in ('infinity', '+infinity') then date_from_unix_date({INFINITY_DAY}) "
+        f"when lower({text}) = '-infinity' then date_from_unix_date({MINUS_INFINITY_DAY}) "
+        f"when {text} rlike r'{_RULE}' then date_from_unix_date(try_cast({days} as int)) "
+        f"when {text} rlike r'{_DATE_OF_SPARK}' then try_cast({text} as date) end"
+    )
+
+
+def _timestamp(text: str) -> str:
+    micros = _by_rule(text, f"try_add(try_multiply(d, {DAY_MICROS}), c)", DAY_MICROS)
+    return (
+        f"coalesce(case when {text} rlike r'{_PLAIN_TIMESTAMP}' then try_cast({text} as timestamp) end, "
+        f"case when lower({text}) in ('infinity', '+infinity') then timestamp_micros({INFINITY_MICROS}) "
+        f"when lower({text}) = '-infinity' then timestamp_micros({MINUS_INFINITY_MICROS}) "
+        f"when {text} rlike r'{_RULE}' then timestamp_micros({micros}) "
+        f"when {text} rlike r'{_TIMESTAMP_OF_SPARK}' then try_cast({text} as timestamp) end)"
+    )
+
+
+def _by_rule(text: str, result: str, units_a_day: int = 1) -> str:
+    """A number that a text stands for which ``_RULE`` matches.
+
+    ``result``: of finite days, with ``p``, the parts of the text, ``d``, days since 1970, and ``c``, microseconds of the day.
+    """
+    plus, minus = (", ".join(map(str, days)) for days in infinite_days())
+    first, last = MINUS_INFINITY_DAY * units_a_day, INFINITY_DAY * units_a_day
+    infinite = f"case when d in ({plus}) then {last} when d in ({minus}) then {first} end"
+    clock = (
+        "case when n[3] <= 24 and n[4] <= 59 and n[5] <= 60 and (n[3] < 24 or n[4] + n[5] + n[6] = 0) "
+        "and n[8] <= 23 and n[9] <= 59 and n[10] <= 59 then cast(rpad(substr(p[6], 1, 6), 6, '0') as bigint) "
+        "+ (n[3] * 3600 + n[4] * 60 + n[5]) * 1000000 "
+        "- (n[8] * 3600 + n[9] * 60 + n[10]) * if(p[7] = '-', -1000000, 1000000) end"
+    )
+    # The calendar repeats itself after 400 years, so Spark finds the day in those from 2000 on, whatever the year is.
+    day = (
+        "unix_date(try_cast(concat(2000 + pmod(y, 400), '-', p[1], '-', p[2]) as date)) "
+        "+ ((y - pmod(y, 400)) div 400 - 5) * 146097"
+    )
+    steps = [
+        ("p", f"split(regexp_replace({text}, r'{_RULE}', '{_PARTS}'), ',', -1)"),
+        ("n", "transform(p, part -> coalesce(try_cast(part as bigint), 0))"),
+        ("y", "case when p[11] = '' then n[0] when n[0] > 0 then 1 - n[0] end"),
+        ("d", day),
+        ("c", clock),
+    ]
+    value = f"if(c is null, null, coalesce({infinite}, {result}))"
+    for name, meaning in reversed(steps):
+        value = f"transform(array({meaning}), {name} -> {value})[0]"  # gives it the name
+    return value
