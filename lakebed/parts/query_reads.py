@@ -46,16 +46,17 @@ _OPTIONAL = "optional: "
 
 def parts_that_a_query_reads(
     connection: duckdb.DuckDBPyConnection, files: Sequence[_File], schema: pa.Schema, sql: str
-) -> list[_File] | None:
+) -> list[_File]:
     """Those of the files of a view, registered on the connection, that a query's scans can't leave out.
 
-    The scans call the column number n of ``schema`` ``c<n>``. None if it is no query alone; none of them if it is a mistake.
+    The scans call the column number n of ``schema`` ``c<n>``. Of several statements the queries count, which must work by
+    themselves or after the others have been run. None of the files if one does not.
     """
     try:
-        statements = connection.extract_statements(sql)
-        if any(each.type != duckdb.StatementType.SELECT for each in statements):
-            return None
-        plans = [connection.execute(f"explain (format json) {each.query}").fetchall()[0][1] for each in statements]
+        queries = [
+            each.query for each in connection.extract_statements(sql) if each.type == duckdb.StatementType.SELECT
+        ]
+        plans = [connection.execute(f"explain (format json) {query}").fetchall()[0][1] for query in queries]
     except duckdb.Error:
         return []
     read: set[str] = set()
@@ -70,13 +71,20 @@ def require_intact_for_query(
 ) -> None:  # fmt: skip
     """``require_intact_reads`` for the files of a view, registered on the connection, that a query reads.
 
-    Of many bytes, those that its plan reads. Raises Corrupt.
+    Of many bytes, those that its plan reads; all if there are statements besides a query. Raises Corrupt.
     """
     wanted: Sequence[_Scanned] = files
-    if sum(file.bytes for file in not_seen(files, storage, objects=verify_reads == "all")) > _PLANNED_BYTES_MIN:
-        read = parts_that_a_query_reads(connection, files, schema, sql)
-        wanted = files if read is None else read
+    size = sum(file.bytes for file in not_seen(files, storage, objects=verify_reads == "all"))
+    if verify_reads != "off" and size > _PLANNED_BYTES_MIN and _is_query(connection, sql):
+        wanted = parts_that_a_query_reads(connection, files, schema, sql)
     require_intact_reads(wanted, storage, verify_reads)
+
+
+def _is_query(connection: duckdb.DuckDBPyConnection, sql: str) -> bool:
+    try:
+        return [each.type for each in connection.extract_statements(sql)] == [duckdb.StatementType.SELECT]
+    except duckdb.Error:
+        return False
 
 
 @contextmanager

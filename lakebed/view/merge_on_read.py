@@ -223,8 +223,7 @@ class TableView:
             # Statements that change something must not be executed twice.
             found = run(False) if allow_files else without_dead_rows(pinned.files, run)
             if pinned.stale:
-                read_parts = parts_that_a_query_reads(connection, pinned.files, snapshot.schema, sql)
-                self._count(pinned, read_parts or ())
+                self._count(pinned, parts_that_a_query_reads(connection, pinned.files, snapshot.schema, sql))
             return found
 
         return self._read(snapshot, read)

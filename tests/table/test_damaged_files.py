@@ -18,6 +18,7 @@ import lakebed
 from lakebed.errors import Corrupt
 from lakebed.health.examination import examine
 from lakebed.operations import purge_files
+from lakebed.parts import query_reads
 from lakebed.parts.change_rows import read_version, versions_with_changes
 from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN
 from tests.internals import log_of
@@ -101,6 +102,8 @@ READS: dict[str, Action] = {
     "to_arrow": lambda table, _: table.to_arrow(),
     "to_arrow where": lambda table, _: table.to_arrow(["ratio"], where="id < 250"),
     "query": lambda table, _: table.query("select sum(ratio), count(distinct text) from t", "t"),
+    "query of some files": lambda table, _: table.query("select max(ratio), min(id) from t where id > 150", "t"),
+    "query of footers": lambda table, _: table.query("select count(*), max(ratio) from t", "t"),
     "lookup": lambda table, _: table.lookup([305]),
     "changes": lambda table, _: pa.Table.from_batches(
         batch
@@ -125,6 +128,7 @@ def test_a_flipped_bit_is_neither_returned_nor_written_again(
     action: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(purge_files, "FOLLOW_SECONDS", 0.0)
+    monkeypatch.setattr(query_reads, "_PLANNED_BYTES_MIN", 0)
     whole_table, name = everything(tmp_path)
     files = sorted(Path(whole_table.path, "_lakebed").glob("*.parquet"))
     shutil.copytree(whole_table.path, tmp_path / "whole")
