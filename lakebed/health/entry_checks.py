@@ -34,6 +34,7 @@ from lakebed.manifest.resnapshots import Resnapshot
 from lakebed.manifest.schema_history import past_change_of
 from lakebed.manifest.settle_attempts import SettleAttempts
 from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.source_columns import source_columns_in
 from lakebed.manifest.table_log import TableLog
 from lakebed.manifest.topic_gone import TopicGone
 from lakebed.operations.partitions import detached_in
@@ -53,6 +54,7 @@ DECODERS: dict[str, Callable[[str, str], object]] = {
     entries.POSITION: position_of,
     entries.ORDER_RESTARTS: restarts_in,
     entries.FILES: files_in,
+    entries.SOURCE_COLUMNS: source_columns_in,
     entries.QUARANTINED + ".": partial(integer_of, member="taken"),
     entries.QUARANTINED: listed_in,
     entries.FAILING: partial(decoded, Failing),

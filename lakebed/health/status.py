@@ -59,6 +59,7 @@ from lakebed.storage.open import open_part_storage
 SLOW_SECONDS = 60.0
 REMARK_SECONDS = 86_400
 _NAMES_SHOWN = 5
+_OF_FIELDS = (Remark.UNKNOWN_FIELD, Remark.REFUSED_FIELD)
 _CHECKPOINTS_LATE = 3
 _PLANS_SHOWN = 3
 _DEPTH_LATE = 3  # times the read budget; while parts are on a local disk, 2.5 times are in order
@@ -339,7 +340,7 @@ def _remarks(snapshot: Snapshot, now_ms: int) -> Counts:
     found = remarks_of(snapshot).since(now_ms - REMARK_SECONDS * 1000).counts
     columns = set(snapshot.logical_schema.names)
     left = {
-        kind: {name: count for name, count in names.items() if kind != Remark.UNKNOWN_FIELD or name not in columns}
+        kind: {name: count for name, count in names.items() if kind not in _OF_FIELDS or name not in columns}
         for kind, names in found.items()
         if kind in KINDS
     }

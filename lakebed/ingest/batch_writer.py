@@ -33,7 +33,7 @@ from lakebed.ingest.points.cut import Report
 from lakebed.ingest.row_changes import split
 from lakebed.ingest.schema_evolution import merged
 from lakebed.ingest.source import Place, Range, RangeChanges, batch_of
-from lakebed.ingest.source_tables import Seen, all_seen
+from lakebed.ingest.source_tables import Seen, all_seen, topics_of_several
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate, cutoff_of, to_domain, to_json
 from lakebed.manifest.actions import (
     Action,
@@ -53,6 +53,7 @@ from lakebed.manifest.removals import all_removals
 from lakebed.manifest.resnapshots import entry_counting
 from lakebed.manifest.schema_change import SchemaChange
 from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.source_columns import Followed, Met, followed, met_from_json, met_in, met_to_json
 from lakebed.manifest.table_log import Committed, TableLog
 from lakebed.parts.changes import WriteSpec, prepare, stored_rows, write_spec_of
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
@@ -92,6 +93,7 @@ class Written:
     records_of_snapshot: int = 0  # rows that the source's reader has read, and no changes
     records_lost: int = 0
     newest: Mapping[Place, Newest] = field(default_factory=dict)  # how far changes are in the order of their source
+    met: Met = field(default_factory=dict)  # which columns the schemas of the records have
     remarks: Counts = field(default_factory=dict)  # what somebody should look at
     records_mismatched: int = 0  # among the quarantined: those that are what the format says and do not fit the table
     mismatch: str = ""  # why the first of them does not
@@ -122,6 +124,8 @@ class BatchResult:
     outdated: bool = False
     attempts: int = 1
     commit_seconds: float = 0.0
+    remarks: Counts = field(default_factory=dict)
+    """Those that were committed."""
 
 
 class Marks(Protocol):
@@ -231,6 +235,7 @@ class Tally:
         self._seen: dict[str, Any] = {}
         self._truncates: list[Truncate] = []
         self._newest: Mapping[Place, Newest] = {}
+        self._met: Met = {}
         self._remarks = RemarkCounts()
         self._needs: list[SchemaChange] = []
         self._sources: list[Seen] = []
@@ -250,6 +255,7 @@ class Tally:
         seen["truncated"] = seen.get("truncated", 0) + decoded.truncated
         seen["of_snapshot"] = seen.get("of_snapshot", 0) + decoded.of_snapshot
         self._newest = newest_of((self._newest, decoded.newest))
+        self._met = met_in((self._met, decoded.met))
         self._remarks.add_all(decoded.remarks)
         self._sources = [all_seen([*self._sources, decoded.sources])]
         if decoded.mismatched:
@@ -265,6 +271,8 @@ class Tally:
         seen = self._seen | {"remarks": self._remarks.counts}
         if self._newest:
             seen["newest"] = [[*place, *astuple(newest)] for place, newest in self._newest.items()]
+        if self._met:
+            seen["met"] = met_to_json(self._met)
         if self._truncates:
             seen["truncates"] = [to_json(truncate) for truncate in Cutoff(new=tuple(self._truncates)).remembered()]
         if sources := all_seen(self._sources):
@@ -408,6 +416,7 @@ def collected(rows: Iterable[TaskRow]) -> Written:
         mismatch=next((s["mismatch"] for s in seen if s.get("mismatch")), ""),
         schema_needed=merged(needs) if needs else None,
         newest=newest_of({(t, n): Newest(*newest)} for s in seen for t, n, *newest in s.get("newest", ())),
+        met=met_in(met_from_json(s["met"]) for s in seen if "met" in s),
         remarks=sum_of(s["remarks"] for s in seen),
         read=tuple(Range(*one) for s in seen for one in s.get("read", ())),
         sources=all_seen(_places(s["sources"]) for s in seen if "sources" in s),
@@ -469,9 +478,11 @@ def commit_written(
             snapshot, written.read, log.now_ms(), came=written.records_of_snapshot,
             deleted=sum(part.deletes for part in written.parts), unusable=written.records_unusable,
         )  # fmt: skip
-        entries = [
-            entry for entry in (listed, sent_again, _remarks(snapshot, written, log.now_ms())) if entry is not None
-        ]
+        mixed = topics_of_several(snapshot, written.sources)
+        met = {(topic, columns): span for (topic, columns), span in written.met.items() if topic not in mixed}
+        columns = followed(snapshot, met, is_emptied=bool(written.truncates))
+        all_entries = (listed, sent_again, columns.entry, _remarks(snapshot, written, columns, log.now_ms()))
+        entries = [entry for entry in all_entries if entry is not None]
         actions += entries
         # Of two commits at once, the later one would drop what the other one says in such an entry.
         rests_on = replace(access, domains=domains | {entry.domain for entry in entries})
@@ -484,6 +495,7 @@ def commit_written(
                 replayed=False,
                 attempts=committed.attempts,
                 commit_seconds=seconds,
+                remarks=sum_of([written.remarks, columns.counts]),
             )
 
         return Proposal(actions=actions, access=rests_on, result=result, metrics=metrics, batch=batch)
@@ -491,11 +503,11 @@ def commit_written(
     return commit_loop(log, operation, build, first=read, repeatable=batch is not None or marks is not None)
 
 
-def _remarks(snapshot: Snapshot, written: Written, now_ms: int) -> Domain | None:
+def _remarks(snapshot: Snapshot, written: Written, columns: Followed, now_ms: int) -> Domain | None:
     """The entry with the remarks of a batch; None if they stay as they are."""
     before = remarks_of(snapshot)
     kept = before.without_sent_again(now_ms) if written.truncates else before  # all rows before it are gone
-    after = kept.plus(written.remarks, now_ms) if written.remarks else kept
+    after = columns.remarks(kept.plus(written.remarks, now_ms) if written.remarks else kept, now_ms)
     return None if after == before else after.to_entry()
 
 

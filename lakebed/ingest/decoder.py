@@ -25,6 +25,7 @@ from lakebed.manifest.lateness import Newest, Place, newest_of
 from lakebed.manifest.remarks import Counts, sum_of
 from lakebed.manifest.schema import is_reserved
 from lakebed.manifest.schema_change import SchemaChange
+from lakebed.manifest.source_columns import Met, RecordColumns, met_in
 from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA
 
@@ -181,6 +182,18 @@ class DecoderSchema:
         renamed = pa.schema([one.with_name(column_of.get(one.name, one.name)) for one in record])
         return needed(self.columns, renamed, self.policy, self.never_null, self.sequence_metadata)
 
+    def columns_in(self, names: Collection[str], filled: Collection[str]) -> RecordColumns | None:
+        """What a schema of rows says of the columns; None if the rows may be of several source tables.
+
+        ``names``: of the columns that its fields go to; ``filled``: of those that have a value in every row.
+        """
+        if self.source.names_several:
+            return None
+        columns = [name for name in self.columns.names if name not in self.never_null]
+        return RecordColumns(
+            tuple(name for name in columns if name not in names), tuple(name for name in columns if name in filled)
+        )
+
     def names_of(self, column: str) -> tuple[str, ...]:
         """All names under which records may have a column's values, its own first."""
         return (column, *(other for other, name in self.column_of.items() if name == column))
@@ -241,6 +254,8 @@ class Decoded:
     """Records that are rows which the source's reader has read, and no changes."""
     newest: Mapping[Place, Newest] = field(default_factory=dict)
     """How far the changes are in the order of their source, if it has one, by partition."""
+    met: Met = field(default_factory=dict)
+    """Which columns the schemas of the records have, if they have schemas."""
     remarks: Counts = field(default_factory=dict)
     """What somebody should look at (``manifest.remarks``)."""
     mismatched: int = 0
@@ -269,6 +284,7 @@ class Decoded:
             truncated=sum(part.truncated for part in decoded),
             of_snapshot=sum(part.of_snapshot for part in decoded),
             newest=newest_of(part.newest for part in decoded),
+            met=met_in(part.met for part in decoded),
             remarks=sum_of(part.remarks for part in decoded),
             mismatched=sum(part.mismatched for part in decoded),
             mismatch=next((part.mismatch for part in decoded if part.mismatch), ""),

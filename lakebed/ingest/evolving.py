@@ -21,6 +21,7 @@ import pyarrow as pa
 from lakebed.errors import InvalidInput, Retry, Unsupported
 from lakebed.ingest.decoder import Decoder, DecoderSchema
 from lakebed.ingest.schema_evolution import pieces_of
+from lakebed.manifest.remarks import fields_got_columns
 from lakebed.manifest.schema_change import SchemaChange
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
@@ -70,6 +71,7 @@ class Evolution:
         policy = replace(decoder.decoder_schema.policy, refused=self._refused)
         wanted = DecoderSchema.of_table(columns, settings.keys, settings.sequence_by, policy, first_names(snapshot))
         wanted = replace(wanted, source=decoder.decoder_schema.source)
+        fields_got_columns(self._log, snapshot, wanted.column_of)
         return decoder if wanted == decoder.decoder_schema else decoder.bound_to(wanted)
 
     def evolve(self, snapshot: Snapshot, needed: SchemaChange) -> Snapshot:

@@ -7,7 +7,7 @@ a connector sends again is earlier by the clock. Where neither is certain, the s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +19,15 @@ from lakebed.ingest.metadata import metadata_path
 from lakebed.ingest.source_order import ORDERS
 from lakebed.ingest.truncates import Cutoff
 from lakebed.manifest.lateness import CLOCK_STEP_US, FAR, Newest, Place
+from lakebed.manifest.source_columns import Met, RecordColumns, Span, met_in
 from lakebed.parts.changes import SEQUENCE_COLUMN
 
 _ORDERS = frozenset(ORDERS) | {("source", "commit_ts"), ("kafka", "offset")}
 """Metadata that grow from record to record of a partition, as the clock does."""
 _INT64 = np.iinfo(np.int64)
 _Numbers = npt.NDArray[np.int64]
+Partitions = Mapping[Place, npt.NDArray[np.bool_] | None]
+"""The partitions of some records, and which records each has; None: all of them."""
 
 
 def restarted(rows: pa.Table, records: pa.Table, numbers: _Numbers, cutoff: Cutoff) -> pa.Table:
@@ -47,7 +50,12 @@ def restarted(rows: pa.Table, records: pa.Table, numbers: _Numbers, cutoff: Cuto
 
 
 def compared(
-    rows: pa.Table, records: pa.Table, numbers: _Numbers, times: pa.ChunkedArray, schema: DecoderSchema, cutoff: Cutoff
+    rows: pa.Table,
+    partitions: Partitions,
+    numbers: _Numbers,
+    times: pa.ChunkedArray,
+    schema: DecoderSchema,
+    cutoff: Cutoff,
 ) -> tuple[dict[Place, Newest], int]:
     """How far the rows are in the order of their source, by partition, if it has one; and how many show that it began again.
 
@@ -59,7 +67,7 @@ def compared(
     places, micros, numbers = np.asarray(rows[SEQUENCE_COLUMN])[known], np.asarray(times.drop_null()), numbers[known]
     found: dict[Place, Newest] = {}
     again = 0
-    for place, is_there in _by_partition(records):
+    for place, is_there in partitions.items():
         mine = slice(None) if is_there is None else is_there[numbers]
         if not len(places[mine]):
             continue
@@ -68,15 +76,47 @@ def compared(
     return found, again
 
 
-def _by_partition(records: pa.Table) -> Iterator[tuple[Place, npt.NDArray[np.bool_] | None]]:
-    """The partitions of some records, and which records each has; None: all of them."""
+def partitions_of(records: pa.Table) -> Partitions:
+    """The partitions of some records."""
+    found: dict[Place, npt.NDArray[np.bool_] | None] = {}
     kinds = records.select(["topic", "partition"]).group_by(["topic", "partition"], use_threads=False).aggregate([])
     for topic, partition in zip(kinds["topic"].to_pylist(), kinds["partition"].to_pylist(), strict=True):
         if len(kinds) == 1:
-            yield (topic, partition), None
-            continue
+            return {(topic, partition): None}
         is_there = pc.and_(pc.equal(records["topic"], topic), pc.equal(records["partition"], partition))
-        yield (topic, partition), np.asarray(pc.fill_null(is_there, False))
+        found[topic, partition] = np.asarray(pc.fill_null(is_there, False))
+    return found
+
+
+def met_by(
+    records: pa.Table,
+    partitions: Partitions,
+    numbers: _Numbers,
+    times: pa.ChunkedArray,
+    schemas: Mapping[RecordColumns, Sequence[_Numbers]],
+) -> Met:
+    """The first and the last record of each schema that has rows. ``numbers``: of their records; ``times``: of the rows."""
+    if not schemas or not len(numbers):
+        return {}
+    of_record = np.full(len(records), -1)
+    for at, places in enumerate(schemas.values()):
+        of_record[np.concatenate(places)] = at
+    of_row = of_record[numbers]
+    found = []
+    for (topic, _), is_there in partitions.items():
+        for at, columns in enumerate(schemas):
+            mine = np.flatnonzero((of_row == at) & (True if is_there is None else is_there[numbers]))
+            if len(mine):
+                first, last = (
+                    (times[row].as_py() or 0, _offset(records, numbers[row])) for row in mine[[0, -1]].tolist()
+                )
+                found.append({(str(topic), columns): Span(first, last)})
+    return met_in(found)
+
+
+def _offset(records: pa.Table, number: int) -> int:
+    offset = records["offset"][int(number)].as_py()
+    return -1 if offset is None else int(offset)
 
 
 def _begun_again(places: _Numbers, micros: _Numbers, before: Newest | None) -> int:

@@ -44,6 +44,7 @@ from lakebed.ingest.batch_writer import appended
 from lakebed.ingest.decoder import RECORD_SCHEMA, Decoded, Decoder
 from lakebed.ingest.evolving import ROUNDS_MAX, Evolution
 from lakebed.ingest.headers import HEADERS_FIELD, mappings_of
+from lakebed.ingest.source_tables import topics_of_several
 from lakebed.ingest.truncates import cutoff_of
 from lakebed.manifest.actions import Action, AddPart, Domain, Part, Transaction
 from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
@@ -51,8 +52,10 @@ from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.entries import REPLAY, SOURCE_TRUNCATES, Operation
 from lakebed.manifest.entry_values import checked, document_of, reading
 from lakebed.manifest.lateness import Lateness
+from lakebed.manifest.remarks import remarks_of
 from lakebed.manifest.schema_change import SchemaChange
 from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.source_columns import Met, followed
 from lakebed.manifest.table_log import TableLog, require_writable
 from lakebed.parts.changes import WriteSpec, prepare, stored_rows, write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
@@ -99,6 +102,7 @@ class _Decoded:
     good: Sequence[bool]
     reasons: Sequence[str]
     newest_event_us: int | None
+    met: Met
 
 
 class Replay:
@@ -246,7 +250,9 @@ class Replay:
         refused, contents = set(_contents(decoded.quarantined)), _contents(records)
         good = [is_raw and content not in refused for is_raw, content in zip(known.to_pylist(), contents, strict=True)]
         reasons = decoded.quarantined["reason"].to_pylist() + [ALREADY_DECODED] * (len(records) - len(raw))
-        return _Decoded(self._layers(decoded, write_spec_of(snapshot).incoming), good, reasons, decoded.event_time_max)
+        return _Decoded(
+            self._layers(decoded, write_spec_of(snapshot).incoming), good, reasons, decoded.event_time_max, decoded.met
+        )
 
     def _layers(self, decoded: Decoded, spec: WriteSpec) -> Sequence[pa.Table]:
         if not len(decoded.changes):
@@ -271,9 +277,15 @@ class Replay:
         def build(newest: Snapshot) -> Proposal[Snapshot | None] | Finished[Snapshot | None]:
             if newest.version != snapshot.version or self._entry in newest.domains:
                 return Finished(None)  # what was decoded may be applied already
+            mixed = topics_of_several(newest)
+            columns = followed(newest, {key: span for key, span in decoded.met.items() if key[0] not in mixed})
+            before = remarks_of(newest)
+            after = columns.remarks(before, self._log.now_ms())
+            changed = [columns.entry, None if after == before else after.to_entry()]
+            entries = [entry, *(one for one in changed if one is not None)]
             return Proposal(
-                actions=[*appended(parts, spec, Lateness.AGAIN), entry],
-                access=ReadWriteSet(domains=frozenset([self._entry, SOURCE_TRUNCATES])),
+                actions=[*appended(parts, spec, Lateness.AGAIN), *entries],
+                access=ReadWriteSet(domains=frozenset([SOURCE_TRUNCATES, *(one.domain for one in entries)])),
                 result=lambda committed: committed.snapshot,
                 metrics={"rows": sum(part.rows for part in parts)},
                 batch=batch,

@@ -22,11 +22,12 @@ from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.headers import Headers, headers_of, mappings_of
 from lakebed.ingest.json.columns import MILLIS_MAX
 from lakebed.ingest.json.text import Mismatch, Unreadable
-from lakebed.ingest.places import compared, restarted
+from lakebed.ingest.places import compared, met_by, partitions_of, restarted
 from lakebed.ingest.schema_evolution import RESCUED_COLUMN, merged
 from lakebed.ingest.truncates import Cutoff, Truncate
 from lakebed.manifest.remarks import Counts, Remark, RemarkCounts, sum_of
 from lakebed.manifest.schema_change import SchemaChange
+from lakebed.manifest.source_columns import RecordColumns
 from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN, UPSERT
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, WITH_HEADERS
 
@@ -88,6 +89,8 @@ class Changes:
     remarks: Remarked = ()
     is_of_snapshot: bool = False
     """Whether it is a row that was read, and no change."""
+    columns: RecordColumns | None = None
+    """What its schema says of the table's columns, if it has one."""
     source: str | None = None
     """Of which table of the source it is, if the table is to remember that."""
 
@@ -109,6 +112,8 @@ class FastReading:
     """How many of the handled records are rows that were read, and no changes."""
     one_by_one: Mapping[int, Reading | Unreadable] = field(default_factory=dict)
     """By their place in the slice, what records are that the fast path has read one by one; ``handled`` has them too."""
+    schemas: Mapping[RecordColumns, np.ndarray[Any, Any]] = field(default_factory=dict)
+    """By what their schema says of the table's columns, the places of records in the slice, as far as they have schemas."""
     sources: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """Of which tables of the source they are, if the table is to remember that: topic and name, with the number of the first."""
 
@@ -126,7 +131,10 @@ def joined(
     """
     handled = np.zeros(count, bool)
     one_by_one: dict[int, Reading | Unreadable] = {}
+    schemas: dict[RecordColumns, np.ndarray[Any, Any]] = {}
     for places, fast in parts:
+        for columns, rows in fast.schemas.items():
+            schemas[columns] = np.concatenate([schemas[columns], places[rows]]) if columns in schemas else places[rows]
         handled[places] = fast.handled
         one_by_one |= {int(places[row]): reading for row, reading in fast.one_by_one.items()}
     return FastReading(
@@ -137,6 +145,7 @@ def joined(
         sum_of(fast.remarks for _, fast in parts),
         sum(fast.of_snapshot for _, fast in parts),
         one_by_one,
+        schemas,
         _lowest(fast.sources for _, fast in parts),
     )
 
@@ -195,6 +204,7 @@ class _Collected:
     ignored: int = 0
     truncated: int = 0
     of_snapshot: int = 0
+    schemas: dict[RecordColumns, list[np.ndarray[Any, Any]]] = field(default_factory=dict)
     remarks: RemarkCounts = field(default_factory=RemarkCounts)
     sources: dict[tuple[str, str], int] = field(default_factory=dict)
 
@@ -212,6 +222,8 @@ class _Collected:
             self.ignored += 1
         else:
             self.of_snapshot += reading.is_of_snapshot
+            if reading.columns is not None:
+                self.schemas.setdefault(reading.columns, []).append(np.array([at]))
             self.remark(reading.remarks)
             if reading.source is not None:
                 self.sources = _lowest([self.sources, {(topic, reading.source): at}])
@@ -286,6 +298,8 @@ def _read(batch: pa.RecordBatch, first: int, reader: Reader, collected: _Collect
     collected.truncated += fast.truncated
     collected.of_snapshot += fast.of_snapshot
     collected.remarks.add_all(fast.remarks)
+    for columns, places in fast.schemas.items():
+        collected.schemas.setdefault(columns, []).append(first + places)
     collected.sources = _lowest([collected.sources, fast.sources])
     for number, reading in fast.one_by_one.items():
         if isinstance(reading, Unreadable):
@@ -343,7 +357,9 @@ def _assemble(records: pa.Table, collected: _Collected, decoder_schema: DecoderS
         rows = rows.take(pa.array(np.argsort(at, kind="stable")))
     numbers, times_of_rows = rows.column(AT_COLUMN).to_numpy() // 2, rows.column(TIME_COLUMN)
     rows = restarted(rows, records, numbers, collected.cutoff)
-    newest, again = compared(rows, records, numbers, times_of_rows, decoder_schema, collected.cutoff)
+    partitions = partitions_of(records)
+    newest, again = compared(rows, partitions, numbers, times_of_rows, decoder_schema, collected.cutoff)
+    met = met_by(records, partitions, numbers, times_of_rows, collected.schemas)
     if again:
         collected.remarks.add(Remark.ORDER_BEGAN_AGAIN, str(decoder_schema.sequence_by), again)
     times = pc.min_max(rows.column(TIME_COLUMN)).as_py()
@@ -364,6 +380,7 @@ def _assemble(records: pa.Table, collected: _Collected, decoder_schema: DecoderS
         truncated=collected.truncated,
         of_snapshot=collected.of_snapshot,
         newest=newest,
+        met=met,
         remarks=collected.remarks.counts,
         mismatched=collected.mismatched,
         mismatch=collected.mismatch,

@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,9 @@ import pyarrow.compute as pc
 
 from lakebed.errors import InvalidSchema
 from lakebed.ingest.json.text import Unreadable
-from lakebed.manifest.positions import Position
+from lakebed.manifest.positions import Position, positions_of
 from lakebed.manifest.remarks import Remark
+from lakebed.manifest.snapshot import Snapshot
 from lakebed.settings import TableSettings
 
 SEVERAL = "*"
@@ -56,6 +58,11 @@ class SourceRules:
         if self.tables:
             return any(re.fullmatch(pattern, name) for pattern in self.tables)
         return known in (None, SEVERAL, name)
+
+    @property
+    def names_several(self) -> bool:
+        """Whether the settings may name several source tables."""
+        return len(self.tables) > 1 or not all(re.fullmatch(r"[\w.]*", pattern) for pattern in self.tables)
 
     def learns(self, known: str | None) -> bool:
         """Whether the log is to remember whose events come."""
@@ -155,6 +162,13 @@ def all_seen(seen: Iterable[Seen]) -> dict[str, dict[str, tuple[int, int]]]:
 def first_of(names: Mapping[str, tuple[int, int]]) -> str:
     """The table that a topic's events are of: that whose event came first, or ``SEVERAL``."""
     return SEVERAL if SEVERAL in names else min(names, key=lambda name: (names[name], name))
+
+
+def topics_of_several(snapshot: Snapshot, seen: Seen = MappingProxyType({})) -> set[str]:
+    """The topics that are known to have events of several source tables. ``seen``: of a batch after this version."""
+    known = sources_of(snapshot.settings, positions_of(snapshot))
+    found = {topic for topic, name in known.items() if name == SEVERAL}
+    return found | {topic for topic, names in seen.items() if SEVERAL in names}
 
 
 def sources_of(settings: TableSettings, positions: Mapping[str, Position]) -> dict[str, str]:

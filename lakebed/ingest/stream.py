@@ -214,7 +214,7 @@ class FrameIngest:
 
     def _report(self, result: BatchResult, written: Written, query: str, batch_id: int, seconds: float) -> None:
         self._handover.deliver(result.snapshot)
-        report_remarks(self._table, written.remarks)
+        report_remarks(self._table, result.remarks)
         done = BatchDone(
             snapshot=result.snapshot,
             version=result.version,

@@ -340,7 +340,7 @@ class TableIngest:
             )  # fmt: skip
         self._handover.deliver(snapshot)
         self._log.checkpoint_if_due(snapshot, slack=2)  # if nobody maintains the table, the writer must do this
-        report_remarks(self._table, written.remarks)
+        report_remarks(self._table, result.remarks)
         reached = reading.reached(written)
         return BatchDone(
             snapshot=snapshot,

@@ -61,7 +61,7 @@ class UnknownMembers(Mismatch):
         listed = ", ".join(shown(name) for name in names[:_NAMES_SHOWN])
         more = f" and {len(names) - _NAMES_SHOWN:,} more" if len(names) > _NAMES_SHOWN else ""
         super().__init__(f"no column takes its fields {listed}{more} ({why})")
-        self.remarks = unknown_remarks(names)
+        self.remarks = tuple((Remark.REFUSED_FIELD, name) for name in names)
 
 
 class UnknownOperation(Unreadable):

@@ -45,6 +45,8 @@ FILES = "lakebed.files."
 QUARANTINED = "lakebed.quarantined"
 """In the log of a table: parts of its quarantine that the quarantine may not have yet. In the log of a quarantine, with the id of
 the table: which of them it has."""
+SOURCE_COLUMNS = "lakebed.source_columns"
+"""The columns that records of a topic lacked at some time, and since when they have them again."""
 REMARKS = "lakebed.remarks"
 """What streams met that somebody should look at, and in how many records."""
 FAILING = "lakebed.failing."
@@ -87,7 +89,7 @@ DELIVERING = "lakebed.delivering."
 """Which process delivers to a listener; with its name."""
 
 COORDINATION = (
-    REMARKS, FAILING, LOST, SETTLING, PARKED, TOPIC_GONE, RESNAPSHOT, JOB, SCHEMA, ROWS_EXPIRED, WORKER,
+    SOURCE_COLUMNS, REMARKS, FAILING, LOST, SETTLING, PARKED, TOPIC_GONE, RESNAPSHOT, JOB, SCHEMA, ROWS_EXPIRED, WORKER,
     FRESH_TABLES, LISTENER, DELIVERING,
 )  # fmt: skip
 """Entries that no row and no file rests on: one that can't be read counts as not there (``entry_values``)."""

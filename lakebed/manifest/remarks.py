@@ -15,6 +15,7 @@ when a resnapshot that was asked for later has ended, when the table is emptied,
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -40,6 +41,8 @@ class Remark(StrEnum):
 
     UNKNOWN_FIELD = "unknown_field"
     """A member of a record's row that no column takes; its name."""
+    REFUSED_FIELD = "refused_field"
+    """A member of a record's row that no column takes; its name. The record is in the quarantine."""
     LEFT_OUT_FIELD = "left_out_field"
     """A field of the schema of a record's row that no column can be like; its name and the reason."""
     UNKNOWN_OPERATION = "unknown_operation"
@@ -52,6 +55,8 @@ class Remark(StrEnum):
     """Changes that lost against newer ones that had come before them; what orders them."""
     ORDER_OF_ARRIVAL = "order_of_arrival"
     """A table was made whose changes have no order but that of arrival; the connector that sends them."""
+    RESNAPSHOT_ADVISED = "resnapshot_advised"
+    """A column in which rows from before a change of the source may be wrong; its name."""
     JANUARY_1970 = "january_1970"
     """A number, of which no schema says what it counts, that was taken for a time in January 1970; its column."""
     UNSENT_KEY = "unsent_key"
@@ -88,10 +93,18 @@ class Kind:
     """Whether rows stay wrong until the source sends them again; without it the remark is of interest for a day."""
 
 
+_RESNAPSHOT = (
+    "have all rows sent again: lakebed resnapshot PIPELINE_FILE TABLE; for a table of a file of its own, a signal to the "
+    "connector, and then lakebed resume PATH"
+)
 KINDS: Mapping[str, Kind] = {
     Remark.UNKNOWN_FIELD: Kind(
         what="records have fields that no column takes",
         remedy="add columns, or have the fields ignored (format.unknown_fields: ignore, or except_column_list)",
+    ),
+    Remark.REFUSED_FIELD: Kind(
+        what="records with fields that no column takes are in the quarantine",
+        remedy="add columns, then lakebed quarantine replay; or have the fields ignored (format.unknown_fields: ignore)",
     ),
     Remark.LEFT_OUT_FIELD: Kind(
         what="records have fields that can't be columns, and come in without them",
@@ -127,6 +140,14 @@ KINDS: Mapping[str, Kind] = {
         remedy="if a number in the events grows with every change, name it as sequence_by below database.tables, and move the "
         "table away so that it is made again; otherwise have no records sent again",
         counts=False,
+    ),
+    Remark.RESNAPSHOT_ADVISED: Kind(
+        what="resnapshot advised: rows from before a change of the source may be wrong in columns that it added with a default, "
+        "renamed, or dropped and added again, or that were added here later than there",
+        remedy=f"{_RESNAPSHOT}. If the rows are right, or you have filled the columns: lakebed resume PATH",
+        is_critical=True,
+        counts=False,
+        until_sent_again=True,
     ),
     Remark.JANUARY_1970: Kind(
         what="numbers were taken for times in January 1970, so they may count something else",
@@ -245,18 +266,34 @@ class Remarks:
 
     def since(self, earliest_ms: int) -> Remarks:
         """Those that were made at or after a time, and those that hold until rows are sent again."""
-        return self._those(lambda kind, seen: seen.last_ms >= earliest_ms or _until_sent_again(kind))
+        return self._those(lambda kind, name, seen: seen.last_ms >= earliest_ms or _until_sent_again(kind))
 
     def without_sent_again(self, asked_ms: int) -> Remarks:
         """Without those that do not hold any more, since rows were sent again that were asked for at this time."""
-        return self._those(lambda kind, seen: seen.last_ms >= asked_ms or not _until_sent_again(kind))
+        return self._those(lambda kind, name, seen: seen.last_ms >= asked_ms or not _until_sent_again(kind))
 
-    def _those(self, is_kept: Callable[[str, Seen], bool]) -> Remarks:
+    def _those(self, is_kept: Callable[[str, str, Seen], bool]) -> Remarks:
         kept = {
-            kind: {name: seen for name, seen in names.items() if is_kept(kind, seen)}
+            kind: {name: seen for name, seen in names.items() if is_kept(kind, name, seen)}
             for kind, names in self.kinds.items()
         }
         return Remarks({kind: names for kind, names in kept.items() if names})
+
+    def with_columns(self, column_of: Mapping[str, str], now_ms: int) -> Remarks:
+        """After fields got columns, by their names: the rows that came before lack the values of those that none took."""
+        columns = {short(name): column for name, column in column_of.items()}
+        lost: dict[str, int] = {}
+
+        def is_lost(kind: str, name: str) -> bool:
+            if kind not in (Remark.UNKNOWN_FIELD, Remark.LEFT_OUT_FIELD):
+                return False
+            ends = (one.start() for one in re.finditer(r" \(", name)) if kind == Remark.LEFT_OUT_FIELD else [len(name)]
+            found = [columns[name[:end]] for end in ends if name[:end] in columns]
+            lost.update(dict.fromkeys(found, 1))
+            return bool(found)
+
+        left = self._those(lambda kind, name, seen: not is_lost(kind, name))
+        return left.plus(remarks_on(Remark.RESNAPSHOT_ADVISED, lost), now_ms) if lost else self
 
     def plus(self, counts: Counts, now_ms: int) -> Remarks:
         """With the remarks of a batch, and without those that were not made for long."""
@@ -319,6 +356,16 @@ def remark(log: TableLog, counts: Counts) -> None:
     """Add remarks in a commit of their own. Raises Contention, StoreUnavailable, TableNotFound."""
     if counts:
         _commit(log, lambda before: before.plus(counts, log.now_ms()))
+
+
+def fields_got_columns(log: TableLog, snapshot: Snapshot, column_of: Mapping[str, str]) -> bool:
+    """Say that fields have columns now; returns whether rows came before whose values no column took.
+
+    ``snapshot``: a version of the table at which they had them. Raises Contention, StoreUnavailable, TableNotFound.
+    """
+    if not column_of or remarks_of(snapshot).with_columns(column_of, 0) == remarks_of(snapshot):
+        return False
+    return _commit(log, lambda before: before.with_columns(column_of, log.now_ms()))
 
 
 def dismiss(log: TableLog) -> bool:

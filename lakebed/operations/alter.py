@@ -20,17 +20,20 @@ import pyarrow as pa
 
 from lakebed import events
 from lakebed.errors import InvalidSchema, Retry
-from lakebed.manifest.actions import Action
+from lakebed.manifest.actions import Action, Domain
 from lakebed.manifest.column_mapping import StoredPath, stored_paths
 from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
-from lakebed.manifest.conflicts import BLIND
+from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.entries import Operation
 from lakebed.manifest.evolve import Evolved, SchemaChange, evolve
 from lakebed.manifest.outcome import Committed
+from lakebed.manifest.positions import positions_of
 from lakebed.manifest.purges import purges_of
+from lakebed.manifest.remarks import Remark, remarks_of, remarks_on
 from lakebed.manifest.schema_change import steps_of
-from lakebed.manifest.schema_history import entries_of
+from lakebed.manifest.schema_history import entries_of, past_changes
 from lakebed.manifest.snapshot import Snapshot
+from lakebed.manifest.source_columns import source_columns_of
 from lakebed.manifest.table_log import TableLog, require_writable
 from lakebed.notebook import HtmlResult
 
@@ -51,11 +54,17 @@ class AlterResult(HtmlResult):
 
 
 def alter(
-    log: TableLog, change: Wanted, *, reason: str = "", require: Callable[[Snapshot], None] = lambda snapshot: None
+    log: TableLog,
+    change: Wanted,
+    *,
+    reason: str = "",
+    by_records: bool = False,
+    require: Callable[[Snapshot], None] = lambda snapshot: None,
 ) -> AlterResult:
     """Change the schema; returns what was done. ``reason`` goes into the history; see ``evolve`` for what is refused.
 
-    ``require`` raises for a version that the change was not meant for; it is asked before each attempt to commit.
+    ``by_records``: whether records of a source need it. ``require`` raises for a version that the change was not meant for; it is
+    asked before each attempt to commit.
 
     Raises InvalidSchema naming the column, what is wrong and the way out; Contention; StoreUnavailable, which says whether
     altering again is safe: a second time names might be swapped back, or a column that was added in place of one be dropped;
@@ -82,20 +91,52 @@ def alter(
         first.append(snapshot)
         if evolved.metadata is snapshot.metadata:
             return Finished(AlterResult(version=snapshot.version, changed=False, notes=evolved.notes))
-        actions: list[Action] = [evolved.metadata, *entries_of(snapshot.domains, wanted, reason, log.now_ms())]
+        beside, notes = _of_old_rows(snapshot, wanted, log.now_ms(), by_records=by_records)
+        notes = (*evolved.notes, *notes)
+        actions: list[Action] = [evolved.metadata, *entries_of(snapshot.domains, wanted, reason, log.now_ms()), *beside]
         if evolved.protocol is not snapshot.protocol:
             actions.insert(0, evolved.protocol)
 
         def result(committed: Committed) -> AlterResult:
             text = orjson.dumps(wanted.to_json()).decode()
             events.emit(events.SchemaChanged(table=log.root, version=committed.version, change=text, reason=reason))
-            return AlterResult(version=committed.version, changed=True, notes=evolved.notes)
+            return AlterResult(version=committed.version, changed=True, notes=notes)
 
         parameters = wanted.to_json() | ({"reason": reason} if reason else {})
-        return Proposal(actions=actions, access=BLIND, result=result, parameters=parameters)
+        access = ReadWriteSet(domains=frozenset(entry.domain for entry in beside))
+        return Proposal(actions=actions, access=access, result=result, parameters=parameters)
 
     again = callable(change) or not (change.rename or change.drop)
     return commit_loop(log, Operation.ALTER, build, repeatable=again)
+
+
+def _of_old_rows(
+    snapshot: Snapshot, change: SchemaChange, now_ms: int, *, by_records: bool
+) -> tuple[list[Domain], tuple[str, ...]]:
+    """What a change says besides of rows that the table has: as entries, and for people."""
+    if not change.add or not (snapshot.parts or snapshot.tail):
+        return [], ()
+    added = [steps[0] for steps in map(steps_of, change.add) if len(steps) == 1]
+    before = remarks_of(snapshot)
+    after = before.with_columns({path: path for path in change.add}, now_ms)
+    is_fed = by_records and positions_of(snapshot)
+    if is_fed and (back := _former_names(snapshot).intersection(change.add)):
+        after = after.plus(remarks_on(Remark.RESNAPSHOT_ADVISED, dict.fromkeys(sorted(back), 1)), now_ms)
+    entries = [source_columns_of(snapshot).with_added(added).to_entry()] if added else []
+    if after == before:
+        return entries, ()
+    note = "rows that came before lack values that the source has: lakebed status says what to do"
+    return [*entries, after.to_entry()], (note,)
+
+
+def _former_names(snapshot: Snapshot) -> set[str]:
+    """The paths of columns that were dropped or renamed in the table."""
+    return {
+        path
+        for past in past_changes(snapshot.domains)
+        for kind in ("drop", "rename")
+        for path in past.change.get(kind, ())
+    }
 
 
 def evolved_by(snapshot: Snapshot, change: SchemaChange) -> Evolved:

@@ -158,7 +158,7 @@ class Internals:
         """Changes the table where changes for it need that; ``reason``: for its history."""
 
         def altered(change: SchemaChange, why: str) -> None:
-            for note in alter(self.log, change, reason=why).notes:
+            for note in alter(self.log, change, reason=why, by_records=True).notes:
                 _ingest_logger.warning("%s was altered (%s), since %s: %s", self.path, change, why, note)
 
         return Evolution(self.log, altered, reason)

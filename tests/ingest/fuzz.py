@@ -93,6 +93,7 @@ def assert_same(fast: Decoded, slow: Decoded) -> None:
     assert (fast.event_time_min, fast.event_time_max) == (slow.event_time_min, slow.event_time_max)
     assert (fast.ignored, fast.truncated) == (slow.ignored, slow.truncated)
     assert fast.sources == slow.sources
+    assert fast.met == slow.met
     for kind in ("unknown_operation", "january_1970", "left_out_field"):
         assert fast.remarks.get(kind, {}) == slow.remarks.get(kind, {})
     fields = (Counter(one.remarks.get("unknown_field", {})) for one in (fast, slow))

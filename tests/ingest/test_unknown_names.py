@@ -102,7 +102,7 @@ def test_each_record_with_an_unknown_member_is_quarantined_where_the_settings_sa
         'no column takes its fields "u" (unknown_fields: quarantine is set)'
     ]
     assert decoded.quarantined["offset"].to_pylist() == [777]
-    assert decoded.remarks.get("unknown_field", {}) == {"u": 1} and len(decoded.changes) == 999
+    assert decoded.remarks == {"refused_field": {"u": 1}} and len(decoded.changes) == 999
 
 
 def test_a_member_more_in_one_of_many_records_is_seen() -> None:

@@ -61,12 +61,10 @@ def defaults_of_structs(kind: Type) -> dict[str, dict[str, object]]:
         branches = each.type.branches if isinstance(each.type, Union) else (each.type,)
         for record in branches:
             if isinstance(record, Record):
-                defaults = {one.name: one.default for one in record.fields if one.default is not MISSING}
-                simple = {one.name: _is_simple(one.type) for one in record.fields}
                 found[each.name] = {
-                    name: default if simple[name] else ANY_VALUE
-                    for name, default in defaults.items()
-                    if not is_zero(default)
+                    one.name: one.default if _is_simple(one.type) or is_zero(one.default) else ANY_VALUE
+                    for one in record.fields
+                    if one.default is not MISSING and one.default is not None
                 }
     return found
 

@@ -170,7 +170,10 @@ class _EventReader:
         for prefix, source, chosen in groups:
             some = records if len(chosen) == len(values) else records.take(pa.array(chosen))
             payloads = payloads_of(some.column("value"), prefix)
-            parts.append((chosen, self._read_payloads(source, payloads, some, first + numbers[chosen])))
+            fast = self._read_payloads(source, payloads, some, first + numbers[chosen])
+            if source.fields.columns is not None:
+                fast = replace(fast, schemas={source.fields.columns: np.arange(len(chosen))})
+            parts.append((chosen, fast))
         return joined(parts, len(values), self._decoder_schema)
 
     def _takes(self, records: pa.RecordBatch, row: int) -> bool:

@@ -68,15 +68,32 @@ ANY_VALUE = object()
 
 @dataclass(frozen=True, slots=True)
 class RowFields:
-    """What the schema of events says of the columns of rows: which may be null, and the defaults of those that have one."""
+    """What the schema of events says of the columns of rows."""
 
+    names: frozenset[str] = frozenset()
     nullable: frozenset[str] = frozenset()
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Of those whose default is no zero."""
+    filled: frozenset[str] = frozenset()
+    """Those that have a value in every row, since they may not be null or have a default."""
+
+    @staticmethod
+    def given(nullable: Mapping[str, bool], defaults: Mapping[str, Any]) -> RowFields:
+        """``nullable``: of every field, whether it may be null; ``defaults``: of those that have one."""
+        return RowFields(
+            frozenset(nullable),
+            frozenset(name for name, may_be_null in nullable.items() if may_be_null),
+            {name: one for name, one in defaults.items() if not is_zero(one)},
+            frozenset(name for name, may_be_null in nullable.items() if not may_be_null or name in defaults),
+        )
 
     def by_column(self, decoder_schema: DecoderSchema) -> RowFields:
         """Under the names of the columns that fields go to."""
-        nullable = frozenset(decoder_schema.column_for(name) or name for name in self.nullable)
-        return RowFields(nullable, decoder_schema.types_by_column(self.defaults))
+        names, nullable, filled = (
+            frozenset(decoder_schema.column_for(name) or name for name in some)
+            for some in (self.names, self.nullable, self.filled)
+        )
+        return RowFields(names, nullable, decoder_schema.types_by_column(self.defaults), filled)
 
     def is_default(self, column: str, value: Any) -> bool:
         """Whether a parsed value may be the default of its column."""
@@ -91,9 +108,9 @@ def row_fields(schema: Any) -> RowFields | None:
     images = {one["field"]: one for one in connect_fields(schema)}
     for side in ("before", "after"):
         if side in images and (fields := connect_fields(images[side])):
-            return RowFields(
-                frozenset(one["field"] for one in fields if one.get("optional") is True),
-                {one["field"]: one["default"] for one in fields if not is_zero(one.get("default"))},
+            return RowFields.given(
+                {one["field"]: one.get("optional") is True for one in fields},
+                {one["field"]: one["default"] for one in fields if one.get("default") is not None},
             )
     return None
 

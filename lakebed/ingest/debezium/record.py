@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -67,7 +68,8 @@ def read_event(record: Record, schemas: RowSchemas, options: JsonOptions, cutoff
         reading.check_source(cutoff)
         reading.check_message_key()
         raise SchemaNeeded(fields.needed)
-    return reading.changes(cutoff, fields.known, fields.left_out)
+    found = reading.changes(cutoff, fields.known, fields.left_out)
+    return replace(found, columns=fields.columns) if isinstance(found, Changes) else found
 
 
 class Event:

@@ -16,6 +16,7 @@ from lakebed.ingest.json.values import JsonOptions
 from lakebed.ingest.possible_columns import FieldPath, described
 from lakebed.ingest.unknown_fields import KnownFields
 from lakebed.manifest.schema_change import SchemaChange
+from lakebed.manifest.source_columns import RecordColumns
 
 CHANGES = ("c", "r", "u", "d")
 """The operations that change a row."""
@@ -35,6 +36,8 @@ class FieldsRead:
     """What the table must become before the rows can be read."""
     said: RowFields | None = None
     """What the schema says of them, by column; None if nobody knows."""
+    columns: RecordColumns | None = None
+    """What the schema says of the table's columns."""
 
 
 class RowSchemas:
@@ -58,7 +61,9 @@ class RowSchemas:
             row = row_of_envelope(schema)
             fields = self._without_schema if row is None else self._of_row(row)
             if (said := row_fields(schema)) is not None:
-                fields = replace(fields, said=said.by_column(fields.decoder_schema))
+                said = said.by_column(fields.decoder_schema)
+                columns = self._decoder_schema.columns_in(said.names, said.filled)
+                fields = replace(fields, said=said, columns=columns)
             self._kept[text] = fields
         return self._kept[text]
 

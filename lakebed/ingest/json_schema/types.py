@@ -47,7 +47,12 @@ class JsonColumn:
     logical_type: LogicalType = PLAIN
     read_as: LogicalType = PLAIN
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Of a struct: those of its fields that have one, but for zeros (``ReaderOfDefaults``)."""
+    """Of a struct: those of its fields (``ReaderOfDefaults``)."""
+
+
+def _is_simple(column: JsonColumn) -> bool:
+    """Whether JSON has values of the column as it has defaults."""
+    return column.type in _SIMPLE and column.logical_type == PLAIN
 
 
 def columns_of(schema_text: str, references: Mapping[str, str]) -> tuple[dict[str, JsonColumn], bool]:
@@ -281,9 +286,9 @@ class _Compiler:
                 name: self._default(_elsewhere(base, one).schema, path) for name, one in words["properties"].items()
             }
             defaults = {
-                name: one if members[name].type in _SIMPLE and members[name].logical_type == PLAIN else ANY_VALUE
+                name: one if is_zero(one) or _is_simple(members[name]) else ANY_VALUE
                 for name, one in found.items()
-                if not is_zero(one)
+                if one is not None
             }
             return JsonColumn(kind, False, _struct_type(logical), _struct_type(read_as), defaults)
         patterns = _mapping(words, "patternProperties")

@@ -49,7 +49,7 @@ class SourceRows:
         return None
 
     def decode(self, records: pa.Table, cutoff: Cutoff = NO_CUTOFF) -> Decoded:
-        return self.inner.decode(records, cutoff)
+        return replace(self.inner.decode(records, cutoff), met={})
 
 
 @dataclass(frozen=True, slots=True)

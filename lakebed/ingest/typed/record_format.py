@@ -73,11 +73,14 @@ Wanted = Mapping[str, Collection[str] | None]
 
 @runtime_checkable
 class ReaderOfDefaults(Protocol):
-    """A reader that knows which fields have another default than a zero."""
+    """A reader that knows the defaults of fields."""
 
     @property
     def defaults(self) -> Mapping[str, Mapping[str, Any]]:
-        """By the name of a struct of the record, those of its fields; ``old_rows.ANY_VALUE`` where it has no simple JSON."""
+        """By the name of a struct of the record, those of its fields that have one other than null.
+
+        One that is no zero and has no simple JSON is ``old_rows.ANY_VALUE``.
+        """
         ...
 
 

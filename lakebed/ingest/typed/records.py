@@ -285,7 +285,9 @@ class _TypedReader:
         if shape.known is not None:
             names |= self._beyond_schema(read.unknown_fields)
         left_out = dict.fromkeys(shape.left_out, changed) if changed else {}
-        fast = replace(fast, handled=np.ones(rows.num_rows, bool), one_by_one=one_by_one)
+        every = np.arange(rows.num_rows)
+        schemas = {} if shape.columns is None else {shape.columns: every}
+        fast = replace(fast, handled=every >= 0, one_by_one=one_by_one, schemas=schemas)
         return fast.remarked({**remarks_on(Remark.UNKNOWN_FIELD, names), **remarks_on(Remark.LEFT_OUT_FIELD, left_out)})
 
     def _beyond_schema(self, names: Mapping[str, int]) -> dict[str, int]:

@@ -19,6 +19,7 @@ from lakebed.ingest.typed.record_format import NarrowingReader, ReaderOfDefaults
 from lakebed.ingest.typed.values import column_field, plain_logical
 from lakebed.ingest.unknown_fields import KnownFields
 from lakebed.manifest.schema_change import SchemaChange
+from lakebed.manifest.source_columns import RecordColumns
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,8 @@ class Shape:
     """What the table must become before the rows can be read."""
     said: RowFields | None
     """What the schema says of the fields, by column; None if it does not say which have defaults."""
+    columns: RecordColumns | None
+    """What the schema of events says of the table's columns."""
 
 
 def shape_of(
@@ -69,7 +72,9 @@ def shape_of(
     example = {schema.column_of.get(one.name, one.name): _example(one.type) for one in fields}
     wanted = _wanted(schema, rules, operation_field)
     defaults = None if rules is None else _defaults_of_row(reader)
-    nullable = frozenset(one.name for one in fields if one.nullable)
+    # Where a schema can't say which fields have defaults, as in Protobuf, null may be sent as a zero.
+    may_be_null = {one.name: one.nullable or defaults is None for one in fields}
+    said = RowFields.given(may_be_null, defaults or {}).by_column(schema)
     return Shape(
         reader=reader,
         narrow=reader.narrowed(wanted) if isinstance(reader, NarrowingReader) else reader,
@@ -80,7 +85,8 @@ def shape_of(
         unknown=() if known is None else known.unknown_in(example),
         left_out=described(left_out),
         needed=needed.change,
-        said=None if defaults is None else RowFields(nullable, defaults).by_column(schema),
+        said=None if defaults is None else said,
+        columns=decoder_schema.columns_in(said.names, said.filled) if rules is not None and fields else None,
     )
 
 
