@@ -325,6 +325,44 @@ def test_a_table_without_keys_or_with_an_order_of_its_own_has_no_remark_on_its_o
         assert not table.status().findings
 
 
+@pytest.mark.parametrize(
+    ("changes", "older"),
+    [
+        ("c1 u1 d1 c2", ""),
+        ("r1 u1 r2 d2", ""),
+        ("u1", "u at offset 0"),
+        ("d1 c1", "d at offset 0"),
+        ("c1 u1 d2 u3", "d at offset 2"),
+        ("- t u1", "u at offset 2"),
+        ("c1 d1 - u1", ""),
+        ("? u1", ""),
+        ("c2 ? u1", ""),
+    ],
+)
+def test_a_table_whose_first_changes_are_of_rows_that_were_there_before_lacks_others(
+    tmp_path: Path, changes: str, older: str
+) -> None:
+    values: list[bytes | None] = []
+    for op, *_ in (words := changes.split()):
+        row = ROW if op != "d" else None
+        if op == "?":
+            values.append(b"{")
+            continue
+        values.append(None if op == "-" else as_json(event(op, row, None if row else ROW)))
+    table = table_of(introduced(pipeline(tmp_path), values, [key_of(id=int(one[1:] or 1)) for one in words]))
+    found = [one for one in table.status().findings if one.check == "began_without_rows"]
+    assert [one.what.rpartition(": ")[2] for one in found] == ([f"{older} of partition 3"] if older else [])
+    assert table.maintenance.resume() == bool(older) and not table.status().findings
+
+
+def test_a_compacted_topic_shows_no_rows_that_were_there_before(tmp_path: Path) -> None:
+    topic = "shop.public.orders"
+    left = records([as_json(event("c", ROW)), as_json(event("u", ROW))], [key_of(id=1)] * 2, topic).slice(1)
+    source = Topic({topic: pa.concat_tables([left, left])})
+    table = table_of(Introducer(pipeline(tmp_path), source).table_for(topic, [Range(topic, 3, 0, 2)]))
+    assert not table.status().findings
+
+
 def test_documents_of_mongodb_make_no_table_and_the_reason_says_what_to_do(tmp_path: Path) -> None:
     text = {"type": "string", "optional": True}
     members = [{"type": "string", "field": "connector"}, {"type": "string", "field": "collection"}]

@@ -57,6 +57,8 @@ class Remark(StrEnum):
     """A table was made whose changes have no order but that of arrival; the connector that sends them."""
     RESNAPSHOT_ADVISED = "resnapshot_advised"
     """A column in which rows from before a change of the source may be wrong; its name."""
+    BEGAN_WITHOUT_ROWS = "began_without_rows"
+    """A table was made from records that change a row which no record before them has made; the first of them."""
     JANUARY_1970 = "january_1970"
     """A number, of which no schema says what it counts, that was taken for a time in January 1970; its column."""
     UNSENT_KEY = "unsent_key"
@@ -145,6 +147,14 @@ KINDS: Mapping[str, Kind] = {
         what="resnapshot advised: rows from before a change of the source may be wrong in columns that it added with a default, "
         "renamed, or dropped and added again, or that were added here later than there",
         remedy=f"{_RESNAPSHOT}. If the rows are right, or you have filled the columns: lakebed resume PATH",
+        is_critical=True,
+        counts=False,
+        until_sent_again=True,
+    ),
+    Remark.BEGAN_WITHOUT_ROWS: Kind(
+        what="resnapshot advised: the first changes that came are of rows that the source had before, so others may be missing: "
+        "its table was renamed, or is captured without a snapshot",
+        remedy=f"{_RESNAPSHOT}. If no rows are missing: lakebed resume PATH",
         is_critical=True,
         counts=False,
         until_sent_again=True,

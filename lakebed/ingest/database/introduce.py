@@ -18,11 +18,11 @@ which one is created; records of the other's schema then change it as they chang
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from lakebed.errors import InvalidSchema
@@ -79,7 +79,9 @@ class Rows:
     """What a record says about the rows of its topic. ``key``: the fields of its message key; None: it has none. ``source``:
     the members of an event's ``source`` with their types; None: the record is no event. ``connector``: what wrote the event.
     ``orders``: the metadata by which it has a place in an order, the best first. ``begin``: where in the source's log the rows
-    of its initial snapshot are, if the record is one of them (``source_order``).
+    of its initial snapshot are, if the record is one of them (``source_order``). ``operation``: of the event. ``row``: the values
+    of its message key; None: they are not known. ``older``: where a change is of a row that the topic does not have, so its
+    source had the row before; "" if there is none.
     """
 
     columns: pa.Schema
@@ -92,6 +94,9 @@ class Rows:
     connector: str = ""
     orders: tuple[str, ...] = ()
     begin: int | None = None
+    operation: str = ""
+    row: str | None = None
+    older: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +133,7 @@ class FirstRows:
         self.why_not = "no record has a value yet"
         self.has_messages = False
         """Whether a record is a message of the source's log, which is of no table."""
+        self._has_unreadable = False
         self.read_to: dict[int, int] = {}
         """By partition: the records before this offset have been asked."""
 
@@ -152,19 +158,29 @@ class FirstRows:
                     asked += 1
                     found = self._ask(record)
                     if found is not None:
-                        return self._ordered(found, islice(some, ORDER_RECORDS - 1))
+                        further = islice(some, ORDER_RECORDS - 1)
+                        return self._looked_at(found, record, further, _without_gap(records, start))
                     self.read_to[one.partition] = record.offset + 1
             self.read_to[one.partition] = one.end
         return None
 
-    def _ordered(self, rows: Rows, further: Iterable[Record]) -> Rows:
-        """The rows with those orders alone in which further records have a place too."""
+    def _looked_at(self, rows: Rows, first: Record, further: Iterable[Record], end: int) -> Rows:
+        """The rows with those orders alone in which further records have a place too, and with ``older``.
+
+        ``end``: up to there the topic has all records that were ever in it; a compacted topic lacks some.
+        """
+        made = _Made(0 if self._has_unreadable else end)
+        made.take(first, rows)
         for record in further if rows.orders else ():
-            with suppress(Unreadable):
+            try:
                 other = self._rows_of(record)
-                if other is not None:
-                    rows = replace(rows, orders=tuple(one for one in rows.orders if one in other.orders))
-        return rows
+            except Unreadable:
+                made.end = 0  # it may be the one that makes a row
+                continue
+            if other is not None:
+                made.take(record, other)
+                rows = replace(rows, orders=tuple(one for one in rows.orders if one in other.orders))
+        return replace(rows, older=made.older)
 
     def _ask(self, record: Record) -> Rows | None:
         try:
@@ -178,11 +194,35 @@ class FirstRows:
             self.why_not = "no record changes a row yet"
             return None
         except Unreadable as error:
+            self._has_unreadable = True
             self.why_not = f"offset {record.offset} of partition {record.partition}: {error}"
             return None
         if found is None:
             self.why_not = "no record changes a row yet"
         return found
+
+
+@dataclass(slots=True)
+class _Made:
+    """Looks for the first change of a row that no record before it has made. ``end``: see ``FirstRows``."""
+
+    end: int
+    older: str = ""
+    keys: set[str | None] = field(default_factory=set)
+
+    def take(self, record: Record, rows: Rows) -> None:
+        """The next record; its row is the one of its message key."""
+        is_change = rows.operation in ("u", "d") and rows.row is not None and record.offset < self.end
+        if is_change and rows.row not in self.keys and not self.older:
+            self.older = f"{rows.operation} at offset {record.offset} of partition {record.partition}"
+        self.keys.add(rows.row)
+
+
+def _without_gap(records: pa.Table, start: int) -> int:
+    """The offset behind the last record before which none is missing from an offset on."""
+    offsets = records["offset"].to_numpy()
+    gaps = np.flatnonzero(offsets != start + np.arange(len(offsets)))
+    return start + (int(gaps[0]) if len(gaps) else len(offsets))
 
 
 def rows_of(format: str, options: Mapping[str, Any]) -> RowsOf:
@@ -229,7 +269,7 @@ def introduction(
             )
     if wishes.sequence_by and wishes.sequence_by not in names:
         _check_metadata(wishes.sequence_by, rows)
-    remarks = [{} if sequence_by or not keys or rows.source is None else _by_arrival(rows.connector)]
+    remarks = [_of_table_with_keys(rows, sequence_by) if keys else {}]
     if unknown_mode(unknown_fields, policy, has_schema=False) == "warn":  # else rows do not just come in without them
         remarks.append(remarks_on(Remark.LEFT_OUT_FIELD, dict.fromkeys(described(left_out), 1)))
     return Introduction(
@@ -249,8 +289,14 @@ def _keys(fields: Sequence[str], columns: Sequence[str], policy: EvolvePolicy) -
     return tuple(columns_of.get(name, name) for name in names)
 
 
-def _by_arrival(connector: str) -> Counts:
-    return remarks_on(Remark.ORDER_OF_ARRIVAL, {connector or "a connector without a name": 1})
+def _of_table_with_keys(rows: Rows, sequence_by: str | None) -> Counts:
+    """The remarks on a table that has keys."""
+    by_arrival = not sequence_by and rows.source is not None
+    connector = rows.connector or "a connector without a name"
+    return {
+        **remarks_on(Remark.ORDER_OF_ARRIVAL, {connector: 1} if by_arrival else {}),
+        **remarks_on(Remark.BEGAN_WITHOUT_ROWS, {rows.older: 1} if rows.older else {}),
+    }
 
 
 def _check_metadata(sequence_by: str, rows: Rows) -> None:
@@ -295,8 +341,9 @@ def _connect_rows(record: Record) -> Rows | None:
         raise Unreadable("it carries no schema; set value.converter.schemas.enable of the connector, or use a registry")
     source = {one["field"]: one for one in connect_fields(schema)}.get("source")
     kinds = {one["field"]: str(one.get("type")) for one in connect_fields(source)}
-    key, key_error = _key_fields(_json_key, record.key)
-    return _with_source(Rows(columns=columns, key=key, key_error=key_error), kinds, event.get("source"))
+    key, key_error = _key_read(_json_key, record.key)
+    found = Rows(columns=columns, key=key.fields or None, key_error=key_error, operation=event["op"], row=key.row)
+    return _with_source(found, kinds, event.get("source"))
 
 
 def _is_of_no_row(operation: object) -> bool:
@@ -306,23 +353,34 @@ def _is_of_no_row(operation: object) -> bool:
     return operation not in CHANGES
 
 
-def _key_fields(fields_of: Callable[[bytes], tuple[str, ...]], key: bytes | None) -> tuple[tuple[str, ...] | None, str]:
-    """The fields of a message key, None if there are none; and why they are not known."""
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """A message key. ``row``: its values, the same however they are written; None: they are not known."""
+
+    fields: tuple[str, ...] = ()
+    row: str | None = None
+
+    @staticmethod
+    def of(fields: Iterable[str], values: Mapping[str, Any]) -> _Key:
+        return _Key(tuple(fields), repr(sorted(values.items())) if values else None)
+
+
+def _key_read(read: Callable[[bytes], _Key], key: bytes | None) -> tuple[_Key, str]:
+    """A message key, and why its fields are not known."""
     try:
-        return (None if key is None else fields_of(key) or None), ""
+        return (_Key() if key is None else read(key)), ""
     except Unreadable as error:
-        return None, f"the message key names no fields ({error})"
+        return _Key(), f"the message key names no fields ({error})"
 
 
-def _json_key(key: bytes) -> tuple[str, ...]:
-    """The fields of a key in JSON, with or without its schema. Raises ``Unreadable``."""
+def _json_key(key: bytes) -> _Key:
+    """A key in JSON, with or without its schema. Raises ``Unreadable``."""
     payload, schema = envelope_of(parse(key))
     fields = tuple(one["field"] for one in connect_fields(schema))
-    if payload is None or fields:
-        return fields
-    if not isinstance(payload, dict):
+    if payload is not None and not fields and not isinstance(payload, dict):
         raise Unreadable(f"it is the value {shown(payload)}")
-    return tuple(payload)
+    values = payload if isinstance(payload, dict) else {}
+    return _Key.of(fields or values, values)
 
 
 def _with_source(rows: Rows, kinds: Mapping[str, str], source: object) -> Rows:
@@ -375,7 +433,8 @@ class _TypedRows:
         assert record.value is not None
         reader, rows = read_one(self.values, record.value, record.headers.get(VALUE_SCHEMA))
         fields, logical = row_of(reader, events=self.events)
-        if self.events and _is_of_no_row(column_of(rows, "op", pa.string())[0].as_py()):
+        operation = column_of(rows, "op", pa.string())[0].as_py() if self.events else ""
+        if self.events and _is_of_no_row(operation):
             return None
         if not fields and self.events and "collection" in _members(reader, "source"):
             raise Unreadable(DOCUMENTS)
@@ -387,23 +446,28 @@ class _TypedRows:
             column_field(one, logical.get(one.name, PLAIN)) for one in fields if one.name != self.operation_field
         ]
         header = record.headers.get(KEY_SCHEMA)
-        key, key_error = _key_fields(lambda key: self._key(key, header), record.key)
-        found = Rows(columns=pa.schema([one.remove_metadata() for one in columns]), key=key, key_error=key_error)
+        key, key_error = _key_read(lambda key: self._key(key, header), record.key)
+        bare = pa.schema([one.remove_metadata() for one in columns])
+        found = Rows(
+            columns=bare, key=key.fields or None, key_error=key_error, operation=operation, row=key.row
+        )  # fmt: skip
         if not self.events:
             return found
         members, _ = members_of(rows, "source")
         source = {name: plain_values(value)[0].as_py() for name, value in members.items()}
         return _with_source(found, _members(reader, "source"), source)
 
-    def _key(self, key: bytes, header: bytes | None) -> tuple[str, ...]:
+    def _key(self, key: bytes, header: bytes | None) -> _Key:
         if self.keys is None or self.keys == "none":
-            return ()
+            return _Key()
         if self.keys == "json":
             return _json_key(key)
-        names = read_one(self.keys, key, header)[0].schema.names
+        reader, rows = read_one(self.keys, key, header)
+        names = reader.schema.names
         if names == ["value"] and not self.events:
             raise Unreadable("it is one value")
-        return tuple(names)
+        values = zip(rows.schema.names, rows.columns, strict=True)
+        return _Key.of(names, {name: plain_values(column)[0].as_py() for name, column in values})
 
 
 def _members(reader: RecordReader, name: str) -> dict[str, str]:
