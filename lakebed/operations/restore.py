@@ -33,7 +33,7 @@ from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.entries import DETACHED, SOURCE_TRUNCATES, Operation
 from lakebed.manifest.format import GATE_FEATURE
-from lakebed.manifest.holds import require_unexpired
+from lakebed.manifest.holds import require_unexpired, require_unpurged
 from lakebed.manifest.positions import entry_of, position_entry, positions_of
 from lakebed.manifest.readable import misfit
 from lakebed.manifest.snapshot import Snapshot
@@ -82,6 +82,7 @@ class _Restoring:
         """Steps 1 to 4."""
         earlier = self.earlier
         require_unexpired(now.domains, earlier.version, self.log.now_ms())
+        require_unpurged(now.domains, earlier.version)  # also one that a reader holds: purged rows would live again
         _require_fitting(earlier, now)
         base = list(self._base(now))
         tail = list(_tail(earlier, now))

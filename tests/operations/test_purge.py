@@ -366,6 +366,8 @@ def test_a_reader_of_changes_reads_on_before_the_files_go(tmp_path: Path, marker
         assert files_with(marker, table.path), "the reader has not read them yet"
         with pytest.raises(VersionNotFound, match="purged"):
             begin_hold(log, Hold("another", 2, held.until_ms))
+        with pytest.raises(VersionNotFound, match="purged"):
+            table.restore(version=1)
         begin_hold(log, replace(held, version=log.refresh().version))
 
     log.sleep = read_on
