@@ -74,7 +74,6 @@ DETACHED_SCHEMA = pa.schema(
         ("bytes", pa.int64()),
     ]
 )
-_KEYS_AT_ONCE = 1_000_000
 _logger = logging.getLogger("lakebed.partitions")
 
 PartitionValues = dict[str, str | None]

@@ -125,7 +125,9 @@ CHECKS: dict[str, tuple[Check, set[str]]] = {
 
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("where", ["id", "text", "x", "footer"])
-def test_of_an_object_that_is_compared_which_is_written_again(check: str, where: str) -> None:
+def test_of_an_object_that_is_compared_which_is_written_again(
+    check: str, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     [part] = written(in_another_process())
     at = part.bytes - 60
     if where != "footer":
@@ -134,7 +136,7 @@ def test_of_an_object_that_is_compared_which_is_written_again(check: str, where:
     run, damages = CHECKS[check]
     run(part, in_another_process())
     STORED[part.path] = flipped(STORED[part.path], at)
-    intact._seen.clear()
+    monkeypatch.setattr(intact, "_seen", {})
     if where in damages:
         with pytest.raises(Corrupt, match=part.path):
             run(part, in_another_process())
@@ -142,14 +144,14 @@ def test_of_an_object_that_is_compared_which_is_written_again(check: str, where:
         run(part, in_another_process())
 
 
-def test_an_object_is_fetched_once_to_be_compared(compared: list[str]) -> None:
+def test_an_object_is_fetched_once_to_be_compared(compared: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     parts = written(in_another_process(), 2)
     storage = in_another_process()
     for _ in range(3):
         require_intact(parts, storage, objects=True)
     assert sorted(compared) == sorted(part.path for part in parts)
     del STORED[parts[0].path]
-    intact._seen.clear()
+    monkeypatch.setattr(intact, "_seen", {})
     for check, _ in list(CHECKS.values())[1:]:
         with pytest.raises(Corrupt, match=parts[0].path):
             check(parts[0], in_another_process())
