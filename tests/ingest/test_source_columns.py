@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -45,9 +44,9 @@ class Copy:
 
     def __init__(
         self, path: Path, columns: pa.Schema = COLUMNS, policy: EvolvePolicy = GROWS, after: Copy | None = None,
-        sources: tuple[str, ...] = (),
+        sources: tuple[str, ...] = (), format: str = "debezium-json", **options: Any,
     ) -> None:  # fmt: skip
-        """``after``: what read the topic before."""
+        """``after``: what read the topic before. ``options``: of the format."""
         self.source, self.at = (MemorySource(), 0) if after is None else (after.source, after.at)
         if not path.exists():
             lakebed.create(path, columns, keys=["id"], sequence_by="source.lsn")
@@ -56,7 +55,7 @@ class Copy:
         reads = DecoderSchema.of_table(columns, ("id",), "source.lsn", policy)
         self.ingest = TableIngest(
             self.table.path, internals.log, self.source,
-            decoder("debezium-json", replace(reads, source=SourceRules(tables=sources)), {}),
+            decoder(format, replace(reads, source=SourceRules(tables=sources)), options),
             evolution=internals.evolution("its records need it"), quarantine_log=internals.quarantine_log,
         )  # fmt: skip
 
@@ -324,85 +323,3 @@ def test_protobuf_says_which_columns_there_are_and_not_which_may_be_null() -> No
 
 def test_events_without_a_schema_say_nothing_of_columns() -> None:
     assert read("schemaless", [(None, event("u", {"id": 1}))], DecoderSchema(SHAPE, ("id",)), FIELDS).met == {}
-
-
-class Source:
-    """A table at a source, whose columns change with no event for its rows. Each change of a row is one."""
-
-    def __init__(self, copy: Copy, draw: random.Random) -> None:
-        self.copy, self.draw, self.ms = copy, draw, 0
-        self.columns: dict[str, dict[str, Any]] = {"note": NOTE}
-        self.rows: dict[int, dict[str, Any]] = {}
-        self.waiting: list[tuple[int, dict[str, Any]]] = []
-
-    def change_columns(self) -> None:
-        self.ms += 1
-        name = self.draw.choice(["note", "comment", "coupon", "size"])
-        kind = "string" if name in ("note", "comment") else "int32"
-        if name in self.columns:
-            del self.columns[name]
-            other = {"note": "comment", "comment": "note", "coupon": "size", "size": "coupon"}[name]
-            renamed = other if other not in self.columns and self.draw.random() < 0.5 else None
-            if renamed:
-                self.columns[renamed] = {"type": kind, "field": renamed, "optional": True}
-            for row in self.rows.values():
-                value = row.pop(name)
-                if renamed:
-                    row[renamed] = value
-            return
-        default = self.draw.choice([None, 0, 7] if kind == "int32" else [None, "", "x"])
-        needs = default is not None and self.draw.random() < 0.5
-        written = {} if default is None or (needs and self.draw.random() < 0.5) else {"default": default}
-        self.columns[name] = {"type": kind, "field": name, "optional": not needs, **written}
-        for row in self.rows.values():
-            row[name] = default
-
-    def change_row(self) -> None:
-        self.ms += self.draw.randint(0, 2)
-        id = self.draw.randrange(8)
-        values = {"string": ["a", "b", ""], "int32": [0, 1, 2]}
-        row = {name: self.draw.choice(values[column["type"]]) for name, column in self.columns.items()}
-        self.rows[id] = row
-        change = {"op": "u", "before": None, "after": {"id": id, **row}, "source": {"ts_ms": self.ms, "lsn": self.ms}}
-        self.waiting.append((id % 2, with_schema(change, [ID, *self.columns.values()])))
-
-    def send(self, partition: int) -> None:
-        """Have the waiting events of a partition read; sometimes some of them once more."""
-        some = [event for number, event in self.waiting if number == partition]
-        self.waiting = [one for one in self.waiting if one[0] != partition]
-        again = some[-self.draw.randint(0, 3) :] if self.draw.random() < 0.2 else []
-        self.copy.source.add("t", partition, *some, *again, *some[len(some) - len(again) :])
-        self.copy.read()
-
-    @property
-    def wrong(self) -> set[str]:
-        """The columns in which the table differs."""
-        found = {one["id"]: one for one in self.copy.table.to_arrow().to_pylist()}
-        return {name for id, row in self.rows.items() for name, value in row.items() if found[id].get(name) != value}
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_no_column_is_wrong_without_a_finding(tmp_path: Path, seed: int) -> None:
-    draw = random.Random(seed)
-    source = Source(Copy(tmp_path / "t"), draw)
-    source.change_row()
-    for _ in range(12):
-        for _ in range(draw.randint(0, 6)):
-            source.change_row()
-        if draw.random() < 0.7 and not source.waiting:
-            source.change_columns()
-            source.change_row()
-        for partition in draw.sample([0, 1], draw.randint(1, 2)):
-            source.send(partition)
-        if not source.waiting:
-            source.change_row()
-            source.send(source.waiting[0][0])
-            assert source.wrong <= set(source.copy.advised)
-    copy, sent = source.copy, {number: list(one.values) for number, one in source.copy.source.topics["t"].items()}
-    copy.table.maintenance.resume()
-    for _ in range(3):
-        for number in draw.sample(list(sent), len(sent)):
-            begin = draw.randrange(len(sent[number]))
-            copy.source.add("t", number, *sent[number][begin : begin + draw.randint(1, 30)])
-            copy.read()
-    assert copy.advised == [], "records that come again are none of a column that is back"
