@@ -40,7 +40,7 @@ CALLED_BY_LIBRARIES = {
         "prepareForTriggerAvailableNow",
         "reportLatestOffset",
     ),  # Spark
-    "startup",  # uvicorn
+    *("startup", "send_400_response"),  # uvicorn
     *("seekable", "tell"),  # DuckDB, which reads files of Python
     "readinto",  # io.BufferedReader
     "_check_value",  # argparse

@@ -34,6 +34,7 @@ from lakebed.manifest.actions import Action, AddChangePart, AddPart, ChangePart,
 from lakebed.manifest.commit_kind import CommitKind, kind_of, settles, truncates
 from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
+from lakebed.manifest.crowded_keys import crowded_keys_of
 from lakebed.manifest.entries import REMARKS, Operation
 from lakebed.manifest.lateness import Lateness
 from lakebed.manifest.remarks import Counts, Remark, RemarkCounts, remarks_of, sum_of
@@ -152,11 +153,16 @@ class _Settling:
         found = self.locator(spec)
         read: list[Part | ChangePart] = [*change_parts, *snapshot.parts.values()]
         with naming_damaged(read, self.storage), naming_unreadable(part.path for part in read):
-            resolution = resolve(snapshot.parts, change_parts, spec, self.storage, self.deletion_vectors, found)
+            crowded = crowded_keys_of(snapshot)
+            resolution = resolve(
+                snapshot.parts, change_parts, spec, self.storage, self.deletion_vectors, found, crowded=crowded
+            )
         actions, step = _actions(snapshot, resolution, spec, self.storage, self.deletion_vectors)
         actions += ended(snapshot)
         if step.remarks:
             actions.append(remarks_of(snapshot).plus(step.remarks, self.log.now_ms()).to_entry())
+        left = crowded.after(resolution.counted, resolution.crowded)
+        actions += [] if left == crowded else [left.to_entry()]
         _quarantine(resolution, spec, self.set_aside)
         access = ReadWriteSet(
             parts={path: snapshot.parts[path].partition_key for path in resolution.base_dead},

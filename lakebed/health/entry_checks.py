@@ -20,6 +20,7 @@ from lakebed.manifest.actions import Domain
 from lakebed.manifest.claims import claim_of
 from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
+from lakebed.manifest.crowded_keys import CrowdedKeys
 from lakebed.manifest.entries import COORDINATION, Operation
 from lakebed.manifest.entry_values import decoded, integer_of
 from lakebed.manifest.failing import Failing
@@ -57,6 +58,7 @@ DECODERS: dict[str, Callable[[str, str], object]] = {
     entries.SOURCE_COLUMNS: source_columns_in,
     entries.QUARANTINED + ".": partial(integer_of, member="taken"),
     entries.QUARANTINED: listed_in,
+    entries.CROWDED_KEYS: partial(decoded, CrowdedKeys),
     entries.FAILING: partial(decoded, Failing),
     entries.LOST: partial(decoded, Lost),
     entries.SETTLING: partial(decoded, SettleAttempts),

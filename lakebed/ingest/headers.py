@@ -1,7 +1,8 @@
 """The headers of records that say something to a decoder.
 
-A table of records (``RECORD_SCHEMA``) may have a further column, ``HEADERS``. A source adds it where a record has a header of
-``READ``. Other headers are not kept: Debezium gives each record some that are the same for all records.
+A table of records (``RECORD_SCHEMA``) may have a further column, ``HEADERS``. A source adds it where a record has headers. Only
+those of ``READ`` are kept: Debezium gives each record some that are the same for all records. But the column says that headers
+get here, so a record without one of them was sent without it.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ def values_of(headers: pa.ListArray | None, name: str) -> pa.BinaryArray | None:
 
 
 def with_headers(records: pa.Table, headers: Sequence[Headers | None]) -> pa.Table:
-    """The records with a column of headers if one of them has some."""
-    if not any(headers):
+    """The records with a column of headers if one of them has some. ``headers``: empty for a record that has others alone."""
+    if all(one is None for one in headers):
         return records
     listed = [[{"key": name, "value": value} for name, value in one.items()] if one else None for one in headers]
     return records.append_column(HEADERS_FIELD, pa.array(listed, HEADERS_TYPE))

@@ -18,10 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.errors import LakebedError
+from lakebed.ingest.debezium.transactions import Described
 from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.headers import Headers, headers_of, mappings_of
 from lakebed.ingest.json.columns import MILLIS_MAX
 from lakebed.ingest.json.text import Mismatch, Unreadable
+from lakebed.ingest.key_moves import EarlierRow, with_moves
 from lakebed.ingest.places import compared, met_by, partitions_of, restarted
 from lakebed.ingest.schema_evolution import RESCUED_COLUMN, merged
 from lakebed.ingest.truncates import Cutoff, Truncate
@@ -40,7 +42,9 @@ UNFORESEEN = "it could not be read"
 
 AT_COLUMN = "_lakebed_at"
 TIME_COLUMN = "_lakebed_time"
-"""Internal to decoding: twice the record's number (plus one for its second row), and its event time in microseconds."""
+CREATES_COLUMN = "_lakebed_creates"
+"""Internal to decoding: twice the record's number (plus one for its second row), its event time in microseconds, and whether the
+event is of a row that is new."""
 
 
 def row_schema(decoder_schema: DecoderSchema) -> pa.Schema:
@@ -49,6 +53,7 @@ def row_schema(decoder_schema: DecoderSchema) -> pa.Schema:
         decoder_schema.change_schema(with_unavailable=True)
         .append(pa.field(AT_COLUMN, pa.int64()))
         .append(pa.field(TIME_COLUMN, pa.int64()))
+        .append(pa.field(CREATES_COLUMN, pa.bool_()))
     )
 
 
@@ -175,6 +180,12 @@ class Reader(Protocol):
     def schema_needed(self, records: pa.RecordBatch) -> SchemaChange | None:
         """What the schemas of the records ask of the table; None if nothing. No row is read."""
 
+    def described(self, record: Record) -> Described | None:
+        """What an event is beside its rows; None if the record changes no row, or does not say it. May raise anything."""
+
+    def earlier_row(self, record: Record) -> EarlierRow | None:
+        """What an event says of the row that it replaced; None if nothing. May raise anything."""
+
 
 def record_of(records: pa.RecordBatch, row: int) -> Record:
     """One of the records."""
@@ -260,7 +271,7 @@ def decode_records(records: pa.Table, reader: Reader, decoder_schema: DecoderSch
         first += batch.num_rows
     if collected.needs:
         return Decoded.needing(merged(collected.needs), decoder_schema)
-    return _assemble(records, collected, decoder_schema)
+    return _assemble(records, collected, reader, decoder_schema)
 
 
 def schema_needed(records: pa.Table, reader: Reader) -> SchemaChange | None:
@@ -346,7 +357,24 @@ def _read_one_by_one(
         collected.take(at, reading, topic)
 
 
-def _assemble(records: pa.Table, collected: _Collected, decoder_schema: DecoderSchema) -> Decoded:
+@dataclass(frozen=True, slots=True)
+class _Events:
+    """What records say, by their numbers."""
+
+    records: pa.Table
+    reader: Reader
+
+    def described(self, number: int) -> Described | None:
+        return self.reader.described(self._record(number))
+
+    def earlier_row(self, number: int) -> EarlierRow | None:
+        return self.reader.earlier_row(self._record(number))
+
+    def _record(self, number: int) -> Record:
+        return record_of(self.records.slice(number, 1).to_batches()[0], 0)
+
+
+def _assemble(records: pa.Table, collected: _Collected, reader: Reader, decoder_schema: DecoderSchema) -> Decoded:
     schema = row_schema(decoder_schema)
     tables = list(collected.tables)
     if collected.rows:
@@ -363,7 +391,15 @@ def _assemble(records: pa.Table, collected: _Collected, decoder_schema: DecoderS
     if again:
         collected.remarks.add(Remark.ORDER_BEGAN_AGAIN, str(decoder_schema.sequence_by), again)
     times = pc.min_max(rows.column(TIME_COLUMN)).as_py()
-    dropped = [AT_COLUMN, TIME_COLUMN]
+    creates = np.asarray(pc.fill_null(rows.column(CREATES_COLUMN), False))
+    moves = with_moves(
+        rows, rows.column(AT_COLUMN).to_numpy(), creates, records, _Events(records, reader), decoder_schema
+    )
+    rows = moves.rows
+    collected.bad += moves.bad
+    collected.ignored += moves.ignored
+    collected.remark(tuple(moves.remarks))
+    dropped = [AT_COLUMN, TIME_COLUMN, CREATES_COLUMN]
     if rows.column(UNAVAILABLE_COLUMN).null_count == rows.num_rows:
         dropped.append(UNAVAILABLE_COLUMN)
     if decoder_schema.policy.rescues and not decoder_schema.has_rescued:

@@ -23,11 +23,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import orjson
 import pyarrow as pa
 
 from lakebed.ingest.debezium.placeholder import Placeholder
-from lakebed.ingest.json.text import Mismatch, Unreadable, parse, shown, written
+from lakebed.ingest.json.text import Mismatch, Unreadable, loaded, shown, written
 from lakebed.ingest.json.values import UnknownFields
 from lakebed.ingest.native.json_parser import UNKNOWN_MAX, Parsed, Path
 from lakebed.ingest.possible_columns import FieldPath
@@ -248,10 +247,6 @@ def names_in(
 
 def _document(text: bytes) -> Any:
     try:
-        return orjson.loads(text)
-    except ValueError:
-        pass
-    try:
-        return parse(text)
+        return loaded(text)
     except Unreadable:
         return None

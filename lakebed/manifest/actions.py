@@ -113,7 +113,8 @@ def part_domain(path: str) -> str:
 class ChangePart:
     """A part of the tail: a ``domainMetadata`` of the log. ``version`` and ``ordinal`` give its place in the order of changes.
 
-    ``incomplete`` counts rows with a column whose value the source did not send. ``checksum``: as in ``Part``. ``mutation``:
+    ``incomplete`` counts rows that are not whole: a value was not sent, or whether there is a row depends on the table. ``moves``
+    counts changes that are part of a move to another key (``parts.key_moves``). ``checksum``: as in ``Part``. ``mutation``:
     whether a ``delete`` or ``update`` wrote it, so its rows came from no source. ``late``: how its batch stands to those before.
     """
 
@@ -124,6 +125,7 @@ class ChangePart:
     bytes: int
     deletes: int = 0
     incomplete: int = 0
+    moves: int = 0
     sort_key_version: int | None = None
     partition_values: Mapping[str, str | None] = field(default_factory=dict)
     stats: str | None = None

@@ -209,6 +209,8 @@ def change_part_to_text(part: ChangePart) -> str:
     }  # fmt: skip
     if part.incomplete:
         value["incomplete"] = part.incomplete
+    if part.moves:
+        value["moves"] = part.moves
     if part.sort_key_version is not None:
         value["sort_key_version"] = part.sort_key_version
     if part.partition_values:

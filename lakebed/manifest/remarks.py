@@ -53,6 +53,10 @@ class Remark(StrEnum):
     """All changes of a batch lost against newer ones; what orders them."""
     LOST = "lost_by_order"
     """Changes that lost against newer ones that had come before them; what orders them."""
+    KEY_MOVED = "key_moved"
+    """An update that gave a row another key, in a table whose changes are ordered by one of its columns; that column."""
+    KEY_MOVE_UNCLEAR = "key_move_unclear"
+    """Changes that may be an update of a key, and do not say whose row left the key; their topic."""
     ORDER_OF_ARRIVAL = "order_of_arrival"
     """A table was made whose changes have no order but that of arrival; the connector that sends them."""
     RESNAPSHOT_ADVISED = "resnapshot_advised"
@@ -100,6 +104,16 @@ _RESNAPSHOT = (
     "connector, and then lakebed resume PATH"
 )
 KINDS: Mapping[str, Kind] = {
+    Remark.KEY_MOVED: Kind(
+        what="rows got another key, which a column as sequence_by does not order",
+        remedy="set sequence_by to what orders changes of the source, such as source.lsn; a row that came to a key is lost if "
+        "the row that was there before has a greater value",
+    ),
+    Remark.KEY_MOVE_UNCLEAR: Kind(
+        what="rows may have got another key, and neither headers nor old rows say which row left it",
+        remedy="let Debezium's headers through (__debezium.newkey, __debezium.oldkey), or have the source send whole old rows "
+        "(PostgreSQL: REPLICA IDENTITY FULL); the row that came last counts",
+    ),
     Remark.UNKNOWN_FIELD: Kind(
         what="records have fields that no column takes",
         remedy="add columns, or have the fields ignored (format.unknown_fields: ignore, or except_column_list)",

@@ -5,7 +5,8 @@ sequence is not a column of the table, the rows have it as ``_change_sequence``.
 other names where a column has one of these (``ChangeNames``).
 
 A change with unavailable values (``parts.unavailable_values``) is not a row of the version that committed it, because the
-whole row is not known before the tail is settled. The settle completes the change, and the whole row is a change row of
+whole row is not known before the tail is settled. Neither is one that is a row only if there was one before
+(``parts.key_moves``). The settle completes the change, and the whole row is a change row of
 the settle's version. By then the tail may hold a newer change of the key, which was a row of an earlier version. Then the
 completed row is left out, so that a reader who applies the rows in order ends with the newest.
 
@@ -44,7 +45,14 @@ from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
 from lakebed.parts.change_columns import ChangeColumns, columns_at, narrowed, read_as
-from lakebed.parts.changes import DELETE, OLDEST_SEQUENCE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN
+from lakebed.parts.changes import (
+    DELETE,
+    NEEDS_ROW_COLUMN,
+    OLDEST_SEQUENCE,
+    OP_COLUMN,
+    SEQUENCE_COLUMN,
+    UNAVAILABLE_COLUMN,
+)
 from lakebed.parts.checksum import verify_pages
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.intact import require_intact
@@ -55,7 +63,8 @@ from lakebed.storage.file_errors import is_missing_file, naming_unreadable
 from lakebed.storage.open import open_part_storage
 from lakebed.storage.part_storage import PartStorage
 
-_IS_WHOLE = " where coalesce(len({}), 0) = 0"
+_IS_WHOLE = " where coalesce(len({}), 0) = 0 and {} is not true"
+"""Of a change: its source sent all values, and it is a row whatever was there before (``parts.key_moves``)."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -252,7 +261,7 @@ class _Reading:
         return rows.filter(pc.equal(rows[OP_COLUMN], DELETE))
 
     def changes(self, part: ChangePart) -> pa.Table:
-        """The changes of a change part with their operation, without those that have unavailable values."""
+        """The changes of a change part with their operation, without those that are not whole."""
         return self._read(part, {OP_COLUMN: "VARCHAR"}, _IS_WHOLE if part.incomplete else "")
 
     def _read(self, part: Part | RemovePart | ChangePart, also: Mapping[str, str], where: str) -> pa.Table:
@@ -264,8 +273,7 @@ class _Reading:
         if self._columns.hides_sequence:
             read[-1] = f"coalesce({read[-1]}, {OLDEST_SEQUENCE})"
         if where:
-            kinds[UNAVAILABLE_COLUMN] = "VARCHAR[]"
-            where = where.format(aliases(kinds)[UNAVAILABLE_COLUMN])
+            where = _is_whole(kinds)
         constants = {} if isinstance(part, ChangePart) else part.partition_values or {}
         scan = scan_of([self._storage.duckdb_url(part.path)], kinds, constants)
         rows = named(self._query(f"select {', '.join(read)} from ({scan}){where}", [part]), names)
@@ -286,7 +294,7 @@ class _Reading:
         )
 
     def without_newer(self, completed: pa.Table) -> pa.Table:
-        """The completed rows whose key has no newer change in the tail; changes with unavailable values do not count."""
+        """The completed rows whose key has no newer change in the tail; changes that are not whole do not count."""
         if not self._version.newer:
             return completed
         spec, schema = self._columns.spec, self._version.newest or self._columns.stored
@@ -299,9 +307,9 @@ class _Reading:
             )
             probes = probes.append_column("sequence", completed[spec.sequence_column])
             same.append(f"t.{aliases(kinds)[spec.sequence_column]} >= c.sequence")
-        kinds[UNAVAILABLE_COLUMN] = "VARCHAR[]"
+        is_whole = _is_whole(kinds)
         scan = scan_of([self._storage.duckdb_url(part.path) for part in self._version.newer], kinds, {})
-        tail = f"(select * from ({scan}){_IS_WHOLE.format(aliases(kinds)[UNAVAILABLE_COLUMN])})"
+        tail = f"(select * from ({scan}){is_whole})"
         with registered(self._connection, "lakebed_completed", probes) as name:
             query = f"select place from {name} c anti join {tail} t on {' and '.join(same)} order by place"
             return completed.take(self._query(query, self._version.newer)["place"])
@@ -333,6 +341,13 @@ class _Reading:
                 ) from error
             with naming_unreadable(part.path for part in parts):
                 raise
+
+
+def _is_whole(kinds: dict[str, str]) -> str:
+    """The condition for changes that are whole; what it needs is added to the columns that are read."""
+    kinds |= {UNAVAILABLE_COLUMN: "VARCHAR[]", NEEDS_ROW_COLUMN: "BOOLEAN"}
+    alias = aliases(kinds)
+    return _IS_WHOLE.format(alias[UNAVAILABLE_COLUMN], alias[NEEDS_ROW_COLUMN])
 
 
 def _alive(dead: BitMap64, rows: int) -> npt.NDArray[np.bool_]:

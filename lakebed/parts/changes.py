@@ -34,10 +34,19 @@ OP_COLUMN = "_lakebed_op"
 SEQUENCE_COLUMN = "_lakebed_seq"
 UNAVAILABLE_COLUMN = "_lakebed_unavailable"
 VERSION_COLUMN = "_lakebed_version"
+MOVES_COLUMN, NEEDS_ROW_COLUMN = "_lakebed_moves", "_lakebed_needs_row"
+"""Of keys to or from which rows move (``parts.key_moves``)."""
+MOVES_TYPE = pa.list_(
+    pa.struct([("transaction", pa.int64()), ("place", pa.int64()), ("deletes", pa.bool_()), ("count", pa.int16())])
+)
 HIDDEN_TYPES = {
-    OP_COLUMN: pa.string(), SEQUENCE_COLUMN: pa.int64(), UNAVAILABLE_COLUMN: pa.list_(pa.string()),
+    OP_COLUMN: pa.string(),
+    SEQUENCE_COLUMN: pa.int64(),
+    UNAVAILABLE_COLUMN: pa.list_(pa.string()),
     VERSION_COLUMN: pa.int64(),
-}  # fmt: skip
+    MOVES_COLUMN: MOVES_TYPE,
+    NEEDS_ROW_COLUMN: pa.bool_(),
+}
 UPSERT, DELETE = "u", "d"
 OLDEST_SEQUENCE = -(2**63)
 """For rows of another writer, which lack the hidden sequence: older than all rows that have one."""
@@ -234,6 +243,9 @@ def prepare(
     if UNAVAILABLE_COLUMN in there:
         names.append(UNAVAILABLE_COLUMN)
         columns.append(changes[UNAVAILABLE_COLUMN])
+    if spec.keys and MOVES_COLUMN in there:
+        names.append(MOVES_COLUMN)
+        columns.append(changes[MOVES_COLUMN])
     out = pa.table(dict(zip(names, columns, strict=True)))
     if spec.partition_by:
         out = _empty_partitions_as_null(out, spec)

@@ -11,7 +11,9 @@ Invariants: after it, a key is live at most once (B1). It finds positions; no ro
 3. Look the keys up in the base. Live rows with these keys die. With ``sequence_by`` there is an exception: if a live row or a
    settled delete is newer than the change, the change is dead and the base stays.
 4. Deletes are dead rows of their own part. They stay there as tombstones, which step 3 finds for late changes.
-5. A newest change that lacks values that its source did not send is completed from what was newest when it came (see
+5. Changes that are part of a move to another key are counted (``parts.counted_tail``), since the newest of them need not be the
+   one that counts.
+6. A newest change that lacks values that its source did not send is completed from what was newest when it came (see
    ``parts.unavailable_values``). The completed row goes into a part of its own, and the incomplete one is dead.
 
 Keys of the whole tail are in memory at once, as Arrow: some 100 bytes a row with an integer key and sequence (8 bytes each),
@@ -21,7 +23,7 @@ pieces of bounded size, and a view takes all of it. So settle a tail of tens of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,6 +33,7 @@ import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from lakebed.manifest.actions import ChangePart, Part
+from lakebed.manifest.crowded_keys import NONE_CROWDED, Crowd, CrowdedKeys
 from lakebed.parts.changes import (
     DELETE,
     OP_COLUMN,
@@ -40,6 +43,7 @@ from lakebed.parts.changes import (
     VERSION_COLUMN,
     WriteSpec,
 )
+from lakebed.parts.counted_tail import CountedOutcome, counted_outcomes
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.intact import require_intact, require_intact_pages
 from lakebed.parts.locate import KeyLocator
@@ -62,7 +66,7 @@ class Resolution:
     ``completed``: rows to be added beside them (table columns and hidden ones); ``incomplete_rows``: by the path of the change
     part, its changes that lack a value they need; ``keys``: the keys of each change part, for a key index; ``rows``: how
     many changes there were; ``lost``: how many changes of each change part lost by sequence, against the base or an earlier
-    change part, if any did.
+    change part, if any did. ``crowded``: of the keys ``counted``, those with several rows in a transaction that may go on.
     """
 
     change_parts: tuple[ChangePart, ...] = ()
@@ -73,6 +77,8 @@ class Resolution:
     keys: Mapping[str, pa.Table] = field(default_factory=dict)
     rows: int = 0
     lost: Mapping[str, int] = field(default_factory=dict)
+    counted: frozenset[str] = frozenset()
+    crowded: Mapping[str, Crowd] = field(default_factory=dict)
 
     def keeps(self, part: ChangePart, spec: WriteSpec) -> bool:
         """Whether a change part is worth having in the base: it has a live row, or deletes that late changes must meet."""
@@ -82,15 +88,24 @@ class Resolution:
 
 def resolve(
     base: Mapping[str, Part], change_parts: Sequence[ChangePart], spec: WriteSpec,
-    storage: PartStorage, deletion_vectors: DeletionVectorCache, locator: KeyLocator,
+    storage: PartStorage, deletion_vectors: DeletionVectorCache, locator: KeyLocator, *, crowded: CrowdedKeys = NONE_CROWDED,
 ) -> Resolution:  # fmt: skip
-    """The resolution of change parts (in order, oldest first) against the base. Reads parts; changes nothing."""
+    """The resolution of change parts (in order, oldest first) against the base. Reads parts; changes nothing.
+
+    ``crowded``: what the log says of keys with several rows.
+    """
     if not change_parts:
         return Resolution()
-    tail = read_tail(change_parts, spec, storage)
-    newest, lost = _newest(tail, spec, len(change_parts))
+    has_moves = bool(crowded.keys) or any(part.moves for part in change_parts)
+    tail = read_tail(change_parts, spec, storage, with_moves=has_moves)
+    places, lost = _newest(tail, spec, len(change_parts))
+    newest = tail if len(places) == len(tail) else tail.take(pa.array(places))
     keys = newest.select(list(spec.keys))
     hits = locator.lookup(base, keys) if base else None
+    outcomes: list[CountedOutcome] = []
+    if has_moves:
+        outcomes = counted_outcomes(tail, places, hits, base, spec, deletion_vectors=deletion_vectors, crowded=crowded)
+        newest = _counted(tail, places, outcomes)
     base_new: dict[str, _Rows] = {}
     late: npt.NDArray[np.bool_] = np.zeros(len(newest), dtype=bool)
     if hits is not None and len(hits):
@@ -98,8 +113,10 @@ def resolve(
     survives = ~late & (newest[DELETED].to_numpy() == 0)
     completed: pa.Table | None = None
     incomplete_rows: Mapping[str, IncompleteRow] = {}
-    if any(part.incomplete for part in change_parts):
+    anew = {one.probe: one for one in outcomes if one.is_written_anew and not late[one.probe]}
+    if anew or any(part.incomplete for part in change_parts):
         incomplete = survives & newest[INCOMPLETE].to_numpy()
+        incomplete[list(anew)] = True
         completed, incomplete_rows = _complete(
             np.flatnonzero(incomplete),
             newest,
@@ -109,6 +126,7 @@ def resolve(
             spec,
             storage=storage,
             deletion_vectors=deletion_vectors,
+            anew=_Anew.of(anew.values(), tail),
         )
         survives &= ~incomplete
     tail_dead = _tail_dead(newest, survives, change_parts)
@@ -125,6 +143,8 @@ def resolve(
         keys=keys_of_parts,
         rows=len(tail),
         lost=_by_part_path(lost + np.bincount(newest[PART].to_numpy()[late], minlength=len(lost)), change_parts),
+        counted=frozenset(one.key for one in outcomes),
+        crowded={one.key: one.crowd for one in outcomes if one.crowd is not None},
     )
 
 
@@ -132,11 +152,26 @@ def _by_part_path(counts: _Rows, change_parts: Sequence[ChangePart]) -> dict[str
     return {part.path: count for part, count in zip(change_parts, counts.tolist(), strict=True) if count}
 
 
-def _newest(tail: pa.Table, spec: WriteSpec, parts: int) -> tuple[pa.Table, _Rows]:
-    """One row a key, and how many rows of each part lost against one of an earlier part. Within a part a key is once."""
+def _counted(tail: pa.Table, places: _Rows, outcomes: Sequence[CountedOutcome]) -> pa.Table:
+    """The newest changes, where those that are counted are what they come to."""
+    chosen, gone = places.copy(), dict[int, bool]()
+    for one in outcomes:
+        chosen[one.probe] = places[one.probe] if one.visible is None else one.visible
+        gone[one.probe] = not one.is_live or one.is_written_anew
+    newest = tail.take(pa.array(chosen))
+    deleted = newest[DELETED].to_numpy().copy()
+    deleted[list(gone)] = list(gone.values())
+    return newest.set_column(newest.column_names.index(DELETED), DELETED, pa.array(deleted))
+
+
+def _newest(tail: pa.Table, spec: WriteSpec, parts: int) -> tuple[_Rows, _Rows]:
+    """The numbers of one row a key, and how many rows of each part lost against one of an earlier part.
+
+    Within a part a key is once.
+    """
     nothing = np.zeros(parts, dtype=np.int64)
     if parts == 1:
-        return tail, nothing
+        return np.arange(len(tail)), nothing
     # Places in the order of changes: a stable sort, so that of equal sequences the last is the newest.
     places = pc.sort_indices(tail[spec.sequence_column]).to_numpy() if spec.sequence_column else np.arange(len(tail))
     ranks = np.empty(len(tail), dtype=np.int64)
@@ -149,7 +184,7 @@ def _newest(tail: pa.Table, spec: WriteSpec, parts: int) -> tuple[pa.Table, _Row
         query = f"select max(rank) as newest from lakebed_ranked group by {names}"
         newest = connection.sql(query).to_arrow_table()["newest"].to_numpy()
         if len(newest) == len(tail):
-            return tail, nothing
+            return np.arange(len(tail)), nothing
         lost = nothing
         if spec.sequence_column and (np.diff(tail[PART].to_numpy()[places]) < 0).any():
             query = (
@@ -158,7 +193,8 @@ def _newest(tail: pa.Table, spec: WriteSpec, parts: int) -> tuple[pa.Table, _Row
             )
             found = connection.sql(query).fetchnumpy()
             lost[np.asarray(found["part"])] = np.asarray(found["lost"])
-    return tail.take(pa.array(np.sort(places[newest]))), lost
+    ascending: _Rows = np.sort(places[newest])
+    return ascending, lost
 
 
 def _dying_rows(
@@ -217,8 +253,10 @@ def _tail_dead(
     newest: pa.Table, survives: npt.NDArray[np.bool_], change_parts: Sequence[ChangePart]
 ) -> dict[str, BitMap64]:
     """Dead rows of each change part: all but the survivors."""
-    parts = newest[PART].to_numpy()[survives]  # ascending, as the tail is
+    parts = newest[PART].to_numpy()[survives]
     rows = newest[ROW].to_numpy()[survives]
+    order = np.argsort(parts, kind="stable")
+    parts, rows = parts[order], rows[order]
     bounds = np.searchsorted(parts, np.arange(len(change_parts) + 1))
     out = {}
     for ordinal, part in enumerate(change_parts):
@@ -243,7 +281,7 @@ def _cut(tail: pa.Table, change_parts: Sequence[ChangePart], spec: WriteSpec) ->
 
 def _complete(
     wanted: npt.NDArray[np.intp], newest: pa.Table, change_parts: Sequence[ChangePart], base: Mapping[str, Part],
-    hits: pa.Table | None, spec: WriteSpec, *, storage: PartStorage, deletion_vectors: DeletionVectorCache,
+    hits: pa.Table | None, spec: WriteSpec, *, storage: PartStorage, deletion_vectors: DeletionVectorCache, anew: _Anew,
 ) -> tuple[pa.Table | None, dict[str, IncompleteRow]]:  # fmt: skip
     """Whole rows for the keys whose newest change lacks values (``parts.unavailable_values``), from the tail and the base.
 
@@ -258,18 +296,36 @@ def _complete(
         of_wanted = hits.filter(np.isin(hits["probe"].to_numpy(), wanted))
         pieces = _rows_of_base(of_wanted, newest, base, spec, storage, deletion_vectors)
     from_base = sum(len(piece) for piece in pieces)
-    tail_rows, of_part = _rows_of_keys(change_parts, keys, schema, spec, storage)
+    tail_rows, of_part, of_row = _rows_of_keys(change_parts, keys, schema, spec, storage)
     pieces.append(tail_rows)
     rows = pa.concat_tables([_as_rows(piece, schema) for piece in pieces])
     of = ranked(rows, spec, connect())
     everyone, required = np.ones(len(rows), dtype=bool), required_columns(spec)
-    done = [complete(of_key, of, required, base_is_known=True) for of_key in of.by_key(everyone)]
-    left_out = {row: lacks for one in done for row, lacks in one.left_out.items()}
-    done = [one for one in done if one.row is not None and one.row >= from_base and not of.deleted[one.row]]
+    done: list[Completed] = []
+    newer: list[int] = []  # by the completed row, the change that says how new it is
+    left_out: dict[int, Sequence[str]] = {}
+    for of_key in of.by_key(everyone):
+        in_tail = [(of_part[row - from_base], of_row[row - from_base]) for row in of_key if row >= from_base]
+        counted = not anew.rows.isdisjoint(in_tail)
+        last = max(of_key, key=lambda row: (of.rank[row], row))
+        if counted:
+            void = {
+                row
+                for row, place in zip(of_key[len(of_key) - len(in_tail) :], in_tail, strict=True)
+                if place in anew.void
+            }
+            of_key = [row for row in of_key if row not in void]
+        one = complete(of_key, of, required, base_is_known=True)
+        left_out |= one.left_out
+        if one.row is not None and (one.row >= from_base or counted) and not of.deleted[one.row]:
+            done.append(one)
+            newer.append(last if counted else one.row)
     names = [name for name in schema.names if name != UNAVAILABLE_COLUMN]
     columns = {name: rows[name].take(pa.array([_giver(one, name) for one in done], pa.int64())) for name in names}
+    if SEQUENCE_COLUMN in columns:
+        columns[SEQUENCE_COLUMN] = rows[SEQUENCE_COLUMN].take(pa.array(newer, pa.int64()))
     completed = pa.table(columns, pa.schema([schema.field(name) for name in names]))
-    versions = [change_parts[of_part[one.row - from_base]].version for one in done if one.row is not None]
+    versions = [change_parts[of_part[row - from_base]].version for row in newer]
     if spec.keeps_versions and spec.partition_by and len(set(versions)) > 1:
         completed = completed.append_column(VERSION_COLUMN, pa.array(versions, pa.int64()))
     by_part: dict[str, list[int]] = {}
@@ -278,6 +334,26 @@ def _complete(
     return completed, {
         path: IncompleteRow(rows.take(pa.array(at)), [left_out[row] for row in at]) for path, at in by_part.items()
     }
+
+
+@dataclass(frozen=True, slots=True)
+class _Anew:
+    """Rows of the tail, by part and row: the changes of the keys whose row is written anew, and those that count no more."""
+
+    rows: frozenset[tuple[int, int]]
+    void: frozenset[tuple[int, int]]
+
+    @staticmethod
+    def of(outcomes: Iterable[CountedOutcome], tail: pa.Table) -> _Anew:
+        parts, rows = tail[PART].to_numpy(), tail[ROW].to_numpy()
+        several = list(outcomes)
+
+        def places(chosen: Iterable[int]) -> frozenset[tuple[int, int]]:
+            return frozenset((int(parts[row]), int(rows[row])) for row in chosen)
+
+        return _Anew(
+            places(row for one in several for row in one.rows), places(row for one in several for row in one.void)
+        )
 
 
 def _giver(one: Completed, name: str) -> int | None:
@@ -340,8 +416,8 @@ def _rows_at(path: str, part: Part, rows: Sequence[int], spec: WriteSpec, storag
 
 def _rows_of_keys(
     change_parts: Sequence[ChangePart], keys: pa.Table, schema: pa.Schema, spec: WriteSpec, storage: PartStorage
-) -> tuple[pa.Table, npt.NDArray[np.int64]]:
-    """The rows of the keys in the order of arrival, and the ordinal of the part of each."""
+) -> tuple[pa.Table, list[int], list[int]]:
+    """The rows of the keys in the order of arrival, and of each the ordinal of its part and its number there."""
     require_intact(change_parts, storage, objects=True)
     connection = connect()
     storage.attach(connection)
@@ -351,7 +427,7 @@ def _rows_of_keys(
     same = " and ".join(f"s.{stored[name][0]} is not distinct from k.{key}" for name, key in aliases(spec.keys).items())
     with registered(connection, "lakebed_keys", by_place(keys, spec.keys)):
         found = connection.sql(
-            f"select {outputs}, s.file_index as part from {source} s semi join lakebed_keys k on {same} "
-            "order by s.file_index, s.file_row_number"
+            f"select {outputs}, s.file_index as part, s.file_row_number as row from {source} s "
+            f"semi join lakebed_keys k on {same} order by s.file_index, s.file_row_number"
         ).to_arrow_table()
-    return named(found.drop_columns(["part"]), schema.names), found["part"].to_numpy().astype(np.int64)
+    return named(found.drop_columns(["part", "row"]), schema.names), found["part"].to_pylist(), found["row"].to_pylist()

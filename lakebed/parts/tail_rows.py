@@ -15,7 +15,15 @@ import pyarrow.compute as pc
 from lakebed.errors import Corrupt
 from lakebed.manifest.actions import ChangePart
 from lakebed.parts.arrow_source import is_local, read_columns
-from lakebed.parts.changes import DELETE, FEW_ROWS_MAX, OP_COLUMN, UNAVAILABLE_COLUMN, WriteSpec
+from lakebed.parts.changes import (
+    DELETE,
+    FEW_ROWS_MAX,
+    MOVES_COLUMN,
+    NEEDS_ROW_COLUMN,
+    OP_COLUMN,
+    UNAVAILABLE_COLUMN,
+    WriteSpec,
+)
 from lakebed.parts.intact import require_intact
 from lakebed.parts.sql import aliases, named, parquet_of, sql_type
 from lakebed.quoting import literal
@@ -26,11 +34,17 @@ PART, ROW, DELETED, INCOMPLETE = "_lakebed_part", "_lakebed_row", "_lakebed_dele
 """Beside the keys and the sequence: where a row of the tail is, and what it is."""
 
 
-def read_tail(change_parts: Sequence[ChangePart], spec: WriteSpec, storage: PartStorage) -> pa.Table:
-    """Keys, sequence, operation and place of every row, part after part and in file order. Raises Corrupt."""
+def read_tail(
+    change_parts: Sequence[ChangePart], spec: WriteSpec, storage: PartStorage, *, with_moves: bool = False
+) -> pa.Table:
+    """Keys, sequence, operation and place of every row, part after part and in file order. Raises Corrupt.
+
+    ``with_moves``: also what decides about rows that get another key (``parts.key_moves``).
+    """
     require_intact(change_parts, storage)
     rows = np.array([part.rows for part in change_parts], dtype=np.int64)
     names = list(dict.fromkeys([*spec.keys, *([spec.sequence_column] if spec.sequence_column else [])]))
+    names += [MOVES_COLUMN] if with_moves else []
     table = _read_few(change_parts, names, spec, storage) if rows.sum() <= FEW_ROWS_MAX else None
     if table is None:
         table = _read_many(change_parts, names, spec, storage)
@@ -68,8 +82,10 @@ def _read_many(
     stored = {name: (alias, sql_type(spec.type_of(name))) for name, alias in aliases(names).items()}
     outputs = [alias for alias, _ in stored.values()]
     stored |= {OP_COLUMN: ("op", "VARCHAR"), UNAVAILABLE_COLUMN: ("unsent", "VARCHAR[]")}
+    stored[NEEDS_ROW_COLUMN] = ("needs_row", "BOOLEAN")
     outputs.append(f"op = {literal(DELETE)} as {DELETED}")
     has_incomplete = any(part.incomplete for part in change_parts)
-    outputs.append(f"{'coalesce(len(unsent), 0) > 0' if has_incomplete else 'false'} as {INCOMPLETE}")
+    incomplete = "coalesce(len(unsent), 0) > 0 or needs_row is true"
+    outputs.append(f"{incomplete if has_incomplete else 'false'} as {INCOMPLETE}")
     source = parquet_of([storage.duckdb_url(part.path) for part in change_parts], stored)
     return named(connection.sql(f"select {', '.join(outputs)} from {source}").to_arrow_table(), names)

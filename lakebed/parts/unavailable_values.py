@@ -27,6 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.parts.changes import DELETE, OP_COLUMN, UNAVAILABLE_COLUMN, WriteSpec, newest_per_key
+from lakebed.parts.key_moves import folded
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, IncompleteRow, records_of_incomplete
 from lakebed.parts.sql import aliases, by_place, registered
 
@@ -119,6 +120,8 @@ def newest_in_layers(
     changes that can't be whole, whatever the table holds.
     """
     nothing = QUARANTINE_SCHEMA.empty_table()
+    if spec.keys:
+        changes = folded(changes, spec, connection)
     if not spec.keys or len(changes) < 2 or not _lacks_values(changes):
         return [newest_per_key(changes, spec, connection)], nothing
     of = ranked(changes, spec, connection)

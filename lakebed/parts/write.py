@@ -25,7 +25,16 @@ import pyarrow.compute as pc
 from lakebed.errors import InvalidChanges
 from lakebed.manifest.actions import ChangePart, Part
 from lakebed.manifest.lateness import Lateness
-from lakebed.parts.changes import DELETE, HIDDEN_TYPES, OP_COLUMN, UNAVAILABLE_COLUMN, WriteSpec
+from lakebed.parts.changes import (
+    DELETE,
+    HIDDEN_TYPES,
+    MOVES_COLUMN,
+    NEEDS_ROW_COLUMN,
+    OP_COLUMN,
+    UNAVAILABLE_COLUMN,
+    WriteSpec,
+)
+from lakebed.parts.key_moves import are_strong
 from lakebed.parts.nested import nullable
 from lakebed.parts.order import sort_order
 from lakebed.parts.write_arrow import write_tables
@@ -58,13 +67,15 @@ class WrittenPart:
     sort_key_version: int | None = None  # what its rows are sorted by
     checksum: int | None = None  # of the file (``parts.checksum``)
     has_more_columns: bool = False  # than the shape of the table
+    moves: int = 0  # changes that are counted (``parts.key_moves``)
 
     def change_part(self, ordinal: int, *, mutation: bool = False, late: Lateness = Lateness.NONE) -> ChangePart:
         """The file as a part of the tail; its version is set by the commit. ``mutation``, ``late``: see ``ChangePart``."""
         return ChangePart(
             path=self.path, version=-1, ordinal=ordinal, rows=self.rows, bytes=self.bytes, deletes=self.deletes,
-            incomplete=self.incomplete, sort_key_version=self.sort_key_version, partition_values=self.partition_values,
-            stats=self.stats, modified_ms=self.modified_ms, checksum=self.checksum, mutation=mutation, late=late,
+            incomplete=self.incomplete, moves=self.moves, sort_key_version=self.sort_key_version,
+            partition_values=self.partition_values, stats=self.stats, modified_ms=self.modified_ms, checksum=self.checksum,
+            mutation=mutation, late=late,
         )  # fmt: skip
 
     def base_part(self, has_op_column: bool) -> Part:
@@ -87,6 +98,8 @@ def write_parts(rows: pa.Table, spec: WriteSpec, storage: PartStorage) -> Iterat
     """Write rows with stored names as parts, one a partition value, none above ``PART_ROWS_MAX`` rows. Empty input: no part."""
     if UNAVAILABLE_COLUMN in rows.column_names and not any(rows[UNAVAILABLE_COLUMN].to_pylist()):
         rows = rows.drop_columns([UNAVAILABLE_COLUMN])
+    of_moves = {MOVES_COLUMN, NEEDS_ROW_COLUMN}.intersection(rows.column_names)
+    rows = rows.drop_columns([name for name in of_moves if rows[name].null_count == len(rows)])
     for values, piece in _by_partition(rows, spec):
         for start in range(0, len(piece), PART_ROWS_MAX):
             yield _write_one(piece.slice(start, PART_ROWS_MAX).combine_chunks(), values, spec, storage)
@@ -116,12 +129,16 @@ def _write_one(rows: pa.Table, values: Mapping[str, str | None], spec: WriteSpec
     incomplete = 0
     if UNAVAILABLE_COLUMN in rows.column_names:
         incomplete = sum(bool(names) for names in rows[UNAVAILABLE_COLUMN].to_pylist())
+    if NEEDS_ROW_COLUMN in rows.column_names:
+        incomplete += pc.sum(rows[NEEDS_ROW_COLUMN]).as_py() or 0
+    moves = int(np.count_nonzero(are_strong(rows[MOVES_COLUMN]))) if MOVES_COLUMN in rows.column_names else 0
     return WrittenPart(
         path=path,
         rows=count,
         bytes=size,
         deletes=int(np.count_nonzero(is_delete)),
         incomplete=incomplete,
+        moves=moves,
         partition_values=dict(values),
         stats=stats,
         modified_ms=int(time.time() * 1000),

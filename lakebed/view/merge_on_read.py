@@ -25,6 +25,7 @@ from pyroaring import BitMap64
 from lakebed import events
 from lakebed.errors import Corrupt, InvalidInput, LakebedError
 from lakebed.manifest.actions import ChangePart, Part
+from lakebed.manifest.crowded_keys import crowded_keys_of
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.parts.arrow_rows import ArrowArray, ArrowStream, Rows, arrow_rows
 from lakebed.parts.changes import WriteSpec, write_spec_of
@@ -360,7 +361,8 @@ class TableView:
         resolution = Resolution()
         if snapshot.tail:
             resolution = resolve(
-                snapshot.parts, snapshot.tail_in_order(), spec, self._storage, self._deletion_vectors, self._locator(spec)
+                snapshot.parts, snapshot.tail_in_order(), spec, self._storage, self._deletion_vectors, self._locator(spec),
+                crowded=crowded_keys_of(snapshot),
             )  # fmt: skip
         files = self._files(snapshot, resolution, spec, local_parts)
         pinned = Pinned(

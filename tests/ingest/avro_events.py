@@ -23,6 +23,7 @@ SOURCE = [
     {"type": "int64", "field": "ts_ms", "optional": True},
     {"type": "int64", "field": "ts_us", "optional": True},
     {"type": "int64", "field": "lsn", "optional": True},
+    {"type": "int64", "field": "txId", "optional": True},
     {"type": "string", "field": "sequence", "optional": True},
     {"type": "string", "field": "table", "optional": True},
 ]

@@ -192,21 +192,21 @@ class KeyedTopics(MemorySource):
                 pa.array(range(begin, begin + count), pa.int64()),
                 pa.array([0] * count, pa.int64()).cast(pa.timestamp("ms", "UTC")),
             ]
-            headers = [record[2] if len(record) > 2 else None for record in piece]
+            headers = [record[2] or None if len(record) > 2 else None for record in piece]
             yield with_headers(pa.Table.from_arrays(arrays, schema=RECORD_SCHEMA), headers)
 
 
-def ingest_of(table: lakebed.Table, source: MemorySource, reading: Decoder) -> Callable[[], BatchDone]:
-    """Reads what is new of the source into a table, a batch a call."""
+def ingest_of(table: lakebed.Table, source: MemorySource, reading: Decoder) -> Callable[..., BatchDone]:
+    """Reads what is new of the source into a table, a batch a call, which may be given how the work is done."""
     internals, read = internals_of(table), dict[Place, int]()
     ingest = TableIngest(
         table.path, internals.log, source, reading, evolution=internals.evolution("its records need it"),
         quarantine_log=internals.quarantine_log,
     )  # fmt: skip
 
-    def batch() -> BatchDone:
+    def batch(run: Callable[[WriteWork], list[TaskRow]] = here) -> BatchDone:
         ranges = source.planned(read or None)
         read.update(source.ends())
-        return run_alone(ingest.batch(ranges), here)
+        return run_alone(ingest.batch(ranges), run)
 
     return batch

@@ -20,6 +20,7 @@ from lakebed.ingest.kafka import range as kafka_range
 from lakebed.ingest.kafka.range import consume_range
 from lakebed.ingest.kafka.settings import KafkaSettings
 from lakebed.ingest.native.kafka_client import FINISHED, FULL, GOES_ON, TROUBLE, Client, KafkaClient, RangeReader
+from lakebed.parts.quarantine import HEADERS
 
 EOF, TRANSPORT = -191, -195
 
@@ -249,13 +250,15 @@ def test_headers_that_say_something_come_with_their_records(bootstrap: str, monk
     with monkeypatch.context() as patched:
         patched.setattr(kafka_range, "Consumer", None)
         patched.setattr(kafka_native, "TABLE_RECORDS_MAX", 20)
-        natively = [tables(50), tables(2), tables(50, headers=())]
+        natively = [tables(50), tables(2), tables(1), tables(50, headers=())]
     monkeypatch.setattr(kafka_native, "library", lambda: None)
     kept = [{}, {}, {NEW_KEY: b'{"id":2}'}, {NEW_KEY: None, VALUE_SCHEMA: b""}, {}]
     for whole in (pa.concat_tables(natively[0]), pa.concat_tables(tables(50))):
         assert mappings_of(whole) == kept * 10
         assert values_of(headers_of(whole), NEW_KEY).to_pylist() == [None, None, b'{"id":2}', None, None] * 10
-    for without in (*natively[1:], tables(2), tables(50, headers=())):
+    for others in (natively[1], tables(2)):
+        assert [table.column(HEADERS).null_count for table in others] == [2], "they have headers, but none that is read"
+    for without in (*natively[2:], tables(1), tables(50, headers=())):
         assert all(table.schema == RECORD_SCHEMA for table in without), "no column for headers that nobody reads"
 
 

@@ -273,9 +273,9 @@ def live_rows(snapshot: Snapshot, storage: SimulatedStorage, deletion_vectors: D
 
 def resolve(
     base: Mapping[str, Part], change_parts: Sequence[ChangePart], spec: WriteSpec,
-    storage: PartStorage, deletion_vectors: DeletionVectorCache, locator: object,
+    storage: PartStorage, deletion_vectors: DeletionVectorCache, locator: object, *, crowded: object,
 ) -> Resolution:  # fmt: skip
-    """See ``lakebed.parts.resolve``; there is no ``sequence_by`` here."""
+    """See ``lakebed.parts.resolve``; there is no ``sequence_by`` here, and no row gets another key."""
     store = of(storage)
     newest: dict[int, tuple[str, int]] = {}
     changes = {part.path: store.rows(part.path) for part in change_parts}

@@ -19,7 +19,7 @@ from lakebed.ingest.debezium.old_rows import zeros
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.json.columns import micros_of, names_of
 from lakebed.ingest.metadata import kafka_metadata, metadata_path
-from lakebed.ingest.slices import AT_COLUMN, TIME_COLUMN, FastReading, from_arrays
+from lakebed.ingest.slices import AT_COLUMN, CREATES_COLUMN, TIME_COLUMN, FastReading, from_arrays
 from lakebed.ingest.source_order import LOG_POSITION, ORDERS, all_not_before
 from lakebed.ingest.source_tables import MEMBERS, OfOneTable, by_table
 from lakebed.ingest.truncates import Cutoff, positions
@@ -90,7 +90,7 @@ class ChangeRules:
     def changes(self, events: Events, records: pa.RecordBatch, numbers: Mask) -> FastReading:
         """``numbers``: of the records. Raises ``Missed`` for times that are out of range."""
         times = self._times(events, records)
-        metadata = {TIME_COLUMN: times}
+        metadata = {TIME_COLUMN: times, CREATES_COLUMN: pc.equal(events.operation, "c")}
         upsert, delete = self._masks(events)
         tables = self._tables(events, records)
         for one in tables:

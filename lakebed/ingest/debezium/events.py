@@ -34,8 +34,9 @@ from lakebed.ingest.debezium.changes import ChangeRules, Events, Mask
 from lakebed.ingest.debezium.connect_types import PLAIN, LogicalType, columns_of_envelope, envelope_of
 from lakebed.ingest.debezium.inline_schemas import InlineSchemas, payloads_of
 from lakebed.ingest.debezium.key_columns import JsonKeys
-from lakebed.ingest.debezium.record import Event, read_event
+from lakebed.ingest.debezium.record import Event, event_of, read_event
 from lakebed.ingest.debezium.row_schemas import CHANGES, FieldsRead, RowSchemas, row_of
+from lakebed.ingest.debezium.transactions import Described, described
 from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.json.columns import (
     MISSES,
@@ -49,8 +50,9 @@ from lakebed.ingest.json.columns import (
 )
 from lakebed.ingest.json.early_times import early
 from lakebed.ingest.json.objects import ObjectParser
-from lakebed.ingest.json.text import Unreadable, parse
+from lakebed.ingest.json.text import Unreadable, loaded, parse
 from lakebed.ingest.json.values import JsonOptions
+from lakebed.ingest.key_moves import EarlierRow
 from lakebed.ingest.metadata import metadata_path
 from lakebed.ingest.native.json_parser import Parsed, Path
 from lakebed.ingest.schema_evolution import merged
@@ -149,6 +151,17 @@ class _EventReader:
 
     def read_record(self, record: Record) -> Reading:
         return read_event(record, self._fields, self._options, self._cutoff)
+
+    def described(self, record: Record) -> Described | None:
+        """What a record is, beside its rows."""
+        return None if record.value is None else described(envelope_of(loaded(record.value))[0])
+
+    def earlier_row(self, record: Record) -> EarlierRow | None:
+        """What an event says of the row that it replaced."""
+        if record.value is None:
+            return None
+        event, schema = envelope_of(parse(record.value))
+        return event_of(event, schema, record, self._fields, self._options)[0].earlier_row()
 
     def read_slice(self, records: pa.RecordBatch, first: int) -> FastReading:
         values = records.column("value")

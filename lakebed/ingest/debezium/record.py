@@ -20,14 +20,25 @@ from lakebed.ingest.debezium.old_rows import (
     UnsentKey,
     zeros,
 )
-from lakebed.ingest.debezium.row_schemas import CHANGES, RowSchemas, row_of
+from lakebed.ingest.debezium.row_schemas import CHANGES, FieldsRead, RowSchemas, row_of
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.json.early_times import is_early
 from lakebed.ingest.json.text import Mismatch, Unreadable, is_unicode, parse, shown
 from lakebed.ingest.json.values import JsonOptions, convert
+from lakebed.ingest.key_moves import EarlierRow
 from lakebed.ingest.metadata import metadata_path
 from lakebed.ingest.schema_evolution import RESCUED_COLUMN
-from lakebed.ingest.slices import TIME_COLUMN, Changes, Ignored, Reading, Record, Remarked, SchemaNeeded, Truncated
+from lakebed.ingest.slices import (
+    CREATES_COLUMN,
+    TIME_COLUMN,
+    Changes,
+    Ignored,
+    Reading,
+    Record,
+    Remarked,
+    SchemaNeeded,
+    Truncated,
+)
 from lakebed.ingest.source_order import LOG_POSITION, ORDERS, not_before
 from lakebed.ingest.source_tables import SEVERAL, refused, table_name
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate, position_of
@@ -57,6 +68,19 @@ def read_event(record: Record, schemas: RowSchemas, options: JsonOptions, cutoff
     event, schema = envelope_of(parse(record.value))
     if event is None:
         return Ignored()
+    reading, fields = event_of(event, schema, record, schemas, options)
+    if fields.needed is not None:
+        reading.check_source(cutoff)
+        reading.check_message_key()
+        raise SchemaNeeded(fields.needed)
+    found = reading.changes(cutoff, fields.known, fields.left_out)
+    return replace(found, columns=fields.columns) if isinstance(found, Changes) else found
+
+
+def event_of(
+    event: Any, schema: Any, record: Record, schemas: RowSchemas, options: JsonOptions
+) -> tuple[Event, FieldsRead]:
+    """The event, which ``envelope_of`` gave, and what is known of the fields of its rows. Raises ``Unreadable``."""
     if not isinstance(event, dict):
         raise Unreadable("not a JSON object")
     fields = schemas.of(schema)
@@ -64,12 +88,7 @@ def read_event(record: Record, schemas: RowSchemas, options: JsonOptions, cutoff
         event, columns_of_envelope(schema), record, fields.decoder_schema, options,
         has_schema=schema is not None, fields=fields.said,
     )  # fmt: skip
-    if fields.needed is not None:
-        reading.check_source(cutoff)
-        reading.check_message_key()
-        raise SchemaNeeded(fields.needed)
-    found = reading.changes(cutoff, fields.known, fields.left_out)
-    return replace(found, columns=fields.columns) if isinstance(found, Changes) else found
+    return reading, fields
 
 
 class Event:
@@ -220,7 +239,7 @@ class Event:
         after = self._image("after")
         if after is None:
             raise Unreadable(f"operation {self._event['op']!r} without 'after'")
-        row: dict[str, Any] = {OP_COLUMN: UPSERT}
+        row: dict[str, Any] = {OP_COLUMN: UPSERT, CREATES_COLUMN: self._event["op"] == "c"}
         unavailable = []
         rescues = self._decoder_schema.policy.rescues
         kept = dict(rescued)
@@ -299,6 +318,26 @@ class Event:
                 why = "without the" if value is None else f"that may not have the value {value} of the"
                 raise UnorderedDelete(sequence, why)
         return row | self._metadata_columns()
+
+    def earlier_row(self) -> EarlierRow | None:
+        """What the event says of the row that it replaced."""
+        before = self._image("before")
+        if before is None:
+            return None
+        old, values, blank = self._old_row(before, self._named_key()), {}, set()
+        for name in self._decoder_schema.columns.names:
+            given = before.get(name)
+            if name in self._decoder_schema.keys or self._options.placeholder.stands_for(given):
+                continue
+            try:
+                value = self._value(name, given)
+            except Unreadable:
+                continue
+            if not old.was_sent(name) and (value is None or self._may_be_filled(name, value, old)):
+                blank.add(name)
+            else:
+                values[name] = value
+        return EarlierRow(values, frozenset(blank))
 
     # Which row an event is about (``old_rows``) -----------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from lakebed.ingest.debezium.changes import early_remarks
 from lakebed.ingest.debezium.connect_types import PLAIN, LogicalType, envelope_of, fields_of
 from lakebed.ingest.debezium.inline_schemas import InlineSchemas, payloads_of
 from lakebed.ingest.debezium.record import Event
+from lakebed.ingest.debezium.transactions import Described
 from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.json.columns import (
     MISSES,
@@ -43,6 +44,7 @@ from lakebed.ingest.json.early_times import early
 from lakebed.ingest.json.objects import ObjectParser
 from lakebed.ingest.json.text import Unreadable, parse, shown
 from lakebed.ingest.json.values import JsonOptions
+from lakebed.ingest.key_moves import EarlierRow
 from lakebed.ingest.metadata import kafka_metadata, metadata_path
 from lakebed.ingest.native.json_parser import Parsed
 from lakebed.ingest.operations import DELETE_VALUES, Operations, text_of
@@ -215,6 +217,13 @@ class _RowReader:
     ) -> Event:
         event = {"op": "json", side: row}
         return Event(event, dict(types or {}), record, self._decoder_schema, self._options, is_row=True)
+
+    def described(self, record: Record) -> Described | None:
+        """A row says nothing of its transaction, and not whether it is new."""
+        return None
+
+    def earlier_row(self, record: Record) -> EarlierRow | None:
+        return None
 
     # As a whole ------------------------------------------------------------------------------------------------------
 

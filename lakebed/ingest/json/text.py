@@ -15,6 +15,8 @@ from decimal import Decimal, InvalidOperation
 from json.encoder import encode_basestring
 from typing import Any
 
+import orjson
+
 from lakebed.manifest.remarks import Remark
 
 LEVELS_MAX = 100
@@ -78,6 +80,14 @@ class Repeated(dict[str, Any]):
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
         self.pairs = pairs
+
+
+def loaded(text: bytes) -> Any:
+    """The document, where it does not matter how its numbers are written. Raises ``Unreadable``."""
+    try:
+        return orjson.loads(text)
+    except ValueError:
+        return parse(text)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

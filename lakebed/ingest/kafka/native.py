@@ -87,7 +87,7 @@ def _tables(
 
 
 def _table(
-    rows: pa.RecordBatch, headers: pa.RecordBatch, names: pa.StringArray, topic: str, partition: int
+    rows: pa.RecordBatch, headers: pa.RecordBatch | None, names: pa.StringArray, topic: str, partition: int
 ) -> pa.Table:
     columns = [
         rows.column("key"),
@@ -98,7 +98,7 @@ def _table(
         rows.column("timestamp"),
     ]
     table = pa.Table.from_arrays(columns, schema=RECORD_SCHEMA)
-    if not headers.num_rows:
+    if headers is None:
         return table
     of_rows = headers.column("row").to_numpy()
     return with_few_headers(table, of_rows, names.take(headers.column("name")), headers.column("value"))

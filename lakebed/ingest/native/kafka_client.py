@@ -173,11 +173,15 @@ class RangeReader:
         self.rows = 0
         return pa.RecordBatch._import_from_c(ctypes.addressof(out), COLUMNS)
 
-    def take_headers(self) -> pa.RecordBatch:
-        """The headers of the rows that are taken next, in ``HEADER_COLUMNS``: of which row, which of the names, and the value."""
-        out = ArrowArray()
-        _check(self._library.lakebed_range_take_headers(self._range, ctypes.byref(out)))
-        return pa.RecordBatch._import_from_c(ctypes.addressof(out), HEADER_COLUMNS)
+    def take_headers(self) -> pa.RecordBatch | None:
+        """The headers of the rows that are taken next, in ``HEADER_COLUMNS``: of which row, which of the names, and the value.
+
+        None if these rows have no headers, of any name.
+        """
+        out, has_headers = ArrowArray(), ctypes.c_int()
+        _check(self._library.lakebed_range_take_headers(self._range, ctypes.byref(out), ctypes.byref(has_headers)))
+        headers = pa.RecordBatch._import_from_c(ctypes.addressof(out), HEADER_COLUMNS)
+        return headers if has_headers.value else None
 
     def close(self) -> None:
         self._library.lakebed_range_close(self._range)

@@ -65,6 +65,7 @@ static const struct field HEADER_FIELDS[HEADER_COLUMNS] = {
 struct range {
     struct client client;
     const char *const *names; /* of the headers that are read; NULL ends them */
+    int has_headers; /* whether a record that is not taken yet has a header, of any name */
     struct column columns[COLUMNS], headers[HEADER_COLUMNS];
     struct message *messages[BATCH_MAX];
     int64_t count, next; /* messages[next..count] are still to be read */
@@ -156,6 +157,7 @@ static int append_headers(struct range *range, const struct message *message, in
     size_t length;
     if (range->client.headers == NULL || range->names[0] == NULL || range->client.headers(message, &headers) != 0)
         return DONE;
+    range->has_headers = 1;
     for (size_t number = 0; range->client.header(headers, number, &name, &value, &length) == 0; number++) {
         int64_t at = 0;
         while (range->names[at] != NULL && strcmp(range->names[at], name) != 0)
@@ -284,8 +286,11 @@ EXPORTED int lakebed_range_take(struct range *range, struct ArrowArray *out)
     return take(FIELDS, range->columns, COLUMNS, out);
 }
 
-/* Hands over the headers of the rows that are taken next: row, number of the name, value. As `lakebed_range_take`. */
-EXPORTED int lakebed_range_take_headers(struct range *range, struct ArrowArray *out)
+/* Hands over the headers of the rows that are taken next: row, number of the name, value. As `lakebed_range_take`.
+ * `has_headers`: whether these rows have headers at all. */
+EXPORTED int lakebed_range_take_headers(struct range *range, struct ArrowArray *out, int *has_headers)
 {
+    *has_headers = range->has_headers;
+    range->has_headers = 0;
     return take(HEADER_FIELDS, range->headers, HEADER_COLUMNS, out);
 }

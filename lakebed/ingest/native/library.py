@@ -113,7 +113,7 @@ def library() -> ctypes.CDLL | None:
     found.lakebed_range_open.restype = pointer
     found.lakebed_range_read.argtypes = [pointer, ctypes.c_int, ctypes.POINTER(number), ctypes.POINTER(number)]
     found.lakebed_range_take.argtypes = [pointer, ctypes.POINTER(ArrowArray)]
-    found.lakebed_range_take_headers.argtypes = [pointer, ctypes.POINTER(ArrowArray)]
+    found.lakebed_range_take_headers.argtypes = [pointer, ctypes.POINTER(ArrowArray), ctypes.POINTER(ctypes.c_int)]
     found.lakebed_range_close.argtypes, found.lakebed_range_close.restype = [pointer], None
     _logger.debug("native ingest: %s", LIBRARY)
     return found

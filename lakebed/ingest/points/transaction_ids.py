@@ -7,7 +7,6 @@ a topic may have events of several tables.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.ingest.debezium.changes import Mask
+from lakebed.ingest.debezium.transactions import POSTGRESQL_ID
+from lakebed.ingest.debezium.transactions import identity as identity
 from lakebed.ingest.headers import VALUE_SCHEMA, headers_of, values_of
 from lakebed.ingest.json.columns import MISSES
 from lakebed.ingest.json.objects import ObjectParser
@@ -26,15 +27,8 @@ from lakebed.ingest.typed.record_format import NarrowingReader
 from lakebed.ingest.typed.schemas import Group, Schemas
 
 _NAME = ("db", "schema", "table")
-_POSTGRESQL = "([0-9]+):[0-9]+"
 _TRANSACTION = pa.struct([("id", pa.string()), ("total_order", pa.int64())])
 _SCHEMA = pa.schema([("transaction", _TRANSACTION), ("payload", pa.struct([("transaction", _TRANSACTION)]))])
-
-
-def identity(id: str) -> str:
-    """What is the same for all records of a transaction: PostgreSQL's ids have the position of each operation behind a colon."""
-    found = re.fullmatch(_POSTGRESQL, id)
-    return found[1] if found else id
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +165,7 @@ def _arrays(found: list[tuple[str | None, int | None]]) -> TransactionIds:
 
 def _placed(read: TransactionIds, places: np.ndarray[Any, Any], count: int) -> TransactionIds:
     """The ids of some records at their places among all, as identities."""
-    ids = pc.replace_substring_regex(read.ids, f"^{_POSTGRESQL}$", r"\1")
+    ids = pc.replace_substring_regex(read.ids, f"^{POSTGRESQL_ID}$", r"\1")
     if len(places) == count and (places == np.arange(count)).all():
         return TransactionIds(ids, read.orders)
     at = np.full(count, -1)

@@ -14,8 +14,8 @@ import orjson
 import pyarrow as pa
 
 from lakebed.errors import InvalidInput
+from lakebed.ingest.debezium.transactions import identity
 from lakebed.ingest.headers import VALUE_SCHEMA, headers_of, values_of
-from lakebed.ingest.points.transaction_ids import identity
 from lakebed.ingest.typed.schemas import FixedSchema, Schemas
 
 

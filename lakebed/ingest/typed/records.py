@@ -25,11 +25,13 @@ from lakebed.ingest.debezium.changes import ChangeRules, Events, Mask, MetadataP
 from lakebed.ingest.debezium.connect_types import PLAIN, LogicalType
 from lakebed.ingest.debezium.record import Event
 from lakebed.ingest.debezium.row_schemas import CHANGES
+from lakebed.ingest.debezium.transactions import Described, described
 from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.headers import VALUE_SCHEMA, headers_of, values_of, with_headers
 from lakebed.ingest.json.early_times import early
 from lakebed.ingest.json.text import Unreadable, shown
 from lakebed.ingest.json.values import JsonOptions
+from lakebed.ingest.key_moves import EarlierRow
 from lakebed.ingest.metadata import metadata_path
 from lakebed.ingest.operations import DELETE_VALUES, Operations, text_of
 from lakebed.ingest.schema_evolution import merged
@@ -50,7 +52,7 @@ from lakebed.ingest.truncates import NO_CUTOFF, Cutoff
 from lakebed.ingest.typed.keys import KeySchemas, MessageKeys
 from lakebed.ingest.typed.metadata import column_of, members_of, metadata_of
 from lakebed.ingest.typed.record_format import RecordReader
-from lakebed.ingest.typed.schemas import Group, Grouped, Schemas
+from lakebed.ingest.typed.schemas import Group, Grouped, Schemas, read_one
 from lakebed.ingest.typed.shapes import Shape, shape_of
 from lakebed.ingest.typed.values import (
     json_value,
@@ -177,7 +179,7 @@ class _TypedReader:
         types = [pa.binary(), pa.binary(), pa.string(), pa.int32(), pa.int64(), pa.timestamp("ms", "UTC")]
         arrays = [pa.array(values, kind) for values, kind in zip(columns, types, strict=True)]
         names = ["key", "value", "topic", "partition", "offset", "timestamp"]
-        [batch] = with_headers(pa.Table.from_arrays(arrays, names=names), [record.headers]).to_batches()
+        [batch] = with_headers(pa.Table.from_arrays(arrays, names=names), [record.headers or None]).to_batches()
         self.read_slice(batch, 0)
         return Ignored()
 
@@ -394,6 +396,27 @@ class _TypedReader:
 
     def _no_metadata(self, count: int) -> dict[MetadataPath, pa.Array]:
         return {path: pa.nulls(count, metadata_type(*path)) for path in self._rules.metadata}
+
+    def described(self, record: Record) -> Described | None:
+        """What a record is, beside its rows."""
+        if record.value is None or not self._settings.events:
+            return None
+        return described(self._written(record)[0])
+
+    def earlier_row(self, record: Record) -> EarlierRow | None:
+        """What an event says of the row that it replaced."""
+        if record.value is None or not self._settings.events:
+            return None
+        event, shape = self._written(record)
+        return self._event(event, dict(shape.written), record, shape).earlier_row()
+
+    def _written(self, record: Record) -> tuple[dict[str, Any], Shape]:
+        """A record as JSON has it."""
+        reader, rows = read_one(self._settings.values, record.value or b"", record.headers.get(VALUE_SCHEMA))
+        [written] = _as_json(rows)
+        if isinstance(written, Unreadable):
+            raise written
+        return written, self._shape(reader)
 
     # One by one -------------------------------------------------------------------------------------------------------
 

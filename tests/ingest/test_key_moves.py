@@ -1,0 +1,464 @@
+"""Updates that change keys, of which a transaction of the source may give one key several rows for a while."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lakebed
+from lakebed.ingest.avro import AvroFormat
+from lakebed.ingest.batch_writer import TaskRow, in_this_process
+from lakebed.ingest.decoder import Decoded, DecoderSchema
+from lakebed.ingest.formats import decoder
+from lakebed.ingest.table_batch import WriteWork
+from lakebed.ingest.typed.records import TypedRecords, TypedSettings
+from lakebed.ingest.typed.schemas import FixedSchema
+from lakebed.manifest.crowded_keys import crowded_keys_of
+from lakebed.manifest.remarks import Remark, remarks_of
+from lakebed.table import internals_of
+from tests.ingest.avro_events import avro_type, avro_value, encoded, envelope, envelope_schema
+from tests.ingest.fuzz import assert_same, only_one_by_one
+from tests.ingest.memory_source import Keyed, KeyedTopics, here, ingest_of, quarantined
+from tests.ingest.moving_rows import Sends, Source, sent_again, transaction
+from tests.ingest.records import records, with_headers
+from tests.view.test_a_copy_of_changes import Copy
+
+SEEDS = int(os.environ.get("LAKEBED_SEEDS", "5"))
+COLUMNS = pa.schema([pa.field("id", pa.int64(), False), pa.field("v", pa.string())])
+TOPIC = "shop.public.t"
+Run = Callable[[WriteWork], list[TaskRow]]
+
+
+class Lake:
+    """A table that follows a source. ``piece``: how many records are decoded at once."""
+
+    def __init__(
+        self, folder: Path, *, sequence_by: str | None = "source.lsn", partitions: int = 1, piece: int = 1_000
+    ) -> None:
+        self.table = lakebed.create(folder / "t", COLUMNS, keys=["id"], sequence_by=sequence_by)
+        self.topics = KeyedTopics(piece=piece)
+        self.partitions = partitions
+        for partition in range(partitions):
+            self.topics.add(TOPIC, partition)
+        self.ingest = ingest_of(
+            self.table, self.topics, decoder("debezium-json", DecoderSchema(COLUMNS, ("id",), sequence_by))
+        )
+
+    def feed(self, *events: Keyed, run: Run = here) -> None:
+        """Bring events into the table as one batch. Those of a key are in one partition."""
+        for event in events:
+            self.topics.add(TOPIC, zlib.crc32(event[0] or b"") % self.partitions, event)
+        self.ingest(run)
+
+    def rows(self) -> dict[int, str | None]:
+        rows = self.table.to_arrow().to_pylist()
+        assert len({row["id"] for row in rows}) == len(rows)
+        return {row["id"]: row["v"] for row in rows}
+
+    def remarks(self) -> set[str]:
+        return set(remarks_of(internals_of(self.table).log.refresh()).counts)
+
+
+def decoded_by(format: str, events: Sequence[Keyed]) -> Decoded:
+    """The events in another format."""
+    fields: list[dict[str, Any]] = [
+        {"type": "int64", "field": "id"},
+        {"type": "string", "field": "v", "optional": True},
+    ]
+    shape = DecoderSchema(COLUMNS, ("id",), "source.lsn")
+    of_key, values = (
+        {"type": "struct", "fields": fields[:1]},
+        [json.loads(one[1]) if one[1] else None for one in events],
+    )
+    keys: list[Any] = [one[0] for one in events]
+    reader: Any = decoder("debezium-json", shape)
+    if format == "inline schemas":
+        values = [value and {"schema": envelope(fields), "payload": value} for value in values]
+    elif format == "avro":
+        texts = envelope_schema(fields), avro_type(of_key, "Key")
+        schemas = [FixedSchema(AvroFormat(), json.dumps(one)) for one in texts]
+        reader = TypedRecords(TypedSettings(decoder_schema=shape, values=schemas[0], keys=schemas[1], events=True))
+        keys = [encoded(texts[1], json.loads(key)) for key in keys]
+        values = [value and encoded(texts[0], avro_value(value, envelope(fields))) for value in values]
+    headers: list[Mapping[str, bytes | None]] = [one[2] if len(one) > 2 else {} for one in events]
+    table = records(values, keys, topic=TOPIC)
+    return reader.decode(with_headers(table, headers) if any(headers) else table)
+
+
+def shift(source: Source) -> None:
+    """``update t set id = id + 1``, from the lowest key on."""
+    for row in sorted(source.rows, key=lambda row: row.key):
+        source.move(row, row.key + 1)
+
+
+def shift_back(source: Source) -> None:
+    for row in sorted(source.rows, key=lambda row: -row.key):
+        source.move(row, row.key - 1)
+
+
+def rotate(source: Source) -> None:
+    """Each row gets the key of the next one: with two rows, they change places."""
+    rows = sorted(source.rows, key=lambda row: row.key)
+    for row, key in zip(rows, [row.key for row in [*rows[1:], rows[0]]], strict=True):
+        source.move(row, key)
+
+
+def move_twice(source: Source) -> None:
+    first = source.row(1)
+    source.move(first, 7)
+    source.move(first, 8)
+
+
+def move_there_and_back(source: Source) -> None:
+    first = source.row(1)
+    source.move(first, 7)
+    source.move(first, 1)
+
+
+def move_and_update(source: Source) -> None:
+    shift(source)
+    source.update(source.row(2), "new")
+
+
+def move_and_delete(source: Source) -> None:
+    shift(source)
+    source.delete(source.row(2))
+
+
+def move_to_a_deleted_key(source: Source) -> None:
+    source.delete(source.row(2))
+    source.move(source.row(1), 2)
+
+
+def move_and_insert(source: Source) -> None:
+    source.move(source.row(1), 7)
+    source.insert(1, "new")
+    source.insert(9, "gone")
+    source.delete(source.row(9))
+
+
+def delete_what_was_there(source: Source) -> None:
+    source.move(source.row(1), 2)
+    source.delete(source.row(2))
+
+
+def move_with_other_values(source: Source) -> None:
+    first, second = source.row(1), source.row(2)
+    source.move(first, 2, "other")
+    source.move(second, 1, "another")
+
+
+PATTERNS = (
+    shift, shift_back, rotate, move_twice, move_there_and_back, move_and_update, move_and_delete, move_to_a_deleted_key,
+    move_and_insert, delete_what_was_there, move_with_other_values,
+)  # fmt: skip
+HOW = {
+    "headers and whole old rows": Sends(),
+    "headers and old keys": Sends(full=False),
+    "no header but those of moves": Sends(full=False, context=False),
+    "whole old rows": Sends(headers=False, context=False),
+    "neither": Sends(headers=False, context=False, full=False),
+}
+
+
+def moved(how: Sends, pattern: Callable[[Source], None], rows: int = 2) -> tuple[Source, int]:
+    """A source with some rows, and a transaction in which they move; and how many events were before that."""
+    source = Source(how)
+    source.snapshot({key: "ABC"[key - 1] for key in range(1, rows + 1)})
+    begin = len(source.events)
+    source.begin()
+    pattern(source)
+    return source, begin
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_rows_are_where_their_source_has_them_after_each_batch(
+    tmp_path: Path, how: str, pattern: Callable[[Source], None]
+) -> None:
+    source, begin = moved(HOW[how], pattern, rows=2 + (pattern is rotate and how != "neither"))
+    lake = Lake(tmp_path)
+    lake.feed(*source.events[:begin])
+    lake.feed(*source.events[begin:])
+    assert lake.rows() == source.table()
+    lake.table.settle()
+    assert lake.rows() == source.table()
+    if pattern in (shift, rotate):
+        assert (str(Remark.KEY_MOVE_UNCLEAR) in lake.remarks()) == (how == "neither")
+
+
+@pytest.mark.parametrize("how", list(HOW)[:3])
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_so_they_are_when_each_event_comes_in_a_batch_of_its_own(
+    tmp_path: Path, how: str, pattern: Callable[[Source], None]
+) -> None:
+    source, begin = moved(HOW[how], pattern, rows=3 if pattern is rotate else 2)
+    lake = Lake(tmp_path, sequence_by=random.Random(how).choice(["source.lsn", None]))
+    lake.feed(*source.events[:begin])
+    lake.table.settle()
+    for event in source.events[begin:]:
+        lake.feed(event)
+        lake.table.settle()
+    assert lake.rows() == source.table()
+
+
+@pytest.mark.parametrize("how", [*list(HOW)[:2], "whole old rows"])
+def test_a_transaction_is_cut_into_tasks_and_partitions(tmp_path: Path, how: str) -> None:
+    source, begin = moved(HOW[how], shift, rows=3)
+    for partitions in (1, 3):
+        lake = Lake(tmp_path / str(partitions), partitions=partitions)
+        lake.feed(*source.events[:begin])
+        several = how != "whole old rows" or partitions == 1
+        lake.feed(*source.events[begin:], run=cut(random.Random(partitions)) if several and partitions > 1 else here)
+        if several:
+            assert lake.rows() == source.table()
+
+
+def cut(dice: random.Random) -> Run:
+    """Runs each range as two tasks."""
+
+    def run(work: WriteWork) -> list[TaskRow]:
+        halves = []
+        for one in work.ranges:
+            middle = dice.randint(one.start, one.end)
+            halves += [[replace(one, end=middle)], [replace(one, start=middle)]]
+        rows: list[TaskRow] = []
+        for number, some in enumerate(half for half in halves if half[0].size):
+            rows += [(kind, number, body) for kind, _, body in in_this_process(work.task, some)]
+        return rows
+
+    return run
+
+
+def split(events: Sequence[Keyed], dice: random.Random) -> Iterator[Sequence[Keyed]]:
+    at = 0
+    while at < len(events):
+        some = dice.choice([1, 1, 2, 3, 5, 8])
+        yield events[at : at + some]
+        at += some
+
+
+RANDOM = {
+    "whole old rows": (Sends(), 1),
+    "old keys": (Sends(full=False, deferred=False), 1),
+    "whole old rows in partitions": (Sends(), 3),
+    "old keys in partitions": (Sends(full=False, deferred=False), 3),
+}
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("how", RANDOM)
+def test_random_transactions_in_random_batches_give_the_rows_of_their_source(
+    tmp_path: Path, how: str, seed: int
+) -> None:
+    dice = random.Random(f"{how} {seed}")
+    sends, partitions = RANDOM[how]
+    source = Source(sends)
+    source.snapshot({key: dice.choice("abc") for key in dice.sample([1, 2, 3, 4], dice.randint(0, 3))})
+    begin = len(source.events)
+    for _ in range(dice.randint(1, 4)):
+        transaction(source, dice)
+    order = dice.choice(["source.lsn", None])
+    events = source.events
+    if order and dice.random() < 0.3:
+        events = [*events[:begin], *sent_again(events[begin:], dice)]
+    lake = Lake(tmp_path, sequence_by=order, partitions=partitions, piece=dice.choice([1, 2, 1_000]))
+    copy = Copy(lake.table, tmp_path / "copy")
+    for some in split(events, dice):
+        lake.feed(*some, run=cut(dice))
+        if dice.random() < 0.4:
+            lake.table.settle()
+        if dice.random() < 0.4:
+            copy.follow()
+    assert lake.rows() == source.table()
+    lake.table.settle()
+    assert lake.rows() == source.table()
+    copy.follow()
+    assert {row["id"]: row["v"] for row in copy.rows()} == source.table()
+    assert not lake.table.doctor(deep=True).findings
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("full", [True, False])
+def test_without_headers_whole_transactions_give_the_rows_of_their_source(
+    tmp_path: Path, full: bool, seed: int
+) -> None:
+    dice = random.Random(f"{full} {seed}")
+    source = Source(Sends(headers=False, context=False, full=full, deferred=full))
+    source.snapshot({key: f"{key}" for key in dice.sample([1, 2, 3, 4], dice.randint(0, 3))})
+    lake = Lake(tmp_path, sequence_by=dice.choice(["source.lsn", None]))
+    fed = 0
+    for _ in range(dice.randint(1, 4)):
+        transaction(source, dice)
+        lake.feed(*source.events[fed:])
+        fed = len(source.events)
+        if dice.random() < 0.4:
+            lake.table.settle()
+        assert lake.rows() == source.table()
+
+
+@pytest.mark.parametrize("full", [True, False])
+@pytest.mark.parametrize("format", ["inline schemas", "avro"])
+def test_moves_are_the_same_in_every_format(format: str, full: bool) -> None:
+    for headers in (True, False):
+        source, _ = moved(Sends(full=full, headers=headers, context=headers), shift)
+        expected = decoded_by("plain", source.events)
+        with only_one_by_one():
+            assert_same(decoded_by("plain", source.events), expected)
+        with_schemas = decoded_by(format, source.events)
+        assert_same(replace(with_schemas, met=expected.met), expected)
+        assert "_lakebed_moves" in expected.changes.column_names
+
+
+CONNECTORS: dict[str, Callable[[int, int], dict[str, Any]]] = {
+    "mysql": lambda number, at: {"source": {"gtid": f"u:{number}", "file": "b.1", "pos": at, "row": 0}},
+    "mariadb": lambda number, at: {"source": {"gtid": f"0-1-{number}", "file": "b.1", "pos": at, "row": 0}},
+    "mysql without GTIDs": lambda number, at: {"transaction": {"id": f"f=b.1,pos={number}", "total_order": at}},
+    "oracle": lambda number, at: {"source": {"txId": f"0a00{number}", "scn": str(at), "commit_scn": str(number)}},
+    "sqlserver": lambda number, at: {"source": {"commit_lsn": f"0000:{number}", "change_lsn": f"0000:{at}"}},
+    "postgresql with blocks": lambda number, at: {"transaction": {"id": f"{number}:{at}", "total_order": at}},
+}
+
+
+@pytest.mark.parametrize("connector", CONNECTORS)
+def test_transactions_of_every_connector_are_known(tmp_path: Path, connector: str) -> None:
+    source, begin = moved(Sends(full=False), shift, rows=3)
+    source.begin()
+    source.delete(source.row(3))
+    lake = Lake(tmp_path, sequence_by=None)
+    for at, (key, value, *headers) in enumerate(source.events):
+        event = json.loads(value or b"null")
+        if event:
+            said = CONNECTORS[connector](event["source"]["txId"], event["source"]["lsn"])
+            event |= {"source": {"connector": connector.split()[0], "ts_ms": 1}, **said}
+        lake.feed((key, json.dumps(event).encode() if event else None, *headers))
+        if at >= begin:
+            lake.table.settle()
+    assert lake.rows() == source.table() == {2: "A", 4: "C"}
+
+
+def test_a_row_of_a_snapshot_comes_between(tmp_path: Path) -> None:
+    source, begin = moved(Sends(full=False), shift)
+    source.events.insert(begin + 3, _snapshot_of(2, "B"))
+    source.events.insert(begin + 7, _snapshot_of(3, "B"))
+    for batches in ([source.events], [[one] for one in source.events]):
+        lake = Lake(tmp_path / str(len(batches)))
+        for some in batches:
+            lake.feed(*some)
+        assert set(lake.rows()) == {2, 3}
+
+
+def _snapshot_of(key: int, value: str) -> Keyed:
+    source = Source(Sends())
+    source.snapshot({key: value})
+    return source.events[0]
+
+
+def test_keys_of_several_columns_move(tmp_path: Path) -> None:
+    columns = COLUMNS.insert(0, pa.field("shop", pa.string(), False))
+    table = lakebed.create(tmp_path / "t", columns, keys=["shop", "id"])
+    topics = KeyedTopics()
+    topics.add(TOPIC, 0)
+    ingest = ingest_of(table, topics, decoder("debezium-json", DecoderSchema(columns, ("shop", "id"))))
+    source, _ = moved(Sends(full=False), shift)
+    for shop in ("x", "y"):
+        for key, value, *headers in source.events:
+            of_shop = [json.dumps(_in_shop(json.loads(one), shop)).encode() if one else None for one in (key, value)]
+            topics.add(TOPIC, 0, (*of_shop, *headers))
+    ingest()
+    assert sorted(tuple(row.values()) for row in table.to_arrow().to_pylist()) == [
+        (shop, key, value) for shop in ("x", "y") for key, value in source.table().items()
+    ]
+
+
+def _in_shop(one: dict[str, Any], shop: str) -> dict[str, Any]:
+    if "op" not in one:
+        return {"shop": shop, **one}
+    return one | {side: one[side] and {"shop": shop, **one[side]} for side in ("before", "after")}
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_plain_inserts_and_deletes_in_a_transaction_are_no_moves(tmp_path: Path, how: str) -> None:
+    source = Source(HOW[how])
+    source.snapshot({1: "A", 2: "B"})
+    lake = Lake(tmp_path)
+    lake.feed(*source.events)
+    lake.table.settle()
+    fed = len(source.events)
+    source.begin()
+    source.update(source.row(2), "C")
+    source.insert(5, "gone")
+    source.delete(source.row(5))
+    source.delete(source.row(1))
+    source.insert(1, "again")
+    lake.feed(*source.events[fed:])
+    assert lake.rows() == {1: "again", 2: "C"}
+    assert lake.remarks() == set()
+    assert quarantined(lake.table) == []
+    assert [part.moves for part in internals_of(lake.table).log.refresh().tail_in_order()] == [0]
+
+
+def test_the_log_says_that_a_row_will_leave_while_its_key_has_two(tmp_path: Path) -> None:
+    source, begin = moved(Sends(full=False), shift)
+    lake = Lake(tmp_path)
+    lake.feed(*source.events[: begin + 3])
+    lake.table.settle()
+    said = crowded_keys_of(internals_of(lake.table).log.refresh()).keys
+    assert [one.more for one in said.values()] == [1]
+    assert lake.rows() == {2: "A"}
+    lake.feed(*source.events[begin + 3 :])
+    lake.table.settle()
+    said = crowded_keys_of(internals_of(lake.table).log.refresh()).keys
+    assert {one.more for one in said.values()} == {0}
+
+
+def test_a_row_that_gets_another_key_without_all_its_values_is_quarantined(tmp_path: Path) -> None:
+    source, _ = moved(Sends(full=False), shift)
+    key, value, headers = source.events[-1]  # type: ignore[misc]
+    unsent = (value or b"").replace(b'"B"', b'"__debezium_unavailable_value"')
+    lake = Lake(tmp_path)
+    lake.feed(*source.events[:-1], (key, unsent, headers))
+    assert lake.rows() == {2: "A"}
+    reasons = lakebed.open(lake.table.path + "_quarantine").to_arrow()["reason"].to_pylist()
+    assert ["another key" in reason and "'v'" in reason for reason in reasons] == [True]
+
+
+def test_an_order_by_a_column_can_not_order_moves_and_says_so(tmp_path: Path) -> None:
+    columns = COLUMNS.append(pa.field("n", pa.int64()))
+    source, _ = moved(Sends(), shift)
+    shape = DecoderSchema(columns, ("id",), "n")
+    values = [json.loads(one[1]) if one[1] else None for one in source.events]
+    for value in filter(None, values):
+        for side in ("before", "after"):
+            value[side] = value[side] and {**value[side], "n": 1}
+    keys, headers = [one[0] for one in source.events], [one[2] for one in source.events]  # type: ignore[misc]
+    table = with_headers(records(values, keys), headers)
+    assert decoder("debezium-json", shape).decode(table).remarks == {Remark.KEY_MOVED: {"n": 1}}
+
+
+def test_rows_that_a_transform_unwrapped_move_by_their_headers(tmp_path: Path) -> None:
+    """``ExtractNewRecordState`` may rewrite deletes as rows, and leave the tombstone behind them."""
+    table = lakebed.create(tmp_path / "t", COLUMNS, keys=["id"])
+    topics = KeyedTopics()
+    shape = DecoderSchema(COLUMNS, ("id",))
+    ingest = ingest_of(
+        table,
+        topics,
+        decoder("json", shape, {"operation_field": "__deleted", "delete_values": ["true"], "upsert_values": ["false"]}),
+    )
+    source, _ = moved(Sends(full=False), shift)
+    for key, value, headers in source.events:  # type: ignore[misc]
+        event = json.loads(value or b"null")
+        row = event and {**(event["after"] or event["before"]), "__deleted": str(event["op"] == "d").lower()}
+        topics.add(TOPIC, 0, (key, json.dumps(row).encode() if row else None, headers))
+    ingest()
+    assert {row["id"]: row["v"] for row in table.to_arrow().to_pylist()} == source.table()
