@@ -4,7 +4,7 @@ Spark's own parser knows no infinity, drops ``BC`` after a date, and takes a tim
 read as texts, and the rules of ``json.times`` apply. Spellings that only Spark knows are left to its casts, if they have a year,
 a month and a day: ``2024-1-5``, ``2024-01-05 07:00:00 Europe/Berlin``.
 
-Usual spellings pass one pattern and Spark's cast, so only the others cost more. The session must be in UTC.
+Usual spellings are left to Spark's casts too, so only the others cost more. The session must be in UTC.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from lakebed.far_times import (
     infinite_days,
 )  # fmt: skip
 
-_PLAIN_DATE = r"^\d{4}-\d\d-\d\d\z"
-_PLAIN_TIMESTAMP = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?Z?\z"
 _DAY = r"^([+-]?\d{4,9})-(\d\d)-(\d\d)"
 _CLOCK = r"(?:[T ](\d\d)(?::?(\d\d)(?::?(\d\d)(?:\.(\d{1,9}))?)?)?)?"
 _OFFSET = r"(?:Z|([+-])(\d\d)(?::?(\d\d)(?::?(\d\d))?)?)?"
@@ -35,7 +33,7 @@ _WITHOUT_OFFSET = r"^[+-]?\d+-\d+-\d+([T ][\d:.]*)?( BC)?\z"
 def time_of(text: str, kind: pa.DataType, zone: str | None) -> str:
     """The value of a date or timestamp column that a text stands for; null if it stands for none.
 
-    ``text`` is an expression, and so is the result. ``zone``: of instants without an offset, as a literal of SQL; None for UTC.
+    ``text`` is a column, and the result an expression. ``zone``: of instants without an offset, as a literal; None for UTC.
     """
     if pa.types.is_date(kind):
         return _date(text)
@@ -44,13 +42,19 @@ def time_of(text: str, kind: pa.DataType, zone: str | None) -> str:
         return f"cast({timestamp} as timestamp_ntz)"
     if zone is None:
         return timestamp
-    return f"if({text} rlike r'{_WITHOUT_OFFSET}', to_utc_timestamp({timestamp}, {zone}), {timestamp})"
+    return f"if(trim({text}) rlike r'{_WITHOUT_OFFSET}', to_utc_timestamp({timestamp}, {zone}), {timestamp})"
 
 
-def _date(text: str) -> str:
+def _is_plain(text: str) -> str:
+    """Whether a text has its hyphens where the usual spelling has them. Of such a text, Spark's casts take no part for another."""
+    return f"substr({text}, 5, 1) = '-' and substr({text}, 8, 1) = '-'"
+
+
+def _date(column: str) -> str:
+    text = f"trim({column})"
     days = _by_rule(text, f"case when pmod(c, {DAY_MICROS}) = 0 then d + c div {DAY_MICROS} end")
     return (
-        f"case when {text} rlike r'{_PLAIN_DATE}' then try_cast({text} as date) "
+        f"case when {_is_plain(column)} and length({column}) = 10 then try_cast({column} as date) "
         f"when lower({text}) in ('infinity', '+infinity') then date_from_unix_date({INFINITY_DAY}) "
         f"when lower({text}) = '-infinity' then date_from_unix_date({MINUS_INFINITY_DAY}) "
         f"when {text} rlike r'{_RULE}' then date_from_unix_date(try_cast({days} as int)) "
@@ -58,10 +62,11 @@ def _date(text: str) -> str:
     )
 
 
-def _timestamp(text: str) -> str:
+def _timestamp(column: str) -> str:
+    text = f"trim({column})"
     micros = _by_rule(text, f"try_add(try_multiply(d, {DAY_MICROS}), c)", DAY_MICROS)
     return (
-        f"coalesce(case when {text} rlike r'{_PLAIN_TIMESTAMP}' then try_cast({text} as timestamp) end, "
+        f"coalesce(case when {_is_plain(column)} then try_cast({column} as timestamp) end, "
         f"case when lower({text}) in ('infinity', '+infinity') then timestamp_micros({INFINITY_MICROS}) "
         f"when lower({text}) = '-infinity' then timestamp_micros({MINUS_INFINITY_MICROS}) "
         f"when {text} rlike r'{_RULE}' then timestamp_micros({micros}) "

@@ -80,7 +80,7 @@ class Csv:
         for one in times:
             text = quote_for_spark(one.name)
             zone = options.get("timeZone")
-            time = time_of(f"trim({text})", one.type, None if zone is None else literal(zone))
+            time = time_of(text, one.type, None if zone is None else literal(zone))
             nothing = f"{text} is null" if options.get("nullValue") else f"{text} is null or {text} = ''"
             if options["mode"] == "FAILFAST":
                 time = f"coalesce({time}, if({nothing}, null, raise_error('{BAD_LINE}')))"
