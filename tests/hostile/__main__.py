@@ -9,7 +9,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tests.hostile.world import run
+from tests.hostile import folders, world
+
+WORLDS = {"tables": world.run, "files": folders.run}
 
 
 def main() -> int:
@@ -20,7 +22,9 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=10**9, help="at most so many seeds")
     parser.add_argument("--steps", type=int, default=14, help="steps of each world (default %(default)s)")
     parser.add_argument("--keep-going", action="store_true", help="go on after a world that fails")
+    parser.add_argument("--worlds", choices=WORLDS, default="tables", help="of which kind (default %(default)s)")
     asked = parser.parse_args()
+    run = WORLDS[asked.worlds]
     logging.disable(logging.ERROR)
     ends, done, worlds, failed = time.monotonic() + asked.minutes * 60, Counter[str](), 0, 0
     for seed in range(asked.first, asked.first + asked.seeds):
@@ -32,7 +36,8 @@ def main() -> int:
             except AssertionError as failure:
                 failed += 1
                 print(
-                    f"{failure}\nrun it again: python -m tests.hostile --from {seed} --seeds 1 --steps {asked.steps}",
+                    f"{failure}\nrun it again: python -m tests.hostile --worlds {asked.worlds} --from {seed} --seeds 1 "
+                    f"--steps {asked.steps}",
                     flush=True,
                 )
                 if not asked.keep_going:

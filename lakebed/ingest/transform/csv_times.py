@@ -46,7 +46,7 @@ def time_of(text: str, kind: pa.DataType, zone: str | None) -> str:
 
 
 def _is_plain(text: str) -> str:
-    """Whether a text has its hyphens where the usual spelling has them. Of such a text, Spark's casts take no part for another."""
+    """Whether a text has its hyphens where the usual spelling has them. Spark's casts take no part of it for another one."""
     return f"substr({text}, 5, 1) = '-' and substr({text}, 8, 1) = '-'"
 
 
