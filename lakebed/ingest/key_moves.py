@@ -238,18 +238,17 @@ class _Batch:
     def _marked_groups(self) -> list[list[int]]:
         """The changes of each key and transaction of which one is marked."""
         groups: list[list[int]] = []
-        runs: dict[tuple[int, int], list[int]] = {}
-        ends: list[tuple[int, int]] = []
+        runs: dict[tuple[int, int, str | None], list[int]] = {}
+        latest: dict[str | None, tuple[int, int]] = {}
         for row in np.flatnonzero(self._marked).tolist():
-            number = int(self._numbers[row])
-            run = next((one for one in reversed(ends[-2:]) if one[0] <= number < one[1]), None)
-            if run is None:
-                run = self._run(number)[:2]
-                ends.append(run)
-            runs.setdefault(run, []).append(row)
-        for (begin, end), marked in runs.items():
+            number, transaction = int(self._numbers[row]), self._transaction_of(row)
+            begin, end = latest.get(transaction, (0, 0))
+            if not begin <= number < end:
+                begin, end = latest[transaction] = self._run(number)[:2]
+            runs.setdefault((begin, end, transaction), []).append(row)
+        for (begin, end, transaction), marked in runs.items():
             keys: dict[tuple[Any, ...], list[int]] = {self._key(row): [] for row in marked}
-            within, transaction = self._between(begin, end), self._transaction_of(marked[0])
+            within = self._between(begin, end)
             for row in range(within.start, within.stop):
                 if (key := self._key(row)) in keys and self._transaction_of(row) == transaction:
                     keys[key].append(row)
@@ -378,7 +377,8 @@ class _Batch:
     def _run(self, number: int) -> tuple[int, int, int | None]:
         """The transaction of a record: its first record, the one behind its last, and its number.
 
-        The records of a transaction follow each other. Its ends are looked for in steps that double, then by halves.
+        The records of a transaction follow each other, but for some that say no transaction: tombstones, rows of a snapshot. Its
+        ends are looked for in steps that double, then by halves.
         """
         low, high = self._region(number)
         here = self._describe(number)
@@ -386,8 +386,10 @@ class _Batch:
             return number, number + 1, None
 
         def is_other(at: int) -> bool:
-            found = self._describe(at)
-            return found is not None and found.transaction not in (None, here.transaction)
+            towards = 1 if at < number else -1
+            while (found := self._describe(at)) is None or found.transaction is None:
+                at += towards  # it ends: the record that is asked about says its transaction
+            return found.transaction != here.transaction
 
         begin, end = _first(number, low - 1, -1, is_other) + 1, _first(number, high, 1, is_other)
         return begin, end, _number_of(here.transaction)

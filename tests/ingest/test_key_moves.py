@@ -306,6 +306,23 @@ def test_without_headers_whole_transactions_give_the_rows_of_their_source(
         assert lake.rows() == source.table()
 
 
+@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_many_short_transactions_come_in_one_batch(tmp_path: Path, partitions: int, seed: int) -> None:
+    """Its ends are looked for in steps, which must not pass over others by tombstones and rows of a snapshot alone."""
+    dice = random.Random(seed)
+    source = Source(Sends(full=False, deferred=False))
+    source.snapshot({key: "ab"[key % 2] for key in (1, 2, 3)})
+    for _ in range(40):
+        transaction(source, dice)
+        if dice.random() < 0.3 and source.rows:
+            row = dice.choice(source.rows)
+            source.events.append(_snapshot_of(row.key, row.value))
+    lake = Lake(tmp_path, partitions=partitions, piece=1_000)
+    lake.feed(*source.events)
+    assert lake.rows() == source.table()
+
+
 @pytest.mark.parametrize("full", [True, False])
 @pytest.mark.parametrize("format", ["inline schemas", "avro"])
 def test_moves_are_the_same_in_every_format(format: str, full: bool) -> None:
@@ -357,7 +374,7 @@ def test_a_row_of_a_snapshot_comes_between(tmp_path: Path) -> None:
         assert set(lake.rows()) == {2, 3}
 
 
-def _snapshot_of(key: int, value: str) -> Keyed:
+def _snapshot_of(key: int, value: str | None) -> Keyed:
     source = Source(Sends())
     source.snapshot({key: value})
     return source.events[0]
