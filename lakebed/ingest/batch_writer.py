@@ -473,16 +473,7 @@ def commit_written(
             )
         actions = _actions(snapshot, written, spec)
         actions += marks.actions() if marks else []
-        listed = handover.entry(snapshot, written.quarantined) if handover else None
-        sent_again = entry_counting(
-            snapshot, written.read, log.now_ms(), came=written.records_of_snapshot,
-            deleted=sum(part.deletes for part in written.parts), unusable=written.records_unusable,
-        )  # fmt: skip
-        mixed = topics_of_several(snapshot, written.sources)
-        met = {(topic, columns): span for (topic, columns), span in written.met.items() if topic not in mixed}
-        columns = followed(snapshot, met, is_emptied=bool(written.truncates))
-        all_entries = (listed, sent_again, columns.entry, _remarks(snapshot, written, columns, log.now_ms()))
-        entries = [entry for entry in all_entries if entry is not None]
+        entries, columns = _entries(snapshot, written, handover, log.now_ms())
         actions += entries
         # Of two commits at once, the later one would drop what the other one says in such an entry.
         rests_on = replace(access, domains=domains | {entry.domain for entry in entries})
@@ -501,6 +492,22 @@ def commit_written(
         return Proposal(actions=actions, access=rests_on, result=result, metrics=metrics, batch=batch)
 
     return commit_loop(log, operation, build, first=read, repeatable=batch is not None or marks is not None)
+
+
+def _entries(
+    snapshot: Snapshot, written: Written, handover: Handover | None, now_ms: int
+) -> tuple[list[Domain], Followed]:
+    """What the log says of a batch beside its parts and its positions; and the columns of the source."""
+    listed = handover.entry(snapshot, written.quarantined) if handover else None
+    sent_again = entry_counting(
+        snapshot, written.read, now_ms, came=written.records_of_snapshot,
+        deleted=sum(part.deletes for part in written.parts), unusable=written.records_unusable,
+    )  # fmt: skip
+    mixed = topics_of_several(snapshot, written.sources)
+    met = {(topic, columns): span for (topic, columns), span in written.met.items() if topic not in mixed}
+    columns = followed(snapshot, met, is_emptied=bool(written.truncates))
+    entries = (listed, sent_again, columns.entry, _remarks(snapshot, written, columns, now_ms))
+    return [entry for entry in entries if entry is not None], columns
 
 
 def _remarks(snapshot: Snapshot, written: Written, columns: Followed, now_ms: int) -> Domain | None:
