@@ -16,7 +16,7 @@ WORKERS ?= 2
 # Prefer the Python that the tests of a release run with; any from 3.11 on will do.
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3,$(shell command -v $(name) 2>/dev/null)))
 
-.PHONY: help setup run run-shop test test-fast soak-busy soak-pgbench soak-kill soak-replicas soak-schema soak-database soak-page bench-peers bench-kafka bench-scale bench-s3 check format clean java build-tools
+.PHONY: help setup run run-shop test test-fast soak-busy soak-pgbench soak-kill soak-replicas soak-schema soak-database soak-page types bench-peers bench-kafka bench-scale bench-s3 check format clean java build-tools
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -94,6 +94,9 @@ soak-schema: setup build-tools  ## tables of PostgreSQL and MariaDB altered in e
 
 soak-database: setup build-tools  ## a hundred tables altered under load, the pipeline killed twenty times (KILLS=20); ARGS="--database mariadb"
 	@exec $(BIN)/python -m tests.end_to_end.soak_database --kills $(or $(KILLS),20) $(ARGS)
+
+types: setup build-tools  ## every type of a database through Debezium and a pipeline, compared with the database; DATABASE=postgres or mariadb
+	@exec $(BIN)/python -m tests.end_to_end.every_type $(or $(DATABASE),postgres)
 
 soak-page: setup  ## the web page in a headless Chromium while its tables are written: what a reader does survives; DURATION=600 seconds
 	@exec $(BIN)/python -m tests.ui.live_page --seconds $(or $(DURATION),600) $(ARGS)

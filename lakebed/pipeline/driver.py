@@ -39,9 +39,11 @@ STOP_SECONDS = 10.0
 GIVE_UP_SECONDS = 10.0
 LOOK_SECONDS = 0.1
 LOCAL_MASTER = "local[*,4]"  # like a cluster, Spark tries a task four times if it fails or its worker dies
-_STREAMING = {
+SETTINGS = {
     "spark.sql.streaming.stopTimeout": "20s",
     "spark.log.level": "WARN",
+    # Else Spark fills texts of MariaDB's char, enum and set, which bootstrap reads, with spaces.
+    "spark.sql.readSideCharPadding": "false",
 }
 _LOCAL = {
     # On a cluster lakebed may reach the workers only after their daemon has started.
@@ -93,7 +95,7 @@ def spark_settings(pipeline: AnyPipeline, maintains: bool = False) -> SparkSetti
     is_local = master == "local" or master.startswith("local[")
     # Batches are ranges that Python reads, and no rows go through the JVM, unless Spark itself has a part in it.
     ranges = maintains or not _has_rows(pipeline)
-    conf = sessions.settings(_wants_s3(pipeline), delta=False) | sessions.local_settings(master) | _STREAMING
+    conf = sessions.settings(_wants_s3(pipeline), delta=False) | sessions.local_settings(master) | SETTINGS
     conf |= (_LOCAL if is_local else {}) | (_RANGES if ranges else {})
     return SparkSettings(master, sessions.with_own(conf, section.conf), dict(section.conf), is_local and ranges)
 

@@ -5,6 +5,8 @@ machine. So Spark gets other days before that year and other seconds before 1900
 that a change of daylight saving leaves out, and ends at PostgreSQL's infinity. Whole numbers have none of this. So the columns
 are read as numbers since 1970, which the database computes, and become dates and timestamps again in Spark.
 
+PostgreSQL's hstore is read as JSON, as Debezium sends it.
+
 This is known of PostgreSQL, MariaDB and MySQL. Columns of other databases are read as Spark reads them.
 """
 
@@ -25,6 +27,7 @@ _TO_TIME = {
     "date": "date_from_unix_date({})",
     "timestamp": "timestamp_micros({})",
     "timestamp_ntz": "cast(timestamp_micros({}) as timestamp_ntz)",  # in the zone of the session, which is UTC
+    "string": "{}",
 }
 """By the type that Spark has for a column: the value for a number. Also of the elements of an array."""
 
@@ -39,13 +42,21 @@ _MYSQL_MICROS = "timestampdiff(microsecond, '1970-01-01', {0})"
 
 @dataclass(frozen=True, slots=True)
 class _Database:
-    """``numbers``: by the database's type, the expression for the number of a value. ``quote``: for names."""
+    """``numbers``: by the database's type, the expression for the number of a value, or its JSON. ``quote``: for names."""
 
     numbers: Mapping[str, str]
     quote: Callable[[str], str]
 
 
-_POSTGRES = _Database({"date": _POSTGRES_DATE, "timestamp": _POSTGRES_MICROS, "timestamptz": _POSTGRES_MICROS}, quote)
+_POSTGRES = _Database(
+    {
+        "date": _POSTGRES_DATE,
+        "timestamp": _POSTGRES_MICROS,
+        "timestamptz": _POSTGRES_MICROS,
+        "hstore": "hstore_to_json({0})::text",
+    },
+    quote,
+)
 _MYSQL = _Database(
     {
         "DATE": "datediff({0}, '1970-01-01')",

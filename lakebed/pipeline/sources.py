@@ -97,6 +97,7 @@ def bootstrap_rows(pipeline: Pipeline, table: Shape, spark: SparkSession) -> Dat
         why = document.redact(first_line(error))
         raise document.error(document.at("bootstrap"), f"Spark can't read it: {why}{_remedy(why)}") from None
     if section.kind == "jdbc":
+        _require_no_text_of_bytes(pipeline, rows, records.columns)
         rows = _in_utc(rows, records.columns)
     if pipeline.transform is None:
         return rows
@@ -122,6 +123,22 @@ def _of_jdbc(url: str) -> dict[str, str]:
     if url.startswith("jdbc:mariadb:"):
         options["sessionInitStatement"] = "set session sql_mode = concat(@@session.sql_mode, ',ANSI_QUOTES')"
     return options
+
+
+def _require_no_text_of_bytes(pipeline: Pipeline, rows: DataFrame, columns: pa.Schema) -> None:
+    """Which bytes a text means is not guessed. PostgreSQL's bits come as the digits 0 and 1, too. Raises InvalidInput."""
+    texts = {
+        field.name
+        for field in rows.schema
+        if field.dataType.simpleString() == "string" or field.metadata.get("jdbcClientType") in ("bit", "varbit")
+    }
+    for field in columns:
+        if pa.types.is_binary(field.type) and field.name in texts:
+            text = (
+                f"the column {field.name!r} comes as text, and the table's is binary: read it by a query that makes bytes of it, "
+                "or leave it out"
+            )
+            raise pipeline.document.error(pipeline.document.at("bootstrap"), text)
 
 
 def _in_utc(rows: DataFrame, columns: pa.Schema) -> DataFrame:

@@ -124,13 +124,13 @@ class Event:
         self._decoder_schema = decoder_schema
         self._options = options
         self._begin: int | None = None
-        self._early: list[str] = []
+        self._remarks: list[tuple[Remark, str]] = []
         self._learned: str | None = None
 
     @property
     def remarks(self) -> Remarked:
         """The remarks on the rows that were read."""
-        return tuple((Remark.JANUARY_1970, name) for name in self._early)
+        return tuple(self._remarks)
 
     def changes(
         self, cutoff: Cutoff = NO_CUTOFF, known: KnownFields | None = None, left_out: tuple[str, ...] = ()
@@ -253,7 +253,7 @@ class Event:
                 row[column.name] = self._value(column.name, value)
                 kind = self._logical_types.get(column.name, PLAIN)
                 if is_early(value, column.type, kind, self._options.timestamp_unit):
-                    self._early.append(column.name)
+                    self._remarks.append((Remark.JANUARY_1970, column.name))
             except Mismatch:
                 if not rescues or column.name in self._decoder_schema.never_null:
                     raise
@@ -268,6 +268,8 @@ class Event:
             row[RESCUED_COLUMN] = rescued_text(kept)
         if unavailable:
             row[UNAVAILABLE_COLUMN] = unavailable
+            if self._event["op"] == "c":
+                self._remarks += [(Remark.UNSENT_VALUE, name) for name in unavailable]
         return row | self._metadata_columns()
 
     def tombstone(self) -> Reading:
