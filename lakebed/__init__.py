@@ -1,4 +1,4 @@
-"""lakebed: change streams become fresh, sorted, compact tables that every Delta reader reads.
+"""lakebed: change streams become fresh, sorted, compact Delta tables.
 
 The names below are the whole public surface; everything else may change.
 """

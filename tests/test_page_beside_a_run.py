@@ -17,6 +17,8 @@ import lakebed
 from lakebed import events
 from lakebed.cli.page import served_page
 from lakebed.events import SourceLagged
+from lakebed.monitoring.metrics import Metrics
+from lakebed.pipeline.run import served_metrics
 from lakebed.pipeline.settings import Pipeline, parse_pipeline
 from tests.waiting import wait_until
 
@@ -48,6 +50,17 @@ def test_it_shows_the_table_and_the_lag_that_only_this_process_knows(tmp_path: P
         }  # fmt: skip
     with pytest.raises(URLError):
         urllib.request.urlopen(url, timeout=60)
+
+
+def test_metrics_whose_port_is_taken_are_at_another_one_and_a_warning_says_where(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = taken.getsockname()[1]
+        server = served_metrics(pipeline(tmp_path / "t", f"metrics: {{port: {port}}}\n"), Metrics())
+        assert server is not None
+        server.close()
+    assert f"on 127.0.0.1:{port}" in caplog.text and server.url in caplog.text
 
 
 def test_a_port_that_is_taken_is_no_obstacle(tmp_path: Path) -> None:

@@ -75,14 +75,12 @@ def _chosen(path: str, names: list[str]) -> dict[str, str]:
 
 
 def is_table(path: str) -> bool:
-    """Whether there is a table at the path itself. Raises StoreUnavailable, Unsupported."""
-    from lakebed.table.internals import open_log
+    """Whether there is a table at the path itself, also one that can't be read. Raises InvalidInput, StoreUnavailable."""
+    from lakebed.manifest.stores import open_store
+    from lakebed.manifest.table_log import TableLog
+    from lakebed.storage.open import open_part_storage
 
-    try:
-        open_log(path)
-    except TableNotFound:
-        return False
-    return True
+    return TableLog(open_store(open_part_storage(path).root)).exists()
 
 
 def status(options: argparse.Namespace) -> int:

@@ -177,7 +177,8 @@ def summary(outcome: Outcome, pipeline: AnyPipeline) -> None:
         rows.insert(1, ("tables", database_display.counts(state)))
         rows += [(one.state, f"{one.name}: {one.error}") for one in database_display.in_trouble(state)]
     else:
-        rows.insert(1, ("table", f"{state.rows:,} rows at version {state.version:,}"))
+        fresh = f" settled rows and {state.tail_rows:,} changes" if state.tail_rows else " rows"
+        rows.insert(1, ("table", f"{state.rows:,}{fresh} at version {state.version:,}"))
         tail = f"tail {state.tail_parts} parts, {state.tail_rows:,} rows"
         rows.insert(4, ("parts", f"{_levels(state)}; {tail}; {bytes_text(state.bytes)}"))
     aside = [f"{count:,} {what}" for count, what in _aside(figures.quarantined, figures.lost, figures.replayed)]

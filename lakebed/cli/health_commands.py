@@ -152,10 +152,12 @@ def _lines(found: Status) -> Iterator[tuple[str, str]]:
     from lakebed.cli.views import bytes_text
     from lakebed.manifest.remarks import Remark
 
-    yield (
-        "version",
-        f"{found.version:,}, {_age(found.age_seconds)} old; {found.rows:,} rows, {bytes_text(found.bytes)}",
+    rows = (
+        f"{found.rows:,} rows"
+        if not found.tail_rows
+        else f"{found.rows:,} settled rows and {found.tail_rows:,} changes"
     )
+    yield "version", f"{found.version:,}, {_age(found.age_seconds)} old; {rows}, {bytes_text(found.bytes)}"
     levels = "  ".join(f"level {level}: {count:,}" for level, count in found.parts_by_level.items()) or "none"
     local = f"{found.volatile_claims:,} volatile claims, {found.materialized_parts:,} materialized parts on this host"
     yield "parts", f"{levels}; {local}"

@@ -13,12 +13,10 @@ from lakebed.cli import exit_codes
 
 def ui(options: argparse.Namespace) -> int:
     """Serve until Ctrl-C or SIGTERM."""
-    from lakebed.cli.database_commands import is_table
-    from lakebed.ingest.database.tables import tables_below
     from lakebed.monitoring.event_log import log_fields
     from lakebed.ui.server import PageServer
 
-    databases = [path for path in options.paths if not is_table(path) and tables_below(path)]
+    databases = [path for path in options.paths if is_database(path)]
     paths = [path for path in options.paths if path not in databases]
     server = PageServer(paths, options.host, options.port, options.interval, databases=databases)
     done = threading.Event()
@@ -32,3 +30,19 @@ def ui(options: argparse.Namespace) -> int:
     done.wait()
     server.close()
     return exit_codes.OK
+
+
+def is_database(path: str) -> bool:
+    """Whether there are tables below the path. One that can't be looked at is shown as a table, with the reason."""
+    from lakebed.cli.database_commands import is_table
+    from lakebed.cli.logs import note
+    from lakebed.errors import InvalidInput, LakebedError
+    from lakebed.ingest.database.tables import tables_below
+
+    try:
+        return not is_table(path) and bool(tables_below(path))
+    except InvalidInput:
+        raise
+    except LakebedError as error:
+        note(f"{path} can't be looked at now, and is shown as one table: {error}")
+        return False

@@ -209,8 +209,8 @@ DATABASE = View(
     (
         Shown("table", least=16),
         Shown("state"),
-        Shown("rows", right=True),
-        Shown("not settled", of="tail_rows", right=True),
+        Shown("settled rows", of="rows", right=True),
+        Shown("changes", of="tail_rows", right=True),
         Shown("size", of="bytes", right=True),
         Shown("committed_utc", of="committed_at"),
         Shown("parked_utc", of="parked_at", if_any=True),

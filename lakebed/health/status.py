@@ -22,24 +22,25 @@ The bounds follow from the table's settings, its planner and its writers:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lakebed.compaction.merge import LEASE_SECONDS
 from lakebed.compaction.volatile_choice import volatile_choice
-from lakebed.errors import Corrupt, LakebedError, TableNotFound, Unsupported, VersionNotFound
+from lakebed.errors import Corrupt, TableNotFound, Unsupported, VersionNotFound
 from lakebed.failures import unwell_here
 from lakebed.health.examination import examine_log
 from lakebed.health.file_checks import look_at_files
 from lakebed.health.finding import Finding, Severity, critical, html_findings, warning, worst
+from lakebed.health.glance import pressure_findings, quarantine_findings, recent_remarks, remark_findings
 from lakebed.health.log_checks import look_at_log, state_findings
 from lakebed.manifest.claims import claims_of
 from lakebed.manifest.failing import taken_paths
 from lakebed.manifest.holds import first_unexpired, held_versions
 from lakebed.manifest.parts_to_resort import parts_to_resort
 from lakebed.manifest.point_retention import oldest_for_points
-from lakebed.manifest.remarks import KINDS, Counts, Kind, Remark, remarks_of
+from lakebed.manifest.remarks import Counts
 from lakebed.manifest.resnapshots import recent
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import open_store
@@ -47,9 +48,7 @@ from lakebed.manifest.table_figures import TableFigures, figures_of
 from lakebed.manifest.table_log import LOG_FOLDER, TableLog
 from lakebed.notebook import html_record
 from lakebed.parts.materialized import LocalParts
-from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.parts.read_counts import ReadCounts
-from lakebed.planning.backpressure import pressure
 from lakebed.planning.plan import Planning, kind_of
 from lakebed.planning.planner import plan
 from lakebed.planning.settling import reason_to_settle
@@ -57,9 +56,6 @@ from lakebed.storage.cache_folder import volatile_folder
 from lakebed.storage.open import open_part_storage
 
 SLOW_SECONDS = 60.0
-REMARK_SECONDS = 86_400
-_NAMES_SHOWN = 5
-_OF_FIELDS = (Remark.UNKNOWN_FIELD, Remark.REFUSED_FIELD)
 _CHECKPOINTS_LATE = 3
 _PLANS_SHOWN = 3
 _DEPTH_LATE = 3  # times the read budget; while parts are on a local disk, 2.5 times are in order
@@ -103,7 +99,7 @@ class Status(TableFigures):
     def _repr_html_(self) -> str:
         figures = {
             "version": self.version,
-            "rows": self.rows,
+            "settled rows": self.rows,
             "parts": self.parts,
             "bytes": self.bytes,
             "tail rows": self.tail_rows,
@@ -184,12 +180,8 @@ class Observer:
             return _Slow(snapshot=None, is_whole=False, findings=tuple(findings))
         findings += look_at_files(snapshot, self._storage)
         findings += self._late_cleanup(snapshot)
-        quarantined = 0
-        try:
-            quarantined = self._quarantined()
-        except LakebedError as error:
-            beside = self._storage.root + QUARANTINE_SUFFIX
-            findings.append(warning("quarantine", beside, f"it can't be read: {error}", f"lakebed doctor {beside}"))
+        quarantined, found_beside = quarantine_findings(self._storage.root, self._path)
+        findings += found_beside
         log_files = [size for _, size, _ in self._storage.list(f"{LOG_FOLDER}/")]
         return _Slow(
             snapshot=snapshot,
@@ -218,15 +210,6 @@ class Observer:
                 f"lakebed maintain {self._path}",
             )  # fmt: skip
 
-    def _quarantined(self) -> int:
-        """Rows of the table beside this one; 0 if there is none."""
-        try:
-            beside = TableLog(open_store(self._storage.root + QUARANTINE_SUFFIX)).refresh()
-        except TableNotFound:
-            return 0
-        found = figures_of(beside)
-        return found.rows + found.tail_rows
-
     # -- 2. each time --------------------------------------------------------------------------------------------------
 
     def _figures(self, snapshot: Snapshot, slow: _Slow) -> Status:
@@ -251,7 +234,7 @@ class Observer:
             log_bytes=slow.log_bytes,
             waiting_parts=len(parts_to_resort(snapshot)),
             waiting_part_reads=sum(reads.values()),
-            remarks=_remarks(snapshot, now_ms),
+            remarks=recent_remarks(snapshot, now_ms),
             resnapshot=recent(snapshot, now_ms),
             volatile=str(volatile_choice(snapshot.settings, self._storage.root, self._volatile)),
         )
@@ -265,31 +248,14 @@ class Observer:
         if is_due and (why := self._was_due(snapshot, earlier_ms)):
             what = f"the tail should have been settled {LEASE_SECONDS:.0f} s ago ({why}); nobody settles, or it can't keep up"
             yield warning("tail", "", what, f"{maintain} (or, once: lakebed settle {path})")
-        pressed = pressure(snapshot)
-        if pressed.factor > 1:
-            what = (
-                f"ingest slows down to a {pressed.factor:.1f}th, because of too many {pressed.reason.replace('_', ' ')}"
-            )
-            yield critical("backpressure", "", what, f"{maintain} (one more, or on a larger machine)")
+        yield from pressure_findings(snapshot, path)
         if not status.claims_live:
             yield from self._backlog(snapshot, earlier_ms)
         elif settings.merge not in ("off", "recluster") and status.depth > _DEPTH_LATE * settings.read_budget:
             what = f"{status.depth} runs of parts overlap at a point, and lakebed.read_budget is {settings.read_budget}"
             remedy = f"{maintain} (one more, or on a larger machine)"
             yield warning("depth", "", f"{what}: merges can't keep up", remedy)
-        if status.quarantined:
-            what = f"{status.quarantined:,} records are in the quarantine: they could not become rows"
-            beside = self._storage.root + QUARANTINE_SUFFIX
-            look = f"lakebed quarantine {self._path} (with replay: to apply those that can be read by now)"
-            yield warning("quarantine", beside, what, f"{look}; when they are dealt with: lakebed truncate {beside}")
-        for kind, names in status.remarks.items():
-            meaning = KINDS[kind]
-            if not meaning.is_finding:
-                continue
-            finding = critical if meaning.is_critical else warning
-            ends = "when the rows were sent again" if meaning.until_sent_again else "a day after the last such record"
-            remedy = f"{meaning.remedy}. This ends {ends}"
-            yield finding(kind, "", f"{meaning.what}: {_counted(names, meaning)}", remedy)
+        yield from remark_findings(status.remarks)
         behind = slow.snapshot.version - slow.newest_checkpoint if slow.snapshot else 0
         if behind >= _CHECKPOINTS_LATE * settings.checkpoint_interval:
             what = f"{behind:,} versions have no checkpoint, and lakebed.checkpoint_interval is {settings.checkpoint_interval}"
@@ -333,26 +299,6 @@ class Observer:
             yield warning(
                 "backlog", "", what, f"lakebed maintain {self._path} (or, once: lakebed compact {self._path})"
             )
-
-
-def _remarks(snapshot: Snapshot, now_ms: int) -> Counts:
-    """The remarks of the last day, but for fields that the table has a column for by now."""
-    found = remarks_of(snapshot).since(now_ms - REMARK_SECONDS * 1000).counts
-    columns = set(snapshot.logical_schema.names)
-    left = {
-        kind: {name: count for name, count in names.items() if kind not in _OF_FIELDS or name not in columns}
-        for kind, names in found.items()
-        if kind in KINDS
-    }
-    return {kind: names for kind, names in left.items() if names}
-
-
-def _counted(names: Mapping[str, int], meaning: Kind) -> str:
-    """``colour in 12, size in 3 and 4 others``: the most frequent first."""
-    ordered = sorted(names.items(), key=lambda item: (-item[1], item[0]))
-    more = f" and {len(ordered) - _NAMES_SHOWN:,} others" if len(ordered) > _NAMES_SHOWN else ""
-    shown = (f"{name} in {records:,}" if meaning.counts else name for name, records in ordered[:_NAMES_SHOWN])
-    return ", ".join(shown) + more
 
 
 def _first_plans(planning: Planning) -> Sequence[str]:

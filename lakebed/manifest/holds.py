@@ -90,7 +90,11 @@ def expired_before(version: int) -> Domain:
 
 
 def require_unpurged(domains: Mapping[str, str], version: int, is_held: bool = False) -> None:
-    """Raises VersionNotFound for a version that is gone because rows were purged (``purges``), unless a reader holds it."""
+    """Raises VersionNotFound for a version that is gone because rows were purged (``purges``), unless a reader holds it;
+    and for a negative number, which no version has.
+    """
+    if version < 0:
+        raise VersionNotFound(f"there is no version {version}: the first is 0", version=version)
     before = purged_before(domains)
     if version < before and not is_held:
         raise VersionNotFound(

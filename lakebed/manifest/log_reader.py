@@ -23,6 +23,7 @@ import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import orjson
@@ -90,7 +91,22 @@ class LogReader:
 
         One thread reads at a time; those that ask meanwhile share the next read. Commits do not wait for it.
         """
-        return self._refreshing(self._read_newest)
+        with self._naming_the_table():
+            return self._refreshing(self._read_newest)
+
+    @contextmanager
+    def _naming_the_table(self) -> Iterator[None]:
+        """Where the log is damaged, an error says of which table, and what to do."""
+        try:
+            yield
+        except Corrupt as error:
+            if not self.root or self.root in str(error):
+                raise
+            named = error.with_text(
+                f"the log of {self.root} is damaged: {error}; lakebed doctor {self.root} says what can be read, and what to do"
+            )
+            named.table = self.root
+            raise named from error
 
     def _read_newest(self) -> Snapshot:
         before = known = self._newest
@@ -154,7 +170,8 @@ class LogReader:
             )
         if version == newest.version:
             return newest
-        found = self._load(version, None)
+        with self._naming_the_table():
+            found = self._load(version, None)
         self.statistics.keep(statistics_of(newest) + statistics_of(found))
         return found
 

@@ -25,6 +25,7 @@ from lakebed.manifest.widening import TYPE_WIDENING
 from lakebed.operations.create import (
     check_adoptable,
     check_adoptable_partitions,
+    check_sequence_name,
     check_settings,
     protocol_for,
     required_properties,
@@ -65,6 +66,7 @@ def convert(
         check_adoptable(snapshot)
         check_adoptable_partitions(snapshot)
         check_settings(settings, snapshot.logical_schema)
+        check_sequence_name(settings.sequence_by, snapshot.logical_schema)
         stored = stored_settings(settings, snapshot.columns)
         frame = frame_properties(parse_sort_key(stored.sort_key, snapshot.schema), snapshot)
         framed = replace(settings, sort_key_frame=frame.get(SORT_KEY_FRAME, ""))

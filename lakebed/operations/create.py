@@ -153,6 +153,7 @@ def check_layout(schema: pa.Schema, settings: TableSettings, partition_by: Seque
     check_new_names(schema)
     check_levels(schema)
     check_settings(settings, schema)
+    check_sequence_name(settings.sequence_by, schema)
     check_columns(partition_by, schema, "partition_by")
     _check_partitioning(partition_by, schema)
 
@@ -187,6 +188,30 @@ def check_settings(settings: TableSettings, schema: pa.Schema) -> None:
         raise InvalidInput("sequence_by orders the changes of a key; it needs keys")
     if settings.sequence_by in schema.names:
         check_columns([settings.sequence_by], schema, "sequence_by")
+
+
+def check_sequence_name(name: str | None, schema: pa.Schema) -> None:
+    """Raises InvalidInput for a name in ``sequence_by`` that is no column, and looks like a misspelled one.
+
+    Names of fewer than six characters are too often alike, and one with a dot is metadata of an event.
+    """
+    if name is None or name in schema.names or "." in name:
+        return
+    near = [each for each in schema.names if min(len(name), len(each)) > 5 and _is_slip(name.lower(), each.lower())]
+    if near:
+        raise InvalidInput(
+            f"sequence_by {name!r} is no column; did you mean {' or '.join(map(repr, near))}? A sequence that only the changes "
+            "have needs a name that is not so like a column's"
+        )
+
+
+def _is_slip(one: str, other: str) -> bool:
+    """Whether one character differs, is missing, is too many, or changed places with the next one; or none does."""
+    start = next(
+        (at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), min(len(one), len(other))
+    )
+    one, other = one[start:], other[start:]
+    return one[1:] in (other, other[1:]) or other[1:] == one or (one[1:2] + one[:1] + one[2:] == other)
 
 
 def check_adoptable(snapshot: Snapshot) -> None:

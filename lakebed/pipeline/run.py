@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from lakebed import events
 from lakebed.error_transport import first_line
-from lakebed.errors import LakebedError, Unexpected
+from lakebed.errors import LakebedError, MissingPrerequisite, Unexpected
 from lakebed.failures import PROOF_SECONDS, Health, Restarts, failure_in, failure_of
 from lakebed.monitoring.metrics import Metrics
 from lakebed.monitoring.progress import Figures, Progress
@@ -132,7 +132,7 @@ def run(
     """
     with ExitStack() as stack:
         metrics = Metrics()
-        server = _serve(pipeline, metrics)
+        server = served_metrics(pipeline, metrics)
         if server is not None:
             stack.callback(server.close)
         work = _work(pipeline, metrics, only)
@@ -340,6 +340,14 @@ def _stop(query: StreamingQuery) -> None:
         _logger.warning("a query did not stop cleanly: %s", first_line(error))
 
 
-def _serve(pipeline: AnyPipeline, metrics: Metrics) -> MetricsServer | None:
-    port = pipeline.metrics.port
-    return None if port is None else metrics.serve(pipeline.metrics.host, port)
+def served_metrics(pipeline: AnyPipeline, metrics: Metrics) -> MetricsServer | None:
+    """Serve the metrics, if the file wants that. A port that is taken is no reason not to ingest: then it is any free one."""
+    host, port = pipeline.metrics.host, pipeline.metrics.port
+    if port is None:
+        return None
+    try:
+        return metrics.serve(host, port)
+    except MissingPrerequisite as error:
+        server = metrics.serve(host, 0)
+        _logger.warning("%s; until then they are at %s, where no scraper looks for them", error, server.url)
+        return server

@@ -4,7 +4,8 @@
    time (``ui.looking``). If nobody asks for a minute, it sleeps.
 2. A pass asks the logs of those that are due for a newer version: one request to the store for each. A table that is worked on,
    or has a job that has not ended, is due at each pass; another one after a tenth of the time for which nothing came to it, a
-   minute at most. Only of a new version, or when a time has come, is the planner asked (``surveyed``).
+   minute at most. Only of a new version, or when a time has come, is the planner asked (``surveyed``). What is wrong with a table
+   is looked up at most once a minute (``health.glance``): that lists its files, too, every ten minutes if it is quiet.
 3. Which tables there are is listed every ``LIST_SECONDS``, by this or by what looks for jobs. A table whose log was not read yet
    is counted as ``unseen``, so an answer in the first seconds says what it lacks.
 4. What this service was asked for is seen at once: tables with a hint are looked at before the next answer.
@@ -23,6 +24,7 @@ from dataclasses import dataclass, replace
 
 from lakebed.errors import LakebedError, TableNotFound
 from lakebed.fleet.membership import FOLDER, Worker, workers_of
+from lakebed.health.glance import Glance
 from lakebed.manifest.looks import pause_seconds
 from lakebed.service.catalog import Catalog
 from lakebed.service.surveyed import Surveyed, surveyed
@@ -43,6 +45,7 @@ class Member:
 
     name: str
     root: str
+    glance: Glance
     seen: Surveyed | None = None
     looked_ms: int = 0
     due: float = 0.0
@@ -126,7 +129,9 @@ class Surveyor:
     def _list(self) -> None:
         seconds, self._has_new = 0.0 if self._has_new else LIST_SECONDS, False
         found = {root: name for name, roots in self._catalog.tables_lately(seconds).items() for root in roots}
-        self._members = {root: self._members.get(root) or Member(name, root) for root, name in found.items()}
+        self._members = {
+            root: self._members.get(root) or Member(name, root, Glance(root)) for root, name in found.items()
+        }
 
     def _look(self, member: Member) -> None:
         log = self._catalog.logs.open(member.root)
@@ -137,6 +142,8 @@ class Surveyor:
             is_due = last is not None and last.due_ms is not None and last.due_ms <= now_ms
             if last is None or last.error or not is_same or is_due:
                 last = surveyed(snapshot, now_ms, log.statistics)
+            found = member.glance.look(snapshot, now_ms).findings
+            last = last if last.findings == found else replace(last, findings=found)
         except TableNotFound:
             self._members.pop(member.root, None)
             self._catalog.forget(member.root)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from lakebed.errors import InvalidInput
+from lakebed.health.finding import Severity
 from lakebed.manifest.jobs import Job, JobState, jobs_of
 from lakebed.service.answers import time_text
 from lakebed.service.job_routes import job_value
@@ -88,7 +89,10 @@ def _why(table: Surveyed, now_ms: int) -> str:
     if table.settle is not None and table.is_settle_parked(now_ms):
         return table.settle.error
     failing = next((each.error for each in table.failing if each.is_parked(now_ms)), None)
-    return failing if failing is not None else table.why
+    if failing is not None:
+        return failing
+    is_critical = bool(table.findings) and table.findings[0].severity is Severity.CRITICAL
+    return table.findings[0].what if is_critical or (table.findings and not table.why) else table.why
 
 
 _Sort = Callable[[Member, Surveyed, TableState, int], tuple[Any, ...]]

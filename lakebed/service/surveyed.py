@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from lakebed.compaction.merge import LEASE_SECONDS
 from lakebed.fleet.work import work_of
+from lakebed.health.finding import Finding, Severity
 from lakebed.manifest.claims import Claim, claims_of
 from lakebed.manifest.failing import Failing, failing_of, taken_paths
 from lakebed.manifest.jobs import Job, jobs_of
@@ -30,13 +31,14 @@ class TableState(StrEnum):
     """How a table is, the worst that is true of it: the first of these.
 
     ``unreadable``: its log can't be read; ``parked``: its pipeline leaves it alone; ``failing``: a merge or its settle is parked;
-    ``late``: its tail is older than it should be; ``running``: somebody works on it; ``waiting``: there is something to do;
-    ``quiet``: nothing.
+    ``critical``: rows may be lost, wrong or unreadable, or ingest is slowed down; ``late``: its tail is older than it should be;
+    ``running``: somebody works on it; ``waiting``: there is something to do; ``quiet``: nothing.
     """
 
     UNREADABLE = "unreadable"
     PARKED = "parked"
     FAILING = "failing"
+    CRITICAL = "critical"
     LATE = "late"
     RUNNING = "running"
     WAITING = "waiting"
@@ -57,7 +59,8 @@ class Surveyed:
     """A table as it was when it was looked at.
 
     ``why``: what there is to do, "" for nothing; ``due_ms``: when there may be something without another commit.
-    ``tail_since_ms``: of its oldest change; ``late_from_ms``: when the tail is late. ``error``: why the newest version can't be
+    ``tail_since_ms``: of its oldest change; ``late_from_ms``: when the tail is late. ``findings``: what is wrong, the
+    critical ones first (``health.glance``). ``error``: why the newest version can't be
     read; the rest is then of the last one that could, or empty.
     """
 
@@ -82,6 +85,7 @@ class Surveyed:
     failing: tuple[Failing, ...] = ()
     parked: Parked | None = None
     settle: ParkedSettle | None = None
+    findings: tuple[Finding, ...] = ()
     error: str = ""
 
     @property
@@ -134,6 +138,8 @@ def state_of(table: Surveyed, now_ms: int) -> TableState:
         return TableState.PARKED
     if table.is_settle_parked(now_ms) or any(each.is_parked(now_ms) for each in table.failing):
         return TableState.FAILING
+    if table.findings and table.findings[0].severity is Severity.CRITICAL:
+        return TableState.CRITICAL
     if table.late_from_ms is not None and table.late_from_ms <= now_ms:
         return TableState.LATE
     works = (each.claim.is_live(now_ms) and not each.claim.volatile for each in table.claims)

@@ -11,7 +11,7 @@ def table_as_html(path: str, snapshot: Snapshot) -> str:
     settings = snapshot.logical_settings
     facts = {
         "version": snapshot.version,
-        "rows": sum(part.live_rows for part in snapshot.parts.values()),
+        "settled rows": sum(part.live_rows for part in snapshot.parts.values()),
         "parts": len(snapshot.parts),
         "changes in the tail": sum(part.rows for part in snapshot.tail.values()),
         "keys": ", ".join(settings.keys) or "none: append only",

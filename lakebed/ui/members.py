@@ -1,7 +1,8 @@
 """The tables of a database on the page: hundreds of rows, from looks that cost little, and a whole look at one that is opened.
 
 1. One thread looks at all tables, some at a time, while the overview is asked for: each log is asked for a newer version, and of
-   a new one the figures are taken that a snapshot tells. Which tables there are is looked up every ``LIST_SECONDS``.
+   a new one the figures are taken that a snapshot tells. What is wrong with it is looked up once a minute (``health.glance``).
+   Which tables there are is looked up every ``LIST_SECONDS``.
 2. A table whose own page is asked for is watched as any table is (``last_watched``).
 """
 
@@ -16,8 +17,9 @@ from typing import Any
 
 from lakebed.errors import LakebedError
 from lakebed.health.finding import Finding, Severity
-from lakebed.health.log_checks import parked_finding, source_findings
+from lakebed.health.glance import Glance, Seen
 from lakebed.ingest.database.tables import tables_below
+from lakebed.manifest.parked import parked_of
 from lakebed.manifest.point_log import PointLog
 from lakebed.manifest.resnapshots import recent
 from lakebed.manifest.snapshot import Snapshot
@@ -53,7 +55,9 @@ class _Member:
     path: str
     """The root as the page names it, without credentials."""
     log: TableLog
+    glance: Glance
     version: int = -1
+    seen: Seen = field(default_factory=Seen)
     summary: dict[str, Any] = field(default_factory=dict)
 
 
@@ -121,17 +125,17 @@ class Members:
         found = tables_below(self.path)
         self._listed_at = time.monotonic()
         known = {member.root: member for member in self._members.values()}
-        members = [
-            known.get(root) or _Member(name, root, utf8(blotted(root)), TableLog(open_store(root)))
-            for name, root in found.items()
-        ]
+        members = [known.get(root) or _opened(name, root) for name, root in found.items()]
         self._members = {member.path: member for member in members}
 
     def _summary(self, member: _Member) -> dict[str, Any]:
         try:
             snapshot = member.log.refresh()
-            if snapshot.version != member.version or not member.summary or member.summary.get("resnapshot"):
-                member.summary, member.version = _row(member, snapshot), snapshot.version
+            seen = member.glance.look(snapshot, member.log.now_ms())
+            is_same = (snapshot.version, seen) == (member.version, member.seen)
+            if not is_same or not member.summary or member.summary.get("resnapshot"):
+                member.seen, member.version = seen, snapshot.version
+                member.summary = _row(member, snapshot)
         except Exception as error:  # an error of one table must not stop the page
             if not isinstance(error, LakebedError):
                 _logger.warning("%s: %s", member.name, error, exc_info=True)
@@ -140,16 +144,19 @@ class Members:
         return member.summary | {"unread": sum(each["records"] for each in live["lag"]) if live else None}
 
 
+def _opened(name: str, root: str) -> _Member:
+    path = utf8(blotted(root))
+    return _Member(name, root, path, TableLog(open_store(root)), Glance(root, path))
+
+
 def _row(member: _Member, snapshot: Snapshot) -> dict[str, Any]:
     figures = figures_of(snapshot)
-    parked = parked_finding(snapshot, member.path)
     now_ms = member.log.now_ms()
-    found = () if parked is None else (parked,)
-    return documents.findings((*found, *source_findings(snapshot, member.path, now_ms))) | {
+    return documents.findings(member.seen.findings) | {
         "path": member.path,
         "name": member.name,
         "error": None,
-        "is_parked": parked is not None,
+        "is_parked": parked_of(snapshot) is not None,
         "resnapshot": recent(snapshot, now_ms),
         "figures": {
             "version": snapshot.version,

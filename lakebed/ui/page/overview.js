@@ -5,7 +5,7 @@ import { age, bytes, count, counted, findings, h, health, keyed, ratio } from ".
 const COLUMNS = [
   ["Table", false],
   ["Health", false],
-  ["Rows", true],
+  ["Settled rows", true],
   ["Size", true],
   ["Parts", true],
   ["Tail rows", true],

@@ -126,7 +126,7 @@ function figures(data) {
   const since = data.tail_parts ? [data.tail_since_ms, " old"] : null;
   const shown = [
     ["Version", count(data.version), "", [data.committed_ms, " ago"]],
-    ["Rows", count(data.rows), `${share(data.dead_rows, all)} dead`],
+    ["Settled rows", count(data.rows), `${share(data.dead_rows, all)} dead`],
     ["Size", bytes(data.bytes), `space ampl. ${ratio(data.space_amplification)}`],
     ["Parts", count(data.parts), levels || "none"],
     ["Tail", count(data.tail_rows), tail, since],

@@ -4,10 +4,11 @@ import { age, bytes, count, counted, h } from "./dom.js";
 import { tableLink } from "./jobs.js";
 import { Paged, States } from "./paged.js";
 
-const STATES = ["unreadable", "parked", "failing", "late", "running", "waiting", "quiet"];
-const BAD = new Set(["unreadable", "parked", "failing", "late"]);
+const STATES = ["unreadable", "parked", "failing", "critical", "late", "running", "waiting", "quiet"];
+const BAD = new Set(["unreadable", "parked", "failing", "critical", "late"]);
 const COLUMNS = [
-  ["Table", false, "name"], ["State", false, "state"], ["Rows", true, "rows"], ["Size", true, "bytes"], ["Parts", true, "parts"],
+  ["Table", false, "name"], ["State", false, "state"], ["Settled rows", true, "rows"], ["Size", true, "bytes"],
+  ["Parts", true, "parts"],
   ["Depth / budget", true, "depth"], ["Tail rows", true, null], ["Tail since", true, "late"],
   ["Newest commit", true, "committed"], ["Jobs", true, null],
 ];
@@ -83,7 +84,10 @@ export class TablesView extends Paged {
   }
 }
 
-const SEVERITY = { unreadable: "critical", parked: "critical", failing: "critical", late: "warning", running: "ok", quiet: "ok" };
+const SEVERITY = {
+  unreadable: "critical", parked: "critical", failing: "critical", critical: "critical", late: "warning", running: "ok",
+  quiet: "ok",
+};
 
 function stateOf(state) {
   return h("span", { class: `health ${SEVERITY[state] ?? "unknown"}` }, state);
