@@ -338,7 +338,7 @@ class QueryChanged:
 
     ``state``: running; waiting (it failed, and starts again after ``pause_seconds``); failed (for a cause that never passes, or
     too often in a row); stopped. ``error``: the class of the error, ``reason``: its text. ``routine``: it began or was stopped
-    together with those of many other tables.
+    together with those of many other tables, or failed again for the same cause.
     """
 
     table: str

@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 
 UNKNOWN_FAILURES_MAX = 5
 PAUSE_SECONDS_MAX = 30.0
-PROOF_SECONDS = 30
-"""A query that failed counts as running again once it has done some work, or was up for so long: a start proves nothing."""
 _PYTHON_ERROR = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception): ")
+_NUMBERS = re.compile(r"\d+")
 _logger = logging.getLogger("lakebed.query")
 
 
@@ -127,6 +126,7 @@ class Health:
         self.error: LakebedError | None = None
         self.pause_seconds: float | None = None
         self._state = ""
+        self._cause: tuple[str, str] | None = None
         self._lock = threading.Lock()
         with _here_lock:
             _here[table, role] = self
@@ -138,10 +138,13 @@ class Health:
             events.emit(events.QueryChanged(table=self.table, role=self.role, state="running", routine=routine))
 
     def waits(self, error: LakebedError, pause_seconds: float) -> None:
-        """It failed, and will be tried again."""
-        self._becomes("waiting", error, pause_seconds)
+        """It failed, and will be tried again. A cause is warned of once, not at each try."""
         kind = type(error).__name__
-        _logger.warning(
+        cause = kind, _NUMBERS.sub("", str(error))
+        is_news = self._becomes("waiting", error, pause_seconds) or cause != self._cause
+        self._cause = cause
+        _logger.log(
+            logging.WARNING if is_news else logging.DEBUG,
             "%s of %s starts again in %.0f s: %s",
             self.role,
             self.table,
@@ -157,6 +160,7 @@ class Health:
                 error=kind,
                 reason=str(error),
                 pause_seconds=pause_seconds,
+                routine=not is_news,
             )
         )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 import pytest
@@ -22,13 +24,19 @@ from lakebed.errors import (
     Retry,
     Unexpected,
 )
+from lakebed.events import QueryChanged
 from lakebed.failures import PAUSE_SECONDS_MAX, UNKNOWN_FAILURES_MAX, Health, Restarts, failure_in, unwell_here
 from lakebed.manifest.stores.local import LocalLogStore
 from lakebed.manifest.table_log import TableLog
 from lakebed.monitoring.metrics import Metrics
+from lakebed.pipeline.run import has_worked
+from lakebed.pipeline.source_watch import SourceWatch
 from lakebed.table import internals_of
 from tests.internals import log_of, table_of
 from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
 
@@ -165,3 +173,41 @@ def test_maintenance_without_spark_outlives_any_time_in_which_the_store_is_silen
         thread.join()
         end()
     assert unwell_here(table.path) == []
+
+
+def test_a_cause_is_warned_of_once_and_not_at_each_try(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[QueryChanged] = []
+    end = events.listen(lambda event: seen.append(event) if isinstance(event, QueryChanged) else None)
+    health = Health(str(tmp_path), "ingest")
+    try:
+        for number in range(100):
+            health.waits(Retry(f"no answer after {number} s"), number)
+        health.waits(Retry("another cause"), 1)
+        health.runs()
+        health.waits(Retry("another cause"), 1)
+    finally:
+        health.stopped()
+        end()
+    warned = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [text.rsplit(": ", 1)[1] for text in warned] == ["no answer after 0 s", "another cause", "another cause"]
+    assert [event.routine for event in seen if event.state == "waiting"].count(False) == 3
+
+
+def test_a_query_that_is_only_up_has_not_worked() -> None:
+    assert not has_worked(cast("StreamingQuery", SimpleNamespace(lastProgress=None)))
+    assert has_worked(cast("StreamingQuery", SimpleNamespace(lastProgress={"numInputRows": 0})))
+
+
+def test_a_source_that_does_not_answer_is_a_trouble_until_it_answers() -> None:
+    answers: list[Exception | None] = [None, Retry("no answer"), Retry("no answer"), None, ValueError("a fault"), None]
+    current = iter(answers)
+
+    def ask() -> None:
+        if (error := next(current)) is not None:
+            raise error
+
+    watch, found = SourceWatch(ask), []
+    for _ in answers:
+        watch.look()
+        found.append(watch.trouble)
+    assert [str(error) if error else None for error in found] == [None, "no answer", "no answer", None, None, None]

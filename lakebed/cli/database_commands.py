@@ -84,18 +84,25 @@ def is_table(path: str) -> bool:
 
 
 def status(options: argparse.Namespace) -> int:
-    """A row for each table of a database: how it is, and why it is parked, if it is. Raises TableNotFound."""
+    """How a database is, and a row for each of its tables. Raises TableNotFound."""
+    from lakebed.cli.health_commands import print_findings
     from lakebed.cli.output import print_rows
     from lakebed.cli.views import DATABASE
-    from lakebed.health.database_status import database_status
+    from lakebed.health.database_status import database_findings, database_status
+    from lakebed.health.finding import finding_table
     from lakebed.ingest.database.tables import tables_below
 
     tables = tables_below(options.path)
-    if not tables:
+    findings, waiting = database_findings(options.path)
+    if not tables and not findings and not waiting:
         raise TableNotFound(f"there is no table at {options.path}, nor below it")
-    found = database_status(tables)
+    found = database_status(tables, waiting)
     print_rows(found, options, DATABASE)
-    return exit_codes.OK if found["error"].null_count == len(found) else exit_codes.FAILED
+    if options.format == "json":
+        print_rows(finding_table(findings), options)
+    else:
+        print_findings(findings)
+    return exit_codes.OK if found["error"].null_count == len(found) and not findings else exit_codes.FAILED
 
 
 def resnapshot(options: argparse.Namespace) -> int:

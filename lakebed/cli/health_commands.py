@@ -13,7 +13,7 @@ from lakebed.cli import exit_codes
 from lakebed.cli.escapes import shown, shown_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from rich.console import RenderableType
 
@@ -186,6 +186,12 @@ def _lines(found: Status) -> Iterator[tuple[str, str]]:
         "sort key",
         f"{parts - found.unsorted_parts:,} of {parts:,} parts are sorted by it{waiting if found.waiting_parts else ''}",
     )
+
+
+def print_findings(findings: Sequence[Finding]) -> None:
+    """Print findings as ``status`` shows them."""
+    for finding in findings:
+        _print(finding_text(finding))
 
 
 def finding_text(finding: Finding) -> RenderableType:

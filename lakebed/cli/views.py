@@ -214,6 +214,7 @@ DATABASE = View(
         Shown("size", of="bytes", right=True),
         Shown("committed_utc", of="committed_at"),
         Shown("parked_utc", of="parked_at", if_any=True),
+        Shown("quarantined", right=True, optional=True),
         Shown("version", right=True, optional=True),
         Shown("resnapshot", if_any=True),
     ),

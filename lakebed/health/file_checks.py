@@ -5,6 +5,7 @@ The table is listed once; memory holds the files that the version refers to. The
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,7 +18,9 @@ from lakebed.manifest.table_log import TableLog
 from lakebed.operations import cleanup
 from lakebed.operations.partitions import detached_of
 from lakebed.storage.part_storage import PartStorage
+from lakebed.storage.roots import LocalRoot, parse_root
 
+DISK_BYTES_MIN = 64 << 20
 _FOLDER = "_lakebed/"
 
 
@@ -40,6 +43,18 @@ def look_at_files(snapshot: Snapshot, storage: PartStorage) -> list[Finding]:
         finding for path in referred for finding in _compared(path, referred[path], sizes[path], snapshot, storage)
     ]
     return [*unreadable, *compared]
+
+
+def look_at_disk(root: str) -> Iterator[Finding]:
+    """Whether the disk of a local table or database is full: then nothing can be committed."""
+    place = parse_root(root)
+    if not isinstance(place, LocalRoot):
+        return
+    with suppress(OSError):
+        free = shutil.disk_usage(place.path).free
+        if free < DISK_BYTES_MIN:
+            what = f"the disk of {place} is full: {free / (1 << 20):,.0f} MB are free, so commits fail"
+            yield critical("disk", "", what, "make room; what runs goes on by itself")
 
 
 def _compared(path: str, expected: _Referred, size: int, snapshot: Snapshot, storage: PartStorage) -> Iterator[Finding]:

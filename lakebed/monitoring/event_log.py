@@ -109,6 +109,8 @@ def level_of(event: Event) -> int:
             | TableParked()
         ):
             return logging.ERROR
+        case QueryChanged(routine=True):
+            return logging.DEBUG
         case MergeFailed() | OffsetsLost() | IngestDelayed() | QueryChanged(state="waiting"):
             return logging.WARNING
         case ClaimChanged(result=result):
@@ -129,8 +131,6 @@ def level_of(event: Event) -> int:
             return logging.INFO
         case BatchReplayed() | KeyIndexRebuilt() | MutationBegan() | MutationEnded() | CommitEnded() | SchemaChanged():
             return logging.INFO
-        case QueryChanged(routine=True):
-            return logging.DEBUG
         case QueryChanged() | TableResumed():
             return logging.INFO
 

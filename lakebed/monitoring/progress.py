@@ -151,6 +151,11 @@ class Progress:
         with self._lock:
             self._errors.pop(role, None)
 
+    def errors(self) -> tuple[str, ...]:
+        """The errors for which ingest and maintenance wait now."""
+        with self._lock:
+            return tuple(self._errors.values())
+
     def restart_clock(self) -> None:
         """Count the time of the run from now on."""
         with self._lock:

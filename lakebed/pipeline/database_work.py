@@ -48,6 +48,7 @@ from lakebed.pipeline.places import checkpoint_of
 from lakebed.pipeline.resnapshot import typed_notifications
 from lakebed.pipeline.resnapshot_follower import Resnapshots, follow
 from lakebed.pipeline.settings import DatabasePipeline, decoder_options
+from lakebed.pipeline.source_watch import kafka_watch
 from lakebed.pipeline.sources import kafka_settings, pace, trigger
 from lakebed.pipeline.vanished_topics import VanishedTopics
 from lakebed.storage.process_folders import process_folder
@@ -98,6 +99,7 @@ class DatabaseWork:
         self.progress = Progress(self.path, is_database=True)
         self._settings = with_transactions(kafka_settings(pipeline.source), pipeline.database.points)
         self._reader = KafkaDatabaseReader(self._settings)
+        self._source = kafka_watch(self._settings)
         self._introducer = Introducer(pipeline, self._reader)
         self._folder = Path(tempfile.mkdtemp(prefix="database-", dir=process_folder()))
         self._starts = 0
@@ -150,7 +152,7 @@ class DatabaseWork:
 
     @property
     def ingest_trouble(self) -> LakebedError | None:
-        return self._ingest.trouble
+        return self._source.trouble or self._ingest.trouble
 
     def report_lag(self, query: StreamingQuery) -> None:
         waiting = {one.topic: one.unread for one in self._ingest.standings() if one.state != "live"}
@@ -162,6 +164,8 @@ class DatabaseWork:
 
     def watch(self) -> None:
         """Start what goes on beside the query, unless it has begun: until ``end_ingest``."""
+        if self._watching is None:
+            self._source.start(self._ingest_ends)
         self._follow_resnapshots()
         self._watch_topics()
 

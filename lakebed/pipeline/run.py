@@ -15,6 +15,8 @@ What differs between one table and a database is ``Work``: ``table_work``, ``dat
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +27,9 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from lakebed import events
 from lakebed.error_transport import first_line
 from lakebed.errors import LakebedError, MissingPrerequisite, Unexpected
-from lakebed.failures import PROOF_SECONDS, Health, Restarts, failure_in, failure_of
+from lakebed.failures import Health, Restarts, failure_in, failure_of
+from lakebed.health.run_report import Reporter, RunReport, Waiting
+from lakebed.manifest.stores import open_store
 from lakebed.monitoring.metrics import Metrics
 from lakebed.monitoring.progress import Figures, Progress
 from lakebed.monitoring.table_state import TableState
@@ -179,11 +183,14 @@ class _Run:
         self._health = Health(work.path, QUERY_NAME)
         self._restarts = Restarts()
         self._again_at: float | None = None
-        self._started_at = 0.0
         self._batches_at_failure = 0
         self._state: State | None = None
+        self._phase: Phase = "starting Spark"
+        report = RunReport(host=socket.gethostname(), pid=os.getpid(), roles=self._roles)
+        self._reporter = Reporter(open_store(work.path), report)
 
     def look(self, phase: Phase) -> None:
+        self._phase = phase
         self._watch(Look(phase, self._progress.figures(), self._state, self._metrics_url))
 
     def observe(self) -> State:
@@ -204,7 +211,9 @@ class _Run:
                 self.look("stopping")
                 self._end_ingest()
                 self._work.end_maintenance(lambda: self.look("stopping"))
+            self._reporter.remove()
         except LakebedError as error:
+            self._reporter.say("failed", [self._pipeline.document.redact(str(error))])
             self._stop_all()
             if isinstance(error, Unexpected):  # Spark's log may hold the cause
                 raise error.with_text(f"{error}; Spark's log is {driver.log}") from error
@@ -221,7 +230,6 @@ class _Run:
             self._ingest_failed(failure_in(str(error), QUERY_NAME))
         else:
             self._restarts.has_started = True
-        self._started_at = time.monotonic()
         if self._health.error is None:
             self._health.runs()
 
@@ -249,9 +257,10 @@ class _Run:
         elif self._ingest is not None and not self._ingest.isActive:
             stopped = Unexpected("the ingest query was stopped from outside")
             self._ingest_failed(failure_of(self._ingest, QUERY_NAME) or stopped)
-        elif self._health.error is not None and (
-            self._progress.figures().batches > self._batches_at_failure
-            or time.monotonic() - self._started_at >= PROOF_SECONDS
+        elif (
+            self._health.error is not None
+            and self._ingest is not None
+            and (self._progress.figures().batches > self._batches_at_failure or has_worked(self._ingest))
         ):
             self._health.runs()
 
@@ -291,6 +300,7 @@ class _Run:
                 except LakebedError:
                     self._metrics.down(self._work.path)
                 self._report_lag()
+                self._report()
                 done.wait(max(SAMPLE_SECONDS, (time.monotonic() - started) / SAMPLE_SHARE))
 
         thread = threading.Thread(target=sample, name="lakebed-sampler", daemon=True)
@@ -300,6 +310,18 @@ class _Run:
         finally:
             done.set()
             thread.join(timeout=5)
+
+    def _report(self) -> None:
+        """Say beside the table or the database how the run is."""
+        redact, state = self._pipeline.document.redact, self._state
+        tables = state.tables if isinstance(state, DatabaseState) else ()
+        waiting = [
+            Waiting(name=one.name, state=one.state, error=redact(one.error))
+            for one in tables
+            if one.state in ("waiting", "new")
+        ]
+        errors = self._progress.errors() if self._phase == "trying again" else ()
+        self._reporter.say("trying again" if errors else "running", errors, waiting)
 
     def _report_lag(self) -> None:
         if self._ingest is not None:
@@ -331,6 +353,16 @@ class _Run:
         with suppress(Exception):  # the error that ended the execution is the one to report
             self._work.end_ingest()
             self._work.abandon()
+
+
+def has_worked(query: StreamingQuery) -> bool:
+    """Whether a query that was started has done something: a batch, or a look at its source that found nothing.
+
+    That it is up proves nothing, since it may wait for a broker or a store for a minute and then fail again.
+    """
+    with suppress(Exception):  # Spark may be shutting down
+        return query.lastProgress is not None
+    return False
 
 
 def _stop(query: StreamingQuery) -> None:

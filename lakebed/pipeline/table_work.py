@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +18,8 @@ from lakebed.pipeline.check import QUERY_NAME, Role
 from lakebed.pipeline.checkpoint import take_checkpoint
 from lakebed.pipeline.places import checkpoint_of
 from lakebed.pipeline.settings import KafkaSection, Pipeline
-from lakebed.pipeline.sources import start_ingest
+from lakebed.pipeline.source_watch import SourceWatch, kafka_watch
+from lakebed.pipeline.sources import kafka_settings, start_ingest
 from lakebed.pipeline.target import open_or_create
 from lakebed.single_flight import SingleFlight
 from lakebed.table import internals_of
@@ -48,10 +50,12 @@ class TableWork:
         self._sampler = self._internals.sampler()
         self._sampling_once = SingleFlight[TableState]()
         self._maintenance: Maintenance | None = None
+        self._source: SourceWatch | None = None
+        self._ingest_ends = threading.Event()
 
     @property
     def ingest_trouble(self) -> LakebedError | None:
-        return None  # what goes wrong ends the query
+        return self._source.trouble if self._source is not None else None  # anything else ends the query
 
     @property
     def maintain_trouble(self) -> LakebedError | None:
@@ -62,6 +66,9 @@ class TableWork:
         return self._maintenance.trouble
 
     def start_ingest(self, spark: SparkSession) -> StreamingQuery:
+        if self._source is None and isinstance(self._pipeline.source, KafkaSection):
+            self._source = kafka_watch(kafka_settings(self._pipeline.source))
+            self._source.start(self._ingest_ends)
         return start_ingest(self._pipeline, self.table, spark)
 
     def maintain(self, spark: SparkSession) -> None:
@@ -96,7 +103,7 @@ class TableWork:
             self.table.settle()
 
     def end_ingest(self) -> None:
-        """Nothing of it is left when its query has ended."""
+        self._ingest_ends.set()
 
     def abandon(self) -> None:
         if self._maintenance is not None:

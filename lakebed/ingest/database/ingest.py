@@ -26,7 +26,7 @@ from lakebed.ingest.database.parking import LOOK_SECONDS as PARKED_LOOK_SECONDS
 from lakebed.ingest.database.parking import ParkedTables
 from lakebed.ingest.database.points import Points
 from lakebed.ingest.database.runner import Outcome, Runner, Skipped
-from lakebed.ingest.database.standing import Failing, ruling
+from lakebed.ingest.database.standing import Failing, outage, ruling
 from lakebed.ingest.source import Range
 from lakebed.ingest.table_batch import BatchDone
 from lakebed.manifest.parked import parked_of
@@ -102,7 +102,6 @@ class _State:
     members: dict[str, Member] = field(default_factory=dict)
     failing: Mapping[str, Failing] = field(default_factory=dict)
     worked: int = 0
-    shared: LakebedError | None = None
     in_batch: bool = False
     tick: int = 0
     requested: PlanRequest | None = None
@@ -195,9 +194,12 @@ class DatabaseIngest:
 
     @property
     def trouble(self) -> LakebedError | None:
-        """Why no table can be read now: the newest error of one of them. None if any can."""
+        """Why no table can be read now; None if any can."""
         with self._lock:
-            return self._state.shared if self._state.failing else None
+            state = self._state
+            read = [one for one in state.members.values() if not one.is_ignored and one.parked is None]
+            tables = {one.topic for one in read if one.table is not None} or {one.topic for one in read}
+            return outage(state.failing, state.worked, tables)
 
     def standings(self) -> list[TableStanding]:
         """How each topic that is a table stands, by name."""
@@ -279,7 +281,6 @@ class DatabaseIngest:
                     member.parked = park.entry(int(time.time() * 1000))
                     parked.append(member)
             state.failing, state.worked = failing, found.worked
-            state.shared = found.shared if outcomes else state.shared
             for topic, one in failing.items():
                 state.members[topic].due = one.due
             for topic in outcomes:

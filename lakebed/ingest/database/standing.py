@@ -16,12 +16,13 @@ A table that fails waits, longer each time. Others never wait for it. Whether a 
 2.  After any other error a table is parked only if another table has worked since its first failure in the series. If the error
     may pass (``Retry``, ``Unexpected``), it must have failed ``FAILURES_MAX`` times as well.
 
-So while brokers, a registry or a store fail for everybody, everybody waits, and nobody is parked.
+So while brokers, a registry or a store fail for everybody, everybody waits, and nobody is parked. Some bad tables are no outage:
+that is said only if nothing has worked since several tables fail for a cause that may pass, or since all fail (``outage``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from lakebed.errors import (
@@ -75,8 +76,6 @@ class Ruling:
     failing: Mapping[str, Failing]
     """All tables that wait now, by topic."""
     park: Mapping[str, Park]
-    shared: LakebedError | None
-    """The error of a table, if several were read and none worked."""
 
 
 def ruling(
@@ -102,8 +101,22 @@ def ruling(
             park[topic] = Park(error, failures)
         else:
             failing[topic] = Failing(error, failures, now + _pause(failures), since)
-    shared = next(iter(failed.values())) if len(failed) > 1 and len(failed) == len(outcomes) else None
-    return Ruling(worked, failing, park, shared)
+    return Ruling(worked, failing, park)
+
+
+def outage(failing: Mapping[str, Failing], worked: int, tables: Collection[str]) -> LakebedError | None:
+    """Why no table can be read now; None if any can, as far as is known.
+
+    Args:
+        failing: The tables that wait, by topic.
+        worked: How many times tables have worked by now.
+        tables: The topics that are read. Those that never became tables do not show whether others can be read.
+    """
+    since = {topic: one.error for topic, one in failing.items() if topic in tables and one.worked_before == worked}
+    passing = [error for error in since.values() if isinstance(error, Retry)]
+    if len(passing) > 1:
+        return passing[-1]
+    return next(iter(since.values()), None) if len(since) == len(tables) else None
 
 
 def _is_parked(error: LakebedError, failures: int, *, others_worked: bool, alike: bool) -> bool:

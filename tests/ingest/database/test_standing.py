@@ -17,7 +17,7 @@ from lakebed.errors import (
     TableNotFound,
     Unexpected,
 )
-from lakebed.ingest.database.standing import FAILURES_MAX, Failing, Ruling, ruling
+from lakebed.ingest.database.standing import FAILURES_MAX, Failing, Ruling, outage, ruling
 
 OWN = [DataLoss, InvalidSchema, QuarantineRefused, Corrupt, TableNotFound]
 OTHERS = [InvalidInput, MissingPrerequisite]
@@ -26,7 +26,7 @@ PASSING = [Retry, StoreUnavailable, Unexpected]
 
 def batches(*outcomes: dict[str, LakebedError | None], second: float = 100.0) -> Ruling:
     """The ruling after several batches, each some seconds after the one before."""
-    found = Ruling(0, {}, {}, None)
+    found = Ruling(0, {}, {})
     for number, one in enumerate(outcomes):
         found = ruling(found.failing, one, found.worked, number * second)
     return found
@@ -37,14 +37,14 @@ def test_an_error_of_the_table_itself_parks_it_at_once_and_no_other(kind: type[L
     alone = batches({"a": kind("no")})
     beside = batches({"a": kind("no"), "b": None, "c": Retry("no")})
     assert list(alone.park) == ["a"] and not alone.failing
-    assert list(beside.park) == ["a"] and list(beside.failing) == ["c"] and beside.shared is None
+    assert list(beside.park) == ["a"] and list(beside.failing) == ["c"]
 
 
 @pytest.mark.parametrize("kind", [*OWN, *OTHERS, *PASSING])
 def test_what_all_tables_fail_with_parks_nobody_however_often(kind: type[LakebedError]) -> None:
     found = batches(*[{"a": kind("no"), "b": kind("no")}] * 3 * FAILURES_MAX)
     assert not found.park and list(found.failing) == ["a", "b"]
-    assert isinstance(found.shared, kind)
+    assert isinstance(outage(found.failing, found.worked, ["a", "b"]), kind)
 
 
 @pytest.mark.parametrize("kind", OTHERS)
@@ -73,7 +73,7 @@ def test_a_table_that_works_again_has_never_failed() -> None:
 
 def test_pauses_grow_and_are_bounded() -> None:
     pauses = []
-    found = Ruling(0, {}, {}, None)
+    found = Ruling(0, {}, {})
     for _ in range(8):
         found = ruling(found.failing, {"a": Retry("no")}, found.worked, 0.0)
         pauses.append(found.failing["a"].due)
@@ -93,3 +93,29 @@ def test_tables_that_were_not_read_stay_as_they_were() -> None:
     waiting = {"z": Failing(Retry("no"), 3, 50.0, 1)}
     assert ruling(waiting, {"a": Retry("no")}, 1, 0.0).failing["z"] == waiting["z"]
     assert ruling(waiting, {}, 1, 0.0).failing == waiting
+
+
+def failing(*errors: LakebedError) -> dict[str, Failing]:
+    """Tables that failed, and since whose failure nothing has worked."""
+    return {f"t{number}": Failing(error, 1, 0.0, 7) for number, error in enumerate(errors)}
+
+
+TABLES = [f"t{number}" for number in range(20)]
+
+
+@pytest.mark.parametrize("kind", [*OWN, *OTHERS])
+def test_three_bad_tables_are_no_outage(kind: type[LakebedError]) -> None:
+    assert outage(failing(kind("no"), kind("no"), kind("no")), 7, TABLES) is None
+
+
+def test_tables_that_all_share_a_trouble_are_an_outage_until_one_works() -> None:
+    found = failing(StoreUnavailable("no"), StoreUnavailable("no"))
+    assert isinstance(outage(found, 7, TABLES), StoreUnavailable)
+    assert outage(found, 8, TABLES) is None
+    assert outage(failing(StoreUnavailable("no")), 7, TABLES) is None
+    assert isinstance(outage(failing(StoreUnavailable("no")), 7, TABLES[:1]), StoreUnavailable)
+    assert outage({}, 7, []) is None
+
+
+def test_topics_that_never_became_tables_are_no_outage() -> None:
+    assert outage(failing(Retry("no"), Retry("no"), Retry("no")), 7, ["t8", "t9"]) is None

@@ -1,0 +1,184 @@
+"""What a running pipeline says of itself beside its table or database, so that ``lakebed status`` of any process knows it.
+
+A log has what became of a table. Whether its pipeline runs, and what it waits for, only the pipeline knows: a broker that does
+not answer, a full disk, a topic that can't become a table. So ``lakebed run`` keeps a small file, a *report*:
+
+    _lakebed/streams/runs/<host>-<pid>.json    (no cleanup looks there)
+
+1. It writes the report when something changes, ``PAUSE_SECONDS`` apart at least, and otherwise every ``BEAT_SECONDS``: $0.007 a
+   day in S3. What can't be written is tried again with the next beat.
+2. When it was stopped in order, it removes the report. When it failed, it leaves one that says why.
+3. A report that nobody has renewed for ``SILENT_SECONDS`` is silent: the run was killed, or can't write. Nobody decides anything
+   by that; clocks that differ only make a report look silent.
+4. A run removes reports of others that failed or are silent, and whose work it does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+
+import orjson
+
+from lakebed.errors import LakebedError
+from lakebed.health.finding import Finding, critical
+from lakebed.manifest.log_store import LogStore
+
+RUNS_FOLDER = "_lakebed/streams/runs"
+BEAT_SECONDS = 60.0
+PAUSE_SECONDS = 2.0
+SILENT_SECONDS = 180.0
+REPORTS_MAX = 100
+TABLES_MAX = 200
+_TEXT_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """A topic that is not read. ``state``: waiting, or new (it has no table yet)."""
+
+    name: str
+    state: str
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """How a run is. Times are epoch milliseconds of its clock.
+
+    ``roles``: ingest, maintain; ``state``: running, trying again, or failed; ``errors``: what it waits for, or why it failed;
+    ``since_ms``: when that began; ``tables``: topics that wait, at most ``TABLES_MAX`` of ``waiting``.
+    """
+
+    host: str
+    pid: int
+    roles: tuple[str, ...]
+    state: str = "running"
+    errors: tuple[str, ...] = ()
+    since_ms: int = 0
+    at_ms: int = 0
+    waiting: int = 0
+    tables: tuple[Waiting, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of its file."""
+        return f"{RUNS_FOLDER}/{self.host}-{self.pid}.json"
+
+    @property
+    def who(self) -> str:
+        """The process, for people."""
+        return f"the pipeline on {self.host} (process {self.pid})"
+
+    def is_silent(self, now_ms: int) -> bool:
+        """Whether nobody has renewed it for long."""
+        return now_ms - self.at_ms > SILENT_SECONDS * 1000
+
+    def is_over(self, now_ms: int) -> bool:
+        """Whether its run has ended, as far as is known."""
+        return self.state == "failed" or self.is_silent(now_ms)
+
+    def to_json(self) -> bytes:
+        """The file."""
+        return orjson.dumps(asdict(self))
+
+    @classmethod
+    def of_json(cls, data: bytes) -> RunReport | None:
+        """The report in a file; None if it is none, or one of another version."""
+        try:
+            found = orjson.loads(data)
+            tables = tuple(Waiting(**one) for one in found.pop("tables"))
+            return cls(**{**found, "roles": tuple(found["roles"]), "errors": tuple(found["errors"])}, tables=tables)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return None
+
+
+def reports_of(store: LogStore) -> list[RunReport]:
+    """The reports beside a table or a database, the newest first. Raises StoreUnavailable."""
+    found = []
+    for name in store.list_from(RUNS_FOLDER, "")[:REPORTS_MAX]:
+        try:
+            report = RunReport.of_json(store.read(f"{RUNS_FOLDER}/{name}"))
+        except FileNotFoundError:  # its run has ended
+            continue
+        if report is not None:
+            found.append(report)
+    return sorted(found, key=lambda one: -one.at_ms)
+
+
+def run_findings(reports: Collection[RunReport], path: str, now_ms: int) -> Iterator[Finding]:
+    """What is wrong with the pipelines of these reports; those that failed or are silent only if no other does their work."""
+    alive = [one for one in reports if not one.is_over(now_ms)]
+    done = {role for one in alive for role in one.roles}
+    for one in alive:
+        if one.state != "running":
+            yield critical(
+                "run", one.host,
+                f"{one.who} can't go on since {_time(one.since_ms)}: {'; '.join(one.errors)}",
+                "remove the cause; it tries again by itself",
+            )  # fmt: skip
+    for one in reports:
+        if one.is_over(now_ms) and not done.issuperset(one.roles):
+            done |= set(one.roles)
+            what = f"{one.who} failed at {_time(one.since_ms)}: {'; '.join(one.errors)}"
+            if one.state != "failed":
+                what = (
+                    f"{one.who} has said nothing since {_time(one.at_ms)}: it was killed, or can't write below {path}"
+                )
+            yield critical("run", one.host, what, "start it again (lakebed run), when the cause is removed")
+
+
+def waiting_of(reports: Collection[RunReport], now_ms: int) -> dict[str, Waiting]:
+    """The topics that running pipelines do not read, by the name of the table or the topic."""
+    return {each.name: each for one in reversed(list(reports)) if not one.is_over(now_ms) for each in one.tables}
+
+
+@dataclass(slots=True)
+class Reporter:
+    """Keeps the report of one run. One thread at a time."""
+
+    store: LogStore
+    report: RunReport
+    clock: Callable[[], float] = time.time
+    _written: RunReport | None = None
+    _tried_at: float = field(default=float("-inf"))
+    _is_removed: bool = False
+
+    def say(self, state: str, errors: Sequence[str], waiting: Sequence[Waiting] = ()) -> None:
+        """How the run is now. Never raises: what can't be written now is tried again later."""
+        if self._is_removed:
+            return
+        now = self.clock()
+        now_ms = int(now * 1000)
+        since_ms = self.report.since_ms if self.report.state == state else now_ms
+        self.report = replace(
+            self.report, state=state, errors=tuple(error[:_TEXT_MAX] for error in errors), since_ms=since_ms, at_ms=now_ms,
+            waiting=len(waiting), tables=tuple(replace(one, error=one.error[:_TEXT_MAX]) for one in waiting[:TABLES_MAX]),
+        )  # fmt: skip
+        is_same = self._written is not None and replace(self._written, at_ms=now_ms) == self.report
+        if state != "failed" and now - self._tried_at < (BEAT_SECONDS if is_same else PAUSE_SECONDS):
+            return
+        self._tried_at = now
+        try:
+            self.store.put(self.report.name, self.report.to_json())
+            self._written = self.report
+            for other in reports_of(self.store):
+                is_done_here = set(other.roles) <= set(self.report.roles)
+                if other.name != self.report.name and other.is_over(now_ms) and is_done_here and state != "failed":
+                    self.store.delete(other.name)
+        except (LakebedError, OSError):
+            self._written = None
+
+    def remove(self) -> None:
+        """The run was stopped in order. Never raises."""
+        self._is_removed = True
+        try:
+            self.store.delete(self.report.name)
+        except (LakebedError, OSError):
+            self._written = None
+
+
+def _time(epoch_ms: int) -> str:
+    return datetime.fromtimestamp(epoch_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
