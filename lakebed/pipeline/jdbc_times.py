@@ -102,13 +102,17 @@ def _number(field: StructField, database: _Database) -> str | None:
     """The expression for the number of the column's value, or for an array of them; None if Spark is to read it."""
     kind, client = field.dataType.simpleString(), str(field.metadata.get("jdbcClientType"))
     column = f"{_ROWS}.{database.quote(field.name)}"
-    if kind in _TO_TIME and client in database.numbers:
+    if _is_read(kind, client, database):
         return database.numbers[client].format(column)
-    if _element(kind) in _TO_TIME and client[1:] in database.numbers and field.metadata.get("arrayDimension") == 1:
+    if _is_read(_element(kind), client[1:], database) and field.metadata.get("arrayDimension") == 1:
         number = database.numbers[client[1:]].format("each.value")
         elements = f"select {number} from unnest({column}) with ordinality as each(value, place) order by each.place"
         return f"case when {column} is not null then array({elements}) end"
     return None
+
+
+def _is_read(kind: str, client: str, database: _Database) -> bool:
+    return kind in _TO_TIME and client in database.numbers and (kind == "string") == (client == "hstore")
 
 
 def _time(field: StructField, name: str) -> str:
