@@ -26,7 +26,7 @@ from lakebed.manifest.commit_codec import decode_commit
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.operations import joining, mutate, mutate_unkeyed, partitions, purge_rows, time_to_live
 from lakebed.operations.mutation import Mutation
-from lakebed.parts import deletion_vector_cache
+from lakebed.parts import deletion_vector_cache, numbered_rows
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.write import WrittenPart
@@ -132,6 +132,8 @@ def _prepared(rows: pa.Table, spec: WriteSpec, *rest: object) -> pa.Table:
     """See ``lakebed.parts.changes.prepare``: rows whose columns have other names by now are refused."""
     if unknown := set(rows.column_names) - set(spec.schema.names):
         raise InvalidChanges(f"the rows have the columns {sorted(unknown)}, which the table lacks")
+    if lacking := {*spec.keys, *spec.partition_by}.difference(rows.column_names):
+        raise InvalidChanges(f"the rows lack the columns {sorted(lacking)}")
     return rows
 
 
@@ -180,6 +182,7 @@ def installed(world: World, beats: dict[str, tuple[Claim, Callable[[], object]]]
             (Merger, "heartbeat", heartbeat),
             (replicate, "SAVED_MIN", 0),  # most merges here are of a single part
             (read_commits, "ThreadPoolExecutor", _InTurn),
+            (numbered_rows, "require_intact", lambda *arguments, **chosen: None),  # files here have no pages
             (settle, "resolve", files.resolve),
             (mutate, "_write", _written),
             (mutate, "_without_newer", _without_newer),
