@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,11 +14,6 @@ from tests.public_reports.report import Report
 REPORTS = [*changes.REPORTS, *values.REPORTS, *tables.REPORTS]
 
 
-def _case(report: Report) -> Any:
-    marks = [pytest.mark.xfail(strict=True, reason=report.wrong)] if report.wrong else []
-    return pytest.param(report, id=report.where, marks=marks)
-
-
 def test_every_report_is_one_row() -> None:
     assert len({report.where for report in REPORTS}) == len(REPORTS)
     assert all(re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", report.where) for report in REPORTS)
@@ -27,7 +21,7 @@ def test_every_report_is_one_row() -> None:
 
 
 @pytest.mark.parametrize("batches", ["in one batch", "one by one"])
-@pytest.mark.parametrize("report", [_case(report) for report in REPORTS])
+@pytest.mark.parametrize("report", REPORTS, ids=lambda report: report.where)
 def test_the_table_is_what_the_source_is(report: Report, batches: str, tmp_path: Path) -> None:
     pipeline = PipelineInMemory(report.pipeline, {"LAKE": str(tmp_path)})
     if batches == "in one batch":

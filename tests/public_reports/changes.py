@@ -76,7 +76,6 @@ REPORTS = [
             ),
         ],
         rows=[(2, "a"), (3, "b")],
-        wrong="the delete of the old row 2 is taken for one of the new row 2",
     ),
     Report(
         where="MaterializeInc/materialize#6553",

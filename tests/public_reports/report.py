@@ -36,8 +36,6 @@ class Report:
     topic: str = TOPIC
     columns: Sequence[str] | None = None
     """The names of the table's columns, where they are what matters."""
-    wrong: str | None = None
-    """What lakebed still does wrong here."""
 
 
 def table(
