@@ -121,7 +121,7 @@ def line(look: Look) -> str:
     figures, state = look.figures, look.state
     parts = [
         f"{figures.rows:,} rows in ({figures.rows_per_second:,.0f}/s)",
-        f"committed after {_seconds(figures.committed.newest)}, visible after {_seconds(figures.visible.newest)}",
+        f"committed after {_seconds(figures.committed.recent)}, visible after {_seconds(figures.visible.recent)}",
     ]
     if isinstance(state, DatabaseState):
         parts += database_display.parts(state)
@@ -222,8 +222,8 @@ def _progress(look: Look) -> dict[str, Value]:
     figures, state = look.figures, look.state
     fields: dict[str, Value | None] = {
         "phase": look.phase, "metrics_url": look.metrics_url, "page_url": look.page_url, "rows": figures.rows,
-        "rows_per_second": round(figures.rows_per_second, 1), "committed_after_seconds": figures.committed.newest,
-        "visible_after_seconds": figures.visible.newest, "write_amplification": figures.write_amplification,
+        "rows_per_second": round(figures.rows_per_second, 1), "committed_after_seconds": figures.committed.recent,
+        "visible_after_seconds": figures.visible.recent, "write_amplification": figures.write_amplification,
         "last_error": figures.last_error,
     }  # fmt: skip
     if isinstance(state, DatabaseState):
@@ -249,9 +249,9 @@ def _aside(quarantined: int, lost: int, replayed: int) -> list[tuple[int, str]]:
 
 
 def _ages(ages: Ages) -> str:
-    if ages.newest is None:
+    if ages.recent is None:
         return "-"
-    return f"{_seconds(ages.newest)} after the event   p50 {_seconds(ages.p50)}   p99 {_seconds(ages.p99)}"
+    return f"{_seconds(ages.recent)} after the event   p50 {_seconds(ages.p50)}   p99 {_seconds(ages.p99)}"
 
 
 def _seconds(value: float | None) -> str:

@@ -130,11 +130,21 @@ class _Slow:
 class Observer:
     """Checks one table again and again. It has a log object of its own, so it also works for a table that can't be opened."""
 
-    def __init__(self, path: str, volatile: Path | None = None, clock: Callable[[], float] = time.time) -> None:
-        """``volatile``: the folder of materialized parts on this host, with one folder for each table (default: this user's)."""
+    def __init__(
+        self,
+        path: str,
+        volatile: Path | None = None,
+        clock: Callable[[], float] = time.time,
+        log: TableLog | None = None,
+    ) -> None:
+        """``volatile``: the folder of materialized parts on this host, with one folder for each table (default: this user's).
+        ``log``: the table's, if somebody else reads it too.
+        """
         self._path = path.rstrip("/") or path
         self._storage = open_part_storage(path)
-        self._log = TableLog(open_store(self._storage.root), clock)
+        self._log = log or TableLog(open_store(self._storage.root), clock)
+        self.snapshot: Snapshot | None = None
+        """The newest version at the newest look; None if that can't be read."""
         self._reads = ReadCounts(self._log)
         self._volatile = volatile or volatile_folder()
         self._slow: _Slow | None = None
@@ -163,6 +173,7 @@ class Observer:
             findings = [*examined, *(each for each in findings if (each.check, each.where) not in seen)]
         if any(finding.check == "entry" and finding.severity is Severity.CRITICAL for finding in findings):
             snapshot = None  # entries that figures rest on can't be read
+        self.snapshot = snapshot if slow.is_whole else None
         status = Status(path=self._path) if snapshot is None else self._figures(snapshot, slow)
         if snapshot is not None:
             findings += self._judged(status, snapshot, slow)

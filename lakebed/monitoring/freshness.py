@@ -6,6 +6,9 @@ of them represent the batch. The first batch of a run has no batch before it, so
 
 Visible means settled: in the base, so that every Delta reader sees it. A table without keys needs no settling.
 Viewed means that a temporary view of this process shows it, settled or not.
+
+All of these count from the event. The terminal, the page and the log of a run show one figure of them, the median of the last
+minute (``RecentAges``), so that they agree at any moment; Prometheus gets every age.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ from dataclasses import dataclass
 from lakebed.events import BatchCommitted, Settled, ViewRefreshed
 
 POINTS = 8
+RECENT_SECONDS = 60.0
+_RECENT_MAX = 1_000  # batches
 _PENDING_MAX = 2_000  # batches that wait; beyond that the oldest are not measured
 
 
@@ -32,6 +37,25 @@ class _Pending:
     version: int
     rows: int
     happened: tuple[float, ...]
+
+
+class RecentAges:
+    """The ages of the last minute in which changes came."""
+
+    def __init__(self) -> None:
+        self._ages: deque[tuple[float, tuple[float, ...]]] = deque(maxlen=_RECENT_MAX)
+
+    def add(self, aged: Aged, now: float) -> None:
+        """Changes reached the stage now."""
+        self._ages.append((now, aged.ages_seconds))
+        while self._ages[0][0] < now - RECENT_SECONDS:
+            self._ages.popleft()
+
+    @property
+    def median(self) -> float | None:
+        """In seconds; None before the first change."""
+        ages = sorted(age for _, several in self._ages for age in several)
+        return ages[(len(ages) - 1) // 2] if ages else None
 
 
 class FreshnessMeter:

@@ -23,7 +23,7 @@ from lakebed.events import (
     Settled,
     Uploaded,
 )
-from lakebed.monitoring.freshness import Aged, FreshnessMeter
+from lakebed.monitoring.freshness import Aged, FreshnessMeter, RecentAges
 
 RATE_SECONDS = 10.0
 SAMPLES_MAX = 20_000
@@ -31,9 +31,9 @@ SAMPLES_MAX = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Ages:
-    """Seconds from the event; None before the first."""
+    """Seconds from the event; None before the first. ``recent``: the median of the last minute; p50 and p99 are of the run."""
 
-    newest: float | None = None
+    recent: float | None = None
     p50: float | None = None
     p99: float | None = None
 
@@ -70,13 +70,13 @@ class _Sample:
     """A bounded sample of ages; each row has the same chance to be in it (reservoir, Vitter 1985, over batches)."""
 
     def __init__(self) -> None:
-        self.newest: float | None = None
+        self._recent = RecentAges()
         self._ages: list[float] = []
         self._seen = 0
         self._random = random.Random(0)
 
-    def add(self, aged: Aged) -> None:
-        self.newest = aged.ages_seconds[0]
+    def add(self, aged: Aged, now: float) -> None:
+        self._recent.add(aged, now)
         for age in aged.ages_seconds:
             self._seen += 1
             if len(self._ages) < SAMPLES_MAX:
@@ -89,7 +89,7 @@ class _Sample:
             return Ages()
         ordered = sorted(self._ages)
         last = len(ordered) - 1
-        return Ages(self.newest, ordered[round(last * 0.5)], ordered[round(last * 0.99)])
+        return Ages(self._recent.median, ordered[round(last * 0.5)], ordered[round(last * 0.99)])
 
 
 class Progress:
@@ -125,7 +125,7 @@ class Progress:
                     self._quarantined += event.quarantined
                     self._bytes_written += event.bytes_written
                     for aged in self._meter(event.table).settled(event, now):
-                        self._visible.add(aged)
+                        self._visible.add(aged, now)
                 case MergeEnded():
                     self._version = max(event.version, self._version or 0)
                     self._bytes_written += 0 if event.local else event.bytes_out
@@ -204,7 +204,7 @@ class Progress:
         self._version = max(event.version, self._version or 0)
         self._recent.append((now, event.rows, event.table))
         if aged := self._meter(event.table).committed(event, now):
-            self._committed.add(aged)
+            self._committed.add(aged, now)
 
     def _meter(self, table: str) -> FreshnessMeter:
         return self._meters.setdefault(table, FreshnessMeter())

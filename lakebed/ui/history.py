@@ -7,7 +7,8 @@
    once. A commit then changes a few steps of a running sum, and the greatest value of the sum is the depth: the number of
    parts over one point of today's sort key.
 4. Write amplification is that of the hour before a commit, as far back as commits are in memory. Rows per second are those of
-   the minute before. Visible: how long the oldest change that a commit settled had waited since it was written.
+   the minute before. In the tail: how long the oldest change that a commit settled had been there since it was written. When
+   its event was, the log does not say: that age is *visible*, and only the process that ingests knows it.
 5. Claims come and go with every merge. So the list of commits has ``LISTED_MAX`` others, and the claims between them.
 """
 
@@ -61,7 +62,7 @@ class _Entry:
     added: tuple[Part, ...]
     removed: tuple[str, ...]
     tail_change: int
-    visible_seconds: float | None
+    tail_seconds: float | None
     writer: str
 
     @property
@@ -153,7 +154,7 @@ class History:
                 "depth": self._depths(snapshot),
                 "write_amplification": _amplifications(entries),
                 "rows_per_second": _rates(entries),
-                "visible_seconds": _visible(entries),
+                "tail_seconds": _in_tail(entries),
             },
             "read_budget": snapshot.settings.read_budget,
         }
@@ -263,12 +264,12 @@ def _rates(entries: list[_Entry]) -> list[float]:
     return out
 
 
-def _visible(entries: list[_Entry]) -> list[float | None]:
+def _in_tail(entries: list[_Entry]) -> list[float | None]:
     """At each commit, how long the oldest change of the newest settle had waited; None before the first settle."""
     out: list[float | None] = []
     newest = None
     for entry in entries:
-        newest = newest if entry.visible_seconds is None else entry.visible_seconds
+        newest = newest if entry.tail_seconds is None else entry.tail_seconds
         out.append(newest)
     return out
 
@@ -342,12 +343,12 @@ def _entry(commit: Commit) -> _Entry:
         added=added,
         removed=removed,
         tail_change=arrived - settled,
-        visible_seconds=_visible_seconds(commit, added),
+        tail_seconds=_seconds_in_tail(commit, added),
         writer=_writer(commit),
     )
 
 
-def _visible_seconds(commit: Commit, added: tuple[Part, ...]) -> float | None:
+def _seconds_in_tail(commit: Commit, added: tuple[Part, ...]) -> float | None:
     """How long the oldest change part that the commit settles had been written; None if it settles none."""
     settled = {action.domain for action in commit.actions if isinstance(action, RemoveChangePart)}
     since_ms = min((part.modified_ms for part in added if part_domain(part.path) in settled), default=None)

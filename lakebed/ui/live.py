@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lakebed.events import BatchCommitted, Event, QueryChanged, Settled, SourceLagged
-from lakebed.monitoring.freshness import FreshnessMeter
+from lakebed.monitoring.freshness import FreshnessMeter, RecentAges
 from lakebed.ui.texts import cut
 
 TOPICS_MAX = 100
@@ -21,8 +21,8 @@ TOPICS_MAX = 100
 @dataclass(slots=True)
 class _Table:
     meter: FreshnessMeter = field(default_factory=FreshnessMeter)
-    committed_seconds: float | None = None
-    visible_seconds: float | None = None
+    committed: RecentAges = field(default_factory=RecentAges)
+    visible: RecentAges = field(default_factory=RecentAges)
     newest_event_ms: int | None = None
     lag: dict[str, int] = field(default_factory=dict)
     queries: dict[str, str] = field(default_factory=dict)
@@ -43,13 +43,13 @@ class Live:
                 case BatchCommitted():
                     table = self._of(event.table)
                     if aged := table.meter.committed(event, now):
-                        table.committed_seconds = aged.ages_seconds[0]
+                        table.committed.add(aged, now)
                     if event.newest_event_seconds is not None:
                         table.newest_event_ms = int(event.newest_event_seconds * 1000)
                 case Settled():
                     table = self._of(event.table)
                     for aged in table.meter.settled(event, now):
-                        table.visible_seconds = aged.ages_seconds[0]
+                        table.visible.add(aged, now)
                 case SourceLagged():
                     lag = self._of(event.table).lag
                     if event.topic in lag or len(lag) < TOPICS_MAX:
@@ -58,15 +58,15 @@ class Live:
                     self._of(event.table).queries[event.role] = event.state
 
     def of(self, root: str) -> dict[str, Any] | None:
-        """The figures of a table; None if this process did nothing to it. Ages are those of the newest batch's newest event."""
+        """The figures of a table; None if this process did nothing to it. Ages count from the event, as in the terminal."""
         with self._lock:
             table = self._tables.get(root)
             if table is None:
                 return None
             lag = sorted(table.lag.items(), key=lambda each: (-each[1], each[0]))
             return {
-                "committed_seconds": _rounded(table.committed_seconds),
-                "visible_seconds": _rounded(table.visible_seconds),
+                "committed_seconds": _rounded(table.committed.median),
+                "visible_seconds": _rounded(table.visible.median),
                 "newest_event_ms": table.newest_event_ms,
                 "lag": [{"topic": cut(topic), "records": records} for topic, records in lag],
                 "queries": dict(sorted(table.queries.items())),

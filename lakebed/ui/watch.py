@@ -4,7 +4,8 @@
 2. When there is a new version, and every ``RELOOK_SECONDS`` because claims and tails age, it takes the figures, asks the planner,
    lays out the levels, reads the commits and counts the quarantine. That takes at most a fifth of the time.
 3. Each answer is JSON with a tag computed from its bytes, so an answer that did not change keeps its tag.
-4. If a look fails, the answers of this table contain the error; other tables are not affected. The next look opens the table
+4. All answers of a look are about one version.
+5. If a look fails, the answers of this table contain the error; other tables are not affected. The next look opens the table
    again. If only the store did not answer, it does not, and the last figures are shown beside the error.
 """
 
@@ -21,7 +22,7 @@ from typing import Any
 
 import orjson
 
-from lakebed.errors import Corrupt, LakebedError, Retry, TableNotFound, Unsupported
+from lakebed.errors import LakebedError, Retry, TableNotFound
 from lakebed.health.sampler import with_reference
 from lakebed.health.status import Observer
 from lakebed.manifest.failing import taken_paths
@@ -140,7 +141,7 @@ class Watched:
     def _opened(self) -> _Open:
         log = TableLog(open_store(self._root))
         return _Open(
-            observer=Observer(self._root),
+            observer=Observer(self._root, log=log),
             log=log,
             recent=RecentCommits(log),
             history=History(log),
@@ -179,13 +180,8 @@ class Watched:
                 return replace(last, timeline=Answer(table.history.document(newest)))
         status = table.observer.look()
         summary = self._named() | documents.findings(status.findings)
-        try:
-            snapshot = table.log.refresh() if status.version >= 0 else None
-        except (Corrupt, Unsupported):
-            if not status.findings:
-                raise
-            snapshot = None  # the findings contain the reason
-        if snapshot is None:
+        snapshot = table.observer.snapshot  # a newer one would not be that of the status
+        if snapshot is None:  # the findings contain the reason
             summary["figures"] = None
             return Seen(summary=summary, table=Answer(summary))
         if table.table_id not in ("", snapshot.metadata.id):  # another table was made in its place

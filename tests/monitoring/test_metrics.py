@@ -54,6 +54,7 @@ from lakebed.monitoring.freshness import POINTS, FreshnessMeter
 from lakebed.monitoring.metrics import Metrics
 from lakebed.monitoring.progress import Progress
 from lakebed.monitoring.table_state import Clustered, Planned, Recent, Stored, TableState
+from lakebed.ui.live import Live
 from tests.internals import log_of
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
@@ -422,6 +423,22 @@ def test_a_batch_that_does_not_tell_its_time_has_no_age() -> None:
     assert FreshnessMeter().committed(batch(1), 5.0) is None
 
 
+def test_terminal_and_page_show_one_age_and_count_from_the_event() -> None:
+    clock = Clock()
+    progress, live = Progress("t", clock), Live(clock)
+    for version, waited in enumerate((1, 9, 2), 1):
+        for event in (batch(version, clock.now - 0.5), settled(version + 1)):
+            for listener in (progress, live):
+                listener(event)
+            clock.now += waited
+    told = live.of("t")
+    assert told is not None
+    figures = progress.figures()
+    assert (told["committed_seconds"], told["visible_seconds"]) == (figures.committed.recent, figures.visible.recent)
+    assert figures.committed.recent is not None and figures.visible.recent is not None
+    assert figures.committed.recent < figures.visible.recent, "an event is visible later than it is committed"
+
+
 def test_the_figures_of_a_run_add_up() -> None:
     clock = Clock()
     progress = Progress("t", clock)
@@ -445,7 +462,7 @@ def test_the_figures_of_a_run_add_up() -> None:
     assert (figures.rows, figures.batches, figures.version) == (100, 1, 2)
     assert figures.rows_per_second == 50
     assert figures.committed.p50 == 0.5
-    assert figures.visible.newest == 2.5
+    assert figures.visible.recent == 2.5
     assert figures.write_amplification == pytest.approx(1.1)
     clock.now += 60
     assert progress.figures().rows_per_second == 0

@@ -26,6 +26,7 @@ import pytest
 import lakebed
 from lakebed.errors import InvalidInput, MissingPrerequisite
 from lakebed.events import SourceLagged
+from lakebed.health.status import Observer, Status
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
 from lakebed.table import internals_of
 from lakebed.ui import looking, runbook, watch
@@ -89,6 +90,31 @@ def test_the_page_plans_what_is_read_most_first_as_the_command_does(tmp_path: Pa
     planned = [row["why"] for row in table.maintenance.plan().to_pylist() if row["level"] is not None]
     assert planned[0].endswith("read 1 time in the last hour")
     assert [plan["why"] for plan in page.of("table", table)["plan"]["plans"]] == planned
+
+
+def test_all_answers_of_a_look_are_about_one_version_though_the_table_changes_meanwhile(
+    orders: lakebed.Table, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look, first = Observer.look, orders.version
+
+    def look_while_somebody_writes(self: Observer, deep: bool = False) -> Status:
+        found = look(self, deep)
+        if orders.version == first:
+            orders.apply(orders.to_arrow().slice(0, 5))
+            orders.delete("order_id >= 0")
+            orders.settle()
+        return found
+
+    monkeypatch.setattr(Observer, "look", look_while_somebody_writes)
+    seen, _ = watched_of(serve(orders), orders).seen()
+    assert seen is not None and seen.levels is not None and seen.timeline is not None
+    figures, *drawings = (
+        json.loads(seen.table.body)["figures"],
+        json.loads(seen.levels.body),
+        json.loads(seen.timeline.body),
+    )
+    assert {one["version"] for one in (figures, *drawings)} == {seen.version}
+    assert figures["rows"] == orders.to_arrow(version=seen.version).num_rows
 
 
 def test_levels_and_parts_are_those_of_the_table(orders: lakebed.Table, serve: Serve) -> None:

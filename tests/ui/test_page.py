@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 import lakebed
 from benchmarks.ui import many_parts
@@ -63,6 +63,22 @@ def test_a_database_is_a_row_a_table_and_a_line_with_its_newest_point(
     page.get_by_role("link", name="public.a", exact=True).click()
     expect(page.locator("canvas[data-bars]")).to_be_visible()
     assert page.title() != "owned"
+
+
+def test_figures_and_drawings_are_of_one_version(orders: lakebed.Table, serve: Serve, page: Page) -> None:
+    asked = 0
+
+    def of_another_version_at_first(route: Route) -> None:
+        nonlocal asked
+        asked += 1
+        answer = route.fetch(headers={**route.request.headers, "if-none-match": ""})
+        whole = answer.json()
+        route.fulfill(response=answer, json={**whole, "version": whole["version"] - (asked < 3)})
+
+    page.route("**/api/levels*", of_another_version_at_first)
+    page.goto(f"{serve(orders).url}#/table/{quote(orders.path, safe='')}")
+    expect(page.locator("canvas[data-bars]")).to_be_visible()
+    assert asked >= 3
 
 
 def test_a_time_that_can_t_be_and_an_address_that_is_none_hold_up_nothing(

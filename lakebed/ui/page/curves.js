@@ -12,8 +12,8 @@ const REDRAW_MS = 5000;
 const CHARTS = [
   { name: "rows_per_second", title: "Rows in", subtitle: "a second, over the minute before", format: rate, quiet_ms: 60000 },
   {
-    name: "visible_seconds", title: "Visible after", format: duration, least: 0.1,
-    subtitle: "from the write of a change until every Delta reader sees it",
+    name: "tail_seconds", title: "In the tail", format: duration, least: 0.1,
+    subtitle: "from the write of a change until it was settled",
   },
   {
     name: "write_amplification", title: "Write amplification", format: ratio,

@@ -6,6 +6,8 @@ import { Curves } from "./curves.js";
 import { Levels } from "./levels.js";
 import { Timeline } from "./timeline.js";
 
+const TOGETHER_MAX = 4;
+
 export class TableView {
   constructor(path, ask) {
     this.path = path;
@@ -64,20 +66,31 @@ export class TableView {
         h("p", { class: "notice" }, "This table is not shown here. The page was started with other tables."));
       return;
     }
-    const table = await this.ask(this.addresses.table);
+    const [table, levels, timeline] = await this.together();
     if (table && (table !== this.data || this.late !== mine.is_late)) {
       this.data = table;
       this.late = mine.is_late;
       this.show(table, mine.is_late);
     }
     if (!table?.figures) return;
-    const [levels, timeline] = await Promise.all([this.ask(this.addresses.levels), this.ask(this.addresses.timeline)]);
     if (levels && levels !== this.levels.data) this.levels.update(levels);
     if (timeline && timeline !== this.timeline.data) {
       this.curves.update(timeline);
       this.timeline.update(timeline);
       this.writers.show(timeline.writers.map((one) => [one.who, one, writer]));
     }
+  }
+
+  /** The answers about one version. Where the server looked again between two requests, they are asked for once more. */
+  async together() {
+    const { table, levels, timeline } = this.addresses;
+    for (let attempt = 0; attempt < TOGETHER_MAX; attempt++) {
+      const whole = await this.ask(table);
+      if (!whole?.figures) return [whole];
+      const drawings = await Promise.all([this.ask(levels), this.ask(timeline)]);
+      if (drawings.every((one) => one?.version === whole.figures.version)) return [whole, ...drawings];
+    }
+    return []; // what is shown stays, and is of one version
   }
 
   show(table, isLate) {
