@@ -28,6 +28,7 @@ from lakebed.ingest.database.ingest import DatabaseIngest, PlanRequest, TableSta
 from lakebed.ingest.database.member import Ignored, Member, OpenTable
 from lakebed.ingest.database.naming import NoTable, TableName
 from lakebed.ingest.database.points import Points
+from lakebed.ingest.database.runner import Runner
 from lakebed.ingest.database.tables import tables_below
 from lakebed.ingest.kafka.lag import lag_of_tables
 from lakebed.ingest.offset_documents import OffsetDocuments
@@ -113,7 +114,8 @@ class DatabaseWork:
         self._spark: SparkSession | None = None
         self._unread: int | None = None
         self._lagging: set[str] = set()
-        self._ingest = DatabaseIngest(self.path, self.open_table, points=self._points())
+        runner = Runner(self.open_table, together=self._reader.together)
+        self._ingest = DatabaseIngest(self.path, self.open_table, points=self._points(), runner=runner)
         self._ingest.know(self._members())
 
     # -- ingest --------------------------------------------------------------------------------------------------------

@@ -208,7 +208,7 @@ def test_a_topic_that_is_gone_is_a_loss(kafka: KafkaServer, topic: str) -> None:
 def test_a_broker_that_does_not_host_a_partition_says_nothing_of_a_loss(kafka: KafkaServer, topic: str) -> None:
     produce(kafka, topic, range(3))
     consumer = Consumer(settings(kafka, topic).consumer_config())
-    reading = kafka_range._Range(consumer, settings(kafka, topic), topic, 0, start=0, end=3, on_loss=None)
+    reading = kafka_range._Range(consumer, settings(kafka, topic), topic, 0, start=0, end=3, on_loss=None, headers=())
     reading._event(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART), Message(topic=topic, partition=0))
     assert [offset for table in reading.tables() for offset in table.column("offset").to_pylist()] == [0, 1, 2]
     consumer.close()

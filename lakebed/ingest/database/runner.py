@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -24,6 +25,7 @@ from lakebed.ingest.batch_writer import TaskRow
 from lakebed.ingest.database.member import Ignored, Member, Open, OpenTable
 from lakebed.ingest.database.task import run_here, run_in_tasks
 from lakebed.ingest.points.cut import Cut
+from lakebed.ingest.source import Range
 from lakebed.ingest.table_batch import Batch, BatchDone, WriteWork
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ class Skipped:
 
 
 Outcome: TypeAlias = BatchDone | Ignored | Skipped | LakebedError
+Together: TypeAlias = Callable[[Sequence[Range]], AbstractContextManager[object]]
 RECORDS_HERE_MAX = 20_000
 """Of all tables together. So many take some 0.2 s here; a Spark job and its Python workers take as much for none."""
 RECORDS_TASKS_MAX = 200_000
@@ -49,8 +52,12 @@ _logger = logging.getLogger("lakebed.ingest")
 class Runner:
     """Reads tables, batch by batch. One batch at a time; ``ended`` may be called by any thread."""
 
-    def __init__(self, open_table: Open, *, patience_seconds: float = PATIENCE_SECONDS) -> None:
+    def __init__(
+        self, open_table: Open, *, patience_seconds: float = PATIENCE_SECONDS, together: Together = nullcontext
+    ) -> None:
+        """``together``: while it lasts, the source fetches these ranges at once."""
         self._open = open_table
+        self._together = together
         self._patience_seconds = patience_seconds
         self._pool = ThreadPoolExecutor(THREADS, "lakebed-table")
         self._behind: set[Future[Any]] = set()
@@ -77,11 +84,12 @@ class Runner:
         here, together = split(members, spark)
         for member in members:
             member.is_busy = True
-        alone = {self._pool.submit(self._read, member, cut): member for member in here}
-        ended = self._read_together(together, cut, spark) if together and spark is not None else []
-        wait(alone, max(0.0, deadline - time.monotonic()))
-        for future, member in alone.items():
-            ended += self._taken(member, future)
+        with self._together([one for member in here if not member.is_apart for one in member.wanted.values()]):
+            alone = {self._pool.submit(self._read, member, cut): member for member in here}
+            ended = self._read_together(together, cut, spark) if together and spark is not None else []
+            wait(alone, max(0.0, deadline - time.monotonic()))
+            for future, member in alone.items():
+                ended += self._taken(member, future)
         self._replace_threads()
         return ended
 

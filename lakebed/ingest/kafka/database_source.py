@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 
 from lakebed.error_transport import methods_cross_spark
 from lakebed.errors import InvalidInput
+from lakebed.ingest.kafka.assignment import assigned
 from lakebed.ingest.kafka.cluster import Partitions
 from lakebed.ingest.kafka.control import ControlFile, read_positions, write_positions
 from lakebed.ingest.kafka.database_cluster import DatabaseCluster
@@ -89,6 +91,10 @@ class KafkaDatabaseReader(KafkaReader):
         """The numbers of partitions of those topics that are there and that the settings select. Raises Retry, InvalidInput."""
         self._cluster = self._cluster or DatabaseCluster(self.settings)
         return self._cluster.counts(topics)
+
+    def together(self, ranges: Iterable[Range]) -> AbstractContextManager[None]:
+        """While it lasts, this process fetches these ranges at once."""
+        return assigned(self.settings, ranges)
 
     def impatient(self) -> KafkaDatabaseReader:
         return KafkaDatabaseReader(KafkaReader.impatient(self).settings)

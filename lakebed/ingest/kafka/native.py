@@ -4,7 +4,8 @@
     2.  Anything else hands the rest of the range over to ``kafka.range``: an error, an end of the partition too early, no
         progress for a while. So what such things mean is decided there alone.
 
-A process keeps its clients between ranges (``kept_clients``).
+A range that is assigned together with others is read from its queue there first (``kafka.assignment``). A process keeps its
+clients between ranges (``kept_clients``).
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ import pyarrow as pa
 
 from lakebed.ingest.decoder import RECORD_SCHEMA
 from lakebed.ingest.headers import READ, with_few_headers
+from lakebed.ingest.kafka.assignment import queue_of
 from lakebed.ingest.kafka.kept_clients import KeptClients
 from lakebed.ingest.kafka.settings import KafkaSettings
-from lakebed.ingest.native.kafka_client import FULL, GOES_ON, KafkaClient, RangeReader, Refused
+from lakebed.ingest.native.kafka_client import FULL, GOES_ON, KafkaClient, PartitionQueue, RangeReader, Refused
 from lakebed.ingest.native.library import library
+from lakebed.ingest.source import Place
 
 TABLE_RECORDS_MAX = 16_384
 TABLE_BYTES_MAX = 32 * 1024 * 1024
 PATIENCE_SECONDS = 5.0
+ASSIGNED_PATIENCE_SECONDS = 2.0
 _kept: KeptClients[KafkaClient] = KeptClients(KafkaClient.close)
 
 
@@ -36,27 +40,35 @@ def read_natively(
     """
     if library() is None:
         return start
-    config = settings.consumer_config()
+    place, names = (topic, partition), pa.array(headers, pa.string())
+    if (queue := queue_of(settings, place, start)) is not None:
+        is_stalled = False
+        try:
+            start, is_stalled = yield from _read(queue.queue, place, start, end, names, ASSIGNED_PATIENCE_SECONDS)
+        finally:
+            queue.close(is_stalled=is_stalled)
+        if start >= end:
+            return start
+    config = settings.range_config()
     key = repr(sorted(config.items()))
-    reader, is_healthy = None, False
+    is_healthy = False
     try:
         client = _kept.take(key) or KafkaClient(config)
     except Refused:
         return start
     try:
-        client.assign(topic, partition, start)
-        reader = RangeReader(
-            client, topic, partition, start, end, rows_max=TABLE_RECORDS_MAX, bytes_max=TABLE_BYTES_MAX, headers=headers
-        )
-        position = yield from _tables(reader, settings, topic, partition, pa.array(headers, pa.string()))
-        is_healthy = position >= end
-        return position
+        client.assign({place: start})
+        patience = min(PATIENCE_SECONDS, settings.timeout_seconds)
+        start, _ = yield from _read(client, place, start, end, names, patience)
+        is_healthy = start >= end
+    except GeneratorExit:
+        is_healthy = True  # the caller wants no more of a range that went well
+        raise
     except Refused:
-        return start
+        pass
     finally:
-        if reader is not None:
-            reader.close()
         _give_back(key, client, is_healthy)
+    return start
 
 
 def _give_back(key: str, client: KafkaClient, is_healthy: bool) -> None:
@@ -67,23 +79,30 @@ def _give_back(key: str, client: KafkaClient, is_healthy: bool) -> None:
     _kept.give_back(key, client)
 
 
-def _tables(
-    reader: RangeReader, settings: KafkaSettings, topic: str, partition: int, names: pa.StringArray
-) -> Generator[pa.Table, None, int]:
-    progress = time.monotonic()
-    while True:
-        before = reader.position
-        state = reader.read()
-        if reader.position > before:
-            progress = time.monotonic()
-        is_stalled = time.monotonic() - progress > min(PATIENCE_SECONDS, settings.timeout_seconds)
-        goes_on = state in (FULL, GOES_ON) and not is_stalled
-        if reader.rows and (state == FULL or not goes_on):
-            headers = reader.take_headers()
-            yield _table(reader.take(), headers, names, topic, partition)
-            progress = time.monotonic()  # the caller's time is not the brokers'
-        if not goes_on:
-            return reader.position
+def _read(
+    records: KafkaClient | PartitionQueue, place: Place, start: int, end: int, names: pa.StringArray, patience: float
+) -> Generator[pa.Table, None, tuple[int, bool]]:
+    """Returns up to where the range was read, and whether nothing came for so many seconds."""
+    reader = RangeReader(
+        records, *place, start, end, rows_max=TABLE_RECORDS_MAX, bytes_max=TABLE_BYTES_MAX, headers=names.to_pylist()
+    )
+    try:
+        progress = time.monotonic()
+        while True:
+            before = reader.position
+            state = reader.read()
+            if reader.position > before:
+                progress = time.monotonic()
+            is_stalled = time.monotonic() - progress > patience
+            goes_on = state in (FULL, GOES_ON) and not is_stalled
+            if reader.rows and (state == FULL or not goes_on):
+                found = reader.take_headers()
+                yield _table(reader.take(), found, names, *place)
+                progress = time.monotonic()  # the caller's time is not the brokers'
+            if not goes_on:
+                return reader.position, is_stalled
+    finally:
+        reader.close()
 
 
 def _table(

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
@@ -43,6 +44,7 @@ CONSUME_RECORDS_MAX = 500
 CONSUME_RECORDS_MIN = 32
 POLL_SECONDS = 0.2
 STALL_SECONDS = 2.0
+TOPIC_SECONDS = 1.0
 
 OUT_OF_RANGE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._NO_OFFSET)
 NO_TIME = -1
@@ -83,14 +85,14 @@ def consume_range(
 
 
 def _key(settings: KafkaSettings) -> str:
-    return repr(sorted(settings.consumer_config().items()))
+    return repr(sorted(settings.range_config().items()))
 
 
 def _take(settings: KafkaSettings) -> Consumer:
     kept = _kept.take(_key(settings))
     if kept is not None:
         return kept
-    config = settings.consumer_config()
+    config = settings.range_config()
     try:
         return Consumer({**config, "error_cb": lambda error: None}, logger=_Silent())
     except (KafkaException, ValueError, TypeError) as error:
@@ -143,6 +145,7 @@ class _Range:
 
     def tables(self) -> Iterator[pa.Table]:
         self._seek(self._position)
+        self._ask_about_topic()
         held = _Held(names=self._headers)
         progress = checked = time.monotonic()
         while self._position < self._end:
@@ -199,6 +202,11 @@ class _Range:
     def _seek(self, offset: int) -> None:
         self._position = offset
         self._consumer.assign([TopicPartition(self._topic, self._partition, offset)])
+
+    def _ask_about_topic(self) -> None:
+        """Ask the brokers about the topic at once: by itself, the client looks at new topics once a second."""
+        with suppress(KafkaException):  # the brokers may come back
+            self._consumer.list_topics(self._topic, timeout=TOPIC_SECONDS)
 
     def _event(self, error: KafkaError, message: Message) -> None:
         """Handles an error that came in place of a record."""

@@ -25,9 +25,11 @@ CONSUMER_DEFAULTS: dict[str, Any] = {
     "group.id": "lakebed",  # the client needs one, but no offset is ever committed to it
     "isolation.level": "read_committed",
     "allow.auto.create.topics": False,
-    "fetch.wait.max.ms": 100,
     "fetch.queue.backoff.ms": 20,  # the default of a second would halve the throughput when the queue fills up
     "queued.max.messages.kbytes": 65_536,
+}
+RANGE_DEFAULTS: dict[str, Any] = {
+    "fetch.wait.max.ms": 10,  # records of a range are there already, and who waits for others keeps it from being asked for
 }
 CONSUMER_FIXED: dict[str, Any] = {
     "enable.auto.commit": False,
@@ -105,6 +107,10 @@ class KafkaSettings:
 
     def consumer_config(self) -> dict[str, Any]:
         return {**CONSUMER_DEFAULTS, **self.config, **CONSUMER_FIXED}
+
+    def range_config(self) -> dict[str, Any]:
+        """Of a consumer that reads ranges, whose records are there already."""
+        return {**RANGE_DEFAULTS, **self.consumer_config()}
 
     def admin_config(self) -> dict[str, Any]:
         return {name: value for name, value in self.config.items() if not CONSUMER_ONLY.match(name)}

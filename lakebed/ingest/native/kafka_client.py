@@ -9,7 +9,8 @@ import atexit
 import ctypes
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import confluent_kafka.cimpl
@@ -25,10 +26,12 @@ COLUMNS = pa.schema(
 )  # fmt: skip
 HEADER_COLUMNS = pa.schema([("row", pa.int64()), ("name", pa.int64()), ("value", pa.binary())])
 _POLL_MILLIS = 200
+_ASK_MILLIS = 1000
 _CONSUMER = 1
 _POINTERS = (
     "rd_kafka_conf_new", "rd_kafka_new", "rd_kafka_queue_get_consumer", "rd_kafka_topic_partition_list_new",
-    "rd_kafka_topic_partition_list_add",
+    "rd_kafka_topic_partition_list_add", "rd_kafka_queue_get_partition", "rd_kafka_incremental_unassign",
+    "rd_kafka_consumer_poll",
 )  # fmt: skip
 
 
@@ -62,7 +65,7 @@ def _pointer(address: int | None) -> ctypes.c_void_p:
 
 
 class KafkaClient:
-    """A consumer of one partition at a time. Must be closed by the process that made it.
+    """A consumer of the partitions that are assigned to it. Must be closed by the process that made it.
 
     ``api`` is librdkafka, ``handle`` its client.
     """
@@ -85,21 +88,52 @@ class KafkaClient:
             raise Refused("rd_kafka_new")
         self.api.rd_kafka_poll_set_consumer(self.handle)
         self._queue = _pointer(self.api.rd_kafka_queue_get_consumer(self.handle))
+        self._known: set[str] = set()
         atexit.register(self.close)
 
-    def assign(self, topic: str, partition: int, offset: int) -> None:
-        """Raises ``Refused``."""
-        api, name = self.api, topic.encode()
-        listed = _pointer(api.rd_kafka_topic_partition_list_new(1))
-        api.rd_kafka_topic_partition_list_add(listed, name, ctypes.c_int32(partition))
-        api.rd_kafka_topic_partition_list_set_offset(listed, name, ctypes.c_int32(partition), ctypes.c_int64(offset))
-        error = api.rd_kafka_assign(self.handle, listed)
-        api.rd_kafka_topic_partition_list_destroy(listed)
-        if error:
-            raise Refused(f"assign {topic} {partition}")
+    def assign(self, begins: Mapping[tuple[str, int], int]) -> None:
+        """Assign these partitions, by topic and number, in place of all others: each from an offset on. Raises ``Refused``."""
+        with self._listed(begins) as listed:
+            if self.api.rd_kafka_assign(self.handle, listed):
+                raise Refused(f"assign {', '.join(f'{topic} {partition}' for topic, partition in begins)}")
+        topics = {topic for topic, _ in begins}
+        if not topics <= self._known:
+            self._ask_about_topics()
+            self._known |= topics
+
+    def _ask_about_topics(self) -> None:
+        """Ask the brokers about all topics that are assigned: by itself, the client looks at new ones once a second."""
+        found = ctypes.c_void_p()
+        if not self.api.rd_kafka_metadata(self.handle, 0, None, ctypes.byref(found), ctypes.c_int(_ASK_MILLIS)):
+            self.api.rd_kafka_metadata_destroy(found)
+
+    @contextmanager
+    def _listed(self, begins: Mapping[tuple[str, int], int]) -> Iterator[ctypes.c_void_p]:
+        listed = _pointer(self.api.rd_kafka_topic_partition_list_new(len(begins)))
+        for (topic, partition), offset in begins.items():
+            place = listed, topic.encode(), ctypes.c_int32(partition)
+            self.api.rd_kafka_topic_partition_list_add(*place)
+            self.api.rd_kafka_topic_partition_list_set_offset(*place, ctypes.c_int64(offset))
+        try:
+            yield listed
+        finally:
+            self.api.rd_kafka_topic_partition_list_destroy(listed)
 
     def unassign(self) -> None:
         self.api.rd_kafka_assign(self.handle, None)
+
+    def unassign_one(self, topic: str, partition: int) -> None:
+        """The others stay assigned."""
+        with self._listed({(topic, partition): 0}) as listed:
+            if error := self.api.rd_kafka_incremental_unassign(self.handle, listed):
+                self.api.rd_kafka_error_destroy(_pointer(error))
+
+    def is_quiet(self) -> bool:
+        """Whether nothing came for the queue that all partitions share, such as an error of all brokers."""
+        came = self.api.rd_kafka_consumer_poll(self.handle, 0)
+        if came:
+            self.api.rd_kafka_message_destroy(_pointer(came))
+        return not came
 
     def close(self) -> None:
         atexit.unregister(self.close)
@@ -109,8 +143,8 @@ class KafkaClient:
             self.api.rd_kafka_destroy(self.handle)
             self.handle = _pointer(None)
 
-    def functions(self) -> Client:
-        """What C code calls."""
+    def functions(self, queue: ctypes.c_void_p | None = None) -> Client:
+        """What C code calls. ``queue``: from which it reads; the one that all partitions share if None."""
 
         def address(name: str) -> int | None:
             return ctypes.cast(getattr(self.api, name), ctypes.c_void_p).value
@@ -120,18 +154,37 @@ class KafkaClient:
             destroy=address("rd_kafka_message_destroy"),
             timestamp=address("rd_kafka_message_timestamp"),
             topic_name=address("rd_kafka_topic_name"),
-            queue=self._queue,
+            queue=queue or self._queue,
             headers=address("rd_kafka_message_headers"),
             header=address("rd_kafka_header_get_all"),
         )
 
 
+class PartitionQueue:
+    """The records of one partition of a client, apart from those of its others. Made before the partition is assigned."""
+
+    def __init__(self, client: KafkaClient, topic: str, partition: int) -> None:
+        self._client, self._place = client, (topic, partition)
+        name, number = topic.encode(), ctypes.c_int32(partition)
+        self._queue = _pointer(client.api.rd_kafka_queue_get_partition(client.handle, name, number))
+        client.api.rd_kafka_queue_forward(self._queue, None)
+
+    def functions(self) -> Client:
+        """See ``KafkaClient.functions``."""
+        return self._client.functions(self._queue)
+
+    def close(self) -> None:
+        """Unassign the partition."""
+        self._client.unassign_one(*self._place)
+        self._client.api.rd_kafka_queue_destroy(self._queue)
+
+
 class RangeReader:
-    """Reads the records of one range of the partition that is assigned to the client at its first offset."""
+    """Reads the records of one range of a partition that is assigned at its first offset."""
 
     def __init__(
         self,
-        client: KafkaClient,
+        client: KafkaClient | PartitionQueue,
         topic: str,
         partition: int,
         start: int,

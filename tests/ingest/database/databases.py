@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import lakebed
 from lakebed.ingest.database.ingest import DatabaseIngest, PlanRequest
 from lakebed.ingest.database.member import Ignored, Member, OpenTable
 from lakebed.ingest.database.points import Points
-from lakebed.ingest.database.runner import Runner
+from lakebed.ingest.database.runner import Runner, Together
 from lakebed.ingest.decoder import Decoder
 from lakebed.ingest.source import Place, Range
 from lakebed.manifest.parked import parked_of
@@ -51,13 +51,13 @@ class Database:
 
     def __init__(
         self, folder: Path, source: MemorySource, *, patience_seconds: float = 30.0, points: Points | None = None,
-        reading: Decoder | None = None,
+        reading: Decoder | None = None, together: Together = nullcontext,
     ) -> None:  # fmt: skip
         self.folder, self.source = folder, source
         self.opening: Callable[[str], None] = lambda topic: None
         self.now = 0.0
         self.reading = reading
-        runner = Runner(self.open, patience_seconds=patience_seconds)
+        runner = Runner(self.open, patience_seconds=patience_seconds, together=together)
         self.ingest = DatabaseIngest(
             str(folder), self.open, runner=runner, clock=lambda: self.now, look_seconds=0.01, points=points
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from lakebed.failures import unwell_here
 from lakebed.ingest import table_batch
 from lakebed.ingest.database import runner
 from lakebed.ingest.database.standing import FAILURES_MAX
+from lakebed.ingest.source import Range
 from lakebed.manifest.parked import Parked, park, parked_of, resume
 from lakebed.manifest.table_log import TableLog
 from tests.ingest.database.databases import Database, Gate, database, filled, more
@@ -216,6 +217,27 @@ def test_many_tables_that_hang_take_no_thread_from_the_others(tmp_path: Path) ->
         gate.is_open.set()
         wait_until(lambda: (one.batches(1), one.ingest.is_idle())[1])
         everything(one, 5, tuple(sick))
+
+
+def test_the_source_fetches_at_once_what_threads_read_but_for_tables_that_failed(tmp_path: Path) -> None:
+    source = filled(*ALL)
+    fetched: list[dict[str, tuple[int, int]]] = []
+    committed: list[dict[str, object]] = []
+
+    @contextmanager
+    def together(ranges: Sequence[Range]) -> Iterator[None]:
+        fetched.append({one.topic: (one.start, one.end) for one in ranges})
+        yield
+        committed.append({topic: one.position(topic) for topic in ALL[:3]})
+
+    with database(tmp_path, source, together=together) as one:
+        with refusing("sick"):
+            one.batches(1)
+            for topic in ALL:
+                more(source, topic, 1)
+            one.batches(1)
+    assert fetched == [dict.fromkeys(ALL, (0, 5)), dict.fromkeys(ALL[:3], (5, 6))]
+    assert committed == [dict.fromkeys(ALL[:3], {0: 5}), dict.fromkeys(ALL[:3], {0: 6})]
 
 
 def test_a_table_with_more_records_than_a_batch_takes_asks_for_the_next_one(
