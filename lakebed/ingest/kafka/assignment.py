@@ -91,8 +91,10 @@ class Assignment:
         self._lock = threading.Lock()
         self._users = 1  # who made it
         self._is_stalled = False
-        self._queues = {place: PartitionQueue(client, *place) for place in begins}
+        self._queues: dict[Place, PartitionQueue] = {}
         try:
+            for place in begins:
+                self._queues[place] = PartitionQueue(client, *place)
             client.assign(begins)
         except Refused:
             self._is_stalled = True

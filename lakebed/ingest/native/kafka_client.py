@@ -26,7 +26,7 @@ COLUMNS = pa.schema(
 )  # fmt: skip
 HEADER_COLUMNS = pa.schema([("row", pa.int64()), ("name", pa.int64()), ("value", pa.binary())])
 _POLL_MILLIS = 200
-_ASK_MILLIS = 1000
+_ASK_MILLIS = 3000
 _CONSUMER = 1
 _POINTERS = (
     "rd_kafka_conf_new", "rd_kafka_new", "rd_kafka_queue_get_consumer", "rd_kafka_topic_partition_list_new",
@@ -164,9 +164,12 @@ class PartitionQueue:
     """The records of one partition of a client, apart from those of its others. Made before the partition is assigned."""
 
     def __init__(self, client: KafkaClient, topic: str, partition: int) -> None:
+        """Raises ``Refused``."""
         self._client, self._place = client, (topic, partition)
         name, number = topic.encode(), ctypes.c_int32(partition)
         self._queue = _pointer(client.api.rd_kafka_queue_get_partition(client.handle, name, number))
+        if not self._queue:
+            raise Refused(f"queue of {topic} {partition}")
         client.api.rd_kafka_queue_forward(self._queue, None)
 
     def functions(self) -> Client:
