@@ -25,7 +25,7 @@ QUICK = {
     ("fleet/hint_pace.py", "_changed"): "whether a hint has come, and whether the job runs",
     ("fleet/worker.py", "_room"): "which tables are active",
     ("ingest/database/ingest.py", "_lock"): "what is known of the topics, and how they stand",
-    ("ingest/kafka/assignment.py", "_lock"): "which ranges of a client are not begun, and how many threads read from it",
+    ("ingest/kafka/assignment.py", "_lock"): "which ranges of a client are not begun, and how many threads use it",
     ("ingest/kafka/kept_clients.py", "_lock"): "the clients that wait for a range; none is closed under it",
     ("jobs/runner.py", "_lock"): "the jobs that run in this process",
     ("manifest/log_cache.py", "_lock"): "the logs that are kept, and their bytes",
