@@ -121,7 +121,7 @@ class _Batch:
     def moves(self) -> Moves:
         sequence = self._schema.sequence_column
         if sequence is not None:
-            names = [(Remark.KEY_MOVED, sequence)] if self._marked.any() else []
+            names = [(Remark.KEY_MOVED, sequence)] * self._lost(sequence)
             return Moves(self._rows, remarks=list[Found](names))
         bad, remarks = self._not_whole(), list[Found]()
         self._bad = {number for number, _ in bad}
@@ -149,6 +149,18 @@ class _Batch:
         void |= np.isin(self._numbers, list(self._bad)) | self._repeated()
         gone = np.setdiff1d(self._numbers[void], [*self._numbers[~void], *self._bad])
         return Moves(self._arranged(transactions, counted, void), bad, len(gone), remarks)
+
+    def _lost(self, sequence: str) -> int:
+        """How many rows came to a key, and are older by a column than a delete of the row that was there before."""
+        came = np.flatnonzero(self._marked & ~self._deletes).tolist()
+        if not came:
+            return 0
+        keys, values = {self._key(row) for row in came}, _plain(self._rows.column(sequence)).to_pylist()
+        newest: dict[tuple[Any, ...], tuple[Any, int]] = {}
+        for row in np.flatnonzero(self._deletes).tolist():
+            if (key := self._key(row)) in keys and values[row] is not None:
+                newest[key] = max(newest.get(key, (values[row], row)), (values[row], row))
+        return sum(self._key(row) in newest and (values[row], row) < newest[self._key(row)] for row in came)
 
     # What is marked --------------------------------------------------------------------------------------------------
 

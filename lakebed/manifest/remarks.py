@@ -54,7 +54,7 @@ class Remark(StrEnum):
     LOST = "lost_by_order"
     """Changes that lost against newer ones that had come before them; what orders them."""
     KEY_MOVED = "key_moved"
-    """An update that gave a row another key, in a table whose changes are ordered by one of its columns; that column."""
+    """Rows that got another key, and are older than the delete of the row before by the column that orders changes; which."""
     KEY_MOVE_UNCLEAR = "key_move_unclear"
     """Changes that may be an update of a key, and do not say whose row left the key; their topic."""
     ORDER_OF_ARRIVAL = "order_of_arrival"
@@ -107,9 +107,10 @@ _RESNAPSHOT = (
 )
 KINDS: Mapping[str, Kind] = {
     Remark.KEY_MOVED: Kind(
-        what="rows got another key, which a column as sequence_by does not order",
-        remedy="set sequence_by to what orders changes of the source, such as source.lsn; a row that came to a key is lost if "
-        "the row that was there before has a greater value",
+        what="rows got another key, and lost against the delete of the row that was there before, by the column",
+        remedy="make the table anew with a sequence_by that orders changes as the source does, such as source.lsn",
+        is_critical=True,
+        until_sent_again=True,
     ),
     Remark.KEY_MOVE_UNCLEAR: Kind(
         what="rows may have got another key, and neither headers nor old rows say which row left it",

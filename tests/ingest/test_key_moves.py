@@ -449,17 +449,21 @@ def test_a_row_that_gets_another_key_without_all_its_values_is_quarantined(tmp_p
     assert ["another key" in reason and "'v'" in reason for reason in reasons] == [True]
 
 
-def test_an_order_by_a_column_can_not_order_moves_and_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("old", "new", "lost"), [(1, 1, {"n": 1}), (2, 1, {"n": 1}), (1, 2, {})])
+def test_a_row_that_is_older_by_a_column_than_the_row_before_it_is_lost_and_said(
+    old: int, new: int, lost: dict[str, int]
+) -> None:
     columns = COLUMNS.append(pa.field("n", pa.int64()))
     source, _ = moved(Sends(), shift)
-    shape = DecoderSchema(columns, ("id",), "n")
     values = [json.loads(one[1]) if one[1] else None for one in source.events]
     for value in filter(None, values):
-        for side in ("before", "after"):
-            value[side] = value[side] and {**value[side], "n": 1}
+        for side, version in (("before", old), ("after", new)):
+            value[side] = value[side] and {**value[side], "n": version}
     keys, headers = [one[0] for one in source.events], [one[2] for one in source.events]  # type: ignore[misc]
-    table = with_headers(records(values, keys), headers)
-    assert decoder("debezium-json", shape).decode(table).remarks == {Remark.KEY_MOVED: {"n": 1}}
+    decoded = decoder("debezium-json", DecoderSchema(columns, ("id",), "n")).decode(
+        with_headers(records(values, keys), headers)
+    )
+    assert decoded.remarks == ({Remark.KEY_MOVED: lost} if lost else {})
 
 
 def test_rows_that_a_transform_unwrapped_move_by_their_headers(tmp_path: Path) -> None:
