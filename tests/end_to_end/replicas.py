@@ -31,6 +31,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 import lakebed
+from lakebed.health.run_report import RUNS_FOLDER
 from lakebed.manifest.actions import Commit, Domain
 from lakebed.manifest.claims import claims_of
 from lakebed.manifest.entries import CLAIM
@@ -331,4 +332,6 @@ def require_no_other_file(table: lakebed.Table) -> int:
 
 
 def files_of(table: lakebed.Table) -> set[str]:
-    return {path for path, _, _ in storage_of(table).list("_lakebed/")}
+    """But for what pipelines that were killed said of themselves."""
+    paths = (path for path, _, _ in storage_of(table).list("_lakebed/"))
+    return {path for path in paths if not path.startswith(RUNS_FOLDER)}
