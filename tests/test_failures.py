@@ -194,8 +194,13 @@ def test_a_cause_is_warned_of_once_and_not_at_each_try(tmp_path: Path, caplog: p
 
 
 def test_a_query_that_is_only_up_has_not_worked() -> None:
-    assert not has_worked(cast("StreamingQuery", SimpleNamespace(lastProgress=None)))
-    assert has_worked(cast("StreamingQuery", SimpleNamespace(lastProgress={"numInputRows": 0})))
+    def worked(up_seconds: float, progress: object, is_data_available: bool) -> bool:
+        query = SimpleNamespace(lastProgress=progress, status={"isDataAvailable": is_data_available})
+        return has_worked(cast("StreamingQuery", query), up_seconds)
+
+    assert not worked(600, None, True), "its batch waits for the store"
+    assert not worked(9, None, False) and worked(10, None, False), "it found nothing to read"
+    assert worked(0, {"numInputRows": 0}, True)
 
 
 def test_a_source_that_does_not_answer_is_a_trouble_until_it_answers() -> None:

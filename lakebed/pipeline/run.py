@@ -53,6 +53,7 @@ FIRST_BATCH_SECONDS = 30.0  # the duration is counted from then on, even if no b
 SAMPLE_SECONDS = 1.0
 SAMPLE_SHARE = 0.05  # at most this share of the time is spent on sampling the table
 BATCH_SECONDS_MAX = 15.0
+PROOF_SECONDS = 10.0
 
 _logger = logging.getLogger("lakebed.run")
 
@@ -183,6 +184,7 @@ class _Run:
         self._health = Health(work.path, QUERY_NAME)
         self._restarts = Restarts()
         self._again_at: float | None = None
+        self._started_at = 0.0
         self._batches_at_failure = 0
         self._state: State | None = None
         self._phase: Phase = "starting Spark"
@@ -230,6 +232,7 @@ class _Run:
             self._ingest_failed(failure_in(str(error), QUERY_NAME))
         else:
             self._restarts.has_started = True
+        self._started_at = time.monotonic()
         if self._health.error is None:
             self._health.runs()
 
@@ -260,9 +263,14 @@ class _Run:
         elif (
             self._health.error is not None
             and self._ingest is not None
-            and (self._progress.figures().batches > self._batches_at_failure or has_worked(self._ingest))
+            and (self._progress.figures().batches > self._batches_at_failure or self._is_proven(self._ingest))
         ):
             self._health.runs()
+
+    def _is_proven(self, query: StreamingQuery) -> bool:
+        """Whether the query runs again, though it had failed."""
+        is_troubled = self._work.ingest_trouble is not None or self._work.maintain_trouble is not None
+        return not is_troubled and has_worked(query, time.monotonic() - self._started_at)
 
     def _ingest_failed(self, error: LakebedError) -> None:
         """Schedules a restart. Raises the error if a restart is of no use."""
@@ -355,13 +363,14 @@ class _Run:
             self._work.abandon()
 
 
-def has_worked(query: StreamingQuery) -> bool:
+def has_worked(query: StreamingQuery, up_seconds: float) -> bool:
     """Whether a query that was started has done something: a batch, or a look at its source that found nothing.
 
-    That it is up proves nothing, since it may wait for a broker or a store for a minute and then fail again.
+    That it is up proves nothing while there is a batch to do, since that may wait for a store for long and then fail again. Spark
+    reports no progress of a query that finds nothing, so such a query counts after ``PROOF_SECONDS``.
     """
     with suppress(Exception):  # Spark may be shutting down
-        return query.lastProgress is not None
+        return query.lastProgress is not None or (up_seconds >= PROOF_SECONDS and not query.status["isDataAvailable"])
     return False
 
 
