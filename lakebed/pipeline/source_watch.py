@@ -1,13 +1,15 @@
 """Asks Kafka every few seconds whether it answers, in a thread of the process that runs a pipeline.
 
 Who plans a batch waits for brokers for ``timeout_seconds``, a minute by default. Meanwhile nothing fails, and nothing comes in: a
-run would say that it is running. A look is one small request, which waits a few seconds at most.
+run would say that it is running. A look asks for the metadata, by the consumer, and waits a few seconds at most. The admin client
+is not asked: its requests that time out can end the process (an assertion of librdkafka 2.x), and so must not be made for a look.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 5.0
 ANSWER_SECONDS = 5.0
+LOOK_SHARE = 0.005
+"""Of a core, at most: the metadata of thousands of topics cost some milliseconds."""
 _logger = logging.getLogger("lakebed.run")
 
 
@@ -47,8 +51,11 @@ class SourceWatch:
         """Look now and then in a thread until ``stop`` is set."""
 
         def run() -> None:
-            while not stop.wait(LOOK_SECONDS):
+            pause = LOOK_SECONDS
+            while not stop.wait(pause):
+                used = time.thread_time()
                 self.look()
+                pause = max(LOOK_SECONDS, (time.thread_time() - used) / LOOK_SHARE)
             self.trouble = None
 
         threading.Thread(target=run, name="lakebed-source", daemon=True).start()
@@ -59,4 +66,4 @@ def kafka_watch(settings: KafkaSettings) -> SourceWatch:
     from lakebed.ingest.kafka.cluster import KafkaCluster
 
     seconds = min(ANSWER_SECONDS, settings.timeout_seconds)
-    return SourceWatch(KafkaCluster(replace(settings, timeout_seconds=seconds)).is_alive)
+    return SourceWatch(KafkaCluster(replace(settings, timeout_seconds=seconds)).answers)

@@ -61,13 +61,6 @@ class KafkaCluster:
         """Raises Retry if no broker answers in time, InvalidInput if it refuses this client."""
         self._patiently(self._metadata)
 
-    def is_alive(self) -> None:
-        """Raises Retry if no broker answers in time, InvalidInput if it refuses this client. It costs one small request."""
-        try:
-            self._admin.describe_cluster(request_timeout=self._settings.timeout_seconds).result()
-        except KafkaException as error:
-            raise self._unreachable(error) from None
-
     def look(self) -> tuple[list[tuple[str, int]], dict[str, str]]:
         """The partitions that the settings select, and the ids of their topics where the brokers return them."""
 
