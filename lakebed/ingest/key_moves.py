@@ -27,6 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakebed.far_times import python_values
 from lakebed.ingest.debezium.transactions import Described
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.headers import NEW_KEY, OLD_KEY, headers_of, values_of
@@ -505,12 +506,17 @@ def _is_same(old: EarlierRow, rows: pa.Table, row: int, schema: DecoderSchema) -
             continue
         value = rows.column(column.name).slice(row, 1).combine_chunks()
         if column.name in old.values:
-            if not pa.array([old.values[column.name]], column.type).equals(value):
+            if not _are_equal(pa.array([old.values[column.name]], column.type), value):
                 return False
             says_something = True
         elif column.name in old.blank and not _is_blank(value):
             is_doubtful = True
     return True if says_something and not is_doubtful else None
+
+
+def _are_equal(one: pa.Array, other: pa.Array) -> bool:
+    """Whether values are the same, at any depth; to Arrow one NaN is not another."""
+    return bool(one.equals(other)) or repr(python_values(one)) == repr(python_values(other))
 
 
 def _is_blank(value: pa.Array) -> bool:
