@@ -43,6 +43,7 @@ NOT_WHOLE = (
     "REPLICA IDENTITY FULL)"
 )
 _UNKNOWN_TRANSACTION = 1
+_KEYS_AT_ONCE = 256
 _PLACES_MAX = 100
 """Of so many changes that are no moves the place is looked up, so that they are known if they are sent again."""
 
@@ -108,7 +109,7 @@ class _Batch:
         self._schema = decoder_schema
         self._deletes: Mask = np.asarray(pc.equal(rows.column(OP_COLUMN), DELETE))
         self._values = records.column("value")
-        self._keys_of_rows: list[tuple[Any, ...]] | None = None
+        self._keys_of_rows: dict[int, tuple[Any, ...]] = {}
         self._changes_of: dict[int, Sequence[int]] = {}
         """The rows whose changes a row stands for, where these are not just its own."""
         self._bad: set[int] = set()
@@ -147,8 +148,12 @@ class _Batch:
         for group in suspects:
             if not counted[group].any():
                 self._settle(group, void, is_marked=False)
-        void |= np.isin(self._numbers, list(self._bad)) | self._repeated()
-        gone = np.setdiff1d(self._numbers[void], [*self._numbers[~void], *self._bad])
+        if self._bad:
+            void |= np.isin(self._numbers, list(self._bad))
+        void |= self._repeated()
+        gone = set(self._numbers[void].tolist()) - self._bad
+        if gone:
+            gone.difference_update(self._numbers[~void].tolist())
         return Moves(self._arranged(transactions, counted, void), bad, len(gone), remarks)
 
     def _lost(self, sequence: str) -> int:
@@ -167,7 +172,8 @@ class _Batch:
 
     def _moved(self, at: Mask) -> Mask:
         """Rows of records that say by a header, or by an old row with another key, that a row got another key."""
-        marked = np.isin(self._numbers, self._numbers[at % 2 == 1])
+        second = at % 2 == 1
+        marked = np.isin(self._numbers, self._numbers[second]) if second.any() else second
         headers = headers_of(self._records)
         for name, deletes in ((NEW_KEY, True), (OLD_KEY, False)):
             values = values_of(headers, name)
@@ -448,9 +454,12 @@ class _Batch:
         return str(self._records.column("topic")[int(self._numbers[row])].as_py())
 
     def _key(self, row: int) -> tuple[Any, ...]:
-        if self._keys_of_rows is None:
-            columns = [_plain(self._rows.column(name)).to_pylist() for name in self._schema.keys]
-            self._keys_of_rows = list(zip(*columns, strict=True))
+        if row not in self._keys_of_rows:
+            # The next ones, too: a single value of a column costs as much as some hundred.
+            rows = range(row, min(row + _KEYS_AT_ONCE, len(self._rows)))
+            columns = [_plain(self._rows.column(name).slice(row, len(rows))).to_pylist() for name in self._schema.keys]
+            for one, key in zip(rows, zip(*columns, strict=True), strict=True):
+                self._keys_of_rows.setdefault(one, key)
         return self._keys_of_rows[row]
 
 
