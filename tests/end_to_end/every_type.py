@@ -3,7 +3,7 @@
 Each type is a table of its own. Its rows are snapshotted, inserted, updated in another column, deleted, and moved to another key;
 then they are compared with the database. A row that differs is a failure, unless it is in the quarantine *and* a finding says so.
 
-``python -m tests.end_to_end.every_type postgres|mariadb`` prints the table that docs/guides/types.md has, and ends with 1 if a
+``python -m tests.end_to_end.every_type postgres|mariadb`` prints the table that docs/types.md has, and ends with 1 if a
 row differs. It takes a minute.
 """
 
