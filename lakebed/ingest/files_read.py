@@ -25,7 +25,6 @@ from functools import lru_cache
 import numpy as np
 import orjson
 
-from lakebed.errors import Corrupt
 from lakebed.manifest.actions import Action, Domain
 from lakebed.manifest.entries import FILES
 from lakebed.manifest.entry_values import checked, document_of, reading
@@ -115,9 +114,7 @@ def files_in(domain: str, text: str) -> tuple[int, Entry]:
         if not states:
             states = bytes(len(digests) // _DIGEST_BYTES * _STATE_BYTES)
         if len(digests) % _DIGEST_BYTES or len(digests) // _DIGEST_BYTES != len(states) / _STATE_BYTES:
-            raise Corrupt(
-                f"the entry {domain} of the log has {len(digests)} bytes of digests and {len(states)} of states"
-            )
+            raise ValueError(f"it has {len(digests)} bytes of digests and {len(states)} of states")
         times = {
             name: checked(int, document.get(name, 0), name) for name in ("newest_ns", "arrived_ns", "forgotten_ns")
         }

@@ -12,7 +12,7 @@ Values of keys are not in the entry, only digests of them.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import orjson
 
@@ -42,7 +42,7 @@ class Crowd:
 class CrowdedKeys:
     """By the digest of a key, oldest first."""
 
-    keys: Mapping[str, Crowd] = field(default_factory=dict)
+    keys: Mapping[str, Crowd]
 
     def after(self, settled: Collection[str], crowded: Mapping[str, Crowd]) -> CrowdedKeys:
         """What is left once changes of some keys are settled, of which some are crowded."""
@@ -63,7 +63,7 @@ class CrowdedKeys:
         return Domain(CROWDED_KEYS, orjson.dumps({"keys": keys}).decode())
 
 
-NONE_CROWDED = CrowdedKeys()
+NONE_CROWDED = CrowdedKeys({})
 
 
 def crowded_keys_of(snapshot: Snapshot) -> CrowdedKeys:

@@ -273,8 +273,9 @@ INVARIANTS: dict[str, Invariant] = {
         Invariant(
             "M6",
             "A record of a source with offsets is in the table if and only if its offset is below the table's position: "
-            "once, whatever becomes of the checkpoint, and however many processes read. The same holds for each of the "
-            "newest 500,000 files of folders.",
+            "once, whatever becomes of the checkpoint, and however many processes read. The same holds for each file of a "
+            "folder: once, and not at all if it may be one that the table has forgotten. Its changes are in the order of the "
+            "batch's list, whatever tasks read them.",
         ),
         Invariant(
             "M7",

@@ -100,7 +100,7 @@ class LogReader:
         try:
             yield
         except Corrupt as error:
-            if not self.root or self.root in str(error):
+            if not self.root or isinstance(error.__cause__, Corrupt):  # it says so already
                 raise
             named = error.with_text(
                 f"the log of {self.root} is damaged: {error}; lakebed doctor {self.root} says what can be read, and what to do"

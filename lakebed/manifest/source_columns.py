@@ -22,7 +22,7 @@ one goes or comes, so seldom.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any
 
 import orjson
@@ -106,7 +106,7 @@ class SourceColumns:
     """The columns that were gone at some time. ``added``: to the table, when it had rows."""
 
     added: tuple[str, ...] = ()
-    topics: Mapping[str, Mapping[str, Column]] = field(default_factory=dict)
+    topics: Mapping[str, Mapping[str, Column]]
 
     def column(self, topic: str, name: str) -> Column | None:
         """What is known of a column; None if records have always had it."""
@@ -127,6 +127,9 @@ class SourceColumns:
     def to_entry(self) -> Domain:
         """The entry of the log."""
         return Domain(SOURCE_COLUMNS, orjson.dumps(asdict(self)).decode())
+
+
+NO_COLUMNS = SourceColumns(topics={})
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +157,7 @@ class Followed:
 def source_columns_of(snapshot: Snapshot) -> SourceColumns:
     """What a table's log keeps; nothing if that can't be read."""
     found = readable_or_none(SOURCE_COLUMNS, snapshot.domains.get(SOURCE_COLUMNS), source_columns_in)
-    return found or SourceColumns()
+    return found or NO_COLUMNS
 
 
 def source_columns_in(domain: str, text: str) -> SourceColumns:
@@ -169,7 +172,7 @@ def followed(snapshot: Snapshot, met: Met, *, is_emptied: bool = False) -> Follo
     rows stay.
     """
     known = source_columns_of(snapshot)
-    if not any(columns.lacking for _, columns in met) and known == SourceColumns():
+    if not any(columns.lacking for _, columns in met) and known == NO_COLUMNS:
         return Followed()
     topics, doubtful = dict(known.topics), dict[str, None]()
     for topic in dict.fromkeys(topic for topic, _ in met):

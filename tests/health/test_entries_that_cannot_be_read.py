@@ -74,7 +74,9 @@ WHOLE: dict[str, dict[str, Any]] = {
         "newest": {"0": [5, 7]},
     },
     entries.ORDER_RESTARTS: {"restarts": [{"topic": "t", "id": None, "offsets": {"0": 5}, "add": 7}]},
-    entries.FILES + "1": {"digests": "AAAA"},
+    entries.FILES + "1": {"digests": "AAAAAAAAAAA=", "states": "AAAAAA==", "newest_ns": 1, "arrived_ns": 1, "forgotten_ns": 1},
+    entries.SOURCE_COLUMNS: {"added": ["x"], "topics": {"t": {"x": {"gone": [5, 7], "back": [6, 9]}}}},
+    entries.CROWDED_KEYS: {"keys": {"0123456789abcdef": {"transaction": 7, "more": 1, "place": 100, "deletes": False}}},
     entries.QUARANTINED: {"next": 2, "parts": [[1, {"path": "q.parquet", "rows": 1}]]},
     entries.QUARANTINED + ".q": {"taken": 1},
     entries.FAILING + "f": {

@@ -41,8 +41,8 @@ def test_what_comes_late_is_reported_from_what_was_superseded(tmp_path: Path) ->
     assert settle(changes((1, "a", 10, "u"), (2, "a", 10, "u"), (3, "a", 10, "d"))) == (0, 0)
     assert settle(changes((1, "b", 5, "u"), (2, "b", 20, "u"))) == (1, 1), "1 had come with 10 before"
     assert settle(changes((3, "b", 5, "u"))) == (2, 2), "the delete at 10 is newer"
-    assert settle(changes((1, "c", 30, "u")), changes((1, "d", 25, "u"))) == (2, 3), "it met the newer one in the tail"
-    assert settle(changes((1, "e", 7, "d"))) == (3, 3), "a delete may come late too"
+    assert settle(changes((1, "c", 30, "u")), changes((1, "d", 25, "u"))) == (3, 3), "it met the newer one in the tail"
+    assert settle(changes((1, "e", 7, "d"))) == (4, 3), "a delete may come late too"
     end()
 
 
