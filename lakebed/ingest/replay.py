@@ -60,6 +60,7 @@ from lakebed.manifest.table_log import TableLog, require_writable
 from lakebed.parts.changes import WriteSpec, prepare, stored_rows, write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.expression import Expression, check_condition, condition, connection_for, expression, mistakes
+from lakebed.parts.key_moves import without_places
 from lakebed.parts.numbered_rows import ROW, numbered
 from lakebed.parts.quarantine import HEADERS, WITH_HEADERS
 from lakebed.parts.sql import registered
@@ -257,9 +258,11 @@ class Replay:
     def _layers(self, decoded: Decoded, spec: WriteSpec) -> Sequence[pa.Table]:
         if not len(decoded.changes):
             return ()
-        connection = connect()
+        connection, changes = connect(), decoded.changes
+        if spec.sequence_column is None:
+            changes = without_places(changes)
         try:
-            checked = prepare(decoded.changes, spec, connection)
+            checked = prepare(changes, spec, connection)
         except InvalidChanges as error:
             raise _Refused(str(error)) from None
         layers, incomplete = newest_in_layers(checked, spec, connection)

@@ -167,6 +167,14 @@ def listed(moves: _Lists) -> tuple[npt.NDArray[np.int64], pa.StructArray]:
     return pc.list_parent_indices(column).to_numpy(), pc.list_flatten(column)
 
 
+def without_places(table: pa.Table) -> pa.Table:
+    """Changes that count whenever they come: none of them is taken for one that is sent again."""
+    if MOVES_COLUMN not in table.column_names:
+        return table
+    moves = [one and [{**change, "place": None} for change in one] for one in table[MOVES_COLUMN].to_pylist()]
+    return _replaced(table, MOVES_COLUMN, pa.array(moves, MOVES_TYPE))
+
+
 def changes_of(table: pa.Table, deleted: Sequence[bool | None], rows: Sequence[int]) -> dict[int, list[Change]]:
     """What rows of a table stand for, by their number. ``deleted``: of all rows."""
     moves = table[MOVES_COLUMN].take(pa.array(rows, pa.int64())).to_pylist()
