@@ -57,6 +57,8 @@ class Remark(StrEnum):
     """Rows that got another key, and are older than the delete of the row before by the column that orders changes; which."""
     KEY_MOVE_UNCLEAR = "key_move_unclear"
     """Changes that may be an update of a key, and do not say whose row left the key; their topic."""
+    KEY_MOVE_TRANSFORMED = "key_move_transformed"
+    """Keys that lost a row to the SQL of a pipeline, if the row came to the key before another one left it; their topic."""
     ORDER_OF_ARRIVAL = "order_of_arrival"
     """A table was made whose changes have no order but that of arrival; the connector that sends them."""
     RESNAPSHOT_ADVISED = "resnapshot_advised"
@@ -116,6 +118,12 @@ KINDS: Mapping[str, Kind] = {
         what="rows may have got another key, and neither headers nor old rows say which row left it",
         remedy="let Debezium's headers through (__debezium.newkey, __debezium.oldkey), or have the source send whole old rows "
         "(PostgreSQL: REPLICA IDENTITY FULL); the row that came last counts",
+    ),
+    Remark.KEY_MOVE_TRANSFORMED: Kind(
+        what="rows that got another key may be lost, since the rows of a key are not counted where SQL changes them",
+        remedy="bring the records into a table of their own, and have the SQL read that with the source lakebed",
+        is_critical=True,
+        until_sent_again=True,
     ),
     Remark.UNKNOWN_FIELD: Kind(
         what="records have fields that no column takes",

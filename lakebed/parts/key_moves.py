@@ -37,6 +37,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakebed.far_times import python_values
 from lakebed.parts.changes import (
     DELETE,
     MOVES_COLUMN,
@@ -165,6 +166,19 @@ def listed(moves: _Lists) -> tuple[npt.NDArray[np.int64], pa.StructArray]:
     """The changes of all rows, and the row of each."""
     column = moves.combine_chunks() if isinstance(moves, pa.ChunkedArray) else moves
     return pc.list_parent_indices(column).to_numpy(), pc.list_flatten(column)
+
+
+def uncounted(changes: pa.Table, keys: Sequence[str]) -> int:
+    """How many keys are deleted by their newest change, but may have a row if their changes are counted."""
+    if MOVES_COLUMN not in changes.column_names or not are_strong(changes[MOVES_COLUMN]).any():
+        return 0
+    moved = changes.filter(changes[MOVES_COLUMN].is_valid())
+    deleted = pc.equal(moved[OP_COLUMN], DELETE).to_pylist()
+    each = changes_of(moved, deleted, range(len(moved)))
+    rows_of: dict[tuple[str, ...], list[int]] = {}
+    for row, key in enumerate(zip(*(map(repr, python_values(moved[name])) for name in keys), strict=True)):
+        rows_of.setdefault(key, []).append(row)
+    return sum(bool(deleted[rows[-1]]) and not deleted[_newest(rows, each, deleted)[0]] for rows in rows_of.values())
 
 
 def without_places(table: pa.Table) -> pa.Table:

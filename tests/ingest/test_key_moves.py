@@ -20,6 +20,8 @@ from lakebed.ingest.batch_writer import TaskRow, in_this_process
 from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.formats import decoder
 from lakebed.ingest.table_batch import WriteWork
+from lakebed.ingest.transform.decode import SourceRows
+from lakebed.ingest.transform.query import Transform
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff
 from lakebed.ingest.typed.records import TypedRecords, TypedSettings
 from lakebed.ingest.typed.schemas import FixedSchema
@@ -467,6 +469,21 @@ def test_a_row_that_gets_another_key_without_all_its_values_is_quarantined(tmp_p
     assert lake.rows() == {2: "A"}
     reasons = lakebed.open(lake.table.path + "_quarantine").to_arrow()["reason"].to_pylist()
     assert ["another key" in reason and "'v'" in reason for reason in reasons] == [True]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "full", "lost"), [(shift, False, 1), (shift, True, 0), (move_and_insert, False, 0)]
+)
+def test_rows_that_sql_may_lose_because_it_can_not_count_are_said(
+    pattern: Callable[[Source], None], full: bool, lost: int
+) -> None:
+    source, _ = moved(Sends(full=full), pattern)
+    shape = DecoderSchema(COLUMNS, ("id",), "source.lsn")
+    through = Transform(sql="select *, _change_type, _change_sequence from changes", columns=COLUMNS)
+    keys, values, headers = zip(*source.events, strict=True)
+    some = with_headers(records(values, keys, topic=TOPIC), headers)
+    decoded = SourceRows(decoder("debezium-json", shape), shape, through).decode(some)
+    assert decoded.remarks == ({Remark.KEY_MOVE_TRANSFORMED: {TOPIC: lost}} if lost else {})
 
 
 @pytest.mark.parametrize("settled", [True, False])

@@ -21,8 +21,10 @@ from lakebed.ingest.row_changes import row_as_json
 from lakebed.ingest.transform.query import Transform
 from lakebed.ingest.transform.rows_of_files import NOTE, RowsOfFiles
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff
+from lakebed.manifest.remarks import Remark, remarks_on, sum_of
 from lakebed.manifest.schema_change import SchemaChange
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN
+from lakebed.parts.key_moves import uncounted
 from lakebed.parts.nested import nullable
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA
 from lakebed.telemetry.task_requests import counted
@@ -49,7 +51,12 @@ class SourceRows:
         return None
 
     def decode(self, records: pa.Table, cutoff: Cutoff = NO_CUTOFF) -> Decoded:
-        return replace(self.inner.decode(records, cutoff), met={})
+        decoded = self.inner.decode(records, cutoff)
+        moved = uncounted(decoded.changes, self.inner.decoder_schema.keys)
+        names = {", ".join(sorted(set(records["topic"].to_pylist()))): moved} if moved else {}
+        return replace(
+            decoded, met={}, remarks=sum_of([decoded.remarks, remarks_on(Remark.KEY_MOVE_TRANSFORMED, names)])
+        )
 
 
 @dataclass(frozen=True, slots=True)
