@@ -175,6 +175,17 @@ def test_records_of_an_older_schema_that_come_late_leave_a_default_out(tmp_path:
     assert plain.feed(NOTE, ms=20, partition=1).feed(NOTE, COUPON, ms=60, partition=1).advised == []
 
 
+def test_a_column_that_comes_goes_and_comes_within_a_batch_was_dropped(copy: Copy) -> None:
+    copy.add(NOTE, COUPON, coupon=1).add(NOTE).add(NOTE, COUPON, coupon=None)
+    assert copy.read().advised == ["coupon"]
+
+
+def test_records_of_one_moment_in_different_partitions_drop_nothing(copy: Copy) -> None:
+    """MySQL's clock counts seconds, and the offsets of two partitions have no order."""
+    copy.add(NOTE, COUPON, ms=50, coupon=1).add(NOTE, ms=50, partition=1).add(NOTE, COUPON, ms=60, partition=1)
+    assert copy.read().advised == []
+
+
 def test_topics_may_differ_in_their_columns(copy: Copy) -> None:
     for _ in range(2):
         copy.feed(topic="shard", ms=90).feed(NOTE, note="x", ms=91)
