@@ -355,6 +355,13 @@ def test_a_table_whose_first_changes_are_of_rows_that_were_there_before_lacks_ot
     assert table.maintenance.resume() == bool(older) and not table.status().findings
 
 
+def test_a_key_that_is_renamed_by_case_names_the_same_rows(tmp_path: Path) -> None:
+    renamed = {name.upper(): value for name, value in ROW.items()}
+    values = [as_json(event("c", ROW)), as_json(event("u", renamed)), as_json(event("d", None, renamed))]
+    table = table_of(introduced(pipeline(tmp_path), values, [key_of(id=1), key_of(ID=1), key_of(ID=1)]))
+    assert not table.status().findings
+
+
 def test_a_compacted_topic_shows_no_rows_that_were_there_before(tmp_path: Path) -> None:
     topic = "shop.public.orders"
     left = records([as_json(event("c", ROW)), as_json(event("u", ROW))], [key_of(id=1)] * 2, topic).slice(1)

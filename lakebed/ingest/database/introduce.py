@@ -355,14 +355,17 @@ def _is_of_no_row(operation: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """A message key. ``row``: its values, the same however they are written; None: they are not known."""
+    """A message key. ``row``: its values, the same however they are written, and in whatever case their names are; None: they are
+    not known.
+    """
 
     fields: tuple[str, ...] = ()
     row: str | None = None
 
     @staticmethod
     def of(fields: Iterable[str], values: Mapping[str, Any]) -> _Key:
-        return _Key(tuple(fields), repr(sorted(values.items())) if values else None)
+        named = sorted((name.lower(), repr(value)) for name, value in values.items())
+        return _Key(tuple(fields), repr(named) if values else None)
 
 
 def _key_read(read: Callable[[bytes], _Key], key: bytes | None) -> tuple[_Key, str]:
