@@ -30,10 +30,10 @@ import pyarrow.compute as pc
 from lakebed.far_times import python_values
 from lakebed.ingest.debezium.transactions import Described
 from lakebed.ingest.decoder import DecoderSchema
-from lakebed.ingest.headers import NEW_KEY, OLD_KEY, headers_of, values_of
+from lakebed.ingest.headers import NEW_KEY, OLD_KEY, headers_of, mappings_of, values_of
 from lakebed.manifest.remarks import Remark
 from lakebed.parts.changes import DELETE, MOVES_COLUMN, MOVES_TYPE, OP_COLUMN, UNAVAILABLE_COLUMN
-from lakebed.parts.key_moves import CAME, LEFT, STAYED, WEAK
+from lakebed.parts.key_moves import CAME, LEFT, STAYED, UNKNOWN_TRANSACTION, WEAK
 from lakebed.parts.quarantine import HEADERS
 
 Mask = np.ndarray[Any, Any]
@@ -42,8 +42,8 @@ NOT_WHOLE = (
     "the row got another key, and the source did not send {}, which it did not change: let it send whole rows (PostgreSQL: "
     "REPLICA IDENTITY FULL)"
 )
-_UNKNOWN_TRANSACTION = 1
 _KEYS_AT_ONCE = 256
+_INT63 = (1 << 63) - 1
 _PLACES_MAX = 100
 """Of so many changes that are no moves the place is looked up, so that they are known if they are sent again."""
 
@@ -141,7 +141,7 @@ class _Batch:
                 transactions[self._between(begin, end)] = transaction
         for group in self._marked_groups():
             name = self._transaction_of(group[0])
-            transactions[group] = _UNKNOWN_TRANSACTION if name is None else _number_of(name)
+            transactions[group] = UNKNOWN_TRANSACTION if name is None else _number_of(name)
             counted[group] = True
             if self._settle(group, void, is_marked=True) and not self._guessed.isdisjoint(group):
                 remarks.append((Remark.KEY_MOVE_UNCLEAR, self._topic(group[0])))
@@ -448,7 +448,14 @@ class _Batch:
 
     def _place(self, row: int) -> int | None:
         found = self._describe(int(self._numbers[row]))
-        return None if found is None else found.place
+        if found is None or found.transaction is None:
+            return self._content(row) if self._marked[row] else None
+        return found.place
+
+    def _content(self, row: int) -> int:
+        """A number for what a change says, which is the same if it is sent again."""
+        values = [python_values(self._rows.column(name).slice(row, 1)) for name in self._schema.columns.names]
+        return _number_of(repr([values, mappings_of(self._records.slice(int(self._numbers[row]), 1))])) & _INT63
 
     def _topic(self, row: int) -> str:
         return str(self._records.column("topic")[int(self._numbers[row])].as_py())
@@ -496,7 +503,7 @@ def _regions(records: pa.Table) -> list[tuple[int, int]]:
 def _number_of(transaction: str) -> int:
     """A number for the text of a transaction."""
     digest = hashlib.blake2b(transaction.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, signed=True) or _UNKNOWN_TRANSACTION
+    return int.from_bytes(digest, signed=True) or UNKNOWN_TRANSACTION
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:

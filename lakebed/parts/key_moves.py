@@ -50,6 +50,8 @@ from lakebed.parts.changes import (
 from lakebed.parts.sql import aliases, by_place, registered
 
 WEAK = 1_000
+UNKNOWN_TRANSACTION = 1
+"""Of all changes that do not say theirs. The place of such a change is a number for what it says, which has no order."""
 _CHANGE_MAX = 60
 _Lists: TypeAlias = "pa.ListArray | pa.ChunkedArray"
 
@@ -146,7 +148,8 @@ class CountedKey:
     def _came_before(self, change: Change) -> bool:
         if change.place is None or self.place is None:
             return False
-        return change.place < self.place or (change.place == self.place and change.deletes == self.deletes)
+        is_before = change.transaction != UNKNOWN_TRANSACTION and change.place < self.place
+        return is_before or (change.place == self.place and change.deletes == self.deletes)
 
 
 def moving_in(changes: Iterable[Change]) -> set[int | None]:

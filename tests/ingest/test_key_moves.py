@@ -535,20 +535,57 @@ def test_a_row_that_is_older_by_a_column_than_the_row_before_it_is_lost_and_said
     assert decoded.remarks == ({Remark.KEY_MOVED: lost} if lost else {})
 
 
+class Unwrapped(Lake):
+    """Gets events as ``ExtractNewRecordState`` may rewrite them: deletes are rows, and there is a tombstone behind them."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, sequence_by=None)
+        options = {"operation_field": "__deleted", "delete_values": ["true"], "upsert_values": ["false"]}
+        self.ingest = ingest_of(self.table, self.topics, decoder("json", DecoderSchema(COLUMNS, ("id",)), options))
+
+    def feed(self, *events: Keyed, run: Run = here) -> None:
+        rows: list[Keyed] = []
+        for key, value, headers in events:  # type: ignore[misc]
+            event = json.loads(value or b"null")
+            row = event and {**(event["after"] or event["before"]), "__deleted": str(event["op"] == "d").lower()}
+            rows.append((key, json.dumps(row).encode() if row else None, headers))
+        super().feed(*rows, run=run)
+
+
 def test_rows_that_a_transform_unwrapped_move_by_their_headers(tmp_path: Path) -> None:
-    """``ExtractNewRecordState`` may rewrite deletes as rows, and leave the tombstone behind them."""
-    table = lakebed.create(tmp_path / "t", COLUMNS, keys=["id"])
-    topics = KeyedTopics()
-    shape = DecoderSchema(COLUMNS, ("id",))
-    ingest = ingest_of(
-        table,
-        topics,
-        decoder("json", shape, {"operation_field": "__deleted", "delete_values": ["true"], "upsert_values": ["false"]}),
-    )
     source, _ = moved(Sends(full=False), shift)
-    for key, value, headers in source.events:  # type: ignore[misc]
-        event = json.loads(value or b"null")
-        row = event and {**(event["after"] or event["before"]), "__deleted": str(event["op"] == "d").lower()}
-        topics.add(TOPIC, 0, (key, json.dumps(row).encode() if row else None, headers))
-    ingest()
-    assert {row["id"]: row["v"] for row in table.to_arrow().to_pylist()} == source.table()
+    lake = Unwrapped(tmp_path)
+    lake.feed(*source.events)
+    assert lake.rows() == source.table()
+
+
+@pytest.mark.parametrize("settled", [True, False])
+@pytest.mark.parametrize("pattern", [shift, move_and_insert, lambda source: source.move(source.row(1), 7)])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_row_without_a_transaction_comes_once_though_it_is_sent_again(
+    tmp_path: Path, pattern: Callable[[Source], None], at_once: bool, settled: bool
+) -> None:
+    source, begin = moved(Sends(full=False), pattern)
+    again = source.events[begin:]
+    fed = len(source.events)
+    source.begin()
+    for row in list(source.rows):
+        source.move(row, row.key + 10)
+    batches = [source.events[:begin], again, again, source.events[fed:]]
+    lake = Unwrapped(tmp_path)
+    for some in [[event for batch in batches for event in batch]] if at_once else batches:
+        lake.feed(*some)
+        if settled:
+            lake.table.settle()
+    assert lake.rows() == source.table()
+
+
+def test_another_row_that_comes_to_a_key_without_a_transaction_is_not_sent_again(tmp_path: Path) -> None:
+    source, begin = moved(Sends(full=False), lambda source: source.move(source.row(1), 7))
+    lake = Unwrapped(tmp_path)
+    lake.feed(*source.events)
+    lake.table.settle()
+    source.move(source.row(2), 7)
+    source.move(source.row(7), 8)
+    lake.feed(*source.events[begin + 3 :])
+    assert lake.rows() == source.table()
