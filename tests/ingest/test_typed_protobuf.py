@@ -18,7 +18,7 @@ from lakebed.ingest.formats import decoder
 from lakebed.ingest.generator import COLUMNS, KEYS, OrderStream
 from lakebed.ingest.protobuf.schema import compiled
 from lakebed.ingest.typed.registry import RegistrySettings
-from lakebed.parts.changes import SEQUENCE_COLUMN
+from lakebed.parts.changes import MOVES_COLUMN, SEQUENCE_COLUMN
 from tests.ingest.records import event, records
 from tests.ingest.schema_registry import SchemaRegistry
 
@@ -177,7 +177,8 @@ def test_generated_events_are_the_same_changes_in_protobuf_as_in_json(registry: 
     options = {"registry": RegistrySettings(url=registry.url), "key_format": "json"}
     ours, wanted = decoder("debezium-protobuf", shape, options).decode(as_protobuf), DebeziumJson(shape).decode(as_json)
     assert wanted.quarantined.num_rows == 0 and wanted.changes.num_rows >= 2_000
-    assert ours.quarantined.num_rows == 0 and ours.changes.equals(wanted.changes)
+    assert ours.quarantined.num_rows == 0
+    assert ours.changes.equals(wanted.changes.drop_columns([MOVES_COLUMN])), "these messages name no transactions"
     assert (ours.event_time_min, ours.event_time_max) == (wanted.event_time_min, wanted.event_time_max)
 
 
