@@ -26,7 +26,7 @@ from lakebed.manifest.commit_codec import decode_commit
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.operations import joining, mutate, mutate_unkeyed, partitions, purge_rows, time_to_live
 from lakebed.operations.mutation import Mutation
-from lakebed.parts import deletion_vector_cache, numbered_rows
+from lakebed.parts import deletion_vector_cache, numbered_rows, row_versions
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.write import WrittenPart
@@ -182,7 +182,11 @@ def installed(world: World, beats: dict[str, tuple[Claim, Callable[[], object]]]
             (Merger, "heartbeat", heartbeat),
             (replicate, "SAVED_MIN", 0),  # most merges here are of a single part
             (read_commits, "ThreadPoolExecutor", _InTurn),
-            (numbered_rows, "require_intact", lambda *arguments, **chosen: None),  # files here have no pages
+            *(
+                (module, "require_intact_pages", lambda *arguments, **chosen: None)  # files here have no pages
+                for module in (joining, row_versions, time_to_live)
+            ),
+            (numbered_rows, "require_intact", lambda *arguments, **chosen: None),
             (settle, "resolve", files.resolve),
             (mutate, "_write", _written),
             (mutate, "_without_newer", _without_newer),
