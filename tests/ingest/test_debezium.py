@@ -67,7 +67,12 @@ def test_an_update_to_another_key_deletes_the_old_one_first() -> None:
             event("c", {"id": 2, "name": "c", "qty": 3}),
         ]
     )
-    assert [row[:4] for row in rows(decoded)] == [(1, "a", 1, "u"), (2, None, None, "d"), (9, "b", 2, "u"), (2, "c", 3, "u")]
+    assert [row[:4] for row in rows(decoded)] == [
+        (1, "a", 1, "u"),
+        (2, None, None, "d"),
+        (9, "b", 2, "u"),
+        (2, "c", 3, "u"),
+    ]
 
 
 def test_a_delete_without_before_takes_its_key_from_the_message_key() -> None:

@@ -53,7 +53,7 @@ def test_a_range_gives_the_same_events_however_it_is_cut() -> None:
 
 def test_the_events_decode_without_a_loss() -> None:
     table = OrderStream().events(0, 10_000, CLOCK)
-    decoded = DebeziumJson(DecoderSchema(COLUMNS, KEYS, "updated_at")).decode(table)
+    decoded = DebeziumJson(DecoderSchema(COLUMNS, KEYS, "source.lsn")).decode(table)
     assert decoded.changes.num_rows == 10_000
     assert decoded.quarantined.num_rows == 0
     assert decoded.event_time_min == CLOCK

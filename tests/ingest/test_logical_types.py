@@ -110,7 +110,12 @@ WITH_SCHEMA: list[tuple[dict[str, Any], Any, pa.DataType, Any]] = [
         pa.struct([("x", pa.float64()), ("wkb", pa.binary())]),
         {"x": 1.5, "wkb": b"\x01"},
     ),
-    ({"type": "map"}, {"k": "v"}, pa.map_(pa.string(), pa.string()), [("k", "v")]),
+    (
+        {"type": "map", "keys": {"type": "string"}, "values": {"type": "string"}},
+        {"k": "v"},
+        pa.map_(pa.string(), pa.string()),
+        [("k", "v")],
+    ),
     ({"type": "map", "values": DECIMAL}, {"k": b64(150)}, pa.map_(pa.string(), MONEY), [("k", Decimal("1.50"))]),
     *(({"type": "string"}, text, MONEY, Decimal(text)) for text in ("1234", "12345678", "12.50", "-7", "1e3")),
     ({"type": "array", "items": {"type": "string"}}, ["1234"], pa.list_(MONEY), [Decimal("1234.00")]),

@@ -63,6 +63,7 @@ class Copy:
             ].to_pylist()
             self.refused.add(sent.row)
         for change in decoded.changes.to_pylist():
+            change.pop("_lakebed_moves", None)
             place = self.key_of(change)
             if self.sequence is not None and change["version"] < self.newest.get(place, -1):
                 continue
