@@ -193,9 +193,10 @@ def check_settings(settings: TableSettings, schema: pa.Schema) -> None:
 def check_sequence_name(name: str | None, schema: pa.Schema) -> None:
     """Raises InvalidInput for a name in ``sequence_by`` that is no column, and looks like a misspelled one.
 
-    Names of fewer than six characters are too often alike, and one with a dot is metadata of an event.
+    Names of fewer than six characters are too often alike. One with a dot is metadata of an event, and rows of changes have
+    underscores before a name that is a column's already.
     """
-    if name is None or name in schema.names or "." in name:
+    if name is None or name in schema.names or "." in name or name.startswith("_"):
         return
     near = [each for each in schema.names if min(len(name), len(each)) > 5 and _is_slip(name.lower(), each.lower())]
     if near:

@@ -78,6 +78,7 @@ MAINTENANCE = {
     "resume": "",
     "remove_entry": "name",
     "remove_orphan_files": "older_than=None, dry_run=True, allow_short_retention=False",
+    "restart_order": "",
     "rewind": "topic, to=None",
     "vacuum": "retention=None, dry_run=True, allow_short_retention=False",
 }
