@@ -28,11 +28,11 @@ def deadly(name: str) -> None:
     """Let this process die of the change part."""
     real = settle.resolve
 
-    def resolve(parts: Any, change_parts: Any, *rest: Any) -> Any:
+    def resolve(parts: Any, change_parts: Any, *rest: Any, **more: Any) -> Any:
         print("settles", *sorted(part.path for part in change_parts), flush=True)
         if any(part.path == name for part in change_parts):
             os.kill(os.getpid(), signal.SIGKILL)
-        return real(parts, change_parts, *rest)
+        return real(parts, change_parts, *rest, **more)
 
     settle.resolve = resolve  # type: ignore[assignment]
 

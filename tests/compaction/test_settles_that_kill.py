@@ -17,6 +17,7 @@ from lakebed.compaction import settle
 from lakebed.errors import Corrupt, Retry
 from lakebed.fleet.work import standby_due_ms, work_of
 from lakebed.health.finding import Severity
+from lakebed.health.glance import Glance
 from lakebed.manifest.entries import SETTLING
 from lakebed.manifest.failing import PARKED_MS, PARKED_MS_MAX
 from lakebed.manifest.settle_attempts import (
@@ -151,7 +152,7 @@ def test_what_is_parked_is_shown_in_the_queue_and_is_no_work_of_a_fleet(table: l
     work = work_of(snapshot, now_ms, StatisticsCache())
     assert not work.why and work.due_ms == parked.not_before_ms
     seen = surveyed(snapshot, now_ms, StatisticsCache())
-    [task] = tasks_of([(Member(name="t", root=table.path), seen)], {}, now_ms)
+    [task] = tasks_of([(Member("t", table.path, Glance(table.path)), seen)], {}, now_ms)
     assert (task.state, task.what, task.until_ms) == ("parked", "settle", parked.not_before_ms)
     assert "c: they were killed" in task.why and state_of(seen, now_ms) is TableState.FAILING
     assert state_of(seen, parked.not_before_ms) is not TableState.FAILING
@@ -273,12 +274,12 @@ def test_of_tables_that_others_tried_a_process_settles_one_at_a_time(
         try_to_settle(log_of(each), "a")
     of_other = internals_of(other).upkeep()
 
-    def resolve(*given: Any) -> Any:
+    def resolve(*given: Any, **more: Any) -> Any:
         if not entered:
             entered.append(True)
             of_other.step()
             seen.append([each.process for each in attempts_of(log_of(other).refresh()).attempts])
-        return real(*given)
+        return real(*given, **more)
 
     monkeypatch.setattr(settle, "resolve", resolve)
     internals_of(table).upkeep().step()
