@@ -121,12 +121,13 @@ class _Batch:
         self._creates = creates & ~self._deletes
 
     def moves(self) -> Moves:
-        sequence = self._schema.sequence_column
-        if sequence is not None:
-            names = [(Remark.KEY_MOVED, sequence)] * self._lost(sequence)
-            return Moves(self._rows, remarks=list[Found](names))
         bad, remarks = self._not_whole(), list[Found]()
         self._bad = {number for number, _ in bad}
+        sequence = self._schema.sequence_column
+        if sequence is not None:
+            remarks += [(Remark.KEY_MOVED, sequence)] * self._lost(sequence)
+            rows = self._rows.filter(pa.array(~np.isin(self._numbers, list(self._bad)))) if bad else self._rows
+            return Moves(rows, bad, remarks=remarks)
         suspects: list[list[int]] = []
         if HEADERS not in self._records.column_names:
             self._marked |= self._adjacent()
@@ -182,12 +183,12 @@ class _Batch:
         return marked
 
     def _not_whole(self) -> list[tuple[int, str]]:
-        """Records with a row that came to another key without all its values."""
+        """Records with a row that came to another key without all its values. A row that is really new always has them."""
         unsent = self._rows.column(UNAVAILABLE_COLUMN)
         if unsent.null_count == len(unsent):
             return []
         found = []
-        for row in np.flatnonzero(self._marked & ~self._deletes).tolist():
+        for row in np.flatnonzero((self._marked | self._creates) & ~self._deletes).tolist():
             if names := unsent[row].as_py():
                 found.append((int(self._numbers[row]), NOT_WHOLE.format(", ".join(map(repr, names)))))
         return found

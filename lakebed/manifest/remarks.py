@@ -67,8 +67,6 @@ class Remark(StrEnum):
     """A table was made from records that change a row which no record before them has made; the first of them."""
     JANUARY_1970 = "january_1970"
     """A number, of which no schema says what it counts, that was taken for a time in January 1970; its column."""
-    UNSENT_VALUE = "unsent_value"
-    """A row that is new under its key and lacks a value that the source did not send, so it has null there; the column."""
     UNSENT_KEY = "unsent_key"
     """A change that may be about another row than it says; the column of the key. The record is in the quarantine."""
     SOURCE_TABLE = "source_table"
@@ -187,13 +185,6 @@ KINDS: Mapping[str, Kind] = {
     Remark.JANUARY_1970: Kind(
         what="numbers were taken for times in January 1970, so they may count something else",
         remedy="set format.timestamp_unit, to s for seconds, and read the records once more (lakebed rewind)",
-    ),
-    Remark.UNSENT_VALUE: Kind(
-        what="rows whose key changed lack large values, which the source did not send again, so they have null there",
-        remedy="have the rows of the table sent again: lakebed resnapshot PIPELINE_FILE TABLE; replica identity FULL keeps it "
-        "from happening",
-        is_critical=True,
-        until_sent_again=True,
     ),
     Remark.UNSENT_KEY: Kind(
         what="changes do not say for certain which row they are about, by the column of the key",

@@ -62,15 +62,6 @@ def early_remarks(early: Mapping[str, Mask], upsert: Mask) -> Counts:
     return remarks_on(Remark.JANUARY_1970, {name: count for name, count in counts.items() if count})
 
 
-def _unsent(events: Events, upsert: Mask) -> Counts:
-    """The remarks on rows that are new under their keys and lack values that the source did not send."""
-    if not events.unavailable:
-        return {}
-    new = upsert & np.asarray(pc.fill_null(pc.equal(events.operation, "c"), False))
-    counts = {name: int(np.count_nonzero(new & unsent)) for name, unsent in events.unavailable.items()}
-    return remarks_on(Remark.UNSENT_VALUE, {name: count for name, count in counts.items() if count})
-
-
 class ChangeRules:
     """How the events of one table become changes. ``metadata``: what the rules need of the events beside their rows."""
 
@@ -125,7 +116,7 @@ class ChangeRules:
             rows, handled, int(message.sum()), int(taken.sum()), of_snapshot=int(read.sum()),
             sources=self._learned(tables, upsert | delete, numbers),
         )  # fmt: skip
-        return fast.remarked(early_remarks(events.early, upsert)).remarked(_unsent(events, upsert))
+        return fast.remarked(early_remarks(events.early, upsert))
 
     def _tables(self, events: Events, records: pa.RecordBatch) -> list[OfOneTable]:
         """The records by the tables of the source that they are of."""

@@ -268,8 +268,6 @@ class Event:
             row[RESCUED_COLUMN] = rescued_text(kept)
         if unavailable:
             row[UNAVAILABLE_COLUMN] = unavailable
-            if self._event["op"] == "c":
-                self._remarks += [(Remark.UNSENT_VALUE, name) for name in unavailable]
         return row | self._metadata_columns()
 
     def tombstone(self) -> Reading:
