@@ -20,6 +20,9 @@ from lakebed.ingest.batch_writer import TaskRow, in_this_process
 from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.formats import decoder
 from lakebed.ingest.table_batch import WriteWork
+from lakebed.ingest.transform.decode import SourceRows
+from lakebed.ingest.transform.query import Transform
+from lakebed.ingest.truncates import NO_CUTOFF, Cutoff
 from lakebed.ingest.typed.records import TypedRecords, TypedSettings
 from lakebed.ingest.typed.schemas import FixedSchema
 from lakebed.manifest.crowded_keys import crowded_keys_of
@@ -470,6 +473,53 @@ def test_a_row_that_gets_another_key_without_all_its_values_is_quarantined(
     assert 3 not in lake.rows()
     reasons = lakebed.open(lake.table.path + "_quarantine").to_arrow()["reason"].to_pylist()
     assert ["another key" in reason and "'v'" in reason for reason in reasons] == [True]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "full", "lost"), [(shift, False, 1), (shift, True, 0), (move_and_insert, False, 0)]
+)
+def test_rows_that_sql_may_lose_because_it_can_not_count_are_said(
+    pattern: Callable[[Source], None], full: bool, lost: int
+) -> None:
+    source, _ = moved(Sends(full=full), pattern)
+    shape = DecoderSchema(COLUMNS, ("id",), "source.lsn")
+    through = Transform(sql="select *, _change_type, _change_sequence from changes", columns=COLUMNS)
+    keys, values, headers = zip(*source.events, strict=True)
+    some = with_headers(records(values, keys, topic=TOPIC), headers)
+    decoded = SourceRows(decoder("debezium-json", shape), shape, through).decode(some)
+    assert decoded.remarks == ({Remark.KEY_MOVE_TRANSFORMED: {TOPIC: lost}} if lost else {})
+
+
+@pytest.mark.parametrize("settled", [True, False])
+def test_a_row_that_comes_from_the_quarantine_is_the_newest_without_an_order(tmp_path: Path, settled: bool) -> None:
+    source, _ = moved(Sends(full=False), shift)
+    bad = [(key, value and value.replace(b'"v": "A"', b'"v": "\xff"'), *more) for key, value, *more in source.events]
+    lake = Lake(tmp_path, sequence_by=None)
+    lake.feed(*source.events[:2], *bad[2:])  # type: ignore[arg-type]
+    assert lake.rows() == {3: "B"}
+    if settled:
+        lake.table.settle()
+    assert internals_of(lake.table).replay_quarantine(_Mending()).records == 1
+    assert lake.rows() == {2: "A", 3: "B"}
+    lake.table.settle()
+    assert lake.rows() == {2: "A", 3: "B"}
+
+
+class _Mending:
+    """Reads records whose text is no UTF-8."""
+
+    decoder_schema = DecoderSchema(COLUMNS, ("id",))
+
+    def bound_to(self, decoder_schema: DecoderSchema) -> _Mending:
+        return self
+
+    def schema_needed(self, records: pa.Table) -> None:
+        return None
+
+    def decode(self, records: pa.Table, cutoff: Cutoff = NO_CUTOFF) -> Decoded:
+        values = [value and value.replace(b"\xff", b"A") for value in records["value"].to_pylist()]
+        records = records.set_column(1, "value", pa.array(values, pa.binary()))
+        return decoder("debezium-json", self.decoder_schema).decode(records, cutoff)
 
 
 @pytest.mark.parametrize(("old", "new", "lost"), [(1, 1, {"n": 1}), (2, 1, {"n": 1}), (1, 2, {})])
