@@ -248,18 +248,6 @@ def test_validate_says_what_the_file_means_and_shows_no_secret(tmp_path: Path) -
     assert not (tmp_path / "lake").exists()
 
 
-def test_a_busy_metrics_port_is_reported_before_spark_starts(tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        done = lakebed_command("run", str(ORDERS), "--metrics-port", str(port), cwd=tmp_path)
-    assert done.returncode == 3
-    assert f"127.0.0.1:{port}" in done.stderr
-    assert "--metrics-port" in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
 def test_a_missing_java_is_reported_with_what_to_install(tmp_path: Path) -> None:
     env = {"JAVA_HOME": str(tmp_path)}
     done = lakebed_command("run", str(ORDERS), "--metrics-port", "off", cwd=tmp_path, env=env)
