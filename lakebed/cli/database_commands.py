@@ -88,21 +88,22 @@ def status(options: argparse.Namespace) -> int:
     from lakebed.cli.health_commands import print_findings
     from lakebed.cli.output import print_rows
     from lakebed.cli.views import DATABASE
-    from lakebed.health.database_status import database_findings, database_status
+    from lakebed.health.database_status import database_status
     from lakebed.health.finding import finding_table
+    from lakebed.health.runs import Runs
     from lakebed.ingest.database.tables import tables_below
 
     tables = tables_below(options.path)
-    findings, waiting = database_findings(options.path)
-    if not tables and not findings and not waiting:
+    runs = Runs().of_database(options.path)
+    if not tables and not runs.findings and not runs.waiting:
         raise TableNotFound(f"there is no table at {options.path}, nor below it")
-    found = database_status(tables, waiting)
+    found = database_status(tables, runs.waiting)
     print_rows(found, options, DATABASE)
     if options.format == "json":
-        print_rows(finding_table(findings), options)
+        print_rows(finding_table(runs.findings), options)
     else:
-        print_findings(findings)
-    return exit_codes.OK if found["error"].null_count == len(found) and not findings else exit_codes.FAILED
+        print_findings(runs.findings)
+    return exit_codes.OK if found["error"].null_count == len(found) and not runs.findings else exit_codes.FAILED
 
 
 def resnapshot(options: argparse.Namespace) -> int:

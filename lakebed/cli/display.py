@@ -184,6 +184,8 @@ def summary(outcome: Outcome, pipeline: AnyPipeline) -> None:
     aside = [f"{count:,} {what}" for count, what in _aside(figures.quarantined, figures.lost, figures.replayed)]
     if aside:
         rows.append(("quarantined", ", ".join(aside)))
+    if figures.last_error:  # else it was well in the end
+        rows.append(("last error", figures.last_error))
     path = shown(pipeline.path)
     print(f"\nlakebed ran for {figures.seconds:,.1f} s: {path}")
     for name, text in rows:

@@ -1,12 +1,11 @@
 """How a database is: its tables, a row each, the topics that its pipeline does not read, and what is wrong with all of it.
 
 Tables are looked at as in any list (``glance``): their newest snapshots, whether their files are there, their quarantines. What
-only the pipeline knows, it says beside the database (``run_report``).
+only the pipeline knows, it says beside the database (``runs``).
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -15,10 +14,9 @@ from typing import Any
 import pyarrow as pa
 
 from lakebed.errors import LakebedError
-from lakebed.health.file_checks import look_at_disk
-from lakebed.health.finding import Finding, Severity
+from lakebed.health.finding import Severity
 from lakebed.health.glance import Glance
-from lakebed.health.run_report import Waiting, reports_of, run_findings, waiting_of
+from lakebed.health.run_report import Waiting
 from lakebed.manifest.parked import parked_of
 from lakebed.manifest.resnapshots import recent
 from lakebed.manifest.stores import open_store
@@ -62,12 +60,6 @@ def database_status(tables: Mapping[str, str], waiting: Mapping[str, Waiting] | 
     return pa.Table.from_pylist(found, STATUS_SCHEMA)
 
 
-def database_findings(path: str) -> tuple[list[Finding], dict[str, Waiting]]:
-    """What is wrong with a database as a whole, and the topics that its pipeline does not read. Raises StoreUnavailable."""
-    now_ms, reports = int(time.time() * 1000), reports_of(open_store(path))
-    return [*look_at_disk(path), *run_findings(reports, path, now_ms)], waiting_of(reports, now_ms)
-
-
 def _row(waiting: Mapping[str, Waiting], table: tuple[str, str]) -> dict[str, Any]:
     name, root = table
     row: dict[str, Any] = {"table": name, "path": root}
@@ -75,11 +67,11 @@ def _row(waiting: Mapping[str, Waiting], table: tuple[str, str]) -> dict[str, An
         log = TableLog(open_store(root))
         snapshot, now_ms = log.refresh(), log.now_ms()
         figures, parked, again = figures_of(snapshot), parked_of(snapshot), recent(snapshot, now_ms)
-        seen = Glance(root).look(snapshot, now_ms)
+        seen = Glance(root, alone=False).look(snapshot, now_ms)
     except LakebedError as error:
         return {**row, "state": "unreadable", "error": str(error)}
     errors = [parked.error] if parked else []
-    errors += [one.what for one in seen.findings if one.check != "parked"]
+    errors += [one.what for one in seen.findings if one.check not in ("parked", "waiting")]
     if name in waiting and not parked:
         errors.insert(0, waiting[name].error)
     worst = seen.findings[0].severity if seen.findings else Severity.OK

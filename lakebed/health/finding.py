@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -59,6 +60,11 @@ def worst(findings: Iterable[Finding]) -> Severity:
     """The severity of all together."""
     found = {finding.severity for finding in findings}
     return next((severity for severity in (Severity.CRITICAL, Severity.WARNING) if severity in found), Severity.OK)
+
+
+def counted(findings: Iterable[Finding]) -> Counter[tuple[str, str]]:
+    """How many there are, by check and severity."""
+    return Counter((finding.check, finding.severity.value) for finding in findings)
 
 
 def html_findings(findings: Sequence[Finding]) -> str:

@@ -4,6 +4,7 @@
 2. Now and then: whether the files of the snapshot are there, and how many records are in the quarantine. That costs a list of the
    table's files and a look at the log beside it: a minute after the last time if the table has changed since or something was
    wrong, otherwise after ten minutes.
+3. Each time: what its pipelines say (``runs``).
 
 The doctor and ``lakebed status`` of one table look closer: at the log's files, and at what the planner says.
 """
@@ -18,6 +19,7 @@ from lakebed.errors import LakebedError, TableNotFound
 from lakebed.health.file_checks import look_at_files
 from lakebed.health.finding import Finding, Severity, critical, warning
 from lakebed.health.log_checks import state_findings
+from lakebed.health.runs import Runs
 from lakebed.manifest.remarks import KINDS, Counts, Kind, Remark, remarks_of
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.stores import open_store
@@ -49,8 +51,15 @@ class Seen:
 class Glance:
     """Looks at one table again and again. Not thread-safe."""
 
-    def __init__(self, root: str, path: str = "", clock: Callable[[], float] = time.monotonic) -> None:
-        """``path``: the table as its user writes it, for remedies (default: its root)."""
+    def __init__(
+        self, root: str, path: str = "", clock: Callable[[], float] = time.monotonic,
+        *, runs: Runs | None = None, alone: bool = True,
+    ) -> None:  # fmt: skip
+        """``path``: the table as its user writes it, for remedies (default: its root). ``runs``: shared by the tables of a list.
+        ``alone``: the table is not shown in its database, so what is wrong with that is told of it.
+        """
+        self._runs = runs or Runs()
+        self._alone = alone
         self._clock = clock
         self._root = root
         self._path = path or root
@@ -62,6 +71,13 @@ class Glance:
 
     def look(self, snapshot: Snapshot, now_ms: int) -> Seen:
         """What is wrong with the table, of which ``snapshot`` is the newest. Raises LakebedError if its files can't be listed."""
+        seen = self._look_at_table(snapshot, now_ms)
+        is_fed = snapshot.settings.source_topic is not None
+        found = [*self._runs.of_table(self._root, is_fed=is_fed, alone=self._alone), *seen.findings]
+        found.sort(key=lambda one: one.severity is not Severity.CRITICAL)
+        return Seen(tuple(found), seen.quarantined)
+
+    def _look_at_table(self, snapshot: Snapshot, now_ms: int) -> Seen:
         now = self._clock()
         if snapshot.version == self._version and now - self._seen_at < CHANGED_SECONDS:
             return self._seen
@@ -69,14 +85,8 @@ class Glance:
         if now - self._slow_at >= (CHANGED_SECONDS if is_news else IDLE_SECONDS):
             self._slow = self._look_slowly(snapshot)
             self._slow_at, self._slow_version = now, snapshot.version
-        found = [
-            *self._slow.findings,
-            *state_findings(snapshot, self._path, now_ms),
-            *pressure_findings(snapshot, self._path),
-            *remark_findings(recent_remarks(snapshot, now_ms)),
-        ]
-        found.sort(key=lambda one: one.severity is not Severity.CRITICAL)
-        self._seen, self._seen_at, self._version = Seen(tuple(found), self._slow.quarantined), now, snapshot.version
+        found = (*self._slow.findings, *snapshot_findings(snapshot, self._path, now_ms))
+        self._seen, self._seen_at, self._version = Seen(found, self._slow.quarantined), now, snapshot.version
         return self._seen
 
     def _look_slowly(self, snapshot: Snapshot) -> Seen:
@@ -84,6 +94,13 @@ class Glance:
         findings = look_at_files(snapshot, storage)
         quarantined, found = quarantine_findings(self._root, self._path)
         return Seen((*findings, *found), quarantined)
+
+
+def snapshot_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Finding]:
+    """What is wrong with a table that its newest snapshot shows."""
+    yield from state_findings(snapshot, path, now_ms)
+    yield from pressure_findings(snapshot, path)
+    yield from remark_findings(recent_remarks(snapshot, now_ms))
 
 
 def quarantine_findings(root: str, path: str) -> tuple[int, list[Finding]]:

@@ -1,8 +1,8 @@
 """Takes the figures of a table again and again, at a low and bounded cost, for gauges and the display.
 
 1. Each time: the figures of the newest snapshot (``manifest.table_figures``).
-2. As often as ``share`` of the time allows: what the planner would do, and, if the base has changed, how well its parts are
-   clustered. In between the earlier figures are used.
+2. As often as ``share`` of the time allows: what the planner would do, what is wrong that the snapshot shows, and, if the base
+   has changed, how well its parts are clustered. In between the earlier figures are used.
 3. Each time, for a bounded time: commits are read, until the last hour is known (``monitoring.recent_commits``).
 4. Once a minute: the rows of the quarantine.
 5. Once an hour, or less often if that takes long, in a thread of its own: the files below the table's root are listed.
@@ -26,6 +26,9 @@ from pathlib import Path
 import numpy as np
 
 from lakebed.errors import LakebedError, Retry, TableNotFound
+from lakebed.health.finding import Finding, counted
+from lakebed.health.glance import snapshot_findings
+from lakebed.health.runs import Runs
 from lakebed.manifest.actions import Part
 from lakebed.manifest.claims import claims_of
 from lakebed.manifest.failing import parked_paths, taken_paths
@@ -82,6 +85,8 @@ class Sampler:
         self._clustered: Clustered | None = None
         self._clustered_parts: Mapping[str, Part] | None = None
         self._costly_again = 0.0
+        self._runs = Runs(clock)
+        self._findings: tuple[Finding, ...] = ()
         self._local: tuple[str, LocalParts] | None = None
         self._quarantine: TableLog | None = None
         self._quarantine_rows: int | None = None
@@ -99,6 +104,8 @@ class Sampler:
             self._take_costly_figures(snapshot, now_ms)
             ended = time.monotonic()
             self._costly_again = ended + (ended - started) * (1 / self._share - 1)
+        is_fed = snapshot.settings.source_topic is not None
+        of_runs = self._runs.of_table(self._path, is_fed=is_fed, alone=True)
         recent = self._commits.read(snapshot.version, self._log_seconds)
         if started >= self._quarantine_again:
             self._look_at_quarantine()
@@ -117,6 +124,7 @@ class Sampler:
             quarantine_rows=self._quarantine_rows,
             parked_parts=len(parked_paths(snapshot, now_ms)),
             is_settle_parked=parked_settle(snapshot, now_ms) is not None,
+            findings=counted([*of_runs, *self._findings]),
             stored=self._stored,
             seconds=time.monotonic() - started,
         )
@@ -130,6 +138,7 @@ class Sampler:
             refused={refusal.cause.value: refusal.count for refusal in planning.refusals},
             backpressure_factor=pressure(snapshot).factor,
         )
+        self._findings = tuple(snapshot_findings(snapshot, self._path, now_ms))
         if snapshot.parts is not self._clustered_parts:
             self._clustered_parts = snapshot.parts
             if snapshot.settings.order_by:

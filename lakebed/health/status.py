@@ -14,7 +14,8 @@ The bounds follow from the table's settings, its planner and its writers:
 - claim: its lease ended more than a lease ago, when any replica would have removed it;
 - log: three checkpoint intervals without a checkpoint; files that a cleanup would have deleted one ``lakebed.log_retention`` ago;
 - quarantine: a record in it;
-- run: its pipeline says that it can't go on, or says nothing any more (``run_report``); disk: its local disk is full;
+- run: its pipeline, or its database's, says that it can't go on, or says nothing any more; waiting: it can't read this table
+  (``runs``); disk: its local disk is full;
 - the kinds of remarks: a batch of the last day had one (``manifest.remarks``);
 - query: ingest or maintenance of this process failed, and waits or has ended;
 - and all that ``log_checks`` and ``file_checks`` find.
@@ -32,11 +33,11 @@ from lakebed.compaction.volatile_choice import volatile_choice
 from lakebed.errors import Corrupt, TableNotFound, Unsupported, VersionNotFound
 from lakebed.failures import unwell_here
 from lakebed.health.examination import examine_log
-from lakebed.health.file_checks import look_at_disk, look_at_files
+from lakebed.health.file_checks import look_at_files
 from lakebed.health.finding import Finding, Severity, critical, html_findings, warning, worst
 from lakebed.health.glance import pressure_findings, quarantine_findings, recent_remarks, remark_findings
 from lakebed.health.log_checks import look_at_log, state_findings
-from lakebed.health.run_report import reports_of, run_findings
+from lakebed.health.runs import Runs
 from lakebed.manifest.claims import claims_of
 from lakebed.manifest.failing import taken_paths
 from lakebed.manifest.holds import first_unexpired, held_versions
@@ -147,6 +148,7 @@ class Observer:
         """The newest version at the newest look; None if that can't be read."""
         self._reads = ReadCounts(self._log)
         self._volatile = volatile or volatile_folder()
+        self._runs = Runs(clock)
         self._slow: _Slow | None = None
         self._slow_at = 0.0
 
@@ -167,6 +169,8 @@ class Observer:
         findings = list(slow.findings)
         if snapshot is not None:
             findings += state_findings(snapshot, self._path, self._log.now_ms())
+        is_fed = snapshot is None or snapshot.settings.source_topic is not None
+        findings += self._runs.of_table(self._storage.root, is_fed=is_fed, alone=True)
         if deep:
             examined = examine_log(self._path, self._log, self._storage, True).findings
             seen = {(finding.check, finding.where) for finding in examined}
@@ -193,8 +197,6 @@ class Observer:
             return _Slow(snapshot=None, is_whole=False, findings=tuple(findings))
         findings += look_at_files(snapshot, self._storage)
         findings += self._late_cleanup(snapshot)
-        findings += look_at_disk(self._storage.root)
-        findings += run_findings(reports_of(self._log.store), self._path, self._log.now_ms())
         quarantined, found_beside = quarantine_findings(self._storage.root, self._path)
         findings += found_beside
         log_files = [size for _, size, _ in self._storage.list(f"{LOG_FOLDER}/")]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -382,6 +382,11 @@ class Metrics:
         """Set the gauges of a table."""
         with self._lock:
             self._table.set(table, state, self._clock())
+
+    def found(self, table: str, findings: Mapping[tuple[str, str], int]) -> None:
+        """Set how many things are wrong with a database that is run, by check and severity."""
+        with self._lock:
+            self._table.found(table, findings)
 
     def down(self, table: str) -> None:
         """A look at the table failed: its gauges stay as they are."""

@@ -48,6 +48,9 @@ _SOMETIMES: dict[str, str] = {
     "lakebed_write_amplification_ratio": "Write amplification ÷ its reference.",
 }
 
+_OF_RUNS: tuple[tuple[str, ...], ...] = (("run", "critical"), ("disk", "critical"), ("waiting", "warning"))
+"""The findings of which there is always a figure, so that a query finds one while nothing is wrong."""
+
 
 class TableGauges:
     """Sets the gauges. The gauge of a figure that is not known (any more) is absent. Not thread-safe: the caller locks."""
@@ -73,6 +76,11 @@ class TableGauges:
         self._commits = gauge(
             "lakebed_log_recent_commits", "Commits of the last hour by what they were for.", "operation"
         )
+        self._findings = gauge(
+            "lakebed_findings",
+            "Things that are wrong with a table or a database, as lakebed status finds them without looking at files.",
+            "check", "severity",
+        )  # fmt: skip
         self._seen: dict[tuple[Gauge, str], set[tuple[str, ...]]] = {}
 
     def set(self, table: str, state: TableState, now: float) -> None:
@@ -89,6 +97,7 @@ class TableGauges:
         self._all(self._parts, table, {(str(level), kind): count for (level, kind), count in normal.items()})
         self._all(self._part_bytes, table, {(str(level), kind): size for (level, kind), size in sizes.items()})
         self._all(self._claims, table, {("live",): state.claims_live, ("expired",): state.claims_expired})
+        self.found(table, state.findings)
         if state.planned:
             self._all(self._plans, table, {(kind,): count for kind, count in state.planned.plans.items()})
             self._all(self._refused, table, {(cause,): count for cause, count in state.planned.refused.items()})
@@ -98,6 +107,13 @@ class TableGauges:
         self.version.labels(table).set(state.version)
         self._observed.labels(table).set(now)
         self.up.labels(table).set(1)
+
+    def found(self, table: str, findings: Mapping[tuple[str, str], int]) -> None:
+        """Set how many things are wrong with a table or a database, by check and severity."""
+        counts = dict.fromkeys(_OF_RUNS, 0) | {
+            (check, severity): count for (check, severity), count in findings.items()
+        }
+        self._all(self._findings, table, counts)
 
     def _all(self, gauge: Gauge, table: str, values: Mapping[tuple[str, ...], int]) -> None:
         """Set a gauge for all values of its other labels; a value that was there before and is gone becomes 0."""

@@ -67,7 +67,8 @@ class TableState(TableFigures):
     """The figures of a version, and others beside them; None is not known (yet).
 
     ``parts_by_state`` counts what is not in the base: materialized and volatile parts by level. ``parked_parts``: what is
-    left alone because merges of it failed; ``is_settle_parked``: so is the tail. ``seconds``: how long taking the figures took.
+    left alone because merges of it failed; ``is_settle_parked``: so is the tail. ``findings``: how many things are wrong, by
+    check and severity. ``seconds``: how long taking the figures took.
     """
 
     parts_by_state: Mapping[LevelState, int] = field(default_factory=dict)
@@ -79,6 +80,7 @@ class TableState(TableFigures):
     quarantine_rows: int | None = None
     parked_parts: int | None = None
     is_settle_parked: bool | None = None
+    findings: Mapping[tuple[str, str], int] = field(default_factory=dict)
     seconds: float = 0.0
 
     @property

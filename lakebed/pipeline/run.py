@@ -28,7 +28,10 @@ from lakebed import events
 from lakebed.error_transport import first_line
 from lakebed.errors import LakebedError, MissingPrerequisite, Unexpected
 from lakebed.failures import Health, Restarts, failure_in, failure_of
+from lakebed.health.file_checks import look_at_disk
+from lakebed.health.finding import counted
 from lakebed.health.run_report import Reporter, RunReport, Waiting
+from lakebed.health.runs import said_by
 from lakebed.manifest.stores import open_store
 from lakebed.monitoring.metrics import Metrics
 from lakebed.monitoring.progress import Figures, Progress
@@ -330,6 +333,9 @@ class _Run:
         ]
         errors = self._progress.errors() if self._phase == "trying again" else ()
         self._reporter.say("trying again" if errors else "running", errors, waiting)
+        if isinstance(state, DatabaseState):
+            found = [*look_at_disk(self._work.path), *said_by(self._reporter.report, self._work.path)]
+            self._metrics.found(self._work.path, counted(found))
 
     def _report_lag(self) -> None:
         if self._ingest is not None:

@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from lakebed.errors import LakebedError, TableNotFound
 from lakebed.fleet.membership import FOLDER, Worker, workers_of
 from lakebed.health.glance import Glance
+from lakebed.health.runs import Runs
 from lakebed.manifest.looks import pause_seconds
 from lakebed.service.catalog import Catalog
 from lakebed.service.surveyed import Surveyed, surveyed
@@ -72,6 +73,7 @@ class Surveyor:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._members: dict[str, Member] = {}
+        self._runs = Runs()
         self._workers: dict[str, Worker] = {}
         self._hints: set[str] = set()
         self._lock = threading.Lock()  # of the hints
@@ -130,7 +132,8 @@ class Surveyor:
         seconds, self._has_new = 0.0 if self._has_new else LIST_SECONDS, False
         found = {root: name for name, roots in self._catalog.tables_lately(seconds).items() for root in roots}
         self._members = {
-            root: self._members.get(root) or Member(name, root, Glance(root)) for root, name in found.items()
+            root: self._members.get(root) or Member(name, root, Glance(root, runs=self._runs))
+            for root, name in found.items()
         }
 
     def _look(self, member: Member) -> None:

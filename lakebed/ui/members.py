@@ -18,6 +18,7 @@ from typing import Any
 from lakebed.errors import LakebedError
 from lakebed.health.finding import Finding, Severity
 from lakebed.health.glance import Glance, Seen
+from lakebed.health.runs import Runs, waiting_findings
 from lakebed.ingest.database.tables import tables_below
 from lakebed.manifest.parked import parked_of
 from lakebed.manifest.point_log import PointLog
@@ -42,10 +43,11 @@ _logger = logging.getLogger("lakebed.ui")
 
 @dataclass(frozen=True, slots=True)
 class DatabaseSeen:
-    """The result of a look. ``point``: the newest one, None if there is none."""
+    """The result of a look. ``point``: the newest one, None if there is none; ``findings``: of the database as a whole."""
 
     tables: list[dict[str, Any]]
     point: dict[str, Any] | None = None
+    findings: tuple[Finding, ...] = ()
 
 
 @dataclass(slots=True)
@@ -72,6 +74,7 @@ class Members:
         self._listed_at = -LIST_SECONDS
         self._watched = LastWatched(interval_seconds, live)
         self._points = PointLog.of(path)
+        self._runs = Runs()
         self._looking: Looking[DatabaseSeen] = Looking(path, interval_seconds, self._look)
 
     def start(self) -> None:
@@ -91,6 +94,7 @@ class Members:
         rows = [{**each, "is_late": is_late} for each in (seen.tables if seen else ())]
         parked = sum(1 for each in rows if each.get("is_parked"))
         whole = {"path": utf8(blotted(self.path)), "tables": len(rows), "parked": parked}
+        whole |= documents.findings(seen.findings if seen else ())
         return rows, whole | {"point": seen.point if seen else None}
 
     def find(self, path: str) -> Watched | None:
@@ -109,7 +113,14 @@ class Members:
             path = utf8(blotted(self.path))
             return DatabaseSeen([*(each.summary for each in self._members.values()), _broken(path, path, error)])
         with ThreadPoolExecutor(THREADS, thread_name_prefix="lakebed-ui") as pool:
-            return DatabaseSeen(list(pool.map(self._summary, self._members.values())), self._point())
+            return DatabaseSeen(list(pool.map(self._summary, self._members.values())), self._point(), self._findings())
+
+    def _findings(self) -> tuple[Finding, ...]:
+        with suppress(LakebedError):  # the tables say whether the store answers
+            runs = self._runs.of_database(self.path)
+            known = {member.name for member in self._members.values()}  # a table's own row says that it waits
+            return (*runs.findings, *waiting_findings(one for name, one in runs.waiting.items() if name not in known))
+        return ()
 
     def _point(self) -> dict[str, Any] | None:
         with suppress(LakebedError):  # the tables are shown without it
@@ -125,8 +136,12 @@ class Members:
         found = tables_below(self.path)
         self._listed_at = time.monotonic()
         known = {member.root: member for member in self._members.values()}
-        members = [known.get(root) or _opened(name, root) for name, root in found.items()]
+        members = [known.get(root) or self._opened(name, root) for name, root in found.items()]
         self._members = {member.path: member for member in members}
+
+    def _opened(self, name: str, root: str) -> _Member:
+        path = utf8(blotted(root))
+        return _Member(name, root, path, TableLog(open_store(root)), Glance(root, path, runs=self._runs, alone=False))
 
     def _summary(self, member: _Member) -> dict[str, Any]:
         try:
@@ -142,11 +157,6 @@ class Members:
             member.summary, member.version = _broken(member.name, member.path, error), -1
         live = self._live.of(member.root) if self._live else None
         return member.summary | {"unread": sum(each["records"] for each in live["lag"]) if live else None}
-
-
-def _opened(name: str, root: str) -> _Member:
-    path = utf8(blotted(root))
-    return _Member(name, root, path, TableLog(open_store(root)), Glance(root, path))
 
 
 def _row(member: _Member, snapshot: Snapshot) -> dict[str, Any]:

@@ -22,6 +22,9 @@ _SECTIONS = {
     "parked": "LakebedTableParked",
     "failing": "LakebedPlansFailing",
     "settle": "LakebedSettleParked",
+    "run": "LakebedRunDown",
+    "disk": "LakebedRunDown",
+    "waiting": "LakebedTopicsWaiting",
 }
 _INVARIANT = re.compile(r"[A-Z]\d+")
 

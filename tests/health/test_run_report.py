@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -14,10 +16,18 @@ import pytest
 import lakebed
 from lakebed.cli import main
 from lakebed.errors import StoreUnavailable
-from lakebed.health import run_report
+from lakebed.health import run_report, runs
+from lakebed.health.finding import counted
+from lakebed.health.glance import Glance
 from lakebed.health.run_report import Reporter, RunReport, Waiting, reports_of, run_findings, waiting_of
+from lakebed.health.runs import said_by
+from lakebed.health.sampler import Sampler
+from lakebed.health.status import Observer
 from lakebed.manifest.stores import MemoryLogStore, open_store
+from lakebed.manifest.table_log import TableLog
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
+from lakebed.ui.members import Members
+from lakebed.ui.watch import Watched
 
 KAFKA = "kafka at broker:9092 did not answer: timed out"
 SICK = Waiting(name="shop.public.sick", state="new", error="no column can be made of it")
@@ -119,7 +129,8 @@ def test_what_is_no_report_is_left_alone(world: World) -> None:
 def shop(tmp_path: Path) -> Iterator[Path]:
     """A database with two tables."""
     for name in ("orders", "items"):
-        lakebed.create(tmp_path / "public" / name, pa.schema([("id", pa.int64())]))
+        table = lakebed.create(tmp_path / "public" / name, pa.schema([("id", pa.int64())]))
+        table.set_properties({"lakebed.source_topic": f"shop.public.{name}"})
     yield tmp_path
 
 
@@ -168,8 +179,77 @@ def test_status_shows_a_full_disk(
     assert "is full: 0 MB are free" in capsys.readouterr().out
 
 
-def test_status_of_a_table_shows_what_its_pipeline_waits_for(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+# -- everywhere --------------------------------------------------------------------------------------------------------------
+
+LATE = Waiting(name="public.orders", state="waiting", error="a bad table")
+
+
+def says(place: Path, state: str, errors: list[str], *waiting: Waiting) -> Reporter:
+    run = Reporter(open_store(place), RunReport(host="a", pid=1, roles=("ingest",)))
+    run.say(state, errors, waiting)
+    return run
+
+
+def shown_of(table: Path) -> dict[str, set[str]]:
+    """What each place says of a table by itself: the checks of the findings."""
+    path, log = str(table), TableLog(open_store(table))
+    snapshot, now_ms = log.refresh(), log.now_ms()
+    page = Watched(path, path, 60.0)._look(True).summary
+    sampled = Sampler(path, log, table / "local").sample()
+    return {
+        "status": {one.check for one in Observer(path).look().findings},
+        "list of tables": {one.check for one in Glance(path).look(snapshot, now_ms).findings},
+        "page": {one["check"] for one in page["findings"]},
+        "metrics": {check for (check, _), count in sampled.findings.items() if count},
+    }
+
+
+def all_say(table: Path, *checks: str) -> None:
+    assert {place: found for place, found in shown_of(table).items() if found != set(checks)} == {}
+
+
+@pytest.mark.parametrize("place", [".", "public/orders"])
+def test_every_place_shows_what_the_pipeline_of_a_table_or_of_its_database_waits_for(shop: Path, place: str) -> None:
     table = shop / "public/orders"
-    Reporter(open_store(table), RunReport(host="a", pid=1, roles=("ingest",))).say("trying again", [KAFKA])
-    assert main(["status", str(table)]) == 1
-    assert KAFKA in capsys.readouterr().out
+    all_say(table)
+    run = says(shop / place, "trying again", [KAFKA])
+    all_say(table, "run")
+    run.remove()
+    all_say(table)
+
+
+def test_a_table_that_its_database_waits_with_says_so_everywhere_and_the_others_do_not(shop: Path) -> None:
+    says(shop, "running", [], LATE, SICK)
+    all_say(shop / "public/orders", "waiting")
+    all_say(shop / "public/items")
+
+
+def test_a_table_that_is_no_topics_is_not_concerned_by_the_pipeline_around_it(shop: Path) -> None:
+    lakebed.create(shop / "public" / "own", pa.schema([("id", pa.int64())]))
+    says(shop, "trying again", [KAFKA])
+    all_say(shop / "public/own")
+
+
+def test_the_page_of_a_database_shows_its_pipeline_once_and_topics_that_are_no_tables(shop: Path) -> None:
+    run = says(shop, "trying again", [KAFKA], LATE, SICK)
+    members = Members(str(shop), 60.0)
+    seen = members._look(True)
+    assert [(one.check, one.where) for one in seen.findings] == [("run", "a"), ("waiting", SICK.name)]
+    found = {one["name"]: [(each["check"], each["what"]) for each in one["findings"]] for one in seen.tables}
+    assert found == {"public.items": [], "public.orders": [("waiting", "its pipeline waits with it: a bad table")]}
+    told = counted(said_by(run.report, str(shop)))
+    assert told == {("run", "critical"): 1, ("waiting", "warning"): 2}, "and so do the metrics of the run"
+
+
+def test_lists_of_tables_read_the_reports_of_a_database_once_in_ten_seconds(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, read = Clock(), list[str]()
+    monkeypatch.setattr(runs, "reports_of", lambda store: read.append(store.root) or [])
+    monkeypatch.setattr(runs, "open_store", lambda folder: SimpleNamespace(root=folder))
+    seen = runs.Runs(clock)
+    for _ in range(60):
+        for name in ("orders", "items"):
+            assert list(seen.of_table(f"{shop}/public/{name}", is_fed=True, alone=False)) == []
+        clock.seconds += 1
+    assert Counter(read) == {str(shop): 6, f"{shop}/public/orders": 1, f"{shop}/public/items": 1}

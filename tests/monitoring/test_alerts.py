@@ -205,6 +205,24 @@ STORIES = {
         resolved=28,
         told="12m 0s",
     ),
+    "a pipeline that waits for Kafka": Case(
+        "LakebedRunDown",
+        {
+            'lakebed_findings{check="run",severity="critical"}': "_x5 1x20 0x10",
+            'lakebed_findings{check="claim"}': "1x40",
+        },
+        silent=6,
+        fires=8,
+        resolved=28,
+    ),
+    "topics that can't become tables": Case(
+        "LakebedTopicsWaiting",
+        {'lakebed_findings{check="waiting",severity="warning"}': "_x5 3x20 0x10"},
+        silent=14,
+        fires=17,
+        resolved=28,
+        told="3",
+    ),
     "a table of a database that is left alone": Case(
         "LakebedTableParked", {"lakebed_table_parked": "_x5 1x10 0x10"}, silent=4, fires=6, resolved=17
     ),

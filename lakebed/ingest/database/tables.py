@@ -33,3 +33,14 @@ def tables_below(path: str) -> dict[str, str]:
         tables = [folder for folder, is_one in zip(candidates, pool.map(is_table, candidates), strict=True) if is_one]
     named = {str(TableName.of_folder(folder) or folder.replace("/", ".")): f"{root}/{folder}" for folder in tables}
     return dict(sorted(named.items()))
+
+
+def database_of(root: str) -> tuple[str, str] | None:
+    """The folder of the database that a table is in, if it is in one, and its name there; None if its root can't be such."""
+    head, _, table = root.rpartition("/")
+    database, _, schema = head.rpartition("/")
+    folder = f"{schema}/{table}"
+    name = TableName.of_folder(folder)
+    if (name is None and _CUT not in folder) or not database or database.endswith(("/", ":")):
+        return None
+    return database, str(name or folder.replace("/", "."))

@@ -180,6 +180,7 @@ def _of_all_tables() -> Dashboard:
 def _all_tables_now(every: Tables, p95: str) -> table.Panel:
     columns: Sequence[tuple[str, str, str, Bounds]] = (
         ("up", COUNT, every.now("lakebed_table_up"), ((None, BAD), (1, GOOD))),
+        ("findings", COUNT, f"sum by (table) ({every.now('lakebed_findings', 'check')})", ((None, GOOD), (1, DOUBTFUL))),
         ("rows", COUNT, every.now("lakebed_table_rows"), ()),
         ("bytes", BYTES, every.now("lakebed_table_bytes"), ()),
         ("parts", COUNT, f"sum by (table) ({every.now('lakebed_parts', 'level', where=_NORMAL)})", ()),

@@ -63,15 +63,16 @@ export class Overview {
   }
 }
 
-/** A database in a line: how many tables, how many of them are parked, and up to when all are whole. */
+/** A database in a line: how many tables, how many are parked, up to when all are whole; below it what is wrong with it. */
 function databaseLine(database) {
   const point = database.point;
   const left = point ? Object.entries(point.left_out) : [];
-  return h("p", { class: "database" }, h("b", { class: "path" }, database.path),
+  const line = h("p", { class: "database" }, h("b", { class: "path" }, database.path),
     ` · ${counted(database.tables, "table", "tables")}`,
     database.parked ? h("span", { class: "critical" }, ` · ${count(database.parked)} parked`) : null,
     point ? [` · point ${count(point.number)}, of the source `, age(point.time_ms, " ago")] : null,
     left.length ? ` · without ${left.map(([name, why]) => `${name} (${why})`).join(", ")}` : null);
+  return h("div", {}, line, findings(database));
 }
 
 function isFound(table, words) {

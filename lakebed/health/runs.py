@@ -1,0 +1,90 @@
+"""What running pipelines say of a table or a database (``run_report``), for every place that shows one.
+
+1. A report lies beside the table, or beside the database that the table is in: its folder is then two folders above the table's.
+2. Reports of a database are read every ``DATABASE_SECONDS`` at most, those of a table every ``TABLE_SECONDS``: a list of one
+   folder each. In between the earlier ones are used.
+3. What a database's pipeline says of all of its tables, and a full disk, is told once where the database is shown as a whole,
+   and of each table elsewhere. A topic that is not read is told of its own table in both.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from lakebed.errors import LakebedError
+from lakebed.health.file_checks import look_at_disk
+from lakebed.health.finding import Finding, warning
+from lakebed.health.run_report import RunReport, Waiting, reports_of, run_findings, waiting_of
+from lakebed.ingest.database.tables import database_of
+from lakebed.manifest.stores import open_store
+
+DATABASE_SECONDS, TABLE_SECONDS = 10.0, 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseRuns:
+    """``findings``: what is wrong with a database as a whole; ``waiting``: the topics that its pipeline does not read."""
+
+    findings: tuple[Finding, ...]
+    waiting: Mapping[str, Waiting]
+
+
+class Runs:
+    """Reads reports now and then. Safe to use from several threads: at worst two of them read the same folder."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._read: dict[str, tuple[float, Sequence[RunReport]]] = {}
+
+    def of_database(self, path: str) -> DatabaseRuns:
+        """What is wrong with a database, but for its tables. Raises StoreUnavailable."""
+        reports, now_ms = self._reports(path, DATABASE_SECONDS), int(self._clock() * 1000)
+        findings = (*look_at_disk(path), *run_findings(reports, path, now_ms))
+        return DatabaseRuns(findings, waiting_of(reports, now_ms))
+
+    def of_table(self, root: str, *, is_fed: bool, alone: bool) -> Iterator[Finding]:
+        """What is wrong with a table's pipelines. Raises StoreUnavailable if the table's own reports can't be read.
+
+        Args:
+            root: Of the table.
+            is_fed: Whether it is a topic's, so that the pipeline of the database around it reads into it.
+            alone: Whether the database is not shown as a whole beside it.
+        """
+        now_ms = int(self._clock() * 1000)
+        if alone:
+            yield from look_at_disk(root)
+        yield from run_findings(self._reports(root, TABLE_SECONDS), root, now_ms)
+        around = database_of(root) if is_fed else None
+        if around is None:
+            return
+        database, name = around
+        try:
+            reports = self._reports(database, DATABASE_SECONDS)
+        except LakebedError:  # whoever may read the table may not read what is around it
+            return
+        if alone:
+            yield from run_findings(reports, database, now_ms)
+        if (waits := waiting_of(reports, now_ms).get(name)) is not None:
+            yield from waiting_findings([waits])
+
+    def _reports(self, folder: str, seconds: float) -> Sequence[RunReport]:
+        now, last = self._clock(), self._read.get(folder)
+        if last is None or not 0 <= now - last[0] < seconds:
+            last = self._read[folder] = now, reports_of(open_store(folder))
+        return last[1]
+
+
+def waiting_findings(waiting: Iterable[Waiting]) -> Iterator[Finding]:
+    """The topics that can't be read or become tables now. One of which no record came yet is no finding."""
+    for one in waiting:
+        if one.error:
+            remedy = "remove the cause; it is tried again by itself"
+            yield warning("waiting", one.name, f"its pipeline waits with it: {one.error}", remedy)
+
+
+def said_by(report: RunReport, path: str) -> Iterator[Finding]:
+    """What a run that goes on says of the database at ``path``."""
+    yield from run_findings([report], path, report.at_ms)
+    yield from waiting_findings(report.tables)
