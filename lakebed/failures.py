@@ -115,6 +115,34 @@ class Restarts:
         return float(min(PAUSE_SECONDS_MAX, 2 ** min(self._failures - 1, 10)))
 
 
+class Outage:
+    """Warns of something that fails again and again: once of each cause, and once when it works again. One thread at a time."""
+
+    def __init__(self, what: str, logger: logging.Logger) -> None:
+        """``what``: what fails, for people."""
+        self._what = what
+        self._logger = logger
+        self._cause: tuple[str, str] | None = None
+
+    def failed(self, error: Exception) -> None:
+        """It failed, and will be tried again."""
+        cause = _cause_of(error)
+        level = logging.DEBUG if cause == self._cause else logging.WARNING
+        self._cause = cause
+        self._logger.log(level, "%s fails, and is tried again: %s", self._what, error)
+
+    def works(self) -> None:
+        """It did not fail."""
+        if self._cause is not None:
+            self._cause = None
+            self._logger.info("%s works again", self._what)
+
+
+def _cause_of(error: Exception) -> tuple[str, str]:
+    """What is the same each time that something fails for the same cause."""
+    return type(error).__name__, _NUMBERS.sub("", str(error))
+
+
 class Health:
     """Whether a table's ingest or maintenance runs in this process (``role``: ingest, maintain). Safe for several threads."""
 
@@ -140,7 +168,7 @@ class Health:
     def waits(self, error: LakebedError, pause_seconds: float) -> None:
         """It failed, and will be tried again. A cause is warned of once, not at each try."""
         kind = type(error).__name__
-        cause = kind, _NUMBERS.sub("", str(error))
+        cause = _cause_of(error)
         is_news = self._becomes("waiting", error, pause_seconds) or cause != self._cause
         self._cause = cause
         _logger.log(

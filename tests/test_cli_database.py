@@ -106,6 +106,7 @@ def test_a_run_shows_how_many_tables_there_are_and_which_are_in_trouble() -> Non
     now = state_of(*tables, standing("public.a"), standing("public.sick", "parked", "its topic is gone " * 20))
     look = Look("running", Progress("lake/shop", is_database=True).figures(), now, None)
     assert "302 tables, 1 parked · 42 records unread · public.sick parked: its topic is gone" in line(look)
+    assert "visible after -, over all tables" in line(look), "the page has that of each table"
     console = Console(file=io.StringIO(), width=80, height=40)
     console.print(panel(look, parse_any(SHOP, "shop.yml", {})))
     shown = console.file.getvalue()  # type: ignore[attr-defined]

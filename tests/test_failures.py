@@ -13,6 +13,7 @@ import pytest
 
 import lakebed
 from lakebed import errors, events
+from lakebed.compaction.upkeep import Maintained, Pools, Upkeep
 from lakebed.error_transport import encode
 from lakebed.errors import (
     Contention,
@@ -87,6 +88,32 @@ def test_what_spark_says_when_something_was_slow_or_lost_passes(text: str) -> No
 def test_an_error_of_lakebed_goes_before_what_spark_says() -> None:
     text = f"Python worker failed to connect back.\nCorrupt: x\n{encode(Corrupt('the file x is missing'))}"
     assert isinstance(failure_in(text, "maintain"), Corrupt)
+
+
+def test_planning_that_fails_is_warned_of_once_for_each_cause_and_said_to_work_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    answers: list[LakebedError | None] = [Retry("no answer after 1 s"), Retry("no answer after 20 s"), Retry("refused")]
+    answers += [None, None, Retry("refused")]
+
+    def next_plan(looks: bool) -> None:
+        if (answer := answers.pop(0)) is not None:
+            raise answer
+
+    compactor = SimpleNamespace(next_plan=next_plan, depth_over_budget=0)
+    upkeep = SimpleNamespace(path="lake/orders", log=SimpleNamespace(newest=None), compactor=compactor, chores=())
+    maintained = Maintained(cast("Upkeep", upkeep), cast("Pools", None), (1.0, 1.0))
+    caplog.set_level(logging.INFO, "lakebed")
+    while answers:
+        maintained._run_merge()
+    maintained._health.stopped()
+    told = "planning merges of lake/orders"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{told} fails, and is tried again: no answer after 1 s",
+        f"{told} fails, and is tried again: refused",
+        f"{told} works again",
+        f"{told} fails, and is tried again: refused",
+    ]
 
 
 def test_a_query_that_fails_is_seen_in_log_metrics_and_status(

@@ -37,6 +37,8 @@ from lakebed.storage.roots import parse_root
 LINE_SECONDS = 60.0
 STARTING = ("starting Java", "fetching jars", "starting Spark", "first batch")
 SAMPLE_ROWS = 5
+ALL_TABLES = ", over all tables"
+"""What a figure of a database is of. On the page each table has its own."""
 
 
 class LiveDisplay:
@@ -121,7 +123,8 @@ def line(look: Look) -> str:
     figures, state = look.figures, look.state
     parts = [
         f"{figures.rows:,} rows in ({figures.rows_per_second:,.0f}/s)",
-        f"committed after {_seconds(figures.committed.recent)}, visible after {_seconds(figures.visible.recent)}",
+        f"committed after {_seconds(figures.committed.recent)}, visible after {_seconds(figures.visible.recent)}"
+        + (ALL_TABLES if isinstance(state, DatabaseState) else ""),
     ]
     if isinstance(state, DatabaseState):
         parts += database_display.parts(state)
@@ -140,8 +143,9 @@ def panel(look: Look, pipeline: AnyPipeline, warning: str | None = None) -> Pane
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column()
     grid.add_row("rows in", f"{figures.rows:,}   {figures.rows_per_second:,.0f}/s   in {figures.batches:,} batches")
-    grid.add_row("committed", _ages(figures.committed))
-    grid.add_row("visible", _ages(figures.visible))
+    whose = ALL_TABLES if isinstance(state, DatabaseState) else ""
+    grid.add_row("committed", _ages(figures.committed, whose))
+    grid.add_row("visible", _ages(figures.visible, whose))
     if isinstance(state, DatabaseState):
         for name, found in database_display.rows(state):
             grid.add_row(name, found)
@@ -167,10 +171,14 @@ def panel(look: Look, pipeline: AnyPipeline, warning: str | None = None) -> Pane
 def summary(outcome: Outcome, pipeline: AnyPipeline) -> None:
     """What a run did, a few rows, and where to look next."""
     figures, state = outcome.figures, outcome.state
+    whose = ALL_TABLES if isinstance(state, DatabaseState) else ""
     rows = [
         ("rows in", f"{figures.rows:,} in {figures.batches:,} batches, {figures.rows_per_second_overall:,.0f}/s"),
-        ("committed", f"p50 {_seconds(figures.committed.p50)}, p99 {_seconds(figures.committed.p99)} after the event"),
-        ("visible", f"p50 {_seconds(figures.visible.p50)}, p99 {_seconds(figures.visible.p99)} after the event"),
+        (
+            "committed",
+            f"p50 {_seconds(figures.committed.p50)}, p99 {_seconds(figures.committed.p99)} after the event{whose}",
+        ),
+        ("visible", f"p50 {_seconds(figures.visible.p50)}, p99 {_seconds(figures.visible.p99)} after the event{whose}"),
         ("write amplification", _ratio(figures.write_amplification)),
     ]
     if isinstance(state, DatabaseState):
@@ -250,10 +258,10 @@ def _aside(quarantined: int, lost: int, replayed: int) -> list[tuple[int, str]]:
     return [(count, what) for count, what in counts if count]
 
 
-def _ages(ages: Ages) -> str:
+def _ages(ages: Ages, whose: str) -> str:
     if ages.recent is None:
         return "-"
-    return f"{_seconds(ages.recent)} after the event   p50 {_seconds(ages.p50)}   p99 {_seconds(ages.p99)}"
+    return f"{_seconds(ages.recent)} after the event{whose}   p50 {_seconds(ages.p50)}   p99 {_seconds(ages.p99)}"
 
 
 def _seconds(value: float | None) -> str:

@@ -41,7 +41,7 @@ from lakebed.compaction.order import head_start_seconds
 from lakebed.compaction.scheduler import Job, Scheduler
 from lakebed.compaction.settler import Settler
 from lakebed.errors import Cancelled, LakebedError, Retry
-from lakebed.failures import Health, Restarts, failure_in
+from lakebed.failures import Health, Outage, Restarts, failure_in
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 from lakebed.planning.backpressure import pressure
@@ -156,12 +156,14 @@ class Maintained:
         self.error: LakebedError | None = None
         """The error that ended it."""
         name = f"of {upkeep.path}"
+        self._planning = Outage(f"planning merges {name}", _logger)
         self._cycle = Job(self._run_cycle, f"the cycle {name}")
         self._merge = Job(self._run_merge, f"the merge {name}")
         self._sent: set[Job] = set()  # merges on the cluster
         self._settle = Job(self._run_settles, f"the settle {name}")
         self._settles: deque[tuple[int, Future[int | None]]] = deque()
-        chores = [(chore, Job(partial(self._run_chore, chore), f"a chore {name}")) for chore in upkeep.chores]
+        outage = partial(Outage, f"a chore {name}", _logger)
+        chores = [(chore, Job(partial(self._run_chore, chore, outage()), f"a chore {name}")) for chore in upkeep.chores]
         self._chores = [(chore, job, chore.pool_of(pools)) for chore, job in chores]
         if upkeep.log.newest is not None:
             self._rank(upkeep.log.newest)
@@ -315,6 +317,7 @@ class Maintained:
         compactor = self.upkeep.compactor
         try:
             job = compactor.next_plan(looks=False)  # the cycle looks
+            self._planning.works()
             self._merge.head_start_seconds = head_start_seconds(depth_over_budget=compactor.depth_over_budget)
             if job is not None:
                 if job[1].on_cluster:
@@ -326,7 +329,7 @@ class Maintained:
                 self._merge_pause = MERGE_LOOK_SECONDS[0]
                 return 0.0
         except Retry as error:
-            _logger.warning("planning merges of %s will be tried again: %s", self.upkeep.path, error)
+            self._planning.failed(error)
         except Exception:
             _logger.exception("planning merges of %s failed", self.upkeep.path)
         pause, self._merge_pause = self._merge_pause, min(2 * self._merge_pause, MERGE_LOOK_SECONDS[1])
@@ -350,11 +353,12 @@ class Maintained:
         self._merge_pause = MERGE_LOOK_SECONDS[0]
         self._pools.merges.wake(self._merge)
 
-    def _run_chore(self, chore: Chore) -> float | None:
+    def _run_chore(self, chore: Chore, outage: Outage) -> float | None:
         try:
             chore.run()
+            outage.works()
         except Retry as error:
-            _logger.warning("a chore of %s will be tried again: %s", self.upkeep.path, error)
+            outage.failed(error)
         except Exception:
             _logger.exception("a chore of %s failed", self.upkeep.path)
         return chore.seconds if chore.is_needed() else None

@@ -30,6 +30,7 @@ from lakebed.compaction.maintenance import DatabaseMaintenance
 from lakebed.compaction.order import HEAD_START_SECONDS_MAX
 from lakebed.compaction.scheduler import Job, Scheduler
 from lakebed.errors import LakebedError
+from lakebed.failures import Outage
 from lakebed.fleet.hashing import ranks_of
 from lakebed.fleet.hint_pace import HintPace
 from lakebed.fleet.hints import Hint
@@ -119,6 +120,7 @@ class _Discovery:
     """The discovery of a root. ``pause_seconds``: from one to the next for a hint."""
 
     job: Job
+    outage: Outage
     pause_seconds: float
     pace: HintPace = field(default_factory=HintPace)
 
@@ -151,6 +153,7 @@ class FleetWorker:
         self._cluster = cluster
         self._jobs = JobRunner(self._open, threads=1)
         self._alive: dict[str, float] = {}
+        self._log_outage = Outage("the log of the fleet", _logger)
         self._fresh: frozenset[str] = frozenset()
         self._found: dict[str, frozenset[str]] = {}
         self._tables: dict[str, tuple[Watched, Job]] = {}
@@ -163,7 +166,11 @@ class FleetWorker:
         self._beat = Job(self._run_beat, "the beat", head_start_seconds=HEAD_START_SECONDS_MAX, tier=0)
         self._assign = Job(self._run_assign, "the assignment")
         self._discoveries = {
-            root: _Discovery(Job(partial(self._discover, root), f"the discovery of {root}"), HINTED_DISCOVERY_SECONDS)
+            root: _Discovery(
+                Job(partial(self._discover, root), f"the discovery of {root}"),
+                Outage(f"listing the tables below {root}", _logger),
+                HINTED_DISCOVERY_SECONDS,
+            )
             for root in self.roots
         }
         self._end_listening = events.listen(self._hear)
@@ -253,8 +260,9 @@ class FleetWorker:
             )
             fresh = self._membership.fresh_tables
             self._membership.tidy()
+            self._log_outage.works()
         except LakebedError as error:
-            _logger.warning("the log of the fleet will be tried again: %s", error)
+            self._log_outage.failed(error)
             alive, fresh = self._alive or {self.id: self.limits.cores}, self._fresh  # alone, until it is known better
         if alive != self._alive:
             _logger.info("%d workers are alive: %s", len(alive), ", ".join(sorted(alive)))
@@ -293,8 +301,9 @@ class FleetWorker:
         try:
             found = frozenset(tables_in(root, self._found.get(root, frozenset())))
         except LakebedError as error:
-            _logger.warning("the tables below %s are listed again later: %s", root, error)
+            discovery.outage.failed(error)
             return BEAT_SECONDS
+        discovery.outage.works()
         has_more = bool(found - self._found.get(root, frozenset()))
         if was_hinted or has_more:
             again = HINTED_DISCOVERY_SECONDS if has_more else 2 * discovery.pause_seconds

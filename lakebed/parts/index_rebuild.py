@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from lakebed import events
 from lakebed.errors import LakebedError
+from lakebed.failures import Outage
 from lakebed.keyindex.key_index import KeyIndex
 from lakebed.manifest.actions import Part
 
@@ -38,6 +39,7 @@ class IndexRebuild:
         """``table``: its root, for events."""
         self._index = index
         self._table = table
+        self._outage = Outage(f"building the key index of {table}", _logger)
         self._lock = threading.Lock()  # guards _thread
         self._thread: threading.Thread | None = None
         self._stopped = False
@@ -87,10 +89,11 @@ class IndexRebuild:
                     return
                 self._report(base, started)
             self._done = True
+            self._outage.works()
         except _Stopped:
             pass
         except (LakebedError, duckdb.Error) as error:
-            _logger.warning("the key index of %s is not built yet, and is tried again: %s", self._table, error)
+            self._outage.failed(error)
 
     def _report(self, base: Mapping[str, Part], started: float) -> None:
         have = self._index.parts

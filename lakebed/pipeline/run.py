@@ -26,13 +26,15 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from lakebed import events
 from lakebed.error_transport import first_line
-from lakebed.errors import LakebedError, MissingPrerequisite, Unexpected
+from lakebed.errors import InvalidInput, LakebedError, MissingPrerequisite, Unexpected
 from lakebed.failures import Health, Restarts, failure_in, failure_of
 from lakebed.health.file_checks import look_at_disk
 from lakebed.health.finding import counted
 from lakebed.health.run_report import Reporter, RunReport, Waiting
 from lakebed.health.runs import said_by
+from lakebed.ingest.database.tables import tables_below
 from lakebed.manifest.stores import open_store
+from lakebed.manifest.table_log import TableLog
 from lakebed.monitoring.metrics import Metrics
 from lakebed.monitoring.progress import Figures, Progress
 from lakebed.monitoring.table_state import TableState
@@ -42,6 +44,7 @@ from lakebed.pipeline.database_work import DatabaseState, DatabaseWork
 from lakebed.pipeline.driver import Abandoned, Driver, SparkStart, StartPhase
 from lakebed.pipeline.settings import AnyPipeline, Pipeline
 from lakebed.pipeline.table_work import TableWork
+from lakebed.storage.roots import parse_root
 from lakebed.table import Table
 
 if TYPE_CHECKING:
@@ -138,15 +141,19 @@ def run(
     If no batch comes within ``FIRST_BATCH_SECONDS``, the duration counts from then. ``watch`` is called several times a
     second. Raises the LakebedError that ended the execution; everything committed until then stays.
     """
+    roles: tuple[Role, ...] = (only,) if only else (("ingest", "maintain") if pipeline.maintain else ("ingest",))
     with ExitStack() as stack:
         metrics = Metrics()
         server = served_metrics(pipeline, metrics)
         if server is not None:
             stack.callback(server.close)
+        path = str(parse_root(pipeline.path))
+        report = RunReport(host=socket.gethostname(), pid=os.getpid(), roles=roles)
+        reporter = stack.enter_context(_reported(Reporter(open_store(path), report), pipeline, path))
         work = _work(pipeline, metrics, only)
         stack.callback(events.listen(metrics))
         stack.callback(events.listen(work.progress))
-        going = _Run(pipeline, work, metrics, watch, only=only, metrics_url=server.url if server else None)
+        going = _Run(pipeline, work, metrics, watch, reporter, metrics_url=server.url if server else None)
 
         def abandoned() -> bool:
             going.look(start.phase)
@@ -155,6 +162,24 @@ def run(
         with suppress(Abandoned):
             going.until(start.wait(abandoned), stop, duration_seconds)
         return Outcome(work.table, work.progress.figures(), going.observe())
+
+
+@contextmanager
+def _reported(reporter: Reporter, pipeline: AnyPipeline, path: str) -> Iterator[Reporter]:
+    """If the block fails before the run could say so, leave a report of that: where tables are, or the cause may pass."""
+    try:
+        yield reporter
+    except LakebedError as error:
+        if reporter.report.state != "failed" and (not isinstance(error, InvalidInput) or _is_used(path)):
+            reporter.say("failed", [pipeline.document.redact(str(error))])
+        raise
+
+
+def _is_used(path: str) -> bool:
+    """Whether there is a table at the path, or below it. A file with a wrong path leaves nothing there."""
+    with suppress(LakebedError):
+        return TableLog(open_store(path)).exists() or bool(tables_below(path))
+    return False
 
 
 def _work(pipeline: AnyPipeline, metrics: Metrics, only: Role | None) -> Work:
@@ -171,8 +196,8 @@ def _work(pipeline: AnyPipeline, metrics: Metrics, only: Role | None) -> Work:
 
 class _Run:
     def __init__(
-        self, pipeline: AnyPipeline, work: Work, metrics: Metrics, watch: Callable[[Look], None],
-        *, only: Role | None, metrics_url: str | None,
+        self, pipeline: AnyPipeline, work: Work, metrics: Metrics, watch: Callable[[Look], None], reporter: Reporter,
+        *, metrics_url: str | None,
     ) -> None:  # fmt: skip
         self._pipeline = pipeline
         self._work = work
@@ -180,9 +205,8 @@ class _Run:
         self._metrics = metrics
         self._watch = watch
         self._metrics_url = metrics_url
-        self._roles: tuple[Role, ...] = (
-            (only,) if only else (("ingest", "maintain") if pipeline.maintain else ("ingest",))
-        )
+        self._reporter = reporter
+        self._roles = reporter.report.roles
         self._ingest: StreamingQuery | None = None
         self._health = Health(work.path, QUERY_NAME)
         self._restarts = Restarts()
@@ -191,8 +215,6 @@ class _Run:
         self._batches_at_failure = 0
         self._state: State | None = None
         self._phase: Phase = "starting Spark"
-        report = RunReport(host=socket.gethostname(), pid=os.getpid(), roles=self._roles)
-        self._reporter = Reporter(open_store(work.path), report)
 
     def look(self, phase: Phase) -> None:
         self._phase = phase

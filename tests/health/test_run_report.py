@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import pyarrow as pa
 import pytest
 
 import lakebed
 from lakebed.cli import main
-from lakebed.errors import StoreUnavailable
+from lakebed.errors import InvalidInput, LakebedError, MissingPrerequisite, Retry, StoreUnavailable
 from lakebed.health import run_report, runs
 from lakebed.health.finding import counted
 from lakebed.health.glance import Glance
@@ -26,6 +27,9 @@ from lakebed.health.status import Observer
 from lakebed.manifest.stores import MemoryLogStore, open_store
 from lakebed.manifest.table_log import TableLog
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
+from lakebed.pipeline import run as pipeline_run
+from lakebed.pipeline.driver import SparkStart
+from lakebed.pipeline.settings import parse_any
 from lakebed.ui.members import Members
 from lakebed.ui.watch import Watched
 
@@ -253,3 +257,40 @@ def test_lists_of_tables_read_the_reports_of_a_database_once_in_ten_seconds(
             assert list(seen.of_table(f"{shop}/public/{name}", is_fed=True, alone=False)) == []
         clock.seconds += 1
     assert Counter(read) == {str(shop): 6, f"{shop}/public/orders": 1, f"{shop}/public/items": 1}
+
+
+# -- before Spark runs -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Retry("kafka did not answer; its password is hunter2"),
+        MissingPrerequisite("Spark did not start"),
+        InvalidInput("no table public.oders"),
+    ],
+)
+@pytest.mark.parametrize("place", ["shop", "nowhere"])
+def test_a_run_that_fails_before_spark_runs_leaves_a_report(
+    shop: Path, place: str, error: LakebedError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = shop if place == "shop" else shop / "nowhere"
+    text = f"""
+database: {{path: {path}}}
+source: {{kind: kafka, topic_pattern: "shop\\\\..*", config: {{bootstrap.servers: "x:1", sasl.password: "${{PASSWORD}}"}}}}
+format: debezium-json
+metrics: {{port: null}}
+"""
+
+    def work(*arguments: object) -> None:
+        raise error
+
+    monkeypatch.setattr(pipeline_run, "_work", work)
+    pipeline = parse_any(text, "shop.yml", {"PASSWORD": "hunter2"})
+    with pytest.raises(type(error)):
+        pipeline_run.run(pipeline, cast("SparkStart", None), threading.Event(), lambda look: None)
+    told = [finding.what for finding in runs.Runs().of_database(str(path)).findings]
+    if place == "nowhere" and isinstance(error, InvalidInput):
+        assert told == [] and not path.exists(), "a wrong path leaves nothing behind"
+    else:
+        assert len(told) == 1 and str(error).replace("hunter2", "***") in told[0] and "hunter2" not in told[0]

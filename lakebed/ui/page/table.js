@@ -285,8 +285,8 @@ const PROPERTY_COLUMNS = [["Property", false, "path"], ["Value", false, "why"]];
 function liveFacts(live) {
   const since = (seconds) => (seconds === null ? "–" : duration(seconds));
   const facts = [
-    ["committed after", since(live.committed_seconds)],
-    ["visible after", since(live.visible_seconds)],
+    ["committed after, this table", since(live.committed_seconds)],
+    ["visible after, this table", since(live.visible_seconds)],
     ["newest event", live.newest_event_ms === null ? "–" : { ms: live.newest_event_ms }],
     ...Object.entries(live.queries).map(([name, state]) => [`${name} query`, state]),
     ...live.lag.map((one) => [`lag of ${one.topic}`, counted(one.records, "record", "records")]),
