@@ -279,6 +279,12 @@ def _actions(
             completed += written.rows
             bytes_written += written.bytes
             actions.append(AddPart(_completed_part(written, resolution.change_parts)))
+    if resolution.tombstones is not None:
+        for written in write_parts(resolution.tombstones, spec, storage):
+            bytes_written += written.bytes
+            all_dead = deletion_vectors.write({written.path: BitMap64(range(written.rows))})[written.path]
+            part = replace(_completed_part(written, resolution.change_parts), deletes=written.rows)
+            actions.append(AddPart(part.marked(all_dead)))
     superseded = sum(len(dead) for dead in resolution.tail_dead.values()) - completed
     step = SettleResult(
         version=-1,

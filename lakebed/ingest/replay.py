@@ -22,7 +22,9 @@ late ones.
 A record is decoded like any other, with the schema that the table has now, or gets for it (``evolving``), after the truncates
 that the table has seen. It stays in the quarantine if it is still not a
 change, and if it is a truncate, which would empty the table of what came later. Changes that were decoded before they failed
-(they have no topic) stay too: their records are not known.
+(they have no topic) stay too: their records are not known. So does a change that moved a row to a key, or from it, if the table
+has newer changes of the key: rows of a key are counted in their order (``parts.key_moves``), and what was counted since is not
+known any more once it is settled.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ import base64
 import json
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -57,12 +59,14 @@ from lakebed.manifest.schema_change import SchemaChange
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.source_columns import Met, followed
 from lakebed.manifest.table_log import TableLog, require_writable
-from lakebed.parts.changes import WriteSpec, prepare, stored_rows, write_spec_of
+from lakebed.parts.changes import MOVES_COLUMN, WriteSpec, prepare, stored_rows, write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.expression import Expression, check_condition, condition, connection_for, expression, mistakes
-from lakebed.parts.key_moves import without_places
+from lakebed.parts.key_moves import are_strong, without_places
+from lakebed.parts.locate import KeyLocator
 from lakebed.parts.numbered_rows import ROW, numbered
 from lakebed.parts.quarantine import HEADERS, WITH_HEADERS
+from lakebed.parts.resolve import are_late
 from lakebed.parts.sql import registered
 from lakebed.parts.unavailable_values import newest_in_layers
 from lakebed.parts.write import WrittenPart, write_parts
@@ -74,6 +78,10 @@ from lakebed.storage.open import open_part_storage
 RECORDS_MAX = 20_000  # of one commit
 BYTES_MAX = 64 << 20
 ALREADY_DECODED = "its record is not known: it was decoded before it was refused"
+LATE_MOVE = (
+    "it moved a row to another key, and the table has newer changes of that key: whether the row is still there can't be told "
+    "any more. Have the rows of the key sent again (lakebed resnapshot)"
+)
 TRUNCATE = "it is a truncate, which would take away what came after it"
 
 _Place = tuple[str, int]  # a part of the quarantine, and a row of it
@@ -109,10 +117,20 @@ class _Decoded:
 class Replay:
     """Replays the quarantine of one table. Raises Retry (to replay again is safe)."""
 
-    def __init__(self, log: TableLog, quarantine_log: TableLog, decoder: Decoder, evolution: Evolution) -> None:
-        """``evolution``: changes the table where records need it."""
+    def __init__(
+        self,
+        log: TableLog,
+        quarantine_log: TableLog,
+        decoder: Decoder,
+        evolution: Evolution,
+        locator: Callable[[WriteSpec], KeyLocator],
+    ) -> None:
+        """``evolution``: changes the table where records need it; ``locator``: of the table's keys."""
         self._log = log
         self._evolution = evolution
+        self._locator = locator
+        self._table_storage = open_part_storage(log.root)
+        self._table_vectors = DeletionVectorCache(self._table_storage)
         self._quarantine = quarantine_log
         self._decoder = decoder
         self._storage = open_part_storage(quarantine_log.root)
@@ -251,30 +269,47 @@ class Replay:
         refused, contents = set(_contents(decoded.quarantined)), _contents(records)
         good = [is_raw and content not in refused for is_raw, content in zip(known.to_pylist(), contents, strict=True)]
         reasons = decoded.quarantined["reason"].to_pylist() + [ALREADY_DECODED] * (len(records) - len(raw))
-        return _Decoded(
-            self._layers(decoded, write_spec_of(snapshot).incoming), good, reasons, decoded.event_time_max, decoded.met
-        )
+        return _Decoded(self._layers(decoded, snapshot), good, reasons, decoded.event_time_max, decoded.met)
 
-    def _layers(self, decoded: Decoded, spec: WriteSpec) -> Sequence[pa.Table]:
+    def _layers(self, decoded: Decoded, snapshot: Snapshot) -> Sequence[pa.Table]:
         if not len(decoded.changes):
             return ()
-        connection, changes = connect(), decoded.changes
+        connection, changes, stored = connect(), decoded.changes, write_spec_of(snapshot)
+        spec = stored.incoming
         if spec.sequence_column is None:
             changes = without_places(changes)
         try:
             checked = prepare(changes, spec, connection)
         except InvalidChanges as error:
             raise _Refused(str(error)) from None
+        if self._has_late_moves(stored_rows(checked, stored), stored, snapshot):
+            raise _Refused(LATE_MOVE)
         layers, incomplete = newest_in_layers(checked, spec, connection)
         if len(incomplete):
             raise _Refused(incomplete["reason"][0].as_py())
         return list(layers)
 
+    def _has_late_moves(self, changes: pa.Table, spec: WriteSpec, snapshot: Snapshot) -> bool:
+        """Whether a change that moved a row is older than what the table has of its key."""
+        moves = (
+            changes.filter(pa.array(are_strong(changes[MOVES_COLUMN]))) if MOVES_COLUMN in changes.column_names else ()
+        )
+        if not len(moves):
+            return False
+        late = are_late(
+            moves, snapshot.parts, snapshot.tail_in_order(), spec, self._table_storage, self._table_vectors,
+            self._locator(spec),
+        )  # fmt: skip
+        return bool(late.any())
+
     def _commit(self, snapshot: Snapshot, decoded: _Decoded, entry: Domain, result: ReplayResult) -> bool:
         """Step 1; returns False if another commit came between, and nothing was committed."""
         spec, started = write_spec_of(snapshot), time.perf_counter()
-        storage = open_part_storage(self._log.root)
-        parts = [part for layer in decoded.layers for part in write_parts(stored_rows(layer, spec), spec, storage)]
+        parts = [
+            part
+            for layer in decoded.layers
+            for part in write_parts(stored_rows(layer, spec), spec, self._table_storage)
+        ]
         batch = Transaction(self._entry, snapshot.transaction_version(self._entry) + 1)
 
         def build(newest: Snapshot) -> Proposal[Snapshot | None] | Finished[Snapshot | None]:

@@ -1,6 +1,7 @@
 """What the changes of a tail come to that are part of a move to another key (``parts.key_moves``).
 
-1.  The changes of each such key are visited in their order, after the table's own row, and the rows of the key are counted.
+1.  The changes of each such key are visited in the order of arrival, after the table's own row, and the rows of the key are
+    counted. A change that is older than one that came before it changes nothing, whether or not that one was settled.
 2.  The change that gave the values of the row that is left takes the place of the newest one. If later changes took other rows of
     the key away, or if the row is the table's own, the row is written anew: so readers of changes, who saw these deletes, see the
     row again, and it is not older than any delete of its key that the table remembers (B3).
@@ -9,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,20 @@ import pyarrow.compute as pc
 
 from lakebed.manifest.actions import Part
 from lakebed.manifest.crowded_keys import Crowd, CrowdedKeys
-from lakebed.parts.changes import MOVES_COLUMN, SEQUENCE_COLUMN, WriteSpec
+from lakebed.parts.changes import DELETE, MOVES_COLUMN, OP_COLUMN, SEQUENCE_COLUMN, WriteSpec
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
-from lakebed.parts.key_moves import WEAK, Change, CountedKey, are_strong, by_key, changes_of, listed, moving_in
+from lakebed.parts.key_moves import (
+    WEAK,
+    Change,
+    CountedKey,
+    are_strong,
+    by_key,
+    changes_of,
+    listed,
+    moving_in,
+    on_time,
+    values_in_order,
+)
 from lakebed.parts.sql import aliases, by_place, registered
 from lakebed.parts.tail_rows import DELETED, INCOMPLETE, PART
 from lakebed.storage.engine import connect
@@ -34,7 +46,8 @@ class CountedOutcome:
     """What the changes of one key come to.
 
     ``probe``: the place of the key among the newest changes; ``rows``: its changes in the tail; ``visible``: the one that gave
-    the values, None for the table's own row; ``void``: those that count no more, because they were of other rows.
+    the values, None for the table's own row; ``needs_tombstone``: whether the key is deleted, but no row says so; ``void``: those
+    that count no more, because they were of other rows.
     """
 
     probe: int
@@ -43,6 +56,7 @@ class CountedOutcome:
     is_live: bool
     visible: int | None
     is_written_anew: bool
+    needs_tombstone: bool
     void: Sequence[int]
     crowd: Crowd | None
 
@@ -69,19 +83,31 @@ def counted_outcomes(
         changes=changes_of(tail, deleted, each),
         deleted=deleted,
         incomplete=tail[INCOMPLETE].to_pylist(),
-        sequences=_values(tail, spec.sequence_column, each),
+        sequences=values_in_order(tail, spec.sequence_column, each),
         last=_last_transactions(tail),
         is_lsn=spec.sequence_by == "source.lsn",
     )
     probes = dict(zip(newest.tolist(), range(len(newest)), strict=True))
     probe_of = [next(probes[row] for row in rows if row in probes) for rows in groups]
-    live = _live_rows(hits, probe_of, base, deletion_vectors)
+    settled = _settled_rows(hits, probe_of, base, deletion_vectors)
     digests = _digests(tail, [rows[0] for rows in groups], spec)
-    return [
-        known.outcome(probe, digest, rows, live.get(probe), crowded.keys.get(digest))
+    outcomes = (
+        known.outcome(probe, digest, rows, settled.get(probe, _NOTHING), crowded.keys.get(digest))
         for probe, digest, rows in zip(probe_of, digests, groups, strict=True)
-        if not known.are_late(rows, live.get(probe))
-    ]
+    )
+    return [one for one in outcomes if one is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Settled:
+    """What the base has of a key. ``newest``: the highest sequence, of its live row and its deletes."""
+
+    is_live: bool = False
+    sequence: Any = None
+    newest: Any = None
+
+
+_NOTHING = _Settled()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,40 +124,35 @@ class _Tail:
     last: Collection[int]
     is_lsn: bool
 
-    def are_late(self, rows: Sequence[int], live: tuple[Any] | None) -> bool:
-        """Whether all rows of a key are older than the table's own row."""
-        return live is not None and all(self._is_late(row, live) for row in rows)
-
-    def _is_late(self, row: int, live: tuple[Any] | None) -> bool:
-        return live is not None and self.sequences[row] is not None and bool(self.sequences[row] < live[0])
-
     def outcome(
-        self, probe: int, digest: str, rows: Sequence[int], live: tuple[Any] | None, crowd: Crowd | None
-    ) -> CountedOutcome:
-        """``live``: the sequence of the table's own row, None without such a row."""
+        self, probe: int, digest: str, every: Sequence[int], settled: _Settled, crowd: Crowd | None
+    ) -> CountedOutcome | None:
+        """None if all rows of a key, in the order of arrival, are older than what the base has."""
+        rows = on_time(every, self.sequences, settled.newest)
+        if not rows:
+            return None
         moving = moving_in(change for row in rows for change in self.changes[row])
-        key = CountedKey(rows=0 if live is None else 1, moving=moving)
-        if live is not None and crowd is not None:
+        key = CountedKey(rows=int(settled.is_live), moving=moving)
+        if settled.is_live and crowd is not None:
             key = CountedKey(
                 1 + crowd.more, crowd.transaction, crowd.place, counts=True, moving=moving, deletes=crowd.deletes
             )
         for row in rows:
-            if self._is_late(row, live):
-                continue
             changes = self.changes[row]
-            if live is not None and self.is_lsn:
-                changes = [change for change in changes if change.deletes or change.place != live[0]]
+            if settled.is_live and self.is_lsn:
+                changes = [change for change in changes if change.deletes or change.place != settled.sequence]
             key.take(row, changes, has_values=not self.deleted[row])
-        visible, void = key.visible, key.after
+        visible = key.visible
         is_live = key.rows > 0
         return CountedOutcome(
             probe=probe,
             key=digest,
-            rows=rows,
+            rows=every,
             is_live=is_live,
             visible=visible,
-            is_written_anew=is_live and (visible is None or bool(void) or self.incomplete[visible]),
-            void=rows if visible is None else void,
+            is_written_anew=is_live and (visible is None or bool(key.after) or self.incomplete[visible]),
+            needs_tombstone=not is_live and not self.deleted[rows[-1]],
+            void=every if visible is None else [*key.after, *set(every).difference(rows)],
             crowd=self._crowd(key),
         )
 
@@ -155,30 +176,24 @@ def _last_transactions(tail: pa.Table) -> set[int]:
     return set(dict(zip(found["part"].to_pylist(), found["transaction"].to_pylist(), strict=True)).values())
 
 
-def _values(tail: pa.Table, column: str | None, rows: Sequence[int]) -> Mapping[int, Any]:
-    """The values of a column that may have dates which Python lacks, in an order that is theirs."""
-    if column is None:
-        return dict.fromkeys(rows)
-    taken = tail[column].take(pa.array(rows, pa.int64()))
-    if pa.types.is_temporal(taken.type):
-        taken = taken.combine_chunks().view(pa.int32() if taken.type.bit_width == 32 else pa.int64())
-    return dict(zip(rows, taken.to_pylist(), strict=True))
-
-
-def _live_rows(
+def _settled_rows(
     hits: pa.Table | None, probes: Sequence[int], base: Mapping[str, Part], deletion_vectors: DeletionVectorCache
-) -> dict[int, tuple[Any]]:
-    """The sequences of the table's own rows, by the probe of their key."""
+) -> dict[int, _Settled]:
+    """What the base has, by the probe of the key."""
     if hits is None or not len(hits):
         return {}
     found = hits.filter(pa.array(np.isin(hits["probe"].to_numpy(), probes)))
-    column = SEQUENCE_COLUMN if SEQUENCE_COLUMN in found.column_names else None
-    sequences = _values(found, column, range(len(found)))
-    out: dict[int, tuple[Any]] = {}
+    has_order = SEQUENCE_COLUMN in found.column_names
+    sequences = values_in_order(found, SEQUENCE_COLUMN if has_order else None, range(len(found)))
+    ops = found[OP_COLUMN].to_pylist() if has_order else [None] * len(found)
+    out: dict[int, _Settled] = {}
     parts, rows = found["part"].to_pylist(), found["row"].to_pylist()
     for at, (probe, part, row) in enumerate(zip(found["probe"].to_pylist(), parts, rows, strict=True)):
-        if row not in deletion_vectors.of(base[part]):
-            out[probe] = (sequences[at],)
+        is_live = row not in deletion_vectors.of(base[part])
+        if is_live or ops[at] == DELETE:
+            one, sequence = out.get(probe, _NOTHING), sequences[at]
+            newest = max((each for each in (one.newest, sequence) if each is not None), default=None)
+            out[probe] = _Settled(True, sequence, newest) if is_live else replace(one, newest=newest)
     return out
 
 

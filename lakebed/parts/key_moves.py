@@ -209,25 +209,47 @@ def by_key(
     *,
     alone: npt.NDArray[np.bool_],
 ) -> list[list[int]]:
-    """For each key of the chosen rows, all its rows in the order of changes.
+    """For each key of the chosen rows, all its rows in the order of arrival.
 
     ``alone``: rows that are wanted even if their key has no other.
     """
-    names = list(dict.fromkeys([*spec.keys, *([spec.sequence_column] if spec.sequence_column else [])]))
-    alias = aliases(names)
-    keys = ", ".join(alias[key] for key in spec.keys)
-    order = f"{alias[spec.sequence_column]}, position" if spec.sequence_column else "position"
-    numbered = by_place(table, names).append_column("position", pa.array(np.arange(len(table))))
+    alias = aliases(spec.keys)
+    keys = ", ".join(alias.values())
+    numbered = by_place(table, spec.keys).append_column("position", pa.array(np.arange(len(table))))
     numbered = numbered.append_column("alone", pa.array(alone))
     wanted = numbered.filter(pa.array(chosen))
     with registered(connection, "lakebed_numbered", numbered), registered(connection, "lakebed_wanted", wanted):
         same = " and ".join(f"n.{alias[key]} = w.{alias[key]}" for key in spec.keys)
         found = connection.sql(
-            f"select list(position order by {order}) as rows from (select n.* from lakebed_numbered n "
+            f"select list(position order by position) as rows from (select n.* from lakebed_numbered n "
             f"semi join lakebed_wanted w on {same}) group by {keys} having count(*) > 1 or bool_or(alone)"
         ).to_arrow_table()
     rows: list[list[int]] = found["rows"].to_pylist()
     return rows
+
+
+def on_time(rows: Sequence[int], sequences: Mapping[int, Any], newest: Any = None) -> list[int]:
+    """The rows of a key, of those in the order of arrival, that are not older than what came before them.
+
+    An older one changes nothing, whether or not the newer one was settled when it came. ``newest``: the highest sequence that
+    was settled; all sequences are None without an order.
+    """
+    found = []
+    for row in rows:
+        if newest is None or sequences[row] >= newest:
+            newest = sequences[row]
+            found.append(row)
+    return found
+
+
+def values_in_order(table: pa.Table, column: str | None, rows: Sequence[int]) -> dict[int, Any]:
+    """The values of a column that may have dates which Python lacks, in an order that is theirs."""
+    if column is None:
+        return dict.fromkeys(rows)
+    taken = table[column].take(pa.array(rows, pa.int64()))
+    if pa.types.is_temporal(taken.type):
+        taken = taken.combine_chunks().view(pa.int32() if taken.type.bit_width == 32 else pa.int64())
+    return dict(zip(rows, taken.to_pylist(), strict=True))
 
 
 def folded(changes: pa.Table, spec: WriteSpec, connection: duckdb.DuckDBPyConnection) -> pa.Table:
@@ -239,13 +261,17 @@ def folded(changes: pa.Table, spec: WriteSpec, connection: duckdb.DuckDBPyConnec
     if not keys:
         return changes
     deleted = pc.equal(changes[OP_COLUMN], DELETE).to_pylist()
-    each = changes_of(changes, deleted, sorted(row for rows in keys for row in rows))
+    chosen = sorted(row for rows in keys for row in rows)
+    each = changes_of(changes, deleted, chosen)
+    sequences = values_in_order(changes, spec.sequence_column, chosen)
     kept, needs_row = np.ones(len(changes), dtype=bool), np.zeros(len(changes), dtype=bool)
     moves, as_new_as = changes[MOVES_COLUMN].to_pylist(), np.arange(len(changes))
-    for rows in keys:
+    for every in keys:
+        rows = on_time(every, sequences)
+        kept[every] = False
         newest, needs_one = _newest(rows, each, deleted)
         needs_row[newest], as_new_as[newest] = needs_one, rows[-1]
-        kept[rows[rows.index(newest) + 1 :]] = False
+        kept[rows[: rows.index(newest) + 1]] = True
         for row in rows:
             moves[row] = []
         moves[newest] = _since_whole([change for row in rows for change in each[row]])

@@ -47,7 +47,7 @@ from lakebed.parts.counted_tail import CountedOutcome, counted_outcomes
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.intact import require_intact, require_intact_pages
 from lakebed.parts.locate import KeyLocator
-from lakebed.parts.nested import as_declared
+from lakebed.parts.nested import as_declared, nullable
 from lakebed.parts.quarantine import IncompleteRow
 from lakebed.parts.sql import aliases, by_place, named, parquet_of, registered, scan_of, sql_type
 from lakebed.parts.tail_rows import DELETED, INCOMPLETE, PART, ROW, read_tail
@@ -63,7 +63,8 @@ class Resolution:
     """The outcome for some change parts, oldest first.
 
     ``base_dead``: all dead rows of each base part that gains some; ``tail_dead``: dead rows of each change part;
-    ``completed``: rows to be added beside them (table columns and hidden ones); ``incomplete_rows``: by the path of the change
+    ``completed``: rows to be added beside them (table columns and hidden ones); ``tombstones``: deletes to be added, which late
+    changes must meet, of keys whose deletes were folded into another change; ``incomplete_rows``: by the path of the change
     part, its changes that lack a value they need; ``keys``: the keys of each change part, for a key index; ``rows``: how
     many changes there were; ``lost``: how many changes of each change part lost by sequence, against the base or an earlier
     change part, if any did. ``crowded``: of the keys ``counted``, those with several rows in a transaction that may go on.
@@ -73,6 +74,7 @@ class Resolution:
     base_dead: Mapping[str, BitMap64] = field(default_factory=dict)
     tail_dead: Mapping[str, BitMap64] = field(default_factory=dict)
     completed: pa.Table | None = None
+    tombstones: pa.Table | None = None
     incomplete_rows: Mapping[str, IncompleteRow] = field(default_factory=dict)
     keys: Mapping[str, pa.Table] = field(default_factory=dict)
     rows: int = 0
@@ -139,6 +141,7 @@ def resolve(
         base_dead=base_dead,
         tail_dead=tail_dead,
         completed=completed,
+        tombstones=_tombstones(newest, [one for one in outcomes if one.needs_tombstone and not late[one.probe]], spec),
         incomplete_rows=incomplete_rows,
         keys=keys_of_parts,
         rows=len(tail),
@@ -226,6 +229,35 @@ def _dying_rows(
     return {path: rows[at] for path, at in live_at.items() if len(at)}, late
 
 
+def are_late(
+    changes: pa.Table, base: Mapping[str, Part], tail: Sequence[ChangePart], spec: WriteSpec, storage: PartStorage,
+    deletion_vectors: DeletionVectorCache, locator: KeyLocator,
+) -> npt.NDArray[np.bool_]:  # fmt: skip
+    """Which changes are older than what the table has of their keys, settled or not; none without an order."""
+    late: npt.NDArray[np.bool_] = np.zeros(len(changes), dtype=bool)
+    sequence = spec.sequence_column
+    if sequence is None:
+        return late
+    hits = locator.lookup(base, changes.select(list(spec.keys))) if base else None
+    if hits is not None and len(hits):
+        late = _dying_rows(hits, changes, base, spec, deletion_vectors)[1]
+    if tail:
+        names, connection = list(dict.fromkeys([*spec.keys, sequence])), connect()
+        alias = aliases(names)
+        same = " and ".join(f"c.{alias[key]} = t.{alias[key]}" for key in spec.keys)
+        rows = by_place(changes, names).append_column("position", pa.array(np.arange(len(changes))))
+        with (
+            registered(connection, "lakebed_tail", by_place(read_tail(tail, spec, storage), names)),
+            registered(connection, "lakebed_late", rows),
+        ):
+            found = connection.sql(
+                f"select position from lakebed_late c semi join lakebed_tail t on {same} "
+                f"and t.{alias[sequence]} > c.{alias[sequence]}"
+            ).fetchnumpy()
+        late[found["position"]] = True
+    return late
+
+
 def _among(values: _Rows, ascending: _Rows) -> npt.NDArray[np.bool_]:
     """Which values are in the other array, without sorting it as ``np.isin`` would."""
     if not len(ascending):
@@ -247,6 +279,19 @@ def _by_part(column: pa.ChunkedArray) -> dict[str, npt.NDArray[np.intp]]:
         for code, path in enumerate(coded.dictionary.to_pylist())
         if bounds[code] < bounds[code + 1]
     }
+
+
+def _tombstones(newest: pa.Table, outcomes: Sequence[CountedOutcome], spec: WriteSpec) -> pa.Table | None:
+    if not outcomes or spec.sequence_column is None:
+        return None
+    rows = newest.take(pa.array([one.probe for one in outcomes]))
+    columns = {
+        field.name: rows[field.name] if field.name in spec.keys else pa.nulls(len(rows), nullable(field.type))
+        for field in spec.schema
+    }
+    return pa.table({
+        **columns, OP_COLUMN: pa.repeat(pa.scalar(DELETE), len(rows)), spec.sequence_column: rows[spec.sequence_column]
+    })  # fmt: skip
 
 
 def _tail_dead(

@@ -152,7 +152,8 @@ class Internals:
     def replay_quarantine(self, decoder: Decoder, where: str = "true") -> ReplayResult:
         """Apply the quarantined records that are fine now (``ingest.replay``). Raises TableNotFound if there is no quarantine."""
         evolution = self.evolution("records of the quarantine need it")
-        return Replay(self.log, open_log(self.path + QUARANTINE_SUFFIX), decoder, evolution).run(where)
+        quarantine = open_log(self.path + QUARANTINE_SUFFIX)
+        return Replay(self.log, quarantine, decoder, evolution, self.locators.for_reading).run(where)
 
     def evolution(self, reason: str) -> Evolution:
         """Changes the table where changes for it need that; ``reason``: for its history."""

@@ -19,6 +19,7 @@ from lakebed.ingest.avro import AvroFormat
 from lakebed.ingest.batch_writer import TaskRow, in_this_process
 from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.formats import decoder
+from lakebed.ingest.replay import LATE_MOVE
 from lakebed.ingest.table_batch import WriteWork
 from lakebed.ingest.transform.decode import SourceRows
 from lakebed.ingest.transform.query import Transform
@@ -508,7 +509,9 @@ def test_a_row_that_comes_from_the_quarantine_is_the_newest_without_an_order(tmp
 class _Mending:
     """Reads records whose text is no UTF-8."""
 
-    decoder_schema = DecoderSchema(COLUMNS, ("id",))
+    def __init__(self, order: str | None = None, instead: bytes = b"A") -> None:
+        self.decoder_schema = DecoderSchema(COLUMNS, ("id",), order)
+        self.instead = instead
 
     def bound_to(self, decoder_schema: DecoderSchema) -> _Mending:
         return self
@@ -517,9 +520,75 @@ class _Mending:
         return None
 
     def decode(self, records: pa.Table, cutoff: Cutoff = NO_CUTOFF) -> Decoded:
-        values = [value and value.replace(b"\xff", b"A") for value in records["value"].to_pylist()]
+        values = [value and value.replace(b"\xff", self.instead) for value in records["value"].to_pylist()]
         records = records.set_column(1, "value", pa.array(values, pa.binary()))
         return decoder("debezium-json", self.decoder_schema).decode(records, cutoff)
+
+
+@pytest.mark.parametrize("settled", [True, False])
+def test_a_moved_row_that_comes_from_the_quarantine_after_newer_changes_of_its_key_stays_there(
+    tmp_path: Path, settled: bool
+) -> None:
+    source = Source()
+    source.snapshot({1: "a", 2: "b"})
+    begin = len(source.events)
+    source.begin()
+    source.move(source.row(1), 2)
+    source.move(source.row(2), 9)
+    lake = Lake(tmp_path)
+    lake.feed(*source.events[:begin])
+    lake.feed(*[spoilt(event) if b'"op": "c"' in (event[1] or b"") else event for event in source.events[begin:]])
+    if settled:
+        lake.table.settle()
+    replayed = internals_of(lake.table).replay_quarantine(_Mending("source.lsn", instead=b""))
+    assert (replayed.records, dict(replayed.left)) == (1, {LATE_MOVE: 1})
+    assert lake.rows() == {9: "b"}
+
+
+@pytest.mark.parametrize("seed", [*range(SEEDS), 20])
+@pytest.mark.parametrize("headers", [True, False])
+def test_what_comes_from_the_quarantine_gives_the_same_rows_whenever_the_tail_is_settled(
+    tmp_path: Path, headers: bool, seed: int
+) -> None:
+    dice = random.Random(f"{headers} {seed}")
+    full = dice.random() < 0.5
+    source, order = Source(Sends(full=full, deferred=full, headers=headers)), dice.choice(["source.lsn", None])
+    source.snapshot({key: dice.choice("abc") for key in dice.sample([1, 2, 3, 4], dice.randint(1, 4))})
+    for _ in range(dice.randint(1, 4)):
+        transaction(source, dice)
+    settled, plain = (Lake(tmp_path / name, sequence_by=order) for name in ("settled", "plain"))
+    events = [spoilt(event) if dice.random() < 0.2 else event for event in source.events]
+    for some in split(events, dice):
+        for lake in (settled, plain):
+            lake.feed(*some)
+        if dice.random() < 0.5:
+            settled.table.settle()
+        if dice.random() < 0.3:
+            replay(settled, order)
+            replay(plain, order)
+        assert settled.rows() == plain.rows()
+    replay(settled, order)
+    replay(plain, order)
+    settled.table.settle()
+    assert settled.rows() == plain.rows()
+    assert quarantined(settled.table) == quarantined(plain.table)
+    plain.table.settle()
+    assert settled.rows() == plain.rows()
+    if order and headers:
+        is_said = str(Remark.LOST) in settled.remarks() or quarantined(settled.table)
+        assert settled.rows() == source.table() or is_said
+    assert not settled.table.doctor(deep=True).findings
+
+
+def spoilt(event: Keyed) -> Keyed:
+    """The event with a text that is no UTF-8, which ``_Mending`` reads."""
+    key, value, headers = event  # type: ignore[misc]
+    return key, value and value.replace(b'"v": "', b'"v": "\xff'), headers
+
+
+def replay(lake: Lake, order: str | None) -> None:
+    if Path(lake.table.path + "_quarantine").exists():
+        internals_of(lake.table).replay_quarantine(_Mending(order, instead=b""))
 
 
 @pytest.mark.parametrize(("old", "new", "lost"), [(1, 1, {"n": 1}), (2, 1, {"n": 1}), (1, 2, {})])
