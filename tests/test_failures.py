@@ -13,7 +13,8 @@ import pytest
 
 import lakebed
 from lakebed import errors, events
-from lakebed.compaction.upkeep import Maintained, Pools, Upkeep
+from lakebed.compaction.scheduler import Job
+from lakebed.compaction.upkeep import Chore, Maintained, Pools, Upkeep
 from lakebed.error_transport import encode
 from lakebed.errors import (
     Contention,
@@ -90,30 +91,49 @@ def test_an_error_of_lakebed_goes_before_what_spark_says() -> None:
     assert isinstance(failure_in(text, "maintain"), Corrupt)
 
 
-def test_planning_that_fails_is_warned_of_once_for_each_cause_and_said_to_work_again(
+class Woken:
+    """A scheduler that remembers the job that it was to run last."""
+
+    job: Job
+
+    def wake(self, job: Job, delay: float = 0.0) -> None:
+        self.job = job
+
+
+def test_planning_and_chores_that_fail_are_warned_of_once_for_each_cause_and_said_to_work_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    answers: list[LakebedError | None] = [Retry("no answer after 1 s"), Retry("no answer after 20 s"), Retry("refused")]
-    answers += [None, None, Retry("refused")]
+    pools = SimpleNamespace(cycles=Woken(), merges=Woken(), chores=Woken(), leases=Woken())
+    answers: list[LakebedError | None] = []
 
-    def next_plan(looks: bool) -> None:
+    def ask(**options: object) -> None:
         if (answer := answers.pop(0)) is not None:
             raise answer
 
-    compactor = SimpleNamespace(next_plan=next_plan, depth_over_budget=0)
-    upkeep = SimpleNamespace(path="lake/orders", log=SimpleNamespace(newest=None), compactor=compactor, chores=())
-    maintained = Maintained(cast("Upkeep", upkeep), cast("Pools", None), (1.0, 1.0))
+    compactor = SimpleNamespace(next_plan=ask, depth_over_budget=0, on_wake=None)
+    chores = (Chore(run=ask, seconds=1.0),)
+    upkeep = SimpleNamespace(path="lake/orders", log=SimpleNamespace(newest=None), compactor=compactor, chores=chores)
+    Maintained(cast("Upkeep", upkeep), cast("Pools", pools), (1.0, 1.0)).start()
+    compactor.on_wake()
     caplog.set_level(logging.INFO, "lakebed")
-    while answers:
-        maintained._run_merge()
-    maintained._health.stopped()
-    told = "planning merges of lake/orders"
-    assert [record.getMessage() for record in caplog.records] == [
-        f"{told} fails, and is tried again: no answer after 1 s",
-        f"{told} fails, and is tried again: refused",
-        f"{told} works again",
-        f"{told} fails, and is tried again: refused",
-    ]
+    for what, job in (("planning merges", pools.merges.job), ("a chore", pools.chores.job)):
+        caplog.clear()
+        answers += [
+            Retry("no answer after 1 s"),
+            Retry("no answer after 20 s"),
+            Retry("refused"),
+            None,
+            None,
+            Retry("refused"),
+        ]
+        while answers:
+            job.run()
+        assert [record.getMessage() for record in caplog.records] == [
+            f"{what} of lake/orders fails, and is tried again: no answer after 1 s",
+            f"{what} of lake/orders fails, and is tried again: refused",
+            f"{what} of lake/orders works again",
+            f"{what} of lake/orders fails, and is tried again: refused",
+        ]
 
 
 def test_a_query_that_fails_is_seen_in_log_metrics_and_status(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +33,7 @@ from lakebed.pipeline.driver import SparkStart
 from lakebed.pipeline.settings import parse_any
 from lakebed.ui.members import Members
 from lakebed.ui.watch import Watched
+from tests.waiting import STILL_SECONDS_MAX
 
 KAFKA = "kafka at broker:9092 did not answer: timed out"
 SICK = Waiting(name="shop.public.sick", state="new", error="no column can be made of it")
@@ -198,12 +200,16 @@ def shown_of(table: Path) -> dict[str, set[str]]:
     """What each place says of a table by itself: the checks of the findings."""
     path, log = str(table), TableLog(open_store(table))
     snapshot, now_ms = log.refresh(), log.now_ms()
-    page = Watched(path, path, 60.0)._look(True).summary
+    page = Watched(path, path, 60.0)
+    page.start()
+    seen = page.seen(time.monotonic() + STILL_SECONDS_MAX)[0]
+    page.close()
+    assert seen is not None
     sampled = Sampler(path, log, table / "local").sample()
     return {
         "status": {one.check for one in Observer(path).look().findings},
         "list of tables": {one.check for one in Glance(path).look(snapshot, now_ms).findings},
-        "page": {one["check"] for one in page["findings"]},
+        "page": {one["check"] for one in seen.summary["findings"]},
         "metrics": {check for (check, _), count in sampled.findings.items() if count},
     }
 
@@ -237,9 +243,12 @@ def test_a_table_that_is_no_topics_is_not_concerned_by_the_pipeline_around_it(sh
 def test_the_page_of_a_database_shows_its_pipeline_once_and_topics_that_are_no_tables(shop: Path) -> None:
     run = says(shop, "trying again", [KAFKA], LATE, SICK)
     members = Members(str(shop), 60.0)
-    seen = members._look(True)
-    assert [(one.check, one.where) for one in seen.findings] == [("run", "a"), ("waiting", SICK.name)]
-    found = {one["name"]: [(each["check"], each["what"]) for each in one["findings"]] for one in seen.tables}
+    members.start()
+    rows, whole = members.seen(time.monotonic() + STILL_SECONDS_MAX)
+    members.close()
+    assert [(one["check"], one["where"]) for one in whole["findings"]] == [("run", "a"), ("waiting", SICK.name)]
+    assert [one["runbook"] for one in whole["findings"]] == ["LakebedRunDown", "LakebedTopicsWaiting"]
+    found = {one["name"]: [(each["check"], each["what"]) for each in one["findings"]] for one in rows}
     assert found == {"public.items": [], "public.orders": [("waiting", "its pipeline waits with it: a bad table")]}
     told = counted(said_by(run.report, str(shop)))
     assert told == {("run", "critical"): 1, ("waiting", "warning"): 2}, "and so do the metrics of the run"
@@ -249,7 +258,12 @@ def test_lists_of_tables_read_the_reports_of_a_database_once_in_ten_seconds(
     shop: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, read = Clock(), list[str]()
-    monkeypatch.setattr(runs, "reports_of", lambda store: read.append(store.root) or [])
+
+    def reports(store: SimpleNamespace) -> list[RunReport]:
+        read.append(store.root)
+        return []
+
+    monkeypatch.setattr(runs, "reports_of", reports)
     monkeypatch.setattr(runs, "open_store", lambda folder: SimpleNamespace(root=folder))
     seen = runs.Runs(clock)
     for _ in range(60):
