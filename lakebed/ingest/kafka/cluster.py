@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from functools import cached_property
 from typing import Any, TypeVar
@@ -18,7 +19,7 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, ClusterMetadata, TopicMetadata
+from confluent_kafka.admin import AdminClient, ClusterMetadata, TopicDescription, TopicMetadata
 
 from lakebed.errors import DataLoss, InvalidInput, Retry
 from lakebed.ingest.kafka.settings import GONE, REFUSED, KafkaSettings, kafka_error_of, without_secrets
@@ -28,6 +29,8 @@ Partitions = dict[tuple[str, int], int]
 """(topic, partition) to an offset."""
 LOOK_SECONDS = 5.0
 TRY_AGAIN_SECONDS = 0.2
+GIVE_UP_SECONDS = 3600.0
+"""The longest that librdkafka takes."""
 T = TypeVar("T")
 
 
@@ -37,6 +40,7 @@ class KafkaCluster:
         self._seen: set[str] = set()
         # Errors that the client met in the background; the error of a call says only that it got no answer.
         self._troubles: list[KafkaError] = []
+        self._asked: dict[str, Future[TopicDescription]] = {}
 
     @cached_property
     def _admin(self) -> AdminClient:
@@ -95,15 +99,24 @@ class KafkaCluster:
             raise self._unreachable(error) from None
 
     def ids(self, topics: Sequence[str]) -> dict[str, str]:
+        """The ids of topics; of those alone of which the brokers say it within ``timeout_seconds``.
+
+        Only the admin client knows ids. Questions that it gave up, and that brokers answered later, have ended a process: an
+        assertion of librdkafka 2.16. So it gives up none before the connection does; only this function waits no longer. While
+        a question has no answer, no other is asked.
+        """
         if not topics:
             return {}
+        until = time.monotonic() + self._settings.timeout_seconds
+        if wait(self._asked.values(), self._settings.timeout_seconds).not_done:
+            return {}
+        self._asked = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=GIVE_UP_SECONDS)
+        wait(self._asked.values(), max(0.0, until - time.monotonic()))
         ids = {}
-        described = self._admin.describe_topics(
-            TopicCollection(list(topics)), request_timeout=self._settings.timeout_seconds
-        )
-        for topic, answer in described.items():
+        for topic, answer in self._asked.items():
             with suppress(KafkaException):  # without the id, only offsets can show that the topic was replaced
-                ids[topic] = str(answer.result().topic_id)
+                if answer.done():
+                    ids[topic] = str(answer.result().topic_id)
         return ids
 
     def earliest(self, partitions: list[tuple[str, int]]) -> Partitions:
