@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -24,9 +25,12 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 UNKNOWN_FAILURES_MAX = 5
-PAUSE_SECONDS_MAX = 30.0
+AGAIN_SECONDS = 60.0
+PAUSE_SECONDS_MAX = 10.0
+"""After an outage nobody waits longer than that, however long it was."""
 _PYTHON_ERROR = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception): ")
-_NUMBERS = re.compile(r"\d+")
+_NUMBERS = re.compile(r"[0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d+")
+"""And names that are new at each try: what differs in these alone is the same cause."""
 _logger = logging.getLogger("lakebed.query")
 
 
@@ -146,8 +150,11 @@ def _cause_of(error: Exception) -> tuple[str, str]:
 class Health:
     """Whether a table's ingest or maintenance runs in this process (``role``: ingest, maintain). Safe for several threads."""
 
-    def __init__(self, table: str, role: str, one_of_many: bool = False) -> None:
+    def __init__(
+        self, table: str, role: str, one_of_many: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """``one_of_many``: many tables begin and stop together, so an event of that is ``routine``."""
+        self._clock = clock
         self.table = table
         self.role = role
         self._one_of_many = one_of_many
@@ -155,22 +162,31 @@ class Health:
         self.pause_seconds: float | None = None
         self._state = ""
         self._cause: tuple[str, str] | None = None
+        self._warned_at = float("-inf")
+        self._is_quiet = False
         self._lock = threading.Lock()
         with _here_lock:
             _here[table, role] = self
 
     def runs(self) -> None:
         """It runs, for the first time or again."""
-        routine = self._one_of_many and not self._state
+        routine = self._is_quiet or (self._one_of_many and not self._state)
+        self._is_quiet = False
         if self._becomes("running", None, None):
             events.emit(events.QueryChanged(table=self.table, role=self.role, state="running", routine=routine))
 
     def waits(self, error: LakebedError, pause_seconds: float) -> None:
-        """It failed, and will be tried again. A cause is warned of once, not at each try."""
+        """It failed, and will be tried again.
+
+        A cause is warned of once, not at each try; nor each time that it works in between, but once in ``AGAIN_SECONDS``.
+        """
         kind = type(error).__name__
-        cause = _cause_of(error)
-        is_news = self._becomes("waiting", error, pause_seconds) or cause != self._cause
-        self._cause = cause
+        cause, now = _cause_of(error), self._clock()
+        begins = self._becomes("waiting", error, pause_seconds)
+        is_news = cause != self._cause or (begins and now - self._warned_at >= AGAIN_SECONDS)
+        if is_news:
+            self._cause, self._warned_at = cause, now
+        self._is_quiet = not is_news if begins else self._is_quiet and not is_news
         _logger.log(
             logging.WARNING if is_news else logging.DEBUG,
             "%s of %s starts again in %.0f s: %s",

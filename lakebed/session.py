@@ -147,7 +147,15 @@ def prepare_environment(master: str) -> None:
 
 
 def _s3a() -> dict[str, str]:
-    out = {"spark.hadoop.fs.s3a.connection.establish.timeout": "5000"}
+    # Without these a stream's checkpoint waits for minutes for an answer that a network has lost, and for half a minute between
+    # two tries when the store is back. A stream that fails is started again anyway.
+    out = {
+        "spark.hadoop.fs.s3a.connection.establish.timeout": "5000",
+        "spark.hadoop.fs.s3a.connection.timeout": "10000",
+        "spark.hadoop.fs.s3a.connection.request.timeout": "15000",
+        "spark.hadoop.fs.s3a.attempts.maximum": "2",
+        "spark.hadoop.fs.s3a.retry.limit": "4",
+    }
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     if endpoint:
         out |= {

@@ -121,3 +121,9 @@ def test_what_changes_is_said_once() -> None:
     assert list(database_display.news(first, second)) == ["1 new table: public.a", "public.b is parked: gone"]
     assert list(database_display.news(second, second)) == []
     assert list(database_display.news(second, first)) == ["public.b goes on"]
+    waiting = state_of(*(standing(f"public.{number}", "waiting", "no answer") for number in range(7)))
+    names = "public.0, public.1, public.2, public.3, public.4 and 2 more"
+    assert list(database_display.news(first, waiting)) == [f"{names} are waiting: no answer"]
+    assert list(database_display.news(waiting, state_of(*map(standing, [one.name for one in waiting.tables])))) == [
+        f"{names} go on"
+    ]

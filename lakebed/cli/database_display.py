@@ -62,18 +62,27 @@ def rows(state: DatabaseState) -> Iterator[tuple[str, str | Table]]:
 
 
 def news(before: DatabaseState | None, now: DatabaseState) -> Iterator[str]:
-    """What changed of the tables since the last look, a line each."""
+    """What changed of the tables since the last look, a line for each way in which some have."""
     earlier = {one.name: one.state for one in before.tables} if before else {}
     made = [one.name for one in now.tables if one.state == "live" and earlier.get(one.name, "new") == "new"]
     if made:
         more = f" and {len(made) - NAMES_MAX:,} more" if len(made) > NAMES_MAX else ""
         yield f"{_tables(len(made), 'new ')}: {', '.join(made[:NAMES_MAX])}{more}" if before else _tables(len(made))
     for one in now.tables:
-        was = earlier.get(one.name)
-        if one.state in ("parked", "waiting") and was != one.state:
-            yield f"{one.name} is {one.state}: {one.error}"
-        elif one.state == "live" and was in ("parked", "waiting"):
-            yield f"{one.name} goes on"
+        if one.state == "parked" and earlier.get(one.name) != "parked":
+            yield f"{one.name} is parked: {one.error}"
+    found = [one for one in now.tables if one.state == "waiting" and earlier.get(one.name) != "waiting"]
+    if found:
+        yield f"{_named(found, 'is', 'are')} waiting: {found[0].error}"
+    found = [one for one in now.tables if one.state == "live" and earlier.get(one.name) in ("parked", "waiting")]
+    if found:
+        yield _named(found, "goes on", "go on")
+
+
+def _named(tables: Sequence[TableStanding], one: str, many: str) -> str:
+    names = ", ".join(each.name for each in tables[:NAMES_MAX])
+    more = f" and {len(tables) - NAMES_MAX:,} more" if len(tables) > NAMES_MAX else ""
+    return f"{names}{more} {one if len(tables) == 1 else many}"
 
 
 def example(state: DatabaseState) -> str | None:

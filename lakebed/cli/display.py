@@ -35,6 +35,7 @@ from lakebed.quoting import quote
 from lakebed.storage.roots import parse_root
 
 LINE_SECONDS = 60.0
+NEWS_SECONDS = 10.0
 STARTING = ("starting Java", "fetching jars", "starting Spark", "first batch")
 SAMPLE_ROWS = 5
 ALL_TABLES = ", over all tables"
@@ -78,6 +79,7 @@ class PlainDisplay:
         self._at = 0.0
         self._has_rows = False
         self._database: DatabaseState | None = None
+        self._news_at = float("-inf")
 
     def __enter__(self) -> PlainDisplay:
         return self
@@ -87,11 +89,21 @@ class PlainDisplay:
     ) -> None:
         return None
 
+    def _news(self, state: DatabaseState) -> list[str]:
+        """What is told of the tables: only after ``NEWS_SECONDS`` again, since many may fail and go on one after the other."""
+        now = time.monotonic()
+        if self._logged is not None or now - self._news_at < NEWS_SECONDS:
+            return []
+        news = list(database_display.news(self._database, state))
+        self._database = state
+        if news:
+            self._news_at = now
+        return news
+
     def __call__(self, look: Look) -> None:
-        if isinstance(look.state, DatabaseState):
-            for text in database_display.news(self._database, look.state) if self._logged is None else ():
+        if isinstance(look.state, DatabaseState) and (news := self._news(look.state)):
+            for text in news:
                 print(time.strftime("%H:%M:%S"), shown(text), flush=True)
-            self._database = look.state
         changed = look.phase != self._phase
         due = (look.figures.rows and not self._has_rows) or time.monotonic() - self._at >= LINE_SECONDS
         if not changed and (look.phase in STARTING or not due):

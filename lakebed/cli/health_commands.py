@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from lakebed.health.status import Status
 
 WATCH_SECONDS = 2.0
+PATIENCE_SECONDS = 10.0
 _STYLES = {"ok": "green", "warning": "yellow", "critical": "red"}
 
 # What a command needs is imported when it runs: a parser must not wait for it.
@@ -29,7 +30,9 @@ _STYLES = {"ok": "green", "warning": "yellow", "critical": "red"}
 def status(options: argparse.Namespace) -> int:
     from lakebed.cli import database_commands
     from lakebed.health.status import Observer
+    from lakebed.storage.roots import require_answer
 
+    require_answer(options.path, PATIENCE_SECONDS)
     if not options.watch and not options.deep and not database_commands.is_table(options.path):
         return database_commands.status(options)
     seen = Observer(options.path)

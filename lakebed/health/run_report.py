@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 import orjson
 
 from lakebed.errors import LakebedError
-from lakebed.health.finding import Finding, critical
+from lakebed.health.finding import Finding, critical, warning
 from lakebed.manifest.log_store import LogStore
 
 RUNS_FOLDER = "_lakebed/streams/runs"
@@ -44,12 +44,32 @@ class Waiting:
     error: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Down:
+    """Something that a run needs and that does not answer: kafka, connector, registry, store, or disk."""
+
+    name: str
+    error: str
+    since_ms: int
+
+    @property
+    def since(self) -> str:
+        """When it stopped answering, for people."""
+        return _time(self.since_ms)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
     """How a run is. Times are epoch milliseconds of its clock.
 
-    ``roles``: ingest, maintain; ``state``: running, trying again, or failed; ``errors``: what it waits for, or why it failed;
-    ``since_ms``: when that began; ``tables``: topics that wait, at most ``TABLES_MAX`` of ``waiting``.
+    Attributes:
+        roles: ingest, maintain.
+        state: running, trying again, or failed.
+        errors: What it waits for, or why it failed.
+        since_ms: When that began.
+        tables: Topics that wait, at most ``TABLES_MAX`` of ``waiting``.
+        down: What does not answer; a run may go on without it for a while.
+        stuck: What its threads have waited for so long that it is no pause, a sentence each.
     """
 
     host: str
@@ -61,6 +81,8 @@ class RunReport:
     at_ms: int = 0
     waiting: int = 0
     tables: tuple[Waiting, ...] = ()
+    down: tuple[Down, ...] = ()
+    stuck: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -89,8 +111,10 @@ class RunReport:
         """The report in a file; None if it is none, or one of another version."""
         try:
             found = orjson.loads(data)
-            tables = tuple(Waiting(**one) for one in found.pop("tables"))
-            return cls(**{**found, "roles": tuple(found["roles"]), "errors": tuple(found["errors"])}, tables=tables)
+            found |= {name: tuple(found.get(name, ())) for name in ("roles", "errors", "stuck")}
+            found["tables"] = tuple(Waiting(**one) for one in found["tables"])
+            found["down"] = tuple(Down(**one) for one in found.get("down", ()))
+            return cls(**found)
         except (ValueError, TypeError, KeyError, AttributeError):
             return None
 
@@ -113,12 +137,19 @@ def run_findings(reports: Collection[RunReport], path: str, now_ms: int) -> Iter
     alive = [one for one in reports if not one.is_over(now_ms)]
     done = {role for one in alive for role in one.roles}
     for one in alive:
-        if one.state != "running":
+        for each in one.down:
+            what = f"{one.who} needs what is down: {each.name} since {each.since}: {each.error}"
+            yield critical(each.name, one.host, what, "see that it answers again; the pipeline goes on by itself")
+        known = {each.error for each in one.down}
+        if one.state != "running" and (errors := [error for error in one.errors if error not in known]):
             yield critical(
                 "run", one.host,
-                f"{one.who} can't go on since {_time(one.since_ms)}: {'; '.join(one.errors)}",
+                f"{one.who} can't go on since {_time(one.since_ms)}: {'; '.join(errors)}",
                 "remove the cause; it tries again by itself",
             )  # fmt: skip
+        if one.stuck and not one.down:
+            what = f"{one.who} does not get on: {'; '.join(one.stuck)}"
+            yield warning("run", one.host, what, "see why that takes so long; what fails is tried again")
     for one in reports:
         if one.is_over(now_ms) and not done.issuperset(one.roles):
             done |= set(one.roles)
@@ -146,17 +177,41 @@ class Reporter:
     _tried_at: float = field(default=float("-inf"))
     _is_removed: bool = False
 
-    def say(self, state: str, errors: Sequence[str], waiting: Sequence[Waiting] = ()) -> None:
-        """How the run is now. Never raises: what can't be written now is tried again later."""
-        if self._is_removed:
-            return
+    def say(
+        self,
+        state: str,
+        errors: Sequence[str],
+        waiting: Sequence[Waiting] = (),
+        down: Sequence[Down] = (),
+        stuck: Sequence[str] = (),
+    ) -> None:
+        """How the run is now, noted and written. Never raises."""
+        self.note(state, errors, waiting, down, stuck)
+        self.write()
+
+    def note(
+        self,
+        state: str,
+        errors: Sequence[str],
+        waiting: Sequence[Waiting] = (),
+        down: Sequence[Down] = (),
+        stuck: Sequence[str] = (),
+    ) -> None:
+        """How the run is now. ``write`` writes it."""
         now = self.clock()
         now_ms = int(now * 1000)
         since_ms = self.report.since_ms if self.report.state == state else now_ms
         self.report = replace(
             self.report, state=state, errors=tuple(error[:_TEXT_MAX] for error in errors), since_ms=since_ms, at_ms=now_ms,
             waiting=len(waiting), tables=tuple(replace(one, error=one.error[:_TEXT_MAX]) for one in waiting[:TABLES_MAX]),
+            down=tuple(replace(one, error=one.error[:_TEXT_MAX]) for one in down), stuck=tuple(stuck),
         )  # fmt: skip
+
+    def write(self) -> None:
+        """Write what was noted, if it is time. Never raises: what can't be written now is tried again later."""
+        if self._is_removed:
+            return
+        now, now_ms, state = self.clock(), self.report.at_ms, self.report.state
         is_same = self._written is not None and replace(self._written, at_ms=now_ms) == self.report
         if state != "failed" and now - self._tried_at < (BEAT_SECONDS if is_same else PAUSE_SECONDS):
             return

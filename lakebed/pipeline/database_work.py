@@ -49,9 +49,9 @@ from lakebed.pipeline.places import checkpoint_of
 from lakebed.pipeline.resnapshot import typed_notifications
 from lakebed.pipeline.resnapshot_follower import Resnapshots, follow
 from lakebed.pipeline.settings import DatabasePipeline, decoder_options
-from lakebed.pipeline.source_watch import kafka_watch
 from lakebed.pipeline.sources import kafka_settings, pace, trigger
 from lakebed.pipeline.vanished_topics import VanishedTopics
+from lakebed.pipeline.watches import Watch, kafka_watches, registry_watch, store_watches
 from lakebed.storage.process_folders import process_folder
 from lakebed.storage.roots import parse_root, spark_path
 from lakebed.table import Internals, internals_of
@@ -100,7 +100,9 @@ class DatabaseWork:
         self.progress = Progress(self.path, is_database=True)
         self._settings = with_transactions(kafka_settings(pipeline.source), pipeline.database.points)
         self._reader = KafkaDatabaseReader(self._settings)
-        self._source = kafka_watch(self._settings)
+        self.watches: list[Watch] = [*kafka_watches(self._settings), *store_watches(self.path)]
+        if pipeline.registry is not None:
+            self.watches.append(registry_watch(pipeline.registry.settings()))
         self._introducer = Introducer(pipeline, self._reader)
         self._folder = Path(tempfile.mkdtemp(prefix="database-", dir=process_folder()))
         self._starts = 0
@@ -154,7 +156,7 @@ class DatabaseWork:
 
     @property
     def ingest_trouble(self) -> LakebedError | None:
-        return self._source.trouble or self._ingest.trouble
+        return self._ingest.trouble
 
     def report_lag(self, query: StreamingQuery) -> None:
         waiting = {one.topic: one.unread for one in self._ingest.standings() if one.state != "live"}
@@ -167,7 +169,8 @@ class DatabaseWork:
     def watch(self) -> None:
         """Start what goes on beside the query, unless it has begun: until ``end_ingest``."""
         if self._watching is None:
-            self._source.start(self._ingest_ends)
+            for watch in self.watches:
+                watch.start(self._ingest_ends)
         self._follow_resnapshots()
         self._watch_topics()
 

@@ -19,9 +19,9 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from lakebed import events
@@ -30,7 +30,7 @@ from lakebed.errors import InvalidInput, LakebedError, MissingPrerequisite, Unex
 from lakebed.failures import Health, Restarts, failure_in, failure_of
 from lakebed.health.file_checks import look_at_disk
 from lakebed.health.finding import counted
-from lakebed.health.run_report import Reporter, RunReport, Waiting
+from lakebed.health.run_report import Down, Reporter, RunReport, Waiting
 from lakebed.health.runs import said_by
 from lakebed.ingest.database.tables import tables_below
 from lakebed.manifest.stores import open_store
@@ -44,8 +44,10 @@ from lakebed.pipeline.database_work import DatabaseState, DatabaseWork
 from lakebed.pipeline.driver import Abandoned, Driver, SparkStart, StartPhase
 from lakebed.pipeline.settings import AnyPipeline, Pipeline
 from lakebed.pipeline.table_work import TableWork
+from lakebed.pipeline.watches import Watch
 from lakebed.storage.roots import parse_root
 from lakebed.table import Table
+from lakebed.waits import Stuck
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,7 +59,7 @@ Phase = StartPhase | Literal["first batch", "running", "trying again", "stopping
 LOOK_SECONDS = 0.25
 FIRST_BATCH_SECONDS = 30.0  # the duration is counted from then on, even if no batch has come
 SAMPLE_SECONDS = 1.0
-SAMPLE_SHARE = 0.05  # at most this share of the time is spent on sampling the table
+SAMPLE_SHARE = 0.05  # at most this share of a core is spent on sampling the table
 BATCH_SECONDS_MAX = 15.0
 PROOF_SECONDS = 10.0
 
@@ -111,6 +113,10 @@ class Work(Protocol):
 
     def abandon(self) -> None:
         """End at once, after an error."""
+
+    @property
+    def watches(self) -> Sequence[Watch]:
+        """The watches over all that it needs, which have begun."""
 
     @property
     def ingest_trouble(self) -> LakebedError | None:
@@ -215,6 +221,8 @@ class _Run:
         self._batches_at_failure = 0
         self._state: State | None = None
         self._phase: Phase = "starting Spark"
+        self._down: dict[str, Down] = {}
+        self._stuck = Stuck()
 
     def look(self, phase: Phase) -> None:
         self._phase = phase
@@ -294,8 +302,8 @@ class _Run:
 
     def _is_proven(self, query: StreamingQuery) -> bool:
         """Whether the query runs again, though it had failed."""
-        is_troubled = self._work.ingest_trouble is not None or self._work.maintain_trouble is not None
-        return not is_troubled and has_worked(query, time.monotonic() - self._started_at)
+        troubles = self._trouble_of_needs(), self._work.ingest_trouble, self._work.maintain_trouble
+        return not any(troubles) and has_worked(query, time.monotonic() - self._started_at)
 
     def _ingest_failed(self, error: LakebedError) -> None:
         """Schedules a restart. Raises the error if a restart is of no use."""
@@ -310,9 +318,29 @@ class _Run:
         self._health.waits(redacted, pause)
         self._again_at = time.monotonic() + pause
 
+    def _look_at_needs(self) -> None:
+        """Note what is down, and log it when that changes."""
+        redact = self._pipeline.document.redact
+        found = {one.name: one for watch in self._work.watches if (one := watch.down) is not None}
+        for name in found.keys() - self._down.keys():
+            error = redact(found[name].error)
+            _logger.warning("%s is down: %s", name, error)
+            self._progress.failed(name, error)
+        for name in self._down.keys() - found.keys():
+            seconds = time.time() - self._down[name].since_ms / 1000
+            _logger.warning("%s answers again, after %.0f s", name, seconds)
+            self._progress.healed(name)
+        self._down = found
+
+    def _trouble_of_needs(self) -> LakebedError | None:
+        """Why nothing can be ingested now: something is down without which nothing can."""
+        return next((one.trouble for one in self._work.watches if one.stops_all and one.trouble is not None), None)
+
     def _has_trouble(self) -> bool:
         """Whether ingest or maintenance waits. Raises the error that ended maintenance."""
-        troubles = {QUERY_NAME: self._work.ingest_trouble, "maintain": self._work.maintain_trouble}
+        self._look_at_needs()
+        ingest = self._trouble_of_needs() or self._work.ingest_trouble
+        troubles = {QUERY_NAME: ingest, "maintain": self._work.maintain_trouble}
         for role, trouble in troubles.items():
             if trouble is not None:
                 self._progress.failed(role, self._pipeline.document.redact(str(trouble)))
@@ -322,27 +350,28 @@ class _Run:
 
     @contextmanager
     def _sampling(self) -> Iterator[None]:
-        """Sample the table in the background, so seldom that it costs almost nothing (``SAMPLE_SHARE``)."""
+        """Sample the table, and report, in the background: each in a thread, since either may wait for a store."""
         done = threading.Event()
 
         def sample() -> None:
-            while not done.is_set():
-                started = time.monotonic()
-                try:
-                    self.observe()
-                except LakebedError:
-                    self._metrics.down(self._work.path)
-                self._report_lag()
-                self._report()
-                done.wait(max(SAMPLE_SECONDS, (time.monotonic() - started) / SAMPLE_SHARE))
+            try:
+                self.observe()
+            except LakebedError:
+                self._metrics.down(self._work.path)
+            self._report_lag()
 
-        thread = threading.Thread(target=sample, name="lakebed-sampler", daemon=True)
-        thread.start()
+        threads = [
+            threading.Thread(target=seldom, args=(work, done), name=f"lakebed-{name}", daemon=True)
+            for name, work in (("sampler", sample), ("reporter", self._report))
+        ]
+        for thread in threads:
+            thread.start()
         try:
             yield
         finally:
             done.set()
-            thread.join(timeout=5)
+            for thread in threads:
+                thread.join(timeout=5)
 
     def _report(self) -> None:
         """Say beside the table or the database how the run is."""
@@ -354,10 +383,19 @@ class _Run:
             if one.state in ("waiting", "new")
         ]
         errors = self._progress.errors() if self._phase == "trying again" else ()
-        self._reporter.say("trying again" if errors else "running", errors, waiting)
+        down = [replace(one, error=redact(one.error)) for one in list(self._down.values())]
+        stuck = self._stuck.found(self._progress.figures().batches, self._is_in_batch())
+        self._reporter.note("trying again" if errors else "running", errors, waiting, down, stuck)
         if isinstance(state, DatabaseState):
             found = [*look_at_disk(self._work.path), *said_by(self._reporter.report, self._work.path)]
             self._metrics.found(self._work.path, counted(found))
+        self._reporter.write()  # last, since it may wait for a store
+
+    def _is_in_batch(self) -> bool:
+        """Whether there is something to ingest, which has not been committed yet."""
+        with suppress(Exception):  # Spark may be shutting down
+            return self._ingest is not None and bool(self._ingest.status["isDataAvailable"])
+        return False
 
     def _report_lag(self) -> None:
         if self._ingest is not None:
@@ -389,6 +427,16 @@ class _Run:
         with suppress(Exception):  # the error that ended the execution is the one to report
             self._work.end_ingest()
             self._work.abandon()
+
+
+def seldom(
+    work: Callable[[], None], done: threading.Event, used_seconds: Callable[[], float] = time.thread_time
+) -> None:
+    """Do it once a second, or so seldom that it takes ``SAMPLE_SHARE`` of a core. To wait for something costs nothing."""
+    while not done.is_set():
+        before = used_seconds()
+        work()
+        done.wait(max(SAMPLE_SECONDS, (used_seconds() - before) / SAMPLE_SHARE))
 
 
 def has_worked(query: StreamingQuery, up_seconds: float) -> bool:

@@ -16,11 +16,12 @@ from lakebed.monitoring.progress import Progress
 from lakebed.monitoring.table_state import TableState
 from lakebed.pipeline.check import QUERY_NAME, Role
 from lakebed.pipeline.checkpoint import take_checkpoint
+from lakebed.pipeline.layer_sections import LakebedSection
 from lakebed.pipeline.places import checkpoint_of
-from lakebed.pipeline.settings import KafkaSection, Pipeline
-from lakebed.pipeline.source_watch import SourceWatch, kafka_watch
+from lakebed.pipeline.settings import FilesSection, KafkaSection, Pipeline
 from lakebed.pipeline.sources import kafka_settings, start_ingest
 from lakebed.pipeline.target import open_or_create
+from lakebed.pipeline.watches import Watch, folder_watches, kafka_watches, registry_watch, store_watches
 from lakebed.single_flight import SingleFlight
 from lakebed.table import internals_of
 
@@ -50,12 +51,16 @@ class TableWork:
         self._sampler = self._internals.sampler()
         self._sampling_once = SingleFlight[TableState]()
         self._maintenance: Maintenance | None = None
-        self._source: SourceWatch | None = None
-        self._ingest_ends = threading.Event()
+        self.watches: list[Watch] = store_watches(self.path)
+        if only != "maintain":
+            self.watches += _watches_of_source(pipeline)
+        self._ending = threading.Event()
+        for watch in self.watches:
+            watch.start(self._ending)
 
     @property
     def ingest_trouble(self) -> LakebedError | None:
-        return self._source.trouble if self._source is not None else None  # anything else ends the query
+        return None  # what fails ends the query
 
     @property
     def maintain_trouble(self) -> LakebedError | None:
@@ -66,9 +71,6 @@ class TableWork:
         return self._maintenance.trouble
 
     def start_ingest(self, spark: SparkSession) -> StreamingQuery:
-        if self._source is None and isinstance(self._pipeline.source, KafkaSection):
-            self._source = kafka_watch(kafka_settings(self._pipeline.source))
-            self._source.start(self._ingest_ends)
         return start_ingest(self._pipeline, self.table, spark)
 
     def maintain(self, spark: SparkSession) -> None:
@@ -103,7 +105,7 @@ class TableWork:
             self.table.settle()
 
     def end_ingest(self) -> None:
-        self._ingest_ends.set()
+        self._ending.set()
 
     def abandon(self) -> None:
         if self._maintenance is not None:
@@ -111,3 +113,17 @@ class TableWork:
 
     def _sampled(self) -> TableState:
         return replace(self._sampler.sample(), parked_parts=len(self._internals.compaction.parked()))
+
+
+def _watches_of_source(pipeline: Pipeline) -> list[Watch]:
+    found: list[Watch] = []
+    section = pipeline.source
+    if isinstance(section, KafkaSection):
+        found += kafka_watches(kafka_settings(section))
+    elif isinstance(section, FilesSection):
+        found += folder_watches(section.folder)
+    elif isinstance(section, LakebedSection):
+        found += folder_watches(section.path)
+    if pipeline.registry is not None:
+        found.append(registry_watch(pipeline.registry.settings()))
+    return found

@@ -97,6 +97,17 @@ def open_objects(place: S3Root) -> S3Objects:
     return S3Objects(place)
 
 
+def require_answer(path: str, patience_seconds: float) -> None:
+    """Raises StoreUnavailable if the object store of a path does not answer. This process waits no longer for one from now on."""
+    place = parse_root(path)
+    if isinstance(place, S3Root):
+        objects = open_objects(place)
+        from lakebed.storage.s3_client import be_impatient
+
+        be_impatient(patience_seconds)
+        objects.require_answer()
+
+
 def spark_path(path: str) -> str:
     """A path as Spark spells it: Spark knows S3 as ``s3a://`` only."""
     return re.sub(r"^s3n?://", "s3a://", path)

@@ -42,14 +42,18 @@ from lakebed import events
 from lakebed.errors import InvalidInput, LakebedError, MissingPrerequisite, StoreUnavailable
 from lakebed.storage.counters import RequestCounter
 from lakebed.storage.roots import S3Root
+from lakebed.waits import waiting_for
 
 T = TypeVar("T")
 
 ATTEMPTS_MAX = 8
 _BACKOFF_FIRST_SECONDS = 0.05
 _BACKOFF_LONGEST_SECONDS = 2.0
+PATIENCE_SECONDS = 120.0
+"""No request is tried again after that time."""
 _CONNECT_TIMEOUT_SECONDS = 5
-_READ_TIMEOUT_SECONDS = 20
+_READ_TIMEOUT_SECONDS = 10
+"""Without a byte of an answer. So long a thread waits after an outage, if a network has forgotten its connection."""
 _CONNECTIONS_MAX = 128
 """Kept open for the next request. A process that keeps a database has more threads than one that keeps a table; beyond the limit
 each request makes a connection, and the client logs a warning."""
@@ -65,6 +69,7 @@ _DENIED_CODES = {
 _THROTTLING_CODES = {"SlowDown", "Throttling", "ThrottlingException", "TooManyRequests", "RequestLimitExceeded"}
 _MISSING_CODES = {"NoSuchKey", "404", "NotFound"}
 
+_patience_seconds = PATIENCE_SECONDS
 _lock = threading.Lock()
 _clients: dict[tuple[str | None, ...], tuple[Any, Any]] = {}
 
@@ -77,6 +82,12 @@ def _after_fork_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def be_impatient(seconds: float) -> None:
+    """From now on nothing of this process is tried again after that time: for a command that somebody waits for."""
+    global _patience_seconds
+    _patience_seconds = seconds
 
 
 def s3_client() -> Any:
@@ -140,7 +151,19 @@ def with_retries(
 
     Raises FileNotFoundError for a missing key, StoreUnavailable when the attempts are used up, else see ``explain``.
     """
-    client = s3_client()
+    with waiting_for(f"{operation} of s3://{root.bucket}/{key}"):
+        return _with_retries(counter, operation, root, key, send, attempts_max)
+
+
+def _with_retries(
+    counter: RequestCounter,
+    operation: str,
+    root: S3Root,
+    key: str,
+    send: Callable[[Any], tuple[T, int, int]],
+    attempts_max: int,
+) -> T:
+    client, began = s3_client(), time.monotonic()
     for attempt in range(attempts_max):
         try:
             result, read, written = send(client)
@@ -149,9 +172,9 @@ def with_retries(
             events.emit(events.StoreRequested(table=str(root), operation=operation, result=result_of(error)))
             if not is_transient(error):
                 raise explain(error, operation, root, key) from error
-            if attempt + 1 == attempts_max:
+            if attempt + 1 == attempts_max or time.monotonic() - began > _patience_seconds:
                 raise StoreUnavailable(
-                    f"{operation} of s3://{root.bucket}/{key} failed {attempts_max} times, last: {error}",
+                    f"{operation} of s3://{root.bucket}/{key} failed {attempt + 1} times, last: {error}",
                     table=str(root),
                     path=f"s3://{root.bucket}/{key}",
                 ) from error
@@ -176,12 +199,17 @@ def backoff_seconds(attempt: int) -> float:
 def is_transient(error: Exception) -> bool:
     """Whether the same request may succeed a moment later."""
     if isinstance(error, ClientError):
-        return code_of(error) in _TRANSIENT_CODES or status_of(error) in (409, 429, 500, 502, 503, 504)
+        return code_of(error) in _TRANSIENT_CODES or status_of(error) in (409, 429) or _is_of_the_server(error)
     if isinstance(error, SSLError):
         return False  # a wrong certificate stays wrong
     if isinstance(error, (EndpointError, HTTPClientError, ResponseStreamingError, IncompleteReadError, HTTPError)):
         return True  # no connection, a time-out, a connection that broke, a short body
     return isinstance(error, (ConnectionError, TimeoutError))
+
+
+def _is_of_the_server(error: ClientError) -> bool:
+    """Whether the store has a trouble of its own, such as a full disk (MinIO's 507). What it does not support is no trouble."""
+    return status_of(error) >= 500 and status_of(error) not in (501, 505)
 
 
 def result_of(error: Exception) -> str:

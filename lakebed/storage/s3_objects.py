@@ -20,6 +20,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
@@ -45,10 +46,12 @@ from lakebed.storage.s3_client import (
     with_retries,
 )
 from lakebed.storage.s3_quick_look import is_there
+from lakebed.waits import waiting_for
 
 T = TypeVar("T")
 
 DELETIONS_AT_ONCE = 1000
+HANGS_SECONDS = 4
 _NO_SUCH_REQUEST = (405, 501)
 _UPLOAD_PART_BYTES = 16 << 20
 _UPLOADS_AT_ONCE = 3
@@ -129,6 +132,15 @@ class S3Objects:
         events.emit(events.StoreRequested(table=self.root, operation="head", result=result))
         return found
 
+    def require_answer(self) -> None:
+        """Raises StoreUnavailable if the store does not answer now, InvalidInput if it refuses. It sends two requests at most."""
+        path, began = "_lakebed/is-there", time.monotonic()
+        if is_there(*s3_access(), self.place.bucket, self.place.key(path)) is None:
+            if time.monotonic() - began >= HANGS_SECONDS:
+                raise StoreUnavailable(f"{self.root} has not answered for {HANGS_SECONDS} s", path=self.root)
+            with suppress(FileNotFoundError):
+                self._ask("head", path, lambda client, target: (client.head_object(**target), 0, 0), attempts_max=1)
+
     def size(self, path: str) -> int:
         """The object's bytes, as the store says now. Raises FileNotFoundError."""
         return self.stat(path)[1]
@@ -145,6 +157,10 @@ class S3Objects:
     def put_if_absent(self, path: str, data: bytes) -> bool:
         """Create the object; False if another certainly has the path. Raises StoreUnavailable if nobody can know."""
         key = self.place.key(path)
+        with waiting_for(f"put_if_absent of s3://{self.place.bucket}/{key}"):
+            return self._put_if_absent(key, data)
+
+    def _put_if_absent(self, key: str, data: bytes) -> bool:
         client = s3_client()
         certain = True
         for attempt in range(ATTEMPTS_MAX):
@@ -356,7 +372,15 @@ class S3Objects:
 
         return parsedate_to_datetime(self._ask("list", "", send)).timestamp() + 1
 
-    def _ask(self, operation: str, path: str, send: Callable[[Any, dict[str, str]], tuple[T, int, int]]) -> T:
+    def _ask(
+        self,
+        operation: str,
+        path: str,
+        send: Callable[[Any, dict[str, str]], tuple[T, int, int]],
+        attempts_max: int = ATTEMPTS_MAX,
+    ) -> T:
         key = self.place.key(path)
         target = {"Bucket": self.place.bucket, "Key": key}
-        return with_retries(self._counter, operation, self.place, key, lambda client: send(client, target))
+        return with_retries(
+            self._counter, operation, self.place, key, lambda client: send(client, target), attempts_max
+        )

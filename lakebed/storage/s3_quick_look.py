@@ -32,7 +32,7 @@ from urllib3.util.wait import wait_for_read
 
 from lakebed.storage.s3_signature import head_headers
 
-_CONNECT_SECONDS, _READ_SECONDS = 5, 20
+_CONNECT_SECONDS, _READ_SECONDS = 5, 5
 _CONNECTIONS_MAX = 8
 _ANSWER_BYTES_MAX = 64 << 10
 _PROBE = "lakebed"

@@ -21,7 +21,7 @@ from lakebed.errors import InvalidInput, LakebedError, MissingPrerequisite, Retr
 from lakebed.health import run_report, runs
 from lakebed.health.finding import counted
 from lakebed.health.glance import Glance
-from lakebed.health.run_report import Reporter, RunReport, Waiting, reports_of, run_findings, waiting_of
+from lakebed.health.run_report import Down, Reporter, RunReport, Waiting, reports_of, run_findings, waiting_of
 from lakebed.health.runs import said_by
 from lakebed.health.sampler import Sampler
 from lakebed.health.status import Observer
@@ -120,6 +120,32 @@ def test_a_run_that_failed_says_why_until_the_next_one(world: World) -> None:
     assert "failed at" in told and "records are lost" in told
     world.reporter("a").say("running", [])
     assert world.told() == []
+
+
+def test_what_is_down_is_named_though_the_run_goes_on_and_what_it_can_do_nothing_without_is_named_once(
+    world: World,
+) -> None:
+    run, down = world.reporter("a"), Down("kafka", KAFKA, 999_000_000)
+    run.say("running", [], down=[Down("registry", "no answer", 999_900_000)])
+    [told] = world.told()
+    assert "needs what is down: registry since 1970-01-12 13:45:00 UTC: no answer" in told
+    world.clock.seconds += 2
+    run.say("trying again", [KAFKA], down=[down])
+    assert [KAFKA in told for told in world.told()] == [True]
+    assert [one.down for one in reports_of(world.store)] == [(down,)]
+    world.clock.seconds += 2
+    run.say("running", [], stuck=["lakebed-table_1 has waited for 31 s for put of s3://lake/a"])
+    [told] = world.told()
+    assert "does not get on: lakebed-table_1 has waited for 31 s" in told
+
+
+def test_a_report_of_an_earlier_version_is_read(world: World) -> None:
+    kept = json.loads(world.reporter("a").report.to_json())
+    world.store.put(
+        f"{run_report.RUNS_FOLDER}/a-1.json",
+        json.dumps({k: v for k, v in kept.items() if k not in ("down", "stuck")}).encode(),
+    )
+    assert [one.host for one in reports_of(world.store)] == ["a"]
 
 
 def test_what_is_no_report_is_left_alone(world: World) -> None:

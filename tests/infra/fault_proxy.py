@@ -9,7 +9,7 @@ Invariants:
 
 A fault hits a request in one of three places:
 
-1. BEFORE: the server never sees the request; the client gets 503 SlowDown.
+1. BEFORE: the server never sees the request; the client gets ``refusal``, by default 503 SlowDown.
 2. RESET: the server never sees the request; the client's connection is reset.
 3. AFTER: the server does all of it; then the connection is dropped, so the client does not know.
 
@@ -42,7 +42,8 @@ CHUNK_BYTES = 256 * 1024
 HEAD_BYTES_MAX = 64 * 1024
 SERVER_SECONDS_MAX = 60
 RECENT_MAX = 100
-BUSY = b"<?xml version='1.0' encoding='UTF-8'?><Error><Code>SlowDown</Code><Message>injected fault</Message></Error>"
+SLOW_DOWN = (503, "Slow Down", "SlowDown")
+"""Status, reason and code of S3."""
 
 
 class Fault(enum.Enum):
@@ -138,6 +139,7 @@ class FaultProxy:
         self._server: asyncio.Server | None = None
         self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self.delay_seconds = 0.0
+        self.refusal = SLOW_DOWN
         self.port = 0
 
     @property
@@ -269,9 +271,14 @@ class FaultProxy:
         if fault is Fault.BEFORE:
             if not waits_for_go_ahead:  # unread input would turn our answer into a reset
                 await _relay_body(client, None, request, request.body_bytes or 0, _nothing)
-            head = "HTTP/1.1 503 Slow Down\r\nContent-Type: application/xml\r\nConnection: close\r\n"
+            status, reason, code = self.refusal
+            xml = (
+                "<?xml version='1.0' encoding='UTF-8'?><Error><Code>{}</Code><Message>injected fault</Message></Error>"
+            )
+            body = xml.format(code).encode()
+            head = f"HTTP/1.1 {status} {reason}\r\nContent-Type: application/xml\r\nConnection: close\r\n"
             to_client.write(
-                f"{head}Content-Length: {len(BUSY)}\r\n\r\n".encode() + (BUSY if counted.method != "HEAD" else b"")
+                f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + (body if counted.method != "HEAD" else b"")
             )
             await to_client.drain()
             return False

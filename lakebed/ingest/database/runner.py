@@ -27,6 +27,7 @@ from lakebed.ingest.database.task import run_here, run_in_tasks
 from lakebed.ingest.points.cut import Cut
 from lakebed.ingest.source import Range
 from lakebed.ingest.table_batch import Batch, BatchDone, WriteWork
+from lakebed.waits import waiting_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -198,7 +199,8 @@ class Runner:
         if not works:
             return {}
         try:
-            return run_in_tasks(spark, works)
+            with waiting_for(f"a Spark job that reads {', '.join(sorted(works)[:5])}", is_work=True):
+                return run_in_tasks(spark, works)
         except LakebedError as error:
             failed: LakebedError = error
         except Exception as error:

@@ -39,7 +39,7 @@ from lakebed.errors import (
 from lakebed.failures import PAUSE_SECONDS_MAX
 from lakebed.manifest.parked import Parked
 
-FAILURES_MAX = 8
+FAILURES_MAX = 15
 """With the pauses between them these are two minutes."""
 OWN = (DataLoss, InvalidSchema, InvalidChanges, QuarantineRefused, Corrupt, TableNotFound)
 

@@ -65,6 +65,24 @@ class KafkaCluster:
         """Raises Retry if no broker answers in time, InvalidInput if it refuses this client."""
         self._patiently(self._metadata)
 
+    def heartbeat_ends(self, prefix: str) -> dict[str, int]:
+        """The ends of the topics of this prefix whose rest begins the names of topics that are read. Raises Retry."""
+        topics = self._metadata().topics
+        read = self._settings.chosen(set(topics))
+        found = [
+            topic
+            for topic in topics
+            if topic.startswith(prefix) and any(one.startswith(f"{topic.removeprefix(prefix)}.") for one in read)
+        ]
+        try:
+            return {topic: self._end_of(topic) for topic in found}
+        except KafkaException as error:
+            raise self._unreachable(error) from None
+
+    def _end_of(self, topic: str) -> int:
+        place = TopicPartition(topic, 0)
+        return int(self._consumer.get_watermark_offsets(place, timeout=self._settings.timeout_seconds)[1])
+
     def look(self) -> tuple[list[tuple[str, int]], dict[str, str]]:
         """The partitions that the settings select, and the ids of their topics where the brokers return them."""
 

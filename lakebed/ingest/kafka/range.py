@@ -38,6 +38,7 @@ from lakebed.ingest.headers import READ, Headers, with_headers
 from lakebed.ingest.kafka.kept_clients import KeptClients
 from lakebed.ingest.kafka.native import TABLE_BYTES_MAX, TABLE_RECORDS_MAX, read_natively
 from lakebed.ingest.kafka.settings import GONE, REFUSED, KafkaSettings, kafka_error_of, without_secrets
+from lakebed.waits import waiting_for
 
 CONSUME_RECORDS_MAX = 500
 """This many messages stay in the processor's cache until they are read; with 20 times as many, each takes twice the time."""
@@ -151,7 +152,8 @@ class _Range:
         while self._position < self._end:
             before = self._position
             wanted = min(CONSUME_RECORDS_MAX, TABLE_RECORDS_MAX - len(held), self._end - self._position)
-            messages = self._consumer.consume(min(wanted, held.fitting()), POLL_SECONDS)
+            with waiting_for(f"records of {self._name()}", since=progress):
+                messages = self._consumer.consume(min(wanted, held.fitting()), POLL_SECONDS)
             held.add(messages if self._all_wanted(messages) else self._walk(messages))
             if held.is_full():
                 yield self._table(held)

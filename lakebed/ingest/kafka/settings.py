@@ -28,6 +28,15 @@ CONSUMER_DEFAULTS: dict[str, Any] = {
     "fetch.queue.backoff.ms": 20,  # the default of a second would halve the throughput when the queue fills up
     "queued.max.messages.kbytes": 65_536,
 }
+CLIENT_DEFAULTS: dict[str, Any] = {
+    # By librdkafka's defaults a client waits for ten seconds or more before it connects again, however soon the broker is back;
+    # for half a minute for a connection; and for a minute for an answer that a network has lost.
+    "reconnect.backoff.max.ms": 2_000,
+    "socket.connection.setup.timeout.ms": 5_000,
+    "socket.timeout.ms": 10_000,
+}
+_GIVEN_WITH = {"reconnect.backoff.max.ms": "reconnect.backoff.ms", "socket.timeout.ms": "fetch.wait.max.ms"}
+"""The client refuses the one if the other is larger, so who sets the other gets the client's own default of the one."""
 RANGE_DEFAULTS: dict[str, Any] = {
     "fetch.wait.max.ms": 10,  # records of a range are there already, and who waits for others keeps it from being asked for
 }
@@ -106,14 +115,19 @@ class KafkaSettings:
         return sorted(topic for topic in topics if pattern.fullmatch(topic) and not topic.startswith("__"))
 
     def consumer_config(self) -> dict[str, Any]:
-        return {**CONSUMER_DEFAULTS, **self.config, **CONSUMER_FIXED}
+        return {**self._client_defaults(), **CONSUMER_DEFAULTS, **self.config, **CONSUMER_FIXED}
 
     def range_config(self) -> dict[str, Any]:
         """Of a consumer that reads ranges, whose records are there already."""
         return {**RANGE_DEFAULTS, **self.consumer_config()}
 
     def admin_config(self) -> dict[str, Any]:
-        return {name: value for name, value in self.config.items() if not CONSUMER_ONLY.match(name)}
+        return self._client_defaults() | {
+            name: value for name, value in self.config.items() if not CONSUMER_ONLY.match(name)
+        }
+
+    def _client_defaults(self) -> dict[str, Any]:
+        return {name: value for name, value in CLIENT_DEFAULTS.items() if _GIVEN_WITH.get(name) not in self.config}
 
     def to_json(self) -> str:
         return json.dumps(

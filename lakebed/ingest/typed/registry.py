@@ -20,6 +20,7 @@ from typing import Any
 
 from lakebed.errors import InvalidInput, LakebedError, MissingPrerequisite, Retry
 from lakebed.ingest.typed.wire_format import SchemaName
+from lakebed.waits import waiting_for
 
 SCHEMAS_KEPT_MAX = 1_000
 REFERENCES_MAX = 256
@@ -201,7 +202,8 @@ class Registry:
 
         where = f"the schema registry at {self._settings.url}"
         try:
-            return question()
+            with waiting_for(f"{wanted} from {where}"):
+                return question()
         except SchemaRegistryError as error:
             what = self._settings.without_secrets(str(error.error_message))[:200]
             if error.error_code in _NOT_FOUND:

@@ -77,7 +77,7 @@ def test_pauses_grow_and_are_bounded() -> None:
     for _ in range(8):
         found = ruling(found.failing, {"a": Retry("no")}, found.worked, 0.0)
         pauses.append(found.failing["a"].due)
-    assert pauses == [1, 2, 4, 8, 16, 30, 30, 30]
+    assert pauses == [1, 2, 4, 8, 10, 10, 10, 10]
 
 
 def test_when_the_first_works_again_those_that_waited_for_the_same_are_tried_soon_and_a_sick_one_is_not() -> None:

@@ -1,0 +1,69 @@
+"""Whether the connector that fills topics is alive, as its heartbeats show.
+
+Debezium writes a record into ``__debezium-heartbeat.<topic.prefix>`` each ``heartbeat.interval.ms``, also while nothing happens
+in the database. By default it writes none. So the pace is learned: a topic that has moved several times, and then does not for
+twice as long as it took lately, is silent. Times in which the brokers do not answer say nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from lakebed.errors import Retry
+
+PREFIX = "__debezium-heartbeat."
+SILENT_SECONDS = 8.0
+"""At least: a connector may pause for some seconds."""
+SILENT_GAPS = 2.0
+"""In longest gaps between two heartbeats of late."""
+GAPS_MIN, GAPS_MAX = 3, 20
+
+
+class Cluster(Protocol):
+    """See ``KafkaCluster``."""
+
+    def heartbeat_ends(self, prefix: str) -> dict[str, int]: ...
+
+
+@dataclass(slots=True)
+class _Beats:
+    end: int
+    moved_at: float
+    gaps: deque[float] = field(default_factory=lambda: deque(maxlen=GAPS_MAX))
+
+    @property
+    def patience_seconds(self) -> float:
+        return max(SILENT_SECONDS, SILENT_GAPS * max(self.gaps, default=0.0))
+
+
+class Heartbeats:
+    """Looks at the topics of heartbeats. One thread at a time."""
+
+    def __init__(self, cluster: Cluster, clock: Callable[[], float] = time.monotonic) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._beats: dict[str, _Beats] = {}
+
+    def look(self) -> None:
+        """Raises Retry if a connector is silent that was not before."""
+        try:
+            ends = self._cluster.heartbeat_ends(PREFIX)
+        except Retry:  # the watch over the brokers says so
+            for known in self._beats.values():
+                known.moved_at = self._clock()
+            return
+        now, silent = self._clock(), []
+        self._beats = {topic: one for topic, one in self._beats.items() if topic in ends}
+        for topic, end in ends.items():
+            known = self._beats.setdefault(topic, _Beats(end, now))
+            if end != known.end:
+                known.gaps.append(now - known.moved_at)
+                known.end, known.moved_at = end, now
+            elif len(known.gaps) >= GAPS_MIN and now - known.moved_at > known.patience_seconds:
+                silent.append(topic.removeprefix(PREFIX))
+        if silent:
+            raise Retry(f"the connector of {', '.join(sorted(silent))} sends no heartbeats any more")

@@ -1,0 +1,176 @@
+"""Asks all that a pipeline needs every few seconds whether it answers, each in a thread of the process that runs the pipeline.
+
+Who plans a batch, reads a schema or commits waits long before it fails. Meanwhile nothing fails and nothing comes in: a run would
+say that it is running. So each *dependency* has a watch:
+
+- kafka: the metadata, asked of the brokers by the consumer. Not by the admin client: its requests that time out can end the
+  process (an assertion of librdkafka 2.x).
+- connector: heartbeats of Debezium (``heartbeat.interval.ms``), whose topic is beside those that are read. Where it sends none, a
+  connector that is down looks like a database in which nothing happens.
+- registry: a schema that no registry has. That the schemas in use are known already makes an outage no less one.
+- store: whether an object is there, which has an answer however few objects there are.
+- source: the folder of files or the table that is read, by the same question.
+- disk: room in the folders in which this process writes.
+
+1. A look that fails is a trouble. So is one that has no answer for ``ANSWER_SECONDS``, whatever the patience of the client.
+2. The first look that succeeds ends the trouble.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lakebed.errors import LakebedError, Retry, StoreUnavailable
+from lakebed.health.file_checks import DISK_BYTES_MIN
+from lakebed.health.run_report import Down
+from lakebed.storage.cache_folder import base_folder
+from lakebed.storage.roots import LocalRoot, open_objects, parse_root
+
+if TYPE_CHECKING:
+    from lakebed.ingest.kafka.settings import KafkaSettings
+    from lakebed.ingest.typed.registry import RegistrySettings
+
+LOOK_SECONDS = 2.0
+ANSWER_SECONDS = 5.0
+LOOK_SHARE = 0.005
+"""Of a core, at most: the metadata of thousands of topics cost some milliseconds."""
+_logger = logging.getLogger("lakebed.run")
+
+
+@dataclass(frozen=True, slots=True)
+class _Trouble:
+    error: LakebedError
+    since: float
+
+
+class Watch:
+    """Whether a dependency answers, from ``start`` until ``stop`` is set."""
+
+    def __init__(
+        self, name: str, ask: Callable[[], None], *, stops_all: bool = True, clock: Callable[[], float] = time.time
+    ) -> None:
+        """Args:
+        name: Of the dependency.
+        ask: Raises LakebedError if it does not answer.
+        stops_all: Whether nothing can be ingested without it.
+        clock: Epoch seconds.
+        """
+        self.name = name
+        self.stops_all = stops_all
+        self._ask = ask
+        self._clock = clock
+        self._trouble: _Trouble | None = None
+        self._asking_since: float | None = None
+
+    @property
+    def down(self) -> Down | None:
+        """What is wrong, and since when; None if it answers, as far as is known."""
+        trouble = self._newest()
+        return None if trouble is None else Down(self.name, str(trouble.error), int(trouble.since * 1000))
+
+    @property
+    def trouble(self) -> LakebedError | None:
+        """The error; None if it answers, as far as is known."""
+        trouble = self._newest()
+        return None if trouble is None else trouble.error
+
+    def _newest(self) -> _Trouble | None:
+        trouble, since = self._trouble, self._asking_since
+        if trouble is None and since is not None and self._clock() - since > ANSWER_SECONDS:
+            return _Trouble(Retry(f"the {self.name} has not answered for more than {ANSWER_SECONDS:.0f} s"), since)
+        return trouble
+
+    def look(self) -> None:
+        """Ask once."""
+        self._asking_since = began = self._clock()
+        since = self._trouble.since if self._trouble else began
+        try:
+            self._ask()
+        except LakebedError as error:
+            self._trouble = _Trouble(error, since)
+        except Exception:  # a fault here is no trouble of the dependency
+            _logger.exception("whether the %s answers is not known now", self.name)
+            self._trouble = None
+        else:
+            self._trouble = None
+        self._asking_since = None
+
+    def start(self, stop: threading.Event) -> None:
+        """Look now and then in a thread until ``stop`` is set."""
+
+        def run() -> None:
+            pause = LOOK_SECONDS
+            while not stop.wait(pause):
+                used = time.thread_time()
+                self.look()
+                pause = max(LOOK_SECONDS, (time.thread_time() - used) / LOOK_SHARE)
+            self._trouble = None
+
+        threading.Thread(target=run, name=f"lakebed-watch-{self.name}", daemon=True).start()
+
+
+def kafka_watches(settings: KafkaSettings) -> list[Watch]:
+    """The watches over the brokers of these settings, and over the connector that fills the topics."""
+    from lakebed.ingest.kafka.cluster import KafkaCluster
+    from lakebed.ingest.kafka.heartbeats import Heartbeats
+
+    quick = replace(settings, timeout_seconds=min(ANSWER_SECONDS, settings.timeout_seconds))
+    heartbeats = Heartbeats(KafkaCluster(quick))
+    return [Watch("kafka", KafkaCluster(quick).answers), Watch("connector", heartbeats.look, stops_all=False)]
+
+
+def registry_watch(settings: RegistrySettings) -> Watch:
+    """The watch over a registry."""
+    from lakebed.ingest.typed.registry import Registry
+
+    config = {**settings.config, "max.retries": "0"}
+    quick = replace(settings, config=config, timeout_seconds=min(ANSWER_SECONDS, settings.timeout_seconds))
+    return Watch("registry", Registry(quick).check, stops_all=False)
+
+
+def store_watches(path: str) -> list[Watch]:
+    """The watches over the place of a table or a database, and over the local disks that are written to."""
+    place = parse_root(path)
+    folders = [Path(tempfile.gettempdir()), base_folder()]
+    if isinstance(place, LocalRoot):
+        folders.append(Path(place.path))
+    watches = [Watch("disk", lambda: require_room(folders), stops_all=False)]
+    if not isinstance(place, LocalRoot):
+        watches.append(Watch("store", open_objects(place).require_answer))
+    return watches
+
+
+def folder_watches(path: str) -> list[Watch]:
+    """The watch over a folder or a table that is read."""
+    place = parse_root(path)
+    if not isinstance(place, LocalRoot):
+        return [Watch("source", open_objects(place).require_answer)]
+
+    def look() -> None:
+        try:
+            os.stat(place.path)
+        except OSError as error:
+            raise StoreUnavailable(f"{place} can't be read: {error.strerror}") from None
+
+    return [Watch("source", look)]
+
+
+def require_room(folders: Iterable[Path]) -> None:
+    """Raises StoreUnavailable if the disk of one of these folders is full, or can't be looked at."""
+    for folder in folders:
+        there = next((each for each in (folder, *folder.parents) if each.exists()), folder)
+        try:
+            free = shutil.disk_usage(there).free
+        except OSError as error:
+            raise StoreUnavailable(f"the disk of {folder} does not answer: {error}") from None
+        if free < DISK_BYTES_MIN:
+            raise StoreUnavailable(f"the disk of {folder} is full: less than {DISK_BYTES_MIN >> 20} MB are free")

@@ -1,0 +1,82 @@
+"""What the threads of this process wait for: requests to a store or a registry, records of a topic, a Spark job.
+
+Who may wait for long says so with ``waiting_for``. ``Stuck`` names what has been waited for too long, so that a pipeline in which
+nothing moves can say why.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+REQUEST_SECONDS = 15.0
+"""No request takes so long that a store or a registry answers."""
+BATCH_SECONDS = 60.0
+"""A batch seldom takes so long, whatever it does."""
+SHOWN_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """What a thread waits for, since when (monotonic seconds). ``is_work``: it may take long, as a Spark job may."""
+
+    thread: str
+    what: str
+    since: float
+    is_work: bool
+
+    def said(self, now: float) -> str:
+        """For people."""
+        return f"{self.thread} has waited for {now - self.since:.0f} s for {self.what}"
+
+
+_waiting: dict[int, Wait] = {}
+
+
+@contextmanager
+def waiting_for(what: str, *, since: float | None = None, is_work: bool = False) -> Iterator[None]:
+    """While it lasts, this thread waits for ``what``, such as "put of s3://bucket/a". ``since``: if it began before."""
+    me = threading.get_ident()
+    before = _waiting.get(me)
+    _waiting[me] = Wait(threading.current_thread().name, what, since or time.monotonic(), is_work)
+    try:
+        yield
+    finally:
+        if before is None:
+            _waiting.pop(me, None)
+        else:
+            _waiting[me] = before
+
+
+def waits() -> list[Wait]:
+    """What threads of this process wait for now, the longest first."""
+    return sorted(list(_waiting.values()), key=lambda one: one.since)
+
+
+@dataclass(slots=True)
+class Stuck:
+    """Finds out whether a pipeline gets on. One thread at a time."""
+
+    clock: Callable[[], float] = time.monotonic
+    _batches: int = -1
+    _since: float = field(default=float("inf"))
+
+    def found(self, batches: int, is_in_batch: bool) -> list[str]:
+        """What has been waited for too long, a sentence each.
+
+        Args:
+            batches: How many batches have been committed.
+            is_in_batch: Whether a batch is under way.
+        """
+        now = self.clock()
+        if batches != self._batches or not is_in_batch:
+            self._batches, self._since = batches, now
+        waiting = waits()
+        if now - self._since <= BATCH_SECONDS:
+            late = [one for one in waiting if not one.is_work and now - one.since > REQUEST_SECONDS]
+            return [one.said(now) for one in late[:SHOWN_MAX]]
+        said = [one.said(now) for one in waiting[:SHOWN_MAX]] or ["what it waits for is not known"]
+        return [f"a batch has not ended for {now - self._since:.0f} s", *said]

@@ -1,0 +1,259 @@
+"""Whether what a pipeline needs answers: known within seconds, however patient the clients are, and since when."""
+
+from __future__ import annotations
+
+import threading
+from collections import namedtuple
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from botocore.exceptions import ClientError, EndpointConnectionError
+
+from lakebed import waits
+from lakebed.errors import Retry, StoreUnavailable
+from lakebed.ingest.kafka.heartbeats import PREFIX, SILENT_SECONDS, Heartbeats
+from lakebed.ingest.kafka.settings import KafkaSettings, refused_settings
+from lakebed.pipeline import watches
+from lakebed.pipeline.run import SAMPLE_SECONDS, SAMPLE_SHARE, seldom
+from lakebed.pipeline.watches import ANSWER_SECONDS, Watch, folder_watches, require_room
+from lakebed.storage import s3_client
+from lakebed.storage.counters import RequestCounter
+from lakebed.storage.roots import S3Root
+from lakebed.waits import BATCH_SECONDS, REQUEST_SECONDS, Stuck, waiting_for
+
+
+@dataclass
+class Clock:
+    """A clock that a test sets."""
+
+    seconds: float = 1_000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+# -- a look ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_does_not_answer_is_down_since_the_first_look_that_failed_until_one_succeeds() -> None:
+    answers: list[Exception | None] = [None, Retry("no"), Retry("still no"), None, ValueError("a fault"), None]
+    current, clock = iter(answers), Clock()
+
+    def ask() -> None:
+        if (error := next(current)) is not None:
+            raise error
+
+    watch = Watch("kafka", ask, clock=clock)
+    found = []
+    for _ in answers:
+        clock.seconds += 1
+        watch.look()
+        found.append((watch.down.error, watch.down.since_ms) if watch.down else None)
+    assert found == [None, ("no", 1_002_000), ("still no", 1_002_000), None, None, None]
+
+
+def test_a_look_that_hangs_is_a_trouble_before_its_client_gives_up() -> None:
+    clock, asked, answers = Clock(), threading.Event(), threading.Event()
+
+    def ask() -> None:
+        asked.set()
+        answers.wait()
+
+    watch = Watch("store", ask, clock=clock)
+    thread = threading.Thread(target=watch.look)
+    thread.start()
+    asked.wait()
+    assert watch.trouble is None
+    clock.seconds += ANSWER_SECONDS + 1
+    assert watch.down is not None and watch.down.since_ms == 1_000_000 and "has not answered" in watch.down.error
+    answers.set()
+    thread.join()
+    assert watch.down is None
+
+
+def test_a_full_disk_and_a_folder_that_is_gone_are_troubles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = namedtuple("usage", "free")
+    monkeypatch.setattr(watches.shutil, "disk_usage", lambda folder: usage(1 << 30))
+    require_room([tmp_path, tmp_path / "not" / "made" / "yet"])
+    monkeypatch.setattr(watches.shutil, "disk_usage", lambda folder: usage(1 << 20))
+    with pytest.raises(StoreUnavailable, match=f"the disk of {tmp_path} is full"):
+        require_room([tmp_path])
+    [watch] = folder_watches(str(tmp_path / "in"))
+    watch.look()
+    assert "can't be read" in str(watch.trouble)
+    (tmp_path / "in").mkdir()
+    watch.look()
+    assert watch.trouble is None
+
+
+def test_a_store_that_hangs_does_not_make_looks_rare() -> None:
+    pauses: list[float] = []
+    done = SimpleNamespace(is_set=lambda: len(pauses) == 3, wait=pauses.append)
+    clock = Clock(0.0)
+
+    def work() -> None:  # it waits for minutes, and computes for a moment
+        clock.seconds += 0.001
+
+    seldom(work, done, clock)  # type: ignore[arg-type]
+    assert pauses == [SAMPLE_SECONDS] * 3
+    pauses.clear()
+    seldom(lambda: setattr(clock, "seconds", clock.seconds + 1.0), done, clock)  # type: ignore[arg-type]
+    assert pauses == pytest.approx([1.0 / SAMPLE_SHARE] * 3)
+
+
+# -- heartbeats ------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Brokers:
+    """What brokers say of topics of heartbeats."""
+
+    ends: dict[str, int] = field(default_factory=lambda: {f"{PREFIX}shop": 0})
+    answer: bool = True
+
+    def heartbeat_ends(self, prefix: str) -> dict[str, int]:
+        if not self.answer:
+            raise Retry("no broker")
+        return dict(self.ends)
+
+
+@dataclass
+class Connector:
+    """A connector that sends heartbeats, and looks at them."""
+
+    brokers: Brokers = field(default_factory=Brokers)
+    clock: Clock = field(default_factory=Clock)
+
+    def __post_init__(self) -> None:
+        self.heartbeats = Heartbeats(self.brokers, self.clock)
+
+    def is_silent(self, seconds: float, beats: bool) -> bool:
+        """Whether it is after so many seconds, of which each has a look, and each a heartbeat if it ``beats``."""
+        found = False
+        for _ in range(int(seconds)):
+            self.clock.seconds += 1
+            self.brokers.ends[f"{PREFIX}shop"] += beats
+            try:
+                self.heartbeats.look()
+                found = False
+            except Retry as error:
+                assert "the connector of shop" in str(error)
+                found = True
+        return found
+
+
+def test_a_connector_that_sent_heartbeats_and_stops_is_silent_until_it_sends_one() -> None:
+    one = Connector()
+    assert not one.is_silent(10, beats=True)
+    assert not one.is_silent(SILENT_SECONDS, beats=False)
+    assert one.is_silent(1, beats=False)
+    assert not one.is_silent(1, beats=True)
+
+
+def test_a_connector_that_sends_heartbeats_seldom_or_never_is_not_silent() -> None:
+    never, seldom_one = Connector(), Connector()
+    assert not never.is_silent(3_600, beats=False)
+    for _ in range(6):
+        assert not seldom_one.is_silent(59, beats=False)
+        assert not seldom_one.is_silent(1, beats=True)
+    assert not seldom_one.is_silent(119, beats=False)
+    assert seldom_one.is_silent(2, beats=False)
+
+
+def test_while_no_broker_answers_nothing_is_known_of_a_connector() -> None:
+    one = Connector()
+    one.is_silent(10, beats=True)
+    one.brokers.answer = False
+    assert not one.is_silent(300, beats=False)
+    one.brokers.answer = True
+    assert not one.is_silent(SILENT_SECONDS, beats=False)
+    assert one.is_silent(1, beats=False)
+
+
+# -- clients ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "own", [{}, {"fetch.wait.max.ms": 20_000}, {"reconnect.backoff.ms": 5_000}, {"socket.timeout.ms": 90_000}]
+)
+def test_a_client_of_kafka_connects_again_soon_and_takes_every_setting_of_a_user(own: dict[str, int]) -> None:
+    config = {"bootstrap.servers": "127.0.0.1:1", **own}
+    if "fetch.wait.max.ms" in own:
+        config["socket.timeout.ms"] = 30_000
+    settings = KafkaSettings(config=config, topics=("a",))
+    assert refused_settings(settings) == {}
+    assert settings.consumer_config().items() >= config.items()
+    if not own:
+        assert (
+            settings.consumer_config()["reconnect.backoff.max.ms"]
+            == settings.admin_config()["reconnect.backoff.max.ms"]
+            == 2_000
+        )
+
+
+@pytest.mark.parametrize(
+    "status, is_transient",
+    [
+        (400, False),
+        (403, False),
+        (409, True),
+        (429, True),
+        (500, True),
+        (501, False),
+        (503, True),
+        (507, True),
+        (520, True),
+    ],
+)
+def test_what_a_store_has_no_room_for_is_tried_again(status: int, is_transient: bool) -> None:
+    answer = {"Error": {"Code": "Other"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    assert s3_client.is_transient(ClientError(answer, "PutObject")) == is_transient  # type: ignore[arg-type]
+
+
+# -- what waits for what ---------------------------------------------------------------------------------------------
+
+
+def test_a_request_that_is_tried_again_is_a_wait_until_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    def send(client: object) -> tuple[None, int, int]:
+        seen.extend(one.what for one in waits.waits())
+        raise EndpointConnectionError(endpoint_url="http://nobody")
+
+    monkeypatch.setattr(s3_client, "s3_client", lambda: None)
+    monkeypatch.setattr(s3_client.time, "sleep", lambda seconds: None)
+    with pytest.raises(StoreUnavailable):
+        s3_client.with_retries(RequestCounter(), "put", S3Root("lake", ""), "orders/_delta_log/1.json", send)
+    assert seen == ["put of s3://lake/orders/_delta_log/1.json"] * s3_client.ATTEMPTS_MAX
+    assert waits.waits() == []
+
+
+def test_an_outer_wait_goes_on_after_an_inner_one() -> None:
+    with waiting_for("a job", is_work=True):
+        with waiting_for("a put"):
+            assert [one.what for one in waits.waits()] == ["a put"]
+        assert [one.what for one in waits.waits()] == ["a job"]
+
+
+def test_a_request_that_takes_long_is_named_and_a_batch_with_all_that_it_waits_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(waits.time, "monotonic", clock)
+    stuck = Stuck(clock)
+    with waiting_for("a job", is_work=True):
+        assert stuck.found(1, True) == []
+        clock.seconds += REQUEST_SECONDS + 1
+        assert stuck.found(1, True) == [], "a job may take long"
+        clock.seconds = 1_000 + BATCH_SECONDS + 1
+        assert stuck.found(1, True) == [
+            f"a batch has not ended for {BATCH_SECONDS + 1:.0f} s",
+            f"MainThread has waited for {BATCH_SECONDS + 1:.0f} s for a job",
+        ]
+        assert stuck.found(2, True) == stuck.found(2, False) == [], "it has ended"
+    with waiting_for("put of s3://lake/a"):
+        clock.seconds += REQUEST_SECONDS + 1
+        assert stuck.found(2, True) == [f"MainThread has waited for {REQUEST_SECONDS + 1:.0f} s for put of s3://lake/a"]
+    assert stuck.found(2, True) == []
