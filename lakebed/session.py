@@ -154,7 +154,7 @@ def _s3a() -> dict[str, str]:
         "spark.hadoop.fs.s3a.connection.timeout": "10000",
         "spark.hadoop.fs.s3a.connection.request.timeout": "15000",
         "spark.hadoop.fs.s3a.attempts.maximum": "2",
-        "spark.hadoop.fs.s3a.retry.limit": "4",
+        "spark.hadoop.fs.s3a.retry.limit": "3",
     }
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     if endpoint:

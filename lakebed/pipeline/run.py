@@ -338,7 +338,6 @@ class _Run:
 
     def _has_trouble(self) -> bool:
         """Whether ingest or maintenance waits. Raises the error that ended maintenance."""
-        self._look_at_needs()
         ingest = self._trouble_of_needs() or self._work.ingest_trouble
         troubles = {QUERY_NAME: ingest, "maintain": self._work.maintain_trouble}
         for role, trouble in troubles.items():
@@ -350,7 +349,7 @@ class _Run:
 
     @contextmanager
     def _sampling(self) -> Iterator[None]:
-        """Sample the table, and report, in the background: each in a thread, since either may wait for a store."""
+        """Sample the table, note what is down, and report: each in a thread, since any may wait for a store."""
         done = threading.Event()
 
         def sample() -> None:
@@ -362,7 +361,7 @@ class _Run:
 
         threads = [
             threading.Thread(target=seldom, args=(work, done), name=f"lakebed-{name}", daemon=True)
-            for name, work in (("sampler", sample), ("reporter", self._report))
+            for name, work in (("sampler", sample), ("needs", self._look_at_needs), ("reporter", self._report))
         ]
         for thread in threads:
             thread.start()

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from lakebed import events
 from lakebed.error_transport import crosses_spark
 from lakebed.errors import LakebedError, Unexpected
-from lakebed.failures import Health
+from lakebed.failures import Health, Outage
 from lakebed.ingest.database.member import Ignored, Member, Open
 from lakebed.ingest.database.parking import LOOK_SECONDS as PARKED_LOOK_SECONDS
 from lakebed.ingest.database.parking import ParkedTables
@@ -125,6 +125,7 @@ class DatabaseIngest:
         self._ask: Callable[[PlanRequest], None] = lambda request: None
         self._health: dict[str, Health] = {}
         self._parked = ParkedTables(self._resumed, look_seconds)
+        self._asking = Outage("asking the planner for a batch", _logger)
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._look, name="lakebed-database", daemon=True)
         self._thread.start()
@@ -355,10 +356,16 @@ class DatabaseIngest:
 
     def _look(self) -> None:
         while not self._closing.wait(LOOK_SECONDS):
-            try:
-                self._ask_if_due()
-            except Exception:  # a later look may do better, and nothing else asks for batches
-                _logger.exception("the planner can't be asked for a batch")
+            self.ask()
+
+    def ask(self) -> None:
+        """Ask the planner for a batch, if one is wanted. Never raises: a later look may do better, and nothing else asks."""
+        try:
+            self._ask_if_due()
+        except Exception as error:
+            self._asking.failed(error)
+        else:
+            self._asking.works()
 
     def _ask_if_due(self) -> None:
         """Give the planner a new request, if it differs from the last one.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import random
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +18,8 @@ from lakebed.errors import DataLoss, LakebedError, Retry, StoreUnavailable
 from lakebed.failures import unwell_here
 from lakebed.ingest import table_batch
 from lakebed.ingest.database import runner
+from lakebed.ingest.database.ingest import DatabaseIngest
+from lakebed.ingest.database.member import Ignored
 from lakebed.ingest.database.standing import FAILURES_MAX
 from lakebed.ingest.source import Range
 from lakebed.manifest.parked import Parked, park, parked_of, resume
@@ -301,3 +305,22 @@ def refusing_work(topic: str, error: LakebedError) -> Callable[..., Any]:
         return whole(work)
 
     return run
+
+
+def test_a_planner_that_cannot_be_asked_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    full = [True]
+
+    def ask(request: object) -> None:
+        if full[0]:
+            raise OSError(28, "No space left on device", f"control-{uuid.uuid4().hex}")
+
+    ingest = DatabaseIngest("lake", lambda topic, ranges: Ignored("no table"))
+    ingest.close()  # so that no other thread asks
+    ingest.begin(lambda batch_id: None, ask)  # type: ignore[arg-type,return-value]
+    with caplog.at_level(logging.INFO):
+        for _ in range(100):
+            ingest.ask()
+        full[0] = False
+        ingest.ask()
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2 and "No space left" in said[0] and said[1] == "asking the planner for a batch works again"
