@@ -41,10 +41,18 @@ from lakebed.manifest.remarks import Counts, Remark, RemarkCounts, remarks_of, s
 from lakebed.manifest.settle_attempts import ended
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import Committed, TableLog
-from lakebed.parts.changes import WriteSpec, write_spec_of
+from lakebed.parts.changes import (
+    MOVES_COLUMN,
+    NEEDS_ROW_COLUMN,
+    OP_COLUMN,
+    UNAVAILABLE_COLUMN,
+    WriteSpec,
+    write_spec_of,
+)
 from lakebed.parts.checksum import naming_damaged
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
-from lakebed.parts.locate import KeyLocator
+from lakebed.parts.intact import require_intact_keys
+from lakebed.parts.locate import KeyLocator, columns_of_keys
 from lakebed.parts.quarantine import records_of_incomplete
 from lakebed.parts.resolve import Resolution, resolve
 from lakebed.parts.write import WrittenPart, write_parts
@@ -55,6 +63,8 @@ if TYPE_CHECKING:
     from lakebed.manifest.deletion_vector import DeletionVector
 from lakebed.notebook import HtmlResult
 
+_DECIDING = (OP_COLUMN, UNAVAILABLE_COLUMN, MOVES_COLUMN, NEEDS_ROW_COLUMN)
+"""Columns that decide, beside keys and sequence, what becomes of a change."""
 CHANGES_MAX = 2_000_000
 _LEAVES_ROWS = frozenset({
     CommitKind.APPEND, CommitKind.MUTATION, CommitKind.SETTLE, CommitKind.MERGE, CommitKind.UPLOAD, CommitKind.PROPERTIES,
@@ -153,6 +163,7 @@ class _Settling:
         found = self.locator(spec)
         read: list[Part | ChangePart] = [*change_parts, *snapshot.parts.values()]
         with naming_damaged(read, self.storage), naming_unreadable(part.path for part in read):
+            require_intact_keys(change_parts, self.storage, [*columns_of_keys(spec), *_DECIDING])
             crowded = crowded_keys_of(snapshot)
             resolution = resolve(
                 snapshot.parts, change_parts, spec, self.storage, self.deletion_vectors, found, crowded=crowded

@@ -7,7 +7,8 @@ whole before the process reads it for the first time, and again when the system 
 
 - Reads compare local files (``lakebed.verify_reads``); ``all`` compares objects of a store too, which are fetched for that.
 - Whatever writes rows again that it has read, or decides by them what to write, compares them in any case: damage must not be
-  copied into a file that looks whole. Where only some rows or columns of an object are read, their pages are compared.
+  copied into a file that looks whole. Where only some rows or columns of an object are read, their pages are compared; so are
+  those of keys that a settle or an attach looks up.
 - A file of another writer has no checksum in the log. Of such a file the pages are compared that have one, before rows are
   written again.
 """
@@ -36,6 +37,7 @@ _THREADS_MAX = 4
 _File = TypeVar("_File", bound=File)
 _Stamp = tuple[int, ...]
 _seen: dict[str, tuple[_Stamp, int | None]] = {}  # by url
+_seen_pages: dict[str, frozenset[str]] = {}  # the columns of an object whose pages were compared, by url
 
 
 def require_intact(
@@ -99,6 +101,40 @@ def require_intact_pages(
         verify_pages(file.path, url if is_local(url) else ObjectReader(file.path, storage), columns, rows)
     except FileNotFoundError as error:
         raise damaged(file.path, "there is no such object") from error
+
+
+def require_intact_keys(files: Iterable[File], storage: PartStorage, columns: Sequence[str]) -> None:
+    """Before keys are looked up, to decide by them what to write: compare local files, and of objects the pages of these columns.
+
+    Pages of an object are compared once. Raises Corrupt, naming the file; StoreUnavailable.
+    """
+    files = list(files)
+    require_intact(files, storage)
+    of_objects = [(url, file) for file in files if not is_local(url := storage.duckdb_url(file.path))]
+    wanted = [
+        (url, file)
+        for url, file in of_objects
+        if file.checksum is not None and not _pages_seen(url).issuperset(columns)
+    ]
+
+    def compare(one: tuple[str, File]) -> None:
+        url, file = one
+        require_intact_pages(file, storage, columns)
+        if len(_seen_pages) >= _FILES_MAX:
+            _seen_pages.clear()
+        _seen_pages[url] = _pages_seen(url).union(columns)
+
+    if len(wanted) < 2:
+        for one in wanted:
+            compare(one)
+        return
+    with ThreadPoolExecutor(min(len(wanted), _THREADS_MAX), "lakebed-verify") as pool:
+        for _ in pool.map(compare, wanted):
+            pass
+
+
+def _pages_seen(url: str) -> frozenset[str]:
+    return _seen_pages.get(url, frozenset())
 
 
 def _stamp(url: str) -> _Stamp:

@@ -20,7 +20,7 @@ from lakebed.manifest.widening import widest_type
 from lakebed.parts.arrow_source import is_local, read_columns
 from lakebed.parts.changes import FEW_ROWS_MAX, OP_COLUMN, SEQUENCE_COLUMN, UPSERT, WriteSpec
 from lakebed.parts.index_rebuild import IndexRebuild
-from lakebed.parts.intact import require_intact
+from lakebed.parts.intact import require_intact, require_intact_keys
 from lakebed.parts.part_filter import parts_that_may_overlap
 from lakebed.parts.positions import find_positions
 from lakebed.parts.sql import aliases, by_place, registered, scan_of, sql_type
@@ -56,6 +56,11 @@ def payload_types(spec: WriteSpec) -> dict[str, pa.DataType]:
     hidden = spec.sequence_column == SEQUENCE_COLUMN
     kind = pa.int64() if hidden else widest_type(spec.schema.field(spec.sequence_column).type)
     return {SEQUENCE_COLUMN: kind, OP_COLUMN: pa.string()}
+
+
+def columns_of_keys(spec: WriteSpec) -> list[str]:
+    """The columns of a part's file that a look-up reads."""
+    return [*spec.keys, *([] if spec.sequence_column is None else [spec.sequence_column, OP_COLUMN])]
 
 
 def index_key_types(spec: WriteSpec) -> dict[str, pa.DataType]:
@@ -118,9 +123,11 @@ class IndexLocator:
 class ScanLocator:
     """Reads the key columns of the parts that may hold the keys."""
 
-    def __init__(self, spec: WriteSpec, storage: PartStorage) -> None:
+    def __init__(self, spec: WriteSpec, storage: PartStorage, *, verifies_objects: bool = True) -> None:
+        """``verifies_objects``: compare the keys of objects of a store, too, with the checksums of their pages."""
         self._spec = spec
         self._storage = storage
+        self._verifies_objects = verifies_objects
 
     def lookup(self, base: Mapping[str, Part], keys: pa.Table) -> pa.Table:
         wanted = keys.select(list(self._spec.keys))
@@ -143,7 +150,10 @@ class ScanLocator:
     def _scan(self, parts: Sequence[Part], keys: pa.Table) -> pa.Table:
         connection = connect()
         self._storage.attach(connection)
-        require_intact(parts, self._storage)
+        if self._verifies_objects:
+            require_intact_keys(parts, self._storage, columns_of_keys(self._spec))
+        else:
+            require_intact(parts, self._storage)
         urls = [self._storage.duckdb_url(part.path) for part in parts]
         stored = {SEQUENCE_COLUMN: str(self._spec.sequence_column), OP_COLUMN: OP_COLUMN}
         payload = {name: (stored[name], kind) for name, kind in payload_types(self._spec).items()}
@@ -173,8 +183,8 @@ class ScanLocator:
 
 
 def read_keys(part: Part | ChangePart, spec: WriteSpec, storage: PartStorage) -> Iterator[pa.RecordBatch]:
-    """The keys (and payload) of a part's rows, in file order. Raises Corrupt if a local file is not what was written."""
-    require_intact([part], storage)
+    """The keys (and payload) of a part's rows, in file order. Raises Corrupt if they are not what was written."""
+    require_intact_keys([part], storage, columns_of_keys(spec))
     few = _read_few_keys(part, spec, storage) if 0 <= part.rows <= FEW_ROWS_MAX else None
     if few is not None:
         yield from few.to_batches()

@@ -53,7 +53,7 @@ class Locators:
         found = self._open
         if found is not None and found.shape == _shape(spec):
             return IndexLocator(found.index, spec, self._storage, found.rebuild)
-        return ScanLocator(spec, self._storage)
+        return ScanLocator(spec, self._storage, verifies_objects=False)
 
     def tidy(self) -> None:
         """Merge small runs of the key index, if this process has one; for when there is nothing else to do."""

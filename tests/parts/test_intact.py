@@ -17,7 +17,8 @@ from lakebed.manifest.actions import Part
 from lakebed.parts import intact
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.checksum import verify
-from lakebed.parts.intact import require_intact, require_intact_pages, require_intact_reads
+from lakebed.parts.intact import require_intact, require_intact_keys, require_intact_pages, require_intact_reads
+from lakebed.parts.locate import ScanLocator, read_keys
 from lakebed.parts.row_versions import row_versions
 from lakebed.parts.write import write_parts
 from lakebed.settings import VerifyReads
@@ -29,11 +30,11 @@ SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string()), ("x", pa.float64(
 ROWS = pa.table(
     {"id": range(90_000), "text": [f"text {n}" for n in range(90_000)], "x": [n / 7 for n in range(90_000)]}, SCHEMA
 )
+SPEC = WriteSpec(schema=SCHEMA, keys=("id",))
 
 
 def written(storage: PartStorage, count: int = 1) -> list[Part]:
-    spec = WriteSpec(schema=SCHEMA, keys=("id",))
-    return [part.base_part(False) for _ in range(count) for part in write_parts(ROWS, spec, storage)]
+    return [part.base_part(False) for _ in range(count) for part in write_parts(ROWS, SPEC, storage)]
 
 
 def flipped(data: bytes, at: int) -> bytes:
@@ -118,6 +119,12 @@ CHECKS: dict[str, tuple[Check, set[str]]] = {
     ),
     "writers": (lambda part, storage: require_intact([part], storage, objects=True), {"id", "text", "x", "footer"}),
     "columns": (lambda part, storage: require_intact_pages(part, storage, ["id", "none"]), {"id"}),
+    "looked-up keys": (lambda part, storage: require_intact_keys([part], storage, ["id", "none"]), {"id"}),
+    "settling": (
+        lambda part, storage: ScanLocator(SPEC, storage).lookup({part.path: part}, pa.table({"id": [5]})) and None,
+        {"id"},
+    ),
+    "the key index": (lambda part, storage: all(read_keys(part, SPEC, storage)) and None, {"id"}),
     "rows": (lambda part, storage: require_intact_pages(part, storage, ["id", "text", "x"], [5, 7]), {"id"}),
 }
 """What each compares, of the damage below: only that of ``id`` is in the first row group."""
@@ -137,6 +144,7 @@ def test_of_an_object_that_is_compared_which_is_written_again(
     run(part, in_another_process())
     STORED[part.path] = flipped(STORED[part.path], at)
     monkeypatch.setattr(intact, "_seen", {})
+    monkeypatch.setattr(intact, "_seen_pages", {})
     if where in damages:
         with pytest.raises(Corrupt, match=part.path):
             run(part, in_another_process())
@@ -152,6 +160,7 @@ def test_an_object_is_fetched_once_to_be_compared(compared: list[str], monkeypat
     assert sorted(compared) == sorted(part.path for part in parts)
     del STORED[parts[0].path]
     monkeypatch.setattr(intact, "_seen", {})
+    monkeypatch.setattr(intact, "_seen_pages", {})
     for check, _ in list(CHECKS.values())[1:]:
         with pytest.raises(Corrupt, match=parts[0].path):
             check(parts[0], in_another_process())
