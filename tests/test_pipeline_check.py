@@ -19,6 +19,7 @@ import yaml
 import lakebed
 from lakebed.cli import main
 from lakebed.errors import InvalidInput, LakebedError, Retry
+from lakebed.health.run_report import RUNS_FOLDER
 from lakebed.pipeline import connections
 from lakebed.pipeline.check import check
 from lakebed.pipeline.driver import SparkStart
@@ -63,14 +64,19 @@ def pipeline_of(folder: Path, table: dict[str, Any] | None = None, **sections: A
 
 
 def complaint(pipeline: Pipeline, **how: Any) -> str:
-    """What the check says; a run says the same, and neither makes anything."""
-    before = sorted(Path(pipeline.table.path).parent.rglob("*"))
+    """What the check says; a run says the same, and neither makes anything but a report of that."""
+
+    def made() -> list[Path]:
+        files = (path for path in Path(pipeline.table.path).parent.rglob("*") if path.is_file())
+        return sorted(path for path in files if RUNS_FOLDER not in str(path))
+
+    before = made()
     with pytest.raises(LakebedError) as raised:
         check(pipeline, **how)
     with pytest.raises(LakebedError) as of_run:
         run(pipeline, SparkStart(pipeline), threading.Event(), lambda look: None)
     assert (type(of_run.value), str(of_run.value)) == (type(raised.value), str(raised.value))
-    assert sorted(Path(pipeline.table.path).parent.rglob("*")) == before, "something was made"
+    assert made() == before, "something was made"
     return str(raised.value)
 
 
@@ -269,6 +275,21 @@ def test_the_columns_of_files_are_compared_with_those_that_the_file_names(tmp_pa
     assert [note.partition(" ")[2] for note in notes] == [
         "has columns that no column takes: nme. They are left out; a table can have them",
     ]
+
+
+@pytest.mark.parametrize(
+    ("sequence_by", "near"),
+    [
+        ("source.lns", "; did you mean 'lsn'?"),
+        ("transaction.order", "; did you mean 'total_order'?"),
+        ("source.lsn", None),
+    ],
+)
+def test_metadata_that_no_known_connector_writes_is_noted(tmp_path: Path, sequence_by: str, near: str | None) -> None:
+    (tmp_path / "in").mkdir(exist_ok=True)
+    notes = check(pipeline_of(tmp_path, {"sequence_by": sequence_by}, format="debezium-json")).notes
+    told = [note for note in notes if "no connector that lakebed knows" in note]
+    assert told == [] if near is None else f"writes {sequence_by}{near}. Records that lack it go to" in told[0]
 
 
 def test_files_that_can_not_be_read_into_the_columns_are_reported_with_column_and_remedy(tmp_path: Path) -> None:

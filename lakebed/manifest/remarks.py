@@ -73,6 +73,8 @@ class Remark(StrEnum):
     """An event of another table of the source than that whose rows the table has; its name. The record is in the quarantine."""
     UNORDERED_DELETE = "unordered_delete"
     """A delete without a value of the column that orders changes; the column. The record is in the quarantine."""
+    UNORDERED_CHANGE = "unordered_change"
+    """A change without the metadata that orders changes; its name, and what may be meant. The record is in the quarantine."""
     FILE_LATE = "file_late"
     """A file that came after newer ones were read; its name. It was read, and what it says replaced what they said."""
     FILE_REWRITTEN = "file_rewritten"
@@ -201,6 +203,12 @@ KINDS: Mapping[str, Kind] = {
     Remark.UNORDERED_DELETE: Kind(
         what="deletes lack the column that orders the changes (sequence_by)",
         remedy="send whole old rows (REPLICA IDENTITY FULL), or order by source.lsn; these records are in the quarantine",
+    ),
+    Remark.UNORDERED_CHANGE: Kind(
+        what="events lack what orders the changes (sequence_by), and are in the quarantine",
+        remedy="make the table anew with a sequence_by that its connector writes, such as source.lsn, or fix the connector; then "
+        "lakebed quarantine replay, or read the records once more (lakebed rewind)",
+        is_critical=True,
     ),
     Remark.FILE_LATE: Kind(
         what="files came after newer ones had been read, and what is in them replaced what those had said",

@@ -23,7 +23,7 @@ from lakebed.ingest.files.reader import FilesReader
 from lakebed.ingest.files.settings import notes_on
 from lakebed.ingest.formats import decoder
 from lakebed.ingest.generator import OrderStream
-from lakebed.ingest.metadata import ENVELOPE, metadata_path
+from lakebed.ingest.metadata import ENVELOPE, KNOWN_MEMBERS, metadata_path
 from lakebed.ingest.typed.formats import EVENTS
 from lakebed.manifest.schema import canonical_schema, check_columns, check_new_names
 from lakebed.manifest.type_names import table_schema
@@ -222,6 +222,12 @@ def _check_sequence(pipeline: Pipeline, columns: pa.Schema, findings: Findings) 
             path = metadata_path(name)
         except InvalidSchema as error:
             raise error.with_text(f"{error}{suggest(name, [*columns.names, *ENVELOPE])}") from None
+        known = KNOWN_MEMBERS.get(path[0]) if path is not None else None
+        if path is not None and known is not None and path[1] not in known and pipeline.format_kind.startswith(EVENTS):
+            findings.note(
+                f"sequence_by: no connector that lakebed knows writes {name}{suggest(path[1], known)}. Records that lack it go "
+                "to the quarantine"
+            )
         if not pipeline.format_kind.startswith(EVENTS) and path is not None and path[0] != "kafka":
             raise InvalidSchema(f"{name!r} is metadata that rows lack; use a column or kafka.offset")
         if isinstance(pipeline.source, FilesSection) and path == ("kafka", "offset"):

@@ -153,39 +153,43 @@ def run(
         server = served_metrics(pipeline, metrics)
         if server is not None:
             stack.callback(server.close)
-        path = str(parse_root(pipeline.path))
-        report = RunReport(host=socket.gethostname(), pid=os.getpid(), roles=roles)
-        reporter = stack.enter_context(_reported(Reporter(open_store(path), report), pipeline, path))
-        work = _work(pipeline, metrics, only)
+        with _reported(pipeline, roles):
+            work = _work(pipeline, metrics, only)
         stack.callback(events.listen(metrics))
         stack.callback(events.listen(work.progress))
-        going = _Run(pipeline, work, metrics, watch, reporter, metrics_url=server.url if server else None)
+        going = _Run(pipeline, work, metrics, watch, roles=roles, metrics_url=server.url if server else None)
 
         def abandoned() -> bool:
             going.look(start.phase)
             return stop.is_set()
 
         with suppress(Abandoned):
-            going.until(start.wait(abandoned), stop, duration_seconds)
+            with _reported(pipeline, roles):
+                driver = start.wait(abandoned)
+            going.until(driver, stop, duration_seconds)
         return Outcome(work.table, work.progress.figures(), going.observe())
 
 
 @contextmanager
-def _reported(reporter: Reporter, pipeline: AnyPipeline, path: str) -> Iterator[Reporter]:
-    """If the block fails before the run could say so, leave a report of that: where tables are, or the cause may pass."""
+def _reported(pipeline: AnyPipeline, roles: tuple[Role, ...]) -> Iterator[None]:
+    """If the block fails, leave a report of that. A file with a wrong path leaves nothing there."""
     try:
-        yield reporter
+        yield
     except LakebedError as error:
-        if reporter.report.state != "failed" and (not isinstance(error, InvalidInput) or _is_used(path)):
-            reporter.say("failed", [pipeline.document.redact(str(error))])
+        with suppress(LakebedError):  # the error of the block is the one to report
+            path = str(parse_root(pipeline.path))
+            if not isinstance(error, InvalidInput) or _is_used(path):
+                _reporter(path, roles).say("failed", [pipeline.document.redact(str(error))])
         raise
 
 
+def _reporter(path: str, roles: tuple[Role, ...]) -> Reporter:
+    return Reporter(open_store(path), RunReport(host=socket.gethostname(), pid=os.getpid(), roles=roles))
+
+
 def _is_used(path: str) -> bool:
-    """Whether there is a table at the path, or below it. A file with a wrong path leaves nothing there."""
-    with suppress(LakebedError):
-        return TableLog(open_store(path)).exists() or bool(tables_below(path))
-    return False
+    """Whether there is a table at the path, or below it."""
+    return TableLog(open_store(path)).exists() or bool(tables_below(path))
 
 
 def _work(pipeline: AnyPipeline, metrics: Metrics, only: Role | None) -> Work:
@@ -202,8 +206,8 @@ def _work(pipeline: AnyPipeline, metrics: Metrics, only: Role | None) -> Work:
 
 class _Run:
     def __init__(
-        self, pipeline: AnyPipeline, work: Work, metrics: Metrics, watch: Callable[[Look], None], reporter: Reporter,
-        *, metrics_url: str | None,
+        self, pipeline: AnyPipeline, work: Work, metrics: Metrics, watch: Callable[[Look], None],
+        *, roles: tuple[Role, ...], metrics_url: str | None,
     ) -> None:  # fmt: skip
         self._pipeline = pipeline
         self._work = work
@@ -211,8 +215,8 @@ class _Run:
         self._metrics = metrics
         self._watch = watch
         self._metrics_url = metrics_url
-        self._reporter = reporter
-        self._roles = reporter.report.roles
+        self._reporter = _reporter(work.path, roles)
+        self._roles = roles
         self._ingest: StreamingQuery | None = None
         self._health = Health(work.path, QUERY_NAME)
         self._restarts = Restarts()

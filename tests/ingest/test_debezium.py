@@ -12,6 +12,7 @@ from lakebed.errors import InvalidSchema
 from lakebed.ingest.debezium.events import DebeziumJson
 from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.truncates import Truncate
+from lakebed.manifest.remarks import Remark
 from tests.ingest.records import event, records, with_schema
 
 ORDERS = pa.schema(
@@ -199,6 +200,24 @@ def test_an_event_without_what_orders_it_is_quarantined() -> None:
     decoded = decode([lacking, event("c", {"id": 2, "qty": 1})], DecoderSchema(ORDERS, ("id",), "source.lsn"))
     assert reasons(decoded) == ["sequence_by 'source.lsn' is null, missing or not an integer"]
     assert len(rows(decoded)) == 1
+
+
+@pytest.mark.parametrize(
+    ("sequence_by", "remarks"),
+    [
+        ("source.lns", {"source.lns; did you mean 'lsn'?": 2}),
+        ("transaction.total_order", {"transaction.total_order": 2}),
+        ("source.lsn", {}),  # the event has it, though it is null
+    ],
+)
+def test_metadata_that_no_event_has_is_a_remark_which_names_what_may_be_meant(
+    sequence_by: str, remarks: dict[str, int]
+) -> None:
+    made = {**event("c", {"id": 1, "qty": 1}), "source": {"lsn": None, "ts_ms": 1}}
+    decoded = decode([made, made], DecoderSchema(ORDERS, ("id",), sequence_by))
+    assert decoded.remarks.get(Remark.UNORDERED_CHANGE, {}) == remarks
+    [reason] = set(reasons(decoded))
+    assert sequence_by in reason and ("did you mean 'lsn'?" in reason) == (sequence_by == "source.lns")
 
 
 @pytest.mark.parametrize(

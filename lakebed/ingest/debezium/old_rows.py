@@ -29,7 +29,9 @@ import pyarrow.compute as pc
 from lakebed.ingest.debezium.connect_types import connect_fields
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.json.text import Number, Unreadable
+from lakebed.ingest.source_order import ORDERS
 from lakebed.manifest.remarks import Remark
+from lakebed.settings import suggest
 
 SEND_WHOLE_ROWS = ("mysql", "mariadb", "sqlserver", "oracle", "db2", "informix")
 """Connectors of databases whose events have whole old rows."""
@@ -60,6 +62,18 @@ class UnorderedDelete(Unreadable):
             "(REPLICA IDENTITY FULL), or order by what every change carries, such as source.lsn"
         )
         self.remarks = ((Remark.UNORDERED_DELETE, column),)
+
+
+class Unordered(Unreadable):
+    """A change without the metadata that orders the changes of the table, at ``path``; ``members``: what is beside it."""
+
+    def __init__(self, path: tuple[str, str], members: Mapping[str, Any]) -> None:
+        name = ".".join(filter(None, path))
+        needs = ORDERS[path].needs if path in ORDERS else ""
+        near = "" if path[1] in members else suggest(path[1], [str(member) for member in members])
+        super().__init__(f"sequence_by {name!r}{needs} is null, missing or not an integer{near}")
+        if path[1] not in members and path[0] != "kafka":
+            self.remarks = ((Remark.UNORDERED_CHANGE, f"{name}{near}"),)
 
 
 ANY_VALUE = object()

@@ -16,6 +16,7 @@ from lakebed.ingest.debezium.old_rows import (
     SEND_WHOLE_ROWS,
     OldRow,
     RowFields,
+    Unordered,
     UnorderedDelete,
     UnsentKey,
     zeros,
@@ -469,10 +470,8 @@ class Event:
         if path is not None:
             row[SEQUENCE_COLUMN] = self._ordering(path)
             if row[SEQUENCE_COLUMN] is None:
-                needs = ORDERS[path].needs if path in ORDERS else ""
-                raise Unreadable(
-                    f"sequence_by {self._decoder_schema.sequence_metadata!r}{needs} is null, missing or not an integer"
-                )
+                holder = self._event.get(path[0]) if path[0] else self._event
+                raise Unordered(path, holder if isinstance(holder, dict) else {})
         return row
 
     def _ordering(self, path: tuple[str, str]) -> int | None:
