@@ -27,6 +27,7 @@ from lakebed.health.sampler import Sampler
 from lakebed.health.status import Observer
 from lakebed.manifest.stores import MemoryLogStore, open_store
 from lakebed.manifest.table_log import TableLog
+from lakebed.monitoring.metrics import Metrics
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.pipeline import run as pipeline_run
 from lakebed.pipeline.driver import SparkStart
@@ -242,6 +243,18 @@ def shown_of(table: Path) -> dict[str, set[str]]:
 
 def all_say(table: Path, *checks: str) -> None:
     assert {place: found for place, found in shown_of(table).items() if found != set(checks)} == {}
+
+
+def test_prometheus_has_a_figure_for_what_a_pipeline_says_also_while_it_says_nothing_wrong(shop: Path) -> None:
+    table, metrics = shop / "public/orders", Metrics()
+    seen = []
+    for state in ("running", "trying again", "running"):
+        run = says(shop, state, [KAFKA] if state != "running" else [])
+        metrics.observe(str(table), Sampler(str(table), TableLog(open_store(table)), table / "local").sample())
+        labels = {"table": str(table), "check": "run", "severity": "critical"}
+        seen.append(metrics.registry.get_sample_value("lakebed_findings", labels))
+        run.remove()
+    assert seen == [0, 1, 0]
 
 
 @pytest.mark.parametrize("place", [".", "public/orders"])
