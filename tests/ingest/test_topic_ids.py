@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from lakebed.errors import Retry
 from lakebed.ingest.kafka import cluster as kafka_cluster
 from lakebed.ingest.kafka.cluster import KafkaCluster
 from lakebed.ingest.kafka.settings import KafkaSettings
@@ -50,6 +51,36 @@ def test_one_question_waits_for_brokers_that_do_not_answer_and_librdkafka_does_n
     admin.describe_topics = lambda topics, request_timeout: answered  # type: ignore[method-assign]
     assert cluster.ids(["t", "u"]) == {"t": "1"}
     assert admin.give_up_seconds == {kafka_cluster.GIVE_UP_SECONDS}
+
+
+def test_if_brokers_answer_and_a_question_has_no_answer_another_client_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, brokers_answer = [100.0], [False]
+    cluster = cluster_of("nowhere:1", 0.0)
+    monkeypatch.setattr(cluster, "_clock", lambda: now[0])
+    made: list[Admin] = []
+
+    def client(kind: object, config: object) -> Admin:
+        made.append(Admin())
+        return made[-1]
+
+    def metadata() -> None:
+        if not brokers_answer[0]:
+            raise Retry("no answer")
+
+    monkeypatch.setattr(cluster, "_client", client)
+    monkeypatch.setattr(cluster, "_metadata", metadata)
+    assert cluster.ids(["t"]) == {}
+    now[0] += kafka_cluster.LOST_SECONDS
+    assert cluster.ids(["t"]) == {} and len(made) == 1, "no broker answers: another client would fare the same"
+    brokers_answer[0] = True
+    for number in range(20):
+        assert cluster.ids(["t"]) == {}
+        assert [len(one.asked) for one in made] == [1] * min(number + 2, kafka_cluster.REPLACED_MAX + 1)
+        now[0] += kafka_cluster.LOST_SECONDS
+    for one in made:
+        one.asked[0]["t"].set_result(SimpleNamespace(topic_id="1"))
+        one.asked[0]["u"].set_result(SimpleNamespace(topic_id="1"))
+    assert cluster.ids(["t"]) == {} and len(made[-1].asked) == 2
 
 
 @pytest.fixture

@@ -31,16 +31,21 @@ LOOK_SECONDS = 5.0
 TRY_AGAIN_SECONDS = 0.2
 GIVE_UP_SECONDS = 3600.0
 """The longest that librdkafka takes."""
+LOST_SECONDS = 3.0
+REPLACED_MAX = 8
 T = TypeVar("T")
 
 
 class KafkaCluster:
-    def __init__(self, settings: KafkaSettings) -> None:
+    def __init__(self, settings: KafkaSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
+        self._clock = clock
         self._seen: set[str] = set()
         # Errors that the client met in the background; the error of a call says only that it got no answer.
         self._troubles: list[KafkaError] = []
         self._asked: dict[str, Future[TopicDescription]] = {}
+        self._asked_at = 0.0
+        self._replaced: list[tuple[AdminClient, dict[str, Future[TopicDescription]]]] = []
 
     @cached_property
     def _admin(self) -> AdminClient:
@@ -120,22 +125,49 @@ class KafkaCluster:
         """The ids of topics; of those alone of which the brokers say it within ``timeout_seconds``.
 
         Only the admin client knows ids. Questions that it gave up, and that brokers answered later, have ended a process: an
-        assertion of librdkafka 2.16. So it gives up none before the connection does; only this function waits no longer. While
-        a question has no answer, no other is asked.
+        assertion of librdkafka 2.16. So it gives up none before the connection does; only this function waits no longer.
+
+        1.  While a question has no answer, no other is asked.
+        2.  But the network may have lost its connection, which nobody notices for an hour. So if there is no answer for
+            ``LOST_SECONDS``, and the brokers answer the consumer, another client asks, over connections of its own.
         """
         if not topics:
             return {}
-        until = time.monotonic() + self._settings.timeout_seconds
-        if wait(self._asked.values(), self._settings.timeout_seconds).not_done:
+        until = self._clock() + self._settings.timeout_seconds
+        if not self._is_answered(until) and not self._replace_admin():
             return {}
-        self._asked = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=GIVE_UP_SECONDS)
-        wait(self._asked.values(), max(0.0, until - time.monotonic()))
+        self._ask(topics)
+        if not self._is_answered(until) and self._replace_admin():
+            self._ask(topics)
+            wait(self._asked.values(), max(0.0, until - self._clock()))
         ids = {}
         for topic, answer in self._asked.items():
             with suppress(KafkaException):  # without the id, only offsets can show that the topic was replaced
                 if answer.done():
                     ids[topic] = str(answer.result().topic_id)
         return ids
+
+    def _ask(self, topics: Sequence[str]) -> None:
+        self._asked = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=GIVE_UP_SECONDS)
+        self._asked_at = self._clock()
+
+    def _is_answered(self, until: float) -> bool:
+        """Whether the newest question has its answers by then, or before its connection counts as lost."""
+        wait(self._asked.values(), max(0.0, min(until, self._asked_at + LOST_SECONDS) - self._clock()))
+        return not _pending(self._asked)
+
+    def _replace_admin(self) -> bool:
+        """Whether another client can ask now, since the connection counts as lost. Clients stay until they have their answers."""
+        if self._clock() < self._asked_at + LOST_SECONDS:
+            return False
+        self._replaced = [one for one in self._replaced if _pending(one[1])]
+        with suppress(Retry):
+            self._metadata()
+            if len(self._replaced) < REPLACED_MAX:
+                self._replaced.append((vars(self).pop("_admin"), self._asked))
+                self._asked = {}
+                return True
+        return False
 
     def earliest(self, partitions: list[tuple[str, int]]) -> Partitions:
         return self._offsets(dict.fromkeys(partitions, OFFSET_BEGINNING))
@@ -211,6 +243,10 @@ class KafkaCluster:
         if cause.code() in REFUSED:
             return InvalidInput(f"kafka refuses access: {text}; check the credentials and the ACLs")
         return Retry(f"kafka at {self._settings.config['bootstrap.servers']} did not answer: {text}")
+
+
+def _pending(asked: Mapping[str, Future[TopicDescription]]) -> bool:
+    return not all(answer.done() for answer in asked.values())
 
 
 def topics_there(metadata: Mapping[str, TopicMetadata], settings: KafkaSettings, seen: AbstractSet[str]) -> list[str]:

@@ -33,6 +33,7 @@ CLIENT_DEFAULTS: dict[str, Any] = {
     # for half a minute for a connection; and for a minute for an answer that a network has lost.
     "reconnect.backoff.max.ms": 2_000,
     "socket.connection.setup.timeout.ms": 5_000,
+    "api.version.request.timeout.ms": 5_000,
     "socket.timeout.ms": 10_000,
 }
 _GIVEN_WITH = {"reconnect.backoff.max.ms": "reconnect.backoff.ms", "socket.timeout.ms": "fetch.wait.max.ms"}
