@@ -79,6 +79,13 @@ FILE_TROUBLES: dict[str, tuple[type[LakebedError], str]] = {
     ),
 }
 """What the system, or Spark, says of a file that it can't use; the error, and what to do."""
+_OBJECT_STORE = re.compile(r"awssdk|s3a://|\bS3A|Service: S3")
+_NO_ANSWER = re.compile(
+    r"Status Code: (429|50[0234]|507|509|52\d)|Unable to execute HTTP request|UnknownHostException"
+    r"|(ApiCallTimeout|ApiCallAttemptTimeout|SocketTimeout|ConnectTimeout|NoHttpResponse|AWSServiceIO|AWSNoResponse"
+    r"|AWSStatus500|AWSServiceThrottled|AWSApiCallTimeout|ConnectionPoolTimeout)Exception"
+)
+"""What Spark's client of S3 says of a store that does not answer, is busy, or is full. Checkpoints are written by it."""
 
 
 def failure_of(query: StreamingQuery, name: str) -> LakebedError | None:
@@ -95,6 +102,8 @@ def failure_in(text: str, name: str) -> LakebedError:
         if part in text:
             return error_of(name)
     lines = [line.strip().removeprefix(": ") for line in text.splitlines() if line.strip()]
+    if _OBJECT_STORE.search(text) and (line := next(filter(_NO_ANSWER.search, lines), None)) is not None:
+        return StoreUnavailable(f"the {name} query failed: the object store did not answer: {line}")
     for part, (kind, remedy) in FILE_TROUBLES.items():
         if (line := next((line for line in lines if part in line), None)) is not None:
             return kind(f"the {name} query failed: {line}; {remedy}")

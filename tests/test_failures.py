@@ -95,6 +95,33 @@ def test_what_spark_says_when_something_was_slow_or_lost_passes(text: str) -> No
     assert Restarts().pause_seconds(error, made_progress=False) == 1
 
 
+S3_FULL = (
+    "Writing Object on lake/checkpoint/offsets/.118.61581e16.tmp: software.amazon.awssdk.services.s3.model.S3Exception: no room "
+    "(Service: S3, Status Code: 507, Request ID: null) (SDK Attempt Count: 1):XMinioStorageFull: no room"
+)
+S3_AWAY = (
+    "org.apache.hadoop.fs.s3a.AWSClientIOException: getFileStatus on s3a://lake/checkpoint/offsets/7: "
+    "software.amazon.awssdk.core.exception.SdkClientException: Unable to execute HTTP request: Connect to 127.0.0.1:9000 failed"
+)
+
+
+@pytest.mark.parametrize(
+    "text, kind",
+    [
+        (S3_FULL, errors.StoreUnavailable),
+        (S3_FULL.replace("507", "503"), errors.StoreUnavailable),
+        (S3_AWAY, errors.StoreUnavailable),
+        ("s3a://lake: ConnectTimeoutException: connect timed out", errors.StoreUnavailable),
+        (S3_FULL.replace("507", "403"), Unexpected),
+        ("jdbc:postgresql: ConnectTimeoutException: connect timed out", Unexpected),
+    ],
+)
+def test_a_checkpoint_in_a_store_that_does_not_answer_is_tried_again_without_end(
+    text: str, kind: type[LakebedError]
+) -> None:
+    assert type(failure_in(f"{text}\n\tat org.apache.hadoop.fs.s3a.Invoker.retry", "ingest")) is kind
+
+
 def test_an_error_of_lakebed_goes_before_what_spark_says() -> None:
     text = f"Python worker failed to connect back.\nCorrupt: x\n{encode(Corrupt('the file x is missing'))}"
     assert isinstance(failure_in(text, "maintain"), Corrupt)

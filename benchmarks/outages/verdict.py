@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 KINDS = {
     "kafka": r"kafka|broker",
     "registry": r"registry",
-    "s3": r"s3://|\bstore\b",
+    "s3": r"s3://|\bstore\b|Service: S3",
     "connector": r"connector",
     "disk": r"disk|No space left",
 }
