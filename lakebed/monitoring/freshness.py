@@ -15,6 +15,9 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
 
 from lakebed.events import BatchCommitted, Settled, ViewRefreshed
 
@@ -54,8 +57,11 @@ class RecentAges:
     @property
     def median(self) -> float | None:
         """In seconds; None before the first change."""
-        ages = sorted(age for _, several in self._ages for age in several)
-        return ages[(len(ages) - 1) // 2] if ages else None
+        if not self._ages:
+            return None
+        ages = np.fromiter(chain.from_iterable(several for _, several in self._ages), dtype=float)
+        middle = (len(ages) - 1) // 2
+        return float(np.partition(ages, middle)[middle])
 
 
 class FreshnessMeter:

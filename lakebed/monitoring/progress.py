@@ -13,6 +13,8 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from lakebed.events import (
     BatchCommitted,
     BatchReplayed,
@@ -71,7 +73,7 @@ class _Sample:
 
     def __init__(self) -> None:
         self._recent = RecentAges()
-        self._ages: list[float] = []
+        self._ages = np.empty(SAMPLES_MAX)
         self._seen = 0
         self._random = random.Random(0)
 
@@ -79,17 +81,17 @@ class _Sample:
         self._recent.add(aged, now)
         for age in aged.ages_seconds:
             self._seen += 1
-            if len(self._ages) < SAMPLES_MAX:
-                self._ages.append(age)
-            elif (place := self._random.randrange(self._seen)) < SAMPLES_MAX:
+            place = self._seen - 1 if self._seen <= SAMPLES_MAX else self._random.randrange(self._seen)
+            if place < SAMPLES_MAX:
                 self._ages[place] = age
 
     def ages(self) -> Ages:
-        if not self._ages:
+        if not self._seen:
             return Ages()
-        ordered = sorted(self._ages)
-        last = len(ordered) - 1
-        return Ages(self._recent.median, ordered[round(last * 0.5)], ordered[round(last * 0.99)])
+        known = self._ages[: self._seen]
+        p50, p99 = (round((len(known) - 1) * share) for share in (0.5, 0.99))
+        ordered = np.partition(known, (p50, p99))  # a run of many tables asks several times a second
+        return Ages(self._recent.median, float(ordered[p50]), float(ordered[p99]))
 
 
 class Progress:
@@ -163,13 +165,10 @@ class Progress:
 
     def figures(self) -> Figures:
         """The figures now."""
-        now = self._clock()
         with self._lock:
-            while self._recent and self._recent[0][0] < now - RATE_SECONDS:
-                self._recent.popleft()
-            span = min(RATE_SECONDS, max(now - self._started, 1e-3))
+            span = self._forget_older_rates()
             return Figures(
-                seconds=now - self._started,
+                seconds=self._clock() - self._started,
                 rows=self._rows,
                 rows_per_second=sum(rows for _, rows, _ in self._recent) / span,
                 batches=self._batches,
@@ -186,13 +185,25 @@ class Progress:
 
     def rates(self) -> dict[str, float]:
         """Rows a second of each table that committed some lately, by its root."""
-        figures = self.figures()
-        span = min(RATE_SECONDS, max(figures.seconds, 1e-3))
         with self._lock:
+            span = self._forget_older_rates()
             rates: Counter[str] = Counter()
             for _, rows, table in self._recent:
                 rates[table] += rows
         return {table: rows / span for table, rows in rates.items()}
+
+    @property
+    def batches(self) -> int:
+        """The number of batches that were committed."""
+        with self._lock:
+            return self._batches
+
+    def _forget_older_rates(self) -> float:
+        """Forget rows that no rate counts any more; returns the seconds of those that are left. The caller holds the lock."""
+        now = self._clock()
+        while self._recent and self._recent[0][0] < now - RATE_SECONDS:
+            self._recent.popleft()
+        return min(RATE_SECONDS, max(now - self._started, 1e-3))
 
     def _batch(self, event: BatchCommitted, now: float) -> None:
         self._errors.pop("ingest", None)

@@ -278,7 +278,7 @@ class _Run:
         going = False
         while not stop.is_set():
             now = time.monotonic()
-            if not going and (self._progress.figures().batches or now - began >= FIRST_BATCH_SECONDS):
+            if not going and (self._progress.batches or now - began >= FIRST_BATCH_SECONDS):
                 going, began = True, now
                 driver.proven()
                 self._progress.restart_clock()
@@ -300,7 +300,7 @@ class _Run:
         elif (
             self._health.error is not None
             and self._ingest is not None
-            and (self._progress.figures().batches > self._batches_at_failure or self._is_proven(self._ingest))
+            and (self._progress.batches > self._batches_at_failure or self._is_proven(self._ingest))
         ):
             self._health.runs()
 
@@ -313,7 +313,7 @@ class _Run:
         """Schedules a restart. Raises the error if a restart is of no use."""
         redacted = error.with_text(self._pipeline.document.redact(str(error)))
         self._progress.failed(QUERY_NAME, str(redacted))
-        batches = self._progress.figures().batches
+        batches = self._progress.batches
         pause = self._restarts.pause_seconds(error, made_progress=batches > self._batches_at_failure)
         self._batches_at_failure = batches
         if pause is None:
@@ -412,12 +412,12 @@ class _Run:
         if query is None:
             self._work.end_ingest()
             return
-        batches = self._progress.figures().batches
+        batches = self._progress.batches
         deadline = time.monotonic() + BATCH_SECONDS_MAX
         while query.isActive and time.monotonic() < deadline:
             status = query.status
             busy = status["isTriggerActive"] and status["isDataAvailable"]
-            if not busy or self._progress.figures().batches > batches:
+            if not busy or self._progress.batches > batches:
                 break
             time.sleep(0.02)
         _stop(query)
