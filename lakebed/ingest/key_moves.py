@@ -82,14 +82,22 @@ class Moves:
 
 
 def with_moves(
-    rows: pa.Table, at: Mask, creates: Mask, records: pa.Table, events: Events, decoder_schema: DecoderSchema
+    rows: pa.Table,
+    at: Mask,
+    creates: Mask,
+    records: pa.Table,
+    events: Events,
+    decoder_schema: DecoderSchema,
+    *,
+    regions: Sequence[tuple[int, int]],
 ) -> Moves:
     """``rows``: change rows in the order of records. ``at``: of each twice the number of its record, one more for a second row;
-    ``creates``: whether it is of an event that says of a row that it is new.
+    ``creates``: whether it is of an event that says of a row that it is new; ``regions``: of the records
+    (``places.regions_of``).
     """
     if not decoder_schema.keys or not len(rows):
         return Moves(rows)
-    return _Batch(rows, at, creates, records, events, decoder_schema).moves()
+    return _Batch(rows, at, creates, records, events, decoder_schema, regions=regions).moves()
 
 
 class _Batch:
@@ -101,6 +109,8 @@ class _Batch:
         records: pa.Table,
         events: Events,
         decoder_schema: DecoderSchema,
+        *,
+        regions: Sequence[tuple[int, int]],
     ) -> None:
         self._rows = rows
         self._numbers: Mask = at // 2
@@ -116,7 +126,7 @@ class _Batch:
         self._guessed: set[int] = set()
         """Rows without headers that look like a move."""
         self._described: dict[int, Described | None] = {}
-        self._regions = _regions(records)
+        self._regions = regions
         self._marked = self._moved(at)
         self._creates = creates & ~self._deletes
 
@@ -490,15 +500,6 @@ def _first(number: int, bound: int, direction: int, is_other: Callable[[int], bo
         else:
             same = middle
     return other
-
-
-def _regions(records: pa.Table) -> list[tuple[int, int]]:
-    """The records of one partition that follow each other, as the numbers of the first and behind the last."""
-    partitions = records.column("partition").to_numpy()
-    topics = records.column("topic").combine_chunks().dictionary_encode().indices.to_numpy()
-    changes = (np.diff(partitions) != 0) | (np.diff(topics) != 0)
-    ends = [*(np.flatnonzero(changes) + 1).tolist(), len(records)]
-    return [(begin, end) for begin, end in zip([0, *ends], ends, strict=False) if begin < end]
 
 
 def _number_of(transaction: str) -> int:

@@ -76,16 +76,25 @@ def compared(
     return found, again
 
 
-def partitions_of(records: pa.Table) -> Partitions:
-    """The partitions of some records."""
-    found: dict[Place, npt.NDArray[np.bool_] | None] = {}
-    kinds = records.select(["topic", "partition"]).group_by(["topic", "partition"], use_threads=False).aggregate([])
-    for topic, partition in zip(kinds["topic"].to_pylist(), kinds["partition"].to_pylist(), strict=True):
-        if len(kinds) == 1:
-            return {(topic, partition): None}
-        is_there = pc.and_(pc.equal(records["topic"], topic), pc.equal(records["partition"], partition))
-        found[topic, partition] = np.asarray(pc.fill_null(is_there, False))
-    return found
+def regions_of(records: pa.Table) -> list[tuple[int, int]]:
+    """The records of one partition that follow each other, as the numbers of the first and behind the last."""
+    if not len(records):
+        return []
+    changes = np.zeros(len(records) - 1, bool)
+    for name in ("topic", "partition"):
+        column = records.column(name)
+        changes |= np.asarray(pc.fill_null(pc.not_equal(column.slice(1), column.slice(0, len(changes))), True))
+    ends = [*(np.flatnonzero(changes) + 1).tolist(), len(records)]
+    return list(zip([0, *ends], ends, strict=False))
+
+
+def partitions_of(records: pa.Table, regions: Sequence[tuple[int, int]]) -> Partitions:
+    """The partitions of some records, in ``regions_of`` them."""
+    firsts = records.select(["topic", "partition"]).take(pa.array([begin for begin, _ in regions], pa.int64()))
+    found: dict[Place, npt.NDArray[np.bool_]] = {}
+    for (begin, end), place in zip(regions, zip(*(each.to_pylist() for each in firsts), strict=True), strict=True):
+        found.setdefault(place, np.zeros(len(records), bool))[begin:end] = True
+    return found if len(found) > 1 else dict.fromkeys(found)
 
 
 def met_by(

@@ -24,7 +24,7 @@ from lakebed.ingest.headers import Headers, headers_of, mappings_of
 from lakebed.ingest.json.columns import MILLIS_MAX
 from lakebed.ingest.json.text import Mismatch, Unreadable
 from lakebed.ingest.key_moves import EarlierRow, with_moves
-from lakebed.ingest.places import compared, met_by, partitions_of, restarted
+from lakebed.ingest.places import compared, met_by, partitions_of, regions_of, restarted
 from lakebed.ingest.schema_evolution import RESCUED_COLUMN, merged
 from lakebed.ingest.truncates import Cutoff, Truncate
 from lakebed.manifest.remarks import Counts, Remark, RemarkCounts, sum_of
@@ -385,16 +385,16 @@ def _assemble(records: pa.Table, collected: _Collected, reader: Reader, decoder_
         rows = rows.take(pa.array(np.argsort(at, kind="stable")))
     numbers, times_of_rows = rows.column(AT_COLUMN).to_numpy() // 2, rows.column(TIME_COLUMN)
     rows = restarted(rows, records, numbers, collected.cutoff)
-    partitions = partitions_of(records)
+    regions = regions_of(records)
+    partitions = partitions_of(records, regions)
     newest, again = compared(rows, partitions, numbers, times_of_rows, decoder_schema, collected.cutoff)
     met = met_by(records, partitions, numbers, times_of_rows, collected.schemas)
     if again:
         collected.remarks.add(Remark.ORDER_BEGAN_AGAIN, str(decoder_schema.sequence_by), again)
     times = pc.min_max(rows.column(TIME_COLUMN)).as_py()
     creates = np.asarray(pc.fill_null(rows.column(CREATES_COLUMN), False))
-    moves = with_moves(
-        rows, rows.column(AT_COLUMN).to_numpy(), creates, records, _Events(records, reader), decoder_schema
-    )
+    at = rows.column(AT_COLUMN).to_numpy()
+    moves = with_moves(rows, at, creates, records, _Events(records, reader), decoder_schema, regions=regions)
     rows = moves.rows
     collected.bad += moves.bad
     collected.ignored += moves.ignored

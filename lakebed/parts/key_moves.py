@@ -160,15 +160,21 @@ def moving_in(changes: Iterable[Change]) -> set[int | None]:
 def are_strong(moves: _Lists) -> npt.NDArray[np.bool_]:
     """Which rows have changes that are counted in any case, from ``MOVES_COLUMN``."""
     found = np.zeros(len(moves), dtype=bool)
-    rows, changes = listed(moves)
-    found[rows[np.asarray(pc.fill_null(pc.less(changes.field("count"), WEAK // 2), False))]] = True
+    column = _in_one(moves)
+    strong = np.asarray(pc.fill_null(pc.less(pc.list_flatten(column).field("count"), WEAK // 2), False))
+    if strong.any():
+        found[listed(column)[0][strong]] = True
     return found
 
 
 def listed(moves: _Lists) -> tuple[npt.NDArray[np.int64], pa.StructArray]:
     """The changes of all rows, and the row of each."""
-    column = moves.combine_chunks() if isinstance(moves, pa.ChunkedArray) else moves
+    column = _in_one(moves)
     return pc.list_parent_indices(column).to_numpy(), pc.list_flatten(column)
+
+
+def _in_one(moves: _Lists) -> pa.ListArray:
+    return moves.combine_chunks() if isinstance(moves, pa.ChunkedArray) else moves
 
 
 def uncounted(changes: pa.Table, keys: Sequence[str]) -> int:
@@ -213,6 +219,8 @@ def by_key(
 
     ``alone``: rows that are wanted even if their key has no other.
     """
+    if _have_a_key_each(table, chosen, spec.keys):
+        return [[row] for row in np.flatnonzero(chosen & alone).tolist()]
     alias = aliases(spec.keys)
     keys = ", ".join(alias.values())
     numbered = by_place(table, spec.keys).append_column("position", pa.array(np.arange(len(table))))
@@ -250,6 +258,21 @@ def values_in_order(table: pa.Table, column: str | None, rows: Sequence[int]) ->
     if pa.types.is_temporal(taken.type):
         taken = taken.combine_chunks().view(pa.int32() if taken.type.bit_width == 32 else pa.int64())
     return dict(zip(rows, taken.to_pylist(), strict=True))
+
+
+def _have_a_key_each(table: pa.Table, chosen: npt.NDArray[np.bool_], keys: Sequence[str]) -> bool:
+    """Whether no other row has the key of a chosen one, as far as this can be told without DuckDB, which takes milliseconds."""
+    columns = [table[key] for key in keys]
+    if any(pa.types.is_floating(column.type) for column in columns):  # to DuckDB 0.0 is -0.0
+        return False
+    mask, others = pa.array(chosen), ~chosen
+    is_distinct = False
+    for column in columns:
+        wanted = column.filter(mask).combine_chunks()
+        is_distinct = is_distinct or pc.count_distinct(wanted, mode="all").as_py() == len(wanted)
+        if others.any():
+            others &= np.asarray(pc.is_in(column, value_set=wanted))
+    return is_distinct and not others.any()
 
 
 def folded(changes: pa.Table, spec: WriteSpec, connection: duckdb.DuckDBPyConnection) -> pa.Table:
