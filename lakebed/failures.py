@@ -129,7 +129,10 @@ class Restarts:
 
 
 class Outage:
-    """Warns of something that fails again and again: once of each cause, and once when it works again. One thread at a time."""
+    """Warns of something that fails again and again: once of each cause, and once when it works again.
+
+    Several threads at once may warn twice.
+    """
 
     def __init__(self, what: str, logger: logging.Logger) -> None:
         """``what``: what fails, for people."""

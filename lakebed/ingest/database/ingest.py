@@ -180,7 +180,7 @@ class DatabaseIngest:
         finally:
             with self._lock:
                 self._state.in_batch = False
-        self._ask_if_due()
+        self.ask()
 
     def close(self) -> None:
         """End. Tables that are being read get a few seconds to end; what they do not commit is read again by the next run."""

@@ -21,6 +21,7 @@ from lakebed.ingest.database import runner
 from lakebed.ingest.database.ingest import DatabaseIngest
 from lakebed.ingest.database.member import Ignored
 from lakebed.ingest.database.standing import FAILURES_MAX
+from lakebed.ingest.kafka.planned_batch import PlannedBatch
 from lakebed.ingest.source import Range
 from lakebed.manifest.parked import Parked, park, parked_of, resume
 from lakebed.manifest.table_log import TableLog
@@ -320,6 +321,9 @@ def test_a_planner_that_cannot_be_asked_is_warned_of_once(caplog: pytest.LogCapt
     with caplog.at_level(logging.INFO):
         for _ in range(100):
             ingest.ask()
+        ingest.batch(
+            PlannedBatch(number=1, tick=1, ranges=(), begin={}, left=())
+        )  # starting the query again takes long
         full[0] = False
         ingest.ask()
     said = [record.getMessage() for record in caplog.records]
