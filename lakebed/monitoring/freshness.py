@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from lakebed.events import BatchCommitted, Settled, ViewRefreshed
 
 POINTS = 8
 RECENT_SECONDS = 60.0
-_RECENT_MAX = 1_000  # batches
+_RECENT_MAX = 8_000
 _PENDING_MAX = 2_000  # batches that wait; beyond that the oldest are not measured
 
 
@@ -43,23 +42,26 @@ class _Pending:
 
 
 class RecentAges:
-    """The ages of the last minute in which changes came."""
+    """The ages of the last minute in which changes came, or of the last ``_RECENT_MAX`` rows that represent them."""
 
     def __init__(self) -> None:
-        self._ages: deque[tuple[float, tuple[float, ...]]] = deque(maxlen=_RECENT_MAX)
+        self._ages = np.zeros(_RECENT_MAX)
+        self._reached = np.full(_RECENT_MAX, -np.inf)  # when
+        self._next = 0
 
     def add(self, aged: Aged, now: float) -> None:
         """Changes reached the stage now."""
-        self._ages.append((now, aged.ages_seconds))
-        while self._ages[0][0] < now - RECENT_SECONDS:
-            self._ages.popleft()
+        places = np.arange(self._next, self._next + len(aged.ages_seconds)) % _RECENT_MAX
+        self._ages[places], self._reached[places] = aged.ages_seconds, now
+        self._next = int(places[-1] + 1) % _RECENT_MAX
 
     @property
     def median(self) -> float | None:
         """In seconds; None before the first change."""
-        if not self._ages:
+        newest = self._reached[self._next - 1]
+        if newest == -np.inf:
             return None
-        ages = np.fromiter(chain.from_iterable(several for _, several in self._ages), dtype=float)
+        ages = self._ages[self._reached >= newest - RECENT_SECONDS]
         middle = (len(ages) - 1) // 2
         return float(np.partition(ages, middle)[middle])
 

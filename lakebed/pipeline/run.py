@@ -59,7 +59,7 @@ Phase = StartPhase | Literal["first batch", "running", "trying again", "stopping
 LOOK_SECONDS = 0.25
 FIRST_BATCH_SECONDS = 30.0  # the duration is counted from then on, even if no batch has come
 SAMPLE_SECONDS = 1.0
-SAMPLE_SHARE = 0.05  # at most this share of a core is spent on sampling the table
+SAMPLE_SHARE = 0.02  # of a core at most is spent on each kind of look at the tables
 BATCH_SECONDS_MAX = 15.0
 PROOF_SECONDS = 10.0
 
@@ -277,7 +277,7 @@ class _Run:
         began = time.monotonic()
         going = False
         while not stop.is_set():
-            now = time.monotonic()
+            now, used_before = time.monotonic(), time.thread_time()
             if not going and (self._progress.batches or now - began >= FIRST_BATCH_SECONDS):
                 going, began = True, now
                 driver.proven()
@@ -287,7 +287,7 @@ class _Run:
             self._check_ingest(driver.spark)
             waits = self._health.error or self._has_trouble()
             self.look("trying again" if waits else "running" if going or self._ingest is None else "first batch")
-            stop.wait(LOOK_SECONDS)
+            stop.wait(max(LOOK_SECONDS, (time.thread_time() - used_before) / SAMPLE_SHARE))
 
     def _check_ingest(self, spark: SparkSession) -> None:
         if self._again_at is not None:
