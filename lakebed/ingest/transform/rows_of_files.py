@@ -19,6 +19,7 @@ from lakebed.error_transport import crosses_spark
 from lakebed.ingest.batch_writer import TaskRow, WriteTask
 from lakebed.ingest.changes_frame import changes_frame, unknown_columns
 from lakebed.ingest.schema_evolution import EvolvePolicy
+from lakebed.ingest.transform.csv_numbers import number_of
 from lakebed.ingest.transform.csv_times import time_of
 from lakebed.ingest.transform.query import Transform
 from lakebed.parts.changes import WriteSpec
@@ -53,19 +54,21 @@ class Csv:
         from pyspark.sql import functions as F
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        times = [one for one in columns if self._has_own_rules(one.type)]
+        texts = [one for one in columns if self._has_own_rules(one.type)]
         types = {one.name: one.dataType.simpleString() for one in from_arrow_schema(columns)}
-        types |= {one.name: "string" for one in times} | ({_BAD: "string"} if with_bad else {})
+        types |= {one.name: "string" for one in texts} | ({_BAD: "string"} if with_bad else {})
         options = {**self.options, "mode": "PERMISSIVE" if with_bad else self.mode}
         if with_bad:
             options["columnNameOfCorruptRecord"] = _BAD
         ddl = ", ".join(f"{quote_for_spark(name)} {kind}" for name, kind in types.items())
         rows = lines.withColumn("_lakebed_row", F.from_csv(lines[LINE], ddl, options))
         rows = rows.select("*", "_lakebed_row.*").drop("_lakebed_row")
-        return self._with_times(rows, times, options) if times else rows
+        return self._with_values(rows, texts, options) if texts else rows
 
     def _has_own_rules(self, kind: pa.DataType) -> bool:
-        """Whether a column has times that no option has a format for."""
+        """Whether a column has numbers that may not fit, or times that no option has a format for."""
+        if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+            return "locale" not in self.options or pa.types.is_floating(kind)
         if pa.types.is_date(kind):
             return "dateFormat" not in self.options
         return bool(
@@ -73,20 +76,23 @@ class Csv:
             and ("timestampFormat" if kind.tz is not None else "timestampNTZFormat") not in self.options
         )
 
-    def _with_times(self, rows: DataFrame, times: Sequence[pa.Field], options: Mapping[str, str]) -> DataFrame:
-        """Times in place of their texts. A text that stands for none makes its line bad."""
+    def _with_values(self, rows: DataFrame, texts: Sequence[pa.Field], options: Mapping[str, str]) -> DataFrame:
+        """Times and numbers in place of their texts. A text that stands for none makes its line bad."""
         columns = {name: quote_for_spark(name) for name in rows.columns}
         bad = []
-        for one in times:
+        zone = options.get("timeZone")
+        for one in texts:
             text = quote_for_spark(one.name)
-            zone = options.get("timeZone")
-            time = time_of(text, one.type, None if zone is None else literal(zone))
+            if pa.types.is_temporal(one.type):
+                value = time_of(text, one.type, None if zone is None else literal(zone))
+            else:
+                value = number_of(text, one.type, options)
             nothing = f"{text} is null" if options.get("nullValue") else f"{text} is null or {text} = ''"
             if options["mode"] == "FAILFAST":
-                time = f"coalesce({time}, if({nothing}, null, raise_error('{BAD_LINE}')))"
+                value = f"coalesce({value}, if({nothing}, null, raise_error('{BAD_LINE}')))"
             else:
-                bad.append(f"(not ({nothing}) and {time} is null)")
-            columns[one.name] = f"{time} as {text}"
+                bad.append(f"(not ({nothing}) and {value} is null)")
+            columns[one.name] = f"{value} as {text}"
         place = options.get("columnNameOfCorruptRecord", _CORRUPT)
         if bad and place in columns:
             name = quote_for_spark(place)

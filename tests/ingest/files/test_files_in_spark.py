@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import random
+import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ from lakebed.ingest.formats import decoder
 from lakebed.ingest.stream import run_in_tasks
 from lakebed.ingest.table_batch import run_alone
 from lakebed.ingest.transform import csv_times
+from lakebed.ingest.transform.csv_numbers import number_of
 from lakebed.ingest.transform.decode import SourceRows
 from lakebed.manifest.type_names import table_schema
 from lakebed.pipeline import sources
@@ -232,6 +234,76 @@ def test_texts_of_times_in_csv_mean_what_they_mean_in_json(spark: SparkSession, 
         of_json = dict(zip(rows["id"].to_pylist(), rows[name].combine_chunks().view(number).to_pylist(), strict=True))
         wrong = [(text, csv[n], of_json.get(n)) for n, text in enumerate(texts) if csv[n] != of_json.get(n)]
         assert wrong == [], name
+
+
+def texts_of_numbers(seed: int) -> list[str]:
+    rng = random.Random(seed)
+    out = [
+        "",
+        "1.239",
+        "1.230",
+        "1.995",
+        "1200e-4",
+        "0e-9",
+        "0.000",
+        "1e39",
+        "-1e39",
+        "1e400",
+        "3.4028236e38",
+        "1e-50",
+        "1d",
+        "0x1p3",
+    ]
+    out += [
+        "NaN",
+        "Infinity",
+        "-Infinity",
+        "nan",
+        "1,5",
+        "--1",
+        "1e",
+        "e1",
+        "99999999.99",
+        "99999999.995",
+        "1e10",
+        "1e-400",
+    ]
+    for _ in range(400):
+        text = f"{rng.choice(['', '', '-'])}{rng.randrange(10 ** rng.randint(1, 10))}"
+        text += f".{rng.randrange(10 ** rng.randint(1, 5))}{'0' * rng.randint(0, 3)}" if rng.random() < 0.7 else ""
+        out.append(text + (rng.choice(["e", "E", "e+", "e-"]) + str(rng.randint(0, 12)) if rng.random() < 0.5 else ""))
+    return out
+
+
+@pytest.mark.parametrize("kind", ["decimal(10,2)", "decimal(38,0)", "float", "double"])
+def test_texts_of_numbers_in_csv_mean_what_they_mean_in_json(spark: SparkSession, kind: str) -> None:
+    shape = DecoderSchema(table_schema({"id": "long", "n": kind}))
+    texts = texts_of_numbers(0)
+    frame = spark.createDataFrame([(text,) for text in texts], "text string")
+    found = [row[0] for row in frame.selectExpr(number_of("text", shape.columns.field("n").type, {})).collect()]
+    rows = (
+        decoder("json", shape)
+        .decode(records([json.dumps({"id": n, "n": text}) for n, text in enumerate(texts)]))
+        .changes
+    )
+    of_json = dict(zip(rows["id"].to_pylist(), rows["n"].to_pylist(), strict=True))
+    wrong = [(text, found[n], of_json.get(n)) for n, text in enumerate(texts) if repr(found[n]) != repr(of_json.get(n))]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [("decimal(10,2)", "1.230", "1.239"), ("float", "Inf", "1e39"), ("int", "5", "5.5"), ("boolean", "TRUE", "1")],
+)
+def test_a_number_of_csv_that_does_not_fit_is_neither_rounded_nor_made_infinite(
+    spark: SparkSession, tmp_path: Path, kind: str, good: str, bad: str
+) -> None:
+    table = {"keys": ["id"], "schema": {"id": "long not null", "n": kind}}
+    file(tmp_path, "a.csv", f"id,n\n1,{good}\n2,\n")
+    assert [row[0] for row in rows(run(spark, tmp_path, "csv", table=table)) if row[1] is not None] == [1]
+    file(tmp_path, "b.csv", f"id,n\n3,{good}\n4,{bad}\n", NOW + 1)
+    with pytest.raises(InvalidChanges, match=re.escape(f"'4,{bad}'")):
+        run(spark, tmp_path, "csv", table=table)
 
 
 def test_infinite_and_far_times_of_csv_are_stored_and_what_is_no_time_is_a_line_that_does_not_fit(
