@@ -67,6 +67,8 @@ class Remark(StrEnum):
     """A table was made from records that change a row which no record before them has made; the first of them."""
     JANUARY_1970 = "january_1970"
     """A number, of which no schema says what it counts, that was taken for a time in January 1970; its column."""
+    FAR_DATE = "far_date"
+    """A number, of which no schema says what it counts, that was taken for a date beyond the years 1 to 9999; its column."""
     UNSENT_KEY = "unsent_key"
     """A change that may be about another row than it says; the column of the key. The record is in the quarantine."""
     SOURCE_TABLE = "source_table"
@@ -187,6 +189,10 @@ KINDS: Mapping[str, Kind] = {
     Remark.JANUARY_1970: Kind(
         what="numbers were taken for times in January 1970, so they may count something else",
         remedy="set format.timestamp_unit, to s for seconds, and read the records once more (lakebed rewind)",
+    ),
+    Remark.FAR_DATE: Kind(
+        what="numbers were taken for days, and give dates beyond the years 1 to 9999, so they may count something else",
+        remedy="make the column a timestamp, set format.timestamp_unit, and read the records once more (lakebed rewind)",
     ),
     Remark.UNSENT_KEY: Kind(
         what="changes do not say for certain which row they are about, by the column of the key",

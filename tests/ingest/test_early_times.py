@@ -1,4 +1,4 @@
-"""Numbers that are taken for times in January 1970 are remarked upon, by column, where no schema says what they count."""
+"""Numbers that are taken for times in January 1970, or for far dates, are remarked upon, where no schema says their unit."""
 
 from __future__ import annotations
 
@@ -60,6 +60,29 @@ def test_they_are_counted_by_column(
         decoded = decoded_as(format, field, target, [None if value is None else made(value) for value in VALUES])
     assert decoded.quarantined["reason"].to_pylist() == []
     assert decoded.remarks == {"january_1970": {"at": 2}}
+
+
+DAYS = pa.date32()
+
+
+@READING
+@pytest.mark.parametrize("format", ["json", "debezium-json", "debezium-avro"])
+@pytest.mark.parametrize(
+    ("field", "target", "made"),
+    [
+        (LONG, DAYS, lambda value: value),
+        ({"type": "array", "items": {**LONG, "optional": True}}, pa.list_(DAYS), lambda value: [None, 19_000, value]),
+        (STRUCT, pa.struct([("at", DAYS)]), lambda value: {"at": value}),
+    ],
+)
+def test_numbers_of_days_beyond_the_year_9999_are_counted_by_column(
+    format: str, field: dict[str, Any], target: pa.DataType, made: Any, reading: Any
+) -> None:
+    values = [SECONDS, 19_000, 2_932_896, 2_932_897, 0, -719_162, -719_163, 2**31 - 1]
+    with reading():
+        decoded = decoded_as(format, field, target, [made(value) for value in values])
+    assert decoded.quarantined["reason"].to_pylist() == []
+    assert decoded.remarks == {"far_date": {"at": 3}}
 
 
 @READING

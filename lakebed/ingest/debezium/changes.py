@@ -18,12 +18,13 @@ from lakebed.ingest.debezium.key_columns import KeyReader
 from lakebed.ingest.debezium.old_rows import zeros
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.json.columns import micros_of, names_of
+from lakebed.ingest.json.unlikely_times import ByColumn
 from lakebed.ingest.metadata import kafka_metadata, metadata_path
 from lakebed.ingest.slices import AT_COLUMN, CREATES_COLUMN, TIME_COLUMN, FastReading, from_arrays
 from lakebed.ingest.source_order import LOG_POSITION, ORDERS, all_not_before
 from lakebed.ingest.source_tables import MEMBERS, OfOneTable, by_table
 from lakebed.ingest.truncates import Cutoff, positions
-from lakebed.manifest.remarks import Counts, Remark, remarks_on
+from lakebed.manifest.remarks import Counts
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
 from lakebed.parts.quarantine import HEADERS
 
@@ -45,8 +46,8 @@ class Events:
     unavailable: Mapping[str, Mask] = field(default_factory=dict)
     before: Mapping[str, pa.Array] = field(default_factory=dict)
     """Likewise, for ``ChangeRules.before_names``."""
-    early: Mapping[str, Mask] = field(default_factory=dict)
-    """By column, which rows have numbers that were taken for times in January 1970 (``json.early_times``)."""
+    unlikely: ByColumn = field(default_factory=dict)
+    """Which rows have numbers that were taken for times that few tables have (``json.unlikely_times``)."""
     metadata: Mapping[MetadataPath, pa.Array]
     """For each of ``ChangeRules.metadata``, in its ``metadata_type`` (``source_order``)."""
     message_keys: KeyReader
@@ -56,10 +57,13 @@ class Events:
     """The columns that have a default, which may stand for a value that was not sent."""
 
 
-def early_remarks(early: Mapping[str, Mask], upsert: Mask) -> Counts:
-    """The remarks on the rows of ``Events.early``."""
-    counts = {name: int(np.count_nonzero(rows & upsert)) for name, rows in early.items()}
-    return remarks_on(Remark.JANUARY_1970, {name: count for name, count in counts.items() if count})
+def unlikely_remarks_of(rows_of: ByColumn, upsert: Mask) -> Counts:
+    """The remarks on the rows of ``Events.unlikely``."""
+    counts: dict[str, dict[str, int]] = {}
+    for (remark, name), rows in rows_of.items():
+        if count := int(np.count_nonzero(rows & upsert)):
+            counts.setdefault(remark, {})[name] = count
+    return counts
 
 
 class ChangeRules:
@@ -116,7 +120,7 @@ class ChangeRules:
             rows, handled, int(message.sum()), int(taken.sum()), of_snapshot=int(read.sum()),
             sources=self._learned(tables, upsert | delete, numbers),
         )  # fmt: skip
-        return fast.remarked(early_remarks(events.early, upsert))
+        return fast.remarked(unlikely_remarks_of(events.unlikely, upsert))
 
     def _tables(self, events: Events, records: pa.RecordBatch) -> list[OfOneTable]:
         """The records by the tables of the source that they are of."""

@@ -48,9 +48,9 @@ from lakebed.ingest.json.columns import (
     reader_for,
     shape_of,
 )
-from lakebed.ingest.json.early_times import early
 from lakebed.ingest.json.objects import ObjectParser
 from lakebed.ingest.json.text import Unreadable, loaded, parse
+from lakebed.ingest.json.unlikely_times import ByColumn, unlikely
 from lakebed.ingest.json.values import JsonOptions
 from lakebed.ingest.key_moves import EarlierRow
 from lakebed.ingest.metadata import metadata_path
@@ -405,7 +405,7 @@ class _Plan:
     def read(self, parsed: Parsed, records: pa.RecordBatch, numbers: Mask) -> FastReading:
         rows = parsed.rows
         after = rows.column("after")
-        columns, unavailable, early_ones = self._columns(after.flatten(), tuple(self._readers))
+        columns, unavailable, unlikely_ones = self._columns(after.flatten(), tuple(self._readers))
         metadata = {
             (parent, name): rows.column(name) if parent == "" else pc.struct_field(rows.column(parent), name)
             for parent, name in self._rules.metadata
@@ -418,7 +418,7 @@ class _Plan:
             has_after=np.asarray(after.is_valid()),
             after=columns,
             unavailable=unavailable,
-            early=early_ones,
+            unlikely=unlikely_ones,
             before=self._before(rows),
             metadata=metadata,
             message_keys=self._keys,
@@ -428,20 +428,19 @@ class _Plan:
 
     def _columns(
         self, parsed: list[pa.Array], names: tuple[str, ...]
-    ) -> tuple[dict[str, pa.Array], dict[str, Mask], dict[str, Mask]]:
-        """The columns; where values are unavailable; and where numbers were taken for early times."""
-        columns, unavailable, early_ones = {}, {}, {}
+    ) -> tuple[dict[str, pa.Array], dict[str, Mask], ByColumn]:
+        """The columns; where values are unavailable; and where numbers were taken for unlikely times."""
+        columns, unavailable, unlikely_ones = {}, {}, {}
         arrays = iter(parsed)
         for name in names:
             values = one_of([next(arrays) for _ in self._names[name]])
             values, hits = null_unavailable(values, self._options.placeholder)
             columns[name] = self._readers[name].read(values)
-            found = early(values, *self._types[name], self._options.timestamp_unit)
             if hits is not None:
                 unavailable[name] = hits
-            if found is not None:
-                early_ones[name] = found
-        return columns, unavailable, early_ones
+            for remark, found in unlikely(values, *self._types[name], self._options.timestamp_unit).items():
+                unlikely_ones[remark, name] = found
+        return columns, unavailable, unlikely_ones
 
     def _before(self, rows: pa.RecordBatch) -> dict[str, pa.Array]:
         names = self._rules.before_names

@@ -23,8 +23,8 @@ from lakebed.ingest.debezium.old_rows import (
 )
 from lakebed.ingest.debezium.row_schemas import CHANGES, FieldsRead, RowSchemas, row_of
 from lakebed.ingest.decoder import DecoderSchema
-from lakebed.ingest.json.early_times import is_early
 from lakebed.ingest.json.text import Mismatch, Unreadable, is_unicode, parse, shown
+from lakebed.ingest.json.unlikely_times import unlikely_remarks
 from lakebed.ingest.json.values import JsonOptions, convert
 from lakebed.ingest.key_moves import EarlierRow
 from lakebed.ingest.metadata import metadata_path
@@ -253,8 +253,8 @@ class Event:
             try:
                 row[column.name] = self._value(column.name, value)
                 kind = self._logical_types.get(column.name, PLAIN)
-                if is_early(value, column.type, kind, self._options.timestamp_unit):
-                    self._remarks.append((Remark.JANUARY_1970, column.name))
+                remarks = unlikely_remarks(value, column.type, kind, self._options.timestamp_unit)
+                self._remarks += [(remark, column.name) for remark in remarks]
             except Mismatch:
                 if not rescues or column.name in self._decoder_schema.never_null:
                     raise

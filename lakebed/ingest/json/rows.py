@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.errors import InvalidInput, InvalidSchema
-from lakebed.ingest.debezium.changes import early_remarks
+from lakebed.ingest.debezium.changes import unlikely_remarks_of
 from lakebed.ingest.debezium.connect_types import PLAIN, LogicalType, envelope_of, fields_of
 from lakebed.ingest.debezium.inline_schemas import InlineSchemas, payloads_of
 from lakebed.ingest.debezium.record import Event
@@ -40,9 +40,9 @@ from lakebed.ingest.json.columns import (
     one_of,
     reader_for,
 )
-from lakebed.ingest.json.early_times import early
 from lakebed.ingest.json.objects import ObjectParser
 from lakebed.ingest.json.text import Unreadable, parse, shown
+from lakebed.ingest.json.unlikely_times import unlikely
 from lakebed.ingest.json.values import JsonOptions
 from lakebed.ingest.key_moves import EarlierRow
 from lakebed.ingest.metadata import kafka_metadata, metadata_path
@@ -331,17 +331,16 @@ class _RowReader:
         self, parsed: Parsed, source: _Source, records: pa.RecordBatch, numbers: np.ndarray[Any, Any]
     ) -> FastReading:
         assert source.plan is not None
-        columns, unavailable, early_ones = {}, {}, {}
+        columns, unavailable, unlikely_ones = {}, {}, {}
         for name, reader in source.plan.readers.items():
             given = one_of([parsed.rows.column(one) for one in source.plan.names[name]])
             values, hits = null_unavailable(given, self._options.placeholder)
             columns[name] = reader.read(values)
             kind, logical_type = self._decoder_schema.columns.field(name).type, source.logical_types.get(name, PLAIN)
-            found = early(values, kind, logical_type, self._options.timestamp_unit)
             if hits is not None:
                 unavailable[name] = hits
-            if found is not None:
-                early_ones[name] = found
+            for remark, found in unlikely(values, kind, logical_type, self._options.timestamp_unit).items():
+                unlikely_ones[remark, name] = found
         count = len(numbers)
         delete, good = np.zeros(count, bool), np.ones(count, bool)
         if self._operation is not None:
@@ -374,7 +373,7 @@ class _RowReader:
             good &= np.asarray(sequence.is_valid())
         rows = from_arrays(self._decoder_schema, count, {**columns, **metadata})
         fast = FastReading(rows if good.all() else rows.filter(pa.array(good)), good)
-        return fast.remarked(early_remarks(early_ones, good & ~delete))
+        return fast.remarked(unlikely_remarks_of(unlikely_ones, good & ~delete))
 
     def _meanings(self, operation: pa.StringArray) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """For each record, whether it is a delete, and whether its operation is known."""

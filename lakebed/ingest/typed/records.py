@@ -28,8 +28,8 @@ from lakebed.ingest.debezium.row_schemas import CHANGES
 from lakebed.ingest.debezium.transactions import Described, described
 from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.headers import VALUE_SCHEMA, headers_of, values_of, with_headers
-from lakebed.ingest.json.early_times import early
 from lakebed.ingest.json.text import Unreadable, shown
+from lakebed.ingest.json.unlikely_times import ByColumn, unlikely
 from lakebed.ingest.json.values import JsonOptions
 from lakebed.ingest.key_moves import EarlierRow
 from lakebed.ingest.metadata import metadata_path
@@ -146,7 +146,7 @@ class _Columns:
 
     columns: dict[str, pa.Array]
     unavailable: dict[str, Mask]
-    early: dict[str, Mask]
+    unlikely: ByColumn
     """As in ``Events``."""
     wrong: Mask
     """The rows in which a value does not fit."""
@@ -340,7 +340,7 @@ class _TypedReader:
             has_after=has_after,
             after=columns,
             unavailable=rows_after.unavailable,
-            early=rows_after.early,
+            unlikely=rows_after.unlikely,
             before=rows_before.columns,
             metadata=metadata,
             message_keys=self._keys,
@@ -360,7 +360,7 @@ class _TypedReader:
         count = len(updates)
         columns: dict[str, pa.Array] = {}
         unavailable: dict[str, Mask] = {}
-        early_ones: dict[str, Mask] = {}
+        unlikely_ones: dict[tuple[Remark, str], Mask] = {}
         wrong = np.zeros(count, bool)
         for name in names:
             target = schema.columns.field(name).type
@@ -373,16 +373,15 @@ class _TypedReader:
                     unavailable[name] = hits | unavailable.get(name, False)
                 kind = logical.get(given_name, PLAIN)
                 column, misfits = read_column(values, kind, target, self._options)
-                found = early(values, target, kind, self._options.timestamp_unit)
-                if found is not None:
-                    early_ones[name] = found | early_ones.get(name, False)
+                for remark, found in unlikely(values, target, kind, self._options.timestamp_unit).items():
+                    unlikely_ones[remark, name] = found | unlikely_ones.get((remark, name), False)
                 if misfits is not None:
                     wrong |= misfits
                 if columns[name].null_count < count:  # under two names: a record may have one of them
                     wrong |= np.asarray(columns[name].is_valid()) & np.asarray(given[given_name].is_valid())
                     column = pc.coalesce(columns[name], column)
                 columns[name] = column
-        return _Columns(columns, unavailable, early_ones, wrong)
+        return _Columns(columns, unavailable, unlikely_ones, wrong)
 
     def _operation(self, rows: pa.RecordBatch) -> pa.Array:
         """``c`` for an upsert and ``d`` for a delete; null for an operation that is not known."""
