@@ -14,6 +14,7 @@ from botocore.exceptions import ClientError, EndpointConnectionError
 from lakebed import waits
 from lakebed.errors import Retry, StoreUnavailable
 from lakebed.ingest.kafka.heartbeats import PREFIX, SILENT_SECONDS, Heartbeats
+from lakebed.ingest.kafka.kept_clients import KeptClients, close_kept_clients
 from lakebed.ingest.kafka.settings import KafkaSettings, refused_settings
 from lakebed.pipeline import watches
 from lakebed.pipeline.run import SAMPLE_SECONDS, SAMPLE_SHARE, seldom
@@ -52,6 +53,33 @@ def test_what_does_not_answer_is_down_since_the_first_look_that_failed_until_one
         watch.look()
         found.append((watch.down.error, watch.down.since_ms) if watch.down else None)
     assert found == [None, ("no", 1_002_000), ("still no", 1_002_000), None, None, None]
+
+
+def test_connections_that_an_outage_may_have_cost_are_forgotten_when_it_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = iter([None, Retry("no"), Retry("no"), None, None])
+    closed: list[str] = []
+    kept = KeptClients[str](closed.append)
+    for name in ("a", "b"):
+        kept.give_back("settings", name)
+    made: dict[object, object] = {(None,): (None, None)}
+    monkeypatch.setattr(s3_client, "_clients", made)
+
+    def forget() -> None:
+        close_kept_clients()
+        s3_client.forget_connections()
+
+    def ask() -> None:
+        if (error := next(answers)) is not None:
+            raise error
+
+    watch, counts = Watch("kafka", ask, forget=forget), []
+    for _ in range(5):
+        watch.look()
+        counts.append(len(closed))
+    assert counts == [0, 0, 0, 2, 2] and made == {}
+    assert kept.take("settings") is None
 
 
 def test_a_look_that_hangs_is_a_trouble_before_its_client_gives_up() -> None:

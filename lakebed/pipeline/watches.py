@@ -56,17 +56,25 @@ class Watch:
     """Whether a dependency answers, from ``start`` until ``stop`` is set."""
 
     def __init__(
-        self, name: str, ask: Callable[[], None], *, stops_all: bool = True, clock: Callable[[], float] = time.time
+        self,
+        name: str,
+        ask: Callable[[], None],
+        *,
+        stops_all: bool = True,
+        forget: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """Args:
         name: Of the dependency.
         ask: Raises LakebedError if it does not answer.
         stops_all: Whether nothing can be ingested without it.
+        forget: Called when it answers again: makes this process forget connections that the network may have lost.
         clock: Epoch seconds.
         """
         self.name = name
         self.stops_all = stops_all
         self._ask = ask
+        self._forget = forget
         self._clock = clock
         self._trouble: _Trouble | None = None
         self._asking_since: float | None = None
@@ -95,6 +103,8 @@ class Watch:
         since = self._trouble.since if self._trouble else began
         try:
             self._ask()
+            if self._trouble is not None:
+                self._forget()
         except LakebedError as error:
             self._trouble = _Trouble(error, since)
         except Exception:  # a fault here is no trouble of the dependency
@@ -122,10 +132,12 @@ def kafka_watches(settings: KafkaSettings) -> list[Watch]:
     """The watches over the brokers of these settings, and over the connector that fills the topics."""
     from lakebed.ingest.kafka.cluster import KafkaCluster
     from lakebed.ingest.kafka.heartbeats import Heartbeats
+    from lakebed.ingest.kafka.kept_clients import close_kept_clients
 
     quick = replace(settings, timeout_seconds=min(ANSWER_SECONDS, settings.timeout_seconds))
     heartbeats = Heartbeats(KafkaCluster(quick))
-    return [Watch("kafka", KafkaCluster(quick).answers), Watch("connector", heartbeats.look, stops_all=False)]
+    kafka = Watch("kafka", KafkaCluster(quick).answers, forget=close_kept_clients)
+    return [kafka, Watch("connector", heartbeats.look, stops_all=False)]
 
 
 def registry_watch(settings: RegistrySettings) -> Watch:
@@ -145,7 +157,9 @@ def store_watches(path: str) -> list[Watch]:
         folders.append(Path(place.path))
     watches = [Watch("disk", lambda: require_room(folders), stops_all=False)]
     if not isinstance(place, LocalRoot):
-        watches.append(Watch("store", open_objects(place).require_answer))
+        from lakebed.storage.s3_client import forget_connections
+
+        watches.append(Watch("store", open_objects(place).require_answer, forget=forget_connections))
     return watches
 
 

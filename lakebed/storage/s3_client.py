@@ -90,6 +90,12 @@ def be_impatient(seconds: float) -> None:
     _patience_seconds = seconds
 
 
+def forget_connections() -> None:
+    """Make other connections from now on: after an outage the network may have lost those that are kept."""
+    with _lock:
+        _clients.clear()
+
+
 def s3_client() -> Any:
     """The client for the environment's endpoint and credentials, made once a process and environment."""
     return s3_access()[0]

@@ -43,12 +43,25 @@ class KeptClients(Generic[C]):
         for each in superfluous:
             self._close(each)
 
+    def close_kept(self) -> None:
+        """Close the clients that nobody uses now."""
+        with self._lock:
+            kept, self._clients = (self._clients if self._key[0] == os.getpid() else []), []
+        for each in kept:
+            self._close(each)
+
     def renew_lock(self) -> None:
         """In a forked process: another thread of the parent may have held the lock."""
         self._lock = threading.Lock()
 
 
 _all: weakref.WeakSet[KeptClients[Any]] = weakref.WeakSet()
+
+
+def close_kept_clients() -> None:
+    """Close all clients that nobody uses now: after an outage the network may have lost their connections."""
+    for each in list(_all):
+        each.close_kept()
 
 
 def _renew_locks() -> None:
