@@ -297,8 +297,8 @@ class Replay:
         if not len(moves):
             return False
         late = are_late(
-            moves, snapshot.parts, snapshot.tail_in_order(), spec, self._table_storage, self._table_vectors,
-            self._locator(spec),
+            moves, snapshot.parts, snapshot.tail_in_order(), spec, self._table_storage,
+            deletion_vectors=self._table_vectors, locator=self._locator(spec),
         )  # fmt: skip
         return bool(late.any())
 

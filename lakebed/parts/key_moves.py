@@ -219,7 +219,7 @@ def by_key(
 
     ``alone``: rows that are wanted even if their key has no other.
     """
-    if _have_a_key_each(table, chosen, spec.keys):
+    if have_a_key_each(table, chosen, spec.keys):
         return [[row] for row in np.flatnonzero(chosen & alone).tolist()]
     alias = aliases(spec.keys)
     keys = ", ".join(alias.values())
@@ -260,7 +260,7 @@ def values_in_order(table: pa.Table, column: str | None, rows: Sequence[int]) ->
     return dict(zip(rows, taken.to_pylist(), strict=True))
 
 
-def _have_a_key_each(table: pa.Table, chosen: npt.NDArray[np.bool_], keys: Sequence[str]) -> bool:
+def have_a_key_each(table: pa.Table, chosen: npt.NDArray[np.bool_], keys: Sequence[str]) -> bool:
     """Whether no other row has the key of a chosen one, as far as this can be told without DuckDB, which takes milliseconds."""
     columns = [table[key] for key in keys]
     if any(pa.types.is_floating(column.type) for column in columns):  # to DuckDB 0.0 is -0.0

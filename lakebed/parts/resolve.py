@@ -230,7 +230,7 @@ def _dying_rows(
 
 
 def are_late(
-    changes: pa.Table, base: Mapping[str, Part], tail: Sequence[ChangePart], spec: WriteSpec, storage: PartStorage,
+    changes: pa.Table, base: Mapping[str, Part], tail: Sequence[ChangePart], spec: WriteSpec, storage: PartStorage, *,
     deletion_vectors: DeletionVectorCache, locator: KeyLocator,
 ) -> npt.NDArray[np.bool_]:  # fmt: skip
     """Which changes are older than what the table has of their keys, settled or not; none without an order."""

@@ -37,9 +37,9 @@ def test_rows_whose_key_no_other_row_has_are_found_alike_with_duckdb_and_without
         table = pa.table(columns, names)
         chosen, alone = (np.array([dice.random() < share for _ in range(count)]) for share in (0.4, 0.5))
         spec = WriteSpec(schema=table.schema, keys=tuple(names))
-        quick = key_moves._have_a_key_each(table, chosen, names)
+        quick = key_moves.have_a_key_each(table, chosen, names)
         found = by_key(table, chosen, spec, connect(), alone=alone)
-        with patch.object(key_moves, "_have_a_key_each", return_value=False):
+        with patch.object(key_moves, "have_a_key_each", return_value=False):
             expected = by_key(table, chosen, spec, connect(), alone=alone)
         assert sorted(found) == sorted(expected)
         told += quick
