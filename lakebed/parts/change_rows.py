@@ -7,8 +7,9 @@ other names where a column has one of these (``ChangeNames``).
 A change with unavailable values (``parts.unavailable_values``) is not a row of the version that committed it, because the
 whole row is not known before the tail is settled. Neither is one that is a row only if there was one before
 (``parts.key_moves``). The settle completes the change, and the whole row is a change row of
-the settle's version. By then the tail may hold a newer change of the key, which was a row of an earlier version. Then the
-completed row is left out, so that a reader who applies the rows in order ends with the newest.
+the settle's version. If it comes out that the key is deleted, its delete is one. By then the tail may hold a newer change of the
+key, which was a row of an earlier version. Then the row or delete is left out, so that a reader who applies the rows in order
+ends with the newest.
 
 A truncate is a row of its own kind without values. A restore of an earlier version is a truncate and then all rows of the table:
 rows that are older than those that they replace would else be late. Other commits that change rows of the base (a mutation of a
@@ -71,8 +72,9 @@ _IS_WHOLE = " where coalesce(len({}), 0) = 0 and {} is not true"
 class ChangedVersion:
     """Where the change rows of a version are; picklable, so that a task need not read the log.
 
-    ``newest``: the stored schema of the table's newest version, None while it is that of ``columns``. ``newer``: if there are
-    ``completed`` rows, the tail after the settle. ``tombstones``: parts of which the deletes are change rows.
+    ``newest``: the stored schema of the table's newest version, None while it is that of ``columns``. ``completed``: parts that a
+    settle added, each of which has whole rows alone, or deletes alone; ``newer``: if there are any, the tail after the settle.
+    ``tombstones``: parts of which the deletes are change rows.
     """
 
     version: int
@@ -190,8 +192,8 @@ def changed_versions(
 
 
 def _completed(commit: Commit) -> list[Part]:
-    """The parts of completed rows: those that a settle added anew, not change parts that it moved into the base, nor parts
-    of the base that it gave another deletion vector.
+    """The parts of completed rows and of deletes: those that a settle added anew, not change parts that it moved into the base,
+    nor parts of the base that it gave another deletion vector.
     """
     settled = {action.domain for action in commit.actions if isinstance(action, RemoveChangePart)}
     marked = {action.path for action in commit.actions if isinstance(action, RemovePart)}
@@ -234,7 +236,8 @@ def read_version(path: str, version: ChangedVersion) -> Iterator[pa.RecordBatch]
             yield from _change_rows(table, pa.repeat(pa.scalar(kind), len(table)), version)
     for completed in version.completed:
         table = reading.without_newer(reading.base(completed))
-        yield from _change_rows(table, pa.repeat(pa.scalar("upsert"), len(table)), version)
+        kind = "delete" if completed.deletes else "upsert"
+        yield from _change_rows(table, pa.repeat(pa.scalar(kind), len(table)), version)
     for change_part in version.change_parts:
         table = reading.changes(change_part)
         kinds = pc.if_else(pc.equal(table[OP_COLUMN], DELETE), pa.scalar("delete"), pa.scalar("upsert"))

@@ -46,8 +46,8 @@ class CountedOutcome:
     """What the changes of one key come to.
 
     ``probe``: the place of the key among the newest changes; ``rows``: its changes in the tail; ``visible``: the one that gave
-    the values, None for the table's own row; ``needs_tombstone``: whether the key is deleted, but no row says so; ``void``: those
-    that count no more, because they were of other rows.
+    the values, None for the table's own row; ``tombstone``: if the key is deleted, but no row says so, the change that is
+    as new as the delete; ``void``: those that count no more, because they were of other rows.
     """
 
     probe: int
@@ -56,7 +56,7 @@ class CountedOutcome:
     is_live: bool
     visible: int | None
     is_written_anew: bool
-    needs_tombstone: bool
+    tombstone: int | None
     void: Sequence[int]
     crowd: Crowd | None
 
@@ -151,10 +151,16 @@ class _Tail:
             is_live=is_live,
             visible=visible,
             is_written_anew=is_live and (visible is None or bool(key.after) or self.incomplete[visible]),
-            needs_tombstone=not is_live and not self.deleted[rows[-1]],
+            tombstone=rows[-1] if not is_live and self._lacks_delete(rows, settled) else None,
             void=every if visible is None else [*key.after, *set(every).difference(rows)],
             crowd=self._crowd(key),
         )
+
+    def _lacks_delete(self, rows: Sequence[int], settled: _Settled) -> bool:
+        """Whether no row says that a key is deleted, and late changes or readers, who saw a row of the key, have to know."""
+        has_order = self.sequences[rows[-1]] is not None
+        is_seen = settled.is_live or any(not self.deleted[row] and not self.incomplete[row] for row in rows)
+        return not self.deleted[rows[-1]] and (has_order or is_seen)
 
     def _crowd(self, key: CountedKey) -> Crowd | None:
         """What the log must say of a key; nothing of most."""

@@ -63,10 +63,10 @@ class Resolution:
     """The outcome for some change parts, oldest first.
 
     ``base_dead``: all dead rows of each base part that gains some; ``tail_dead``: dead rows of each change part;
-    ``completed``: rows to be added beside them (table columns and hidden ones); ``tombstones``: deletes to be added, which late
-    changes must meet, of keys whose deletes were folded into another change; ``incomplete_rows``: by the path of the change
-    part, its changes that lack a value they need; ``keys``: the keys of each change part, for a key index; ``rows``: how
-    many changes there were; ``lost``: how many changes of each change part lost by sequence, against the base or an earlier
+    ``completed``: rows to be added beside them (table columns and hidden ones); ``tombstones``: deletes to be added, for late
+    changes and for readers of changes, of keys whose deletes were folded into another change; ``incomplete_rows``: by the path of
+    the change part, its changes that lack a value they need; ``keys``: the keys of each change part, for a key index; ``rows``:
+    how many changes there were; ``lost``: how many changes of each change part lost by sequence, against the base or an earlier
     change part, if any did. ``crowded``: of the keys ``counted``, those with several rows in a transaction that may go on.
     """
 
@@ -141,7 +141,7 @@ def resolve(
         base_dead=base_dead,
         tail_dead=tail_dead,
         completed=completed,
-        tombstones=_tombstones(newest, [one for one in outcomes if one.needs_tombstone and not late[one.probe]], spec),
+        tombstones=_tombstones(tail, outcomes, change_parts, spec),
         incomplete_rows=incomplete_rows,
         keys=keys_of_parts,
         rows=len(tail),
@@ -281,17 +281,20 @@ def _by_part(column: pa.ChunkedArray) -> dict[str, npt.NDArray[np.intp]]:
     }
 
 
-def _tombstones(newest: pa.Table, outcomes: Sequence[CountedOutcome], spec: WriteSpec) -> pa.Table | None:
-    if not outcomes or spec.sequence_column is None:
+def _tombstones(
+    tail: pa.Table, outcomes: Sequence[CountedOutcome], change_parts: Sequence[ChangePart], spec: WriteSpec
+) -> pa.Table | None:
+    chosen = [one.tombstone for one in outcomes if one.tombstone is not None]
+    if not chosen:
         return None
-    rows = newest.take(pa.array([one.probe for one in outcomes]))
-    columns = {
-        field.name: rows[field.name] if field.name in spec.keys else pa.nulls(len(rows), nullable(field.type))
-        for field in spec.schema
-    }
-    return pa.table({
-        **columns, OP_COLUMN: pa.repeat(pa.scalar(DELETE), len(rows)), spec.sequence_column: rows[spec.sequence_column]
-    })  # fmt: skip
+    rows = tail.take(pa.array(chosen))
+    columns = {field.name: pa.nulls(len(rows), nullable(field.type)) for field in spec.schema}
+    columns |= {name: rows[name] for name in spec.keys} | {OP_COLUMN: pa.repeat(pa.scalar(DELETE), len(rows))}
+    if spec.sequence_column is not None:
+        columns[spec.sequence_column] = rows[spec.sequence_column]
+    if spec.keeps_versions:
+        columns[VERSION_COLUMN] = pa.array([change_parts[part].version for part in rows[PART].to_pylist()], pa.int64())
+    return pa.table(columns)
 
 
 def _tail_dead(

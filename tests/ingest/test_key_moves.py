@@ -26,6 +26,7 @@ from lakebed.ingest.transform.query import Transform
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff
 from lakebed.ingest.typed.records import TypedRecords, TypedSettings
 from lakebed.ingest.typed.schemas import FixedSchema
+from lakebed.manifest.change_names import ChangeNames
 from lakebed.manifest.crowded_keys import crowded_keys_of
 from lakebed.manifest.remarks import Remark, remarks_of
 from lakebed.table import internals_of
@@ -34,7 +35,7 @@ from tests.ingest.fuzz import assert_same, only_one_by_one
 from tests.ingest.memory_source import Keyed, KeyedTopics, here, ingest_of, quarantined
 from tests.ingest.moving_rows import Sends, Source, sent_again, transaction
 from tests.ingest.records import records, with_headers
-from tests.view.test_a_copy_of_changes import Copy
+from tests.view.test_a_copy_of_changes import Copy, rows_of
 
 SEEDS = int(os.environ.get("LAKEBED_SEEDS", "5"))
 COLUMNS = pa.schema([pa.field("id", pa.int64(), False), pa.field("v", pa.string())])
@@ -289,6 +290,26 @@ def test_random_transactions_in_random_batches_give_the_rows_of_their_source(
     assert lake.rows() == source.table()
     copy.follow()
     assert {row["id"]: row["v"] for row in copy.rows()} == source.table()
+    assert not lake.table.doctor(deep=True).findings
+
+
+@pytest.mark.parametrize(("settled", "order"), [(True, "source.lsn"), (False, "source.lsn"), (False, None)])
+def test_readers_of_changes_see_the_delete_of_a_row_that_came_and_left_again(
+    tmp_path: Path, settled: bool, order: str | None
+) -> None:
+    source = Source(Sends(full=False, tombstones=False))
+    source.begin()
+    source.insert(1, "A")
+    source.move(source.row(1), 2)
+    lake = Lake(tmp_path, sequence_by=order)
+    copy = Copy(lake.table, tmp_path / "copy")
+    lake.feed(source.events[0])
+    if settled:
+        lake.table.settle()
+    lake.feed(*source.events)  # the connector was killed, and sends the transaction again
+    lake.table.settle()
+    copy.follow()
+    assert (lake.rows(), rows_of(copy.copy)) == ({2: "A"}, rows_of(lake.table))
     assert not lake.table.doctor(deep=True).findings
 
 
@@ -558,6 +579,7 @@ def test_what_comes_from_the_quarantine_gives_the_same_rows_whenever_the_tail_is
         transaction(source, dice)
     settled, plain = (Lake(tmp_path / name, sequence_by=order) for name in ("settled", "plain"))
     events = [spoilt(event) if dice.random() < 0.2 else event for event in source.events]
+    copy = Copy(settled.table, tmp_path / "copy", order and ChangeNames().sequence)
     for some in split(events, dice):
         for lake in (settled, plain):
             lake.feed(*some)
@@ -570,7 +592,9 @@ def test_what_comes_from_the_quarantine_gives_the_same_rows_whenever_the_tail_is
     replay(settled, order)
     replay(plain, order)
     settled.table.settle()
+    copy.follow()
     assert settled.rows() == plain.rows()
+    assert rows_of(copy.copy) == rows_of(settled.table)
     assert quarantined(settled.table) == quarantined(plain.table)
     plain.table.settle()
     assert settled.rows() == plain.rows()
