@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lakebed.errors import MissingPrerequisite
 
@@ -46,6 +46,8 @@ _EXCLUDED = (
 )
 PATIENCE = ("SPARK_AUTH_SOCKET_TIMEOUT", "120")
 """An environment variable: the seconds that Spark's Python side waits for an answer of its Java side."""
+S3A_SECONDS = 5
+"""So long Spark's client of S3 waits for a byte. Hadoop makes it 15 s, whatever is set, until it is told that less is meant."""
 _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 _SECRET = re.compile("secret|password|token|access[.]?key", re.IGNORECASE)  # spark.redaction.regex
@@ -150,11 +152,15 @@ def _s3a() -> dict[str, str]:
     # Without these a stream's checkpoint waits for minutes for an answer that a network has lost, and for half a minute between
     # two tries when the store is back. A stream that fails is started again anyway.
     out = {
-        "spark.hadoop.fs.s3a.connection.establish.timeout": "5000",
-        "spark.hadoop.fs.s3a.connection.timeout": "10000",
-        "spark.hadoop.fs.s3a.connection.request.timeout": "15000",
+        "spark.hadoop.fs.s3a.connection.establish.timeout": f"{S3A_SECONDS}s",
+        "spark.hadoop.fs.s3a.connection.timeout": f"{S3A_SECONDS}s",
+        "spark.hadoop.fs.s3a.connection.request.timeout": f"{3 * S3A_SECONDS}s",
+        # What an outage may have cost is not used again.
+        "spark.hadoop.fs.s3a.connection.idle.time": f"{S3A_SECONDS}s",
         "spark.hadoop.fs.s3a.attempts.maximum": "2",
         "spark.hadoop.fs.s3a.retry.limit": "3",
+        # Each pause is twice as long as the one before, and there would be twenty of them while a store is busy (503).
+        "spark.hadoop.fs.s3a.retry.throttle.limit": "3",
     }
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     if endpoint:
@@ -205,12 +211,22 @@ def start_session(app_name: str, master: str, conf: Mapping[str, str]) -> SparkS
     shown = {"spark.master": master, "spark.app.name": app_name, **settings_of_java(conf)}
     try:
         SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(shown.items())))
-        return builder.getOrCreate()
+        session = builder.getOrCreate()
+        _be_impatient_with_s3(session)
+        return session
     except (PySparkRuntimeError, PySparkException) as error:
         raise MissingPrerequisite(
             f"Spark did not start: {str(error).splitlines()[0]} (if its jars could not be fetched, allow access to a Maven "
             f"repository once, or set spark.jars.repositories; wanted: {conf.get('spark.jars.packages', 'none')})"
         ) from error
+
+
+def _be_impatient_with_s3(session: SparkSession) -> None:
+    """Let Hadoop take ``S3A_SECONDS`` at their word."""
+    jvm: Any = session._jvm
+    config = jvm.org.apache.hadoop.fs.s3a.impl.AWSClientConfig
+    if type(config).__name__ == "JavaClass":  # else the session is without S3
+        config.setMinimumOperationDuration(jvm.java.time.Duration.ofSeconds(S3A_SECONDS))
 
 
 def _complete(session: SparkSession) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from botocore.exceptions import ClientError, EndpointConnectionError
+from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
 
 from lakebed import waits
 from lakebed.errors import Retry, StoreUnavailable
@@ -19,7 +19,7 @@ from lakebed.ingest.kafka.settings import KafkaSettings, refused_settings
 from lakebed.pipeline import watches
 from lakebed.pipeline.run import SAMPLE_SECONDS, SAMPLE_SHARE, seldom
 from lakebed.pipeline.watches import ANSWER_SECONDS, Watch, folder_watches, require_room
-from lakebed.storage import s3_client
+from lakebed.storage import s3_client, s3_objects
 from lakebed.storage.counters import RequestCounter
 from lakebed.storage.roots import S3Root
 from lakebed.waits import BATCH_SECONDS, REQUEST_SECONDS, Stuck, waiting_for
@@ -238,6 +238,83 @@ def test_a_client_of_kafka_connects_again_soon_and_takes_every_setting_of_a_user
 def test_what_a_store_has_no_room_for_is_tried_again(status: int, is_transient: bool) -> None:
     answer = {"Error": {"Code": "Other"}, "ResponseMetadata": {"HTTPStatusCode": status}}
     assert s3_client.is_transient(ClientError(answer, "PutObject")) == is_transient  # type: ignore[arg-type]
+
+
+def test_a_store_that_refuses_all_writes_is_down_until_one_has_success() -> None:
+    clock = Clock()
+    failing = s3_client.FailingWrites(clock)
+    failing.failed("lake", "507")
+    assert failing.error("lake") is None, "the next attempt may have success"
+    clock.seconds += s3_client.WRITES_SECONDS
+    failing.failed("lake", "507 again")
+    assert (failing.error("lake"), failing.error("other")) == ("507 again", None)
+    failing.worked("lake")
+    assert failing.error("lake") is None
+    failing.failed("lake", "507")
+    clock.seconds += s3_client.WRITES_SECONDS_MAX + 1
+    assert failing.error("lake") is None, "nobody writes any more"
+    failing.failed("lake", "507")
+    assert failing.error("lake") is None, "that is another time"
+
+
+def test_a_write_that_fails_is_what_the_watch_over_a_store_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, reads = Clock(), [True]
+    monkeypatch.setattr(s3_objects, "writes", s3_client.FailingWrites(clock))
+    monkeypatch.setattr(s3_client, "writes", s3_objects.writes)
+    monkeypatch.setattr(s3_objects, "s3_access", lambda: (None, None))
+    monkeypatch.setattr(s3_objects, "is_there", lambda *given: False if reads[0] else None)
+    monkeypatch.setattr(s3_client.time, "sleep", lambda seconds: clock.__setattr__("seconds", clock.seconds + 1))
+    full = {"Error": {"Code": "Full"}, "ResponseMetadata": {"HTTPStatusCode": 507}}
+
+    def refuses(**given: object) -> None:
+        raise ClientError(full, "PutObject")  # type: ignore[arg-type]
+
+    monkeypatch.setattr(s3_client, "s3_client", lambda: SimpleNamespace(put_object=refuses))
+    objects = s3_objects.S3Objects(S3Root("lake", "shop"))
+    [watch] = [one for one in watches.store_watches("s3://lake/shop") if one.name == "store"]
+    watch.look()
+    assert watch.down is None
+    with pytest.raises(StoreUnavailable):
+        objects.put("orders/a.parquet", b"a")
+    watch.look()
+    assert watch.down is not None and "put of s3://lake/shop/orders/a.parquet failed" in watch.down.error
+    monkeypatch.setattr(s3_client, "s3_client", lambda: SimpleNamespace(put_object=lambda **given: None))
+    objects.put("orders/a.parquet", b"a")
+    watch.look()
+    assert watch.down is None
+
+
+def test_an_attempt_takes_the_client_of_that_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, used = iter(range(10)), list[int]()
+
+    def send(client: int) -> tuple[None, int, int]:
+        used.append(client)
+        if len(used) < 3:
+            raise EndpointConnectionError(endpoint_url="http://nobody")
+        return None, 0, 0
+
+    monkeypatch.setattr(s3_client, "s3_client", lambda: next(made))
+    monkeypatch.setattr(s3_client.time, "sleep", lambda seconds: None)
+    s3_client.with_retries(RequestCounter(), "get", S3Root("lake", ""), "a", send)
+    assert used == [0, 1, 2]
+
+
+def test_no_request_of_an_impatient_process_takes_longer_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, began = Clock(), 1_000.0
+    for name in ("_patience_seconds", "_timeouts", "_clients"):
+        monkeypatch.setattr(s3_client, name, getattr(s3_client, name))
+    monkeypatch.setattr(s3_client.time, "monotonic", clock)
+    monkeypatch.setattr(s3_client.time, "sleep", lambda seconds: clock.__setattr__("seconds", clock.seconds + seconds))
+    monkeypatch.setattr(s3_client, "s3_client", lambda: None)
+
+    def hangs(client: object) -> tuple[None, int, int]:
+        clock.seconds += s3_client._timeouts[1]
+        raise ReadTimeoutError(endpoint_url="http://nobody")
+
+    s3_client.be_impatient(10.0)
+    with pytest.raises(StoreUnavailable):
+        s3_client.with_retries(RequestCounter(), "get", S3Root("lake", ""), "a", hangs)
+    assert clock.seconds - began <= 10.0
 
 
 # -- what waits for what ---------------------------------------------------------------------------------------------

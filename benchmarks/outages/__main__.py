@@ -69,6 +69,8 @@ class Watcher:
         }
         if "metrics" in urls:
             looks["metrics"] = lambda: down_in_metrics(fetched(urls["metrics"]))
+        if "page" in urls:
+            looks["page"] = lambda: down_on_page(fetched(f"{urls['page']}api/tables"))
         for name, look in looks.items():
             threading.Thread(target=self._watch, args=(name, look), name=name, daemon=True).start()
         threading.Thread(target=self._note_lag, name="lag", daemon=True).start()
@@ -78,7 +80,9 @@ class Watcher:
             began = self._world.now()
             try:
                 is_well, text = look()
-            except OSError as error:
+            except (OSError, ValueError) as error:  # ValueError: it ended, or its answer is no JSON
+                if self.over.is_set():
+                    return
                 is_well, text = False, f"no answer: {error}"
             self.said.append(Said(surface, began, self._world.now(), named(text), is_well, text))
 
@@ -119,6 +123,12 @@ def down_in_metrics(text: str) -> tuple[bool, str]:
         for line in lines
         if f'table="{database}"' in line and not line.endswith(" 0.0") and (found := _CHECK.search(line))
     ]
+    return not wrong, "; ".join(wrong)
+
+
+def down_on_page(text: str) -> tuple[bool, str]:
+    """The same of the page: what it says above its tables."""
+    wrong = sorted({one["check"] for database in json.loads(text)["databases"] for one in database["findings"]})
     return not wrong, "; ".join(wrong)
 
 

@@ -168,7 +168,7 @@ def waiting_of(reports: Collection[RunReport], now_ms: int) -> dict[str, Waiting
 
 @dataclass(slots=True)
 class Reporter:
-    """Keeps the report of one run. One thread at a time."""
+    """Keeps the report of one run. One thread may note while another one writes."""
 
     store: LogStore
     report: RunReport
@@ -209,19 +209,20 @@ class Reporter:
 
     def write(self) -> None:
         """Write what was noted, if it is time. Never raises: what can't be written now is tried again later."""
-        if self._is_removed:
+        report = self.report  # another thread may note the next one meanwhile
+        if self._is_removed or not report.at_ms:
             return
-        now, now_ms, state = self.clock(), self.report.at_ms, self.report.state
-        is_same = self._written is not None and replace(self._written, at_ms=now_ms) == self.report
+        now, now_ms, state = self.clock(), report.at_ms, report.state
+        is_same = self._written is not None and replace(self._written, at_ms=now_ms) == report
         if state != "failed" and now - self._tried_at < (BEAT_SECONDS if is_same else PAUSE_SECONDS):
             return
         self._tried_at = now
         try:
-            self.store.put(self.report.name, self.report.to_json())
-            self._written = self.report
+            self.store.put(report.name, report.to_json())
+            self._written = report
             for other in reports_of(self.store):
-                is_done_here = set(other.roles) <= set(self.report.roles)
-                if other.name != self.report.name and other.is_over(now_ms) and is_done_here and state != "failed":
+                is_done_here = set(other.roles) <= set(report.roles)
+                if other.name != report.name and other.is_over(now_ms) and is_done_here and state != "failed":
                     self.store.delete(other.name)
         except (LakebedError, OSError):
             self._written = None

@@ -19,6 +19,7 @@ from lakebed.health.finding import Finding, warning
 from lakebed.health.run_report import RunReport, Waiting, reports_of, run_findings, waiting_of
 from lakebed.ingest.database.tables import database_of
 from lakebed.manifest.stores import open_store
+from lakebed.storage.roots import parse_root
 
 DATABASE_SECONDS, TABLE_SECONDS = 10.0, 60.0
 
@@ -31,6 +32,10 @@ class DatabaseRuns:
     waiting: Mapping[str, Waiting]
 
 
+said_here: dict[str, RunReport] = {}
+"""The reports of the runs of this process as they are now, by the path of their table or database: no store is asked for them."""
+
+
 class Runs:
     """Reads reports now and then. Safe to use from several threads: at worst two of them read the same folder."""
 
@@ -41,8 +46,15 @@ class Runs:
     def of_database(self, path: str) -> DatabaseRuns:
         """What is wrong with a database, but for its tables. Raises StoreUnavailable."""
         reports, now_ms = self._reports(path, DATABASE_SECONDS), int(self._clock() * 1000)
-        findings = (*look_at_disk(path), *run_findings(reports, path, now_ms))
-        return DatabaseRuns(findings, waiting_of(reports, now_ms))
+        return _of_database(reports, path, now_ms)
+
+    def of_database_here(self, path: str) -> DatabaseRuns | None:
+        """The same without asking a store: what this process says now, and others said last; None if none runs here."""
+        here = said_here.get(str(parse_root(path)))
+        if here is None:
+            return None
+        _, last = self._read.get(path, (0.0, ()))
+        return _of_database([here, *(one for one in last if one.name != here.name)], path, int(self._clock() * 1000))
 
     def of_table(self, root: str, *, is_fed: bool, alone: bool) -> Iterator[Finding]:
         """What is wrong with a table's pipelines. Raises StoreUnavailable if the table's own reports can't be read.
@@ -74,6 +86,10 @@ class Runs:
         if last is None or not 0 <= now - last[0] < seconds:
             last = self._read[folder] = now, reports_of(open_store(folder))
         return last[1]
+
+
+def _of_database(reports: Sequence[RunReport], path: str, now_ms: int) -> DatabaseRuns:
+    return DatabaseRuns((*look_at_disk(path), *run_findings(reports, path, now_ms)), waiting_of(reports, now_ms))
 
 
 def waiting_findings(waiting: Iterable[Waiting]) -> Iterator[Finding]:

@@ -158,6 +158,9 @@ class DatabaseWork:
     def ingest_trouble(self) -> LakebedError | None:
         return self._ingest.trouble
 
+    def wake(self) -> None:
+        self._ingest.wake()
+
     def report_lag(self, query: StreamingQuery) -> None:
         waiting = {one.topic: one.unread for one in self._ingest.standings() if one.state != "live"}
         lag, self._unread = lag_of_tables(dict(query.lastProgress or {}), waiting, self._lagging)

@@ -31,7 +31,7 @@ from lakebed.failures import Health, Restarts, failure_in, failure_of
 from lakebed.health.file_checks import look_at_disk
 from lakebed.health.finding import counted
 from lakebed.health.run_report import Down, Reporter, RunReport, Waiting
-from lakebed.health.runs import said_by
+from lakebed.health.runs import said_by, said_here
 from lakebed.ingest.database.tables import tables_below
 from lakebed.manifest.stores import open_store
 from lakebed.manifest.table_log import TableLog
@@ -128,6 +128,9 @@ class Work(Protocol):
 
     def observe(self) -> State:
         """The figures now, for the display and for the gauges. Raises LakebedError."""
+
+    def wake(self) -> None:
+        """Something that was down answers again: what waits to try again waits no longer."""
 
     def report_lag(self, query: StreamingQuery) -> None:
         """Emit how far the query is behind its source."""
@@ -226,6 +229,7 @@ class _Run:
         self._state: State | None = None
         self._phase: Phase = "starting Spark"
         self._down: dict[str, Down] = {}
+        self._healed = threading.Event()
         self._stuck = Stuck()
 
     def look(self, phase: Phase) -> None:
@@ -291,8 +295,9 @@ class _Run:
 
     def _check_ingest(self, spark: SparkSession) -> None:
         if self._again_at is not None:
-            if time.monotonic() >= self._again_at:
+            if time.monotonic() >= self._again_at or self._healed.is_set():
                 self._again_at = None
+                self._healed.clear()
                 self._start_ingest(spark)
         elif self._ingest is not None and not self._ingest.isActive:
             stopped = Unexpected("the ingest query was stopped from outside")
@@ -314,7 +319,10 @@ class _Run:
         redacted = error.with_text(self._pipeline.document.redact(str(error)))
         self._progress.failed(QUERY_NAME, str(redacted))
         batches = self._progress.batches
-        pause = self._restarts.pause_seconds(error, made_progress=batches > self._batches_at_failure)
+        # Pauses are short again when an outage is over.
+        is_first = batches > self._batches_at_failure or self._healed.is_set()
+        self._healed.clear()
+        pause = self._restarts.pause_seconds(error, made_progress=is_first)
         self._batches_at_failure = batches
         if pause is None:
             self._health.failed(redacted)
@@ -323,7 +331,7 @@ class _Run:
         self._again_at = time.monotonic() + pause
 
     def _look_at_needs(self) -> None:
-        """Note what is down, and log it when that changes."""
+        """Note what is down, and say so in log, metrics and page. Nothing here waits for a store."""
         redact = self._pipeline.document.redact
         found = {one.name: one for watch in self._work.watches if (one := watch.down) is not None}
         for name in found.keys() - self._down.keys():
@@ -334,7 +342,11 @@ class _Run:
             seconds = time.time() - self._down[name].since_ms / 1000
             _logger.warning("%s answers again, after %.0f s", name, seconds)
             self._progress.healed(name)
+        if self._down.keys() - found.keys():
+            self._healed.set()
+            self._work.wake()
         self._down = found
+        self._note()
 
     def _trouble_of_needs(self) -> LakebedError | None:
         """Why nothing can be ingested now: something is down without which nothing can."""
@@ -365,7 +377,7 @@ class _Run:
 
         threads = [
             threading.Thread(target=seldom, args=(work, done), name=f"lakebed-{name}", daemon=True)
-            for name, work in (("sampler", sample), ("needs", self._look_at_needs), ("reporter", self._report))
+            for name, work in (("sampler", sample), ("needs", self._look_at_needs), ("reporter", self._reporter.write))
         ]
         for thread in threads:
             thread.start()
@@ -375,9 +387,10 @@ class _Run:
             done.set()
             for thread in threads:
                 thread.join(timeout=5)
+            said_here.pop(self._work.path, None)
 
-    def _report(self) -> None:
-        """Say beside the table or the database how the run is."""
+    def _note(self) -> None:
+        """Note how the run is, for its report, its metrics and its page."""
         redact, state = self._pipeline.document.redact, self._state
         tables = state.tables if isinstance(state, DatabaseState) else ()
         waiting = [
@@ -389,10 +402,10 @@ class _Run:
         down = [replace(one, error=redact(one.error)) for one in list(self._down.values())]
         stuck = self._stuck.found(self._progress.figures().batches, self._is_in_batch())
         self._reporter.note("trying again" if errors else "running", errors, waiting, down, stuck)
+        said_here[self._work.path] = self._reporter.report
         if isinstance(state, DatabaseState):
             found = [*look_at_disk(self._work.path), *said_by(self._reporter.report, self._work.path)]
             self._metrics.found(self._work.path, counted(found))
-        self._reporter.write()  # last, since it may wait for a store
 
     def _is_in_batch(self) -> bool:
         """Whether there is something to ingest, which has not been committed yet."""

@@ -70,6 +70,9 @@ class TableWork:
             raise self._maintenance.exception() or Unexpected("the maintain query was stopped from outside")
         return self._maintenance.trouble
 
+    def wake(self) -> None:
+        """Its query is all that waits."""
+
     def start_ingest(self, spark: SparkSession) -> StreamingQuery:
         return start_ingest(self._pipeline, self.table, spark)
 

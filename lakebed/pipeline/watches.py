@@ -8,7 +8,8 @@ say that it is running. So each *dependency* has a watch:
 - connector: heartbeats of Debezium (``heartbeat.interval.ms``), whose topic is beside those that are read. Where it sends none, a
   connector that is down looks like a database in which nothing happens.
 - registry: a schema that no registry has. That the schemas in use are known already makes an outage no less one.
-- store: whether an object is there, which has an answer however few objects there are.
+- store: whether an object is there, which has an answer however few objects there are; and whether any of the last writes of
+  this process had success.
 - source: the folder of files or the table that is read, by the same question.
 - disk: room in the folders in which this process writes.
 
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from lakebed.ingest.typed.registry import RegistrySettings
 
 LOOK_SECONDS = 2.0
+LOOK_AGAIN_SECONDS = 0.5
+"""While it is down: all that waits is waiting for its return."""
 ANSWER_SECONDS = 5.0
 LOOK_SHARE = 0.005
 """Of a core, at most: the metadata of thousands of topics cost some milliseconds."""
@@ -122,7 +125,8 @@ class Watch:
             while not stop.wait(pause):
                 used = time.thread_time()
                 self.look()
-                pause = max(LOOK_SECONDS, (time.thread_time() - used) / LOOK_SHARE)
+                least = LOOK_SECONDS if self._trouble is None else LOOK_AGAIN_SECONDS
+                pause = max(least, (time.thread_time() - used) / LOOK_SHARE)
             self._trouble = None
 
         threading.Thread(target=run, name=f"lakebed-watch-{self.name}", daemon=True).start()
@@ -159,7 +163,13 @@ def store_watches(path: str) -> list[Watch]:
     if not isinstance(place, LocalRoot):
         from lakebed.storage.s3_client import forget_connections
 
-        watches.append(Watch("store", open_objects(place).require_answer, forget=forget_connections))
+        objects = open_objects(place)
+
+        def answers() -> None:
+            objects.require_answer()
+            objects.require_writes()
+
+        watches.append(Watch("store", answers, forget=forget_connections))
     return watches
 
 

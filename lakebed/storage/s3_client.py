@@ -52,8 +52,13 @@ _BACKOFF_LONGEST_SECONDS = 2.0
 PATIENCE_SECONDS = 120.0
 """No request is tried again after that time."""
 _CONNECT_TIMEOUT_SECONDS = 5
-_READ_TIMEOUT_SECONDS = 10
+_READ_TIMEOUT_SECONDS = 7
 """Without a byte of an answer. So long a thread waits after an outage, if a network has forgotten its connection."""
+_WRITES = frozenset(("put", "put_if_absent", "create_upload", "upload_part", "complete_upload"))
+WRITES_SECONDS = 3.0
+"""So long no write has had success before the store counts as down."""
+WRITES_SECONDS_MAX = 30.0
+"""After the last failure: whoever still wants to write would have tried again."""
 _CONNECTIONS_MAX = 128
 """Kept open for the next request. A process that keeps a database has more threads than one that keeps a table; beyond the limit
 each request makes a connection, and the client logs a warning."""
@@ -70,6 +75,7 @@ _THROTTLING_CODES = {"SlowDown", "Throttling", "ThrottlingException", "TooManyRe
 _MISSING_CODES = {"NoSuchKey", "404", "NotFound"}
 
 _patience_seconds = PATIENCE_SECONDS
+_timeouts: tuple[float, float] = (_CONNECT_TIMEOUT_SECONDS, _READ_TIMEOUT_SECONDS)
 _lock = threading.Lock()
 _clients: dict[tuple[str | None, ...], tuple[Any, Any]] = {}
 
@@ -84,10 +90,42 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
+class FailingWrites:
+    """Whether writes fail, by bucket. A store may answer every read and yet refuse all that is written: one without room does."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._failing: dict[str, tuple[float, float, str]] = {}  # since when, until when, and the last error
+
+    def failed(self, bucket: str, error: str) -> None:
+        """A write had no success, and may have it a moment later."""
+        now = self._clock()
+        since, last, _ = self._failing.get(bucket, (now, now, ""))
+        self._failing[bucket] = since if now - last <= WRITES_SECONDS_MAX else now, now, error
+
+    def worked(self, bucket: str) -> None:
+        """A write had success, or nothing is known any more."""
+        self._failing.pop(bucket, None)
+
+    def error(self, bucket: str) -> str | None:
+        """Why none has had success for ``WRITES_SECONDS`` and more; None if one had, or if nothing is written."""
+        now = self._clock()
+        since, last, error = self._failing.get(bucket, (now, now, ""))
+        return error if now - since >= WRITES_SECONDS and now - last <= WRITES_SECONDS_MAX else None
+
+
+writes = FailingWrites()
+"""Of this process."""
+
+
 def be_impatient(seconds: float) -> None:
-    """From now on nothing of this process is tried again after that time: for a command that somebody waits for."""
-    global _patience_seconds
-    _patience_seconds = seconds
+    """From now on no request of this process takes longer, with all its attempts: for a command that somebody waits for."""
+    global _patience_seconds, _timeouts
+    before, longest = _timeouts, 0.4 * seconds
+    _timeouts = (min(_CONNECT_TIMEOUT_SECONDS, longest), min(_READ_TIMEOUT_SECONDS, longest))
+    _patience_seconds = seconds - _timeouts[1]  # an attempt that begins then may take so long
+    if before != _timeouts:
+        forget_connections()
 
 
 def forget_connections() -> None:
@@ -118,8 +156,8 @@ def s3_access() -> tuple[Any, Any]:
 def _new_client() -> tuple[Any, Any]:
     common: dict[str, Any] = {
         "retries": {"total_max_attempts": 1},
-        "connect_timeout": _CONNECT_TIMEOUT_SECONDS,
-        "read_timeout": _READ_TIMEOUT_SECONDS,
+        "connect_timeout": _timeouts[0],
+        "read_timeout": _timeouts[1],
         "max_pool_connections": _CONNECTIONS_MAX,
         "tcp_keepalive": True,
         "signature_version": "s3v4",  # as all requests have by default, but for presigned urls (s3_quick_look)
@@ -169,8 +207,9 @@ def _with_retries(
     send: Callable[[Any], tuple[T, int, int]],
     attempts_max: int,
 ) -> T:
-    client, began = s3_client(), time.monotonic()
+    began = time.monotonic()
     for attempt in range(attempts_max):
+        client = s3_client()  # each time, since connections may have been forgotten meanwhile
         try:
             result, read, written = send(client)
         except (ClientError, BotoCoreError, HTTPError, OSError) as error:
@@ -178,6 +217,8 @@ def _with_retries(
             events.emit(events.StoreRequested(table=str(root), operation=operation, result=result_of(error)))
             if not is_transient(error):
                 raise explain(error, operation, root, key) from error
+            if operation in _WRITES:
+                writes.failed(root.bucket, f"{operation} of s3://{root.bucket}/{key} failed: {error}")
             if attempt + 1 == attempts_max or time.monotonic() - began > _patience_seconds:
                 raise StoreUnavailable(
                     f"{operation} of s3://{root.bucket}/{key} failed {attempt + 1} times, last: {error}",
@@ -186,6 +227,8 @@ def _with_retries(
                 ) from error
             time.sleep(backoff_seconds(attempt))
         else:
+            if operation in _WRITES:
+                writes.worked(root.bucket)
             counter.count(operation, bytes_read=read, bytes_written=written)
             events.emit(
                 events.StoreRequested(

@@ -44,6 +44,7 @@ from lakebed.storage.s3_client import (
     s3_client,
     status_of,
     with_retries,
+    writes,
 )
 from lakebed.storage.s3_quick_look import is_there
 from lakebed.waits import waiting_for
@@ -134,12 +135,24 @@ class S3Objects:
 
     def require_answer(self) -> None:
         """Raises StoreUnavailable if the store does not answer now, InvalidInput if it refuses. It sends two requests at most."""
+        try:
+            self._require_answer()
+        except LakebedError:
+            writes.worked(self.place.bucket)  # why they failed is known; when it answers again, they may have success
+            raise
+
+    def _require_answer(self) -> None:
         path, began = "_lakebed/is-there", time.monotonic()
         if is_there(*s3_access(), self.place.bucket, self.place.key(path)) is None:
             if time.monotonic() - began >= HANGS_SECONDS:
                 raise StoreUnavailable(f"{self.root} has not answered for {HANGS_SECONDS} s", path=self.root)
             with suppress(FileNotFoundError):
                 self._ask("head", path, lambda client, target: (client.head_object(**target), 0, 0), attempts_max=1)
+
+    def require_writes(self) -> None:
+        """Raises StoreUnavailable if writes of this process fail, though the store answers reads. It sends no request."""
+        if (error := writes.error(self.place.bucket)) is not None:
+            raise StoreUnavailable(error, path=self.root)
 
     def size(self, path: str) -> int:
         """The object's bytes, as the store says now. Raises FileNotFoundError."""
@@ -161,11 +174,10 @@ class S3Objects:
             return self._put_if_absent(key, data)
 
     def _put_if_absent(self, key: str, data: bytes) -> bool:
-        client = s3_client()
         certain = True
         for attempt in range(ATTEMPTS_MAX):
             try:
-                client.put_object(Bucket=self.place.bucket, Key=key, Body=data, IfNoneMatch="*")
+                s3_client().put_object(Bucket=self.place.bucket, Key=key, Body=data, IfNoneMatch="*")
             except (ClientError, BotoCoreError, HTTPError, OSError) as error:
                 self._counter.count("put_if_absent", failures=1, bytes_written=len(data))
                 events.emit(
@@ -190,6 +202,7 @@ class S3Objects:
                         path=f"s3://{self.place.bucket}/{key}",
                     ) from error
                 certain = certain and never_arrived(error)
+                writes.failed(self.place.bucket, f"put_if_absent of s3://{self.place.bucket}/{key} failed: {error}")
                 if attempt + 1 < ATTEMPTS_MAX:
                     time.sleep(backoff_seconds(attempt))
                     continue
@@ -198,6 +211,7 @@ class S3Objects:
                     f" may or may not have landed, last: {error}",
                     path=f"s3://{self.place.bucket}/{key}",
                 ) from error
+            writes.worked(self.place.bucket)
             self._counter.count("put_if_absent", bytes_written=len(data))
             events.emit(
                 events.StoreRequested(table=self.root, operation="put_if_absent", result="ok", bytes_written=len(data))

@@ -18,7 +18,7 @@ from typing import Any
 from lakebed.errors import LakebedError
 from lakebed.health.finding import Finding, Severity
 from lakebed.health.glance import Glance, Seen
-from lakebed.health.runs import Runs, waiting_findings
+from lakebed.health.runs import DatabaseRuns, Runs, waiting_findings
 from lakebed.ingest.database.tables import tables_below
 from lakebed.manifest.parked import parked_of
 from lakebed.manifest.point_log import PointLog
@@ -94,8 +94,15 @@ class Members:
         rows = [{**each, "is_late": is_late} for each in (seen.tables if seen else ())]
         parked = sum(1 for each in rows if each.get("is_parked"))
         whole = {"path": utf8(blotted(self.path)), "tables": len(rows), "parked": parked}
-        whole |= documents.findings(seen.findings if seen else ())
+        whole |= documents.findings(self._newest_findings(seen))
         return rows, whole | {"point": seen.point if seen else None}
+
+    def _newest_findings(self, seen: DatabaseSeen | None) -> tuple[Finding, ...]:
+        """Those of the look, unless the database's pipeline runs in this process: that knows without asking the store."""
+        here = self._runs.of_database_here(self.path)
+        if here is None:
+            return seen.findings if seen else ()
+        return self._found_by(here)
 
     def find(self, path: str) -> Watched | None:
         """The table of this path, watched from now on."""
@@ -117,10 +124,12 @@ class Members:
 
     def _findings(self) -> tuple[Finding, ...]:
         with suppress(LakebedError):  # the tables say whether the store answers
-            runs = self._runs.of_database(self.path)
-            known = {member.name for member in self._members.values()}  # a table's own row says that it waits
-            return (*runs.findings, *waiting_findings(one for name, one in runs.waiting.items() if name not in known))
+            return self._found_by(self._runs.of_database(self.path))
         return ()
+
+    def _found_by(self, runs: DatabaseRuns) -> tuple[Finding, ...]:
+        known = {member.name for member in list(self._members.values())}  # a table's own row says that it waits
+        return (*runs.findings, *waiting_findings(one for name, one in runs.waiting.items() if name not in known))
 
     def _point(self) -> dict[str, Any] | None:
         with suppress(LakebedError):  # the tables are shown without it

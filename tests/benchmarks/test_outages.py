@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.outages.__main__ import down_on_page
 from benchmarks.outages.gate import Gate
 from benchmarks.outages.verdict import Lag, Outage, Records, Said, judge, named
 
@@ -74,6 +76,13 @@ def test_texts_name_what_is_down() -> None:
     assert named("the connector of shop sends no heartbeats any more") == {"connector"}
     assert named("[Errno 28] No space left on device") == {"disk"}
     assert named("the schema registry at http://registry can't be reached") == {"registry"}
+
+
+def test_the_page_says_what_is_wrong_above_its_tables() -> None:
+    well = {"findings": []}
+    down = {"findings": [{"check": "store", "what": "…"}, {"check": "run", "what": "…"}]}
+    assert down_on_page(json.dumps({"databases": [well], "tables": [down]})) == (True, "")
+    assert down_on_page(json.dumps({"databases": [down], "tables": []})) == (False, "run; store")
 
 
 # -- the gate --------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -47,6 +48,8 @@ def main(path: str, folder: str, first: int, last: int) -> None:
     conf = {"spark.sql.shuffle.partitions": "2", "spark.driver.host": "127.0.0.1", **pyfiles}
     spark = lakebed.spark("pipeline", os.environ.get("SPARK_MASTER", "local[2]"), s3=True, conf=conf)
     spark.sparkContext.setLogLevel("ERROR")
+    hadoop: Any = spark._jvm
+    least = hadoop.org.apache.hadoop.fs.s3a.impl.AWSClientConfig.getMinimumOperationDuration().toSeconds()
     arriving = Path(folder, "arriving")
     arriving.mkdir(exist_ok=True)
     for number in range(first, last):
@@ -78,6 +81,7 @@ def main(path: str, folder: str, first: int, last: int) -> None:
                 "read_over_s3a": summed(frame),
                 "read_by_delta_spark": summed(by_delta),
                 "batches": len(batches),
+                "s3a_seconds_min": least,
             }
         )
     )

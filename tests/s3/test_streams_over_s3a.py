@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from lakebed.session import S3A_SECONDS
 from tests.infra.fault_proxy import FaultProxy, FaultRates
 from tests.infra.s3 import S3Server
 from tests.waiting import ran
@@ -30,6 +31,7 @@ def test_a_stream_on_s3_arrives_once_though_requests_fail_and_goes_on_after_a_re
     assert sum(flaky_s3.traffic().faults.values()) > 0
     assert first["rows"] == first["read_over_s3a"] == first["expected"]
     assert first["batches"] == 3
+    assert first["s3a_seconds_min"] == S3A_SECONDS, "Hadoop would wait longer, whatever is set"
     flaky_s3.set_rates(FaultRates())
     second = run_driver(PIPELINE, f"s3://{bucket}/orders", str(tmp_path), "3", "5")
     assert second["rows"] == second["read_over_s3a"] == second["read_by_delta_spark"] == second["expected"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ import pytest
 
 import lakebed
 from lakebed.events import SourceLagged
+from lakebed.health.run_report import Down, RunReport, Waiting
+from lakebed.health.runs import said_here
 from lakebed.manifest.parked import Parked, park
 from lakebed.manifest.point_log import Point, PointLog, TableAt
 from lakebed.table import internals_of
@@ -108,6 +112,23 @@ def test_the_lag_of_each_table_is_shown_beside_the_run(tmp_path: Path, serve_dat
     live(SourceLagged(table=orders.path, topic="shop.public.orders", records=7))
     wait_until(lambda: rows(page).get("public.orders", {}).get("unread") == 7)
     assert rows(page)["public.customers"]["unread"] is None
+
+
+def test_what_the_run_here_says_is_shown_though_the_store_does_not_answer(
+    tmp_path: Path, serve_database: ServeDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(tmp_path, "orders")
+    page, hangs = serve_database(tmp_path), threading.Event()
+    wait_until(lambda: len(rows(page)) == 1)
+    monkeypatch.setattr(members, "tables_below", lambda path: hangs.wait())
+    now_ms, waiting = int(time.time() * 1000), (Waiting(name="public.orders", state="waiting", error="no answer"),)
+    here = RunReport(host="here", pid=1, roles=("ingest", "maintain"), at_ms=now_ms, tables=waiting)
+    monkeypatch.setitem(said_here, str(tmp_path), replace(here, down=(Down("store", "no answer", now_ms),)))
+    [database] = page.json("/api/tables")["databases"]
+    assert [each["check"] for each in database["findings"]] == ["store"]
+    monkeypatch.setitem(said_here, str(tmp_path), here)
+    assert page.json("/api/tables")["databases"][0]["findings"] == []
+    hangs.set()
 
 
 def test_only_the_tables_that_were_looked_at_last_are_watched_closely(

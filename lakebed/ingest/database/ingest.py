@@ -14,12 +14,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lakebed import events
 from lakebed.error_transport import crosses_spark
-from lakebed.errors import LakebedError, Unexpected
+from lakebed.errors import LakebedError, Retry, Unexpected
 from lakebed.failures import Health, Outage
 from lakebed.ingest.database.member import Ignored, Member, Open
 from lakebed.ingest.database.parking import LOOK_SECONDS as PARKED_LOOK_SECONDS
@@ -181,6 +181,15 @@ class DatabaseIngest:
             with self._lock:
                 self._state.in_batch = False
         self.ask()
+
+    def wake(self) -> None:
+        """What was down is back: try again now all that waits after a failure."""
+        with self._lock:
+            state, now = self._state, self._clock()
+            woken = {topic: one for topic, one in state.failing.items() if isinstance(one.error, Retry)}
+            state.failing = {**state.failing, **{t: replace(one, failures=0, due=now) for t, one in woken.items()}}
+            for topic in woken:
+                state.members[topic].due = now
 
     def close(self) -> None:
         """End. Tables that are being read get a few seconds to end; what they do not commit is read again by the next run."""

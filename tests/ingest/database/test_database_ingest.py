@@ -104,6 +104,19 @@ def test_a_table_whose_log_refuses_writes_stops_nobody_and_parks_at_last(tmp_pat
         catches_up(one, "sick", 5 + FAILURES_MAX)  # the log can be written: the cause has passed
 
 
+def test_what_waits_is_tried_at_once_when_what_was_down_is_back(tmp_path: Path) -> None:
+    with database(tmp_path, filled("a")) as one:
+        with refusing("a") as calls:
+            one.batches(5)
+        failures = one.ingest._state.failing["a"].failures
+        assert failures == 5 and len(calls) >= 5
+        one.batch()
+        assert one.position("a") == {}, "it waits for its pause"
+        one.ingest.wake()
+        one.batch()
+        assert one.position("a") == {0: 5}
+
+
 def test_a_table_whose_topic_is_made_anew_parks_at_once_and_its_log_says_why(tmp_path: Path) -> None:
     source = filled(*ALL)
     with database(tmp_path, source) as one:
