@@ -284,6 +284,30 @@ def test_a_write_that_fails_is_what_the_watch_over_a_store_says(monkeypatch: pyt
     assert watch.down is None
 
 
+@pytest.mark.parametrize(
+    "answers, is_refused, deleted",
+    [([412], False, 0), ([403], False, 0), ([507, 507], True, 0), ([503, 412], False, 0), ([200], False, 1)],
+)
+def test_a_write_that_changes_nothing_tells_whether_a_store_refuses_writes(
+    monkeypatch: pytest.MonkeyPatch, answers: list[int], is_refused: bool, deleted: int
+) -> None:
+    current, deletes = iter(answers), list[str]()
+
+    def put(**given: object) -> None:
+        assert given["IfNoneMatch"] == "*"
+        if (status := next(current)) != 200:
+            answer = {"Error": {"Code": "Other"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+            raise ClientError(answer, "PutObject")  # type: ignore[arg-type]
+
+    client = SimpleNamespace(put_object=put, delete_object=lambda **given: deletes.append(given["Key"]))
+    monkeypatch.setattr(s3_objects, "s3_client", lambda: client)
+    monkeypatch.setattr(s3_client, "s3_client", lambda: client)
+    monkeypatch.setattr(s3_client.time, "sleep", lambda seconds: None)
+    refused = s3_objects.S3Objects(S3Root("lake", "shop")).refused_write("runs/a.json")
+    assert (refused is not None and "s3://lake/shop/runs/a.json" in refused) == is_refused
+    assert len(deletes) == deleted and not list(current)
+
+
 def test_an_attempt_takes_the_client_of_that_time(monkeypatch: pytest.MonkeyPatch) -> None:
     made, used = iter(range(10)), list[int]()
 

@@ -94,16 +94,18 @@ def status(options: argparse.Namespace) -> int:
     from lakebed.ingest.database.tables import tables_below
 
     tables = tables_below(options.path)
-    runs = Runs().of_database(options.path)
+    known = Runs()
+    runs = known.of_database(options.path)
     if not tables and not runs.findings and not runs.waiting:
         raise TableNotFound(f"there is no table at {options.path}, nor below it")
     found = database_status(tables, runs.waiting)
+    findings = (*runs.findings, *known.refused_writes(options.path))
     print_rows(found, options, DATABASE)
     if options.format == "json":
-        print_rows(finding_table(runs.findings), options)
+        print_rows(finding_table(findings), options)
     else:
-        print_findings(runs.findings)
-    return exit_codes.OK if found["error"].null_count == len(found) and not runs.findings else exit_codes.FAILED
+        print_findings(findings)
+    return exit_codes.OK if found["error"].null_count == len(found) and not findings else exit_codes.FAILED
 
 
 def resnapshot(options: argparse.Namespace) -> int:

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 from lakebed.errors import LakebedError
 from lakebed.health.file_checks import look_at_disk
-from lakebed.health.finding import Finding, warning
+from lakebed.health.finding import Finding, critical, warning
 from lakebed.health.run_report import RunReport, Waiting, reports_of, run_findings, waiting_of
 from lakebed.ingest.database.tables import database_of
 from lakebed.manifest.stores import open_store
-from lakebed.storage.roots import parse_root
+from lakebed.storage.roots import S3Root, open_objects, parse_root
 
 DATABASE_SECONDS, TABLE_SECONDS = 10.0, 60.0
 
@@ -47,6 +47,15 @@ class Runs:
         """What is wrong with a database, but for its tables. Raises StoreUnavailable."""
         reports, now_ms = self._reports(path, DATABASE_SECONDS), int(self._clock() * 1000)
         return _of_database(reports, path, now_ms)
+
+    def refused_writes(self, path: str) -> Iterator[Finding]:
+        """Whether the store refuses what the runs of a database write: they can't say so there. Call ``of_database`` first."""
+        _, reports = self._read.get(path, (0.0, ()))
+        place, now_ms = parse_root(path), int(self._clock() * 1000)
+        alive = next((one for one in reports if not one.is_over(now_ms)), None)
+        if alive is not None and isinstance(place, S3Root) and (error := open_objects(place).refused_write(alive.name)):
+            what = f"the store answers reads and refuses writes: {error}"
+            yield critical("store", "", what, "look at its room; pipelines go on by themselves")
 
     def of_database_here(self, path: str) -> DatabaseRuns | None:
         """The same without asking a store: what this process says now, and others said last; None if none runs here."""

@@ -154,6 +154,28 @@ class S3Objects:
         if (error := writes.error(self.place.bucket)) is not None:
             raise StoreUnavailable(error, path=self.root)
 
+    def refused_write(self, path: str) -> str | None:
+        """Why the store takes no writes now; None if it does, or if this process may only read.
+
+        It is asked with a write that changes nothing: to create an object that is there. Two requests at most, and one more if
+        the object is not there.
+        """
+        key, refused = self.place.key(path), None
+        for _ in range(2):
+            try:
+                s3_client().put_object(Bucket=self.place.bucket, Key=key, Body=b"", IfNoneMatch="*")
+            except (ClientError, BotoCoreError, HTTPError, OSError) as error:
+                self._counter.count("put_if_absent", failures=1)
+                if not is_transient(error):  # it is taken, which the store decides when it could write
+                    return None
+                refused = f"put_if_absent of s3://{self.place.bucket}/{key} failed: {error}"
+                time.sleep(backoff_seconds(0))
+            else:
+                self._counter.count("put_if_absent")
+                self.delete(path)
+                return None
+        return refused
+
     def size(self, path: str) -> int:
         """The object's bytes, as the store says now. Raises FileNotFoundError."""
         return self.stat(path)[1]
