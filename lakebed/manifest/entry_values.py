@@ -34,6 +34,7 @@ MS_MAX = 200_000_000_000_000
 """The latest time that an entry may have, in the year 8307."""
 _SHOWN = 60
 _WARNED_MAX = 4096
+_CHECKS_MAX = 1024
 _logger = logging.getLogger("lakebed.log")
 
 
@@ -132,6 +133,7 @@ def _members(kind: Hashable) -> list[tuple[str, _Check, bool]]:
     ]
 
 
+@lru_cache(_CHECKS_MAX)
 def _check_of(annotation: Any, name: str) -> _Check:
     """What makes a value of an annotation from JSON, or raises ValueError."""
     origin, inside = get_origin(annotation), get_args(annotation)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -27,6 +28,8 @@ from lakebed.manifest.entry_values import checked, document_of, reading
 from lakebed.manifest.lateness import Newest, Place
 from lakebed.manifest.progress import Progress
 from lakebed.manifest.snapshot import Snapshot
+
+_KEPT_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +76,7 @@ def entry_of(topic: str, position: Position) -> Domain:
     return Domain(position_entry(topic), orjson.dumps(document).decode())
 
 
+@lru_cache(_KEPT_MAX)
 def position_of(domain: str, text: str) -> Position:
     """The position in the entry of a topic. Raises Corrupt."""
     document = document_of(domain, text)
