@@ -114,7 +114,7 @@ def columns_of(metadata: Metadata, protocol: Protocol) -> ColumnMapping:
     return _columns(metadata.schema_string, is_mapped(metadata, protocol))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4_096)
 def _columns(schema_string: str, mapped: bool) -> ColumnMapping:
     fields: list[dict[str, Any]] = orjson.loads(schema_string)["fields"]
     _require_known_widenings(fields)

@@ -268,7 +268,7 @@ class _Stored:
 # Pure functions of metadata, which is one object at many versions of a table.
 _settings: dict[int, tuple[Metadata, TableSettings]] = {}
 _stored: dict[int, tuple[Metadata, Protocol, _Stored]] = {}
-_CACHED_MAX = 256
+_CACHED_MAX = 4_096  # tables of one process; with more, some are read again
 
 
 def _cached_settings(metadata: Metadata) -> TableSettings:

@@ -127,7 +127,7 @@ def renamed_sort_key(texts: Sequence[str], schema: pa.Schema, names: Mapping[str
     return tuple(replace(term, columns=tuple(names.get(name, name) for name in term.columns)).name for term in terms)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=4_096)
 def _parsed(texts: tuple[str, ...], schema: pa.Schema, frame: str) -> tuple[SortTerm, ...]:
     terms = [_Parser(text, schema).term() for text in texts]
     seen: set[tuple[object, ...]] = set()
