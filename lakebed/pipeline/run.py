@@ -400,7 +400,7 @@ class _Run:
         ]
         errors = self._progress.errors() if self._phase == "trying again" else ()
         down = [replace(one, error=redact(one.error)) for one in list(self._down.values())]
-        stuck = self._stuck.found(self._progress.figures().batches, self._is_in_batch())
+        stuck = self._stuck.found(self._progress.batches, self._is_in_batch())
         self._reporter.note("trying again" if errors else "running", errors, waiting, down, stuck)
         said_here[self._work.path] = self._reporter.report
         if isinstance(state, DatabaseState):
