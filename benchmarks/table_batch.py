@@ -1,12 +1,14 @@
 """What a small batch of one of many tables costs: CPU of ingest (read, decode, write, commit) and of what follows it.
 
-    python -m benchmarks.table_batch [--tables 20] [--rounds 30] [--records 20 200 1000] [--profile] [--beside FOLDER]
+    python -m benchmarks.table_batch [--tables 20] [--rounds 30] [--records 20 200 1000] [--profile LEAST] [--beside FOLDER]
 
 One process, without Spark and brokers. In each round each table gets a batch of Debezium events, which are updates of its rows,
 as a pipeline of a database reads it: through the table's positions, into a change part, into a commit. Then its maintenance runs
 one cycle, which settles the batch. Checkpoints and merges run when they are due. Tables are on a local disk.
 
 CPU is user and system time of the whole process, in milliseconds for each batch of a table, the median of the rounds.
+``--profile`` also says in which functions it is spent, as a tree: those with ``LEAST`` milliseconds a batch or more, by samples
+of the stack each millisecond of CPU.
 
 ``--beside``: the sources of another version, say a worktree of it. Both versions run, each in a process of its own, round by
 round in turn. Other work on the machine then meets both alike, so their ratio holds where the milliseconds do not.
@@ -16,17 +18,18 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import cProfile
 import os
-import pstats
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -43,6 +46,7 @@ from lakebed.ingest.table_batch import TableIngest, run_alone
 from lakebed.table import internals_of
 
 KEYS = 2_000
+SAMPLE_SECONDS = 0.001
 FIRST_ROUNDS = 5
 """Rounds that are not counted: imports, first use of engines."""
 
@@ -93,7 +97,7 @@ def main() -> None:
     parser.add_argument("--tables", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--records", type=int, nargs="+", default=[20, 200, 1000])
-    parser.add_argument("--profile", action="store_true", help="print also where the time of all rounds goes")
+    parser.add_argument("--profile", type=float, metavar="LEAST", help="print also where the CPU goes")
     parser.add_argument("--beside", metavar="FOLDER", help="the sources of another version to compare with")
     parser.add_argument("--in-turn", metavar="FOLDER", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -103,22 +107,69 @@ def main() -> None:
     if args.beside:
         compare(args)
         return
-    profile = cProfile.Profile(time.process_time) if args.profile else None
     rows = []
+    profiles: dict[int, Profile] = {}
     with tempfile.TemporaryDirectory() as folder:
         os.environ["LAKEBED_CACHE_DIR"] = f"{folder}/cache"
         for records in args.records:
+            if args.profile is not None:
+                profiles[records] = Profile()
+            profile = profiles.get(records)
             ingest, settle, chores = measured(Path(folder, str(records)), args.tables, args.rounds, records, profile)
             rows.append([records, ingest, settle, chores, ingest + settle + chores])
     columns = ["records", "ingest", "settle", "checkpoints and merges", "all"]
     print_table(f"CPU milliseconds of a batch of one of {args.tables} tables", columns, rows)
-    if profile is not None:
-        pstats.Stats(profile).sort_stats("tottime").print_stats(45)
-        pstats.Stats(profile).sort_stats("cumulative").print_stats(90)
+    for records, profile in profiles.items():
+        print(f"\nCPU milliseconds of a batch of {records} records, by function")
+        profile.print_tree(args.tables * args.rounds, args.profile)
+
+
+class Profile:
+    """Where this process spends its CPU, from ``enable`` to ``disable``: samples of the stack of the main thread.
+
+    Each sample stands for the CPU since the one before, so a long call of native code counts in full.
+    """
+
+    def __init__(self) -> None:
+        self._seconds: defaultdict[tuple[str, ...], float] = defaultdict(float)
+        self._since = 0.0
+        signal.signal(signal.SIGPROF, self._sample)
+
+    def enable(self) -> None:
+        self._since = time.process_time()
+        signal.setitimer(signal.ITIMER_PROF, SAMPLE_SECONDS, SAMPLE_SECONDS)
+
+    def disable(self) -> None:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+    def _sample(self, _signal: int, frame: FrameType | None) -> None:
+        stack = []
+        while frame is not None:
+            file = frame.f_code.co_filename
+            if f"{os.sep}lakebed{os.sep}" in file and not frame.f_code.co_name.startswith("<"):
+                stack.append(f"{Path(file).stem}.{frame.f_code.co_qualname}")
+            frame = frame.f_back
+        now = time.process_time()
+        self._seconds[tuple(reversed(stack))] += now - self._since
+        self._since = now
+
+    def print_tree(self, batches: int, least: float) -> None:
+        """Print the functions with so many milliseconds a batch or more, each below its caller."""
+        sums: defaultdict[tuple[str, ...], float] = defaultdict(float)
+        for stack, seconds in self._seconds.items():
+            for depth in range(1, len(stack) + 1):
+                sums[stack[:depth]] += 1000 * seconds / batches
+        self._print_below((), sums, least)
+
+    def _print_below(self, stack: tuple[str, ...], sums: Mapping[tuple[str, ...], float], least: float) -> None:
+        below = [one for one in sums if one[:-1] == stack and sums[one] >= least]
+        for one in sorted(below, key=lambda each: -sums[each]):
+            print(f"{sums[one]:8.2f} {'  ' * len(stack)}{one[-1]}")
+            self._print_below(one, sums, least)
 
 
 def measured(
-    folder: Path, tables: int, rounds: int, records: int, profile: cProfile.Profile | None
+    folder: Path, tables: int, rounds: int, records: int, profile: Profile | None
 ) -> tuple[float, float, float]:
     """Milliseconds for a batch: of ingest, of settling it, of what is done now and then."""
     members = [opened(folder / f"t{number}") for number in range(tables)]
@@ -132,9 +183,7 @@ def measured(
     return statistics.median(ingest), statistics.median(settle), statistics.mean(chores)
 
 
-def one_round(
-    members: Sequence[Member], number: int, records: int, profile: cProfile.Profile | None = None
-) -> list[float]:
+def one_round(members: Sequence[Member], number: int, records: int, profile: Profile | None = None) -> list[float]:
     """Milliseconds for a batch: of ingest, of settling it, of what is done now and then."""
     ranges = [member.topic.add(number * records, records) for member in members]
     if profile is not None:
