@@ -4,7 +4,7 @@
    counts when a job begins, as long as the jobs of its pool usually take, and is put right when it ends. A pool that had nothing
    ready begins at the time of the pool that was served last: an unused share is lent to the others, and not saved.
 2. In a pool the first *tier* comes first (``lakebed.tier``). But every ``FAIR_EVERY``-th job is the one that has waited longest,
-   whatever its tier: so no job waits for ever behind others, and those of the first tier wait for one in so many.
+   whatever its tier: so no job starves, and of ``FAIR_EVERY`` jobs at most one runs ahead of the first tier.
 3. In a tier the job comes first that is ready for longest. A *head start* counts as time that it waited: lateness first, then
    backpressure, then depth (``head_start_seconds``). It is bounded, so in a tier nothing waits for ever either.
 4. Slow jobs are in heaps of their own, so that the scheduler may leave them out.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _alone = threading.Lock()
-"""Tables whose settle others began and did not end are settled one at a time: if one kills this process, only that one counts."""
+"""Held while a table is settled whose last settle was abandoned: if that ends this process, one table is to blame."""
 
 
 class Settler:
@@ -59,7 +59,7 @@ class Settler:
         self._lock = threading.Lock()
         self.process = this_process()
         self.found_version: int | None = None
-        """Up to here others may have tried to settle, so attempts of what came until then are noted. None: of nothing."""
+        """Attempts are recorded for changes that were committed up to this version only; None: no attempts are recorded."""
         self._is_noted = False
 
     def settle(

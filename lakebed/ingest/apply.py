@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 ATTEMPTS_MAX = 5
-"""So often a batch is written when purges come between."""
+"""How often a batch is written at most, if purges interfere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
 
 ROUNDS_MAX = 10
-"""So often a batch is decoded; it takes more than two only if others keep changing the table."""
+"""How often a batch is decoded at most; more than twice only if others keep changing the table."""
 Alter = Callable[[SchemaChange, str], object]
 """Changes the table; the text says why. Raises InvalidInput if the table refuses the change as it is."""
 

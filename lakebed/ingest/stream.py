@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 RECORDS_HERE_MAX = 20_000
-"""So many take some 0.15 s here; a Spark job and its Python workers take 0.2 s of CPU time for none. Tasks share more records."""
+"""Batches up to this size are read in the driver, in some 0.15 s; a Spark job without records costs 0.2 s of CPU."""
 PIECE_RECORDS_MAX = 2_000_000
 """What a table has to catch up with is read in pieces of so many records, or of as many as the batch has, if those are more."""
 _QUERY_ID_PROPERTY = "sql.streaming.queryId"

@@ -54,7 +54,7 @@ from lakebed.manifest.table_log import TableLog
 from lakebed.parts.changes import write_spec_of
 
 ATTEMPTS_MAX = 50
-"""So often a batch is read because another process was faster. Each time that one has brought the table forward."""
+"""How often a batch is read at most, after losing races to another process, which brings the table forward each time."""
 _logger = logging.getLogger("lakebed.ingest")
 
 

@@ -34,7 +34,7 @@ class Bill:
 
 
 def batches_a_day(records: float, max_age_seconds: float, batch_seconds: float) -> float:
-    """Of a table into which so many records come a day, evenly."""
+    """The batches of a table that gets ``records`` a day at an even rate."""
     if records <= 0:
         return 0.0
     between = DAY_SECONDS / records

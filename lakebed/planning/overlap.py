@@ -166,7 +166,7 @@ class OverlapMap:
         return [self.parts[index] for index in indexes.tolist()]
 
     def deepest(self, depth_min: int, count: int) -> list[Place]:
-        """The deepest places, so many at most, the leftmost ones: with so many runs at least, two at least of them free."""
+        """Up to ``count`` of the deepest places, leftmost first: ``depth_min`` runs or more, at least two of them free."""
         total = self.depth + self.under_work
         deep = (total >= depth_min) & (self.depth >= 2) & ~self._left_alone
         total[~deep] = 0

@@ -178,7 +178,7 @@ class Service:
                 HTTPStatus.TOO_MANY_REQUESTS, "too many requests; wait", {"Retry-After": str(math.ceil(wait))}
             )
         if caller is None or (caller.role < route.role and not caller.name):
-            text = "the token is none of this service's" if caller is None else "this needs a token"
+            text = "unknown token" if caller is None else "this needs a token"
             raise Refused(HTTPStatus.UNAUTHORIZED, text, {"WWW-Authenticate": "Bearer"})
         if caller.role < route.role:
             raise Refused(

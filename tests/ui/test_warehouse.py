@@ -210,7 +210,7 @@ def test_an_operator_stops_a_job_from_the_queue_and_a_reader_has_no_button(serve
 def test_a_wrong_token_is_said_to_be_wrong_and_asked_for_again(serve: Served, page: Page) -> None:
     small(serve.lake / "orders")
     page.goto(f"{serve.url}/#token=nobodys")
-    expect(page.get_by_role("alert")).to_contain_text("the token is none of this service's")
+    expect(page.get_by_role("alert")).to_contain_text("unknown token")
     page.get_by_label("Token").fill(TOKENS["reader"])
     page.get_by_role("button", name="Use it").click()
     expect(page.get_by_role("link", name="orders", exact=True)).to_be_visible()

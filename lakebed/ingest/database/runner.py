@@ -41,7 +41,7 @@ class Skipped:
 Outcome: TypeAlias = BatchDone | Ignored | Skipped | LakebedError
 Together: TypeAlias = Callable[[Sequence[Range]], AbstractContextManager[object]]
 RECORDS_HERE_MAX = 20_000
-"""Of all tables together. So many take some 0.2 s here; a Spark job and its Python workers take as much for none."""
+"""Of all tables together: they take some 0.2 s in the driver, and so does a Spark job without records."""
 RECORDS_TASKS_MAX = 200_000
 """Of all tables that share a job, times its tasks that run at once: some seconds."""
 THREADS = 8

@@ -58,7 +58,7 @@ ENDS_SHARE = 0.05
 WAIT_SECONDS = 0.5
 POLL_SECONDS = 0.1
 RECORDS_MAX = 500_000
-"""So many take some seconds, for which a batch keeps other tables waiting."""
+"""A batch of this size takes some seconds, and other tables wait for it."""
 PARTITION_RECORDS = 20_000
 TOPICS_REPORTED_MAX = 100
 
