@@ -171,6 +171,7 @@ def test_settle_settles(tmp_path: Path) -> None:
         (["run", str(ORDERS), "--duration", "0"], "--duration"),
         (["run", str(ORDERS), "--metrics-port", "x"], "neither a port"),
         (["quary"], "there is no command 'quary'; did you mean query?"),
+        (["optimize", "t"], "there is no command 'optimize'; the command for that is compact"),
         (["parts", "prices", "--formt", "json"], "there is no option --formt; did you mean --format?"),
         (["parts", "prices", "--format", "jsno"], "'jsno' is none of table, json; did you mean json?"),
         (["parts", "prices", "lots"], "'lots' is one argument too many"),

@@ -19,7 +19,7 @@ from lakebed.cli import exit_codes, fleet_command, listener_commands, logs
 from lakebed.cli.argument_types import count, port_or_file, positive, ratio, some_port, up_to
 from lakebed.cli.escapes import shown, shown_lines
 from lakebed.cli.interrupt import ends_at_once
-from lakebed.cli.suggestions import did_you_mean, near_file, near_table
+from lakebed.cli.suggestions import OTHER_WORDS, did_you_mean, near_file, near_table
 from lakebed.errors import InvalidInput, LakebedError, TableNotFound
 from lakebed.version import __version__
 
@@ -103,7 +103,9 @@ class _Parser(argparse.ArgumentParser):
             return
         choices = [str(each) for each in action.choices]
         if isinstance(action, argparse._SubParsersAction):
-            self.error(f"there is no command {value!r}{did_you_mean(value, choices)}")
+            meant = OTHER_WORDS.get(str(value).lower())
+            near = f"; the command for that is {meant}" if meant else did_you_mean(value, choices)
+            self.error(f"there is no command {value!r}{near}")
         near = did_you_mean(str(value), choices)
         raise argparse.ArgumentError(action, f"{value!r} is none of {', '.join(choices)}{near}")
 

@@ -53,19 +53,14 @@ def resume(options: argparse.Namespace) -> int:
 
 def _chosen(path: str, names: list[str]) -> dict[str, str]:
     """The roots of the tables that are meant, by name. Raises TableNotFound, InvalidInput."""
-    from lakebed.ingest.database.tables import tables_below
-    from lakebed.manifest.discovery import tables_in
-    from lakebed.parts.quarantine import QUARANTINE_SUFFIX
+    from lakebed.ingest.database.tables import all_tables_below
     from lakebed.settings import suggest
-    from lakebed.storage.roots import parse_root
 
     if is_table(path):
         if names:
             raise InvalidInput(f"{path} is a table; name tables after the path of a database")
         return {path: path}
-    found, place = tables_below(path), f"{parse_root(path)}/"
-    others = {root for root in tables_in(path) if not root.endswith(QUARANTINE_SUFFIX)} - set(found.values())
-    found |= {root.removeprefix(place).replace("/", "."): root for root in sorted(others)}
+    found = all_tables_below(path)
     if not found:
         raise TableNotFound(f"there is no table at {path}, nor below it")
     for name in names:
@@ -91,9 +86,9 @@ def status(options: argparse.Namespace) -> int:
     from lakebed.health.database_status import database_status
     from lakebed.health.finding import finding_table
     from lakebed.health.runs import Runs
-    from lakebed.ingest.database.tables import tables_below
+    from lakebed.ingest.database.tables import all_tables_below
 
-    tables = tables_below(options.path)
+    tables = all_tables_below(options.path)
     known = Runs()
     runs = known.of_database(options.path)
     if not tables and not runs.findings and not runs.waiting:

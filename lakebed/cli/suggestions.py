@@ -7,6 +7,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 LISTED_MAX = 5
+OTHER_WORDS = {
+    "optimize": "compact", "merge": "compact", "zorder": "recluster", "cluster": "recluster", "ls": "status", "tables": "status",
+    "list": "status", "history": "timeline", "log": "timeline", "commits": "timeline", "describe": "detail", "info": "detail",
+    "sql": "query", "select": "query", "rollback": "restore", "check": "doctor", "fsck": "doctor", "start": "run",
+    "merges": "compactions", "files": "parts", "offsets": "positions", "schema": "schemas", "new": "init",
+}  # fmt: skip
+"""What other systems call a command."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -6,8 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 
 from lakebed.ingest.database.naming import TableName
+from lakebed.manifest.discovery import tables_in
 from lakebed.manifest.log_files import LOG_FOLDER
+from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.storage.folders import Folders
+from lakebed.storage.roots import parse_root
 
 _THREADS = 16
 _CUT = "!!"  # in the folder of a name that was cut (``naming``)
@@ -33,6 +36,13 @@ def tables_below(path: str) -> dict[str, str]:
         tables = [folder for folder, is_one in zip(candidates, pool.map(is_table, candidates), strict=True) if is_one]
     named = {str(TableName.of_folder(folder) or folder.replace("/", ".")): f"{root}/{folder}" for folder in tables}
     return dict(sorted(named.items()))
+
+
+def all_tables_below(path: str) -> dict[str, str]:
+    """The same, with all other tables below the path (``discovery.tables_in``) but quarantines."""
+    found, place = tables_below(path), f"{parse_root(path)}/"
+    others = {root for root in tables_in(path) if not root.endswith(QUARANTINE_SUFFIX)} - set(found.values())
+    return found | {root.removeprefix(place).replace("/", "."): root for root in sorted(others)}
 
 
 def database_of(root: str) -> tuple[str, str] | None:
