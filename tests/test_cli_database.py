@@ -71,9 +71,7 @@ def test_status_of_a_database_lists_its_tables_and_why_some_are_parked(
     assert "the topic was deleted" in capsys.readouterr().out
 
 
-def test_status_of_a_folder_lists_the_tables_that_lie_in_it_too(
-    shop: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_of_a_folder_lists_the_tables_that_lie_in_it_too(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lakebed.create(shop / "plain", pa.schema([("id", pa.int64())]))
     main(["status", str(shop), "--format", "json"])
     found = [one["table"] for one in rows(capsys.readouterr().out)]
