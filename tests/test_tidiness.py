@@ -24,7 +24,7 @@ FUNCTION_LINES_MAX = 70
 POSITIONAL_MAX = 6
 LINE_MAX = 130
 FILE_LINES_MAX = 650
-PRIVATES_MAX = 42  # times that tests reach into an underscore of the code's: breaks that are made on purpose, mostly
+PRIVATES_MAX = 43  # times that tests reach into an underscore of the code's: breaks that are made on purpose, mostly
 
 LONG_FUNCTIONS: set[str] = {
     "tests/end_to_end/replicas.py fight",

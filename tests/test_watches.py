@@ -325,14 +325,14 @@ def test_an_attempt_takes_the_client_of_that_time(monkeypatch: pytest.MonkeyPatc
 
 def test_no_request_of_an_impatient_process_takes_longer_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, began = Clock(), 1_000.0
-    for name in ("_patience_seconds", "_timeouts", "_clients"):
+    for name in ("_patience_seconds", "timeouts", "_clients"):
         monkeypatch.setattr(s3_client, name, getattr(s3_client, name))
     monkeypatch.setattr(s3_client.time, "monotonic", clock)
     monkeypatch.setattr(s3_client.time, "sleep", lambda seconds: clock.__setattr__("seconds", clock.seconds + seconds))
     monkeypatch.setattr(s3_client, "s3_client", lambda: None)
 
     def hangs(client: object) -> tuple[None, int, int]:
-        clock.seconds += s3_client._timeouts[1]
+        clock.seconds += s3_client.timeouts[1]
         raise ReadTimeoutError(endpoint_url="http://nobody")
 
     s3_client.be_impatient(10.0)

@@ -25,7 +25,8 @@ from lakebed.version import __version__
 
 NEXT_ERROR = "\n  line "
 """How the next one of several errors of a pipeline file begins."""
-_EXIT_CODES = "exit codes:\n" + "\n".join((exit_codes.__doc__ or "").splitlines()[2:])
+_EPILOG = "exit codes:\n" + "\n".join((exit_codes.__doc__ or "").splitlines()[2:]) + f"\n\n{logs.HELP}"
+_SHORT_EPILOG = "exit codes and the log: lakebed --help"
 
 
 def execute(arguments: Sequence[str] | None = None) -> int:
@@ -132,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
 
     parser = _Parser(
         prog="lakebed", description="Change streams become fresh, sorted, compact Delta tables.",
-        epilog=_EXIT_CODES, formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"lakebed {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
@@ -141,7 +142,7 @@ def _parser() -> argparse.ArgumentParser:
         name: str, text: str, command: Callable[[argparse.Namespace], int], *parents: argparse.ArgumentParser
     ) -> _Parser:
         sub = commands.add_parser(
-            name, help=text, description=text + ".", parents=list[Any]((common, *parents)), epilog=_EXIT_CODES,
+            name, help=text, description=text + ".", parents=list[Any]((common, *parents)), epilog=_SHORT_EPILOG,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )  # fmt: skip
         sub.set_defaults(command=command, parser=sub)

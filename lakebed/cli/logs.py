@@ -23,20 +23,18 @@ from lakebed.monitoring.event_log import FIELDS, JsonFormatter, LogfmtFormatter,
 
 FORMATS = ("text", "json", "off")
 LEVELS = ("debug", "info", "warning", "error")
+HELP = """log:
+  LAKEBED_LOG_FORMAT and LAKEBED_LOG_LEVEL have the defaults of --log-format and
+  --log-level. Without them, commands that run until they are stopped log text,
+  unless stderr is a terminal, and others only warnings; the level is info."""
 HELD_MAX = 20
 _logger = logging.getLogger("lakebed")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """``--log-format`` and ``--log-level``."""
-    parser.add_argument(
-        "--log-format", choices=FORMATS,
-        help="one line per event on stderr, or off: only warnings (default: LAKEBED_LOG_FORMAT, else text for commands that "
-        "run until they are stopped, unless stderr is a terminal)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--log-level", choices=LEVELS, help="the lowest level that is logged (default: LAKEBED_LOG_LEVEL, or info)"
-    )
+    """``--log-format`` and ``--log-level``, which ``HELP`` explains."""
+    parser.add_argument("--log-format", choices=FORMATS, help="a line per event on stderr; off: only warnings")
+    parser.add_argument("--log-level", choices=LEVELS, help="the lowest level that is logged")
 
 
 @contextmanager

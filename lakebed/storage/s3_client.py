@@ -75,7 +75,7 @@ _THROTTLING_CODES = {"SlowDown", "Throttling", "ThrottlingException", "TooManyRe
 _MISSING_CODES = {"NoSuchKey", "404", "NotFound"}
 
 _patience_seconds = PATIENCE_SECONDS
-_timeouts: tuple[float, float] = (_CONNECT_TIMEOUT_SECONDS, _READ_TIMEOUT_SECONDS)
+timeouts: tuple[float, float] = (_CONNECT_TIMEOUT_SECONDS, _READ_TIMEOUT_SECONDS)
 _lock = threading.Lock()
 _clients: dict[tuple[str | None, ...], tuple[Any, Any]] = {}
 
@@ -120,11 +120,11 @@ writes = FailingWrites()
 
 def be_impatient(seconds: float) -> None:
     """From now on no request of this process takes longer, with all its attempts: for a command that somebody waits for."""
-    global _patience_seconds, _timeouts
-    before, longest = _timeouts, 0.4 * seconds
-    _timeouts = (min(_CONNECT_TIMEOUT_SECONDS, longest), min(_READ_TIMEOUT_SECONDS, longest))
-    _patience_seconds = seconds - _timeouts[1]  # an attempt that begins then may take so long
-    if before != _timeouts:
+    global _patience_seconds, timeouts
+    before, longest = timeouts, 0.4 * seconds
+    timeouts = (min(_CONNECT_TIMEOUT_SECONDS, longest), min(_READ_TIMEOUT_SECONDS, longest))
+    _patience_seconds = seconds - timeouts[1]  # an attempt that begins then may take so long
+    if before != timeouts:
         forget_connections()
 
 
@@ -156,8 +156,8 @@ def s3_access() -> tuple[Any, Any]:
 def _new_client() -> tuple[Any, Any]:
     common: dict[str, Any] = {
         "retries": {"total_max_attempts": 1},
-        "connect_timeout": _timeouts[0],
-        "read_timeout": _timeouts[1],
+        "connect_timeout": timeouts[0],
+        "read_timeout": timeouts[1],
         "max_pool_connections": _CONNECTIONS_MAX,
         "tcp_keepalive": True,
         "signature_version": "s3v4",  # as all requests have by default, but for presigned urls (s3_quick_look)

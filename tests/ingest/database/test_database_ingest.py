@@ -108,8 +108,7 @@ def test_what_waits_is_tried_at_once_when_what_was_down_is_back(tmp_path: Path) 
     with database(tmp_path, filled("a")) as one:
         with refusing("a") as calls:
             one.batches(5)
-        failures = one.ingest._state.failing["a"].failures
-        assert failures == 5 and len(calls) >= 5
+        assert len(calls) >= 5
         one.batch()
         assert one.position("a") == {}, "it waits for its pause"
         one.ingest.wake()
