@@ -14,6 +14,9 @@ from lakebed.quoting import literal
 
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\z"
 
+_EXPONENTS = 1_000_000_000
+"""No number with a larger exponent fits any decimal."""
+
 
 def number_of(text: str, kind: pa.DataType, options: Mapping[str, str]) -> str:
     """The value of a decimal, float or double column that a text stands for; null if it stands for none, or does not fit.
@@ -28,11 +31,13 @@ def _decimal(text: str, kind: pa.DataType) -> str:
     digits = f"regexp_replace(regexp_replace({text}, '[eE].*', ''), '[^0-9]', '')"
     significant = f"rtrim('0', {digits})"
     fraction = rf"length(regexp_extract({text}, r'\.(\d*)', 1))"
-    exponent = f"coalesce(try_cast(regexp_extract({text}, '[eE](.*)', 1) as int), 0)"
+    # A sum with the least exponent of an int would overflow, and Spark's own cast fails at the largest ones.
+    exponent = f"cast(coalesce(try_cast(regexp_extract({text}, '[eE](.*)', 1) as int), 0) as bigint)"
+    scale = f"{fraction} - length({digits}) + length({significant}) - {exponent}"
     return (
         rf"case when {text} rlike r'^[+-]?\d+(\.\d{{0,{kind.scale}}}0*)?\z' then {value} "
-        f"when {text} rlike r'{_NUMBER}' and ({significant} = '' or {fraction} - length({digits}) + length({significant}) "
-        f"- {exponent} <= {kind.scale}) then {value} end"
+        f"when {text} rlike r'{_NUMBER}' and {exponent} < {_EXPONENTS} "
+        f"and ({significant} = '' or {scale} <= {kind.scale}) then {value} end"
     )
 
 

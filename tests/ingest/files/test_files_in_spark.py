@@ -267,6 +267,9 @@ def texts_of_numbers(seed: int) -> list[str]:
         "99999999.995",
         "1e10",
         "1e-400",
+        "1e-2147483648",
+        "1.5e2147483647",
+        "1e-99999999999",
     ]
     for _ in range(400):
         text = f"{rng.choice(['', '', '-'])}{rng.randrange(10 ** rng.randint(1, 10))}"
