@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -18,7 +19,7 @@ from lakebed.health import glance
 from lakebed.health.finding import Finding
 from lakebed.health.glance import Glance
 from lakebed.manifest.log_files import commit_name
-from lakebed.manifest.remarks import Remark, remark
+from lakebed.manifest.remarks import KINDS, Remark, remark
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.service.surveyed import Surveyed, TableState, state_of
@@ -149,3 +150,12 @@ def test_a_misspelled_sequence_is_refused_by_name(tmp_path: Path, name: str) -> 
 @pytest.mark.parametrize("name", ["updated", "updated_at_ms", "source.updated_at", "ts_ms", "seq"])
 def test_a_sequence_that_only_changes_have_is_no_misspelling(tmp_path: Path, name: str) -> None:
     lakebed.create(tmp_path / "t", SCHEMA, keys=["id"], sequence_by=name)
+
+
+def test_the_table_of_checks_says_how_bad_each_kind_of_remark_is() -> None:
+    documented = (Path(__file__).resolve().parents[2] / "docs" / "operations.md").read_text()
+    said = dict(re.findall(r"^\| `(\w+)` \| (warning|critical) \|", documented, re.MULTILINE))
+    found = {kind: meaning.is_critical for kind, meaning in KINDS.items() if meaning.is_finding}
+    assert {kind: said.get(kind) for kind in found} == {
+        kind: "critical" if is_critical else "warning" for kind, is_critical in found.items()
+    }

@@ -209,7 +209,8 @@ STORIES = {
         "LakebedRunDown",
         {
             'lakebed_findings{check="run",severity="critical"}': "_x5 1x20 0x10",
-            'lakebed_findings{check="claim"}': "1x40",
+            'lakebed_findings{check="run",severity="warning"}': "1x40",
+            'lakebed_findings{check="claim",severity="critical"}': "1x40",
         },
         silent=6,
         fires=8,
