@@ -131,6 +131,19 @@ def test_a_store_that_hangs_does_not_make_looks_rare() -> None:
     assert pauses == pytest.approx([1.0 / SAMPLE_SHARE] * 3)
 
 
+def test_a_look_that_fails_is_not_the_last_one_and_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    pauses: list[float] = []
+    done = SimpleNamespace(is_set=lambda: len(pauses) == 3, wait=pauses.append)
+    looks: list[int] = []
+
+    def work() -> None:
+        looks.append(len(looks))
+        raise KeyError("a fault")
+
+    seldom(work, done)  # type: ignore[arg-type]
+    assert len(looks) == 3 and [one.levelname for one in caplog.records if "a fault" in one.message] == ["WARNING"]
+
+
 # -- heartbeats ------------------------------------------------------------------------------------------------------
 
 
@@ -198,6 +211,10 @@ def test_while_no_broker_answers_nothing_is_known_of_a_connector() -> None:
     one.brokers.answer = True
     assert not one.is_silent(SILENT_SECONDS, beats=False)
     assert one.is_silent(1, beats=False)
+    one.brokers.answer = False
+    assert one.is_silent(60, beats=False), "nothing says that it works again"
+    one.brokers.answer = True
+    assert not one.is_silent(1, beats=True)
 
 
 # -- clients ---------------------------------------------------------------------------------------------------------

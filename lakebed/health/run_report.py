@@ -15,15 +15,18 @@ not answer, a full disk, a topic that can't become a table. So ``lakebed run`` k
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from urllib.parse import quote
 
 import orjson
 
 from lakebed.errors import LakebedError
 from lakebed.health.finding import Finding, critical, warning
+from lakebed.manifest.entry_values import made
 from lakebed.manifest.log_store import LogStore
 
 RUNS_FOLDER = "_lakebed/streams/runs"
@@ -86,8 +89,8 @@ class RunReport:
 
     @property
     def name(self) -> str:
-        """The name of its file."""
-        return f"{RUNS_FOLDER}/{self.host}-{self.pid}.json"
+        """The name of its file. A host may have any name, also one that is no name of a file."""
+        return f"{RUNS_FOLDER}/{quote(self.host.encode('utf-8', 'replace'), safe='')}-{self.pid}.json"
 
     @property
     def who(self) -> str:
@@ -103,19 +106,15 @@ class RunReport:
         return self.state == "failed" or self.is_silent(now_ms)
 
     def to_json(self) -> bytes:
-        """The file."""
-        return orjson.dumps(asdict(self))
+        """The file. Errors may name files whose names are not UTF-8."""
+        return json.dumps(asdict(self), ensure_ascii=False).encode("utf-8", "replace")
 
     @classmethod
     def of_json(cls, data: bytes) -> RunReport | None:
-        """The report in a file; None if it is none, or one of another version."""
+        """The report in a file; None if it is none. What another version added is left out."""
         try:
-            found = orjson.loads(data)
-            found |= {name: tuple(found.get(name, ())) for name in ("roles", "errors", "stuck")}
-            found["tables"] = tuple(Waiting(**one) for one in found["tables"])
-            found["down"] = tuple(Down(**one) for one in found.get("down", ()))
-            return cls(**found)
-        except (ValueError, TypeError, KeyError, AttributeError):
+            return made(cls, orjson.loads(data))
+        except (ValueError, TypeError, KeyError, RecursionError):
             return None
 
 
@@ -127,7 +126,7 @@ def reports_of(store: LogStore) -> list[RunReport]:
             report = RunReport.of_json(store.read(f"{RUNS_FOLDER}/{name}"))
         except FileNotFoundError:  # its run has ended
             continue
-        if report is not None:
+        if report is not None and report.name == f"{RUNS_FOLDER}/{name}":
             found.append(report)
     return sorted(found, key=lambda one: -one.at_ms)
 
@@ -204,7 +203,7 @@ class Reporter:
         self.report = replace(
             self.report, state=state, errors=tuple(error[:_TEXT_MAX] for error in errors), since_ms=since_ms, at_ms=now_ms,
             waiting=len(waiting), tables=tuple(replace(one, error=one.error[:_TEXT_MAX]) for one in waiting[:TABLES_MAX]),
-            down=tuple(replace(one, error=one.error[:_TEXT_MAX]) for one in down), stuck=tuple(stuck),
+            down=tuple(replace(one, error=one.error[:_TEXT_MAX]) for one in down), stuck=tuple(one[:_TEXT_MAX] for one in stuck),
         )  # fmt: skip
 
     def write(self) -> None:
@@ -214,7 +213,8 @@ class Reporter:
             return
         now, now_ms, state = self.clock(), report.at_ms, report.state
         is_same = self._written is not None and replace(self._written, at_ms=now_ms) == report
-        if state != "failed" and now - self._tried_at < (BEAT_SECONDS if is_same else PAUSE_SECONDS):
+        pause = BEAT_SECONDS if is_same else PAUSE_SECONDS
+        if state != "failed" and 0 <= now - self._tried_at < pause:  # a clock that was set back makes no pause
             return
         self._tried_at = now
         try:

@@ -100,9 +100,12 @@ class DatabaseWork:
         self.progress = Progress(self.path, is_database=True)
         self._settings = with_transactions(kafka_settings(pipeline.source), pipeline.database.points)
         self._reader = KafkaDatabaseReader(self._settings)
-        self.watches: list[Watch] = [*kafka_watches(self._settings), *store_watches(self.path)]
-        if pipeline.registry is not None:
-            self.watches.append(registry_watch(pipeline.registry.settings()))
+        self.watches: list[Watch] = store_watches(self.path)
+        if only != "maintain":
+            self.watches += kafka_watches(self._settings)
+            if pipeline.registry is not None:
+                self.watches.append(registry_watch(pipeline.registry.settings()))
+        self._watches_run = False
         self._introducer = Introducer(pipeline, self._reader)
         self._folder = Path(tempfile.mkdtemp(prefix="database-", dir=process_folder()))
         self._starts = 0
@@ -171,11 +174,16 @@ class DatabaseWork:
 
     def watch(self) -> None:
         """Start what goes on beside the query, unless it has begun: until ``end_ingest``."""
-        if self._watching is None:
-            for watch in self.watches:
-                watch.start(self._ingest_ends)
+        self._watch_needs()
         self._follow_resnapshots()
         self._watch_topics()
+
+    def _watch_needs(self) -> None:
+        """Start the watches over what it needs, unless they run: until ``end_ingest``."""
+        if not self._watches_run:
+            self._watches_run = True
+            for watch in self.watches:
+                watch.start(self._ingest_ends)
 
     def _follow_resnapshots(self) -> None:
         """Follow the connector's notifications in a thread, if the file says where they are."""
@@ -297,6 +305,7 @@ class DatabaseWork:
     # -- maintenance ---------------------------------------------------------------------------------------------------
 
     def maintain(self, spark: SparkSession) -> None:
+        self._watch_needs()
         self._maintenance = DatabaseMaintenance()
         self._settle_up_to_points(self._maintenance)
         self._spark = spark

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from lakebed import events
 from lakebed.error_transport import first_line
 from lakebed.errors import InvalidInput, LakebedError, MissingPrerequisite, Unexpected
-from lakebed.failures import Health, Restarts, failure_in, failure_of
+from lakebed.failures import Health, Outage, Restarts, failure_in, failure_of
 from lakebed.health.file_checks import look_at_disk
 from lakebed.health.finding import counted
 from lakebed.health.run_report import Down, Reporter, RunReport, Waiting
@@ -339,7 +339,7 @@ class _Run:
             _logger.warning("%s is down: %s", name, error)
             self._progress.failed(name, error)
         for name in self._down.keys() - found.keys():
-            seconds = time.time() - self._down[name].since_ms / 1000
+            seconds = max(0.0, time.time() - self._down[name].since_ms / 1000)  # a clock may go back
             _logger.warning("%s answers again, after %.0f s", name, seconds)
             self._progress.healed(name)
         if self._down.keys() - found.keys():
@@ -400,7 +400,7 @@ class _Run:
         ]
         errors = self._progress.errors() if self._phase == "trying again" else ()
         down = [replace(one, error=redact(one.error)) for one in list(self._down.values())]
-        stuck = self._stuck.found(self._progress.batches, self._is_in_batch())
+        stuck = [redact(one) for one in self._stuck.found(self._progress.batches, self._is_in_batch())]
         self._reporter.note("trying again" if errors else "running", errors, waiting, down, stuck)
         said_here[self._work.path] = self._reporter.report
         if isinstance(state, DatabaseState):
@@ -448,10 +448,19 @@ class _Run:
 def seldom(
     work: Callable[[], None], done: threading.Event, used_seconds: Callable[[], float] = time.thread_time
 ) -> None:
-    """Do it once a second, or so seldom that it takes ``SAMPLE_SHARE`` of a core. To wait for something costs nothing."""
+    """Do it once a second, or so seldom that it takes ``SAMPLE_SHARE`` of a core. To wait for something costs nothing.
+
+    An error is logged, and the next time may do better: a thread that ended would leave old figures on every surface.
+    """
+    outage = Outage(f"the thread {threading.current_thread().name}", _logger)
     while not done.is_set():
         before = used_seconds()
-        work()
+        try:
+            work()
+        except Exception as error:
+            outage.failed(error)
+        else:
+            outage.works()
         done.wait(max(SAMPLE_SECONDS, (used_seconds() - before) / SAMPLE_SHARE))
 
 

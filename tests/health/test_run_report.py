@@ -140,11 +140,40 @@ def test_what_is_down_is_named_though_the_run_goes_on_and_what_it_can_do_nothing
     assert "does not get on: lakebed-table_1 has waited for 31 s" in told
 
 
-def test_a_report_of_an_earlier_version_is_read(world: World) -> None:
+def test_a_report_may_name_hosts_and_files_of_any_name(world: World) -> None:
+    run = world.reporter("a/../b\udcff")
+    run.say("failed", ["the file in/\udcff.csv can't be read"])
+    assert world.store.list_from(run_report.RUNS_FOLDER, "") == ["a%2F..%2Fb%3F-1.json"]
+    [told] = world.told()
+    assert "the file in/?.csv can't be read" in told
+    run.remove()
+    assert reports_of(world.store) == []
+
+
+@pytest.mark.parametrize("wrong", [{"at_ms": "now"}, {"tables": [7]}, {"down": [{"name": "kafka"}]}, {"host": "../a"}])
+def test_a_file_that_is_no_report_of_its_name_is_left_out_and_left_alone(
+    world: World, wrong: dict[str, object]
+) -> None:
+    name, kept = f"{run_report.RUNS_FOLDER}/a-1.json", json.loads(world.reporter("a").report.to_json())
+    world.store.put(name, json.dumps(kept | wrong).encode())
+    assert reports_of(world.store) == []
+    world.reporter("b").say("running", [])
+    assert [one.host for one in reports_of(world.store)] == ["b"] and world.store.read(name)
+
+
+def test_a_clock_that_is_set_back_does_not_silence_a_run(world: World) -> None:
+    run = world.reporter("a")
+    run.say("running", [])
+    world.clock.seconds -= 3_600
+    run.say("trying again", [KAFKA])
+    assert KAFKA in world.told()[0]
+
+
+def test_a_report_of_another_version_is_read(world: World) -> None:
     kept = json.loads(world.reporter("a").report.to_json())
     world.store.put(
         f"{run_report.RUNS_FOLDER}/a-1.json",
-        json.dumps({k: v for k, v in kept.items() if k not in ("down", "stuck")}).encode(),
+        json.dumps({k: v for k, v in kept.items() if k not in ("down", "stuck")} | {"later": 1}).encode(),
     )
     assert [one.host for one in reports_of(world.store)] == ["a"]
 

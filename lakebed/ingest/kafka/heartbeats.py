@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -33,6 +33,7 @@ class Cluster(Protocol):
 class _Beats:
     end: int
     moved_at: float
+    is_silent: bool = False
     gaps: deque[float] = field(default_factory=lambda: deque(maxlen=GAPS_MAX))
 
     @property
@@ -49,21 +50,24 @@ class Heartbeats:
         self._beats: dict[str, _Beats] = {}
 
     def look(self) -> None:
-        """Raises Retry if a connector is silent that was not before."""
+        """Raises Retry if a connector is silent that was not before. While no broker answers, nothing changes."""
         try:
-            ends = self._cluster.heartbeat_ends(PREFIX)
+            self._compare(self._cluster.heartbeat_ends(PREFIX))
         except Retry:  # the watch over the brokers says so
             for known in self._beats.values():
-                known.moved_at = self._clock()
-            return
-        now, silent = self._clock(), []
+                if not known.is_silent:
+                    known.moved_at = self._clock()
+        silent = sorted(topic.removeprefix(PREFIX) for topic, one in self._beats.items() if one.is_silent)
+        if silent:
+            raise Retry(f"the connector of {', '.join(silent)} sends no heartbeats any more")
+
+    def _compare(self, ends: Mapping[str, int]) -> None:
+        now = self._clock()
         self._beats = {topic: one for topic, one in self._beats.items() if topic in ends}
         for topic, end in ends.items():
             known = self._beats.setdefault(topic, _Beats(end, now))
             if end != known.end:
                 known.gaps.append(now - known.moved_at)
                 known.end, known.moved_at = end, now
-            elif len(known.gaps) >= GAPS_MIN and now - known.moved_at > known.patience_seconds:
-                silent.append(topic.removeprefix(PREFIX))
-        if silent:
-            raise Retry(f"the connector of {', '.join(sorted(silent))} sends no heartbeats any more")
+            late = now - known.moved_at
+            known.is_silent = len(known.gaps) >= GAPS_MIN and late > known.patience_seconds
