@@ -203,6 +203,20 @@ def test_a_connector_that_sends_heartbeats_seldom_or_never_is_not_silent() -> No
     assert seldom_one.is_silent(2, beats=False)
 
 
+def test_an_outage_of_a_connector_makes_nobody_wait_longer_for_the_next_one_and_another_interval_is_learned() -> None:
+    one = Connector()
+    one.is_silent(10, beats=True)
+    assert one.is_silent(300, beats=False)
+    assert not one.is_silent(1, beats=True)
+    assert not one.is_silent(SILENT_SECONDS, beats=False)
+    assert one.is_silent(1, beats=False)
+    assert not one.is_silent(1, beats=True)
+    for _ in range(2):
+        one.is_silent(59, beats=False)
+        one.is_silent(1, beats=True)
+    assert not one.is_silent(59, beats=False), "it has a heartbeat a minute now"
+
+
 def test_while_no_broker_answers_nothing_is_known_of_a_connector() -> None:
     one = Connector()
     one.is_silent(10, beats=True)

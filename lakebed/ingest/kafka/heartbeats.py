@@ -2,7 +2,8 @@
 
 Debezium writes a record into ``__debezium-heartbeat.<topic.prefix>`` each ``heartbeat.interval.ms``, also while nothing happens
 in the database. By default it writes none. So the pace is learned: a topic that has moved several times, and then does not for
-twice as long as it took lately, is silent. Times in which the brokers do not answer say nothing.
+twice as long as it took lately, is silent. What it took when it was silent counts only the second time in a row, since once it
+was an outage. Times in which the brokers do not answer say nothing.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ class _Beats:
     end: int
     moved_at: float
     is_silent: bool = False
+    was_silent: bool = False
+    """In the gap before the newest heartbeat."""
     gaps: deque[float] = field(default_factory=lambda: deque(maxlen=GAPS_MAX))
 
     @property
@@ -67,7 +70,8 @@ class Heartbeats:
         for topic, end in ends.items():
             known = self._beats.setdefault(topic, _Beats(end, now))
             if end != known.end:
-                known.gaps.append(now - known.moved_at)
-                known.end, known.moved_at = end, now
+                if not known.is_silent or known.was_silent:  # once it was an outage, twice it is another interval
+                    known.gaps.append(now - known.moved_at)
+                known.end, known.moved_at, known.was_silent = end, now, known.is_silent
             late = now - known.moved_at
             known.is_silent = len(known.gaps) >= GAPS_MIN and late > known.patience_seconds
