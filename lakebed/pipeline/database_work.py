@@ -121,6 +121,9 @@ class DatabaseWork:
         self._lagging: set[str] = set()
         runner = Runner(self.open_table, together=self._reader.together)
         self._ingest = DatabaseIngest(self.path, self.open_table, points=self._points(), runner=runner)
+        self._ingest.is_something_down = lambda: any(
+            watch.trouble for watch in self.watches if watch.name != "connector"
+        )
         self._ingest.know(self._members())
 
     # -- ingest --------------------------------------------------------------------------------------------------------

@@ -126,6 +126,8 @@ class DatabaseIngest:
         self._health: dict[str, Health] = {}
         self._parked = ParkedTables(self._resumed, look_seconds)
         self._asking = Outage("asking the planner for a batch", _logger)
+        self.is_something_down: Callable[[], bool] = lambda: False
+        """Whether something that the pipeline needs is known not to answer."""
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._look, name="lakebed-database", daemon=True)
         self._thread.start()
@@ -281,7 +283,7 @@ class DatabaseIngest:
                 outcomes[member.topic] = outcome if isinstance(outcome, LakebedError) else None
                 if isinstance(outcome, BatchDone):
                     member.due = now + self._pause(member, outcome)
-            found = ruling(before, outcomes, state.worked, now)
+            found = ruling(before, outcomes, state.worked, now, is_down=self.is_something_down())
             failing = dict(found.failing)
             for topic, park in found.park.items():
                 member = state.members[topic]

@@ -16,7 +16,10 @@ A table that fails waits, longer each time. Others never wait for it. Whether a 
 2.  After any other error a table is parked only if another table has worked since its first failure in the series. If the error
     may pass (``Retry``, ``Unexpected``), it must have failed ``FAILURES_MAX`` times as well.
 
-So while brokers, a registry or a store fail for everybody, everybody waits, and nobody is parked. Some bad tables are no outage:
+3.  While something is known to be down that the pipeline needs, an error that may pass parks nobody, and so many more failures
+    are needed then: one table alone may need a schema of the registry.
+
+So while brokers, a registry or a store fail, who needs them waits, and nobody is parked. Some bad tables are no outage:
 that is said only if nothing has worked since several tables fail for a cause that may pass, or since all fail (``outage``).
 """
 
@@ -41,6 +44,8 @@ from lakebed.manifest.parked import Parked
 
 FAILURES_MAX = 15
 """With the pauses between them these are two minutes."""
+DOWN_FAILURES_MAX = 7
+"""So many count while something is down; pauses are as long as they get by then."""
 OWN = (DataLoss, InvalidSchema, InvalidChanges, QuarantineRefused, Corrupt, TableNotFound)
 
 
@@ -79,9 +84,16 @@ class Ruling:
 
 
 def ruling(
-    before: Mapping[str, Failing], outcomes: Mapping[str, LakebedError | None], worked: int, now: float
+    before: Mapping[str, Failing],
+    outcomes: Mapping[str, LakebedError | None],
+    worked: int,
+    now: float,
+    *,
+    is_down: bool = False,
 ) -> Ruling:
-    """``outcomes``: of the tables that were read, by topic; None: it worked. ``before``: those that waited until now."""
+    """``outcomes``: of the tables that were read, by topic; None: it worked. ``before``: those that waited until now.
+    ``is_down``: whether something that the pipeline needs does not answer.
+    """
     failed = {topic: error for topic, error in outcomes.items() if error is not None}
     worked_before, worked = worked, worked + len(outcomes) - len(failed)
     failing = {topic: one for topic, one in before.items() if topic not in outcomes}
@@ -96,6 +108,8 @@ def ruling(
     for topic, error in failed.items():
         earlier = before.get(topic)
         failures = earlier.failures + 1 if earlier else 1
+        if is_down and isinstance(error, (Retry, Unexpected)):
+            failures = min(failures, DOWN_FAILURES_MAX)
         since = earlier.worked_before if earlier else worked_before
         if _is_parked(error, failures, others_worked=worked > since, alike=alike):
             park[topic] = Park(error, failures)

@@ -17,7 +17,7 @@ from lakebed.errors import (
     TableNotFound,
     Unexpected,
 )
-from lakebed.ingest.database.standing import FAILURES_MAX, Failing, Ruling, outage, ruling
+from lakebed.ingest.database.standing import DOWN_FAILURES_MAX, FAILURES_MAX, Failing, Ruling, outage, ruling
 
 OWN = [DataLoss, InvalidSchema, QuarantineRefused, Corrupt, TableNotFound]
 OTHERS = [InvalidInput, MissingPrerequisite]
@@ -63,6 +63,20 @@ def test_what_may_pass_parks_a_table_after_many_failures_while_others_work(kind:
     assert list(batches(*[both] * FAILURES_MAX).park) == ["a"]
     assert batches(*[both] * FAILURES_MAX).park["a"].failures == FAILURES_MAX
     assert not batches(*[{"a": kind("no")}] * 100).park
+
+
+@pytest.mark.parametrize("kind", PASSING)
+def test_a_table_that_alone_needs_what_is_down_is_not_parked_however_long_that_takes(kind: type[LakebedError]) -> None:
+    found = Ruling(0, {}, {})
+    for number in range(10 * FAILURES_MAX):
+        found = ruling(found.failing, {"a": kind("no"), "b": None}, found.worked, 10.0 * number, is_down=True)
+        assert not found.park
+    assert ruling(found.failing, {"a": Corrupt("no"), "b": None}, found.worked, 0.0, is_down=True).park
+    tries = 0
+    while not found.park:
+        found = ruling(found.failing, {"a": kind("no"), "b": None}, found.worked, 0.0)
+        tries += 1
+    assert tries == FAILURES_MAX - DOWN_FAILURES_MAX
 
 
 def test_a_table_that_works_again_has_never_failed() -> None:
