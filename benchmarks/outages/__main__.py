@@ -1,6 +1,7 @@
 """Outages of all that a pipeline needs, and what each surface said of them at each moment: a verdict.
 
     python -m benchmarks.outages [--minutes 60] [--seconds-max 300] [--seed 1] [--only s3 …] [--keep FOLDER]
+    python -m benchmarks.outages --judge FOLDER [--until SECONDS]
 
 PostgreSQL, Debezium, Kafka and a schema registry (Avro), ``lakebed run`` of a database of four tables under load, with the tables
 and the checkpoint in S3. Until ``minutes`` have passed, one dependency after the other is down, for 5 to ``seconds-max`` seconds,
@@ -20,7 +21,8 @@ Each second or two it notes what is true (what is down, the newest transaction i
 4.  In the end, do the tables equal the database, and does the run end with exit code 0?
 5.  Is the number of lines that the run writes during an outage bounded?
 
-It prints a table by kind of dependency and ``VERDICT ok``, or what is wrong; then the exit code is 1.
+It prints a table by kind of dependency and ``VERDICT ok``, or what is wrong; then the exit code is 1. ``--judge`` prints that of
+a run that was kept, or of its first seconds.
 """
 
 from __future__ import annotations
@@ -139,7 +141,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", nargs="+", metavar="KIND[/HOW]", help="such as s3 or kafka/refuse")
     parser.add_argument("--keep", type=Path, help="a new folder for the records and the run's lines")
+    parser.add_argument("--judge", type=Path, metavar="FOLDER", help="judge a run that was kept")
+    parser.add_argument("--until", type=float, default=math.inf, metavar="SECONDS", help="judge its first seconds")
     options = parser.parse_args()
+    if options.judge:
+        return report(records_of(options.judge, options.until))
     with ExitStack() as stack:
         folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(exist_ok=True, parents=True)
@@ -155,6 +161,19 @@ def main() -> int:
         records = Records(outages, watcher.said, watcher.lags, [at for at, _ in world.lines], wrong)
         (folder / "records.json").write_text(json.dumps(asdict(records), default=sorted))
     return report(records)
+
+
+def records_of(folder: Path, until: float) -> Records:
+    """What was seen in a run that was kept, up to a second of it."""
+    found = json.loads((folder / "records.json").read_text())
+    said = [Said(**{**one, "names": frozenset(one["names"])}) for one in found["said"]]
+    return Records(
+        outages=[one for each in found["outages"] if (one := Outage(**each)).ended < until],
+        said=[one for one in said if one.ended < until],
+        lags=[one for each in found["lags"] if (one := Lag(**each)).at < until],
+        lines=[at for at in found["lines"] if at < until],
+        ends_wrong=found["ends_wrong"] if until == math.inf else (),
+    )
 
 
 def cause_outages(world: World, options: argparse.Namespace) -> list[Outage]:
