@@ -8,6 +8,8 @@
 3. A plan that fails is tried again, later each time. After ``FAILURES_MAX`` failures its parts are parked in the table's log
    (``manifest.failing``), for an hour at first, and this is reported. A part that is corrupt is parked alone, after the first
    failure. So no failure repeats without end, in whichever process. If the log can't be written, this process remembers it.
+4. A store that does not answer, or a full disk, is no fault of the parts: new ones come, and plans of them would fail as well. So
+   no plan is made for a while then, longer each time, until one succeeds.
 
 Where there is a cluster, large plans run there, several side by side, and the others in this process (``compaction.cluster``).
 What goes wrong with the cluster is no failure of the plan: it is made again at once, for this process if the cluster is away.
@@ -31,7 +33,7 @@ from typing import Protocol
 from lakebed import events
 from lakebed.compaction.cluster import Cluster
 from lakebed.compaction.merge import MergeKernel, MergeOutcome, MergeResult, PlanningView, Progress, no_progress
-from lakebed.errors import Cancelled, ClusterUnavailable, Corrupt, LakebedError, Retry
+from lakebed.errors import Cancelled, ClusterUnavailable, Corrupt, LakebedError, Retry, StoreUnavailable
 from lakebed.manifest.failing import failing_of, park_merge, parked_paths
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
@@ -80,6 +82,11 @@ class _Failures:
     count: int = 0
     not_before: float = 0.0
 
+    def failed(self, now: float) -> None:
+        """Once more: wait twice as long as before."""
+        self.count += 1
+        self.not_before = now + min(BACKOFF_SECONDS_MAX, 2.0**self.count)
+
 
 @dataclass(frozen=True, slots=True)
 class Running:
@@ -115,6 +122,7 @@ class _Shared:
 
     running: dict[int, Running] = field(default_factory=dict)
     failures: dict[str, _Failures] = field(default_factory=dict)
+    unavailable: _Failures = field(default_factory=_Failures)  # of the store or the disk, whatever the plan
     planning: set[_Start] = field(default_factory=set)
     next_id: int = 0
 
@@ -222,7 +230,7 @@ class Compactor:
 
         ``looks``: whether the log is read; if not, the plan is for the newest snapshot in memory.
         """
-        while not self._closing:
+        while not self._closing and self._clock() >= self._shared.unavailable.not_before:
             with self._starting() as start:
                 plans = self._plans(start, looks)
                 with self._lock:
@@ -360,6 +368,7 @@ class Compactor:
         )
         if result.outcome is MergeOutcome.COMPLETED:
             with self._lock:
+                self._shared.unavailable = _Failures()
                 for path in plan.inputs:
                     self._shared.failures.pop(path, None)
         return result
@@ -384,6 +393,8 @@ class Compactor:
         known = {path for each in failing_of(newest).values() for path in each.sources} if newest is not None else set()
         parked, count = False, 0
         with self._lock:
+            if isinstance(error, StoreUnavailable):
+                self._shared.unavailable.failed(now)
             for path in corrupt or plan.inputs:
                 failures = self._shared.failures.setdefault(path, _Failures())
                 at_once = path in known or (corrupt and not isinstance(error, Retry))

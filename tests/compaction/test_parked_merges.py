@@ -86,6 +86,15 @@ def test_a_merge_that_failed_here_is_left_alone_by_another_process_and_by_one_th
     assert other.compactor.next_plan() is None and other.compactor.parked() == set(failing.sources)
 
 
+def test_while_the_disk_is_full_new_parts_are_no_reason_to_try_at_once(table: lakebed.Table) -> None:
+    process, tries = Process(table, Clock(), fails=True), 0
+    for batch in range(30):
+        table.apply(pa.table({"id": list(range(batch, 100, 3)), "v": [batch] * len(range(batch, 100, 3))}, SCHEMA))
+        table.settle()
+        tries += process.fail_until_parked(4)
+    assert tries <= 6, "2, 4, 8, 16, 32 and 60 s lie between them"
+
+
 def test_after_the_time_it_is_tried_once_and_parked_for_twice_as_long(table: lakebed.Table) -> None:
     clock = Clock()
     Process(table, clock, fails=True).fail_until_parked()
