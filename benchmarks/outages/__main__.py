@@ -4,7 +4,7 @@
     python -m benchmarks.outages --judge FOLDER [--until SECONDS]
 
 PostgreSQL, Debezium, Kafka and a schema registry (Avro), ``lakebed run`` of a database of four tables under load, with the tables
-and the checkpoint in S3. Until ``minutes`` have passed, one dependency after the other is down, for 5 to ``seconds-max`` seconds,
+and the checkpoint in S3. Until ``minutes`` have passed, one dependency after the other is down, for ``seconds-min`` to ``seconds-max``,
 with pauses between: kinds, ways and durations come from the seed.
 
 Everything is real but for these: the networks that fail are gates on loopback (``gate``), and the answers 503 and 507 of a busy
@@ -44,7 +44,6 @@ from benchmarks.outages.verdict import DETECTED_SECONDS, Lag, Outage, Records, S
 from benchmarks.outages.world import StatusProcess, World, fetched
 from benchmarks.workload import table
 
-SECONDS_MIN = 5.0
 PAUSE_SECONDS = (20.0, 40.0)
 LOOK_SECONDS = 2.0
 _WELL = re.compile(r"\d\d:\d\d:\d\d (running|first batch)")
@@ -137,6 +136,7 @@ def down_on_page(text: str) -> tuple[bool, str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--seconds-min", type=float, default=5, help="the shortest outage (default: 5)")
     parser.add_argument("--seconds-max", type=float, default=300, help="the longest outage (default: 300)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", nargs="+", metavar="KIND[/HOW]", help="such as s3 or kafka/refuse")
@@ -197,7 +197,7 @@ def cause_outages(world: World, options: argparse.Namespace) -> list[Outage]:
         if not turns[kind]:
             turns[kind] = world.draw.sample(ways[kind], len(ways[kind]))
         how = turns[kind].pop()
-        seconds = math.exp(world.draw.uniform(math.log(SECONDS_MIN), math.log(options.seconds_max)))
+        seconds = math.exp(world.draw.uniform(math.log(options.seconds_min), math.log(options.seconds_max)))
         began = world.now()
         print(f"{began:7.1f} s: {kind} ({how}) is down for {seconds:.0f} s", flush=True)
         with world.down(kind, how):
