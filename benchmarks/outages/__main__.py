@@ -4,8 +4,8 @@
     python -m benchmarks.outages --judge FOLDER [--until SECONDS]
 
 PostgreSQL, Debezium, Kafka and a schema registry (Avro), ``lakebed run`` of a database of four tables under load, with the tables
-and the checkpoint in S3. Until ``minutes`` have passed, one dependency after the other is down, for ``seconds-min`` to ``seconds-max``,
-with pauses between: kinds, ways and durations come from the seed.
+and the checkpoint in S3. Until ``minutes`` have passed, one dependency after the other is down, for ``seconds-min`` to
+``seconds-max``, with pauses between: kinds, ways and durations come from the seed.
 
 Everything is real but for these: the networks that fail are gates on loopback (``gate``), and the answers 503 and 507 of a busy
 or full object store are made by the fault proxy. A full disk is a small tmpfs, which root may mount, with the temporary folder
