@@ -208,9 +208,10 @@ def test_exit_codes_say_what_the_caller_must_do(error: lakebed.errors.LakebedErr
 
 
 def test_help_lists_the_exit_codes_and_the_version_is_the_package_s(tmp_path: Path) -> None:
-    done = lakebed_here("run", "--help", cwd=tmp_path)
+    done = lakebed_here("--help", cwd=tmp_path)
     assert done.returncode == 0
     assert "try again later" in done.stdout
+    assert "exit codes and the log: lakebed --help" in lakebed_here("run", "--help", cwd=tmp_path).stdout
     assert lakebed_here("--version", cwd=tmp_path).stdout == f"lakebed {lakebed.__version__}\n"
 
 

@@ -12,10 +12,8 @@ import pyarrow as pa
 
 from lakebed.quoting import literal
 
-_NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\z"
-
-_EXPONENTS = 1_000_000_000
-"""No number with a larger exponent fits any decimal."""
+_NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?\z"
+"""As in strings of JSON: exponents of more than three digits are refused."""
 
 
 def number_of(text: str, kind: pa.DataType, options: Mapping[str, str]) -> str:
@@ -31,13 +29,11 @@ def _decimal(text: str, kind: pa.DataType) -> str:
     digits = f"regexp_replace(regexp_replace({text}, '[eE].*', ''), '[^0-9]', '')"
     significant = f"rtrim('0', {digits})"
     fraction = rf"length(regexp_extract({text}, r'\.(\d*)', 1))"
-    # A sum with the least exponent of an int would overflow, and Spark's own cast fails at the largest ones.
-    exponent = f"cast(coalesce(try_cast(regexp_extract({text}, '[eE](.*)', 1) as int), 0) as bigint)"
+    exponent = f"coalesce(try_cast(regexp_extract({text}, '[eE](.*)', 1) as int), 0)"
     scale = f"{fraction} - length({digits}) + length({significant}) - {exponent}"
     return (
         rf"case when {text} rlike r'^[+-]?\d+(\.\d{{0,{kind.scale}}}0*)?\z' then {value} "
-        f"when {text} rlike r'{_NUMBER}' and {exponent} < {_EXPONENTS} "
-        f"and ({significant} = '' or {scale} <= {kind.scale}) then {value} end"
+        f"when {text} rlike r'{_NUMBER}' and ({significant} = '' or {scale} <= {kind.scale}) then {value} end"
     )
 
 
