@@ -67,7 +67,7 @@ class Topic:
             pa.array(np.arange(start, start + count), pa.int64()), pa.nulls(count, pa.timestamp("ms", "UTC")),
         ]  # fmt: skip
         self.tables = {start: pa.Table.from_arrays(columns, schema=RECORD_SCHEMA)}
-        return Range("t", 0, start, start + count, None, None, start == 0)
+        return Range("t", 0, start, start + count, None, "id of t", start == 0)
 
     def ranges(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Range]:
         raise NotImplementedError

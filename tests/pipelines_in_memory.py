@@ -83,7 +83,7 @@ class PipelineInMemory:
         """One batch of a topic: these records, and those before them that no table has read."""
         self.source.add(topic, 0, *map(_encoded, records))
         start, end = self._read.get(topic, 0), self.source.topics[topic][0].end
-        ranges = [Range(topic, 0, start, end, is_first=topic not in self._read)]
+        ranges = [Range(topic, 0, start, end, topic_id=f"id of {topic}", is_first=topic not in self._read)]
         try:
             ingest = self._ingest(topic, ranges)
             if ingest is not None:

@@ -47,7 +47,7 @@ from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.entries import ORDER_RESTARTS, Operation
 from lakebed.manifest.lateness import Lateness, Newest, lateness, newest_of
 from lakebed.manifest.order_restarts import Restart, restarts_of
-from lakebed.manifest.positions import Position, entry_of, newest_by_place, position_entry, positions_of
+from lakebed.manifest.positions import Last, Position, entry_of, last_of, newest_by_place, position_entry, positions_of
 from lakebed.manifest.remarks import Counts, RemarkCounts, remarks_of, sum_of
 from lakebed.manifest.removals import all_removals
 from lakebed.manifest.resnapshots import entry_counting
@@ -93,6 +93,7 @@ class Written:
     records_of_snapshot: int = 0  # rows that the source's reader has read, and no changes
     records_lost: int = 0
     newest: Mapping[Place, Newest] = field(default_factory=dict)  # how far changes are in the order of their source
+    last: Mapping[Place, Last] = field(default_factory=dict)  # the last record of each partition, if known
     met: Met = field(default_factory=dict)  # which columns the schemas of the records have
     remarks: Counts = field(default_factory=dict)  # what somebody should look at
     records_mismatched: int = 0  # among the quarantined: those that are what the format says and do not fit the table
@@ -235,6 +236,7 @@ class Tally:
         self._seen: dict[str, Any] = {}
         self._truncates: list[Truncate] = []
         self._newest: Mapping[Place, Newest] = {}
+        self._last: Mapping[Place, Last] = {}
         self._met: Met = {}
         self._remarks = RemarkCounts()
         self._needs: list[SchemaChange] = []
@@ -255,6 +257,7 @@ class Tally:
         seen["truncated"] = seen.get("truncated", 0) + decoded.truncated
         seen["of_snapshot"] = seen.get("of_snapshot", 0) + decoded.of_snapshot
         self._newest = newest_of((self._newest, decoded.newest))
+        self._last = last_of((self._last, decoded.last))
         self._met = met_in((self._met, decoded.met))
         self._remarks.add_all(decoded.remarks)
         self._sources = [all_seen([*self._sources, decoded.sources])]
@@ -271,6 +274,8 @@ class Tally:
         seen = self._seen | {"remarks": self._remarks.counts}
         if self._newest:
             seen["newest"] = [[*place, *astuple(newest)] for place, newest in self._newest.items()]
+        if self._last:
+            seen["last"] = [[*place, *last] for place, last in self._last.items()]
         if self._met:
             seen["met"] = met_to_json(self._met)
         if self._truncates:
@@ -416,6 +421,7 @@ def collected(rows: Iterable[TaskRow]) -> Written:
         mismatch=next((s["mismatch"] for s in seen if s.get("mismatch")), ""),
         schema_needed=merged(needs) if needs else None,
         newest=newest_of({(t, n): Newest(*newest)} for s in seen for t, n, *newest in s.get("newest", ())),
+        last=last_of({(t, n): (end, transaction)} for s in seen for t, n, end, transaction in s.get("last", ())),
         met=met_in(met_from_json(s["met"]) for s in seen if "met" in s),
         remarks=sum_of(s["remarks"] for s in seen),
         read=tuple(Range(*one) for s in seen for one in s.get("read", ())),

@@ -22,6 +22,7 @@ from lakebed.ingest.schema_evolution import FIXED, RESCUED_COLUMN, EvolvePolicy,
 from lakebed.ingest.source_tables import NO_RULES, Seen, SourceRules, all_seen
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate
 from lakebed.manifest.lateness import Newest, Place, newest_of
+from lakebed.manifest.positions import Last, last_of
 from lakebed.manifest.remarks import Counts, sum_of
 from lakebed.manifest.schema import is_reserved
 from lakebed.manifest.schema_change import SchemaChange
@@ -254,6 +255,8 @@ class Decoded:
     """Records that are rows which the source's reader has read, and no changes."""
     newest: Mapping[Place, Newest] = field(default_factory=dict)
     """How far the changes are in the order of their source, if it has one, by partition."""
+    last: Mapping[Place, Last] = field(default_factory=dict)
+    """The last record of each partition, where its transaction is known."""
     met: Met = field(default_factory=dict)
     """Which columns the schemas of the records have, if they have schemas."""
     remarks: Counts = field(default_factory=dict)
@@ -284,6 +287,7 @@ class Decoded:
             truncated=sum(part.truncated for part in decoded),
             of_snapshot=sum(part.of_snapshot for part in decoded),
             newest=newest_of(part.newest for part in decoded),
+            last=last_of(part.last for part in decoded),
             met=met_in(part.met for part in decoded),
             remarks=sum_of(part.remarks for part in decoded),
             mismatched=sum(part.mismatched for part in decoded),

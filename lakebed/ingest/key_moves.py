@@ -7,8 +7,8 @@ that events carry are used as far as they say whose delete it is:
 1.  Marked are records with such headers, and updates whose ``before`` has another key. If records have no headers at all,
     somebody has dropped them. Then a create right after a delete of another key, in one transaction, may be a move too.
 2.  A transaction is a run of records of a partition. The changes of a key are counted if one of them is marked; the others of the
-    transaction count too. Of the transaction that a batch begins with, every change says so: an earlier batch may have marked its
-    key.
+    transaction count too. An earlier batch may have marked a key of the transaction that a batch begins with. So each change of
+    that transaction says that it belongs to it, unless the record right before it is known to be of another one.
 3.  If a key is deleted after a row came to it, the old row of the delete is compared with the row that came. If they differ, the
     delete is of the row that was there before, so the values are those of the row that came. If they are equal, that row is gone.
     If the old row says nothing (by default PostgreSQL sends keys alone), the row that came last has the values.
@@ -31,6 +31,8 @@ from lakebed.far_times import python_values
 from lakebed.ingest.debezium.transactions import Described
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.headers import NEW_KEY, OLD_KEY, headers_of, mappings_of, values_of
+from lakebed.manifest.lateness import Place
+from lakebed.manifest.positions import Last
 from lakebed.manifest.remarks import Remark
 from lakebed.parts.changes import DELETE, MOVES_COLUMN, MOVES_TYPE, OP_COLUMN, UNAVAILABLE_COLUMN
 from lakebed.parts.key_moves import CAME, LEFT, STAYED, UNKNOWN_TRANSACTION, WEAK
@@ -44,6 +46,8 @@ NOT_WHOLE = (
 )
 _KEYS_AT_ONCE = 256
 _INT63 = (1 << 63) - 1
+_LOOKED_BACK_MAX = 16
+"""Among so many records at its end a transaction is looked for; tombstones and rows of a snapshot say none."""
 _PLACES_MAX = 100
 """Of so many changes that are no moves the place is looked up, so that they are known if they are sent again."""
 
@@ -79,6 +83,8 @@ class Moves:
     ignored: int = 0
     """Records of which nothing is left beside others, because they undo each other, or were sent again."""
     remarks: list[Found] = field(default_factory=list)
+    last: Mapping[Place, Last] = field(default_factory=dict)
+    """The last record of each partition, where its transaction is known."""
 
 
 def with_moves(
@@ -90,14 +96,15 @@ def with_moves(
     decoder_schema: DecoderSchema,
     *,
     regions: Sequence[tuple[int, int]],
+    before: Mapping[Place, Last],
 ) -> Moves:
     """``rows``: change rows in the order of records. ``at``: of each twice the number of its record, one more for a second row;
     ``creates``: whether it is of an event that says of a row that it is new; ``regions``: of the records
-    (``places.regions_of``).
+    (``places.regions_of``); ``before``: the last record of each partition that was read earlier.
     """
     if not decoder_schema.keys or not len(rows):
         return Moves(rows)
-    return _Batch(rows, at, creates, records, events, decoder_schema, regions=regions).moves()
+    return _Batch(rows, at, creates, records, events, decoder_schema, regions=regions, before=before).moves()
 
 
 class _Batch:
@@ -111,6 +118,7 @@ class _Batch:
         decoder_schema: DecoderSchema,
         *,
         regions: Sequence[tuple[int, int]],
+        before: Mapping[Place, Last],
     ) -> None:
         self._rows = rows
         self._numbers: Mask = at // 2
@@ -127,6 +135,7 @@ class _Batch:
         """Rows without headers that look like a move."""
         self._described: dict[int, Described | None] = {}
         self._regions = regions
+        self._before = before
         self._marked = self._moved(at)
         self._creates = creates & ~self._deletes
 
@@ -147,9 +156,11 @@ class _Batch:
         counted = np.zeros(count, bool)
         void = np.zeros(count, bool)
         for rows_of_region in self._rows_of_regions():
-            begin, end, transaction = self._run(int(self._numbers[rows_of_region.start]))
-            if transaction is not None:
-                transactions[self._between(begin, end)] = transaction
+            first = int(self._numbers[rows_of_region.start])
+            if self._may_go_on(first):
+                begin, end, transaction = self._run(first)
+                if transaction is not None:
+                    transactions[self._between(begin, end)] = transaction
         for group in self._marked_groups():
             name = self._transaction_of(group[0])
             transactions[group] = UNKNOWN_TRANSACTION if name is None else _number_of(name)
@@ -165,7 +176,7 @@ class _Batch:
         gone = set(self._numbers[void].tolist()) - self._bad
         if gone:
             gone.difference_update(self._numbers[~void].tolist())
-        return Moves(self._arranged(transactions, counted, void), bad, len(gone), remarks)
+        return Moves(self._arranged(transactions, counted, void), bad, len(gone), remarks, self._last())
 
     def _lost(self, sequence: str) -> int:
         """How many rows came to a key, and are older by a column than a delete of the row that was there before."""
@@ -403,6 +414,37 @@ class _Batch:
         return pa.array(places, mask=~has_place)
 
     # Records and transactions ----------------------------------------------------------------------------------------
+
+    def _may_go_on(self, number: int) -> bool:
+        """Whether the transaction of a record may have begun before the first record of its partition here."""
+        begin, _ = self._region(number)
+        end, transaction = self._before.get(self._partition_of(begin), (None, None))
+        here = self._describe(number)
+        if end is None or end != self._offset(begin) or here is None or here.transaction is None:
+            return True
+        return _number_of(here.transaction) == transaction
+
+    def _last(self) -> dict[Place, Last]:
+        """The last record of each partition, where its transaction is known."""
+        found: dict[Place, Last] = {}
+        for begin, end in self._regions:
+            place, offset = self._partition_of(begin), self._offset(end - 1)
+            found.pop(place, None)
+            for number in range(end - 1, max(begin, end - _LOOKED_BACK_MAX) - 1, -1):
+                here = self._describe(number)
+                if offset is None or (here is None and self._values[number].is_valid):
+                    break  # what this record says is not known, so its transaction is not
+                if here is not None and here.transaction is not None:
+                    found[place] = (offset + 1, _number_of(here.transaction))
+                    break
+        return found
+
+    def _partition_of(self, number: int) -> Place:
+        return self._records.column("topic")[number].as_py(), self._records.column("partition")[number].as_py()
+
+    def _offset(self, number: int) -> int | None:
+        offset: int | None = self._records.column("offset")[number].as_py()
+        return offset
 
     def _run(self, number: int) -> tuple[int, int, int | None]:
         """The transaction of a record: its first record, the one behind its last, and its number.

@@ -394,7 +394,8 @@ def _assemble(records: pa.Table, collected: _Collected, reader: Reader, decoder_
     times = pc.min_max(rows.column(TIME_COLUMN)).as_py()
     creates = np.asarray(pc.fill_null(rows.column(CREATES_COLUMN), False))
     at = rows.column(AT_COLUMN).to_numpy()
-    moves = with_moves(rows, at, creates, records, _Events(records, reader), decoder_schema, regions=regions)
+    events, before = _Events(records, reader), collected.cutoff.last
+    moves = with_moves(rows, at, creates, records, events, decoder_schema, regions=regions, before=before)
     rows = moves.rows
     collected.bad += moves.bad
     collected.ignored += moves.ignored
@@ -416,6 +417,7 @@ def _assemble(records: pa.Table, collected: _Collected, reader: Reader, decoder_
         truncated=collected.truncated,
         of_snapshot=collected.of_snapshot,
         newest=newest,
+        last=moves.last,
         met=met,
         remarks=collected.remarks.counts,
         mismatched=collected.mismatched,

@@ -40,7 +40,7 @@ from lakebed.ingest.points.cut import Cut, Report, TaskCut
 from lakebed.ingest.reading import Planned, clipped, joined, limited, planned, read_to
 from lakebed.ingest.refusals import discard, refuse
 from lakebed.ingest.source import Bounds, Place, Range, RangeChanges, RangeReader
-from lakebed.ingest.source_tables import Seen, first_of
+from lakebed.ingest.source_tables import first_of
 from lakebed.ingest.truncates import cutoff_of
 from lakebed.manifest.entries import Operation
 from lakebed.manifest.lateness import Newest
@@ -219,7 +219,7 @@ class _Reading:
         return joined(self.ranges), cuts
 
     def marks(self, written: Written, cut: Cut | None) -> Marks | None:
-        moved = self.moved(written.read, cut, written.transactions, newest=written.newest, sources=written.sources)
+        moved = self._moved(written, cut)
         return moved if moved.after else None
 
     def reached(self, written: Written) -> Reached:
@@ -234,16 +234,10 @@ class _Reading:
         """The ids of the topics that are read."""
         return {topic: begin.topic_id for (topic, _), begin in self.begins.items() if begin.topic_id is not None}
 
-    def moved(
-        self, read: Sequence[Range], cut: Cut | None, reports: Mapping[Place, Report], *,
-        newest: Mapping[Place, Newest] | None = None, sources: Seen | None = None,
-    ) -> Moved:  # fmt: skip
-        """The positions after these ranges were read, up to the ``cut``.
-
-        ``newest``: how far the changes in them were; ``sources``: whose events came.
-        """
+    def _moved(self, written: Written, cut: Cut | None) -> Moved:
+        """The positions after what the tasks read, up to the ``cut``."""
         offsets: dict[str, dict[int, int]] = {}
-        for (topic, partition), offset in read_to(self.starts, read).items():
+        for (topic, partition), offset in read_to(self.starts, written.read).items():
             offsets.setdefault(topic, {})[partition] = offset
         after = {}
         for topic, moved in offsets.items():
@@ -252,16 +246,20 @@ class _Reading:
             topic_id = max(ids, key=lambda each: (is_another(position.topic_id, each), each or ""))
             if is_another(position.topic_id, topic_id):
                 position = Position(offsets={}, newest=position.newest)
-            names = (sources or {}).get(topic)
+            names = written.sources.get(topic)
             now = replace(
                 position,
                 offsets={**position.offsets, **moved},
                 topic_id=topic_id or position.topic_id,
                 source=first_of(names) if names else position.source,
-                newest=_newest_of_topic(topic, position, newest or {}),
+                newest=_newest_of_topic(topic, position, written.newest),
+                last={
+                    **position.last,
+                    **{number: last for (name, number), last in written.last.items() if name == topic},
+                },
             )
             if now != self.before.get(topic):
-                now = replace(now, transactions=self._progress(topic, cut, reports))
+                now = replace(now, transactions=self._progress(topic, cut, written.transactions))
             after[topic] = now
         changed = {topic: position for topic, position in after.items() if position != self.before.get(topic)}
         before = {topic: self.before.get(topic) for topic in changed}

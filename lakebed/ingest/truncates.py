@@ -38,7 +38,7 @@ from lakebed.manifest.entries import SOURCE_TRUNCATES
 from lakebed.manifest.entry_values import checked, document_of, reading
 from lakebed.manifest.lateness import Newest
 from lakebed.manifest.order_restarts import Restart, restarts_of
-from lakebed.manifest.positions import newest_by_place, positions_of
+from lakebed.manifest.positions import Last, newest_by_place, positions_of
 from lakebed.manifest.snapshot import Snapshot
 
 POSITION_SCHEMA = pa.schema(
@@ -143,6 +143,8 @@ class Cutoff:
     new: tuple[Truncate, ...] = ()
     begin: int | None = None
     newest: Mapping[tuple[str, int], Newest] = field(default_factory=dict, compare=False)
+    last: Mapping[tuple[str, int], Last] = field(default_factory=dict, compare=False)
+    """The last record that was read of each partition of the topics that are read."""
     restarts: tuple[Restart, ...] = field(default=(), compare=False)
     topic_ids: Mapping[str, str | None] = field(default_factory=dict, compare=False)
     """Of the topics that are read."""
@@ -216,10 +218,17 @@ def cutoff_of(snapshot: Snapshot, topic_ids: Mapping[str, str | None] | None = N
     text = snapshot.domains.get(SOURCE_TRUNCATES)
     known = truncates_in(SOURCE_TRUNCATES, text) if text is not None else ()
     positions, restarts = positions_of(snapshot), restarts_of(snapshot)
+    read = {topic: id for topic, id in (topic_ids or {}).items() if id is not None}
     return Cutoff(
         known,
         begin=None if restarts else snapshot.settings.source_begin,  # it is a place of the order that ended
         newest=newest_by_place(positions),
+        last={
+            (topic, partition): last
+            for topic, position in positions.items()
+            if topic in read and read[topic] == position.topic_id
+            for partition, last in position.last.items()
+        },
         restarts=restarts,
         sources=tuple(sorted(sources_of(snapshot.settings, positions).items())),
         topic_ids={topic: position.topic_id for topic, position in positions.items()} | dict(topic_ids or {}),

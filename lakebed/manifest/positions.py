@@ -1,7 +1,7 @@
 """Positions: up to where a table has read each topic of its source. They are in the table's log, an entry per topic.
 
     lakebed.position.<topic>   {"offsets": {"0": 1200, "1": 800}, "id": "…", "source": "shop.public.orders",
-                                "newest": {"0": [39419360, …]}}
+                                "newest": {"0": [39419360, …]}, "last": {"0": [1200, 7283…]}}
 
 1. For each partition the entry has the next offset to read. ``id`` is the id of the topic, where the source has one: a topic that
    was deleted and made again has another id, and its offsets mean other records. ``source`` is the table of the source that the
@@ -11,14 +11,16 @@
 3. Nothing else decides what was read: neither a checkpoint of Spark's, nor an id of a batch.
 4. ``newest`` has, by partition, the greatest place of a change that was read in the order of its source, and the latest time of
    one (``manifest.lateness``).
+5. ``last`` has, by partition, the offset behind the last record that was read, and a number that stands for the transaction of
+   that record, if it is known. So a batch knows whether it goes on with a transaction that an earlier one began.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import orjson
 
@@ -30,6 +32,8 @@ from lakebed.manifest.progress import Progress
 from lakebed.manifest.snapshot import Snapshot
 
 _KEPT_MAX = 4096
+Last: TypeAlias = tuple[int, int]
+"""The offset behind a record of a partition, and the number of the transaction that this record belongs to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +41,8 @@ class Position:
     """Up to where a topic was read. ``offsets``: the next offset, by partition.
 
     ``transactions``: how far the table is in the transactions of the source, where points are taken. ``source``: of which of its
-    tables the events are. ``newest``: how far the changes were in the order of their source, by partition.
+    tables the events are. By partition: ``newest``, how far the changes were in the order of their source; ``last``, the last
+    record that was read.
     """
 
     offsets: Mapping[int, int]
@@ -45,6 +50,7 @@ class Position:
     transactions: Progress | None = None
     source: str | None = None
     newest: Mapping[int, Newest] = field(default_factory=dict)
+    last: Mapping[int, Last] = field(default_factory=dict)
 
 
 def position_entry(topic: str) -> str:
@@ -73,6 +79,8 @@ def entry_of(topic: str, position: Position) -> Domain:
         document["transactions"] = position.transactions.to_json()
     if position.newest:
         document["newest"] = {str(number): astuple(newest) for number, newest in sorted(position.newest.items())}
+    if position.last:
+        document["last"] = {str(number): last for number, last in sorted(position.last.items())}
     return Domain(position_entry(topic), orjson.dumps(document).decode())
 
 
@@ -86,7 +94,11 @@ def position_of(domain: str, text: str) -> Position:
             topic_id=checked(str | None, document.get("id"), "id"),
             transactions=Progress.of_json(document.get("transactions")),
             source=checked(str | None, document.get("source"), "source"),
-            newest=_newest_in(document.get("newest", {})),
+            newest={number: Newest(*one) for number, one in _numbers_in(document.get("newest", {}), "newest").items()},
+            last={
+                number: (end, transaction)
+                for number, (end, transaction) in _numbers_in(document.get("last", {}), "last").items()
+            },
         )
 
 
@@ -95,6 +107,16 @@ def newest_by_place(positions: Mapping[str, Position]) -> dict[Place, Newest]:
     return {(topic, number): newest for topic, one in positions.items() for number, newest in one.newest.items()}
 
 
-def _newest_in(document: object) -> dict[int, Newest]:
-    pairs: Mapping[int, tuple[int, ...]] = checked(Mapping[int, tuple[int, ...]], document, "newest")
-    return {number: Newest(*pair) for number, pair in pairs.items()}
+def last_of(several: Iterable[Mapping[Place, Last]]) -> dict[Place, Last]:
+    """The last records of several, by partition."""
+    found: dict[Place, Last] = {}
+    for one in several:
+        for place, last in one.items():
+            found[place] = max(last, found.get(place, last))
+    return found
+
+
+def _numbers_in(document: object, name: str) -> dict[int, tuple[int, ...]]:
+    """Numbers by partition."""
+    numbers: dict[int, tuple[int, ...]] = checked(Mapping[int, tuple[int, ...]], document, name)
+    return numbers

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import lakebed
@@ -23,12 +24,14 @@ from lakebed.ingest.replay import LATE_MOVE
 from lakebed.ingest.table_batch import WriteWork
 from lakebed.ingest.transform.decode import SourceRows
 from lakebed.ingest.transform.query import Transform
-from lakebed.ingest.truncates import NO_CUTOFF, Cutoff
+from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, cutoff_of
 from lakebed.ingest.typed.records import TypedRecords, TypedSettings
 from lakebed.ingest.typed.schemas import FixedSchema
 from lakebed.manifest.change_names import ChangeNames
 from lakebed.manifest.crowded_keys import crowded_keys_of
+from lakebed.manifest.positions import positions_of
 from lakebed.manifest.remarks import Remark, remarks_of
+from lakebed.parts.changes import MOVES_COLUMN
 from lakebed.table import internals_of
 from tests.ingest.avro_events import avro_type, avro_value, encoded, envelope, envelope_schema
 from tests.ingest.fuzz import assert_same, only_one_by_one
@@ -55,6 +58,7 @@ class Lake:
         self.partitions = partitions
         for partition in range(partitions):
             self.topics.add(TOPIC, partition)
+        self.topics.ids[TOPIC] = "id"
         self.ingest = ingest_of(
             self.table, self.topics, decoder("debezium-json", DecoderSchema(columns, ("id",), sequence_by))
         )
@@ -278,6 +282,8 @@ def test_random_transactions_in_random_batches_give_the_rows_of_their_source(
     if order and dice.random() < 0.3:
         events = [*events[:begin], *sent_again(events[begin:], dice)]
     lake = Lake(tmp_path, sequence_by=order, partitions=partitions, piece=dice.choice([1, 2, 1_000]))
+    if dice.random() < 0.3:
+        lake.topics.ids.clear()
     copy = Copy(lake.table, tmp_path / "copy")
     for some in split(events, dice):
         lake.feed(*some, run=cut(dice))
@@ -387,6 +393,37 @@ def test_transactions_of_every_connector_are_known(tmp_path: Path, connector: st
         if at >= begin:
             lake.table.settle()
     assert lake.rows() == source.table() == {2: "A", 4: "C"}
+
+
+def test_changes_say_their_transaction_only_where_an_earlier_batch_may_have_begun_it(tmp_path: Path) -> None:
+    source, lake = Source(Sends()), Lake(tmp_path)
+    said = []
+    for _ in range(2):
+        source.begin()
+        for key in (1, 2):
+            source.insert(source.transaction * 10 + key, "a")
+    for number, event in enumerate(source.events):
+        lake.feed(event)
+        snapshot = internals_of(lake.table).log.refresh()
+        names = pq.read_schema(tmp_path / "t" / list(snapshot.tail.values())[-1].path).names
+        said.append(MOVES_COLUMN in names)
+        assert positions_of(snapshot)[TOPIC].last[0][0] == number + 1
+    assert said == [True, True, False, True]
+    for topic_id, partitions in (("id", [0]), ("of a topic that was created again", []), (None, [])):
+        assert [number for _, number in cutoff_of(snapshot, {TOPIC: topic_id}).last] == partitions
+
+
+@pytest.mark.parametrize("unreadable", [False, True])
+def test_the_transaction_of_a_last_record_is_known_behind_a_tombstone_and_not_behind_what_can_not_be_read(
+    tmp_path: Path, unreadable: bool
+) -> None:
+    source, lake = Source(Sends()), Lake(tmp_path)
+    source.begin()
+    source.insert(1, "a")
+    source.delete(source.row(1))
+    lake.feed(*source.events, *([(b'{"id": 1}', b"{")] if unreadable else []))
+    last = positions_of(internals_of(lake.table).log.refresh())[TOPIC].last
+    assert {number: end for number, (end, _) in last.items()} == ({} if unreadable else {0: 3})
 
 
 def test_a_row_of_a_snapshot_comes_between(tmp_path: Path) -> None:
