@@ -164,7 +164,10 @@ class MergeEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeFailed:
-    """A merge failed; ``parked``: its parts are left alone for an hour or longer, else it is tried again."""
+    """A merge failed; ``parked``: its parts are left alone for an hour or longer, else it is tried again.
+
+    ``passes``: the store or a disk is the cause, and merges wait until it is back.
+    """
 
     table: str
     kind: str
@@ -175,6 +178,7 @@ class MergeFailed:
     claim: str = ""
     replica: str = ""
     engine: str = "process"
+    passes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,9 @@
 3. A plan that fails is tried again, later each time. After ``FAILURES_MAX`` failures its parts are parked in the table's log
    (``manifest.failing``), for an hour at first, and this is reported. A part that is corrupt is parked alone, after the first
    failure. So no failure repeats without end, in whichever process. If the log can't be written, this process remembers it.
-4. A store that does not answer, or a full disk, is no fault of the parts: new ones come, and plans of them would fail as well. So
-   no plan is made for a while then, longer each time, until one succeeds.
+4. A store that does not answer, or a full disk, is no fault of the parts (``PASSING``): new ones come, and plans of them would
+   fail as well. So no plan is made for a while then, longer each time, until one succeeds. Nothing is parked for it. Then plans
+   of other parts come first. Parts that still fail while other plans succeed may need more room than there is: they wait longer.
 
 Where there is a cluster, large plans run there, several side by side, and the others in this process (``compaction.cluster``).
 What goes wrong with the cluster is no failure of the plan: it is made again at once, for this process if the cluster is away.
@@ -30,10 +31,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
-from lakebed import events
+from lakebed import events, waits
 from lakebed.compaction.cluster import Cluster
 from lakebed.compaction.merge import MergeKernel, MergeOutcome, MergeResult, PlanningView, Progress, no_progress
-from lakebed.errors import Cancelled, ClusterUnavailable, Corrupt, LakebedError, Retry, StoreUnavailable
+from lakebed.errors import Cancelled, ClusterUnavailable, Contention, Corrupt, LakebedError, Retry, StoreUnavailable
+from lakebed.failures import Outage
 from lakebed.manifest.failing import failing_of, park_merge, parked_paths
 from lakebed.manifest.snapshot import Snapshot
 from lakebed.manifest.table_log import TableLog
@@ -45,6 +47,10 @@ from lakebed.planning.uploads import uploaded_plans
 FAILURES_MAX = 4
 PARKED_SECONDS = 3600.0
 BACKOFF_SECONDS_MAX = 60.0
+ALONE_SECONDS_MAX = 600.0
+"""The longest pause of parts that fail for the store or the disk while other plans succeed."""
+PASSING = (StoreUnavailable, Contention)
+"""Failures that no part has caused."""
 CLOSE_SECONDS_MAX = 5.0
 _logger = logging.getLogger("lakebed.compact")
 
@@ -77,15 +83,18 @@ class OnCluster:
 
 @dataclass(slots=True)
 class _Failures:
-    """How often plans of a part failed, and the time before which it is not planned again."""
+    """How often plans failed, and the time before which there is no other. ``count``: for causes of the part itself; ``passing``:
+    for others.
+    """
 
     count: int = 0
+    passing: int = 0
     not_before: float = 0.0
 
-    def failed(self, now: float) -> None:
-        """Once more: wait twice as long as before."""
-        self.count += 1
-        self.not_before = now + min(BACKOFF_SECONDS_MAX, 2.0**self.count)
+    def passed_over(self, now: float, seconds_max: float) -> None:
+        """Once more for a cause that passes: wait twice as long as before."""
+        self.passing += 1
+        self.not_before = now + min(seconds_max, 2.0 ** min(self.passing, 10))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +112,7 @@ class _Start:
     now: float
     taken: frozenset[str]
     failed: frozenset[str]
+    passed_over: frozenset[str]  # they failed for a cause that passes: other plans come first
     in_flight_bytes: int
     in_flight_bytes_max: int = 0  # of the table's settings
     taken_since: set[str] = field(default_factory=set)
@@ -155,6 +165,8 @@ class Compactor:
         self._reads = reads
         self._shared = _Shared()
         self._lock = threading.Lock()  # of _shared
+        self._outage = Outage(f"merging {table}", _logger)
+        self._trouble: LakebedError | None = None
         self._closing = False
         self._gives_up = False  # a plan failed, and those beside it end
         self.depth_over_budget = 0
@@ -178,6 +190,7 @@ class Compactor:
     def close(self) -> None:
         """Cancel the merges and release all claims, also those of merges that still run. Call it when nothing runs any more."""
         self.cancel()
+        waits.ends(self)
         self._merger.close()
 
     def running(self) -> list[Running]:
@@ -212,11 +225,21 @@ class Compactor:
         return results
 
     def parked(self) -> frozenset[str]:
-        """Paths of parts that are not planned for now, because plans of them failed, here or in another process."""
+        """Paths of parts that are not planned for now, because plans of them failed for a cause of theirs, here or elsewhere."""
         now, newest = self._clock(), self._log.newest
         elsewhere = parked_paths(newest, int(now * 1000)) if newest is not None else frozenset()
         with self._lock:
-            return self._parked(now) | elsewhere
+            failed = {path for path, each in self._shared.failures.items() if each.count}
+            return (self._parked(now) & failed) | elsewhere
+
+    @property
+    def trouble(self) -> LakebedError | None:
+        """Why plans wait: the store or a disk has failed, and parts that waited for it have not been merged since."""
+        return self._trouble
+
+    def pause_seconds(self) -> float:
+        """How long no plan is made, because the store or a disk failed."""
+        return max(0.0, self._shared.unavailable.not_before - self._clock())
 
     # -- planning and executing ----------------------------------------------------------------------------------------
 
@@ -232,9 +255,11 @@ class Compactor:
         """
         while not self._closing and self._clock() >= self._shared.unavailable.not_before:
             with self._starting() as start:
-                plans = self._plans(start, looks)
+                plans = self._plans(start, looks, start.passed_over) if start.passed_over else []
+                plans = plans or self._plans(start, looks)
                 with self._lock:
                     job = self._take(start, plans)
+                self._end_outage()  # others may have merged what waited
                 if job is not None or not plans:
                     return job
         return None
@@ -248,6 +273,7 @@ class Compactor:
                 now=now,
                 taken=taken,
                 failed=frozenset(self._shared.failures),
+                passed_over=frozenset(path for path, each in self._shared.failures.items() if each.passing),
                 in_flight_bytes=sum(each.plan.bytes_in for each in running if not each.plan.on_cluster),
             )
             self._shared.planning.add(start)
@@ -257,8 +283,8 @@ class Compactor:
             with self._lock:
                 self._shared.planning.discard(start)
 
-    def _plans(self, start: _Start, looks: bool = True) -> list[MergePlan]:
-        """What can be merged, best first."""
+    def _plans(self, start: _Start, looks: bool = True, but: frozenset[str] = frozenset()) -> list[MergePlan]:
+        """What can be merged, best first. ``but``: parts that are left out."""
         snapshot, now_ms = (None if looks else self._log.newest) or self._log.refresh(), int(start.now * 1000)
         views = self._merger.views(snapshot, now_ms)
         gone = [path for path in start.failed if all(path not in view.snapshot.parts for view in views)]
@@ -268,7 +294,7 @@ class Compactor:
         start.in_flight_bytes_max = IN_FLIGHT_PLANS * snapshot.settings.plan_bytes_max
         reads = self._reads(snapshot)
         for view in views:
-            taken = start.taken | view.claimed
+            taken = start.taken | view.claimed | but
             planning = self._planner(view.snapshot, taken, now_ms, start.in_flight_bytes, reads, view.goal)
             self.depth_over_budget = max(0, planning.depth_max - snapshot.settings.read_budget)
             if plans := uploaded_plans(planning, view.below):
@@ -338,6 +364,7 @@ class Compactor:
                     level=plan.level,
                     parts=parts,
                     parked=parked,
+                    passes=isinstance(error, PASSING),
                     error=str(error),
                     claim=claim,
                     replica=replica,
@@ -367,10 +394,7 @@ class Compactor:
             )
         )
         if result.outcome is MergeOutcome.COMPLETED:
-            with self._lock:
-                self._shared.unavailable = _Failures()
-                for path in plan.inputs:
-                    self._shared.failures.pop(path, None)
+            self._succeeded(plan)
         return result
 
     def _run_plan(self, plan: MergePlan, progress: Progress, claim: str) -> MergeResult:
@@ -386,15 +410,46 @@ class Compactor:
         with self._lock:
             self._shared.running.pop(number, None)
 
+    def _succeeded(self, plan: MergePlan) -> None:
+        with self._lock:
+            self._shared.unavailable = _Failures()
+            for path in plan.inputs:
+                self._shared.failures.pop(path, None)
+        self._end_outage()
+
+    def _waits(self, plan: MergePlan, error: LakebedError) -> None:
+        """Record that all plans wait, because of the store or a disk; say so once."""
+        now = self._clock()
+        with self._lock:
+            others_work = self._shared.unavailable.passing == 0
+            self._shared.unavailable.passed_over(now, BACKOFF_SECONDS_MAX)
+            for path in plan.inputs:
+                failures = self._shared.failures.setdefault(path, _Failures())
+                if others_work:
+                    failures.passed_over(now, ALONE_SECONDS_MAX)
+        self._trouble = error
+        self._outage.failed(error)
+        waits.begins(self, f"merging {self._table}", f"the store or a disk: {error}")
+
+    def _end_outage(self) -> None:
+        """Nothing waits for the store or a disk, if no parts are left that do."""
+        with self._lock:
+            is_over = not any(each.passing for each in self._shared.failures.values())
+        if is_over and self._trouble is not None:
+            self._trouble = None
+            self._outage.works()
+            waits.ends(self)
+
     def _failed(self, plan: MergePlan, error: Exception) -> bool:
         """Record when the parts may be planned again; returns whether they are parked."""
+        if isinstance(error, PASSING):
+            self._waits(plan, error)
+            return False
         corrupt = [path for path in plan.inputs if isinstance(error, Corrupt) and path in (error.part, error.path)]
         now, newest = self._clock(), self._log.newest
         known = {path for each in failing_of(newest).values() for path in each.sources} if newest is not None else set()
         parked, count = False, 0
         with self._lock:
-            if isinstance(error, StoreUnavailable):
-                self._shared.unavailable.failed(now)
             for path in corrupt or plan.inputs:
                 failures = self._shared.failures.setdefault(path, _Failures())
                 at_once = path in known or (corrupt and not isinstance(error, Retry))

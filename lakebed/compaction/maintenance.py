@@ -108,6 +108,11 @@ class DatabaseMaintenance:
         found = {path: each.trouble for path, each in list(self._tables.items())}
         return {path: error for path, error in found.items() if error is not None}
 
+    def waiting_merges(self) -> dict[str, LakebedError]:
+        """By path, the failure of a store or a disk for which the merges of a table wait."""
+        found = {path: each.upkeep.compactor.trouble for path, each in list(self._tables.items())}
+        return {path: error for path, error in found.items() if error is not None}
+
     def ended(self) -> frozenset[str]:
         """The paths of tables whose maintenance has ended, for an error that never passes by itself.
 

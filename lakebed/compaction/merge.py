@@ -147,6 +147,7 @@ class Merger:
         self._clock = clock
         self._lease_seconds = lease_seconds
         self._at_work: dict[str, tuple[Claim, Sequence[Claim]]] = {}
+        self._unreleased: dict[str, Claim] = {}  # the store did not answer
 
     def views(self, snapshot: Snapshot, now_ms: int) -> Sequence[PlanningView]:
         """What plans are made for, the first first: all readers."""
@@ -171,7 +172,7 @@ class Merger:
         ``predicted``: the figures of the plan; the commit repeats them beside the actual ones (``Table.compactions``).
         ``claim_id``: the id of the claim (default: a new uuid); ``kind``: the plan's, which the claim records.
         Raises what the kernel raises (the claim is released first), Contention, StoreUnavailable (whether the output was
-        committed may be unknown, so its files are left to the cleanup; the claim expires by itself).
+        committed may be unknown, so its files are left to the cleanup; ``tidy`` releases the claim).
         """
         started = time.perf_counter()
         claimed = self.claim(paths, level, claim_id=claim_id, kind=kind)
@@ -187,7 +188,11 @@ class Merger:
             with suppress(Retry):
                 self.abandon(claim)
             raise
-        result = self.commit(claim, sources, merged, snapshot, predicted=predicted)
+        try:
+            result = self.commit(claim, sources, merged, snapshot, predicted=predicted)
+        except Retry:
+            self._unreleased[claim.id] = claim
+            raise
         return replace(result, seconds=time.perf_counter() - started)
 
     def close(self) -> None:
@@ -304,7 +309,7 @@ class Merger:
     def abandon(self, claim: Claim, restoring: Sequence[Claim] = ()) -> None:
         """Remove the claim of this process from the log, if it is still there; ``restoring``: claims that come in its place.
 
-        Raises StoreUnavailable, Contention: the claim then expires by itself.
+        Raises StoreUnavailable, Contention: then ``tidy`` tries again, so that nobody takes this process for lost.
         """
 
         def build(snapshot: Snapshot) -> Proposal[None] | Finished[None]:
@@ -324,7 +329,13 @@ class Merger:
                 result=lambda committed: self._emit("abandoned", committed.version, claim),
             )
 
+        self._unreleased[claim.id] = claim
         commit_loop(self._log, Operation.ABANDON_CLAIM, build)
+        self._unreleased.pop(claim.id, None)
+
+    def holds_unreleased(self) -> bool:
+        """Whether claims of merges that failed could not be released."""
+        return bool(self._unreleased)
 
     def give_up(self, claim: Claim) -> None:
         """Remove the claim of a process that was lost, and note that (``manifest.lost_claims``).
@@ -362,10 +373,11 @@ class Merger:
         )
 
     def tidy(self) -> None:
-        """Remove claims of other replicas from the log if their leases ended at least one lease ago.
-
-        Nobody needs them any more: a replica that comes back so late does its work again.
+        """Remove claims that nobody needs: those of merges that failed here while the store did not answer, and those of other
+        replicas whose leases ended at least one lease ago. One that comes back so late does its work again.
         """
+        for claim in list(self._unreleased.values()):
+            self.abandon(claim)
         late_ms = int((self._clock() - self._lease_seconds) * 1000)
         newest = self._log.newest or self._log.refresh()  # a claim that others made since is not old enough
         for claim in claims_of(newest.domains).values():

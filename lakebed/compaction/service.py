@@ -84,6 +84,7 @@ class Compaction:
         self.cluster: Cluster | None = None
         """Where large groups of ``recluster`` are merged, unless it is given a session."""
         self._tidy: Callable[[], object] = lambda: None
+        self._has_unreleased: Callable[[], bool] = lambda: False
         self.volatile_merger: VolatileMerger | None = None
 
     def plan(self) -> Planning:
@@ -141,6 +142,7 @@ class Compaction:
             )
         else:
             merger, self.volatile_merger = self.merger(), None
+            self._has_unreleased = merger.holds_unreleased
         self._replicates = not (cluster or in_fleet)  # else nobody reads on this host
         self._tidy = merger.tidy
         self._compactor = Compactor(
@@ -181,7 +183,7 @@ class Compaction:
 
     def _has_entries(self) -> bool:
         newest = self._log.newest
-        return newest is not None and (bool(claims_of(newest.domains)) or has_gone(newest))
+        return self._has_unreleased() or (newest is not None and (bool(claims_of(newest.domains)) or has_gone(newest)))
 
     def _tidied(self) -> None:
         self._tidy()

@@ -333,7 +333,7 @@ class Maintained:
         except Exception:
             _logger.exception("planning merges of %s failed", self.upkeep.path)
         pause, self._merge_pause = self._merge_pause, min(2 * self._merge_pause, MERGE_LOOK_SECONDS[1])
-        return pause
+        return min(pause, compactor.pause_seconds() or pause)
 
     def _send(self, number: int, plan: MergePlan) -> None:
         """Let a thread wait for Spark, so that this one goes on with other plans."""

@@ -235,7 +235,7 @@ class FleetWorker:
             waiting=len(waiting),
             waiting_seconds=max((now - since for since in waiting), default=0.0),
             looks=self._looks_of_the_gone + sum(each.looks for each in tables),
-            troubles=troubles | self._maintenance.troubles(),
+            troubles=troubles | self._maintenance.waiting_merges() | self._maintenance.troubles(),
         )
 
     def _hinted(self, watched: Watched, job: Job, version: int | None) -> Heard:

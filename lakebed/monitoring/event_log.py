@@ -109,7 +109,7 @@ def level_of(event: Event) -> int:
             | TableParked()
         ):
             return logging.ERROR
-        case QueryChanged(routine=True):
+        case QueryChanged(routine=True) | MergeFailed(passes=True):  # an outage is warned of once
             return logging.DEBUG
         case MergeFailed() | OffsetsLost() | IngestDelayed() | QueryChanged(state="waiting"):
             return logging.WARNING

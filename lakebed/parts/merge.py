@@ -27,7 +27,7 @@ from dataclasses import replace
 
 import duckdb
 
-from lakebed.errors import InvalidInput, LakebedError, StoreUnavailable
+from lakebed.errors import InvalidInput, LakebedError, Retry, StoreUnavailable
 from lakebed.manifest.passes import passes_after
 from lakebed.parts.arrow_source import ArrowSource, damaged, is_local
 from lakebed.parts.changes import WriteSpec
@@ -48,7 +48,7 @@ from lakebed.parts.provenance import SOURCES_MAX, Provenance
 from lakebed.parts.sql import parquet
 from lakebed.parts.write import PART_ROWS_MAX
 from lakebed.storage.engine import cursor_of
-from lakebed.storage.file_errors import is_out_of_room, raise_own, reason
+from lakebed.storage.file_errors import is_out_of_memory, is_out_of_room, raise_own, reason
 from lakebed.storage.part_storage import PartStorage
 from lakebed.storage.process_folders import process_folder
 
@@ -171,7 +171,12 @@ def _explained(cursor: duckdb.DuckDBPyConnection, sources: Sequence[MergeSource]
         if is_out_of_room(error):
             raise StoreUnavailable(
                 f"the merge of {len(sources)} parts found no room ({error}); free space in the temporary folder and "
-                "where parts are written, or allow more memory"
+                "where parts are written"
+            ) from error
+        if is_out_of_memory(error):
+            raise Retry(
+                f"the merge of {len(sources)} parts needs more memory ({error}); allow more, or let less be merged at once "
+                "(lakebed.plan_bytes_max)"
             ) from error
         for source in sources:
             try:

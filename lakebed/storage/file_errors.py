@@ -20,7 +20,8 @@ from lakebed.storage.local_files import NOT_ALLOWED, TOO_MANY_OPEN, trouble
 
 _OF_FILES = (duckdb.IOException, duckdb.InvalidInputException, duckdb.SerializationException, duckdb.InternalException)
 _NO_SUCH_FILE = "No files found"
-_DISK_FULL = "No space left"
+_DISK_FULL = ("No space left", "max_temp_directory_size")
+"""The latter: of what DuckDB moves out of memory; its bound is the room of the disk."""
 _OTHER_STRUCT = "STRUCT cast must have at least one matching member"
 _OF_DECODER = re.compile(r"Parquet|Failed to read file|[Dd]ecompress|Out of buffer|[Cc]orrupt")
 _FAILED_IN_STREAM = re.compile(r"^(Conversion|Out of Range|Invalid Input) Error")
@@ -105,8 +106,13 @@ def is_missing_file(error: Exception) -> bool:
 
 
 def is_out_of_room(error: duckdb.Error) -> bool:
-    """Whether a query failed because memory or a disk is full."""
-    return isinstance(error, duckdb.OutOfMemoryException) or _DISK_FULL in str(error)
+    """Whether a query failed because a disk is full."""
+    return any(text in str(error) for text in _DISK_FULL)
+
+
+def is_out_of_memory(error: duckdb.Error) -> bool:
+    """Whether a query failed because it needs more memory than it may have."""
+    return isinstance(error, duckdb.OutOfMemoryException) and not is_out_of_room(error)
 
 
 def is_failed_stream(error: OSError) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -24,6 +25,7 @@ from lakebed.compaction.volatile import VolatileMerger
 from lakebed.errors import Corrupt, StoreUnavailable
 from lakebed.manifest.claims import claims_of
 from lakebed.planning.uploads import UploadRules
+from lakebed.storage.file_errors import is_out_of_memory, is_out_of_room
 from lakebed.storage.s3_client import ATTEMPTS_MAX
 from tests.infra.fault_proxy import Fault, FaultProxy
 from tests.infra.s3 import S3Server
@@ -99,6 +101,20 @@ def replica(table: lakebed.Table) -> VolatileMerger:
 def merge(table: lakebed.Table, worker: Merger | VolatileMerger, inputs: list[str], level: int = 1) -> MergeOutcome:
     kernel = LocalKernel(storage_of(table), log_of(table).refresh)
     return worker.run(inputs, level, kernel).outcome
+
+
+@pytest.mark.parametrize(
+    ("bound", "is_room"),
+    [("max_temp_directory_size='0KB'; set memory_limit='20MB'", True), ("memory_limit='3MB'", False)],
+)
+def test_a_full_disk_is_told_from_memory_that_is_too_small(tmp_path: Path, bound: str, is_room: bool) -> None:
+    with duckdb.connect() as connection:
+        connection.execute(f"set threads=1; set temp_directory='{tmp_path}'; set {bound}")
+        with pytest.raises(duckdb.Error) as caught:
+            connection.execute(
+                "create table t as select hash(i)::varchar || repeat('x', 99) v from range(500000) t(i) order by v"
+            )
+    assert (is_out_of_room(caught.value), is_out_of_memory(caught.value)) == (is_room, not is_room)
 
 
 # -- full disks ------------------------------------------------------------------------------------------------------

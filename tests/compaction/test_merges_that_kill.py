@@ -13,10 +13,12 @@ import lakebed
 from lakebed.compaction.compactor import Compactor
 from lakebed.compaction.kernels import LocalKernel
 from lakebed.compaction.merge import LEASE_SECONDS, MergeOutcome, Merger, MergeResult
+from lakebed.errors import StoreUnavailable
 from lakebed.manifest.claims import Claim, claims_of
 from lakebed.manifest.entries import LOST
 from lakebed.manifest.failing import PARKED_MS, WORKER_LOST, Failing, failing_of, forget_gone, has_gone
 from lakebed.manifest.lost_claims import LOST_MAX, lost_of
+from lakebed.manifest.stores.local import LocalLogStore
 from tests.compaction.test_merge import Clock, kernel, merger, paths, volatile
 from tests.compaction.test_parked_merges import five_parts
 from tests.internals import deletion_vectors_of, log_of, storage_of
@@ -159,6 +161,34 @@ def test_a_process_that_was_only_asleep_takes_its_loss_back_and_what_was_parked_
         assert how == "fails"
     assert not parked(table, clock)
     assert len(lost_of(log_of(table).refresh(), int(clock.now * 1000))) == 2, "the others were killed"
+
+
+@pytest.mark.parametrize("at", ["the merge", "the commit"])
+def test_a_process_whose_store_does_not_answer_for_longer_than_its_lease_is_not_taken_for_killed(
+    table: lakebed.Table, at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, (a, b, *_) = Clock(), paths(table)
+    worker = merger(table, "worker", clock)
+    for _ in range(2 * LOST_MAX):
+        with monkeypatch.context() as outage:
+
+            def silent(*_: object) -> bool:
+                raise StoreUnavailable("the store did not answer")
+
+            def begins() -> None:
+                outage.setattr(LocalLogStore, "put_if_absent", silent)
+                if at == "the merge":
+                    silent()
+
+            with pytest.raises(StoreUnavailable):
+                worker.run([a, b], 1, kernel(after=begins))
+        clock.now += 2 * LEASE_SECONDS + 1
+        merger(table, "other", clock).tidy()
+        assert worker.holds_unreleased()
+        worker.tidy()
+        assert not worker.holds_unreleased()
+    snapshot = log_of(table).refresh()
+    assert not parked(table, clock) and not lost_of(snapshot, int(clock.now * 1000)) and not claims_of(snapshot.domains)
 
 
 def test_a_process_that_stops_on_purpose_loses_nothing(table: lakebed.Table) -> None:

@@ -17,7 +17,8 @@ A table that fails waits, longer each time. Others never wait for it. Whether a 
     may pass (``Retry``, ``Unexpected``), it must have failed ``FAILURES_MAX`` times as well.
 
 3.  While something is known to be down that the pipeline needs, an error that may pass parks nobody, and so many more failures
-    are needed then: one table alone may need a schema of the registry.
+    are needed then: one table alone may need a schema of the registry. A store that does not answer for one table, or a full
+    disk, never parks it.
 
 So while brokers, a registry or a store fail, who needs them waits, and nobody is parked. Some bad tables are no outage:
 that is said only if nothing has worked since several tables fail for a cause that may pass, or since all fail (``outage``).
@@ -36,6 +37,7 @@ from lakebed.errors import (
     LakebedError,
     QuarantineRefused,
     Retry,
+    StoreUnavailable,
     TableNotFound,
     Unexpected,
 )
@@ -108,7 +110,7 @@ def ruling(
     for topic, error in failed.items():
         earlier = before.get(topic)
         failures = earlier.failures + 1 if earlier else 1
-        if is_down and isinstance(error, (Retry, Unexpected)):
+        if isinstance(error, StoreUnavailable) or (is_down and isinstance(error, (Retry, Unexpected))):
             failures = min(failures, DOWN_FAILURES_MAX)
         since = earlier.worked_before if earlier else worked_before
         if _is_parked(error, failures, others_worked=worked > since, alike=alike):

@@ -56,13 +56,18 @@ def test_any_other_error_parks_a_table_once_another_has_worked(kind: type[Lakebe
     assert not batches({"b": None}, failed, failed).park  # it worked before: that shows nothing of now
 
 
-@pytest.mark.parametrize("kind", PASSING)
+@pytest.mark.parametrize("kind", [Retry, Unexpected])
 def test_what_may_pass_parks_a_table_after_many_failures_while_others_work(kind: type[LakebedError]) -> None:
     both: dict[str, LakebedError | None] = {"a": kind("no"), "b": None}
     assert not batches(*[both] * (FAILURES_MAX - 1)).park
     assert list(batches(*[both] * FAILURES_MAX).park) == ["a"]
     assert batches(*[both] * FAILURES_MAX).park["a"].failures == FAILURES_MAX
     assert not batches(*[{"a": kind("no")}] * 100).park
+
+
+def test_a_store_that_does_not_answer_for_one_table_never_parks_it() -> None:
+    found = batches(*[{"a": StoreUnavailable("no"), "b": None}] * 10 * FAILURES_MAX)
+    assert not found.park and list(found.failing) == ["a"]
 
 
 @pytest.mark.parametrize("kind", PASSING)
@@ -72,11 +77,11 @@ def test_a_table_that_alone_needs_what_is_down_is_not_parked_however_long_that_t
         found = ruling(found.failing, {"a": kind("no"), "b": None}, found.worked, 10.0 * number, is_down=True)
         assert not found.park
     assert ruling(found.failing, {"a": Corrupt("no"), "b": None}, found.worked, 0.0, is_down=True).park
-    tries = 0
-    while not found.park:
-        found = ruling(found.failing, {"a": kind("no"), "b": None}, found.worked, 0.0)
-        tries += 1
-    assert tries == FAILURES_MAX - DOWN_FAILURES_MAX
+    up = found
+    for _ in range(FAILURES_MAX - DOWN_FAILURES_MAX):
+        assert not up.park
+        up = ruling(up.failing, {"a": kind("no"), "b": None}, up.worked, 0.0)
+    assert bool(up.park) is (kind is not StoreUnavailable)
 
 
 def test_a_table_that_works_again_has_never_failed() -> None:
