@@ -27,7 +27,7 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 import lakebed
 from benchmarks.kafka import SCHEMA, event, produce
 from benchmarks.workload import table
-from lakebed.ingest.batch_writer import WriteTask, collected, in_this_process
+from lakebed.ingest.batch_writer import WriteTask, in_this_process
 from lakebed.ingest.decoder import Decoder, DecoderSchema
 from lakebed.ingest.evolving import Evolution
 from lakebed.ingest.formats import decoder
@@ -120,7 +120,7 @@ class _Feed:
         while True:
             reading = evolution.bound(reading, snapshot)
             task = WriteTask(write_spec_of(snapshot), orders.path, RangeChanges(KafkaReader(settings), reading))
-            written = collected(in_this_process(task, [Range(topic, 0, 0, events)]))
+            written = in_this_process(task, [Range(topic, 0, 0, events)])
             if written.schema_needed is None:
                 break
             snapshot = evolution.evolve(snapshot, written.schema_needed)

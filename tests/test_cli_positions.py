@@ -12,7 +12,7 @@ import lakebed
 from lakebed.cli import main
 from lakebed.cli.exit_codes import OK, WRONG_INPUT
 from lakebed.errors import InvalidInput
-from lakebed.ingest.batch_writer import TaskRow
+from lakebed.ingest.batch_writer import Written
 from lakebed.ingest.table_batch import WriteWork
 from tests.ingest.memory_source import COLUMNS, MemorySource, Process, here, ids, row
 
@@ -67,7 +67,7 @@ def test_a_pipeline_that_reads_meanwhile_goes_on_from_the_new_position(tmp_path:
     source.add("orders", 0, row(8))
     process, rewound = Process(table.path, source), []
 
-    def run(work: WriteWork) -> list[TaskRow]:
+    def run(work: WriteWork) -> Written:
         rows = here(work)
         if not rewound:
             rewound.append(table.maintenance.rewind("orders", {0: 3}))

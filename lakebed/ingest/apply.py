@@ -200,7 +200,7 @@ def _report(
         events.emit(events.BatchReplayed(table=path, query=batch.app_id, batch_id=batch.version))
         return
     report_remarks(path, written.remarks)
-    newest = None if written.newest_event_us is None else written.newest_event_us / 1e6
+    newest = None if written.event_time_max is None else written.event_time_max / 1e6
     events.emit(
         events.BatchCommitted(
             table=path,

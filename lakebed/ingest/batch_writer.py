@@ -17,12 +17,13 @@ The files of an attempt that did not commit are orphans: no log refers to them.
 
 from __future__ import annotations
 
-import json
+import pickle
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
 
+import duckdb
 import pyarrow as pa
 
 from lakebed.error_transport import crosses_spark, from_spark
@@ -31,10 +32,10 @@ from lakebed.ingest.decoder import Decoded
 from lakebed.ingest.handover import Handover
 from lakebed.ingest.points.cut import Report
 from lakebed.ingest.row_changes import split
-from lakebed.ingest.schema_evolution import merged
 from lakebed.ingest.source import Place, Range, RangeChanges, batch_of
-from lakebed.ingest.source_tables import Seen, all_seen, topics_of_several
-from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate, cutoff_of, to_domain, to_json
+from lakebed.ingest.source_tables import topics_of_several
+from lakebed.ingest.tally import Tally, together
+from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, cutoff_of, to_domain
 from lakebed.manifest.actions import (
     Action,
     AddChangePart,
@@ -45,15 +46,14 @@ from lakebed.manifest.actions import (
 from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
 from lakebed.manifest.conflicts import ReadWriteSet
 from lakebed.manifest.entries import ORDER_RESTARTS, Operation
-from lakebed.manifest.lateness import Lateness, Newest, lateness, newest_of
+from lakebed.manifest.lateness import Lateness, lateness
 from lakebed.manifest.order_restarts import Restart, restarts_of
-from lakebed.manifest.positions import Last, Position, entry_of, last_of, newest_by_place, position_entry, positions_of
-from lakebed.manifest.remarks import Counts, RemarkCounts, remarks_of, sum_of
+from lakebed.manifest.positions import Position, entry_of, newest_by_place, position_entry, positions_of
+from lakebed.manifest.remarks import Counts, remarks_of, sum_of
 from lakebed.manifest.removals import all_removals
 from lakebed.manifest.resnapshots import entry_counting
-from lakebed.manifest.schema_change import SchemaChange
 from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.source_columns import Followed, Met, followed, met_from_json, met_in, met_to_json
+from lakebed.manifest.source_columns import Followed, followed
 from lakebed.manifest.table_log import Committed, TableLog
 from lakebed.parts.changes import WriteSpec, prepare, stored_rows, write_spec_of
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
@@ -62,7 +62,7 @@ from lakebed.parts.write import WrittenPart, write_parts
 from lakebed.storage.engine import connect
 from lakebed.storage.open import open_part_storage
 from lakebed.telemetry.task_cost import measured
-from lakebed.telemetry.task_requests import counted, report_requests
+from lakebed.telemetry.task_requests import TaskRequests, counted, report_requests
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -70,8 +70,6 @@ if TYPE_CHECKING:
 SLICE_ROWS_MAX = 500_000
 SLICE_BYTES_MAX = 256 << 20
 SMALL_RECORDS = 20_000
-TaskRow = tuple[str, int, str]
-"""What a task yields: a kind, the number of the task, JSON."""
 
 
 class ChangeStream(Protocol):
@@ -81,27 +79,32 @@ class ChangeStream(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
-    """What the tasks of a batch wrote, in the order of changes, and what they counted."""
+class Written(Tally):
+    """What tasks of a batch wrote, in the order of changes, and what is known of the records besides."""
 
     parts: tuple[WrittenPart, ...] = ()
     quarantined: tuple[WrittenPart, ...] = ()
-    truncates: tuple[Truncate, ...] = ()  # those that no earlier batch contained
-    newest_event_us: int | None = None
-    records_ignored: int = 0
-    records_truncated: int = 0  # left out because they are from before a truncate
-    records_of_snapshot: int = 0  # rows that the source's reader has read, and no changes
-    records_lost: int = 0
-    newest: Mapping[Place, Newest] = field(default_factory=dict)  # how far changes are in the order of their source
-    last: Mapping[Place, Last] = field(default_factory=dict)  # the last record of each partition, if known
-    met: Met = field(default_factory=dict)  # which columns the schemas of the records have
-    remarks: Counts = field(default_factory=dict)  # what somebody should look at
-    records_mismatched: int = 0  # among the quarantined: those that are what the format says and do not fit the table
-    mismatch: str = ""  # why the first of them does not
-    schema_needed: SchemaChange | None = None  # then nothing else counts
-    read: tuple[Range, ...] = ()  # what was read, if the source has ranges
-    transactions: Mapping[Place, Report] = field(default_factory=dict)  # of partitions that might be cut
-    sources: Seen = field(default_factory=dict)  # whose events came, of topics of which the table does not know it
+    lost: int = 0
+    """Records that the source no longer had."""
+    read: tuple[Range, ...] = ()
+    """What was read, if the source has ranges."""
+    transactions: Mapping[Place, Report] = field(default_factory=dict)
+    """What there is to say of partitions that might be cut."""
+
+    @staticmethod
+    def of(several: Iterable[Written]) -> Written:
+        """What several tasks wrote, in the order of the batch."""
+        all = list(several)
+        if len(all) == 1:
+            return all[0]
+        return Written(
+            **together(all),
+            parts=tuple(part for one in all for part in one.parts),
+            quarantined=tuple(part for one in all for part in one.quarantined),
+            lost=sum(one.lost for one in all),
+            read=tuple(chosen for one in all for chosen in one.read),
+            transactions={place: report for one in all for place, report in one.transactions.items()},
+        )
 
     @property
     def rows(self) -> int:
@@ -110,7 +113,7 @@ class Written:
     @property
     def records_unusable(self) -> int:
         """Records that did not become rows, though they should have."""
-        return self.records_lost + sum(part.rows for part in self.quarantined)
+        return self.lost + sum(part.rows for part in self.quarantined)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,128 +184,96 @@ class WriteTask:
 
     @crosses_spark
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with counted() as requests:
+            written = self.run(batches)
+        yield Answer.of(written, requests).batch()
+
+    def run(self, batches: Iterator[pa.RecordBatch], *, is_small: bool = False) -> Written:
+        """Write what a task reads. ``is_small``: there are too few rows to spill any."""
+        with measured(self.root, "write", may_spill=not is_small):
+            connection = connect(threads=1)
+            done = [self._write(decoded, connection) for decoded in slices(self.stream(batches))]
+            return told_by(self.stream, done)
+
+    def _write(self, decoded: Decoded, connection: duckdb.DuckDBPyConnection) -> Written:
+        if decoded.schema_needed is not None:
+            return Written(schema_needed=decoded.schema_needed)  # the batch runs again
+        incoming, strict = self.spec.incoming, getattr(self.stream, "strict", False)
+        changes, quarantined = decoded.changes, decoded.quarantined
+        parts: list[WrittenPart] = []
+        if len(changes):
+            try:
+                checked = prepare(changes, incoming, connection)
+            except InvalidChanges:
+                if strict:
+                    raise
+                checked, refused = split(changes, incoming)
+                quarantined = pa.concat_tables([quarantined, refused], promote_options="default")
+            layers, incomplete_rows = newest_in_layers(checked, incoming, connection)
+            if len(incomplete_rows) and strict:
+                raise InvalidChanges(incomplete_rows["reason"][0].as_py())
+            quarantined = pa.concat_tables([quarantined, incomplete_rows], promote_options="default")
+            storage = open_part_storage(self.root)
+            for layer in layers:
+                parts += write_parts(stored_rows(layer, self.spec), self.spec, storage)
+        return Written(
+            **together([decoded]), parts=tuple(parts), quarantined=tuple(write_aside(quarantined, self.root))
+        )
+
+
+def told_by(stream: ChangeStream, done: Sequence[Written]) -> Written:
+    """What a task wrote, slice by slice, and what its source has to say of it."""
+    written = Written.of(done)
+    written = replace(written, truncates=Cutoff(new=written.truncates).remembered())
+    if not isinstance(stream, RangeChanges):
+        return written
+    return replace(
+        written,
+        remarks=sum_of([written.remarks, stream.remarks()]),
+        lost=stream.records_lost(),
+        read=tuple(stream.ranges_read),
+        transactions={(topic, partition): report for topic, partition, report in stream.reports},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a task of Spark answers. ``task``: its number; ``requests``: what it asked of the object store."""
+
+    task: int
+    written: Written
+    requests: str
+
+    @staticmethod
+    def of(written: Written, requests: TaskRequests) -> Answer:
+        """The answer of the task that runs here."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
-        task = context.partitionId() if context else 0
-        kinds, bodies = [], []
-        for kind, body in self.run(batches):
-            kinds.append(kind)
-            bodies.append(body)
-        tasks = pa.array([task] * len(kinds), pa.int32())
-        yield pa.RecordBatch.from_arrays(
-            [pa.array(kinds, pa.string()), tasks, pa.array(bodies, pa.string())], names=["kind", "task", "body"]
-        )
+        return Answer(context.partitionId() if context else 0, written, requests.to_json())
 
-    def run(self, batches: Iterator[pa.RecordBatch], *, is_small: bool = False) -> Iterator[tuple[str, str]]:
-        """Yields (kind, JSON) of all that was written and counted, in order; last, the requests to the object store.
-
-        ``is_small``: there are too few rows to spill any.
-        """
-        with counted() as requests, measured(self.root, "write", may_spill=not is_small):
-            yield from self._run(batches)
-        yield "requests", requests.to_json()
-
-    def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, str]]:
-        connection, incoming = connect(threads=1), self.spec.incoming
-        storage = open_part_storage(self.root)
-        tally = Tally(self.stream)
-        for decoded in tally.slices(batches):
-            changes, quarantined = decoded.changes, decoded.quarantined
-            if len(changes):
-                try:
-                    checked = prepare(changes, incoming, connection)
-                except InvalidChanges:
-                    if getattr(self.stream, "strict", False):
-                        raise
-                    checked, refused = split(changes, incoming)
-                    quarantined = pa.concat_tables([quarantined, refused], promote_options="default")
-                layers, incomplete_rows = newest_in_layers(checked, incoming, connection)
-                if len(incomplete_rows) and getattr(self.stream, "strict", False):
-                    raise InvalidChanges(incomplete_rows["reason"][0].as_py())
-                quarantined = pa.concat_tables([quarantined, incomplete_rows], promote_options="default")
-                for layer in layers:
-                    for part in write_parts(stored_rows(layer, self.spec), self.spec, storage):
-                        yield "part", part.to_json()
-            yield from write_aside(quarantined, self.root)
-        yield "seen", tally.to_json()
+    def batch(self) -> pa.RecordBatch:
+        """One row, for Spark."""
+        return pa.RecordBatch.from_arrays([pa.array([pickle.dumps(self)], pa.binary())], names=["answer"])
 
 
-class Tally:
-    """What a task counts while it decodes its input."""
-
-    def __init__(self, stream: ChangeStream) -> None:
-        self._stream = stream
-        self._seen: dict[str, Any] = {}
-        self._truncates: list[Truncate] = []
-        self._newest: Mapping[Place, Newest] = {}
-        self._last: Mapping[Place, Last] = {}
-        self._met: Met = {}
-        self._remarks = RemarkCounts()
-        self._needs: list[SchemaChange] = []
-        self._sources: list[Seen] = []
-
-    def slices(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Decoded]:
-        """The decoded input, in slices that fit in the memory of a task, until something is needed of the table first."""
-        for decoded in _slices(_decodable(self._stream(batches), self._needs)):
-            if self._needs:
-                return  # the batch runs again, so what was read before them is not written
-            yield decoded
-            self._count(decoded)
-
-    def _count(self, decoded: Decoded) -> None:
-        seen = self._seen
-        self._truncates += decoded.truncates
-        seen["ignored"] = seen.get("ignored", 0) + decoded.ignored
-        seen["truncated"] = seen.get("truncated", 0) + decoded.truncated
-        seen["of_snapshot"] = seen.get("of_snapshot", 0) + decoded.of_snapshot
-        self._newest = newest_of((self._newest, decoded.newest))
-        self._last = last_of((self._last, decoded.last))
-        self._met = met_in((self._met, decoded.met))
-        self._remarks.add_all(decoded.remarks)
-        self._sources = [all_seen([*self._sources, decoded.sources])]
-        if decoded.mismatched:
-            seen["mismatched"] = seen.get("mismatched", 0) + decoded.mismatched
-            seen.setdefault("mismatch", decoded.mismatch)
-        if decoded.event_time_max is not None:
-            seen["newest_event_us"] = max(seen.get("newest_event_us", 0), decoded.event_time_max)
-
-    def to_json(self) -> str:
-        """What was counted (``collected``)."""
-        if isinstance(self._stream, RangeChanges):
-            self._remarks.add_all(self._stream.remarks())
-        seen = self._seen | {"remarks": self._remarks.counts}
-        if self._newest:
-            seen["newest"] = [[*place, *astuple(newest)] for place, newest in self._newest.items()]
-        if self._last:
-            seen["last"] = [[*place, *last] for place, last in self._last.items()]
-        if self._met:
-            seen["met"] = met_to_json(self._met)
-        if self._truncates:
-            seen["truncates"] = [to_json(truncate) for truncate in Cutoff(new=tuple(self._truncates)).remembered()]
-        if sources := all_seen(self._sources):
-            seen["sources"] = sources
-        if self._needs:
-            seen["schema_needed"] = merged(self._needs).to_json()
-        lost = getattr(self._stream, "records_lost", None)
-        if callable(lost) and (count := lost()):
-            seen["lost"] = count
-        if isinstance(self._stream, RangeChanges):
-            seen["read"] = [astuple(one) for one in self._stream.ranges_read]
-            if self._stream.reports:
-                seen["transactions"] = self._stream.reports
-        return json.dumps(seen)
+def answered(pickled: Iterable[bytes]) -> Written:
+    """What the tasks of a job wrote, in the order of their numbers; reports what they asked of the object store."""
+    answers: list[Answer] = sorted(map(pickle.loads, pickled), key=lambda answer: answer.task)
+    for answer in answers:
+        report_requests(answer.requests)
+    return Written.of(answer.written for answer in answers)
 
 
-def write_aside(records: pa.Table, root: str) -> Iterator[tuple[str, str]]:
-    """Write records for the quarantine of a table; yields what a task says of the files."""
-    if len(records):
-        aside = open_part_storage(root + QUARANTINE_SUFFIX)
-        for part in write_parts(records, WriteSpec(schema=QUARANTINE_SCHEMA), aside):
-            yield "quarantined", part.to_json()
+def write_aside(records: pa.Table, root: str) -> list[WrittenPart]:
+    """Write records for the quarantine of a table."""
+    if not len(records):
+        return []
+    aside = open_part_storage(root + QUARANTINE_SUFFIX)
+    return list(write_parts(records, WriteSpec(schema=QUARANTINE_SCHEMA), aside))
 
 
-def _slices(stream: Iterator[Decoded]) -> Iterator[Decoded]:
+def slices(stream: Iterator[Decoded]) -> Iterator[Decoded]:
     """Groups decoded input into slices that fit in the memory of a task."""
     held: list[Decoded] = []
     rows = size = 0
@@ -317,15 +288,6 @@ def _slices(stream: Iterator[Decoded]) -> Iterator[Decoded]:
         yield Decoded.concat(held) if len(held) > 1 else held[0]
 
 
-def _decodable(stream: Iterator[Decoded], needs: list[SchemaChange]) -> Iterator[Decoded]:
-    """The stream until something is needed of the table's schema; what is needed, of the whole stream, is put into ``needs``."""
-    for decoded in stream:
-        if decoded.schema_needed is not None:
-            needs.append(decoded.schema_needed)
-        elif not needs:
-            yield decoded
-
-
 def write_arrow(changes: pa.Table, spec: WriteSpec, root: str, aside: pa.Table | None = None) -> Written:
     """Write the parts of an Arrow table that ``prepare`` has checked, in this process. Raises InvalidChanges.
 
@@ -337,10 +299,7 @@ def write_arrow(changes: pa.Table, spec: WriteSpec, root: str, aside: pa.Table |
     if len(incomplete_rows):
         raise InvalidChanges(incomplete_rows["reason"][0].as_py())
     stored = (stored_rows(layer, spec) for layer in layers)
-    quarantined: tuple[WrittenPart, ...] = ()
-    if aside is not None and len(aside):
-        beside = open_part_storage(root + QUARANTINE_SUFFIX)
-        quarantined = tuple(write_parts(aside, WriteSpec(schema=QUARANTINE_SCHEMA), beside))
+    quarantined = () if aside is None else tuple(write_aside(aside, root))
     parts = tuple(part for layer in stored for part in write_parts(layer, spec, storage))
     return Written(parts=parts, quarantined=quarantined)
 
@@ -354,7 +313,7 @@ def write_dataframe(frame: DataFrame, task: WriteTask, cutoff: Cutoff = NO_CUTOF
     return written_with(lambda each: in_tasks(frame, each), task, cutoff)
 
 
-def written_with(run: Callable[[WriteTask], list[TaskRow]], task: WriteTask, cutoff: Cutoff = NO_CUTOFF) -> Written:
+def written_with(run: Callable[[WriteTask], Written], task: WriteTask, cutoff: Cutoff = NO_CUTOFF) -> Written:
     """What ``run`` writes with a task; it runs again where a truncate in the batch decides what counts."""
     steps = writing(task, cutoff)
     try:
@@ -366,73 +325,26 @@ def written_with(run: Callable[[WriteTask], list[TaskRow]], task: WriteTask, cut
         return written
 
 
-def writing(task: WriteTask, cutoff: Cutoff) -> Generator[WriteTask, list[TaskRow], Written]:
-    """Yields the task to run, once or twice, and gets what it yielded; returns what was written."""
-    written = collected((yield task.with_cutoff(cutoff)))
+def writing(task: WriteTask, cutoff: Cutoff) -> Generator[WriteTask, Written, Written]:
+    """Yields the task to run, once or twice, and gets what it wrote; returns what counts."""
+    written = yield task.with_cutoff(cutoff)
     if written.truncates and written.schema_needed is None:
-        written = collected((yield task.with_cutoff(replace(cutoff, new=written.truncates))))
+        written = yield task.with_cutoff(replace(cutoff, new=written.truncates))
     return written
 
 
-def in_tasks(frame: DataFrame, task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]) -> list[TaskRow]:
-    """Run a task on each partition of a DataFrame; returns what they yielded, in the order of their numbers."""
-    from pyspark.sql.types import IntegerType, StringType, StructType
-
-    result = StructType().add("kind", StringType()).add("task", IntegerType()).add("body", StringType())
+def in_tasks(frame: DataFrame, task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]) -> Written:
+    """Run a task on each partition of a DataFrame."""
     with from_spark():
-        rows = [tuple(row) for row in frame.mapInArrow(task, result).collect()]
-    return sorted(rows, key=lambda row: int(row[1]))  # a stable sort keeps the order within a task
+        return answered([bytes(row[0]) for row in frame.mapInArrow(task, "answer binary").collect()])
 
 
-def in_this_process(task: WriteTask, ranges: Sequence[Range]) -> list[TaskRow]:
+def in_this_process(task: WriteTask, ranges: Sequence[Range]) -> Written:
     """Run a task on ranges here, one after the other. Raises the errors of the task."""
     assert isinstance(task.stream, RangeChanges)
     own = replace(task, stream=task.stream.anew())
     is_small = sum(one.records for one in ranges) <= SMALL_RECORDS
-    return [(kind, 0, body) for kind, body in own.run(iter([batch_of(ranges)]), is_small=is_small)]
-
-
-def collected(rows: Iterable[TaskRow]) -> Written:
-    """What the tasks of a batch wrote and counted, from what they yielded, in the order of the batch."""
-    parts: list[WrittenPart] = []
-    quarantined: list[WrittenPart] = []
-    seen: list[dict[str, Any]] = []
-    for kind, _, body in rows:
-        match kind:
-            case "part":
-                parts.append(WrittenPart.from_json(body))
-            case "quarantined":
-                quarantined.append(WrittenPart.from_json(body))
-            case "seen":
-                seen.append(json.loads(body))
-            case "requests":
-                report_requests(body)
-    needs = [SchemaChange.from_json(s["schema_needed"]) for s in seen if "schema_needed" in s]
-    return Written(
-        parts=tuple(parts),
-        quarantined=tuple(quarantined),
-        truncates=tuple(Truncate(**one) for s in seen for one in s.get("truncates", ())),
-        newest_event_us=max((s["newest_event_us"] for s in seen if "newest_event_us" in s), default=None),
-        records_ignored=sum(s.get("ignored", 0) for s in seen),
-        records_truncated=sum(s.get("truncated", 0) for s in seen),
-        records_of_snapshot=sum(s.get("of_snapshot", 0) for s in seen),
-        records_lost=sum(s.get("lost", 0) for s in seen),
-        records_mismatched=sum(s.get("mismatched", 0) for s in seen),
-        mismatch=next((s["mismatch"] for s in seen if s.get("mismatch")), ""),
-        schema_needed=merged(needs) if needs else None,
-        newest=newest_of({(t, n): Newest(*newest)} for s in seen for t, n, *newest in s.get("newest", ())),
-        last=last_of({(t, n): (end, transaction)} for s in seen for t, n, end, transaction in s.get("last", ())),
-        met=met_in(met_from_json(s["met"]) for s in seen if "met" in s),
-        remarks=sum_of(s["remarks"] for s in seen),
-        read=tuple(Range(*one) for s in seen for one in s.get("read", ())),
-        sources=all_seen(_places(s["sources"]) for s in seen if "sources" in s),
-        transactions={(topic, number): report for s in seen for topic, number, report in s.get("transactions", ())},
-    )
-
-
-def _places(sources: Mapping[str, Mapping[str, Sequence[int]]]) -> Seen:
-    """From JSON, which has lists for places."""
-    return {topic: {name: (place[0], place[1]) for name, place in names.items()} for topic, names in sources.items()}
+    return own.run(iter([batch_of(ranges)]), is_small=is_small)
 
 
 def commit_written(
@@ -456,8 +368,8 @@ def commit_written(
     domains = marks.domains if marks else frozenset()
     access = ReadWriteSet(whole_table=bool(written.truncates), domains=domains)
     metrics = {"rows": written.rows, "bytes": sum(part.bytes for part in written.parts), "parts": len(written.parts)}
-    if written.records_truncated:
-        metrics["recordsTruncated"] = written.records_truncated
+    if written.truncated:
+        metrics["recordsTruncated"] = written.truncated
 
     def build(snapshot: Snapshot) -> Proposal[BatchResult] | Finished[BatchResult]:
         if snapshot.metadata.id != read.metadata.id:
@@ -506,7 +418,7 @@ def _entries(
     """What the log says of a batch beside its parts and its positions; and the columns of the source."""
     listed = handover.entry(snapshot, written.quarantined) if handover else None
     sent_again = entry_counting(
-        snapshot, written.read, now_ms, came=written.records_of_snapshot,
+        snapshot, written.read, now_ms, came=written.of_snapshot,
         deleted=sum(part.deletes for part in written.parts), unusable=written.records_unusable,
     )  # fmt: skip
     mixed = topics_of_several(snapshot, written.sources)

@@ -19,14 +19,12 @@ import pyarrow as pa
 from lakebed.errors import InvalidSchema
 from lakebed.ingest.json.text import Mismatch
 from lakebed.ingest.schema_evolution import FIXED, RESCUED_COLUMN, EvolvePolicy, Needed, needed
-from lakebed.ingest.source_tables import NO_RULES, Seen, SourceRules, all_seen
-from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate
-from lakebed.manifest.lateness import Newest, Place, newest_of
-from lakebed.manifest.positions import Last, last_of
-from lakebed.manifest.remarks import Counts, sum_of
+from lakebed.ingest.source_tables import NO_RULES, SourceRules
+from lakebed.ingest.tally import Tally, together
+from lakebed.ingest.truncates import NO_CUTOFF, Cutoff
 from lakebed.manifest.schema import is_reserved
 from lakebed.manifest.schema_change import SchemaChange
-from lakebed.manifest.source_columns import Met, RecordColumns, met_in
+from lakebed.manifest.source_columns import RecordColumns
 from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA
 
@@ -238,61 +236,21 @@ class DecoderSchema:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decoded:
-    """The result of decoding a batch of records. Event times are microseconds since the epoch."""
+class Decoded(Tally):
+    """The result of decoding a batch of records."""
 
     changes: pa.Table
     quarantined: pa.Table
     """``QUARANTINE_SCHEMA``, and headers if a record has some."""
-    truncates: tuple[Truncate, ...] = ()
-    event_time_min: int | None = None
-    event_time_max: int | None = None
-    ignored: int = 0
-    """Records that change nothing: tombstones, logical messages, and truncates that an earlier batch applied."""
-    truncated: int = 0
-    """Changes that were left out because they are from before a truncate."""
-    of_snapshot: int = 0
-    """Records that are rows which the source's reader has read, and no changes."""
-    newest: Mapping[Place, Newest] = field(default_factory=dict)
-    """How far the changes are in the order of their source, if it has one, by partition."""
-    last: Mapping[Place, Last] = field(default_factory=dict)
-    """The last record of each partition, where its transaction is known."""
-    met: Met = field(default_factory=dict)
-    """Which columns the schemas of the records have, if they have schemas."""
-    remarks: Counts = field(default_factory=dict)
-    """What somebody should look at (``manifest.remarks``)."""
-    mismatched: int = 0
-    """Records of the quarantine that are what the format says and do not fit the table."""
-    mismatch: str = ""
-    """Why the first of them does not fit."""
-    sources: Seen = field(default_factory=dict)
-    """Whose events they are, of topics of which the table does not know it."""
-    schema_needed: SchemaChange | None = None
-    """What the table must become before these records can be decoded. Then nothing else of the result counts, nor of
-    later results of the batch."""
 
     @staticmethod
     def concat(parts: Iterable[Decoded]) -> Decoded:
         """Joins the results of consecutive batches of one range."""
         decoded = list(parts)
-        lows = [part.event_time_min for part in decoded if part.event_time_min is not None]
-        highs = [part.event_time_max for part in decoded if part.event_time_max is not None]
         return Decoded(
+            **together(decoded),
             changes=pa.concat_tables([part.changes for part in decoded], promote_options="default"),
             quarantined=pa.concat_tables([part.quarantined for part in decoded], promote_options="default"),
-            truncates=tuple(truncate for part in decoded for truncate in part.truncates),
-            event_time_min=min(lows, default=None),
-            event_time_max=max(highs, default=None),
-            ignored=sum(part.ignored for part in decoded),
-            truncated=sum(part.truncated for part in decoded),
-            of_snapshot=sum(part.of_snapshot for part in decoded),
-            newest=newest_of(part.newest for part in decoded),
-            last=last_of(part.last for part in decoded),
-            met=met_in(part.met for part in decoded),
-            remarks=sum_of(part.remarks for part in decoded),
-            mismatched=sum(part.mismatched for part in decoded),
-            mismatch=next((part.mismatch for part in decoded if part.mismatch), ""),
-            sources=all_seen(part.sources for part in decoded),
         )
 
     @staticmethod

@@ -38,12 +38,12 @@ def discard(table: str, written: Written) -> None:
 
 
 def _refuse_mismatch(table: str, written: Written) -> None:
-    if written.records_mismatched:
+    if written.mismatched:
         raise QuarantineRefused(
-            f"{written.records_mismatched} records do not fit the table; the first: {written.mismatch} (on_mismatch: fail "
+            f"{written.mismatched} records do not fit the table; the first: {written.mismatch} (on_mismatch: fail "
             "is set; with quarantine they go to the quarantine table, with rescue what fits comes in)",
             table=table,
-            records=written.records_mismatched,
+            records=written.mismatched,
         )
 
 

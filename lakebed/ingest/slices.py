@@ -391,7 +391,6 @@ def _assemble(records: pa.Table, collected: _Collected, reader: Reader, decoder_
     met = met_by(records, partitions, numbers, times_of_rows, collected.schemas)
     if again:
         collected.remarks.add(Remark.ORDER_BEGAN_AGAIN, str(decoder_schema.sequence_by), again)
-    times = pc.min_max(rows.column(TIME_COLUMN)).as_py()
     creates = np.asarray(pc.fill_null(rows.column(CREATES_COLUMN), False))
     at = rows.column(AT_COLUMN).to_numpy()
     events, before = _Events(records, reader), collected.cutoff.last
@@ -411,8 +410,7 @@ def _assemble(records: pa.Table, collected: _Collected, reader: Reader, decoder_
         changes=rows.drop_columns(dropped),
         quarantined=quarantine(records, collected.bad),
         truncates=tuple(collected.truncates),
-        event_time_min=times["min"],
-        event_time_max=times["max"],
+        event_time_max=pc.max(times_of_rows).as_py(),
         ignored=collected.ignored,
         truncated=collected.truncated,
         of_snapshot=collected.of_snapshot,

@@ -23,7 +23,6 @@ from lakebed.error_transport import crosses_spark
 from lakebed.errors import InvalidInput, LakebedError, Retry
 from lakebed.ingest.batch_writer import (
     BatchResult,
-    TaskRow,
     WriteTask,
     Written,
     commit_written,
@@ -104,7 +103,7 @@ class RangeIngest:
             if not done.left or done.version is None:
                 break
 
-    def _run(self, work: WriteWork, spark: SparkSession) -> list[TaskRow]:
+    def _run(self, work: WriteWork, spark: SparkSession) -> Written:
         """Do the work: in this process if it is small, and Spark's tasks run on this machine too."""
         assert isinstance(work.task.stream, RangeChanges)
         if isinstance(decoder := work.task.stream.decoder, SourceRows):
@@ -122,16 +121,14 @@ class RangeIngest:
         if done.version is None:
             events.emit(events.BatchReplayed(table=self._table, query=STREAM + query, batch_id=batch_id))
             return
-        if done.written.records_lost:
-            lost = done.written.records_lost
+        if done.written.lost:
+            lost = done.written.lost
             events.emit(events.OffsetsLost(table=self._table, source=query, records=lost))
         self._backpressure.batch_seconds = done.seconds
         events.emit(done.to_event(self._table, STREAM + query, batch_id))
 
 
-def run_in_tasks(
-    work: WriteWork, spark: SparkSession, transform: Transform | RowsOfFiles | None = None
-) -> list[TaskRow]:
+def run_in_tasks(work: WriteWork, spark: SparkSession, transform: Transform | RowsOfFiles | None = None) -> Written:
     """Do the work in a job of Spark's; small ranges share a task."""
     parallel = spark.sparkContext.defaultParallelism
     groups = grouped(work.ranges, max(RECORDS_HERE_MAX, work.records // parallel))
@@ -146,7 +143,7 @@ def run_in_tasks(
 
 def _files_through_spark(
     work: WriteWork, numbers: DataFrame, rows: RowsOfFiles, on_input: Callable[[Task], Task]
-) -> list[TaskRow]:
+) -> Written:
     """Have Spark parse lines, or evaluate what a user wrote. Raises InvalidChanges that names a line which does not fit."""
     assert isinstance(work.task.stream, RangeChanges) and isinstance(work.task.stream.source, FilesReader)
     rows = rows.for_folders(work.task.stream.source.of_folders(work.ranges))

@@ -27,7 +27,6 @@ from lakebed.ingest.batch_writer import (
     BatchResult,
     Marks,
     Moved,
-    TaskRow,
     WriteTask,
     Written,
     commit_written,
@@ -116,18 +115,18 @@ class BatchDone:
             seconds=self.seconds,
             commit_seconds=self.commit_seconds,
             attempts=self.attempts,
-            newest_event_seconds=None if written.newest_event_us is None else written.newest_event_us / 1e6,
-            ignored=written.records_ignored,
+            newest_event_seconds=None if written.event_time_max is None else written.event_time_max / 1e6,
+            ignored=written.ignored,
             query=query,
             batch_id=batch_id,
-            truncated=written.records_truncated,
+            truncated=written.truncated,
         )
 
 
-Batch = Generator[WriteWork, list[TaskRow], BatchDone]
+Batch = Generator[WriteWork, Written, BatchDone]
 
 
-def run_alone(batch: Batch, run: Callable[[WriteWork], list[TaskRow]]) -> BatchDone:
+def run_alone(batch: Batch, run: Callable[[WriteWork], Written]) -> BatchDone:
     """Bring one batch to its end."""
     try:
         work = next(batch)
@@ -355,7 +354,7 @@ class TableIngest:
 
     def _attempt(
         self, snapshot: Snapshot, reading: Reading, cut: Cut | None
-    ) -> Generator[WriteWork, list[TaskRow], tuple[BatchResult, Written]]:
+    ) -> Generator[WriteWork, Written, tuple[BatchResult, Written]]:
         written = Written()
         if reading.ranges:
             snapshot, written = yield from self._written(snapshot, reading, cut)
@@ -372,7 +371,7 @@ class TableIngest:
 
     def _written(
         self, snapshot: Snapshot, reading: Reading, cut: Cut | None
-    ) -> Generator[WriteWork, list[TaskRow], tuple[Snapshot, Written]]:
+    ) -> Generator[WriteWork, Written, tuple[Snapshot, Written]]:
         """Have the parts written; returns also the version of the table that they are written for."""
         ranges, cuts = (reading.ranges, {}) if cut is None else reading.up_to(cut)
         firsts: dict[str, str] = {}

@@ -22,8 +22,7 @@ one goes or comes, so seldom.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass, replace
 
 import orjson
 import pyarrow as pa
@@ -74,19 +73,6 @@ def met_in(several: Iterable[Met]) -> dict[tuple[str, RecordColumns], Span]:
         for key, span in one.items():
             found[key] = span.with_(found.get(key))
     return found
-
-
-def met_to_json(met: Met) -> list[Any]:
-    """As a task reports it."""
-    return [[topic, *astuple(columns), *astuple(span)] for (topic, columns), span in met.items()]
-
-
-def met_from_json(several: Iterable[Sequence[Any]]) -> Met:
-    """From JSON, which has lists for tuples."""
-    return {
-        (topic, RecordColumns(tuple(lacking), tuple(filled))): Span(tuple(first), tuple(last))
-        for topic, lacking, filled, first, last in several
-    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 import lakebed
-from lakebed.ingest.batch_writer import TaskRow, in_this_process
+from lakebed.ingest.batch_writer import Written, in_this_process
 from lakebed.ingest.decoder import RECORD_SCHEMA, Decoder, DecoderSchema
 from lakebed.ingest.formats import decoder
 from lakebed.ingest.headers import with_headers
@@ -137,14 +137,14 @@ class Process:
         self,
         ranges: Sequence[Range] | None = None,
         records_max: int | None = None,
-        run: Callable[[WriteWork], list[TaskRow]] | None = None,
+        run: Callable[[WriteWork], Written] | None = None,
     ) -> BatchDone:
         """One batch, by default of all that is there."""
         chosen = self.source.planned() if ranges is None else ranges
         return run_alone(self.ingest.batch(chosen, records_max=records_max), run or here)
 
 
-def here(work: WriteWork) -> list[TaskRow]:
+def here(work: WriteWork) -> Written:
     """Do the work in this process."""
     return in_this_process(work.task, work.ranges)
 
@@ -204,7 +204,7 @@ def ingest_of(table: lakebed.Table, source: MemorySource, reading: Decoder) -> C
         quarantine_log=internals.quarantine_log,
     )  # fmt: skip
 
-    def batch(run: Callable[[WriteWork], list[TaskRow]] = here) -> BatchDone:
+    def batch(run: Callable[[WriteWork], Written] = here) -> BatchDone:
         ranges = source.planned(read or None)
         read.update(source.ends())
         return run_alone(ingest.batch(ranges), run)

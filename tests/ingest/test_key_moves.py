@@ -17,7 +17,7 @@ import pytest
 
 import lakebed
 from lakebed.ingest.avro import AvroFormat
-from lakebed.ingest.batch_writer import TaskRow, in_this_process
+from lakebed.ingest.batch_writer import Written, in_this_process
 from lakebed.ingest.decoder import Decoded, DecoderSchema
 from lakebed.ingest.formats import decoder
 from lakebed.ingest.replay import LATE_MOVE
@@ -43,7 +43,7 @@ from tests.view.test_a_copy_of_changes import Copy, rows_of
 SEEDS = int(os.environ.get("LAKEBED_SEEDS", "5"))
 COLUMNS = pa.schema([pa.field("id", pa.int64(), False), pa.field("v", pa.string())])
 TOPIC = "shop.public.t"
-Run = Callable[[WriteWork], list[TaskRow]]
+Run = Callable[[WriteWork], Written]
 
 
 class Lake:
@@ -236,15 +236,12 @@ def test_a_transaction_is_cut_into_tasks_and_partitions(tmp_path: Path, how: str
 def cut(dice: random.Random) -> Run:
     """Runs each range as two tasks."""
 
-    def run(work: WriteWork) -> list[TaskRow]:
+    def run(work: WriteWork) -> Written:
         halves = []
         for one in work.ranges:
             middle = dice.randint(one.start, one.end)
             halves += [[replace(one, end=middle)], [replace(one, start=middle)]]
-        rows: list[TaskRow] = []
-        for number, some in enumerate(half for half in halves if half[0].size):
-            rows += [(kind, number, body) for kind, _, body in in_this_process(work.task, some)]
-        return rows
+        return Written.of(in_this_process(work.task, half) for half in halves if half[0].size)
 
     return run
 

@@ -152,12 +152,9 @@ def test_null_where_a_nested_value_takes_none_is_quarantined_and_a_null_around_i
 def write(spec: WriteSpec, values: list[Any], folder: Path) -> tuple[list[Path], list[Path]]:
     """What the task of a batch writes: the files of parts, and those of the quarantine."""
     task = WriteTask(spec, str(folder / "t"), RecordChanges(DebeziumJson(DecoderSchema(spec.schema, spec.keys))))
-    roots = {"part": folder / "t", "quarantined": folder / f"t{QUARANTINE_SUFFIX}"}
-    files: dict[str, list[Path]] = {"part": [], "quarantined": []}
-    for kind, body in task.run(iter(records(values).to_batches())):
-        if kind in files:
-            files[kind].append(roots[kind] / json.loads(body)["path"])
-    return files["part"], files["quarantined"]
+    written = task.run(iter(records(values).to_batches()))
+    aside = [folder / f"t{QUARANTINE_SUFFIX}" / part.path for part in written.quarantined]
+    return [folder / "t" / part.path for part in written.parts], aside
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 
 import lakebed
 from lakebed.errors import DataLoss, QuarantineRefused, StoreUnavailable
-from lakebed.ingest.batch_writer import TaskRow
+from lakebed.ingest.batch_writer import Written
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.formats import decoder
 from lakebed.ingest.handover import Handover
@@ -129,11 +129,11 @@ def test_a_table_that_begins_at_the_end_misses_nothing_after_it(tmp_path: Path) 
 # -- two processes -----------------------------------------------------------------------------------------------------
 
 
-def during(other: Callable[[], object]) -> Callable[[WriteWork], list[TaskRow]]:
+def during(other: Callable[[], object]) -> Callable[[WriteWork], Written]:
     """Does the work, and has somebody else do something before it is committed, once."""
     left = [other]
 
-    def run(work: WriteWork) -> list[TaskRow]:
+    def run(work: WriteWork) -> Written:
         rows = here(work)
         while left:
             left.pop()()
@@ -161,7 +161,7 @@ def test_processes_that_read_different_topics_do_not_disturb_each_other(tmp_path
     other, works = Process(table.path, source), []
     run = during(lambda: other.run(plans["u"]))
 
-    def counted(work: WriteWork) -> list[TaskRow]:
+    def counted(work: WriteWork) -> Written:
         works.append(work)
         return run(work)
 
@@ -545,7 +545,7 @@ def test_rewinding_over_a_truncate_takes_nothing_away_that_came_after_it(tmp_pat
     table.apply(pa.table({"id": [9], "n": [9], "note": ["by hand"]}, schema=table.schema))
     table.maintenance.rewind("t", 0)
     done = debezium(table, source).run()
-    assert (done.rows, done.written.records_truncated) == (2, 2)
+    assert (done.rows, done.written.truncated) == (2, 2)
     assert ids(table) == [3, 4, 9]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed.ingest.batch_writer import WriteTask, Written, commit_written, write_dataframe
+from lakebed.ingest.batch_writer import WriteTask, Written, commit_written, written_with
 from lakebed.ingest.debezium.events import DebeziumJson
 from lakebed.ingest.decoder import RECORD_SCHEMA, DecoderSchema
 from lakebed.ingest.truncates import Cutoff, Truncate, cutoff_of, position_of
@@ -90,26 +90,6 @@ class Topic:
         return found
 
 
-class Frame:
-    """The DataFrame of a batch, in this process: each table of records is a task."""
-
-    def __init__(self, tables: Sequence[pa.Table]) -> None:
-        self._tables = tables
-        self._task: WriteTask | None = None
-
-    def mapInArrow(self, task: WriteTask, schema: object) -> Frame:
-        self._task = task
-        return self
-
-    def collect(self) -> list[tuple[str, int, str]]:
-        assert self._task is not None
-        found = []
-        for number, table in enumerate(self._tables):
-            for batch in self._task(iter(table.combine_chunks().to_batches())):
-                found += [(row["kind"], number, row["body"]) for row in batch.to_pylist()]
-        return found
-
-
 class Reader:
     """A query that reads a topic into a table, from where it stands."""
 
@@ -126,7 +106,10 @@ class Reader:
         spec = write_spec_of(snapshot)
         decoder = DebeziumJson(DecoderSchema(snapshot.schema, spec.keys, spec.sequence_by))
         task = WriteTask(spec, self.table.path, RecordChanges(decoder))
-        written = write_dataframe(Frame(tables), task, cutoff_of(snapshot))  # type: ignore[arg-type]
+        batches = [table.combine_chunks().to_batches() for table in tables]  # of each task
+        written = written_with(
+            lambda one: Written.of(one.run(iter(some)) for some in batches), task, cutoff_of(snapshot)
+        )
         batch = Transaction(self.name, self.batches)
         commit_written(log_of(self.table), snapshot, written, batch, Operation.STREAMING_UPDATE)
         self.batches += 1
@@ -164,9 +147,9 @@ def test_in_one_partition_what_comes_after_a_truncate_at_the_same_time_stays(
     send_all(topic, places, 3, "t", 4, "t", 5, first=3)
     written = reader.read(topic)
     assert reader.ids() == [5]
-    assert written.records_truncated == 2
+    assert written.truncated == 2
     send_all(topic, places, 6, 7, first=8)
-    assert reader.read(topic).records_truncated == 0
+    assert reader.read(topic).truncated == 0
     assert reader.ids() == [5, 6, 7]
 
 
@@ -193,7 +176,7 @@ def test_a_truncate_that_the_source_sends_again_takes_nothing_out(places: Places
     send_all(topic, places, 1, "t")  # the connector stopped, and had noted no more
     written = reader.read(topic)
     assert reader.ids() == [2, 3]
-    assert (written.records_truncated, written.records_ignored, written.truncates) == (1, 1, ())
+    assert (written.truncated, written.ignored, written.truncates) == (1, 1, ())
     assert log_of(reader.table).refresh().domains[SOURCE_TRUNCATES] == remembered
     send_all(topic, places, 2, 3, 4, first=3)
     reader.read(topic)
@@ -210,7 +193,7 @@ def test_who_reads_a_topic_anew_loses_nothing_in_between(places: Places, reader:
     part.events[0] = topic.events[0][:2]
     written = again.read(part)
     assert again.ids() == [2, 3]
-    assert (written.records_truncated, written.records_ignored) == (1, 1)
+    assert (written.truncated, written.ignored) == (1, 1)
     again.read(topic)
     assert again.ids() == [2, 3]
 
@@ -224,7 +207,7 @@ def test_a_server_whose_places_begin_anew_loses_nothing(before: Places, after: P
     reader.read(topic)
     for number in range(10, 15):
         topic.send(created(number, after(number, 9 * SECOND)), number % 2)
-    assert reader.read(topic).records_truncated == 0
+    assert reader.read(topic).truncated == 0
     assert reader.ids() == [2, 10, 11, 12, 13, 14]
     topic.send(Event("t", after(20, 10 * SECOND)))
     reader.read(topic)
@@ -252,7 +235,7 @@ def test_of_other_partitions_the_place_in_the_source_decides(places: Places, rea
     assert reader.ids() == [2]
     topic.send(created(3, places(7, 5 * SECOND)), 1)  # late
     topic.send(created(4, places(11, 5 * SECOND)), 1)
-    assert reader.read(topic).records_truncated == 1
+    assert reader.read(topic).truncated == 1
     assert reader.ids() == [2, 4]
 
 
@@ -263,7 +246,7 @@ def test_of_other_partitions_of_a_source_without_places_its_clock_decides_and_th
     topic.send(Event("t", oracle(1, 5000)), 0)
     for number, time_ms in ((1, 4999), (2, 5000), (3, 5001)):
         topic.send(created(number, oracle(1, time_ms)), 1)
-    assert reader.read(topic).records_truncated == 1
+    assert reader.read(topic).truncated == 1
     assert reader.ids() == [2, 3]
     topic.send(Event("t", oracle(1, 4000)), 1)  # an earlier one, late
     reader.read(topic)

@@ -78,7 +78,7 @@ def assert_equal(avro: Decoded, json: Decoded) -> None:
     assert avro.quarantined["offset"].to_pylist() == json.quarantined["offset"].to_pylist()
     assert avro.quarantined["reason"].to_pylist() == json.quarantined["reason"].to_pylist()
     for name in (
-        "truncates", "event_time_min", "event_time_max", "ignored", "truncated", "remarks", "met",
+        "truncates", "event_time_max", "ignored", "truncated", "remarks", "met",
     ):  # fmt: skip
         assert getattr(avro, name) == getattr(json, name), name
 

@@ -314,7 +314,7 @@ def test_what_was_lost_is_skipped_if_asked(tmp_path: Path) -> None:
     forget(upstream, clock)
     layer.restart({})
     done = at(layer, clock).follow()
-    assert layer.rows() == rows_of(upstream) and done[0].written.records_lost > 0
+    assert layer.rows() == rows_of(upstream) and done[0].written.lost > 0
 
 
 def test_a_table_made_anew_is_an_error_and_read_from_its_beginning_if_losses_are_skipped(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 import lakebed
 from lakebed.errors import Retry
-from lakebed.ingest.batch_writer import WriteTask, collected, in_this_process
+from lakebed.ingest.batch_writer import WriteTask, in_this_process
 from lakebed.ingest.debezium import events as debezium_events
 from lakebed.ingest.debezium.events import DebeziumJson
 from lakebed.ingest.decoder import DecoderSchema
@@ -59,7 +59,7 @@ def test_each_batch_is_counted_by_itself(tmp_path: Path) -> None:
     task = WriteTask(write_spec_of(log_of(table).refresh()), table.path, changes)
     for first in (0, 100):
         ranges = [Range("orders", 0, first, first + 50, 0), Range("orders", 0, first + 50, first + 100, 0)]
-        written = collected(in_this_process(task, ranges))
+        written = in_this_process(task, ranges)
         assert written.read == tuple(ranges) and 0 < written.rows <= 100
     assert changes.ranges_read == []
 
@@ -71,10 +71,10 @@ def test_what_is_planned_from_the_first_records_serves_later_batches(tmp_path: P
         write_spec_of(log_of(table).refresh()), table.path, RangeChanges(GeneratorReader(ORDERS, tasks=1), decoder)
     )
     with patch.object(debezium_events, "ObjectParser", side_effect=planned) as planning:
-        written = [collected(in_this_process(task, [Range("orders", 0, at, at + 50, 0)])) for at in (0, 50, 100)]
+        written = [in_this_process(task, [Range("orders", 0, at, at + 50, 0)]) for at in (0, 50, 100)]
     assert planning.call_count == 1
     anew = WriteTask(task.spec, table.path, RangeChanges(GeneratorReader(ORDERS, tasks=1), DebeziumJson(SHAPE)))
-    again = [collected(in_this_process(anew, [Range("orders", 0, at, at + 50, 0)])) for at in (100, 0, 50)]
+    again = [in_this_process(anew, [Range("orders", 0, at, at + 50, 0)]) for at in (100, 0, 50)]
     assert sorted(part.stats for each in written for part in each.parts) == sorted(
         part.stats for each in again for part in each.parts
     )

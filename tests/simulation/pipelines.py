@@ -22,7 +22,7 @@ from pathlib import Path
 
 import lakebed
 from lakebed.errors import Contention, Retry
-from lakebed.ingest.batch_writer import QUARANTINE_SUFFIX, TaskRow, in_this_process
+from lakebed.ingest.batch_writer import QUARANTINE_SUFFIX, Written, in_this_process
 from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.evolving import Evolution
 from lakebed.ingest.formats import decoder
@@ -284,7 +284,7 @@ def _run_batch(shop: Shop, actor: Actor, batches: dict[str, Batch]) -> bool:
     return whole
 
 
-def _done(world: World, work: WriteWork) -> list[TaskRow]:
+def _done(world: World, work: WriteWork) -> Written:
     """What the task of some work yields. It may fail, at any record, another one each time."""
     stream = work.task.stream
     assert isinstance(stream, RangeChanges) and isinstance(stream.source, SimulatedReader)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from lakebed import events
 from lakebed.errors import LakebedError, Unexpected
 from lakebed.failures import failure_in
-from lakebed.ingest.batch_writer import TaskRow
+from lakebed.ingest.batch_writer import Written
 from lakebed.ingest.database.member import Ignored, Member, Open, OpenTable
 from lakebed.ingest.database.task import run_here, run_in_tasks
 from lakebed.ingest.points.cut import Cut
@@ -116,7 +116,7 @@ class Runner:
         done = advanced(batch, None)
         while isinstance(done, WriteWork):
             try:
-                rows: list[TaskRow] | LakebedError = run_here(done)
+                rows: Written | LakebedError = run_here(done)
             except LakebedError as error:
                 rows = error
             done = advanced(batch, rows)
@@ -169,7 +169,7 @@ class Runner:
         for member in members:
             assert member.table is not None
             batches[member.topic] = begun(member, member.table, cut, shares[member.topic])
-        answers: Mapping[str, list[TaskRow] | LakebedError | None] = dict.fromkeys(batches)
+        answers: Mapping[str, Written | LakebedError | None] = dict.fromkeys(batches)
         ended: list[tuple[Member, Outcome]] = []
         while answers:
             works: dict[str, WriteWork] = {}
@@ -186,16 +186,12 @@ class Runner:
             answers = self._answers(works, spark)
         return ended
 
-    def _advanced(
-        self, member: Member, batch: Batch, answer: list[TaskRow] | LakebedError | None
-    ) -> WriteWork | BatchDone:
+    def _advanced(self, member: Member, batch: Batch, answer: Written | LakebedError | None) -> WriteWork | BatchDone:
         done = advanced(batch, answer)
         assert member.table is not None
         return done if isinstance(done, WriteWork) else finished(member.table, done)
 
-    def _answers(
-        self, works: Mapping[str, WriteWork], spark: SparkSession
-    ) -> Mapping[str, list[TaskRow] | LakebedError]:
+    def _answers(self, works: Mapping[str, WriteWork], spark: SparkSession) -> Mapping[str, Written | LakebedError]:
         if not works:
             return {}
         try:
@@ -255,7 +251,7 @@ def begun(member: Member, table: OpenTable, cut: Cut | None, records_max: int) -
     return table.ingest.batch(ranges, records_max=records_max, cut=cut)
 
 
-def advanced(batch: Batch, answer: list[TaskRow] | LakebedError | None) -> WriteWork | BatchDone:
+def advanced(batch: Batch, answer: Written | LakebedError | None) -> WriteWork | BatchDone:
     """The next work of a table, or its end. ``answer``: what became of its last work; None to begin. Raises its error."""
     try:
         if answer is None:
@@ -269,7 +265,7 @@ def advanced(batch: Batch, answer: list[TaskRow] | LakebedError | None) -> Write
 def finished(table: OpenTable, done: BatchDone) -> BatchDone:
     """Report what a table committed."""
     if done.version is not None:
-        if lost := done.written.records_lost:
+        if lost := done.written.lost:
             events.emit(events.OffsetsLost(table=table.root, source=table.name, records=lost))
         events.emit(done.to_event(table.root))
     return done

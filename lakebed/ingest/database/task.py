@@ -13,21 +13,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heapreplace
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from lakebed.error_transport import crosses_spark, decode, encode, from_spark
 from lakebed.errors import LakebedError, Unexpected
-from lakebed.ingest.batch_writer import TaskRow, in_this_process
+from lakebed.ingest.batch_writer import Written, in_this_process
 from lakebed.ingest.source import RangeChanges
 from lakebed.ingest.table_batch import WriteWork
+from lakebed.telemetry.task_requests import counted, report_requests
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 RECORDS_TASK_MIN = 5_000
 """A task with fewer records costs more than it saves."""
-_ERROR = "error"
-_Answer = tuple[str, int, str, str]  # topic, number of the piece, kind, body
+_Answer: TypeAlias = "tuple[str, int, Written | str, str]"
+"""The topic, the number of the piece, what was written or the error, and the requests to the object store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +69,14 @@ def spread(pieces: Iterable[Piece], tasks: int) -> list[list[Piece]]:
     return [each for each in chosen if each]
 
 
-def run_piece(piece: Piece) -> Iterator[_Answer]:
+def run_piece(piece: Piece) -> Written | LakebedError:
     """Write the parts of a piece, in this process. Never raises."""
     try:
-        for kind, _, body in in_this_process(piece.work.task, piece.work.ranges):
-            yield piece.topic, piece.number, kind, body
+        return in_this_process(piece.work.task, piece.work.ranges)
     except LakebedError as error:
-        yield piece.topic, piece.number, _ERROR, encode(error)
+        return error
     except Exception as error:
-        unexpected = Unexpected(f"unexpected {type(error).__name__} while {piece.topic} was read: {error}")
-        yield piece.topic, piece.number, _ERROR, encode(unexpected)
+        return Unexpected(f"unexpected {type(error).__name__} while {piece.topic} was read: {error}")
 
 
 @crosses_spark
@@ -85,10 +84,13 @@ def run_task(payloads: Iterable[bytes]) -> Iterator[_Answer]:
     """What a Spark task does: ``payloads`` are its pieces, pickled."""
     for payload in payloads:
         for piece in pickle.loads(payload):
-            yield from run_piece(piece)
+            with counted() as requests:
+                written = run_piece(piece)
+            answer = encode(written) if isinstance(written, LakebedError) else written
+            yield piece.topic, piece.number, answer, requests.to_json()
 
 
-def run_in_tasks(spark: SparkSession, works: Mapping[str, WriteWork]) -> dict[str, list[TaskRow] | LakebedError]:
+def run_in_tasks(spark: SparkSession, works: Mapping[str, WriteWork]) -> dict[str, Written | LakebedError]:
     """Run the work of tables, by topic, as one Spark job. Raises the error of a job that failed as a whole."""
     context = spark.sparkContext
     payloads = [pickle.dumps(each) for each in spread(pieces_of(works), 2 * context.defaultParallelism)]
@@ -97,7 +99,7 @@ def run_in_tasks(spark: SparkSession, works: Mapping[str, WriteWork]) -> dict[st
     return answered(works, answers)
 
 
-def run_here(work: WriteWork) -> list[TaskRow]:
+def run_here(work: WriteWork) -> Written:
     """Run the work of one table in this process. Raises its error."""
     task, stream = work.task, work.task.stream
     if isinstance(stream, RangeChanges):  # a table that waits for its source here can't be stopped, and a task can
@@ -105,15 +107,14 @@ def run_here(work: WriteWork) -> list[TaskRow]:
     return in_this_process(task, work.ranges)
 
 
-def answered(topics: Iterable[str], answers: Sequence[_Answer]) -> dict[str, list[TaskRow] | LakebedError]:
-    """What the pieces of each table answered, in their order, or the first error."""
-    found: dict[str, list[TaskRow] | LakebedError] = {topic: [] for topic in topics}
-    for topic, number, kind, body in sorted(answers, key=lambda row: row[1]):  # stable: the order within a piece stays
-        rows = found[topic]
-        if isinstance(rows, LakebedError):
-            continue
-        if kind == _ERROR:
-            found[topic] = decode(body) or Unexpected(body)
+def answered(topics: Iterable[str], answers: Sequence[_Answer]) -> dict[str, Written | LakebedError]:
+    """What the pieces of each table wrote, in their order, or the first error."""
+    written: dict[str, list[Written]] = {topic: [] for topic in topics}
+    errors: dict[str, LakebedError] = {}
+    for topic, _, answer, requests in sorted(answers, key=lambda row: row[1]):
+        report_requests(requests)
+        if isinstance(answer, Written):
+            written[topic].append(answer)
         else:
-            rows.append((kind, number, body))
-    return found
+            errors.setdefault(topic, decode(answer) or Unexpected(answer))
+    return {topic: errors.get(topic) or Written.of(some) for topic, some in written.items()}

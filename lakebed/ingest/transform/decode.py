@@ -7,7 +7,6 @@ changes, where that is metadata of the records.
 from __future__ import annotations
 
 import datetime
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -15,9 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.error_transport import crosses_spark
-from lakebed.ingest.batch_writer import ChangeStream, Tally, TaskRow, write_aside
+from lakebed.ingest.batch_writer import Answer, ChangeStream, Written, slices, told_by, write_aside
 from lakebed.ingest.decoder import Decoded, Decoder, DecoderSchema
 from lakebed.ingest.row_changes import row_as_json
+from lakebed.ingest.tally import together
 from lakebed.ingest.transform.query import Transform
 from lakebed.ingest.transform.rows_of_files import NOTE, RowsOfFiles
 from lakebed.ingest.truncates import NO_CUTOFF, Cutoff
@@ -61,7 +61,7 @@ class SourceRows:
 
 @dataclass(frozen=True, slots=True)
 class DecodeTask:
-    """Yields what a task decodes: rows of the view, and, as notes, what a write task says besides (``TaskRow``)."""
+    """Yields what a task decodes: rows of the view, and, as a note, what a write task says besides (``Answer``)."""
 
     stream: ChangeStream
     root: str
@@ -69,22 +69,18 @@ class DecodeTask:
 
     @crosses_spark
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        task = context.partitionId() if context else 0
-        view = self.transform.view
-        tally = Tally(self.stream)
+        done = []
         with counted() as requests:
-            for decoded in tally.slices(batches):
+            for decoded in slices(self.stream(batches)):
+                if decoded.schema_needed is not None:
+                    done.append(Written(schema_needed=decoded.schema_needed))  # the batch runs again
+                    continue
                 rows, unsent = _of_view(decoded.changes, self.transform)
                 aside = pa.concat_tables([decoded.quarantined, unsent], promote_options="default")
-                for kind, body in write_aside(aside, self.root):
-                    yield _note((kind, task, body), view)
+                done.append(Written(**together([decoded]), quarantined=tuple(write_aside(aside, self.root))))
                 for first in range(0, len(rows), BATCH_ROWS):
                     yield _as_batch(rows.slice(first, BATCH_ROWS))
-        yield _note(("seen", task, tally.to_json()), view)
-        yield _note(("requests", task, requests.to_json()), view)
+        yield _note(Answer.of(told_by(self.stream, done), requests), self.transform.view)
 
 
 def _of_view(changes: pa.Table, transform: Transform | RowsOfFiles) -> tuple[pa.Table, pa.Table]:
@@ -129,11 +125,11 @@ def _unsent(changes: pa.Table) -> pa.Table:
     return pa.Table.from_pylist(records, QUARANTINE_SCHEMA)
 
 
-def _note(note: TaskRow, view: pa.Schema) -> pa.RecordBatch:
+def _note(answer: Answer, view: pa.Schema) -> pa.RecordBatch:
     row = pa.nulls(1, pa.struct(list(view)))
-    return pa.RecordBatch.from_arrays([row, pa.array([json.dumps(note)])], names=["row", NOTE])
+    return pa.RecordBatch.from_arrays([row, *answer.batch().columns], names=["row", NOTE])
 
 
 def _as_batch(rows: pa.Table) -> pa.RecordBatch:
     struct = pa.StructArray.from_arrays([column.combine_chunks() for column in rows.columns], fields=list(rows.schema))
-    return pa.RecordBatch.from_arrays([struct, pa.nulls(len(rows), pa.string())], names=["row", NOTE])
+    return pa.RecordBatch.from_arrays([struct, pa.nulls(len(rows), pa.binary())], names=["row", NOTE])

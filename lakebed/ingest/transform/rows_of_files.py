@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lakebed.error_transport import crosses_spark
-from lakebed.ingest.batch_writer import TaskRow, WriteTask
+from lakebed.ingest.batch_writer import Answer, WriteTask, Written
 from lakebed.ingest.changes_frame import changes_frame, unknown_columns
 from lakebed.ingest.schema_evolution import EvolvePolicy
 from lakebed.ingest.transform.csv_numbers import number_of
@@ -25,6 +24,7 @@ from lakebed.ingest.transform.query import Transform
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.nested import nullable
 from lakebed.quoting import literal, quote_for_spark
+from lakebed.telemetry.task_requests import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 LINE, FILE, AT = "_lakebed_line", "_lakebed_file", "_lakebed_at"
 """A line of CSV; the place of its file in the batch; the byte of the file at which it begins."""
 NOTE = "_lakebed_note"
-"""What a task says besides rows (``TaskRow``), as JSON; null beside a row."""
-_DROPPED = "dropped"
+"""What a task says besides rows (``Answer``), pickled; null beside a row."""
+_DROPPED = b"dropped"
 """A note beside a line that is no row, and that the settings allow to leave out."""
 _BAD = "_lakebed_bad"
 _CORRUPT = "_corrupt_record"
@@ -160,7 +160,8 @@ class RowsOfFiles:
         if self.csv is not None:
             flat = self._parsed(flat).drop(LINE)
             if self.csv.mode == "DROPMALFORMED":
-                flat = flat.withColumn(NOTE, F.expr(f"if({_BAD} is null, {NOTE}, '{_DROPPED}')")).drop(_BAD)
+                dropped = f"cast('{_DROPPED.decode()}' as binary)"
+                flat = flat.withColumn(NOTE, F.expr(f"if({_BAD} is null, {NOTE}, {dropped})")).drop(_BAD)
         policy, incoming = _names_of(spec), spec.incoming
         deletes, left_out = self.apply_as_deletes, self.except_columns
         lacking = incoming.schema.names  # what the table got since the files' columns were looked up
@@ -196,7 +197,7 @@ class WritingBesideNotes:
 
     @crosses_spark
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        notes: list[TaskRow] = []
+        notes: list[bytes] = []
         dropped = 0
 
         def rows() -> Iterator[pa.RecordBatch]:
@@ -207,13 +208,11 @@ class WritingBesideNotes:
                     if note == _DROPPED:
                         dropped += 1
                     else:
-                        notes.append(tuple(json.loads(note)))
+                        notes.append(note)
                 yield batch if beside.null_count == len(batch) else batch.filter(beside.is_null())
 
-        yield from self.task(rows())
-        if dropped:
-            notes.append(("seen", 0, json.dumps({"ignored": dropped, "remarks": {}})))
-        columns = [[note[at] for note in notes] for at in range(3)]
-        kinds = (pa.string(), pa.int32(), pa.string())
-        arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
-        yield pa.RecordBatch.from_arrays(arrays, names=["kind", "task", "body"])
+        with counted() as requests:
+            written = self.task.run(rows())
+            written = Written.of([written, Written(ignored=dropped)])
+        yield Answer.of(written, requests).batch()
+        yield pa.RecordBatch.from_arrays([pa.array(notes, pa.binary())], names=["answer"])

@@ -9,7 +9,6 @@ Nothing is committed here. If a task is lost, its part is decoded again, to the 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lakebed.error_transport import from_spark
-from lakebed.ingest.batch_writer import TaskRow, WriteTask, in_tasks
+from lakebed.ingest.batch_writer import WriteTask, Written, answered, in_tasks
 from lakebed.ingest.row_changes import RowChanges
 from lakebed.ingest.transform.decode import DecodeTask
 from lakebed.ingest.transform.query import Transform
@@ -35,25 +34,25 @@ def transformed(
     task: WriteTask,
     transform: Transform | RowsOfFiles,
     on_input: Callable[[Task], Task] = lambda task: task,
-) -> list[TaskRow]:
+) -> Written:
     """Like ``in_tasks``, with the SQL between reading and writing. ``on_input``: gives a task what rows of ``frame`` mean."""
     from pyspark import StorageLevel
 
     with from_spark():
         decoded = frame.mapInArrow(*_decoding(task, transform, on_input)).persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            notes = [json.loads(row[0]) for row in decoded.where(f"{NOTE} is not null").select(NOTE).collect()]
+            told = answered([bytes(row[0]) for row in decoded.where(f"{NOTE} is not null").select(NOTE).collect()])
             result = transform.over(decoded.where(f"{NOTE} is null").select("row.*"))
             rows, unknown = transform.rows_for(result, task.spec.incoming)
             written = in_tasks(rows, WriteTask(task.spec, task.root, RowChanges(task.spec, unknown_columns=unknown)))
         finally:
             decoded.unpersist()
-    return [*sorted(map(tuple, notes), key=lambda note: int(note[1])), *written]
+    return Written.of([told, written])
 
 
 def passed_through(
     frame: DataFrame, task: WriteTask, rows: RowsOfFiles, on_input: Callable[[Task], Task] = lambda task: task
-) -> list[TaskRow]:
+) -> Written:
     """Like ``transformed``, for rows without SQL: in one pass, with nothing kept."""
     with from_spark():
         decoded = frame.mapInArrow(*_decoding(task, rows, on_input))
@@ -78,5 +77,5 @@ def _decoding(
     """What decodes, and the columns of what it yields."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    columns = pa.schema([("row", pa.struct(list(transform.view))), (NOTE, pa.string())])
+    columns = pa.schema([("row", pa.struct(list(transform.view))), (NOTE, pa.binary())])
     return on_input(DecodeTask(task.stream, task.root, transform)), from_arrow_schema(columns)

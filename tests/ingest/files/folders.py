@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import lakebed
-from lakebed.ingest.batch_writer import TaskRow, in_this_process
+from lakebed.ingest.batch_writer import Written, in_this_process
 from lakebed.ingest.decoder import Decoder, DecoderSchema
 from lakebed.ingest.files.decoders import FileRows
 from lakebed.ingest.files.ingest import FilesIngest
@@ -23,7 +23,7 @@ from lakebed.manifest.remarks import Remark, remarks_of
 from lakebed.table import internals_of
 from tests.internals import log_of
 
-Run = Callable[[WriteWork], list[TaskRow]]
+Run = Callable[[WriteWork], Written]
 NOW = 1_790_000_000
 
 
@@ -102,7 +102,7 @@ class Process:
         return {next(iter(row.values())): list(row.values())[1] for row in self.table.to_arrow().to_pylist()}
 
 
-def here(work: WriteWork) -> list[TaskRow]:
+def here(work: WriteWork) -> Written:
     """Do the work in this process."""
     return in_this_process(work.task, work.ranges)
 
@@ -110,11 +110,8 @@ def here(work: WriteWork) -> list[TaskRow]:
 def in_groups(records_each: int) -> Run:
     """Do the work as several tasks do it, which share the ranges."""
 
-    def run(work: WriteWork) -> list[TaskRow]:
-        out = []
-        for number, group in enumerate(grouped(work.ranges, records_each)):
-            out += [(kind, number, body) for kind, _, body in in_this_process(work.task, group)]
-        return out
+    def run(work: WriteWork) -> Written:
+        return Written.of(in_this_process(work.task, group) for group in grouped(work.ranges, records_each))
 
     return run
 

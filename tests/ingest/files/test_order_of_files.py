@@ -178,7 +178,7 @@ def test_files_that_wait_are_shared_out_in_batches_in_their_order(
     for file in range(10):
         write(inbox, f"{file}.json", [{"id": 1, "v": f"{file}"}], NOW + file)
     few = Process(table, inbox, files_per_batch_max=4)
-    assert [done.written.records_ignored for done in few.follow()] == [0, 0, 0] and few.rows() == {1: "9"}
+    assert [done.written.ignored for done in few.follow()] == [0, 0, 0] and few.rows() == {1: "9"}
     for file in range(10, 14):
         write(inbox, f"{file}.json", [{"id": 1, "v": f"{file}" * 100}], NOW + file)
     monkeypatch.setattr(planner, "BYTES_MAX", 500)
