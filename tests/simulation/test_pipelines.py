@@ -79,8 +79,10 @@ def positions_do_not_conflict(broken: pytest.MonkeyPatch) -> None:
 
 
 def positions_are_not_compared(broken: pytest.MonkeyPatch) -> None:
-    moved = _Reading.moved
-    broken.setattr(_Reading, "moved", lambda self, read: Moved(before={}, after=moved(self, read).after))
+    moved: Any = _Reading._moved
+    broken.setattr(
+        _Reading, "_moved", lambda self, written, cut: Moved(before={}, after=moved(self, written, cut).after)
+    )
 
 
 def positions_are_not_committed(broken: pytest.MonkeyPatch) -> None:
