@@ -96,10 +96,13 @@ def fleet(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
+    from lakebed.cli.health_commands import print_findings
     from lakebed.cli.output import print_rows
     from lakebed.cli.views import FLEET
     from lakebed.fleet.membership import listed_workers
     from lakebed.fleet.report import fleet_report
+    from lakebed.health.finding import finding_table
+    from lakebed.health.runs import findings_of
 
     roots = options.roots[1:]
     if not roots:
@@ -109,7 +112,12 @@ def _report(options: argparse.Namespace) -> int:
         print(f"worker {worker.id}: {worker.cores:g} cores, alive until {until} UTC at least", file=sys.stderr)
     found = fleet_report(roots)
     print_rows(found, options, FLEET)
-    return exit_codes.OK if found["error"].null_count == len(found) else exit_codes.FAILED
+    findings = findings_of(found["path"].to_pylist())
+    if options.format == "json":
+        print_rows(finding_table(findings), options)
+    else:
+        print_findings(findings)
+    return exit_codes.OK if found["error"].null_count == len(found) and not findings else exit_codes.FAILED
 
 
 def _estimate(options: argparse.Namespace) -> int:

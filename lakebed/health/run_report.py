@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from typing import NamedTuple
 from urllib.parse import quote
 
 import orjson
@@ -118,17 +119,30 @@ class RunReport:
             return None
 
 
-def reports_of(store: LogStore) -> list[RunReport]:
-    """The reports beside a table or a database, the newest first. Raises StoreUnavailable."""
-    found = []
-    for name in store.list_from(RUNS_FOLDER, "")[:REPORTS_MAX]:
+class Reports(NamedTuple):
+    """The reports beside a table or a database, the newest first. ``left_out``: how many files were too many to be read;
+    ``empty``: files without a report, which are left of looks (``S3Objects.refused_write``).
+    """
+
+    reports: Sequence[RunReport] = ()
+    left_out: int = 0
+    empty: Sequence[str] = ()
+
+
+def reports_of(store: LogStore) -> Reports:
+    """Read at most ``REPORTS_MAX`` files, whose names do not say how old they are. Raises StoreUnavailable."""
+    found, empty, names = [], [], store.list_from(RUNS_FOLDER, "")
+    for name in names[:REPORTS_MAX]:
         try:
-            report = RunReport.of_json(store.read(f"{RUNS_FOLDER}/{name}"))
+            data = store.read(f"{RUNS_FOLDER}/{name}")
         except FileNotFoundError:  # its run has ended
             continue
+        if not data:
+            empty.append(f"{RUNS_FOLDER}/{name}")
+        report = RunReport.of_json(data)
         if report is not None and report.name == f"{RUNS_FOLDER}/{name}":
             found.append(report)
-    return sorted(found, key=lambda one: -one.at_ms)
+    return Reports(sorted(found, key=lambda one: -one.at_ms), max(0, len(names) - REPORTS_MAX), empty)
 
 
 def run_findings(reports: Collection[RunReport], path: str, now_ms: int) -> Iterator[Finding]:
@@ -158,6 +172,13 @@ def run_findings(reports: Collection[RunReport], path: str, now_ms: int) -> Iter
                     f"{one.who} has said nothing since {_time(one.at_ms)}: it was killed, or can't write below {path}"
                 )
             yield critical("run", one.host, what, "start it again (lakebed run), when the cause is removed")
+
+
+def left_out_findings(reports: Reports, path: str) -> Iterator[Finding]:
+    """That there are more reports than are read."""
+    if reports.left_out:
+        what = f"{reports.left_out:,} reports of pipelines are not read, beside {REPORTS_MAX} that are"
+        yield warning("run", RUNS_FOLDER, what, f"delete files of pipelines that have ended below {path}/{RUNS_FOLDER}")
 
 
 def waiting_of(reports: Collection[RunReport], now_ms: int) -> dict[str, Waiting]:
@@ -220,7 +241,10 @@ class Reporter:
         try:
             self.store.put(report.name, report.to_json())
             self._written = report
-            for other in reports_of(self.store):
+            read = reports_of(self.store)
+            for name in read.empty:
+                self.store.delete(name)
+            for other in read.reports:
                 is_done_here = set(other.roles) <= set(report.roles)
                 if other.name != report.name and other.is_over(now_ms) and is_done_here and state != "failed":
                     self.store.delete(other.name)

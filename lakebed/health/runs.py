@@ -10,13 +10,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from lakebed.errors import LakebedError
 from lakebed.health.file_checks import look_at_disk
 from lakebed.health.finding import Finding, critical, warning
-from lakebed.health.run_report import RunReport, Waiting, reports_of, run_findings, waiting_of
+from lakebed.health.run_report import (
+    Reports,
+    RunReport,
+    Waiting,
+    left_out_findings,
+    reports_of,
+    run_findings,
+    waiting_of,
+)
 from lakebed.ingest.database.tables import database_of
 from lakebed.manifest.stores import open_store
 from lakebed.storage.roots import S3Root, open_objects, parse_root
@@ -41,7 +50,7 @@ class Runs:
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._read: dict[str, tuple[float, Sequence[RunReport]]] = {}
+        self._read: dict[str, tuple[float, Reports]] = {}
 
     def of_database(self, path: str) -> DatabaseRuns:
         """What is wrong with a database, but for its tables. Raises StoreUnavailable."""
@@ -50,7 +59,7 @@ class Runs:
 
     def refused_writes(self, path: str) -> Iterator[Finding]:
         """Whether the store refuses what the runs of a database write: they can't say so there. Call ``of_database`` first."""
-        _, reports = self._read.get(path, (0.0, ()))
+        _, (reports, *_) = self._read.get(path, (0.0, Reports()))
         place, now_ms = parse_root(path), int(self._clock() * 1000)
         alive = next((one for one in reports if not one.is_over(now_ms)), None)
         if alive is not None and isinstance(place, S3Root) and (error := open_objects(place).refused_write(alive.name)):
@@ -62,8 +71,9 @@ class Runs:
         here = said_here.get(str(parse_root(path)))
         if here is None:
             return None
-        _, last = self._read.get(path, (0.0, ()))
-        return _of_database([here, *(one for one in last if one.name != here.name)], path, int(self._clock() * 1000))
+        _, last = self._read.get(path, (0.0, Reports()))
+        reports = last._replace(reports=[here, *(one for one in last.reports if one.name != here.name)])
+        return _of_database(reports, path, int(self._clock() * 1000))
 
     def of_table(self, root: str, *, is_fed: bool, alone: bool) -> Iterator[Finding]:
         """What is wrong with a table's pipelines. Raises StoreUnavailable if the table's own reports can't be read.
@@ -76,7 +86,8 @@ class Runs:
         now_ms = int(self._clock() * 1000)
         if alone:
             yield from look_at_disk(root)
-        yield from run_findings(self._reports(root, TABLE_SECONDS), root, now_ms)
+        own = self._reports(root, TABLE_SECONDS)
+        yield from (*run_findings(own.reports, root, now_ms), *left_out_findings(own, root))
         around = database_of(root) if is_fed else None
         if around is None:
             return
@@ -86,19 +97,44 @@ class Runs:
         except LakebedError:  # whoever may read the table may not read what is around it
             return
         if alone:
-            yield from run_findings(reports, database, now_ms)
-        if (waits := waiting_of(reports, now_ms).get(name)) is not None:
+            yield from (*run_findings(reports.reports, database, now_ms), *left_out_findings(reports, database))
+        if (waits := waiting_of(reports.reports, now_ms).get(name)) is not None:
             yield from waiting_findings([waits])
 
-    def _reports(self, folder: str, seconds: float) -> Sequence[RunReport]:
+    def _reports(self, folder: str, seconds: float) -> Reports:
         now, last = self._clock(), self._read.get(folder)
         if last is None or not 0 <= now - last[0] < seconds:
             last = self._read[folder] = now, reports_of(open_store(folder))
         return last[1]
 
 
-def _of_database(reports: Sequence[RunReport], path: str, now_ms: int) -> DatabaseRuns:
-    return DatabaseRuns((*look_at_disk(path), *run_findings(reports, path, now_ms)), waiting_of(reports, now_ms))
+def _of_database(reports: Reports, path: str, now_ms: int) -> DatabaseRuns:
+    found = *look_at_disk(path), *run_findings(reports.reports, path, now_ms), *left_out_findings(reports, path)
+    return DatabaseRuns(found, waiting_of(reports.reports, now_ms))
+
+
+def findings_of(roots: Collection[str]) -> list[Finding]:
+    """What is wrong with the pipelines of tables, and with those of the databases that these are in, each told once.
+
+    ``where`` begins with the path of the table or the database.
+    """
+    runs, found = Runs(), list[Finding]()
+    names: dict[str, set[str]] = {}
+    for root in roots:
+        with suppress(LakebedError):  # it is told of the table itself that its store does not answer
+            found += _at(root, runs.of_table(root, is_fed=True, alone=False))
+        if (around := database_of(root)) is not None:
+            names.setdefault(around[0], set()).add(around[1])
+    for database, known in names.items():
+        with suppress(LakebedError):  # whoever may read the tables may not read what is around them
+            seen = runs.of_database(database)
+            no_tables = waiting_findings(one for name, one in seen.waiting.items() if name not in known)
+            found += _at(database, (*seen.findings, *no_tables))
+    return found
+
+
+def _at(root: str, findings: Iterable[Finding]) -> Iterator[Finding]:
+    return (replace(one, where=f"{root} {one.where}".strip()) for one in findings)
 
 
 def waiting_findings(waiting: Iterable[Waiting]) -> Iterator[Finding]:

@@ -157,8 +157,8 @@ class S3Objects:
     def refused_write(self, path: str) -> str | None:
         """Why the store takes no writes now; None if it does, or if this process may only read.
 
-        It is asked with a write that changes nothing: to create an object that is there. Two requests at most, and one more if
-        the object is not there.
+        It is asked with a write that changes nothing: to create an object that is there. Two requests at most. If the object is
+        not there any more, it is created, empty, and deleted.
         """
         key, refused = self.place.key(path), None
         for _ in range(2):

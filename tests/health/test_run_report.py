@@ -72,7 +72,7 @@ class World(NamedTuple):
         return Reporter(self.store, RunReport(host=host, pid=1, roles=roles or ("ingest", "maintain")), self.clock)
 
     def told(self) -> list[str]:
-        reports, now_ms = reports_of(self.store), int(self.clock() * 1000)
+        reports, now_ms = reports_of(self.store).reports, int(self.clock() * 1000)
         return [finding.what for finding in run_findings(reports, "lake", now_ms)]
 
 
@@ -93,9 +93,11 @@ def test_a_state_is_written_when_it_changes_and_else_once_a_minute(world: World)
     assert KAFKA in told and "the pipeline on a (process 1) can't go on since 1970-01-12" in told
     world.clock.seconds += 2
     run.say("running", [], [SICK])
-    assert world.told() == [] and waiting_of(reports_of(world.store), int(world.clock() * 1000)) == {SICK.name: SICK}
+    assert world.told() == [] and waiting_of(reports_of(world.store).reports, int(world.clock() * 1000)) == {
+        SICK.name: SICK
+    }
     run.remove()
-    assert reports_of(world.store) == []
+    assert reports_of(world.store).reports == []
 
 
 def test_a_run_that_was_killed_or_has_no_room_is_silent_until_another_does_its_work(world: World) -> None:
@@ -105,12 +107,12 @@ def test_a_run_that_was_killed_or_has_no_room_is_silent_until_another_does_its_w
     world.reporter("b").say("running", [])
     [told] = world.told()
     assert "the pipeline on a (process 1) has said nothing since" in told
-    assert waiting_of(reports_of(world.store), int(world.clock() * 1000)) == {}, "nobody knows that now"
+    assert waiting_of(reports_of(world.store).reports, int(world.clock() * 1000)) == {}, "nobody knows that now"
     world.store.is_full = False
     world.reporter("c", "maintain").say("running", [])
     assert len(world.told()) == 1, "it does not ingest"
     world.reporter("d").say("running", [])
-    assert world.told() == [] and {one.host for one in reports_of(world.store)} == {"c", "d"}
+    assert world.told() == [] and {one.host for one in reports_of(world.store).reports} == {"c", "d"}
 
 
 def test_a_run_that_failed_says_why_until_the_next_one(world: World) -> None:
@@ -133,7 +135,7 @@ def test_what_is_down_is_named_though_the_run_goes_on_and_what_it_can_do_nothing
     world.clock.seconds += 2
     run.say("trying again", [KAFKA], down=[down])
     assert [KAFKA in told for told in world.told()] == [True]
-    assert [one.down for one in reports_of(world.store)] == [(down,)]
+    assert [one.down for one in reports_of(world.store).reports] == [(down,)]
     world.clock.seconds += 2
     run.say("running", [], stuck=["lakebed-table_1 has waited for 31 s for put of s3://lake/a"])
     [told] = world.told()
@@ -147,7 +149,7 @@ def test_a_report_may_name_hosts_and_files_of_any_name(world: World) -> None:
     [told] = world.told()
     assert "the file in/?.csv can't be read" in told
     run.remove()
-    assert reports_of(world.store) == []
+    assert reports_of(world.store).reports == []
 
 
 @pytest.mark.parametrize("wrong", [{"at_ms": "now"}, {"tables": [7]}, {"down": [{"name": "kafka"}]}, {"host": "../a"}])
@@ -156,9 +158,9 @@ def test_a_file_that_is_no_report_of_its_name_is_left_out_and_left_alone(
 ) -> None:
     name, kept = f"{run_report.RUNS_FOLDER}/a-1.json", json.loads(world.reporter("a").report.to_json())
     world.store.put(name, json.dumps(kept | wrong).encode())
-    assert reports_of(world.store) == []
+    assert reports_of(world.store).reports == []
     world.reporter("b").say("running", [])
-    assert [one.host for one in reports_of(world.store)] == ["b"] and world.store.read(name)
+    assert [one.host for one in reports_of(world.store).reports] == ["b"] and world.store.read(name)
 
 
 def test_a_clock_that_is_set_back_does_not_silence_a_run(world: World) -> None:
@@ -175,13 +177,13 @@ def test_a_report_of_another_version_is_read(world: World) -> None:
         f"{run_report.RUNS_FOLDER}/a-1.json",
         json.dumps({k: v for k, v in kept.items() if k not in ("down", "stuck")} | {"later": 1}).encode(),
     )
-    assert [one.host for one in reports_of(world.store)] == ["a"]
+    assert [one.host for one in reports_of(world.store).reports] == ["a"]
 
 
 def test_what_is_no_report_is_left_alone(world: World) -> None:
     for name, data in (("x.json", b"{"), ("y.json", b"[]"), ("z.json", b'{"tables": [], "later": 1}')):
         world.store.put(f"{run_report.RUNS_FOLDER}/{name}", data)
-    assert reports_of(world.store) == []
+    assert reports_of(world.store).reports == []
 
 
 # -- lakebed status ----------------------------------------------------------------------------------------------------------
@@ -327,9 +329,9 @@ def test_lists_of_tables_read_the_reports_of_a_database_once_in_ten_seconds(
 ) -> None:
     clock, read = Clock(), list[str]()
 
-    def reports(store: SimpleNamespace) -> list[RunReport]:
+    def reports(store: SimpleNamespace) -> run_report.Reports:
         read.append(store.root)
-        return []
+        return run_report.Reports()
 
     monkeypatch.setattr(runs, "reports_of", reports)
     monkeypatch.setattr(runs, "open_store", lambda folder: SimpleNamespace(root=folder))
@@ -339,6 +341,43 @@ def test_lists_of_tables_read_the_reports_of_a_database_once_in_ten_seconds(
             assert list(seen.of_table(f"{shop}/public/{name}", is_fed=True, alone=False)) == []
         clock.seconds += 1
     assert Counter(read) == {str(shop): 6, f"{shop}/public/orders": 1, f"{shop}/public/items": 1}
+
+
+def test_a_fleet_tells_once_what_is_wrong_with_pipelines_in_the_words_of_status(
+    shop: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = open_store(str(shop))
+    Reporter(store, RunReport(host="a", pid=1, roles=("ingest",))).say(
+        "trying again", [KAFKA], [SICK, Waiting(name="public.orders", state="waiting", error="a bad table")]
+    )
+    found = {(one.check, one.where): one.what for one in runs.Runs().of_database(str(shop)).findings}
+    main(["fleet", "report", str(shop)])
+    said = capsys.readouterr().out
+    for (check, where), what in found.items():
+        assert said.count(f"{check} {shop} {where}: {what}") == 1
+    for what in (
+        f"waiting {shop} {SICK.name}: its pipeline waits with it: {SICK.error}",
+        "its pipeline waits with it: a bad table",
+    ):
+        assert said.count(what) == 1
+
+
+def test_reports_that_are_too_many_to_be_read_are_counted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_report, "REPORTS_MAX", 2)
+    for host in "abcde":
+        world.store.put(RunReport(host=host, pid=1, roles=()).name, RunReport(host=host, pid=1, roles=()).to_json())
+    read = run_report.reports_of(world.store)
+    assert (len(read.reports), read.left_out) == (2, 3)
+    [finding] = run_report.left_out_findings(read, "lake")
+    assert "3 reports of pipelines are not read" in finding.what
+
+
+def test_an_empty_file_that_a_look_left_behind_is_no_report_and_the_next_run_deletes_it(world: World) -> None:
+    left = RunReport(host="b", pid=1, roles=()).name
+    world.store.put(left, b"")
+    assert world.told() == []
+    world.reporter("a").say("running", [])
+    assert world.store.list_from(run_report.RUNS_FOLDER, "") == ["a-1.json"]
 
 
 # -- before Spark runs -------------------------------------------------------------------------------------------------------
