@@ -36,12 +36,12 @@ $(VENV)/.installed: pyproject.toml
 	touch $@
 
 # Where there is no C compiler, Zig's is fetched from PyPI. Without native code all works, slower; only its own test fails.
-$(VENV)/.native: $(VENV)/.installed $(wildcard lakebed/ingest/native/*.[ch]) lakebed/ingest/native/build.py
+$(VENV)/.native: $(VENV)/.installed $(wildcard lakebed/decode/native/*.[ch]) lakebed/decode/native/build.py
 	@if ! command -v $${CC:-cc} gcc clang >/dev/null; then
 	  echo "setup: no C compiler, fetching Zig's"
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check 'ziglang>=0.13' || true
 	fi
-	if $(BIN)/python lakebed/ingest/native/build.py; then touch $@; fi
+	if $(BIN)/python lakebed/decode/native/build.py; then touch $@; fi
 
 $(VENV)/.jars: $(VENV)/.installed lakebed/session.py
 	@echo "setup: fetching Spark's jars"
@@ -124,5 +124,5 @@ format: $(VENV)/.installed  ## put files into the form that `make check` asks fo
 	$(BIN)/ruff format .
 
 clean:  ## remove what was built or fetched, and the example's table
-	rm -rf $(VENV) .build build dist *.egg-info lakebed/ingest/native/*.so lake/orders lake/shop .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .build build dist *.egg-info lakebed/decode/native/*.so lake/orders lake/shop .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -7,7 +7,7 @@ import runpy
 from setuptools import Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 
-native = runpy.run_path("lakebed/ingest/native/build.py")
+native = runpy.run_path("lakebed/decode/native/build.py")
 is_built = native["main"]() == 0
 
 

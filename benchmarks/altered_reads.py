@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 import lakebed
-from lakebed.manifest.snapshot import Snapshot
+from lakebed.log.snapshot import Snapshot
 from lakebed.table import Table, internals_of
 
 PARTS = 4

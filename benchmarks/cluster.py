@@ -29,8 +29,8 @@ from benchmarks.workload import SCHEMA, SORT_KEY, Workload, median, table
 from lakebed.compaction.cluster import Cluster
 from lakebed.compaction.kernels import SparkKernel
 from lakebed.compaction.merge import MergeKernel
-from lakebed.manifest.actions import Domain
-from lakebed.manifest.entries import CLAIM
+from lakebed.log.actions import Domain
+from lakebed.log.entries import CLAIM
 from lakebed.parts.changes import write_spec_of
 from lakebed.session import start_session
 from lakebed.table import internals_of

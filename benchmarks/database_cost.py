@@ -45,8 +45,8 @@ from benchmarks.running_cost import counted
 from benchmarks.steady import family, private_mb, resident_mb
 from benchmarks.workload import table
 from lakebed.cli import main as lakebed_command
-from lakebed.manifest.stores import open_store
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.stores import open_store
+from lakebed.log.table_log import TableLog
 from lakebed.storage.counters import RequestCounter
 from tests.infra.kafka import KafkaServer
 
@@ -254,7 +254,7 @@ def await_commits(paths: Sequence[str], run: subprocess.Popen[bytes], out: Path)
 
 
 def await_archive(cache: Path, run: subprocess.Popen[bytes]) -> None:
-    """Wait for the archive of classes, which only the first run of all makes (``pipeline.class_archive``)."""
+    """Wait for the archive of classes, which only the first run of all makes (``pipeline.spark.class_archive``)."""
     until = time.monotonic() + ARCHIVE_SECONDS_MAX
     while run.poll() is None and time.monotonic() < until:
         if list(cache.glob("java/*.jsa")) and not any(map(is_archiving, family(run.pid))):

@@ -17,12 +17,12 @@ import duckdb
 import orjson
 import pyarrow as pa
 
-from lakebed.ingest.debezium.events import DebeziumJson
-from lakebed.ingest.decoder import DecoderSchema
-from lakebed.ingest.generator import COLUMNS, KEYS, OrderStream
-from lakebed.ingest.json.objects import parse_objects
-from lakebed.ingest.native.json_parser import JsonParser
-from lakebed.ingest.native.library import library
+from lakebed.decode.debezium.events import DebeziumJson
+from lakebed.decode.decoder import DecoderSchema
+from lakebed.decode.json.json_parser import JsonParser
+from lakebed.decode.json.objects import parse_objects
+from lakebed.decode.native.library import library
+from lakebed.sources.generator import COLUMNS, KEYS, OrderStream
 
 CLOCK_MICROS = 1_700_000_000_000_000
 SLICE_ROWS = 16_384

@@ -29,14 +29,14 @@ import lakebed
 from benchmarks.steady import family
 from benchmarks.workload import median, table
 from lakebed.ingest.batch_writer import Written, commit_written
-from lakebed.ingest.files.look import Looker
-from lakebed.ingest.files.planner import FilesPlanner
-from lakebed.ingest.files.settings import FilesSettings
-from lakebed.ingest.files_read import FileRead, FilesRead
-from lakebed.manifest.entries import Operation
+from lakebed.log.entries import Operation
 from lakebed.pipeline import sources
-from lakebed.pipeline.settings import parse_any
+from lakebed.pipeline.file.settings import parse_any
 from lakebed.pipeline.target import open_or_create
+from lakebed.positions.files_read import FileRead, FilesRead
+from lakebed.sources.files.look import Looker
+from lakebed.sources.files.planner import FilesPlanner
+from lakebed.sources.files.settings import FilesSettings
 from lakebed.table import internals_of
 
 COLUMNS = "{id: long not null, region: string, amount: double, note: string, at: timestamp}"

@@ -4,7 +4,7 @@
                                [--workers 3] [--kills 2] [--writers 1]
 
 *Look*: the processor's time of one look at an object that is not there: as boto3 asks, with a presigned url, and as it is done
-(``storage.s3_quick_look``); with connections that the server keeps, as S3 does, and with those that it closes.
+(``storage.s3.quick_look``); with connections that the server keeps, as S3 does, and with those that it closes.
 
 *Idle*: one worker and tables to which nothing has come for days, in a real S3 server on loopback and on the local disk. Printed
 is the worker's share of a core, over a whole period of looks, and its looks beside those of the formula (``lakebed.fleet.cost``).
@@ -45,16 +45,16 @@ from urllib3 import PoolManager
 import lakebed
 from benchmarks.workload import table as print_table
 from lakebed import events
+from lakebed.discovery.looks import SECONDS_MAX, pause_seconds, standby_pause_seconds
 from lakebed.fleet.membership import BEAT_SECONDS
 from lakebed.fleet.worker import FleetWorker, Limits
-from lakebed.manifest.looks import SECONDS_MAX, pause_seconds, standby_pause_seconds
-from lakebed.manifest.stores import MemoryLogStore, open_store
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.stores import MemoryLogStore, open_store
+from lakebed.log.table_log import TableLog
 from lakebed.operations.create import NewTable, create
 from lakebed.planning.planner import plan
 from lakebed.storage.roots import S3Root
-from lakebed.storage.s3_client import s3_client
-from lakebed.storage.s3_objects import S3Objects
+from lakebed.storage.s3.client import s3_client
+from lakebed.storage.s3.objects import S3Objects
 from tests.infra.s3 import S3Server, aws_environment
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])

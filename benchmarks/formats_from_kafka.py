@@ -27,18 +27,18 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 import lakebed
 from benchmarks.kafka import SCHEMA, event, produce
 from benchmarks.workload import table
+from lakebed.decode.decoder import Decoder, DecoderSchema
+from lakebed.decode.formats import decoder
+from lakebed.decode.typed.registry import RegistrySettings
 from lakebed.ingest.batch_writer import WriteTask, in_this_process
-from lakebed.ingest.decoder import Decoder, DecoderSchema
 from lakebed.ingest.evolving import Evolution
-from lakebed.ingest.formats import decoder
-from lakebed.ingest.kafka.settings import KafkaSettings
-from lakebed.ingest.kafka.source import KafkaReader
-from lakebed.ingest.schema_evolution import EvolvePolicy
-from lakebed.ingest.source import Range, RangeChanges
-from lakebed.ingest.typed.registry import RegistrySettings
-from lakebed.manifest.schema_change import SchemaChange
 from lakebed.operations.alter import alter
 from lakebed.parts.changes import write_spec_of
+from lakebed.schema.change import SchemaChange
+from lakebed.schema.fitting import EvolvePolicy
+from lakebed.sources.kafka.settings import KafkaSettings
+from lakebed.sources.kafka.source import KafkaReader
+from lakebed.sources.source import Range, RangeChanges
 from lakebed.table import internals_of
 from tests.infra.kafka import KafkaServer
 from tests.infra.registry import RegistryServer

@@ -21,15 +21,15 @@ import lakebed
 from benchmarks.kafka import SCHEMA, event
 from benchmarks.workload import table
 from lakebed import events
-from lakebed.ingest.debezium.events import DebeziumJson
-from lakebed.ingest.decoder import DecoderSchema
-from lakebed.ingest.kafka.settings import KafkaSettings
-from lakebed.ingest.kafka.source import KafkaSource
-from lakebed.ingest.source import RangeChanges
-from lakebed.manifest.actions import AddChangePart, RemoveChangePart
-from lakebed.manifest.stores import open_store
-from lakebed.manifest.table_log import TableLog
-from lakebed.parts.sql import parquet
+from lakebed.decode.debezium.events import DebeziumJson
+from lakebed.decode.decoder import DecoderSchema
+from lakebed.log.actions import AddChangePart, RemoveChangePart
+from lakebed.log.stores import open_store
+from lakebed.log.table_log import TableLog
+from lakebed.sources.kafka.settings import KafkaSettings
+from lakebed.sources.kafka.source import KafkaSource
+from lakebed.sources.source import RangeChanges
+from lakebed.sql.pieces import parquet
 from lakebed.storage.engine import connect
 from lakebed.storage.open import open_part_storage
 from lakebed.table import internals_of

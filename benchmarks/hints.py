@@ -20,15 +20,15 @@ import pyarrow as pa
 
 from benchmarks.workload import table as print_table
 from lakebed.compaction.maintenance import DatabaseMaintenance
+from lakebed.coordination.log_cache import LogCache
+from lakebed.discovery.looks import SECONDS_MAX
 from lakebed.fleet import watched
 from lakebed.fleet.cost import READ_DOLLARS, day_of_looks
 from lakebed.fleet.membership import BEAT_SECONDS
 from lakebed.fleet.watched import Watched
 from lakebed.fleet.worker import DISCOVERY_SECONDS
-from lakebed.manifest.log_cache import LogCache
-from lakebed.manifest.looks import SECONDS_MAX
-from lakebed.manifest.stores import open_store
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.stores import open_store
+from lakebed.log.table_log import TableLog
 from lakebed.operations.create import NewTable, create
 
 DAY_SECONDS = 86_400.0

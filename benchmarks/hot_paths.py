@@ -22,11 +22,11 @@ import numpy as np
 
 import lakebed
 from benchmarks.workload import DELETES, KEYS, SCHEMA, SORT_KEY, Workload, table
-from lakebed.ingest.debezium.events import DebeziumJson
-from lakebed.ingest.decoder import DecoderSchema
-from lakebed.ingest.generator import COLUMNS, OrderStream
-from lakebed.ingest.generator import KEYS as ORDER_KEYS
+from lakebed.decode.debezium.events import DebeziumJson
+from lakebed.decode.decoder import DecoderSchema
 from lakebed.planning.planner import plan
+from lakebed.sources.generator import COLUMNS, OrderStream
+from lakebed.sources.generator import KEYS as ORDER_KEYS
 from lakebed.table import internals_of
 
 EVENTS = 50_000

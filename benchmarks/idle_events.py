@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from lakebed.listeners import feed as feed_module
 from lakebed.listeners.feed import Feed
-from lakebed.manifest.log_reader import LogReader
-from lakebed.manifest.stores import LocalLogStore
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.log_reader import LogReader
+from lakebed.log.stores import LocalLogStore
+from lakebed.log.table_log import TableLog
 from lakebed.operations.create import create_log
 from lakebed.settings import TableSettings
 from lakebed.storage.counters import StoreCounters

@@ -18,14 +18,14 @@ import pyarrow as pa
 from confluent_kafka import Producer
 
 from benchmarks.workload import table
+from lakebed.decode.debezium.events import DebeziumJson
+from lakebed.decode.decoder import DecoderSchema
 from lakebed.ingest.batch_writer import WriteTask
-from lakebed.ingest.debezium.events import DebeziumJson
-from lakebed.ingest.decoder import DecoderSchema
-from lakebed.ingest.kafka.cluster import KafkaCluster
-from lakebed.ingest.kafka.settings import KafkaSettings
-from lakebed.ingest.kafka.source import KafkaReader
-from lakebed.ingest.source import Range
 from lakebed.parts.changes import WriteSpec
+from lakebed.sources.kafka.cluster import KafkaCluster
+from lakebed.sources.kafka.settings import KafkaSettings
+from lakebed.sources.kafka.source import KafkaReader
+from lakebed.sources.source import Range
 from tests.infra.kafka import KafkaServer
 
 SCHEMA = pa.schema(

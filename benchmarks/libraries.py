@@ -33,11 +33,11 @@ from deltalake.transaction import AddAction
 
 from benchmarks.log import a_part
 from benchmarks.workload import Workload, table
-from lakebed.ingest.json.base64_columns import to_decimal
-from lakebed.manifest.actions import AddPart, CommitInfo
-from lakebed.manifest.conflicts import BLIND
-from lakebed.manifest.stores import open_store
-from lakebed.manifest.table_log import Committed, TableLog
+from lakebed.decode.json.base64_columns import to_decimal
+from lakebed.log.actions import AddPart, CommitInfo
+from lakebed.log.conflicts import BLIND
+from lakebed.log.stores import open_store
+from lakebed.log.table_log import Committed, TableLog
 from lakebed.operations.create import create_log
 from lakebed.settings import TableSettings
 from lakebed.sortkey.curves import hilbert
@@ -195,7 +195,7 @@ def s3() -> None:
 
 
 def range_reads(proxy: FaultProxy, bucket: str) -> Rows:
-    from lakebed.storage.s3_client import s3_client
+    from lakebed.storage.s3.client import s3_client
 
     client, key = s3_client(), "parts/0.parquet"
     size = client.head_object(Bucket=bucket, Key=key)["ContentLength"]

@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.workload import table
-from lakebed.manifest.actions import AddPart, CommitInfo, Part
-from lakebed.manifest.conflicts import BLIND
-from lakebed.manifest.stores import open_store
-from lakebed.manifest.table_log import Committed, TableLog
+from lakebed.log.actions import AddPart, CommitInfo, Part
+from lakebed.log.conflicts import BLIND
+from lakebed.log.stores import open_store
+from lakebed.log.table_log import Committed, TableLog
 from lakebed.operations.create import create_log
 from lakebed.settings import TableSettings
 

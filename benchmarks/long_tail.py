@@ -18,7 +18,7 @@ import numpy as np
 import lakebed
 from benchmarks.workload import DELETES, KEYS, SCHEMA, SORT_KEY, Workload
 from lakebed.ingest.batch_writer import Written, commit_written, write_arrow
-from lakebed.manifest.entries import Operation
+from lakebed.log.entries import Operation
 from lakebed.parts.changes import prepare, write_spec_of
 from lakebed.parts.write import WrittenPart
 from lakebed.storage.engine import connect

@@ -30,8 +30,8 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from benchmarks.workload import KEYS, SCHEMA, SORT_KEY, Workload, table
+from lakebed.merge.kernel import MergeSource, merge_parts
 from lakebed.parts.changes import WriteSpec
-from lakebed.parts.merge import MergeSource, merge_parts
 from lakebed.parts.write import write_parts
 from lakebed.storage.engine import connect
 from lakebed.storage.open import open_part_storage

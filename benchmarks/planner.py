@@ -10,7 +10,7 @@ import random
 import time
 
 from benchmarks.workload import table
-from lakebed.manifest.actions import Part
+from lakebed.log.actions import Part
 from lakebed.planning.planner import plan
 from lakebed.sortkey.statistics_cache import StatisticsCache
 from tests.planning import tables

@@ -22,10 +22,10 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
 from benchmarks.workload import table
-from lakebed.ingest.kafka.control import Control, write_control
-from lakebed.ingest.kafka.database_source import KafkaDatabaseStream
-from lakebed.ingest.kafka.planned_batch import PlannedBatch
-from lakebed.ingest.kafka.settings import KafkaSettings
+from lakebed.sources.kafka.control import Control, write_control
+from lakebed.sources.kafka.database_source import KafkaDatabaseStream
+from lakebed.sources.kafka.planned_batch import PlannedBatch
+from lakebed.sources.kafka.settings import KafkaSettings
 from tests.infra.kafka import KafkaServer
 
 _TICKS = os.sysconf("SC_CLK_TCK")

@@ -17,15 +17,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakebed.ingest.decoder import RECORD_SCHEMA, DecoderSchema
-from lakebed.ingest.formats import decoder
-from lakebed.ingest.points.decoders import transaction_ids_of
-from lakebed.ingest.points.state import PointState, TableDone
-from lakebed.ingest.points.strangers import Strangers
-from lakebed.ingest.points.transaction_records import TransactionRecord
-from lakebed.ingest.points.window import Window
-from lakebed.manifest.point_log import PointLog
-from lakebed.manifest.progress import Progress
+from lakebed.decode.decoder import RECORD_SCHEMA, DecoderSchema
+from lakebed.decode.formats import decoder
+from lakebed.decode.transactions_of_decoders import transaction_ids_of
+from lakebed.points.state import PointState, TableDone
+from lakebed.points.strangers import Strangers
+from lakebed.points.transaction_records import TransactionRecord
+from lakebed.points.window import Window
+from lakebed.positions.point_log import PointLog
+from lakebed.positions.progress import Progress
 from lakebed.table import internals_of
 from tests.database.bank import TRANSACTIONS as TRANSACTIONS_TOPIC
 from tests.database.bank import Bank, Copy

@@ -22,15 +22,15 @@ from typing import Any
 import pyarrow as pa
 from google.protobuf import message_factory
 
-from lakebed.ingest.avro.defaults import encoded
-from lakebed.ingest.avro.reader import AvroReader
-from lakebed.ingest.avro.schema import parse_schema
-from lakebed.ingest.json_schema.reader import JsonSchemaFormat
-from lakebed.ingest.native.json_parser import JsonParser
-from lakebed.ingest.native.library import library
-from lakebed.ingest.protobuf.reader import ProtobufReader
-from lakebed.ingest.protobuf.schema import compiled
-from lakebed.ingest.typed.record_format import RecordReader
+from lakebed.decode.avro.defaults import encoded
+from lakebed.decode.avro.reader import AvroReader
+from lakebed.decode.avro.schema import parse_schema
+from lakebed.decode.json.json_parser import JsonParser
+from lakebed.decode.json_schema.reader import JsonSchemaFormat
+from lakebed.decode.native.library import library
+from lakebed.decode.protobuf.reader import ProtobufReader
+from lakebed.decode.protobuf.schema import compiled
+from lakebed.decode.record_format import RecordReader
 
 BATCH_ROWS = 16_384
 ROUNDS = 5

@@ -18,9 +18,9 @@ import orjson
 import pyarrow as pa
 
 import lakebed
-from lakebed.manifest.actions import AddPart, CommitInfo, Part
-from lakebed.manifest.conflicts import BLIND
-from lakebed.manifest.table_log import Committed
+from lakebed.log.actions import AddPart, CommitInfo, Part
+from lakebed.log.conflicts import BLIND
+from lakebed.log.table_log import Committed
 from lakebed.table import internals_of
 
 SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC"))])

@@ -29,8 +29,8 @@ from benchmarks.freshness import ages, produce
 from benchmarks.steady import family, resident_mb
 from benchmarks.workload import table
 from lakebed.errors import LakebedError
-from lakebed.manifest.stores import open_store
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.stores import open_store
+from lakebed.log.table_log import TableLog
 from tests.infra.kafka import KafkaServer
 
 _TICKS = os.sysconf("SC_CLK_TCK")

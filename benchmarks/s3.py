@@ -21,9 +21,9 @@ import lakebed
 from benchmarks.frontier import wait_for_rest
 from benchmarks.workload import DELETES, KEYS, SCHEMA, SORT_KEY, Workload, median, p95, table
 from lakebed import events
-from lakebed.manifest.actions import CommitInfo, Transaction
-from lakebed.manifest.conflicts import BLIND
-from lakebed.manifest.table_log import Committed
+from lakebed.log.actions import CommitInfo, Transaction
+from lakebed.log.conflicts import BLIND
+from lakebed.log.table_log import Committed
 from lakebed.monitoring.metrics import REQUEST_DOLLARS
 from lakebed.table import internals_of
 from tests.infra.fault_proxy import FaultProxy

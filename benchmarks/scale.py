@@ -32,13 +32,13 @@ import pyarrow as pa
 import lakebed
 from benchmarks.scrape import filled, one
 from benchmarks.workload import DELETES, KEYS, SCHEMA, SORT_KEY, Workload, median, table
-from lakebed.manifest.actions import AddPart, CommitInfo, Transaction
-from lakebed.manifest.conflicts import BLIND
-from lakebed.manifest.stores import open_store
-from lakebed.manifest.table_log import Committed, TableLog
-from lakebed.parts.expression import expression
+from lakebed.log.actions import AddPart, CommitInfo, Transaction
+from lakebed.log.conflicts import BLIND
+from lakebed.log.stores import open_store
+from lakebed.log.table_log import Committed, TableLog
 from lakebed.parts.part_filter import parts_that_may_match
 from lakebed.planning.planner import plan
+from lakebed.sql.expression import expression
 from lakebed.storage.engine import connect
 from lakebed.table import internals_of
 

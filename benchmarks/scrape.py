@@ -22,9 +22,9 @@ import pyarrow as pa
 import lakebed
 from benchmarks.workload import median, p95, table
 from lakebed.health.sampler import Sampler
-from lakebed.manifest.actions import AddPart, CommitInfo, Part
-from lakebed.manifest.conflicts import BLIND
-from lakebed.manifest.table_log import Committed, TableLog
+from lakebed.log.actions import AddPart, CommitInfo, Part
+from lakebed.log.conflicts import BLIND
+from lakebed.log.table_log import Committed, TableLog
 from lakebed.monitoring.metrics import Metrics
 from lakebed.table import internals_of
 from tests.planning.tables import part

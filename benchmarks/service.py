@@ -22,9 +22,9 @@ from benchmarks.ui import many_parts
 from benchmarks.workload import table
 from lakebed.client import RemoteTable
 from lakebed.http.server import Listening
-from lakebed.manifest.actions import AddPart, CommitInfo, Part
-from lakebed.manifest.conflicts import BLIND
-from lakebed.manifest.table_log import Committed
+from lakebed.log.actions import AddPart, CommitInfo, Part
+from lakebed.log.conflicts import BLIND
+from lakebed.log.table_log import Committed
 from lakebed.service import limits
 from lakebed.service.app import Service
 from lakebed.service.catalog import Catalog

@@ -24,14 +24,14 @@ from benchmarks.workload import median, p95, table
 from lakebed.compaction.compactor import Compactor
 from lakebed.compaction.scheduler import Job, Scheduler
 from lakebed.compaction.settle import settle
-from lakebed.manifest.actions import AddPart, CommitInfo, Part
-from lakebed.manifest.conflicts import BLIND
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import Committed
+from lakebed.log.actions import AddPart, CommitInfo, Part
+from lakebed.log.conflicts import BLIND
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import Committed
 from lakebed.parts.changes import WriteSpec
-from lakebed.parts.locate import ScanLocator, lookup_schema
 from lakebed.planning.plan import Planning
 from lakebed.planning.planner import plan
+from lakebed.resolve.locate import ScanLocator, lookup_schema
 from lakebed.table import internals_of
 
 PLANS_MIN = 3

@@ -38,11 +38,11 @@ import pyarrow as pa
 import lakebed
 from benchmarks.kafka import SCHEMA, event
 from benchmarks.workload import table as print_table
+from lakebed.decode.decoder import RECORD_SCHEMA, DecoderSchema
+from lakebed.decode.formats import decoder
 from lakebed.ingest.database.task import run_here
-from lakebed.ingest.decoder import RECORD_SCHEMA, DecoderSchema
-from lakebed.ingest.formats import decoder
-from lakebed.ingest.source import Bounds, Place, Range
 from lakebed.ingest.table_batch import TableIngest, run_alone
+from lakebed.sources.source import Bounds, Place, Range
 from lakebed.table import internals_of
 
 KEYS = 2_000

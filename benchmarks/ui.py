@@ -25,10 +25,10 @@ from urllib.parse import quote, urlsplit
 import lakebed
 from benchmarks.scrape import SCHEMA
 from benchmarks.workload import median, p95, table
-from lakebed.manifest.actions import AddPart, CommitInfo, Part
-from lakebed.manifest.conflicts import BLIND
-from lakebed.manifest.deletion_vector import DeletionVector
-from lakebed.manifest.table_log import Committed
+from lakebed.log.actions import AddPart, CommitInfo, Part
+from lakebed.log.conflicts import BLIND
+from lakebed.log.deletion_vector import DeletionVector
+from lakebed.log.table_log import Committed
 from lakebed.table import internals_of
 from lakebed.ui.server import PageServer
 from lakebed.ui.watch import Watched

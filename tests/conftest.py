@@ -21,8 +21,8 @@ from hypothesis import settings
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from lakebed import events
-from lakebed.ingest.native.build import NotBuilt
-from lakebed.ingest.native.build import build_if_needed as build_native_code
+from lakebed.decode.native.build import NotBuilt
+from lakebed.decode.native.build import build_if_needed as build_native_code
 from tests.infra.debezium import DebeziumServer
 from tests.infra.debezium_mariadb import DebeziumMariaDb
 from tests.infra.fault_proxy import FaultProxy
@@ -54,7 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ |= spark_environment()
-    with suppress(NotBuilt):  # tests/ingest/test_native_json.py fails without it, and says why
+    with suppress(NotBuilt):  # tests/decode/test_native_json.py fails without it, and says why
         build_native_code()
 
 

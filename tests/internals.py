@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lakebed.compaction.service import Compaction
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.table_log import TableLog
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.storage.part_storage import PartStorage
 from lakebed.table import Internals, Table, internals_of

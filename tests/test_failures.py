@@ -37,8 +37,8 @@ from lakebed.failures import (
     failure_in,
     unwell_here,
 )
-from lakebed.manifest.stores.local import LocalLogStore
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.stores.local import LocalLogStore
+from lakebed.log.table_log import TableLog
 from lakebed.monitoring.metrics import Metrics
 from lakebed.pipeline.run import has_worked
 from lakebed.table import internals_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipelines_in_memory import PipelineInMemory
+from tests.pipeline.pipelines_in_memory import PipelineInMemory
 from tests.public_reports import changes, tables, values
 from tests.public_reports.report import Report
 

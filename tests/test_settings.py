@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 import lakebed
 from lakebed.errors import Corrupt, InvalidInput
-from lakebed.manifest.actions import CommitInfo
-from lakebed.manifest.conflicts import BLIND
-from lakebed.manifest.table_log import Committed
+from lakebed.log.actions import CommitInfo
+from lakebed.log.conflicts import BLIND
+from lakebed.log.table_log import Committed
 from lakebed.settings import (
     CONFLICT_SCOPES,
     INTERVAL_SECONDS_MAX,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import lakebed
 from lakebed.compaction.maintenance import Maintenance
-from lakebed.manifest.table_event_types import EVENT_TYPES
+from lakebed.listeners.event_types import EVENT_TYPES
 from lakebed.table.inspect import TableInspect
 from lakebed.table.maintenance import TableMaintenance
 

@@ -13,15 +13,16 @@ from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeou
 
 from lakebed import waits
 from lakebed.errors import Retry, StoreUnavailable
-from lakebed.ingest.kafka.heartbeats import PREFIX, SILENT_SECONDS, Heartbeats
-from lakebed.ingest.kafka.kept_clients import KeptClients, close_kept_clients
-from lakebed.ingest.kafka.settings import KafkaSettings, refused_settings
 from lakebed.pipeline import watches
 from lakebed.pipeline.run import SAMPLE_SECONDS, SAMPLE_SHARE, seldom
 from lakebed.pipeline.watches import ANSWER_SECONDS, Watch, folder_watches, require_room
-from lakebed.storage import s3_client, s3_objects
+from lakebed.sources.kafka.heartbeats import PREFIX, SILENT_SECONDS, Heartbeats
+from lakebed.sources.kafka.kept_clients import KeptClients, close_kept_clients
+from lakebed.sources.kafka.settings import KafkaSettings, refused_settings
 from lakebed.storage.counters import RequestCounter
 from lakebed.storage.roots import S3Root
+from lakebed.storage.s3 import client as s3_client
+from lakebed.storage.s3 import objects as s3_objects
 from lakebed.waits import BATCH_SECONDS, REQUEST_SECONDS, Stuck, waiting_for
 
 

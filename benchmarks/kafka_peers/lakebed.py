@@ -19,16 +19,16 @@ from pyspark.sql import DataFrame, SparkSession
 import lakebed
 from benchmarks.kafka import SCHEMA
 from benchmarks.kafka_peers.stream import COLUMNS, Commit, DeltaLog, Ends, Feed
-from lakebed.ingest.debezium.events import DebeziumJson
-from lakebed.ingest.decoder import DecoderSchema
-from lakebed.ingest.kafka.settings import KafkaSettings
-from lakebed.ingest.kafka.source import KafkaSource
-from lakebed.ingest.source import RangeChanges
-from lakebed.manifest.entries import PART, POSITION
-from lakebed.pipeline.driver import spark_settings
-from lakebed.pipeline.java import quick_start
-from lakebed.pipeline.settings import parse_pipeline
+from lakebed.decode.debezium.events import DebeziumJson
+from lakebed.decode.decoder import DecoderSchema
+from lakebed.log.entries import PART, POSITION
+from lakebed.pipeline.file.settings import parse_pipeline
+from lakebed.pipeline.spark.driver import spark_settings
+from lakebed.pipeline.spark.java import quick_start
 from lakebed.session import settings
+from lakebed.sources.kafka.settings import KafkaSettings
+from lakebed.sources.kafka.source import KafkaSource
+from lakebed.sources.source import RangeChanges
 from lakebed.table.internals import internals_of
 from tests.waiting import started
 

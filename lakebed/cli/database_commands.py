@@ -13,11 +13,11 @@ from lakebed.errors import InvalidInput, LakebedError, TableNotFound
 def resume(options: argparse.Namespace) -> int:
     """Resume what is parked of tables: of the one at the path, or of those of a database, all or some of them."""
     from lakebed.cli.logs import note
+    from lakebed.coordination.failing import resume_merges
+    from lakebed.coordination.parked import resume as resumed
+    from lakebed.coordination.settle_attempts import resume_settle
     from lakebed.health.entry_checks import remove_unreadable
-    from lakebed.manifest.failing import resume_merges
-    from lakebed.manifest.parked import resume as resumed
-    from lakebed.manifest.remarks import dismiss
-    from lakebed.manifest.settle_attempts import resume_settle
+    from lakebed.positions.remarks import dismiss
     from lakebed.table.internals import open_log
 
     code, names, merges, others = exit_codes.OK, [], dict[str, int](), False
@@ -53,7 +53,7 @@ def resume(options: argparse.Namespace) -> int:
 
 def _chosen(path: str, names: list[str]) -> dict[str, str]:
     """The roots of the tables that are meant, by name. Raises TableNotFound, InvalidInput."""
-    from lakebed.ingest.database.tables import all_tables_below
+    from lakebed.discovery.tables import all_tables_below
     from lakebed.settings import suggest
 
     if is_table(path):
@@ -71,8 +71,8 @@ def _chosen(path: str, names: list[str]) -> dict[str, str]:
 
 def is_table(path: str) -> bool:
     """Whether there is a table at the path itself, also one that can't be read. Raises InvalidInput, StoreUnavailable."""
-    from lakebed.manifest.stores import open_store
-    from lakebed.manifest.table_log import TableLog
+    from lakebed.log.stores import open_store
+    from lakebed.log.table_log import TableLog
     from lakebed.storage.open import open_part_storage
 
     return TableLog(open_store(open_part_storage(path).root)).exists()
@@ -83,10 +83,10 @@ def status(options: argparse.Namespace) -> int:
     from lakebed.cli.health_commands import print_findings
     from lakebed.cli.output import print_rows
     from lakebed.cli.views import DATABASE
+    from lakebed.discovery.tables import all_tables_below
     from lakebed.health.database_status import database_status
     from lakebed.health.finding import finding_table
     from lakebed.health.runs import Runs
-    from lakebed.ingest.database.tables import all_tables_below
 
     tables = all_tables_below(options.path)
     known = Runs()
@@ -107,8 +107,8 @@ def resnapshot(options: argparse.Namespace) -> int:
     """Ask Debezium for the rows of tables again; with ``--wait`` until it has read them."""
     from lakebed.cli.logs import note
     from lakebed.cli.progress import progress
-    from lakebed.pipeline.resnapshot import Asking
-    from lakebed.pipeline.settings import DatabasePipeline, load
+    from lakebed.pipeline.database.resnapshot import Asking
+    from lakebed.pipeline.file.settings import DatabasePipeline, load
 
     pipeline = load(options.file)
     if not isinstance(pipeline, DatabasePipeline):

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from lakebed.cli.escapes import shown
 from lakebed.ingest.database.ingest import TableStanding
-from lakebed.pipeline.database_work import DatabaseState
+from lakebed.pipeline.database.work import DatabaseState
 
 TABLES_MAX = 12
 """So many fit on a terminal beside the rest; those in trouble come first, then the busiest."""

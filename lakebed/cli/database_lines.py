@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from lakebed.discovery.naming import NoTable
 from lakebed.errors import LakebedError
-from lakebed.ingest.database.naming import NoTable
-from lakebed.manifest.schema import canonical_schema
 from lakebed.pipeline.bill import Bill, batches_a_day, bill
-from lakebed.pipeline.check_database import CheckedDatabase, TopicSeen, bill_of
-from lakebed.pipeline.introducer import Expected, Introduced, NotYet
+from lakebed.pipeline.database.check import CheckedDatabase, TopicSeen, bill_of
+from lakebed.pipeline.database.introducer import Expected, Introduced, NotYet
+from lakebed.pipeline.file.settings import DatabasePipeline
 from lakebed.pipeline.places import is_local
-from lakebed.pipeline.settings import DatabasePipeline
+from lakebed.schema.conversion import canonical_schema
 
 TOPICS_SHOWN_MAX = 200
 

@@ -28,9 +28,9 @@ from lakebed.errors import LakebedError
 from lakebed.monitoring.event_log import Value, log_fields
 from lakebed.monitoring.progress import Ages
 from lakebed.monitoring.table_state import TableState
-from lakebed.pipeline.database_work import DatabaseState
+from lakebed.pipeline.database.work import DatabaseState
+from lakebed.pipeline.file.settings import AnyPipeline
 from lakebed.pipeline.run import Look, Outcome
-from lakebed.pipeline.settings import AnyPipeline
 from lakebed.quoting import quote
 from lakebed.storage.roots import parse_root
 

@@ -121,10 +121,10 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _estimate(options: argparse.Namespace) -> int:
+    from lakebed.discovery.looks import SECONDS_MAX
     from lakebed.fleet.cost import day_of_looks
     from lakebed.fleet.membership import BEAT_SECONDS, listed_workers
     from lakebed.fleet.worker import DISCOVERY_SECONDS
-    from lakebed.manifest.looks import SECONDS_MAX
 
     workers = max(1, len(listed_workers(options.roots[0]))) if options.roots else 1
     seconds = options.look_seconds or SECONDS_MAX

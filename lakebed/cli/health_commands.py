@@ -153,7 +153,7 @@ def _screen(found: Status) -> RenderableType:
 
 def _lines(found: Status) -> Iterator[tuple[str, str]]:
     from lakebed.cli.views import bytes_text
-    from lakebed.manifest.remarks import Remark
+    from lakebed.positions.remarks import Remark
 
     rows = (
         f"{found.rows:,} rows"

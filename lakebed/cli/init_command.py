@@ -11,13 +11,13 @@ from typing import cast, get_args
 from lakebed.cli import exit_codes
 from lakebed.cli.escapes import shown
 from lakebed.cli.names import pieces, plain, without_names
+from lakebed.decode.typed.formats import TYPED_FORMATS
 from lakebed.errors import InvalidInput
-from lakebed.ingest.typed.formats import TYPED_FORMATS
-from lakebed.manifest.type_names import table_schema
 from lakebed.pipeline.draft import DatabaseDraft, Draft, SourceKind, text_of, text_of_database
+from lakebed.pipeline.file.settings import FORMATS
 from lakebed.pipeline.registry_sample import Sample, sample_of
 from lakebed.pipeline.sample import columns_of, format_of
-from lakebed.pipeline.settings import FORMATS
+from lakebed.schema.type_names import table_schema
 
 SOURCES = get_args(SourceKind)
 _ORDERS = {

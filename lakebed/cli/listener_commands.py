@@ -15,8 +15,8 @@ from lakebed.cli import exit_codes
 from lakebed.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from lakebed.listeners.event_types import TableEvent
     from lakebed.listeners.listener import Target, Wanted
-    from lakebed.manifest.table_event_types import TableEvent
 
 # What a command needs is imported when it runs: a parser must not wait for it.
 
@@ -131,7 +131,7 @@ def _line(event: TableEvent, root: str, form: str) -> str:
 
     from lakebed.cli.escapes import shown
     from lakebed.listeners.cloud_events import cloud_event
-    from lakebed.manifest.table_event_types import EventFields, data_of
+    from lakebed.listeners.event_types import EventFields, data_of
 
     if form == "json":
         return orjson.dumps(cloud_event(event, root)).decode()

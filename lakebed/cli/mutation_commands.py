@@ -11,14 +11,14 @@ from lakebed.cli import exit_codes
 from lakebed.cli.names import pairs, plain
 
 if TYPE_CHECKING:
-    from lakebed.manifest.snapshot import Snapshot
+    from lakebed.log.snapshot import Snapshot
 
 # What a command needs is imported when it runs: a parser must not wait for it.
 
 
 def delete(options: argparse.Namespace) -> int:
     from lakebed.cli.confirm import confirmed
-    from lakebed.parts.expression import expression, names_a_column
+    from lakebed.sql.expression import expression, names_a_column
 
     table = _open(options)
     if not names_a_column(expression(options.where, "where")):
@@ -86,7 +86,7 @@ def truncate(options: argparse.Namespace) -> int:
 def restore(options: argparse.Namespace) -> int:
     from lakebed.cli.confirm import confirmed
     from lakebed.cli.logs import note
-    from lakebed.manifest.positions import positions_of
+    from lakebed.positions.positions import positions_of
     from lakebed.table import internals_of
     from lakebed.view.time_travel import snapshot_at
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from lakebed import events
 from lakebed.errors import MissingPrerequisite
-from lakebed.pipeline.settings import AnyPipeline, Pipeline
+from lakebed.pipeline.file.settings import AnyPipeline, Pipeline
 from lakebed.ui.live import Live
 from lakebed.ui.server import PageServer
 

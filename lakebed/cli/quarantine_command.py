@@ -17,7 +17,7 @@ from lakebed.errors import InvalidInput
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from lakebed.pipeline.settings import AnyPipeline
+    from lakebed.pipeline.file.settings import AnyPipeline
 
 REPLAY = "replay"
 REASONS_MAX = 20
@@ -43,9 +43,9 @@ def _show(options: argparse.Namespace) -> int:
     from lakebed.cli.output import jsonable, print_rows
     from lakebed.cli.views import QUARANTINE, REASONS
     from lakebed.errors import TableNotFound
-    from lakebed.parts.expression import expression
     from lakebed.parts.quarantine import QUARANTINE_SUFFIX
-    from lakebed.pipeline.settings import Pipeline
+    from lakebed.pipeline.file.settings import Pipeline
+    from lakebed.sql.expression import expression
     from lakebed.table import open as open_table
 
     pipeline = _pipeline_of(options)
@@ -100,7 +100,7 @@ def _records(found: pa.Table) -> Iterator[dict[str, Any]]:
 def _text(value: bytes) -> str:
     """A record's bytes; of one with the header of a schema registry the schema's id, and the bytes behind it."""
     from lakebed.cli.output import bytes_as_text
-    from lakebed.ingest.typed.wire_format import HEADER_BYTES, MAGIC
+    from lakebed.decode.typed.wire_format import HEADER_BYTES, MAGIC
 
     if len(value) < HEADER_BYTES or value[0] != MAGIC:
         return bytes_as_text(value)
@@ -159,9 +159,9 @@ def _replay(options: argparse.Namespace) -> int:
     from lakebed.cli.confirm import confirmed
     from lakebed.cli.logs import hide, note
     from lakebed.cli.output import print_record
-    from lakebed.pipeline.introducer import decoder_of
-    from lakebed.pipeline.layer_sections import ChangesFormat
-    from lakebed.pipeline.settings import DatabasePipeline, RowsFormat
+    from lakebed.pipeline.database.introducer import decoder_of
+    from lakebed.pipeline.file.layer_sections import ChangesFormat
+    from lakebed.pipeline.file.settings import DatabasePipeline, RowsFormat
     from lakebed.pipeline.sources import open_decoder
     from lakebed.table import internals_of
     from lakebed.table import open as open_table
@@ -194,7 +194,7 @@ def _replay(options: argparse.Namespace) -> int:
 
 def _replayed_path(options: argparse.Namespace, pipeline: AnyPipeline) -> str:
     """Of the table. Raises InvalidInput if the pipeline file does not write to it."""
-    from lakebed.pipeline.settings import Pipeline
+    from lakebed.pipeline.file.settings import Pipeline
     from lakebed.storage.roots import parse_root
 
     if isinstance(pipeline, Pipeline):
@@ -215,7 +215,7 @@ def _replayed_path(options: argparse.Namespace, pipeline: AnyPipeline) -> str:
 
 def _pipeline_of(options: argparse.Namespace) -> AnyPipeline | None:
     """The pipeline file that is given, by its option or in place of the table."""
-    from lakebed.pipeline.settings import load, load_table
+    from lakebed.pipeline.file.settings import load, load_table
 
     file = options.pipeline
     if file is None and options.path.endswith((".yml", ".yaml")) and Path(options.path).is_file():

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from lakebed.cli import exit_codes, logs
 from lakebed.error_transport import first_line
 from lakebed.errors import InvalidInput, LakebedError, Unexpected
-from lakebed.pipeline.document import Document
-from lakebed.pipeline.driver import SparkStart
-from lakebed.pipeline.settings import AnyPipeline, Pipeline, load, maintenance_of
+from lakebed.pipeline.file.document import Document
+from lakebed.pipeline.file.settings import AnyPipeline, Pipeline, load, maintenance_of
+from lakebed.pipeline.spark.driver import SparkStart
 
 if TYPE_CHECKING:
     from lakebed.pipeline.check import Role

@@ -32,7 +32,7 @@ def alter(options: argparse.Namespace) -> int:
     from lakebed.cli.confirm import confirmed
     from lakebed.cli.logs import note
     from lakebed.cli.output import print_record
-    from lakebed.manifest.type_names import parse_type
+    from lakebed.schema.type_names import parse_type
     from lakebed.table import open as open_table
 
     table = open_table(options.path)

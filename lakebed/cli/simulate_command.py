@@ -9,8 +9,8 @@ from lakebed.cli import exit_codes
 from lakebed.cli.output import print_record
 from lakebed.cli.progress import progress
 from lakebed.errors import InvalidInput
-from lakebed.manifest.stores import open_store
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.stores import open_store
+from lakebed.log.table_log import TableLog
 from lakebed.planning.simulator import plot, simulate
 from lakebed.planning.workload import Order, Simulation, Workload, steady
 from lakebed.planning.workload_from_log import recorded_workload

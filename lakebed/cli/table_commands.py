@@ -61,7 +61,7 @@ def settle(options: argparse.Namespace) -> int:
     from lakebed.cli.output import print_record
     from lakebed.cli.progress import progress
     from lakebed.events import CommitEnded, Event, listen
-    from lakebed.manifest.entries import Operation
+    from lakebed.log.entries import Operation
     from lakebed.table import open as open_table
 
     table = open_table(options.path)

@@ -36,8 +36,8 @@ def is_database(path: str) -> bool:
     """Whether there are tables below the path. One that can't be looked at is shown as a table, with the reason."""
     from lakebed.cli.database_commands import is_table
     from lakebed.cli.logs import note
+    from lakebed.discovery.tables import tables_below
     from lakebed.errors import InvalidInput, LakebedError
-    from lakebed.ingest.database.tables import tables_below
 
     try:
         return not is_table(path) and bool(tables_below(path))

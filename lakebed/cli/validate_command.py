@@ -15,11 +15,11 @@ from lakebed.cli.escapes import shown, shown_lines
 from lakebed.cli.logs import note
 from lakebed.errors import LakebedError
 from lakebed.pipeline.check import Checked, check
-from lakebed.pipeline.check_database import check_database
-from lakebed.pipeline.document import HIDDEN, Document
-from lakebed.pipeline.order_warnings import warnings_of_pipeline
+from lakebed.pipeline.database.check import check_database
+from lakebed.pipeline.database.order_warnings import warnings_of_pipeline
+from lakebed.pipeline.file.document import HIDDEN, Document
+from lakebed.pipeline.file.settings import AnyPipeline, DatabasePipeline, Pipeline, load
 from lakebed.pipeline.places import is_local
-from lakebed.pipeline.settings import AnyPipeline, DatabasePipeline, Pipeline, load
 from lakebed.pipeline.transforming import Shape
 
 
@@ -68,7 +68,7 @@ def _check_with_spark(pipeline: Pipeline, table: Shape) -> None:
     """Have Spark plan the SQL of the file, which takes some seconds. Raises InvalidInput, MissingPrerequisite."""
     from pyspark.sql import SparkSession
 
-    from lakebed.pipeline.driver import SparkStart
+    from lakebed.pipeline.spark.driver import SparkStart
     from lakebed.pipeline.transforming import check_transform
 
     if (session := SparkSession.getActiveSession()) is not None:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from lakebed.cli.escapes import shown
 from lakebed.cli.text_table import Column
 from lakebed.far_times import python_rows
-from lakebed.manifest.schema_change import SchemaChange
+from lakebed.schema.change import SchemaChange
 
 Row = Mapping[str, Any]
 

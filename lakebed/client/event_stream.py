@@ -11,7 +11,7 @@ import orjson
 from lakebed.client.transport import Transport
 from lakebed.errors import StoreUnavailable
 from lakebed.listeners.cloud_events import table_event
-from lakebed.manifest.table_event_types import TableEvent
+from lakebed.listeners.event_types import TableEvent
 
 _PAUSE_SECONDS = (0.5, 30.0)
 

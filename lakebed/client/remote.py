@@ -13,10 +13,10 @@ from lakebed.client.event_stream import Heard, events
 from lakebed.client.rows import table_of
 from lakebed.client.transport import Transport, error_named
 from lakebed.errors import Cancelled, Retry
-from lakebed.manifest.schema import canonical_type
-from lakebed.manifest.type_names import table_schema, type_text
 from lakebed.operations.alter import AlterResult
 from lakebed.planning.plan_table import PLANS_SCHEMA
+from lakebed.schema.conversion import canonical_type
+from lakebed.schema.type_names import table_schema, type_text
 from lakebed.view import metadata_tables as rows
 from lakebed.view.partitions import PARTITIONS_SCHEMA
 from lakebed.view.schema_history import SCHEMAS_SCHEMA

@@ -6,7 +6,7 @@
    it. Then it runs the plan. If no plan is left because others were faster, it plans again. Replicas do not know each other.
    The first that claims the parts gets the plan, and the planners of the others see the claim.
 3. A plan that fails is tried again, later each time. After ``FAILURES_MAX`` failures its parts are parked in the table's log
-   (``manifest.failing``), for an hour at first, and this is reported. A part that is corrupt is parked alone, after the first
+   (``coordination.failing``), for an hour at first, and this is reported. A part that is corrupt is parked alone, after the first
    failure. So no failure repeats without end, in whichever process. If the log can't be written, this process remembers it.
 4. A store that does not answer, or a full disk, is no fault of the parts (``PASSING``): new ones come, and plans of them would
    fail as well. So no plan is made for a while then, longer each time, until one succeeds. Nothing is parked for it. Then plans
@@ -34,11 +34,11 @@ from typing import Protocol
 from lakebed import events, waits
 from lakebed.compaction.cluster import Cluster
 from lakebed.compaction.merge import MergeKernel, MergeOutcome, MergeResult, PlanningView, Progress, no_progress
+from lakebed.coordination.failing import failing_of, park_merge, parked_paths
 from lakebed.errors import Cancelled, ClusterUnavailable, Contention, Corrupt, LakebedError, Retry, StoreUnavailable
 from lakebed.failures import Outage
-from lakebed.manifest.failing import failing_of, park_merge, parked_paths
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import TableLog
 from lakebed.planning.admission import IN_FLIGHT_PLANS
 from lakebed.planning.plan import Goal, MergePlan, Planning
 from lakebed.planning.planner import plan as make_plans

@@ -21,9 +21,9 @@ from lakebed.compaction.cluster import Cluster
 from lakebed.compaction.merge import Progress
 from lakebed.error_transport import crosses_spark
 from lakebed.errors import LakebedError
-from lakebed.manifest.snapshot import Snapshot
+from lakebed.log.snapshot import Snapshot
+from lakebed.merge.kernel import MergedPart, MergeSource, merge_parts
 from lakebed.parts.changes import FEW_ROWS_MAX, WriteSpec
-from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
 from lakebed.parts.write_arrow import PARTS_FOLDER
 from lakebed.storage.engine import connect
 from lakebed.storage.open import open_part_storage

@@ -9,12 +9,12 @@ from pyroaring import BitMap64
 
 from lakebed.compaction.merge import Sources
 from lakebed.errors import Corrupt
-from lakebed.manifest.actions import Part
-from lakebed.manifest.claims import Claim
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.parts.materialized import Materialized, Substitute, overlay
-from lakebed.parts.merge import MergedPart
-from lakebed.parts.provenance import Provenance
+from lakebed.log.actions import Part
+from lakebed.log.claims import Claim
+from lakebed.log.snapshot import Snapshot
+from lakebed.merge.kernel import MergedPart
+from lakebed.merge.materialized import Materialized, Substitute, overlay
+from lakebed.merge.provenance import Provenance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,10 +19,10 @@ from pyspark.sql.types import StructType
 
 from lakebed.error_transport import methods_cross_spark
 from lakebed.errors import InvalidInput
-from lakebed.manifest.actions import AddChangePart, AddPart, Commit, RemoveChangePart, RemovePart
-from lakebed.manifest.commit_kind import is_append
-from lakebed.manifest.stores import open_store
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.actions import AddChangePart, AddPart, Commit, RemoveChangePart, RemovePart
+from lakebed.log.commit_kind import is_append
+from lakebed.log.stores import open_store
+from lakebed.log.table_log import TableLog
 
 _POLL_SECONDS = 0.02
 _WAIT_SECONDS_MAX = 0.2

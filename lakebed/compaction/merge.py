@@ -2,8 +2,8 @@
 
 1. **Claim.** The log gets a claim that lists the sources. If a live claim lists one of them, or one has left the base, the merge
    ends here, before any work is done. Expired claims on them are taken over in the same commit, and count as lost. Parts that
-   are in several lost claims are parked in place of being claimed (``manifest.lost_claims``).
-2. **Work.** The kernel (``parts.merge``) reads the sources as they are at the claim's commit and writes new files. Meanwhile a
+   are in several lost claims are parked in place of being claimed (``coordination.lost_claims``).
+2. **Work.** The kernel (``merge.kernel``) reads the sources as they are at the claim's commit and writes new files. Meanwhile a
    heartbeat extends the lease.
 3. **Commit.** Rows that died since the claim are in newer deletion vectors of the sources. The row provenance says where these
    rows are in the output, and the output joins the base with them marked dead. The sources leave in the same commit. If a settle
@@ -31,19 +31,19 @@ from typing import Protocol, TypeAlias
 from pyroaring import BitMap64
 
 from lakebed import events
+from lakebed.coordination.failing import parked_paths, taken_paths
+from lakebed.coordination.lost_claims import Losses, losses, taken_back
 from lakebed.errors import LakebedError, Retry
-from lakebed.manifest.actions import Action, AddPart, Part
-from lakebed.manifest.claims import Claim, claims_of
-from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
-from lakebed.manifest.conflicts import ReadWriteSet
-from lakebed.manifest.entries import Operation
-from lakebed.manifest.failing import parked_paths, taken_paths
-from lakebed.manifest.lost_claims import Losses, losses, taken_back
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import Committed, TableLog
+from lakebed.log.actions import Action, AddPart, Part
+from lakebed.log.claims import Claim, claims_of
+from lakebed.log.commit_loop import Finished, Proposal, commit_loop
+from lakebed.log.conflicts import ReadWriteSet
+from lakebed.log.entries import Operation
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import Committed, TableLog
+from lakebed.merge.kernel import MergedPart, MergeSource
 from lakebed.parts.changes import WriteSpec, write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
-from lakebed.parts.merge import MergedPart, MergeSource
 from lakebed.planning.plan import Goal, MergePlan
 from lakebed.storage.part_storage import PartStorage
 
@@ -338,7 +338,7 @@ class Merger:
         return bool(self._unreleased)
 
     def give_up(self, claim: Claim) -> None:
-        """Remove the claim of a process that was lost, and note that (``manifest.lost_claims``).
+        """Remove the claim of a process that was lost, and note that (``coordination.lost_claims``).
 
         Raises StoreUnavailable, Contention.
         """

@@ -25,17 +25,17 @@ from dataclasses import dataclass, field, replace
 
 from lakebed.compaction.compactor import Compactor, MergeWorker, OnCluster
 from lakebed.compaction.merge import MergeKernel, MergeOutcome, MergeResult, Progress
+from lakebed.coordination.failing import taken_paths
 from lakebed.errors import Cancelled, InvalidInput, StoreUnavailable
-from lakebed.manifest.failing import taken_paths
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import TableLog
+from lakebed.merge.kernel import MergedPart, MergeSource
 from lakebed.notebook import HtmlResult
 from lakebed.parts.changes import WriteSpec
-from lakebed.parts.expression import check_condition, expression
-from lakebed.parts.merge import MergedPart, MergeSource
 from lakebed.parts.part_filter import parts_that_may_match
 from lakebed.planning.plan import Goal, MergeKind, MergePlan, Planning
 from lakebed.planning.rounds import Estimate, depth_by_level, estimate, round_plans
+from lakebed.sql.expression import check_condition, expression
 from lakebed.storage.engine import connect
 from lakebed.storage.local_part_storage import LocalPartStorage
 from lakebed.storage.part_storage import PartStorage

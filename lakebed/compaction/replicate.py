@@ -35,13 +35,11 @@ from lakebed import events
 from lakebed.compaction.local_inputs import local_inputs
 from lakebed.compaction.merge import MergeKernel, Merger, Progress, no_progress
 from lakebed.errors import Cancelled, Corrupt, LakebedError
-from lakebed.manifest.claims import Claim, claims_of
-from lakebed.manifest.purges import purged_before
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import TableLog
-from lakebed.parts.changes import write_spec_of
-from lakebed.parts.deletion_vector_cache import DeletionVectorCache
-from lakebed.parts.materialized import (
+from lakebed.log.claims import Claim, claims_of
+from lakebed.log.purges import purged_before
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import TableLog
+from lakebed.merge.materialized import (
     GRACE_SECONDS,
     REPLICATED,
     LocalParts,
@@ -51,6 +49,8 @@ from lakebed.parts.materialized import (
     overlay,
     replicas_on_this_host,
 )
+from lakebed.parts.changes import write_spec_of
+from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.settings import TableSettings
 from lakebed.storage.local_files import trouble
 from lakebed.storage.part_storage import PartStorage

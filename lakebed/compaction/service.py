@@ -21,14 +21,14 @@ from lakebed.compaction.replicate import Replication
 from lakebed.compaction.upkeep import Chore
 from lakebed.compaction.volatile import VolatileMerger
 from lakebed.compaction.volatile_choice import volatile_choice
+from lakebed.coordination.failing import forget_gone, has_gone, taken_paths
+from lakebed.coordination.read_counts import ReadCounts
 from lakebed.errors import Cancelled
-from lakebed.manifest.claims import claims_of
-from lakebed.manifest.failing import forget_gone, has_gone, taken_paths
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.claims import claims_of
+from lakebed.log.table_log import TableLog
+from lakebed.merge.materialized import LocalParts
 from lakebed.notebook import HtmlResult
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
-from lakebed.parts.materialized import LocalParts
-from lakebed.parts.read_counts import ReadCounts
 from lakebed.planning.plan import Planning
 from lakebed.planning.planner import plan
 from lakebed.planning.uploads import UploadRules

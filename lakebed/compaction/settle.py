@@ -4,7 +4,7 @@ Files are written first, then committed. Deletion vectors have new names, so an 
 orphan file.
 
 1. Take change parts from the old end of the tail, up to ``CHANGES_MAX`` rows a commit. This bounds the memory.
-2. Resolve them against the base (``parts.resolve``). The result is positions; no row is rewritten.
+2. Resolve them against the base (``resolve.resolve``). The result is positions; no row is rewritten.
 3. Write the deletion vectors, and a part for rows that had to be completed. Changes that can't become rows go to the quarantine
    now, once for each change part. So a crash before step 4 loses none, and a second attempt adds none. What is to be said of
    changes that lost by their order goes into the commit (``_remarks``).
@@ -30,17 +30,15 @@ from typing import TYPE_CHECKING, TypeAlias
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from lakebed.manifest.actions import Action, AddChangePart, AddPart, ChangePart, Part, RemoveChangePart, RemovePart
-from lakebed.manifest.commit_kind import CommitKind, kind_of, settles, truncates
-from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
-from lakebed.manifest.conflicts import ReadWriteSet
-from lakebed.manifest.crowded_keys import crowded_keys_of
-from lakebed.manifest.entries import REMARKS, Operation
-from lakebed.manifest.lateness import Lateness
-from lakebed.manifest.remarks import Counts, Remark, RemarkCounts, remarks_of, sum_of
-from lakebed.manifest.settle_attempts import ended
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import Committed, TableLog
+from lakebed.coordination.settle_attempts import ended
+from lakebed.lateness import Lateness
+from lakebed.log.actions import Action, AddChangePart, AddPart, ChangePart, Part, RemoveChangePart, RemovePart
+from lakebed.log.commit_kind import CommitKind, kind_of, settles, truncates
+from lakebed.log.commit_loop import Finished, Proposal, commit_loop
+from lakebed.log.conflicts import ReadWriteSet
+from lakebed.log.entries import REMARKS, Operation
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import Committed, TableLog
 from lakebed.parts.changes import (
     MOVES_COLUMN,
     NEEDS_ROW_COLUMN,
@@ -52,15 +50,17 @@ from lakebed.parts.changes import (
 from lakebed.parts.checksum import naming_damaged
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.intact import require_intact_keys
-from lakebed.parts.locate import KeyLocator, columns_of_keys
 from lakebed.parts.quarantine import records_of_incomplete
-from lakebed.parts.resolve import Resolution, resolve
 from lakebed.parts.write import WrittenPart, write_parts
+from lakebed.positions.remarks import Counts, Remark, RemarkCounts, remarks_of, sum_of
+from lakebed.resolve.crowded_keys import crowded_keys_of
+from lakebed.resolve.locate import KeyLocator, columns_of_keys
+from lakebed.resolve.resolve import Resolution, resolve
 from lakebed.storage.file_errors import naming_unreadable
 from lakebed.storage.part_storage import PartStorage
 
 if TYPE_CHECKING:
-    from lakebed.manifest.deletion_vector import DeletionVector
+    from lakebed.log.deletion_vector import DeletionVector
 from lakebed.notebook import HtmlResult
 
 _DECIDING = (OP_COLUMN, UNAVAILABLE_COLUMN, MOVES_COLUMN, NEEDS_ROW_COLUMN)

@@ -14,17 +14,17 @@ import pyarrow as pa
 from lakebed import events
 from lakebed.compaction.settle import SettleResult, is_as_of, settle
 from lakebed.compaction.spark_key_locator import SPARK_LOOKUP_KEYS_MIN, SparkKeyLocator
+from lakebed.coordination.settle_attempts import attempts_of, begin_settle, end_attempt, parked_settle, this_process
 from lakebed.errors import Retry
-from lakebed.manifest.actions import ChangePart
-from lakebed.manifest.entries import SETTLING
-from lakebed.manifest.remark_report import report_remarks
-from lakebed.manifest.settle_attempts import attempts_of, begin_settle, end_attempt, parked_settle, this_process
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.actions import ChangePart
+from lakebed.log.entries import SETTLING
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import TableLog
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
-from lakebed.parts.locate import KeyLocator
 from lakebed.planning.settling import reason_to_settle
+from lakebed.positions.remark_report import report_remarks
+from lakebed.resolve.locate import KeyLocator
 from lakebed.storage.part_storage import PartStorage
 
 if TYPE_CHECKING:

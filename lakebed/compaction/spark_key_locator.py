@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lakebed.error_transport import crosses_spark, from_spark
-from lakebed.manifest.actions import Part
+from lakebed.log.actions import Part
 from lakebed.parts.changes import WriteSpec
-from lakebed.parts.locate import KeyLocator, ScanLocator, lookup_schema
+from lakebed.resolve.locate import KeyLocator, ScanLocator, lookup_schema
 from lakebed.storage.open import open_part_storage
 from lakebed.telemetry.task_cost import measured
 from lakebed.telemetry.task_requests import counted, report_requests

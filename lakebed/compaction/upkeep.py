@@ -42,8 +42,8 @@ from lakebed.compaction.scheduler import Job, Scheduler
 from lakebed.compaction.settler import Settler
 from lakebed.errors import Cancelled, LakebedError, Retry
 from lakebed.failures import Health, Outage, Restarts, failure_in
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import TableLog
 from lakebed.planning.backpressure import pressure
 from lakebed.planning.plan import MergePlan
 from lakebed.planning.settling import due_ms

@@ -44,22 +44,22 @@ from lakebed.compaction.merge import (
     Sources,
     no_progress,
 )
+from lakebed.coordination.failing import taken_paths
 from lakebed.errors import Corrupt, Retry
-from lakebed.manifest.claims import claims_of
-from lakebed.manifest.entries import Operation
-from lakebed.manifest.failing import taken_paths
-from lakebed.manifest.purges import purged_before
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import TableLog
-from lakebed.parts.changes import write_spec_of
-from lakebed.parts.deletion_vector_cache import DeletionVectorCache
-from lakebed.parts.materialized import (
+from lakebed.log.claims import claims_of
+from lakebed.log.entries import Operation
+from lakebed.log.purges import purged_before
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import TableLog
+from lakebed.merge.materialized import (
     GRACE_SECONDS,
     Materialized,
     MaterializedFolder,
     overlay,
     replica_folder,
 )
+from lakebed.parts.changes import write_spec_of
+from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.planning.plan import Goal, MergePlan
 from lakebed.planning.uploads import UploadRules
 from lakebed.storage.local_files import trouble

@@ -13,16 +13,16 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.parts.expression import mistakes, tables_in
+from lakebed.log.snapshot import Snapshot
 from lakebed.parts.intact import require_intact_reads
-from lakebed.parts.query_reads import failures
 from lakebed.quoting import quote
+from lakebed.sql.expression import mistakes, tables_in
 from lakebed.storage.engine import connect_sealed
 from lakebed.storage.part_storage import PartStorage
 from lakebed.storage.roots import local_file
 from lakebed.view.arrow_scan import register_view, without_dead_rows
 from lakebed.view.merge_on_read import Pinned
+from lakebed.view.query_reads import failures
 
 _ALONE = "main"
 

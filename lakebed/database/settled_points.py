@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from lakebed.errors import LakebedError
-from lakebed.manifest.point_log import Point, PointLog, Settled, TableAt
+from lakebed.positions.point_log import Point, PointLog, Settled, TableAt
 
 SettleTo = Callable[[str, int], "Future[int | None]"]
 """Settles a table, by name, exactly up to a version. The result is the version at which it is; None if that can't be any more."""

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lakebed.database.joined_query import TableOfQuery, query_tables
+from lakebed.discovery.naming import TableName
+from lakebed.discovery.tables import tables_below
 from lakebed.errors import InvalidInput, TableNotFound, VersionNotFound
-from lakebed.ingest.database.naming import TableName
-from lakebed.ingest.database.tables import tables_below
+from lakebed.listeners.event_types import TableEvent
 from lakebed.listeners.listening import Listening
-from lakebed.manifest.holds import first_unexpired
-from lakebed.manifest.point_log import Point, PointLog, TableAt, position_digest
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_event_types import TableEvent
+from lakebed.log.holds import first_unexpired
+from lakebed.log.snapshot import Snapshot
 from lakebed.operations.hold import hold
+from lakebed.positions.point_log import Point, PointLog, TableAt, position_digest
 from lakebed.storage.open import open_part_storage
 from lakebed.table import Table
 from lakebed.table import open as open_table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from lakebed.manifest.snapshot import Snapshot
+from lakebed.log.snapshot import Snapshot
 from lakebed.settings import retention_seconds
 
 _DAY_SECONDS = 86_400.0

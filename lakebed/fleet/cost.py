@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lakebed.manifest.looks import RELIST_SECONDS, SECONDS_MAX
+from lakebed.discovery.looks import RELIST_SECONDS, SECONDS_MAX
 
 _DAY_SECONDS = 86_400
 REQUESTS_OF_A_LISTING = 3

@@ -22,7 +22,7 @@ from urllib.parse import unquote_plus
 import orjson
 
 from lakebed.errors import InvalidInput, LakebedError
-from lakebed.manifest.log_files import LOG_FOLDER
+from lakebed.log.files.names import LOG_FOLDER
 from lakebed.storage.roots import parse_root
 
 FORMS = 'a list of roots of tables, or the JSON of S3\'s events with "Records"'

@@ -24,8 +24,8 @@ def kafka_messages(topic: KafkaTopic) -> Messages:
     try:
         from confluent_kafka import KafkaError
 
-        from lakebed.ingest.kafka.settings import KafkaSettings
-        from lakebed.ingest.kafka.signal_topic import ends_of, messages_from
+        from lakebed.sources.kafka.settings import KafkaSettings
+        from lakebed.sources.kafka.signal_topic import ends_of, messages_from
     except ModuleNotFoundError as error:
         raise MissingPrerequisite(f"hints from Kafka need {error.name}: pip install 'lakebed[kafka]'") from None
     troubles: list[

@@ -24,15 +24,15 @@ from itertools import chain
 import orjson
 
 from lakebed.errors import TableNotFound
-from lakebed.manifest.actions import Action, Domain
-from lakebed.manifest.commit_loop import Proposal, commit_loop
-from lakebed.manifest.conflicts import ReadWriteSet
-from lakebed.manifest.entries import FRESH_TABLES, WORKER, Operation
-from lakebed.manifest.entry_values import checked, decoded, readable, reading
-from lakebed.manifest.log_without_rows import create_log_without_rows
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.stores import open_store
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.actions import Action, Domain
+from lakebed.log.commit_loop import Proposal, commit_loop
+from lakebed.log.conflicts import ReadWriteSet
+from lakebed.log.entries import FRESH_TABLES, WORKER, Operation
+from lakebed.log.entry_values import checked, decoded, readable, reading
+from lakebed.log.log_without_rows import create_log_without_rows
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.stores import open_store
+from lakebed.log.table_log import TableLog
 
 FOLDER = "_lakebed/fleet"
 BEAT_SECONDS = 20.0

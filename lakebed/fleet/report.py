@@ -14,14 +14,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from lakebed.coordination.failing import parked_paths, taken_paths
+from lakebed.coordination.read_counts import ReadCounts
+from lakebed.discovery.folders import tables_in
 from lakebed.errors import LakebedError
-from lakebed.manifest.commit_kind import CommitKind, kind_of
-from lakebed.manifest.discovery import tables_in
-from lakebed.manifest.failing import parked_paths, taken_paths
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.stores import open_store
-from lakebed.manifest.table_log import TableLog
-from lakebed.parts.read_counts import ReadCounts
+from lakebed.log.commit_kind import CommitKind, kind_of
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.stores import open_store
+from lakebed.log.table_log import TableLog
 from lakebed.planning.plan import Planning
 from lakebed.planning.planner import plan
 from lakebed.storage.roots import parse_root

@@ -22,20 +22,20 @@ from collections.abc import Callable
 
 from lakebed.compaction.cluster import Cluster
 from lakebed.compaction.maintenance import DatabaseMaintenance
+from lakebed.coordination.jobs import due_jobs
+from lakebed.coordination.log_cache import LogCache
+from lakebed.discovery.looks import RELIST_SECONDS, hinted_pause_seconds, pause_seconds, standby_pause_seconds
 from lakebed.errors import LakebedError, Retry, TableNotFound
 from lakebed.fleet.cleaning import clean_pause_seconds
 from lakebed.fleet.hint_pace import HintPace
 from lakebed.fleet.work import Work, standby_due_ms, work_of
-from lakebed.manifest.entries import SETTLED
-from lakebed.manifest.jobs import due_jobs
-from lakebed.manifest.log_cache import LogCache
-from lakebed.manifest.log_files import commit_name
-from lakebed.manifest.log_store import LogStore, has_object
-from lakebed.manifest.looks import RELIST_SECONDS, hinted_pause_seconds, pause_seconds, standby_pause_seconds
-from lakebed.manifest.point_log import FOLDER as POINTS_FOLDER
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.stores import open_store
-from lakebed.manifest.table_log import TableLog, require_writable
+from lakebed.log.entries import SETTLED
+from lakebed.log.files.names import commit_name
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.stores import open_store
+from lakebed.log.stores.log_store import LogStore, has_object
+from lakebed.log.table_log import TableLog, require_writable
+from lakebed.positions.point_log import FOLDER as POINTS_FOLDER
 from lakebed.settings import TIERS
 from lakebed.table.internals import Internals
 

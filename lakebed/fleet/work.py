@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lakebed.compaction.merge import LEASE_SECONDS
-from lakebed.manifest.claims import claims_of
-from lakebed.manifest.failing import failing_of, has_gone, taken_paths
-from lakebed.manifest.jobs import Job, jobs_of
-from lakebed.manifest.purges import purges_of
-from lakebed.manifest.settle_attempts import parked_settle
-from lakebed.manifest.snapshot import Snapshot
+from lakebed.coordination.failing import failing_of, has_gone, taken_paths
+from lakebed.coordination.jobs import Job, jobs_of
+from lakebed.coordination.settle_attempts import parked_settle
+from lakebed.log.claims import claims_of
+from lakebed.log.purges import purges_of
+from lakebed.log.snapshot import Snapshot
 from lakebed.planning.planner import plan
 from lakebed.planning.settling import due_ms as settle_due_ms
 from lakebed.planning.settling import reason_to_settle

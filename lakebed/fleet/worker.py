@@ -29,6 +29,8 @@ from lakebed.compaction.cluster import MERGE_BYTES, MERGES_MAX, Cluster
 from lakebed.compaction.maintenance import DatabaseMaintenance
 from lakebed.compaction.order import HEAD_START_SECONDS_MAX
 from lakebed.compaction.scheduler import Job, Scheduler
+from lakebed.coordination.log_cache import LogCache
+from lakebed.discovery.folders import may_be_found, require_apart, tables_in
 from lakebed.errors import LakebedError
 from lakebed.failures import Outage
 from lakebed.fleet.hashing import ranks_of
@@ -37,8 +39,6 @@ from lakebed.fleet.hints import Hint
 from lakebed.fleet.membership import BEAT_SECONDS, Membership, Worker, fleet_log
 from lakebed.fleet.watched import Watched
 from lakebed.jobs.runner import JobRunner
-from lakebed.manifest.discovery import may_be_found, require_apart, tables_in
-from lakebed.manifest.log_cache import LogCache
 from lakebed.settings import TIERS
 from lakebed.storage.roots import parse_root
 from lakebed.table import Table, internals_of

@@ -13,15 +13,15 @@ from typing import Any
 
 import pyarrow as pa
 
+from lakebed.coordination.parked import parked_of
+from lakebed.coordination.table_figures import figures_of
 from lakebed.errors import LakebedError
 from lakebed.health.finding import Severity
 from lakebed.health.glance import Glance
 from lakebed.health.run_report import Waiting
-from lakebed.manifest.parked import parked_of
-from lakebed.manifest.resnapshots import recent
-from lakebed.manifest.stores import open_store
-from lakebed.manifest.table_figures import figures_of
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.stores import open_store
+from lakebed.log.table_log import TableLog
+from lakebed.positions.resnapshots import recent
 
 THREADS = 16
 _TIME = pa.timestamp("ms", "UTC")

@@ -1,6 +1,6 @@
 """Entries of a table's log that can't be read: which, what that means, and how they are removed.
 
-What rests on an entry decides (``manifest.entry_values``). An entry that is only coordination counts as not there, and ``lakebed
+What rests on an entry decides (``log.entry_values``). An entry that is only coordination counts as not there, and ``lakebed
 resume`` removes it. Any other stops what needs it, until somebody who knows what it was has removed it on purpose.
 """
 
@@ -9,37 +9,37 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from lakebed.coordination.failing import Failing
+from lakebed.coordination.jobs import job_in
+from lakebed.coordination.lost_claims import Lost
+from lakebed.coordination.parked import Parked
+from lakebed.coordination.schema_history import past_change_of
+from lakebed.coordination.settle_attempts import SettleAttempts
 from lakebed.errors import Corrupt, InvalidInput
 from lakebed.health.finding import Finding, critical, warning
-from lakebed.ingest.files_read import files_in
 from lakebed.ingest.handover import listed_in
 from lakebed.ingest.replay import applied_in
-from lakebed.ingest.truncates import truncates_in
-from lakebed.manifest import entries
-from lakebed.manifest.actions import Domain
-from lakebed.manifest.claims import claim_of
-from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
-from lakebed.manifest.conflicts import ReadWriteSet
-from lakebed.manifest.crowded_keys import CrowdedKeys
-from lakebed.manifest.entries import COORDINATION, Operation
-from lakebed.manifest.entry_values import decoded, integer_of
-from lakebed.manifest.failing import Failing
-from lakebed.manifest.holds import hold_of
-from lakebed.manifest.jobs import job_in
-from lakebed.manifest.lost_claims import Lost
-from lakebed.manifest.order_restarts import restarts_in
-from lakebed.manifest.parked import Parked
-from lakebed.manifest.positions import position_of
-from lakebed.manifest.purges import purge_of
-from lakebed.manifest.resnapshots import Resnapshot
-from lakebed.manifest.schema_history import past_change_of
-from lakebed.manifest.settle_attempts import SettleAttempts
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.source_columns import source_columns_in
-from lakebed.manifest.table_log import TableLog
-from lakebed.manifest.topic_gone import TopicGone
+from lakebed.log import entries
+from lakebed.log.actions import Domain
+from lakebed.log.claims import claim_of
+from lakebed.log.commit_loop import Finished, Proposal, commit_loop
+from lakebed.log.conflicts import ReadWriteSet
+from lakebed.log.entries import COORDINATION, Operation
+from lakebed.log.entry_values import decoded, integer_of
+from lakebed.log.holds import hold_of
+from lakebed.log.purges import purge_of
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import TableLog
 from lakebed.operations.partitions import detached_in
 from lakebed.operations.time_to_live import looked_ms_in
+from lakebed.positions.files_read import files_in
+from lakebed.positions.order_restarts import restarts_in
+from lakebed.positions.positions import position_of
+from lakebed.positions.resnapshots import Resnapshot
+from lakebed.positions.source_columns import source_columns_in
+from lakebed.positions.topic_gone import TopicGone
+from lakebed.positions.truncates import truncates_in
+from lakebed.resolve.crowded_keys import CrowdedKeys
 
 DECODERS: dict[str, Callable[[str, str], object]] = {
     entries.CLAIM: claim_of,

@@ -19,8 +19,8 @@ from lakebed.health.file_checks import look_at_files, look_for_orphans
 from lakebed.health.finding import Finding, Severity, html_findings, worst
 from lakebed.health.log_checks import Progress, look_at_log, state_findings
 from lakebed.health.row_checks import RowChecks
-from lakebed.manifest.stores import open_store
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.stores import open_store
+from lakebed.log.table_log import TableLog
 from lakebed.notebook import html_record
 from lakebed.storage.open import open_part_storage
 from lakebed.storage.part_storage import PartStorage

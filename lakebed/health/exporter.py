@@ -15,8 +15,8 @@ from pathlib import Path
 
 from lakebed.errors import LakebedError, Retry, TableNotFound
 from lakebed.health.sampler import Sampler
-from lakebed.manifest.stores import open_store
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.stores import open_store
+from lakebed.log.table_log import TableLog
 from lakebed.monitoring.metrics import Metrics
 from lakebed.storage.cache_folder import volatile_folder
 from lakebed.storage.open import open_part_storage

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from lakebed.errors import Corrupt, Unsupported
 from lakebed.health.finding import Finding, critical, warning
-from lakebed.manifest.actions import Part
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.actions import Part
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import TableLog
 from lakebed.operations import cleanup
 from lakebed.operations.partitions import detached_of
 from lakebed.storage.part_storage import PartStorage

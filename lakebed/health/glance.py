@@ -15,18 +15,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from lakebed.coordination.table_figures import figures_of
 from lakebed.errors import LakebedError, TableNotFound
 from lakebed.health.file_checks import look_at_files
 from lakebed.health.finding import Finding, Severity, critical, warning
 from lakebed.health.log_checks import state_findings
 from lakebed.health.runs import Runs
-from lakebed.manifest.remarks import KINDS, Counts, Kind, Remark, remarks_of
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.stores import open_store
-from lakebed.manifest.table_figures import figures_of
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.stores import open_store
+from lakebed.log.table_log import TableLog
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.planning.backpressure import pressure
+from lakebed.positions.remarks import KINDS, Counts, Kind, Remark, remarks_of
 from lakebed.storage.open import open_part_storage
 
 REMARK_SECONDS = 86_400

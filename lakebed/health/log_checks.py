@@ -2,7 +2,7 @@
 
 1. The names of files: the versions have no gap, from version 0 or a checkpoint on, up to the newest checkpoint at least (M5).
 2. The commits, in order: each can be decoded (M1), was made on the one before (M4), breaks no invariant that has a predicate
-   (``manifest.invariants``), and was written by lakebed, since the table became lakebed's.
+   (``log.invariants``), and was written by lakebed, since the table became lakebed's.
 3. Each checkpoint equals what replaying gives (M2).
 4. A version (``state_findings``): this lakebed may read and write it, its properties and entries can be read, its pipeline has
    not parked it, no part is claimed twice (P4), no claim was left behind, and each change part of the tail has a place of its
@@ -22,20 +22,19 @@ from datetime import UTC, datetime
 from itertools import pairwise
 
 from lakebed.compaction.merge import LEASE_SECONDS
+from lakebed.coordination.failing import failing_of
+from lakebed.coordination.parked import parked_of
+from lakebed.coordination.settle_attempts import parked_settle
 from lakebed.errors import Corrupt, Unsupported
 from lakebed.health.entry_checks import entry_findings
 from lakebed.health.finding import Finding, critical, warning
-from lakebed.manifest.actions import ChangePart, Commit, Part
-from lakebed.manifest.claims import claims_of
-from lakebed.manifest.entries import NAMED_BATCH
-from lakebed.manifest.failing import failing_of
-from lakebed.manifest.format import require_format
-from lakebed.manifest.invariants import Violation, violations
-from lakebed.manifest.parked import parked_of
-from lakebed.manifest.resnapshots import Resnapshot, described, resnapshot_of
-from lakebed.manifest.settle_attempts import parked_settle
-from lakebed.manifest.snapshot import Snapshot, apply, without_expired
-from lakebed.manifest.table_log import (
+from lakebed.log.actions import ChangePart, Commit, Part
+from lakebed.log.claims import claims_of
+from lakebed.log.entries import NAMED_BATCH
+from lakebed.log.files.format import require_format
+from lakebed.log.invariants import Violation, violations
+from lakebed.log.snapshot import Snapshot, apply, without_expired
+from lakebed.log.table_log import (
     GATE_FEATURE,
     TableLog,
     checkpoint_name,
@@ -43,7 +42,8 @@ from lakebed.manifest.table_log import (
     require_readable,
     require_writable,
 )
-from lakebed.manifest.topic_gone import TopicGone, topic_gone_of
+from lakebed.positions.resnapshots import Resnapshot, described, resnapshot_of
+from lakebed.positions.topic_gone import TopicGone, topic_gone_of
 from lakebed.settings import wrong_properties
 
 Progress = Callable[[str, int, int], object]

@@ -29,24 +29,24 @@ from lakebed.errors import Corrupt
 from lakebed.far_times import python_rows
 from lakebed.health.finding import Finding, critical
 from lakebed.health.log_checks import Progress
-from lakebed.manifest.actions import ChangePart, Part, is_native_file
-from lakebed.manifest.readable import misfit
-from lakebed.manifest.snapshot import Snapshot
+from lakebed.log.actions import ChangePart, Part, is_native_file
+from lakebed.log.snapshot import Snapshot
 from lakebed.operations.legacy_files import legacy_column, legacy_marks
 from lakebed.parts.arrow_source import damaged
 from lakebed.parts.changes import DELETE, OP_COLUMN, write_spec_of
 from lakebed.parts.checksum import verify
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
-from lakebed.parts.locate import ScanLocator
 from lakebed.parts.order import sort_order
 from lakebed.parts.part_filter import trusts_bounds
-from lakebed.parts.resolve import resolve
-from lakebed.parts.sql import aliases, named, parquet, scan_of, sql_type
 from lakebed.parts.write import bounds_count_deletes, order_bound_terms, with_order_bounds
 from lakebed.quoting import literal, quote
+from lakebed.resolve.locate import ScanLocator
+from lakebed.resolve.resolve import resolve
+from lakebed.schema.readable import misfit
 from lakebed.sortkey.order_values import key_at
 from lakebed.sortkey.ranges import ORDER_BOUNDS, range_of
 from lakebed.sortkey.statistics import comparable, has_bounds, highest, lowest, parsed_stats
+from lakebed.sql.pieces import aliases, named, parquet, scan_of, sql_type
 from lakebed.storage.engine import connect
 from lakebed.storage.file_errors import naming_unreadable, reason
 from lakebed.storage.part_storage import PartStorage

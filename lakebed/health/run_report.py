@@ -27,8 +27,8 @@ import orjson
 
 from lakebed.errors import LakebedError
 from lakebed.health.finding import Finding, critical, warning
-from lakebed.manifest.entry_values import made
-from lakebed.manifest.log_store import LogStore
+from lakebed.log.entry_values import made
+from lakebed.log.stores.log_store import LogStore
 
 RUNS_FOLDER = "_lakebed/streams/runs"
 BEAT_SECONDS = 60.0

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from lakebed.discovery.tables import database_of
 from lakebed.errors import LakebedError
 from lakebed.health.file_checks import look_at_disk
 from lakebed.health.finding import Finding, critical, warning
@@ -26,8 +27,7 @@ from lakebed.health.run_report import (
     run_findings,
     waiting_of,
 )
-from lakebed.ingest.database.tables import database_of
-from lakebed.manifest.stores import open_store
+from lakebed.log.stores import open_store
 from lakebed.storage.roots import S3Root, open_objects, parse_root
 
 DATABASE_SECONDS, TABLE_SECONDS = 10.0, 60.0

@@ -1,6 +1,6 @@
 """Takes the figures of a table again and again, at a low and bounded cost, for gauges and the display.
 
-1. Each time: the figures of the newest snapshot (``manifest.table_figures``).
+1. Each time: the figures of the newest snapshot (``coordination.table_figures``).
 2. As often as ``share`` of the time allows: what the planner would do, what is wrong that the snapshot shows, and, if the base
    has changed, how well its parts are clustered. In between the earlier figures are used.
 3. Each time, for a bounded time: commits are read, until the last hour is known (``monitoring.recent_commits``).
@@ -25,22 +25,22 @@ from pathlib import Path
 
 import numpy as np
 
+from lakebed.coordination.failing import parked_paths, taken_paths
+from lakebed.coordination.settle_attempts import parked_settle
+from lakebed.coordination.table_figures import TableFigures, figures_of
 from lakebed.errors import LakebedError, Retry, TableNotFound
 from lakebed.health.finding import Finding, counted
 from lakebed.health.glance import snapshot_findings
 from lakebed.health.runs import Runs
-from lakebed.manifest.actions import Part
-from lakebed.manifest.claims import claims_of
-from lakebed.manifest.failing import parked_paths, taken_paths
-from lakebed.manifest.settle_attempts import parked_settle
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.stores import open_store
-from lakebed.manifest.table_figures import TableFigures, figures_of
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.actions import Part
+from lakebed.log.claims import claims_of
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.stores import open_store
+from lakebed.log.table_log import TableLog
+from lakebed.merge.materialized import LocalParts
 from lakebed.monitoring.recent_commits import RecentCommits
 from lakebed.monitoring.table_state import Clustered, LevelState, Planned, Recent, Stored, TableState
 from lakebed.operations.cleanup import overdue
-from lakebed.parts.materialized import LocalParts
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.planning.backpressure import pressure
 from lakebed.planning.optimum import least_written_up_to

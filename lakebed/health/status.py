@@ -16,7 +16,7 @@ The bounds follow from the table's settings, its planner and its writers:
 - quarantine: a record in it;
 - run: its pipeline, or its database's, says that it can't go on, or says nothing any more; waiting: it can't read this table
   (``runs``); disk: its local disk is full;
-- the kinds of remarks: a batch of the last day had one (``manifest.remarks``);
+- the kinds of remarks: a batch of the last day had one (``positions.remarks``);
 - query: ingest or maintenance of this process failed, and waits or has ended;
 - and all that ``log_checks`` and ``file_checks`` find.
 """
@@ -30,6 +30,9 @@ from pathlib import Path
 
 from lakebed.compaction.merge import LEASE_SECONDS
 from lakebed.compaction.volatile_choice import volatile_choice
+from lakebed.coordination.failing import taken_paths
+from lakebed.coordination.read_counts import ReadCounts
+from lakebed.coordination.table_figures import TableFigures, figures_of
 from lakebed.errors import Corrupt, TableNotFound, Unsupported, VersionNotFound
 from lakebed.failures import unwell_here
 from lakebed.health.examination import examine_log
@@ -38,23 +41,20 @@ from lakebed.health.finding import Finding, Severity, critical, html_findings, w
 from lakebed.health.glance import pressure_findings, quarantine_findings, recent_remarks, remark_findings
 from lakebed.health.log_checks import look_at_log, state_findings
 from lakebed.health.runs import Runs
-from lakebed.manifest.claims import claims_of
-from lakebed.manifest.failing import taken_paths
-from lakebed.manifest.holds import first_unexpired, held_versions
-from lakebed.manifest.parts_to_resort import parts_to_resort
-from lakebed.manifest.point_retention import oldest_for_points
-from lakebed.manifest.remarks import Counts
-from lakebed.manifest.resnapshots import recent
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.stores import open_store
-from lakebed.manifest.table_figures import TableFigures, figures_of
-from lakebed.manifest.table_log import LOG_FOLDER, TableLog
+from lakebed.log.claims import claims_of
+from lakebed.log.holds import first_unexpired, held_versions
+from lakebed.log.parts_to_resort import parts_to_resort
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.stores import open_store
+from lakebed.log.table_log import LOG_FOLDER, TableLog
+from lakebed.merge.materialized import LocalParts
 from lakebed.notebook import html_record
-from lakebed.parts.materialized import LocalParts
-from lakebed.parts.read_counts import ReadCounts
 from lakebed.planning.plan import Planning, kind_of
 from lakebed.planning.planner import plan
 from lakebed.planning.settling import reason_to_settle
+from lakebed.positions.point_retention import oldest_for_points
+from lakebed.positions.remarks import Counts
+from lakebed.positions.resnapshots import recent
 from lakebed.storage.cache_folder import volatile_folder
 from lakebed.storage.open import open_part_storage
 

@@ -10,6 +10,16 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lakebed import events
+from lakebed.decode.row_changes import RowChanges, prepare_or_split
+from lakebed.decode.row_evolution import (
+    columns_left_out,
+    evolved,
+    names_in_rows,
+    require_columns,
+    rescued,
+    under_their_names,
+    with_rescued_column,
+)
 from lakebed.errors import Contention, InvalidInput, InvalidSchema
 from lakebed.ingest.batch_writer import (
     BatchResult,
@@ -23,26 +33,16 @@ from lakebed.ingest.changes_frame import changes_frame, unknown_columns
 from lakebed.ingest.evolving import Evolution, first_names
 from lakebed.ingest.handover import Handover
 from lakebed.ingest.refusals import discard
-from lakebed.ingest.row_changes import RowChanges, prepare_or_split
-from lakebed.ingest.row_evolution import (
-    columns_left_out,
-    evolved,
-    names_in_rows,
-    require_columns,
-    rescued,
-    under_their_names,
-    with_rescued_column,
-)
-from lakebed.ingest.schema_evolution import RESCUED_COLUMN, EvolvePolicy
-from lakebed.manifest.actions import Transaction
-from lakebed.manifest.entries import APPLIED, NAMED_BATCH, Operation
-from lakebed.manifest.remark_report import report_remarks
-from lakebed.manifest.remarks import Remark, remarks_on
-from lakebed.manifest.schema import canonical_type, type_from_json
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import TableLog, require_writable
+from lakebed.log.actions import Transaction
+from lakebed.log.entries import APPLIED, NAMED_BATCH, Operation
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import TableLog, require_writable
 from lakebed.parts.arrow_rows import Rows, arrow_rows, is_spark_frame
 from lakebed.parts.changes import WriteSpec, prepare, write_spec_of
+from lakebed.positions.remark_report import report_remarks
+from lakebed.positions.remarks import Remark, remarks_on
+from lakebed.schema.conversion import canonical_type, type_from_json
+from lakebed.schema.fitting import RESCUED_COLUMN, EvolvePolicy
 from lakebed.storage.engine import connect, connect_sealed
 
 if TYPE_CHECKING:

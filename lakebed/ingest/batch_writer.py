@@ -2,7 +2,7 @@
 
 1. Each task turns its input into changes, keeps the newest change of each key, and writes parts under new names.
 2. The driver orders the parts by task and by their place in the task, and commits them with the positions that were read to
-   (``manifest.positions``), or with the batch's id where the source has no positions. The commit reads no rows of the table. So
+   (``positions.positions``), or with the batch's id where the source has no positions. The commit reads no rows of the table. So
    it conflicts only with the same batch (M3), with somebody who read the same topic, and with a change of the table's metadata.
 3. Records that can't be used are written to files of the quarantine table. The commit lists them; after it they are committed
    there (``handover``).
@@ -26,39 +26,39 @@ from typing import TYPE_CHECKING, Protocol
 import duckdb
 import pyarrow as pa
 
+from lakebed.decode.decoder import Decoded
+from lakebed.decode.row_changes import split
+from lakebed.decode.source_tables import topics_of_several
+from lakebed.decode.tally import Tally, together
 from lakebed.error_transport import crosses_spark, from_spark
 from lakebed.errors import InvalidChanges, Retry, TableReplaced
-from lakebed.ingest.decoder import Decoded
 from lakebed.ingest.handover import Handover
-from lakebed.ingest.points.cut import Report
-from lakebed.ingest.row_changes import split
-from lakebed.ingest.source import Place, Range, RangeChanges, batch_of
-from lakebed.ingest.source_tables import topics_of_several
-from lakebed.ingest.tally import Tally, together
-from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, cutoff_of, to_domain
-from lakebed.manifest.actions import (
+from lakebed.lateness import Lateness, lateness
+from lakebed.log.actions import (
     Action,
     AddChangePart,
     AddPart,
     Domain,
     Transaction,
 )
-from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
-from lakebed.manifest.conflicts import ReadWriteSet
-from lakebed.manifest.entries import ORDER_RESTARTS, Operation
-from lakebed.manifest.lateness import Lateness, lateness
-from lakebed.manifest.order_restarts import Restart, restarts_of
-from lakebed.manifest.positions import Position, entry_of, newest_by_place, position_entry, positions_of
-from lakebed.manifest.remarks import Counts, remarks_of, sum_of
-from lakebed.manifest.removals import all_removals
-from lakebed.manifest.resnapshots import entry_counting
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.source_columns import Followed, followed
-from lakebed.manifest.table_log import Committed, TableLog
+from lakebed.log.commit_loop import Finished, Proposal, commit_loop
+from lakebed.log.conflicts import ReadWriteSet
+from lakebed.log.entries import ORDER_RESTARTS, Operation
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import Committed, TableLog
 from lakebed.parts.changes import WriteSpec, prepare, stored_rows, write_spec_of
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
-from lakebed.parts.unavailable_values import newest_in_layers
 from lakebed.parts.write import WrittenPart, write_parts
+from lakebed.positions.order_restarts import Restart, restarts_of
+from lakebed.positions.positions import Position, entry_of, newest_by_place, position_entry, positions_of
+from lakebed.positions.remarks import Counts, remarks_of, sum_of
+from lakebed.positions.removals import all_removals
+from lakebed.positions.resnapshots import entry_counting
+from lakebed.positions.source_columns import Followed, followed
+from lakebed.positions.truncates import NO_CUTOFF, Cutoff, cutoff_of, to_domain
+from lakebed.resolve.unavailable_values import newest_in_layers
+from lakebed.sources.cut import Report
+from lakebed.sources.source import Place, Range, RangeChanges, batch_of
 from lakebed.storage.engine import connect
 from lakebed.storage.open import open_part_storage
 from lakebed.telemetry.task_cost import measured

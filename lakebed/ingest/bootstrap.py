@@ -13,21 +13,21 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from lakebed.decode.row_changes import RowChanges
+from lakebed.decode.row_evolution import names_in_rows
 from lakebed.errors import Contention, InvalidChanges, InvalidInput
 from lakebed.ingest.batch_writer import Moved, WriteTask, commit_written, write_dataframe
 from lakebed.ingest.changes_frame import changes_frame, unknown_columns
 from lakebed.ingest.evolving import ROUNDS_MAX
 from lakebed.ingest.handover import Handover
-from lakebed.ingest.row_changes import RowChanges
-from lakebed.ingest.row_evolution import names_in_rows
-from lakebed.ingest.schema_evolution import FIXED
-from lakebed.manifest.change_names import ChangeNames
-from lakebed.manifest.entries import Operation
-from lakebed.manifest.positions import Position, positions_of
-from lakebed.manifest.remark_report import report_remarks
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.entries import Operation
+from lakebed.log.table_log import TableLog
 from lakebed.parts.changes import OLDEST_SEQUENCE, SEQUENCE_COLUMN, write_spec_of
+from lakebed.positions.positions import Position, positions_of
+from lakebed.positions.remark_report import report_remarks
 from lakebed.quoting import quote_for_spark
+from lakebed.schema.change_names import ChangeNames
+from lakebed.schema.fitting import FIXED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

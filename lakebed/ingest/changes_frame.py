@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
+from lakebed.decode.row_evolution import columns_left_out, names_in_rows
 from lakebed.error_transport import first_line
 from lakebed.errors import InvalidChanges, InvalidInput
-from lakebed.ingest.row_evolution import columns_left_out, names_in_rows
-from lakebed.ingest.schema_evolution import FIXED, RESCUED_COLUMN, EvolvePolicy
-from lakebed.manifest.change_names import is_change_name
 from lakebed.parts.changes import HIDDEN_TYPES, OP_COLUMN, SEQUENCE_COLUMN, WriteSpec, lacks
 from lakebed.quoting import quote_for_spark
+from lakebed.schema.change_names import is_change_name
+from lakebed.schema.fitting import FIXED, RESCUED_COLUMN, EvolvePolicy
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

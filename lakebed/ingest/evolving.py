@@ -18,13 +18,13 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from lakebed.decode.decoder import Decoder, DecoderSchema
 from lakebed.errors import InvalidInput, Retry, Unsupported
-from lakebed.ingest.decoder import Decoder, DecoderSchema
-from lakebed.ingest.schema_evolution import pieces_of
-from lakebed.manifest.remarks import fields_got_columns
-from lakebed.manifest.schema_change import SchemaChange
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import TableLog
+from lakebed.positions.remarks import fields_got_columns
+from lakebed.schema.change import SchemaChange
+from lakebed.schema.fitting import pieces_of
 
 ROUNDS_MAX = 10
 """How often a batch is decoded at most; more than twice only if others keep changing the table."""

@@ -21,13 +21,13 @@ from typing import Any
 
 import orjson
 
-from lakebed.manifest.actions import Action, AddPart, Domain
-from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
-from lakebed.manifest.conflicts import ReadWriteSet
-from lakebed.manifest.entries import QUARANTINED, Operation
-from lakebed.manifest.entry_values import checked, document_of, integer_of, made, reading
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.actions import Action, AddPart, Domain
+from lakebed.log.commit_loop import Finished, Proposal, commit_loop
+from lakebed.log.conflicts import ReadWriteSet
+from lakebed.log.entries import QUARANTINED, Operation
+from lakebed.log.entry_values import checked, document_of, integer_of, made, reading
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import TableLog
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.parts.write import WrittenPart
 from lakebed.storage.open import open_part_storage

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 
 from lakebed.ingest.batch_writer import commit_written, write_arrow
-from lakebed.manifest.actions import ChangePart, Transaction
-from lakebed.manifest.entries import NAMED_BATCH, Operation
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.actions import ChangePart, Transaction
+from lakebed.log.entries import NAMED_BATCH, Operation
+from lakebed.log.table_log import TableLog
 from lakebed.parts.changes import write_spec_of
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from lakebed.decode.decoder import Decoder
 from lakebed.errors import LakebedError, QuarantineRefused
 from lakebed.ingest.batch_writer import Written
-from lakebed.ingest.decoder import Decoder
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
-from lakebed.parts.sql import parquet
+from lakebed.sql.pieces import parquet
 from lakebed.storage.engine import connect
 from lakebed.storage.open import open_part_storage
 

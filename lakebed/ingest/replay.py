@@ -41,36 +41,36 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from lakebed import events
+from lakebed.decode.decoder import RECORD_SCHEMA, Decoded, Decoder
+from lakebed.decode.headers import HEADERS_FIELD, mappings_of
+from lakebed.decode.source_tables import topics_of_several
 from lakebed.errors import InvalidChanges
 from lakebed.ingest.batch_writer import appended
-from lakebed.ingest.decoder import RECORD_SCHEMA, Decoded, Decoder
 from lakebed.ingest.evolving import ROUNDS_MAX, Evolution
-from lakebed.ingest.headers import HEADERS_FIELD, mappings_of
-from lakebed.ingest.source_tables import topics_of_several
-from lakebed.ingest.truncates import cutoff_of
-from lakebed.manifest.actions import Action, AddPart, Domain, Part, Transaction
-from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
-from lakebed.manifest.conflicts import ReadWriteSet
-from lakebed.manifest.entries import REPLAY, SOURCE_TRUNCATES, Operation
-from lakebed.manifest.entry_values import checked, document_of, reading
-from lakebed.manifest.lateness import Lateness
-from lakebed.manifest.remarks import remarks_of
-from lakebed.manifest.schema_change import SchemaChange
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.source_columns import Met, followed
-from lakebed.manifest.table_log import TableLog, require_writable
+from lakebed.lateness import Lateness
+from lakebed.log.actions import Action, AddPart, Domain, Part, Transaction
+from lakebed.log.commit_loop import Finished, Proposal, commit_loop
+from lakebed.log.conflicts import ReadWriteSet
+from lakebed.log.entries import REPLAY, SOURCE_TRUNCATES, Operation
+from lakebed.log.entry_values import checked, document_of, reading
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import TableLog, require_writable
 from lakebed.parts.changes import MOVES_COLUMN, WriteSpec, prepare, stored_rows, write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
-from lakebed.parts.expression import Expression, check_condition, condition, connection_for, expression, mistakes
 from lakebed.parts.key_moves import are_strong, without_places
-from lakebed.parts.locate import KeyLocator
 from lakebed.parts.numbered_rows import ROW, numbered
 from lakebed.parts.quarantine import HEADERS, WITH_HEADERS
-from lakebed.parts.resolve import are_late
-from lakebed.parts.sql import registered
-from lakebed.parts.unavailable_values import newest_in_layers
 from lakebed.parts.write import WrittenPart, write_parts
+from lakebed.positions.remarks import remarks_of
+from lakebed.positions.source_columns import Met, followed
+from lakebed.positions.truncates import cutoff_of
 from lakebed.quoting import quote
+from lakebed.resolve.locate import KeyLocator
+from lakebed.resolve.resolve import are_late
+from lakebed.resolve.unavailable_values import newest_in_layers
+from lakebed.schema.change import SchemaChange
+from lakebed.sql.expression import Expression, check_condition, condition, connection_for, expression, mistakes
+from lakebed.sql.pieces import registered
 from lakebed.storage.engine import connect
 from lakebed.storage.file_errors import naming_unreadable
 from lakebed.storage.open import open_part_storage

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lakebed import events
+from lakebed.decode.row_changes import RowChanges
 from lakebed.error_transport import crosses_spark
 from lakebed.errors import InvalidInput, LakebedError, Retry
 from lakebed.ingest.batch_writer import (
@@ -32,27 +33,26 @@ from lakebed.ingest.batch_writer import (
 )
 from lakebed.ingest.checkpoint_files import quick_checkpoint
 from lakebed.ingest.evolving import Evolution
-from lakebed.ingest.files.ingest import FilesIngest
-from lakebed.ingest.files.reader import FilesReader, bad_line
+from lakebed.ingest.file_batch import FilesIngest
 from lakebed.ingest.handover import Handover
 from lakebed.ingest.offset_documents import OffsetDocuments
-from lakebed.ingest.reading import grouped
 from lakebed.ingest.refusals import discard, refuse
-from lakebed.ingest.row_changes import RowChanges
-from lakebed.ingest.source import Range, RangeChanges, batch_of
 from lakebed.ingest.table_batch import ATTEMPTS_MAX, BatchDone, TableIngest, WriteWork, run_alone
 from lakebed.ingest.transform.decode import SourceRows
 from lakebed.ingest.transform.query import Transform
 from lakebed.ingest.transform.rows_of_files import BAD_LINE, RowsOfFiles
 from lakebed.ingest.transform.run import Task, first_bad_line, passed_through, transformed
-from lakebed.ingest.truncates import cutoff_of
-from lakebed.manifest.actions import Transaction
-from lakebed.manifest.entries import STREAM, Operation
-from lakebed.manifest.remark_report import report_remarks
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.actions import Transaction
+from lakebed.log.entries import STREAM, Operation
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import TableLog
 from lakebed.parts.changes import WriteSpec, write_spec_of
 from lakebed.planning.backpressure import pressure
+from lakebed.positions.remark_report import report_remarks
+from lakebed.positions.truncates import cutoff_of
+from lakebed.sources.files.reader import FilesReader, bad_line
+from lakebed.sources.reading import grouped
+from lakebed.sources.source import Range, RangeChanges, batch_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

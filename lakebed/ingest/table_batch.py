@@ -1,4 +1,4 @@
-"""One batch of one table, from ranges of its source: the table's own positions decide what is read (``manifest.positions``).
+"""One batch of one table, from ranges of its source: the table's own positions decide what is read (``positions.positions``).
 
 1. The ranges that were planned say only up to where to read. For each partition the table reads from its position; without one,
    from where the stream begins, or the settings of the source say to begin. What lies before the planned ranges, as after a
@@ -22,6 +22,8 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from lakebed import events
+from lakebed.decode.decoder import Decoder
+from lakebed.decode.source_tables import first_of
 from lakebed.errors import Contention, DataLoss
 from lakebed.ingest.batch_writer import (
     BatchResult,
@@ -32,25 +34,23 @@ from lakebed.ingest.batch_writer import (
     commit_written,
     writing,
 )
-from lakebed.ingest.decoder import Decoder
 from lakebed.ingest.evolving import ROUNDS_MAX, Evolution
 from lakebed.ingest.handover import Handover
-from lakebed.ingest.points.cut import Cut, Report, TaskCut
-from lakebed.ingest.reading import Planned, clipped, joined, limited, planned, read_to
 from lakebed.ingest.refusals import discard, refuse
-from lakebed.ingest.source import Bounds, Place, Range, RangeChanges, RangeReader
-from lakebed.ingest.source_tables import first_of
-from lakebed.ingest.truncates import cutoff_of
-from lakebed.manifest.entries import Operation
-from lakebed.manifest.lateness import Newest
-from lakebed.manifest.order_restarts import Restart, restarts_of
-from lakebed.manifest.positions import Position, positions_of
-from lakebed.manifest.progress import Progress
-from lakebed.manifest.remark_report import report_remarks
-from lakebed.manifest.remarks import Counts, sum_of
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import TableLog
+from lakebed.lateness import Newest
+from lakebed.log.entries import Operation
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import TableLog
 from lakebed.parts.changes import write_spec_of
+from lakebed.positions.order_restarts import Restart, restarts_of
+from lakebed.positions.positions import Position, positions_of
+from lakebed.positions.progress import Progress
+from lakebed.positions.remark_report import report_remarks
+from lakebed.positions.remarks import Counts, sum_of
+from lakebed.positions.truncates import cutoff_of
+from lakebed.sources.cut import Cut, Report, TaskCut
+from lakebed.sources.reading import Planned, clipped, joined, limited, planned, read_to
+from lakebed.sources.source import Bounds, Place, Range, RangeChanges, RangeReader
 
 ATTEMPTS_MAX = 50
 """How often a batch is read at most, after losing races to another process, which brings the table forward each time."""

@@ -20,11 +20,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from lakebed.coordination import jobs
+from lakebed.coordination.jobs import Job, JobState, due_jobs, is_current
 from lakebed.errors import Cancelled, LakebedError, TableNotFound
 from lakebed.jobs.actions import ACTIONS, JobAction
-from lakebed.manifest import jobs
-from lakebed.manifest.jobs import Job, JobState, due_jobs, is_current
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.table_log import TableLog
 from lakebed.operations import job_arguments
 from lakebed.operations.job_arguments import arguments_of
 from lakebed.table import Table

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from lakebed.errors import InvalidInput
-from lakebed.manifest.table_event_types import TableEvent, data_of, event_of
+from lakebed.listeners.event_types import TableEvent, data_of, event_of
 
 CONTENT_TYPE = "application/cloudevents+json"
 _PREFIX, _SUFFIX = "dev.lakebed.table.", ".v1"

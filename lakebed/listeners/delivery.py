@@ -17,8 +17,8 @@ from lakebed import events as process_events
 from lakebed.errors import LakebedError
 from lakebed.listeners.cursor import At, Cursor
 from lakebed.listeners.destination import Destination, Failure, Sent
+from lakebed.listeners.event_types import Dropped, TableEvent
 from lakebed.listeners.feed import Batch, Feed
-from lakebed.manifest.table_event_types import Dropped, TableEvent
 
 ROUND_EVENTS = 500
 KEEP_SECONDS = 1.0

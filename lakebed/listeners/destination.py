@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from lakebed.manifest.table_event_types import TableEvent
+from lakebed.listeners.event_types import TableEvent
 
 Groups: TypeAlias = Mapping[str, Sequence[TableEvent]]
 """Events by table, in order."""

@@ -1,9 +1,9 @@
 """Reads the events of one table, or of all tables below a root, from a cursor on. Nothing is written.
 
 1. A *look* asks for the commit after the newest one that is known of a table. If there is none, that was one request. The pause
-   until the next look is a tenth of the time since the table changed (``manifest.looks``), 60 s at most; ``poke`` ends it.
+   until the next look is a tenth of the time since the table changed (``discovery.looks``), 60 s at most; ``poke`` ends it.
 2. Commits are read one after the other, as long as each was made on the one before. Then the commit of the cursor must still be
-   in the log: else a cleanup ran meanwhile, and what was read may be no version (``manifest.log_reader``).
+   in the log: else a cleanup ran meanwhile, and what was read may be no version (``log.log_reader``).
 3. If the log no longer has the commit of the cursor, the answer is ``Resync``: the table as it is now. If another table is in its
    place, the answer is ``Dropped``, and the events of the new table from its first version on (``Resync`` if that is gone).
 4. The newest commits of each table are kept as events, so readers at the same place share one look, and an idle table is a few
@@ -22,19 +22,19 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from lakebed import events
+from lakebed.discovery.folders import tables_in
+from lakebed.discovery.looks import SECONDS_MIN, pause_seconds
+from lakebed.discovery.naming import TableName
 from lakebed.errors import LakebedError, TableNotFound, VersionNotFound
-from lakebed.ingest.database.naming import TableName
 from lakebed.listeners.cursor import At, Cursor
-from lakebed.manifest.actions import Commit, Metadata
-from lakebed.manifest.discovery import tables_in
-from lakebed.manifest.log_files import LOG_FOLDER
-from lakebed.manifest.log_reader import LogReader
-from lakebed.manifest.looks import SECONDS_MIN, pause_seconds
-from lakebed.manifest.point_log import FOLDER as DATABASE
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.stores import open_store
-from lakebed.manifest.table_event_types import Dropped, TableEvent
-from lakebed.manifest.table_events import database_events_of, events_of, resync_of
+from lakebed.listeners.event_types import Dropped, TableEvent
+from lakebed.listeners.table_events import database_events_of, events_of, resync_of
+from lakebed.log.actions import Commit, Metadata
+from lakebed.log.files.names import LOG_FOLDER
+from lakebed.log.log_reader import LogReader
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.stores import open_store
+from lakebed.positions.point_log import FOLDER as DATABASE
 from lakebed.storage.folders import Folders
 from lakebed.storage.open import open_part_storage
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, assert_never
 
 from lakebed.errors import InvalidInput, MissingPrerequisite
-from lakebed.manifest.table_event_types import KINDS, TableEvent
+from lakebed.listeners.event_types import KINDS, TableEvent
 from lakebed.settings import suggest
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")

@@ -25,15 +25,15 @@ import orjson
 from lakebed.errors import InvalidInput, TableNotFound
 from lakebed.listeners.cursor import At, Cursor
 from lakebed.listeners.listener import Listener
-from lakebed.manifest.actions import Action, Domain
-from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
-from lakebed.manifest.conflicts import ReadWriteSet
-from lakebed.manifest.entries import DELIVERING, LISTENER, LISTENER_CURSOR, Operation
-from lakebed.manifest.entry_values import decoded, document_of, readable, reading
-from lakebed.manifest.log_without_rows import create_log_without_rows
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.stores import open_store
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.actions import Action, Domain
+from lakebed.log.commit_loop import Finished, Proposal, commit_loop
+from lakebed.log.conflicts import ReadWriteSet
+from lakebed.log.entries import DELIVERING, LISTENER, LISTENER_CURSOR, Operation
+from lakebed.log.entry_values import decoded, document_of, readable, reading
+from lakebed.log.log_without_rows import create_log_without_rows
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.stores import open_store
+from lakebed.log.table_log import TableLog
 
 FOLDER = "_lakebed/listeners"
 BEAT_SECONDS = 20.0

@@ -33,8 +33,8 @@ from contextlib import suppress
 from lakebed.errors import MissingPrerequisite
 from lakebed.listeners.cloud_events import CONTENT_TYPE, encoded
 from lakebed.listeners.destination import Failure, Groups, Sent
+from lakebed.listeners.event_types import TableEvent
 from lakebed.listeners.listener import Webhook, secret_of
-from lakebed.manifest.table_event_types import TableEvent
 from lakebed.version import __version__
 
 EXCHANGE_SECONDS = 10.0

@@ -59,7 +59,7 @@ from lakebed.events import (
     ViewRefreshed,
     WorkerObserved,
 )
-from lakebed.manifest.entries import Operation
+from lakebed.log.entries import Operation
 
 Value = str | int | float | bool
 FIELDS = "lakebed_fields"

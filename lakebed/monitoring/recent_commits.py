@@ -17,10 +17,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from lakebed.errors import Corrupt
-from lakebed.manifest.actions import AddChangePart, AddPart, Commit, RemoveChangePart, RemovePart, part_domain
-from lakebed.manifest.commit_kind import CommitKind, kind_of
-from lakebed.manifest.entries import Operation
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.actions import AddChangePart, AddPart, Commit, RemoveChangePart, RemovePart, part_domain
+from lakebed.log.commit_kind import CommitKind, kind_of
+from lakebed.log.entries import Operation
+from lakebed.log.table_log import TableLog
 from lakebed.monitoring.table_state import Recent
 
 WINDOW_SECONDS = 3600.0

@@ -1,6 +1,6 @@
 """The figures of a table at one moment, for gauges and for the display.
 
-Beside the figures of the snapshot itself (``manifest.table_figures``) they include those that need the planner or the commits
+Beside the figures of the snapshot itself (``coordination.table_figures``) they include those that need the planner or the commits
 of the last hour; ``health.sampler`` adds these.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lakebed.manifest.table_figures import TableFigures
+from lakebed.coordination.table_figures import TableFigures
 
 LevelState = tuple[int, str]
 """A level, and normal, materialized or volatile."""

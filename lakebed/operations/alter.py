@@ -1,8 +1,8 @@
 """Changes the schema of a table in one commit: no file is read or written, and no writer and no merge has to wait or to repeat.
 
-1. The change is applied to the newest schema (``manifest.evolve``), which refuses what may not change and says why.
+1. The change is applied to the newest schema (``schema.evolve``), which refuses what may not change and says why.
 2. Metadata, the protocol if it needs another feature, and an entry for the history are committed. What others planned before a
-   compatible change commits after it (``manifest.conflicts``).
+   compatible change commits after it (``log.conflicts``).
 3. Another change of metadata that came first is a conflict: the change is applied again, to what is newest then. What another
    process dropped or renamed in the same way meanwhile is left out.
 
@@ -19,23 +19,23 @@ import orjson
 import pyarrow as pa
 
 from lakebed import events
+from lakebed.coordination.schema_history import entries_of, past_changes
 from lakebed.errors import InvalidSchema, Retry
-from lakebed.manifest.actions import Action, Domain
-from lakebed.manifest.column_mapping import StoredPath, stored_paths
-from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
-from lakebed.manifest.conflicts import ReadWriteSet
-from lakebed.manifest.entries import Operation
-from lakebed.manifest.evolve import Evolved, SchemaChange, evolve
-from lakebed.manifest.outcome import Committed
-from lakebed.manifest.positions import positions_of
-from lakebed.manifest.purges import purges_of
-from lakebed.manifest.remarks import Remark, remarks_of, remarks_on
-from lakebed.manifest.schema_change import steps_of
-from lakebed.manifest.schema_history import entries_of, past_changes
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.source_columns import source_columns_of
-from lakebed.manifest.table_log import TableLog, require_writable
+from lakebed.log.actions import Action, Domain
+from lakebed.log.commit_loop import Finished, Proposal, commit_loop
+from lakebed.log.conflicts import ReadWriteSet
+from lakebed.log.entries import Operation
+from lakebed.log.outcome import Committed
+from lakebed.log.purges import purges_of
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import TableLog, require_writable
 from lakebed.notebook import HtmlResult
+from lakebed.positions.positions import positions_of
+from lakebed.positions.remarks import Remark, remarks_of, remarks_on
+from lakebed.positions.source_columns import source_columns_of
+from lakebed.schema.change import steps_of
+from lakebed.schema.column_mapping import StoredPath, stored_paths
+from lakebed.schema.evolve import Evolved, SchemaChange, evolve
 
 Wanted: TypeAlias = SchemaChange | Callable[[pa.Schema], SchemaChange]
 """A change, or what finds it from the newest logical schema."""

@@ -7,16 +7,16 @@ after. The log of a purged table begins later. There the commit of the purge sho
 
 1. *Within retention* are the version that was current at the horizon, all versions after it, and the newest N; and all versions
    from the oldest one on that a reader of changes has not read yet (``holds``), or that the kept points of the table's database
-   need (``manifest.point_retention``).
+   need (``positions.point_retention``).
 2. Collect the files that these versions, and those that readers hold, refer to: parts, deletion vectors, and every file that
    an entry of lakebed's in the log mentions. A snapshot gives them for the oldest version, the commits after it give the rest.
 3. List the table's files, and compare each with that set; only candidates for deletion are kept in memory. A file is
    *expired* if the oldest kept version remembers its removal. Any other file that nothing refers to may belong to a writer
    that has not committed yet. So it is deleted (*orphan*, *temporary*) only when it is older than writing takes, and older
    than the oldest claim under way, by the clock of the store, which stamped it. How long writing may take is a constant,
-   whatever the table's properties say. Counts of reads (``parts.read_counts``) are of use for an hour; after that they are
+   whatever the table's properties say. Counts of reads (``coordination.read_counts``) are of use for an hour; after that they are
    deleted as *temporary*.
-4. Read first, commit, then act: commit the first unexpired version (``manifest.holds``), so that readers refuse older
+4. Read first, commit, then act: commit the first unexpired version (``log.holds``), so that readers refuse older
    ones. Files that commits up to that one refer to, and files of the versions that readers hold, stay.
 5. Delete expired log files first, oldest first (a checkpoint was written before), then the others. After a crash in between,
    the next cleanup finds the files that are left; a reader of an old version gets an error that it has expired.
@@ -35,16 +35,16 @@ from itertools import chain
 
 import pyarrow as pa
 
+from lakebed.coordination.read_counts import READS_FOLDER, WINDOW_SECONDS
 from lakebed.errors import Corrupt, InvalidInput, VersionNotFound
-from lakebed.manifest.actions import AddChangePart, AddPart, RemoveChangePart, RemovePart
-from lakebed.manifest.claims import LEASE_MS_MAX, claims_of
-from lakebed.manifest.expire import expire_before
-from lakebed.manifest.holds import first_unexpired, held_onward, held_versions, holds_of
-from lakebed.manifest.parts_to_resort import parts_to_resort
-from lakebed.manifest.point_retention import oldest_for_points
-from lakebed.manifest.purges import purged_empty
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import LOG_FOLDER, TableLog
+from lakebed.log.actions import AddChangePart, AddPart, RemoveChangePart, RemovePart
+from lakebed.log.claims import LEASE_MS_MAX, claims_of
+from lakebed.log.expire import expire_before
+from lakebed.log.holds import first_unexpired, held_onward, held_versions, holds_of
+from lakebed.log.parts_to_resort import parts_to_resort
+from lakebed.log.purges import purged_empty
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import LOG_FOLDER, TableLog
 from lakebed.operations import job_arguments
 from lakebed.operations.references import (
     LAKEBED_FOLDER,
@@ -60,7 +60,7 @@ from lakebed.operations.references import (
     referenced_since,
     vector_file,
 )
-from lakebed.parts.read_counts import READS_FOLDER, WINDOW_SECONDS
+from lakebed.positions.point_retention import oldest_for_points
 from lakebed.settings import retention_seconds
 from lakebed.storage.local_files import TEMPORARY_PREFIX
 from lakebed.storage.part_storage import PartStorage

@@ -10,18 +10,15 @@ from dataclasses import replace
 import duckdb
 import pyarrow as pa
 
+from lakebed.discovery.folders import require_alone
 from lakebed.errors import InvalidInput, TableExists, Unsupported
 from lakebed.far_times import finite_column
-from lakebed.manifest.actions import Action, AddPart, Part, is_native_file
-from lakebed.manifest.column_mapping import COLUMN_MAPPING, stored_settings, with_mapped_columns
-from lakebed.manifest.commit_loop import Proposal, commit_loop
-from lakebed.manifest.conflicts import ReadWriteSet
-from lakebed.manifest.discovery import require_alone
-from lakebed.manifest.entries import Operation
-from lakebed.manifest.schema import RESERVED_PREFIX, is_reserved, needs_column_mapping
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import GATE_FEATURE, TableLog
-from lakebed.manifest.widening import TYPE_WIDENING
+from lakebed.log.actions import Action, AddPart, Part, is_native_file
+from lakebed.log.commit_loop import Proposal, commit_loop
+from lakebed.log.conflicts import ReadWriteSet
+from lakebed.log.entries import Operation
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import GATE_FEATURE, TableLog
 from lakebed.operations.create import (
     check_adoptable,
     check_adoptable_partitions,
@@ -32,10 +29,13 @@ from lakebed.operations.create import (
 )
 from lakebed.operations.legacy_files import legacy_column, legacy_marks
 from lakebed.parts.arrow_source import damaged
-from lakebed.parts.sql import aliases, by_place, file_literal, registered
 from lakebed.quoting import literal
+from lakebed.schema.column_mapping import COLUMN_MAPPING, stored_settings, with_mapped_columns
+from lakebed.schema.conversion import RESERVED_PREFIX, is_reserved, needs_column_mapping
+from lakebed.schema.widening import TYPE_WIDENING
 from lakebed.settings import PREFIX, SORT_KEY_FRAME, TableSettings
 from lakebed.sortkey.sort_key import frame_properties, parse_sort_key
+from lakebed.sql.pieces import aliases, by_place, file_literal, registered
 from lakebed.storage.engine import connect
 from lakebed.storage.file_errors import raise_own, reason
 from lakebed.storage.part_storage import PartStorage

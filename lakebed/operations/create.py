@@ -10,14 +10,17 @@ from typing import Literal
 
 import pyarrow as pa
 
+from lakebed.discovery.folders import require_alone
 from lakebed.errors import InvalidInput, InvalidSchema, StoreUnavailable, TableExists, Unsupported
-from lakebed.manifest.actions import CommitInfo, Metadata, Protocol
-from lakebed.manifest.column_mapping import COLUMN_MAPPING, with_mapped_columns
-from lakebed.manifest.discovery import require_alone
-from lakebed.manifest.entries import Operation
-from lakebed.manifest.format import FORMAT
-from lakebed.manifest.nesting import check_levels
-from lakebed.manifest.schema import (
+from lakebed.log.actions import CommitInfo, Metadata, Protocol
+from lakebed.log.entries import Operation
+from lakebed.log.files.format import FORMAT
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.stores.probe import probe
+from lakebed.log.table_log import GATE_FEATURE, Committed, Conflicted, Outcome, TableLog, Unknown
+from lakebed.planning.time_to_live import check_time_to_live
+from lakebed.schema.column_mapping import COLUMN_MAPPING, with_mapped_columns
+from lakebed.schema.conversion import (
     SparkSchema,
     canonical_schema,
     check_columns,
@@ -26,11 +29,8 @@ from lakebed.manifest.schema import (
     schema_to_json,
     uses_timestamp_ntz,
 )
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.store_probe import probe
-from lakebed.manifest.table_log import GATE_FEATURE, Committed, Conflicted, Outcome, TableLog, Unknown
-from lakebed.manifest.widening import TYPE_WIDENING, widest_type
-from lakebed.planning.time_to_live import check_time_to_live
+from lakebed.schema.nesting import check_levels
+from lakebed.schema.widening import TYPE_WIDENING, widest_type
 from lakebed.settings import (
     FORMAT_PROPERTY,
     INTERVAL_PROPERTIES,

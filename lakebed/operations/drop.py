@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain, islice
 
-from lakebed.manifest.log_files import LOG_FOLDER, checkpoint_name, commit_name
-from lakebed.manifest.log_reader import LAST_CHECKPOINT
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.files.names import LOG_FOLDER, checkpoint_name, commit_name
+from lakebed.log.log_reader import LAST_CHECKPOINT
+from lakebed.log.table_log import TableLog
 from lakebed.operations.references import LAKEBED_FOLDER, folders_above, is_adopted, other_table
 from lakebed.storage.part_storage import PartStorage
 from lakebed.storage.roots import LocalRoot, parse_root

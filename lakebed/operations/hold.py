@@ -1,4 +1,4 @@
-"""A reader's hold on an old version: no cleanup deletes its files while the hold lasts (see ``manifest.holds``).
+"""A reader's hold on an old version: no cleanup deletes its files while the hold lasts (see ``log.holds``).
 
 1. Read the newest snapshot: the version must be there and unexpired.
 2. Commit a hold. If a cleanup commits first, start again with step 1.
@@ -12,11 +12,11 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from lakebed.coordination.hold_commits import begin_hold, end_hold
 from lakebed.errors import InvalidInput, LakebedError
-from lakebed.manifest.entry_values import MS_MAX
-from lakebed.manifest.hold_commits import begin_hold, end_hold
-from lakebed.manifest.holds import Hold
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.entry_values import MS_MAX
+from lakebed.log.holds import Hold
+from lakebed.log.table_log import TableLog
 
 _logger = logging.getLogger("lakebed.cleanup")
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import orjson
 
-from lakebed.manifest.jobs import Job, jobs_of, new_id
-from lakebed.manifest.table_log import TableLog
+from lakebed.coordination.jobs import Job, jobs_of, new_id
+from lakebed.log.table_log import TableLog
 from lakebed.storage.part_storage import PartStorage
 
 FOLDER = "_lakebed/jobs"

@@ -33,15 +33,16 @@ from pyroaring import BitMap64
 from lakebed.errors import InvalidInput, VersionNotFound
 from lakebed.far_times import python_rows
 from lakebed.keyindex.key_index import KeyIndex
-from lakebed.manifest.actions import AddChangePart, AddPart, ChangePart, Commit, Part, PartitionKey
-from lakebed.manifest.commit_kind import restores, settles
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.actions import AddChangePart, AddPart, ChangePart, Commit, Part, PartitionKey
+from lakebed.log.commit_kind import restores, settles
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import TableLog
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, WriteSpec, write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.intact import require_intact_pages
 from lakebed.parts.key_ranges import NO_KEYS, KeyRanges
-from lakebed.parts.locate import (
+from lakebed.parts.row_versions import row_versions
+from lakebed.resolve.locate import (
     IndexLocator,
     KeyLocator,
     ScanLocator,
@@ -50,7 +51,6 @@ from lakebed.parts.locate import (
     payload_types,
     read_keys,
 )
-from lakebed.parts.row_versions import row_versions
 from lakebed.storage.part_storage import PartStorage
 from lakebed.storage.process_folders import process_folder
 

@@ -16,11 +16,11 @@ import duckdb
 import pyarrow as pa
 
 from lakebed.far_times import DAY_MICROS, has_times
-from lakebed.manifest.actions import Part
+from lakebed.log.actions import Part
 from lakebed.parts.legacy_calendar import KEYS, LegacyCalendar, legacy_calendar
-from lakebed.parts.sql import file_literal
 from lakebed.quoting import literal, quote
 from lakebed.sortkey.statistics import lowest, parsed_stats
+from lakebed.sql.pieces import file_literal
 
 _BATCH_ROWS = 65_536
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

@@ -1,4 +1,4 @@
-"""Remove the rows that the source no longer has, at the end of a resnapshot (``manifest.resnapshots``) with ``mirror_from``.
+"""Remove the rows that the source no longer has, at the end of a resnapshot (``positions.resnapshots``) with ``mirror_from``.
 
 ``mirror_from`` is the greatest sequence that a row of the table had before the connector was asked. The source's order of commits
 is that of the sequences, and each sequence in the table is of a transaction that had been committed by then. So:
@@ -23,15 +23,15 @@ from typing import Any, Protocol
 import duckdb
 import pyarrow as pa
 
-from lakebed.manifest.actions import Domain
-from lakebed.manifest.resnapshots import Resnapshot, active, advance
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import TableLog
-from lakebed.operations.mutation import Mutation
-from lakebed.operations.run_mutation import run_mutation
+from lakebed.log.actions import Domain
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import TableLog
+from lakebed.operations.mutate.mutation import Mutation
+from lakebed.operations.mutate.run import run_mutation
 from lakebed.parts.changes import OLDEST_SEQUENCE, SEQUENCE_COLUMN, write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
-from lakebed.parts.expression import Expression, expression
+from lakebed.positions.resnapshots import Resnapshot, active, advance
+from lakebed.sql.expression import Expression, expression
 from lakebed.storage.part_storage import PartStorage
 
 COMMIT_ORDERS = ("source.lsn", "source.pos")

@@ -32,22 +32,18 @@ import pyarrow as pa
 
 from lakebed.errors import InvalidInput
 from lakebed.far_times import finite_column, python_values
-from lakebed.manifest.actions import Action, AddPart, Domain, Part, PartitionKey, partition_key
-from lakebed.manifest.column_mapping import stored_fields
-from lakebed.manifest.commit_codec import add_from_json, add_to_json
-from lakebed.manifest.commit_kind import replaced
-from lakebed.manifest.commit_loop import Finished, NotYet, Proposal, commit_loop
-from lakebed.manifest.conflicts import ReadWriteSet
-from lakebed.manifest.entries import DETACHED, Operation
-from lakebed.manifest.entry_values import checked, document_of, made, reading
-from lakebed.manifest.holds import first_unexpired, held_versions
-from lakebed.manifest.readable import misfit
-from lakebed.manifest.removals import all_removals, order_forgotten, removals
-from lakebed.manifest.schema import is_reserved, schema_from_fields
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import Committed, TableLog
+from lakebed.log.actions import Action, AddPart, Domain, Part, PartitionKey, partition_key
+from lakebed.log.commit_kind import replaced
+from lakebed.log.commit_loop import Finished, NotYet, Proposal, commit_loop
+from lakebed.log.conflicts import ReadWriteSet
+from lakebed.log.entries import DETACHED, Operation
+from lakebed.log.entry_values import checked, document_of, made, reading
+from lakebed.log.files.commit_codec import add_from_json, add_to_json
+from lakebed.log.holds import first_unexpired, held_versions
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import Committed, TableLog
 from lakebed.operations.joining import Joining
-from lakebed.operations.mutate import discard
+from lakebed.operations.mutate.mutate import discard
 from lakebed.parts.arrow_rows import Rows, arrow_rows
 from lakebed.parts.changes import (
     WriteSpec,
@@ -58,9 +54,13 @@ from lakebed.parts.changes import (
 )
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.key_ranges import KeyRanges
-from lakebed.parts.locate import KeyLocator
-from lakebed.parts.sql import sql_type
 from lakebed.parts.write import partition_text, write_parts
+from lakebed.positions.removals import all_removals, order_forgotten, removals
+from lakebed.resolve.locate import KeyLocator
+from lakebed.schema.column_mapping import stored_fields
+from lakebed.schema.conversion import is_reserved, schema_from_fields
+from lakebed.schema.readable import misfit
+from lakebed.sql.pieces import sql_type
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
 

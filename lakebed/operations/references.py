@@ -11,14 +11,14 @@ from urllib.parse import unquote
 import orjson
 
 from lakebed.errors import Contention, Corrupt, TableNotFound, VersionNotFound
-from lakebed.manifest.actions import AddChangePart, AddPart, Commit, Domain
-from lakebed.manifest.deletion_vector import DeletionVector
-from lakebed.manifest.entries import CLAIM, COORDINATION, FAILING, LOST, QUARANTINED
-from lakebed.manifest.entry_values import reading
-from lakebed.manifest.read_commits import commits_since
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.stores import open_store
-from lakebed.manifest.table_log import LOG_FOLDER, TableLog
+from lakebed.log.actions import AddChangePart, AddPart, Commit, Domain
+from lakebed.log.deletion_vector import DeletionVector
+from lakebed.log.entries import CLAIM, COORDINATION, FAILING, LOST, QUARANTINED
+from lakebed.log.entry_values import reading
+from lakebed.log.read_commits import commits_since
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.stores import open_store
+from lakebed.log.table_log import LOG_FOLDER, TableLog
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.settings import PREFIX
 from lakebed.storage.part_storage import PartStorage

@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from lakebed.errors import InvalidInput
-from lakebed.manifest.actions import ChangePart, Domain, Part
-from lakebed.manifest.commit_loop import Proposal, commit_loop
-from lakebed.manifest.conflicts import ReadWriteSet
-from lakebed.manifest.entries import ORDER_RESTARTS, Operation
-from lakebed.manifest.order_restarts import RESTARTS_MAX, Restart, restarts_entry, restarts_of
-from lakebed.manifest.positions import newest_by_place, position_entry, positions_of
-from lakebed.manifest.remarks import Remark, remarks_of
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.actions import ChangePart, Domain, Part
+from lakebed.log.commit_loop import Proposal, commit_loop
+from lakebed.log.conflicts import ReadWriteSet
+from lakebed.log.entries import ORDER_RESTARTS, Operation
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import TableLog
 from lakebed.parts.changes import SEQUENCE_COLUMN, write_spec_of
 from lakebed.parts.intact import require_intact_pages
-from lakebed.parts.sql import parquet_of
+from lakebed.positions.order_restarts import RESTARTS_MAX, Restart, restarts_entry, restarts_of
+from lakebed.positions.positions import newest_by_place, position_entry, positions_of
+from lakebed.positions.remarks import Remark, remarks_of
+from lakebed.sql.pieces import parquet_of
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
 

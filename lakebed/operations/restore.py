@@ -25,19 +25,19 @@ from dataclasses import dataclass, field, replace
 import orjson
 
 from lakebed.errors import InvalidInput, Unsupported, VersionNotFound
-from lakebed.manifest.actions import Action, AddChangePart, AddPart, Domain, Part, RemoveChangePart, RemovePart
-from lakebed.manifest.claims import claims_of
-from lakebed.manifest.commit_codec import add_from_json
-from lakebed.manifest.commit_kind import CommitKind, kind_of, restored
-from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
-from lakebed.manifest.conflicts import ReadWriteSet
-from lakebed.manifest.entries import DETACHED, SOURCE_TRUNCATES, Operation
-from lakebed.manifest.format import GATE_FEATURE
-from lakebed.manifest.holds import require_unexpired, require_unpurged
-from lakebed.manifest.positions import entry_of, position_entry, positions_of
-from lakebed.manifest.readable import misfit
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import Committed, TableLog
+from lakebed.log.actions import Action, AddChangePart, AddPart, Domain, Part, RemoveChangePart, RemovePart
+from lakebed.log.claims import claims_of
+from lakebed.log.commit_kind import CommitKind, kind_of, restored
+from lakebed.log.commit_loop import Finished, Proposal, commit_loop
+from lakebed.log.conflicts import ReadWriteSet
+from lakebed.log.entries import DETACHED, SOURCE_TRUNCATES, Operation
+from lakebed.log.files.commit_codec import add_from_json
+from lakebed.log.files.format import GATE_FEATURE
+from lakebed.log.holds import require_unexpired, require_unpurged
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import Committed, TableLog
+from lakebed.positions.positions import entry_of, position_entry, positions_of
+from lakebed.schema.readable import misfit
 from lakebed.storage.part_storage import PartStorage
 
 _FOLDER = "_lakebed/"

@@ -1,6 +1,6 @@
 """Moves the positions of a table back, so that records of its source are read again.
 
-The commit sets only the entry of the topic (``manifest.positions``). A pipeline that is reading the topic meanwhile loses its
+The commit sets only the entry of the topic (``positions.positions``). A pipeline that is reading the topic meanwhile loses its
 commit against this one, and goes on from the new position.
 """
 
@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from lakebed.errors import InvalidInput
-from lakebed.manifest.actions import Action, Domain
-from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
-from lakebed.manifest.conflicts import ReadWriteSet
-from lakebed.manifest.entries import Operation
-from lakebed.manifest.positions import Position, entry_of, position_entry, positions_of
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.actions import Action, Domain
+from lakebed.log.commit_loop import Finished, Proposal, commit_loop
+from lakebed.log.conflicts import ReadWriteSet
+from lakebed.log.entries import Operation
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import TableLog
+from lakebed.positions.positions import Position, entry_of, position_entry, positions_of
 from lakebed.settings import suggest
 
 

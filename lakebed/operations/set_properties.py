@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from lakebed.errors import InvalidInput
-from lakebed.manifest.commit_loop import Proposal, commit_loop
-from lakebed.manifest.conflicts import BLIND
-from lakebed.manifest.entries import Operation
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.commit_loop import Proposal, commit_loop
+from lakebed.log.conflicts import BLIND
+from lakebed.log.entries import Operation
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import TableLog
 from lakebed.planning.time_to_live import check_time_to_live
 from lakebed.settings import check_changeable, read_settings, wrong_properties
 

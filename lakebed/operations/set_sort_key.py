@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
-from lakebed.manifest.conflicts import BLIND
-from lakebed.manifest.entries import Operation
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import TableLog, require_writable
+from lakebed.log.commit_loop import Finished, Proposal, commit_loop
+from lakebed.log.conflicts import BLIND
+from lakebed.log.entries import Operation
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import TableLog, require_writable
 from lakebed.operations.create import check_settings
 from lakebed.settings import PREFIX, SORT_KEY_FRAME
 from lakebed.sortkey.sort_key import frame_properties, parse_sort_key

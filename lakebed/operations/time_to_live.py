@@ -23,23 +23,23 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from lakebed.errors import InvalidInput
-from lakebed.manifest.actions import Action, AddPart, ChangePart, Part
-from lakebed.manifest.commit_kind import rows_expired
-from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
-from lakebed.manifest.conflicts import ReadWriteSet
-from lakebed.manifest.entries import ROWS_EXPIRED, Operation
-from lakebed.manifest.entry_values import integer_of, readable_or_none
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import Committed, TableLog
+from lakebed.log.actions import Action, AddPart, ChangePart, Part
+from lakebed.log.commit_kind import rows_expired
+from lakebed.log.commit_loop import Finished, Proposal, commit_loop
+from lakebed.log.conflicts import ReadWriteSet
+from lakebed.log.entries import ROWS_EXPIRED, Operation
+from lakebed.log.entry_values import integer_of, readable_or_none
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import Committed, TableLog
 from lakebed.operations.cleanup import time_of_cleaning
 from lakebed.parts.changes import WriteSpec, write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.intact import require_intact_pages
-from lakebed.parts.locate import KeyLocator, read_keys
 from lakebed.parts.numbered_rows import ROW
-from lakebed.parts.sql import scan_of, sql_type
 from lakebed.planning.time_to_live import Moment, OldParts, check_time_to_live, mixed_are_due, moment_before, old_parts
 from lakebed.quoting import literal
+from lakebed.resolve.locate import KeyLocator, read_keys
+from lakebed.sql.pieces import scan_of, sql_type
 from lakebed.storage.engine import connect
 from lakebed.storage.file_errors import naming_unreadable
 from lakebed.storage.part_storage import PartStorage

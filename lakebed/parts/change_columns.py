@@ -20,13 +20,13 @@ import pyarrow as pa
 
 from lakebed.errors import InvalidSchema
 from lakebed.far_times import python_values
-from lakebed.manifest.change_names import ChangeNames
-from lakebed.manifest.column_mapping import ColumnMapping
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.widening import widening
+from lakebed.log.snapshot import Snapshot
 from lakebed.parts.changes import SEQUENCE_COLUMN, WriteSpec, write_spec_of
-from lakebed.parts.nested import first_missing, nullable
-from lakebed.parts.sql import registered, sql_type
+from lakebed.schema.change_names import ChangeNames
+from lakebed.schema.column_mapping import ColumnMapping
+from lakebed.schema.nested import first_missing, nullable
+from lakebed.schema.widening import widening
+from lakebed.sql.pieces import registered, sql_type
 
 START_AGAIN = "start the query again: it then has the columns of today, and goes on where it stopped"
 

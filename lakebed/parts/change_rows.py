@@ -4,7 +4,7 @@ The rows are the changes as they were committed, the newest per key within a par
 sequence is not a column of the table, the rows have it as ``_change_sequence``. What the rows say besides the table's columns has
 other names where a column has one of these (``ChangeNames``).
 
-A change with unavailable values (``parts.unavailable_values``) is not a row of the version that committed it, because the
+A change with unavailable values (``resolve.unavailable_values``) is not a row of the version that committed it, because the
 whole row is not known before the tail is settled. Neither is one that is a row only if there was one before
 (``parts.key_moves``). The settle completes the change, and the whole row is a change row of
 the settle's version. If it comes out that the key is deleted, its delete is one. By then the tail may hold a newer change of the
@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from lakebed.errors import VersionNotFound
-from lakebed.manifest.actions import (
+from lakebed.log.actions import (
     AddChangePart,
     AddPart,
     ChangePart,
@@ -41,10 +41,10 @@ from lakebed.manifest.actions import (
     RemovePart,
     part_domain,
 )
-from lakebed.manifest.commit_kind import restores, settles, truncates
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.stores import open_store
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.commit_kind import restores, settles, truncates
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.stores import open_store
+from lakebed.log.table_log import TableLog
 from lakebed.parts.change_columns import ChangeColumns, columns_at, narrowed, read_as
 from lakebed.parts.changes import (
     DELETE,
@@ -57,8 +57,8 @@ from lakebed.parts.changes import (
 from lakebed.parts.checksum import verify_pages
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.intact import require_intact
-from lakebed.parts.nested import table_as_declared
-from lakebed.parts.sql import aliases, by_place, named, parquet, registered, scan_of, sql_type
+from lakebed.schema.nested import table_as_declared
+from lakebed.sql.pieces import aliases, by_place, named, parquet, registered, scan_of, sql_type
 from lakebed.storage.engine import connect
 from lakebed.storage.file_errors import is_missing_file, naming_unreadable
 from lakebed.storage.open import open_part_storage

@@ -3,7 +3,7 @@
 1. ``prepare`` casts a user's columns to the types of the table, adds the operation column, and checks keys, NOT NULL columns
    and the sequence. It changes nothing else: rows stay in order, and later rows are newer.
 2. ``newest_per_key`` keeps one change a key: the one with the highest ``sequence_by``, and the last of equal ones. Values that
-   the source did not send are resolved in ``parts.unavailable_values``.
+   the source did not send are resolved in ``resolve.unavailable_values``.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.errors import InvalidChanges, InvalidInput
-from lakebed.manifest.column_mapping import ColumnMapping, StoredPath
-from lakebed.manifest.purges import fence_of
-from lakebed.manifest.readable import misfit
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.parts.exact_cast import cast_exactly
-from lakebed.parts.expression import expression, mistakes
-from lakebed.parts.nested import first_missing, nullable
-from lakebed.parts.sql import aliases, by_place, registered
+from lakebed.log.purges import fence_of
+from lakebed.log.snapshot import Snapshot
+from lakebed.schema.column_mapping import ColumnMapping, StoredPath
+from lakebed.schema.exact_cast import cast_exactly
+from lakebed.schema.nested import first_missing, nullable
+from lakebed.schema.readable import misfit
 from lakebed.settings import suggest
 from lakebed.sortkey.sort_key import SortTerm, parse_sort_key
+from lakebed.sql.expression import expression, mistakes
+from lakebed.sql.pieces import aliases, by_place, registered
 
 OP_COLUMN = "_lakebed_op"
 SEQUENCE_COLUMN = "_lakebed_seq"
@@ -60,7 +60,7 @@ class WriteSpec:
     """What a writer of parts must know of a table; small and picklable, so that tasks get it.
 
     All names are stored ones. ``columns``: what their users call them, None where that is the same; see ``incoming``.
-    ``fence``: that of the table (``manifest.purges``).
+    ``fence``: that of the table (``log.purges``).
     """
 
     schema: pa.Schema

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pyroaring import BitMap64
 
 from lakebed.errors import Corrupt
-from lakebed.manifest.actions import Part, RemovePart
-from lakebed.manifest.deletion_vector import DeletionVector, inline, pack, unpack
+from lakebed.log.actions import Part, RemovePart
+from lakebed.log.deletion_vector import DeletionVector, inline, pack, unpack
 from lakebed.storage.part_storage import PartStorage
 
 _BYTES_MAX = 64 << 20

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from lakebed.manifest.actions import PartitionKey
+from lakebed.log.actions import PartitionKey
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.part_filter import trusts_bounds
 from lakebed.sortkey.statistics import has_bounds, highest, lowest, parsed_stats

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from lakebed.manifest.actions import Part
+from lakebed.log.actions import Part
 from lakebed.parts.intact import require_intact
-from lakebed.parts.renames import renamed_sql
-from lakebed.parts.sql import aliases, scan_of, sql_type
 from lakebed.quoting import quote
+from lakebed.sql.pieces import aliases, scan_of, sql_type
+from lakebed.sql.renames import renamed_sql
 from lakebed.storage.part_storage import PartStorage
 
 ROW = "_lakebed_row"

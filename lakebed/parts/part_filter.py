@@ -28,13 +28,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.manifest.actions import is_native_file
-from lakebed.manifest.column_mapping import ColumnMapping
-from lakebed.parts.expression import Expression
-from lakebed.parts.sql import by_place, registered, sql_type
+from lakebed.log.actions import is_native_file
 from lakebed.quoting import literal
+from lakebed.schema.column_mapping import ColumnMapping
 from lakebed.sortkey.statistics import has_bounds, highest, lowest
 from lakebed.sortkey.statistics_cache import StatisticsCache
+from lakebed.sql.expression import Expression
+from lakebed.sql.pieces import by_place, registered, sql_type
 
 _FLIPPED = {
     "COMPARE_EQUAL": "COMPARE_EQUAL",

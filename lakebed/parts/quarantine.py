@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from lakebed.far_times import finite_column
 from lakebed.parts.changes import UNAVAILABLE_COLUMN, WriteSpec
-from lakebed.parts.sql import aliases, by_place, named, registered
+from lakebed.sql.pieces import aliases, by_place, named, registered
 from lakebed.storage.engine import connect
 
 QUARANTINE_SUFFIX = "_quarantine"

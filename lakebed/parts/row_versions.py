@@ -19,10 +19,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.manifest.actions import Part
+from lakebed.log.actions import Part
 from lakebed.parts.changes import VERSION_COLUMN, WriteSpec
 from lakebed.parts.intact import require_intact_pages
-from lakebed.parts.sql import parquet_of, registered
+from lakebed.sql.pieces import parquet_of, registered
 from lakebed.storage.engine import connect
 from lakebed.storage.file_errors import naming_unreadable
 from lakebed.storage.part_storage import PartStorage

@@ -23,8 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.errors import InvalidChanges
-from lakebed.manifest.actions import ChangePart, Part
-from lakebed.manifest.lateness import Lateness
+from lakebed.lateness import Lateness
+from lakebed.log.actions import ChangePart, Part
 from lakebed.parts.changes import (
     DELETE,
     HIDDEN_TYPES,
@@ -35,10 +35,10 @@ from lakebed.parts.changes import (
     WriteSpec,
 )
 from lakebed.parts.key_moves import are_strong
-from lakebed.parts.nested import nullable
 from lakebed.parts.order import sort_order
 from lakebed.parts.write_arrow import write_tables
 from lakebed.quoting import quote
+from lakebed.schema.nested import nullable
 from lakebed.sortkey.order_values import key_at
 from lakebed.sortkey.ranges import ORDER_BOUNDS, order_columns
 from lakebed.sortkey.sort_key import SortTerm

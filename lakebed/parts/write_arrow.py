@@ -28,9 +28,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakebed.manifest.column_mapping import StoredPath
 from lakebed.parts.checksum import checksum_of
 from lakebed.quoting import quote
+from lakebed.schema.column_mapping import StoredPath
 from lakebed.sortkey.sort_key import SortTerm
 from lakebed.storage.local_files import trouble
 from lakebed.storage.part_storage import PartStorage

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lakebed.compaction.maintenance import LOOK_SECONDS
-from lakebed.ingest.pace import HOT_RECORDS
+from lakebed.sources.pace import HOT_RECORDS
 
 DAY_SECONDS = 86_400.0
 PUTS_PER_BATCH = 3

@@ -16,27 +16,18 @@ from typing import Literal
 import pyarrow as pa
 
 from lakebed import table as tables
+from lakebed.decode.decoder import DecoderSchema
+from lakebed.decode.formats import decoder
+from lakebed.decode.metadata import ENVELOPE, KNOWN_MEMBERS, metadata_path
+from lakebed.decode.typed.formats import EVENTS
 from lakebed.errors import InvalidInput, InvalidSchema, LakebedError, MissingPrerequisite, TableNotFound
-from lakebed.ingest.decoder import DecoderSchema
-from lakebed.ingest.files.look import Looker
-from lakebed.ingest.files.reader import FilesReader
-from lakebed.ingest.files.settings import notes_on
-from lakebed.ingest.formats import decoder
-from lakebed.ingest.generator import OrderStream
-from lakebed.ingest.metadata import ENVELOPE, KNOWN_MEMBERS, metadata_path
-from lakebed.ingest.typed.formats import EVENTS
-from lakebed.manifest.schema import canonical_schema, check_columns, check_new_names
-from lakebed.manifest.type_names import table_schema
 from lakebed.operations.create import NewTable, check_layout
 from lakebed.pipeline.checkpoint import check_checkpoint
 from lakebed.pipeline.connections import check_kafka, check_registry, check_stores
 from lakebed.pipeline.expressions import check_spark_expression
-from lakebed.pipeline.file_columns import check_file_columns
-from lakebed.pipeline.file_settings import columns_of_files, columns_read, files_settings
-from lakebed.pipeline.findings import Findings
-from lakebed.pipeline.layer_sections import ChangesFormat, LakebedSection
-from lakebed.pipeline.places import check_places, checkpoint_of, is_local
-from lakebed.pipeline.settings import (
+from lakebed.pipeline.file.file_settings import columns_of_files, columns_read, files_settings
+from lakebed.pipeline.file.layer_sections import ChangesFormat, LakebedSection
+from lakebed.pipeline.file.settings import (
     FilesSection,
     GeneratorSection,
     JsonFormat,
@@ -45,12 +36,21 @@ from lakebed.pipeline.settings import (
     RowsFormat,
     decoder_options,
 )
+from lakebed.pipeline.file.typed_sections import TypedRowsFormat
+from lakebed.pipeline.file_columns import check_file_columns
+from lakebed.pipeline.findings import Findings
+from lakebed.pipeline.places import check_places, checkpoint_of, is_local
 from lakebed.pipeline.target import ANOTHER_PATH, differences
 from lakebed.pipeline.transforming import Shape, records_before
-from lakebed.pipeline.typed_sections import TypedRowsFormat
 from lakebed.pipeline.upstream import Upstream, check_upstream, find_upstream, with_upstream
+from lakebed.schema.conversion import canonical_schema, check_columns, check_new_names
+from lakebed.schema.type_names import table_schema
 from lakebed.settings import suggest
 from lakebed.sortkey.sort_key import parse_sort_key
+from lakebed.sources.files.look import Looker
+from lakebed.sources.files.reader import FilesReader
+from lakebed.sources.files.settings import notes_on
+from lakebed.sources.generator import OrderStream
 from lakebed.table import Table
 
 Role = Literal["ingest", "maintain"]
@@ -337,7 +337,7 @@ def _check_source(pipeline: Pipeline, findings: Findings, connect: bool) -> None
 
 def _check_kafka(section: KafkaSection, checkpoint: str, findings: Findings, connect: bool) -> None:
     try:
-        from lakebed.ingest.kafka.settings import KafkaSettings, refused_settings
+        from lakebed.sources.kafka.settings import KafkaSettings, refused_settings
     except ModuleNotFoundError as error:
         if error.name != "confluent_kafka":
             raise

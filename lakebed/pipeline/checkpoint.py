@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from lakebed.errors import InvalidInput, LakebedError, Unsupported
-from lakebed.manifest.log_store import LogStore
-from lakebed.manifest.stores import open_store
-from lakebed.pipeline.settings import Pipeline
+from lakebed.log.stores import open_store
+from lakebed.log.stores.log_store import LogStore
+from lakebed.pipeline.file.settings import Pipeline
 from lakebed.storage.roots import parse_root
 
 SOURCE_FILE = "lakebed_source.json"

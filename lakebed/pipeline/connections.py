@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from lakebed.decode.typed.registry import Registry
 from lakebed.errors import InvalidInput, LakebedError, Retry, Unsupported
-from lakebed.ingest.typed.registry import Registry
-from lakebed.manifest.stores import open_store
+from lakebed.log.stores import open_store
 from lakebed.pipeline.checkpoint import has_batches
+from lakebed.pipeline.file.layer_sections import LakebedSection
+from lakebed.pipeline.file.settings import AnyPipeline, FilesSection, KafkaSection, Pipeline
 from lakebed.pipeline.findings import Findings
-from lakebed.pipeline.layer_sections import LakebedSection
-from lakebed.pipeline.settings import AnyPipeline, FilesSection, KafkaSection, Pipeline
 from lakebed.storage.roots import LocalRoot, parse_root
 
 if TYPE_CHECKING:
-    from lakebed.ingest.kafka.settings import KafkaSettings
+    from lakebed.sources.kafka.settings import KafkaSettings
 
 KAFKA_SECONDS = REGISTRY_SECONDS = 10.0
 """How long a broker, and a registry, have to answer."""
@@ -43,7 +43,7 @@ def check_stores(pipeline: AnyPipeline, findings: Findings) -> None:
 
 def check_kafka(section: KafkaSection, settings: KafkaSettings, checkpoint: str, findings: Findings) -> None:
     """Ask the broker for the topics, and for the offsets that the file names if nothing was read yet."""
-    from lakebed.ingest.kafka.cluster import KafkaCluster
+    from lakebed.sources.kafka.cluster import KafkaCluster
 
     seconds = min(KAFKA_SECONDS, settings.timeout_seconds)
     cluster = KafkaCluster(replace(settings, timeout_seconds=seconds))

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import yaml
 
 from lakebed.pipeline.check import check
-from lakebed.pipeline.settings import parse_any, parse_pipeline
+from lakebed.pipeline.file.settings import parse_any, parse_pipeline
 
 SourceKind = Literal["kafka", "files", "generator"]
 

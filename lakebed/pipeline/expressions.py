@@ -10,8 +10,8 @@ import re
 from collections.abc import Collection
 
 from lakebed.errors import InvalidInput
-from lakebed.parts.expression import parsed
 from lakebed.settings import suggest
+from lakebed.sql.expression import parsed
 
 _TOKEN = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"|`(?:[^`]|``)*`|[()'\"`]|[^()'\"`]+", re.DOTALL)
 _WORDS = {"current_date", "current_timestamp", "localtimestamp", "current_user", "session_user", "user", "_metadata"}

@@ -10,11 +10,11 @@ from itertools import islice
 import pyarrow as pa
 
 from lakebed.errors import InvalidChanges, LakebedError
-from lakebed.ingest.files.names import shown
-from lakebed.ingest.files.parquet_rows import matched, open_parquet
-from lakebed.ingest.files.planned import ranges_of
-from lakebed.ingest.files.reader import FilesReader
 from lakebed.pipeline.findings import Findings
+from lakebed.sources.files.names import shown
+from lakebed.sources.files.parquet_rows import matched, open_parquet
+from lakebed.sources.files.planned import ranges_of
+from lakebed.sources.files.reader import FilesReader
 
 FILES_MAX = 8
 _LISTED_MAX = 10_000

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import fields
 
 from lakebed.errors import InvalidInput, LakebedError
-from lakebed.pipeline.document import Document
+from lakebed.pipeline.file.document import Document
 
 
 class Findings:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 
 from lakebed.errors import LakebedError, Unsupported
+from lakebed.pipeline.file.layer_sections import LakebedSection
+from lakebed.pipeline.file.settings import AnyPipeline, FilesSection, Pipeline
 from lakebed.pipeline.findings import Findings
-from lakebed.pipeline.layer_sections import LakebedSection
-from lakebed.pipeline.settings import AnyPipeline, FilesSection, Pipeline
 from lakebed.storage.roots import LocalRoot, parse_root
 from lakebed.table.internals import STREAMS_FOLDER
 

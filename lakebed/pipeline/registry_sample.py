@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from lakebed.decode.json.connect_types import PLAIN, LogicalType
+from lakebed.decode.json.text import Unreadable
+from lakebed.decode.typed.formats import EVENTS, KINDS, record_format
+from lakebed.decode.typed.registry import Registry, RegistrySettings
+from lakebed.decode.typed.shapes import row_of
+from lakebed.decode.typed.values import column_field
 from lakebed.errors import InvalidInput
-from lakebed.ingest.debezium.connect_types import PLAIN, LogicalType
-from lakebed.ingest.json.text import Unreadable
-from lakebed.ingest.typed.formats import EVENTS, KINDS, record_format
-from lakebed.ingest.typed.registry import Registry, RegistrySettings
-from lakebed.ingest.typed.shapes import row_of
-from lakebed.ingest.typed.values import column_field
 from lakebed.pipeline.sample import type_of
 
 

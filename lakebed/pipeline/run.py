@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from lakebed import events
+from lakebed.discovery.tables import tables_below
 from lakebed.error_transport import first_line
 from lakebed.errors import InvalidInput, LakebedError, MissingPrerequisite, Unexpected
 from lakebed.failures import Health, Outage, Restarts, failure_in, failure_of
@@ -32,17 +33,16 @@ from lakebed.health.file_checks import look_at_disk
 from lakebed.health.finding import counted
 from lakebed.health.run_report import Down, Reporter, RunReport, Waiting
 from lakebed.health.runs import said_by, said_here
-from lakebed.ingest.database.tables import tables_below
-from lakebed.manifest.stores import open_store
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.stores import open_store
+from lakebed.log.table_log import TableLog
 from lakebed.monitoring.metrics import Metrics
 from lakebed.monitoring.progress import Figures, Progress
 from lakebed.monitoring.table_state import TableState
 from lakebed.pipeline.check import QUERY_NAME, Role, check
-from lakebed.pipeline.check_database import check_database
-from lakebed.pipeline.database_work import DatabaseState, DatabaseWork
-from lakebed.pipeline.driver import Abandoned, Driver, SparkStart, StartPhase
-from lakebed.pipeline.settings import AnyPipeline, Pipeline
+from lakebed.pipeline.database.check import check_database
+from lakebed.pipeline.database.work import DatabaseState, DatabaseWork
+from lakebed.pipeline.file.settings import AnyPipeline, Pipeline
+from lakebed.pipeline.spark.driver import Abandoned, Driver, SparkStart, StartPhase
 from lakebed.pipeline.table_work import TableWork
 from lakebed.pipeline.watches import Watch
 from lakebed.storage.roots import parse_root

@@ -11,9 +11,9 @@ import duckdb
 import pyarrow as pa
 
 from lakebed.errors import InvalidInput, InvalidSchema
-from lakebed.manifest.schema import canonical_schema
-from lakebed.manifest.type_names import table_schema, type_text
-from lakebed.parts.sql import file_literal
+from lakebed.schema.conversion import canonical_schema
+from lakebed.schema.type_names import table_schema, type_text
+from lakebed.sql.pieces import file_literal
 from lakebed.storage.engine import connect
 
 FILES_MAX = 8

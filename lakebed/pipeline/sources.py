@@ -8,28 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from lakebed.decode.decoder import Decoder, DecoderSchema
+from lakebed.decode.formats import decoder, reads_headers
+from lakebed.decode.row_evolution import names_in_rows
+from lakebed.decode.source_tables import SourceRules
 from lakebed.error_transport import first_line
 from lakebed.errors import InvalidInput, MissingPrerequisite
 from lakebed.ingest.bootstrap import OLDEST
-from lakebed.ingest.decoder import Decoder, DecoderSchema
-from lakebed.ingest.files.decoders import CsvLines, FileRows
-from lakebed.ingest.files.settings import Options
-from lakebed.ingest.formats import decoder, reads_headers
-from lakebed.ingest.generator import OrderStream
-from lakebed.ingest.pace import BATCH_SECONDS
-from lakebed.ingest.row_evolution import names_in_rows
-from lakebed.ingest.schema_evolution import FIXED
-from lakebed.ingest.source import RangeChanges, Source
-from lakebed.ingest.source_tables import SourceRules
 from lakebed.ingest.transform.decode import SourceRows
 from lakebed.ingest.transform.rows_of_files import Csv, RowsOfFiles
-from lakebed.ingest.upstream.decoder import ChangeRows
-from lakebed.ingest.upstream.reader import UpstreamSettings
 from lakebed.pipeline.check import QUERY_NAME
-from lakebed.pipeline.file_settings import columns_of_files, columns_read, files_settings
-from lakebed.pipeline.jdbc_times import exact_times
-from lakebed.pipeline.layer_sections import BootstrapSection, ChangesFormat, LakebedSection
-from lakebed.pipeline.settings import (
+from lakebed.pipeline.file.file_settings import columns_of_files, columns_read, files_settings
+from lakebed.pipeline.file.layer_sections import BootstrapSection, ChangesFormat, LakebedSection
+from lakebed.pipeline.file.settings import (
     AnyPipeline,
     FilesSection,
     GeneratorSection,
@@ -38,8 +29,17 @@ from lakebed.pipeline.settings import (
     RowsFormat,
     decoder_options,
 )
+from lakebed.pipeline.spark.jdbc_times import exact_times
 from lakebed.pipeline.transforming import Shape, check_transform, records_before, schema_of_records, transform_of
 from lakebed.quoting import quote_for_spark
+from lakebed.schema.fitting import FIXED
+from lakebed.sources.files.decoders import CsvLines, FileRows
+from lakebed.sources.files.settings import Options
+from lakebed.sources.generator import OrderStream
+from lakebed.sources.pace import BATCH_SECONDS
+from lakebed.sources.source import RangeChanges, Source
+from lakebed.sources.upstream.decoder import ChangeRows
+from lakebed.sources.upstream.reader import UpstreamSettings
 from lakebed.storage.roots import spark_path
 from lakebed.table import Table, internals_of
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from lakebed.ingest.kafka.settings import KafkaSettings
+    from lakebed.sources.kafka.settings import KafkaSettings
 
 
 _DRIVERS = {
@@ -167,14 +167,14 @@ def open_source(pipeline: Pipeline, columns: pa.Schema, *, reads_headers: bool =
     if isinstance(section, KafkaSection):
         return _kafka(section, pipeline, reads_headers)
     if isinstance(section, FilesSection):
-        from lakebed.ingest.files.source import FileSource
+        from lakebed.sources.files.source import FileSource
 
         of_files, rows = files_settings(section, pipeline), pipeline.format
         if not isinstance(rows, RowsFormat):
             return FileSource(of_files, batch_seconds=pace(pipeline))
         return FileSource(of_files, columns_read(pipeline, columns), tuple(rows.except_columns), pace(pipeline))
     if isinstance(section, LakebedSection):
-        from lakebed.ingest.upstream.source import UpstreamSource
+        from lakebed.sources.upstream.source import UpstreamSource
 
         settings = UpstreamSettings(
             path=section.path,
@@ -183,7 +183,7 @@ def open_source(pipeline: Pipeline, columns: pa.Schema, *, reads_headers: bool =
             on_data_loss=section.on_data_loss,
         )
         return UpstreamSource(settings, pace(pipeline))
-    from lakebed.ingest.generator_source import GeneratorSource
+    from lakebed.sources.generator_source import GeneratorSource
 
     return GeneratorSource(order_stream(section), section.tasks, section.max_records_per_batch, pace(pipeline))
 
@@ -265,7 +265,7 @@ def pace(pipeline: AnyPipeline) -> float:
 def kafka_settings(section: KafkaSection) -> KafkaSettings:
     """The settings of a source. Raises InvalidInput, MissingPrerequisite."""
     try:
-        from lakebed.ingest.kafka.settings import KafkaSettings
+        from lakebed.sources.kafka.settings import KafkaSettings
     except ModuleNotFoundError as error:
         if error.name != "confluent_kafka":
             raise
@@ -275,6 +275,6 @@ def kafka_settings(section: KafkaSection) -> KafkaSettings:
 
 def _kafka(section: KafkaSection, pipeline: Pipeline, reads_headers: bool) -> Source:
     settings = kafka_settings(section)
-    from lakebed.ingest.kafka.source import KafkaSource
+    from lakebed.sources.kafka.source import KafkaSource
 
     return KafkaSource(settings, pipeline.table.path, pace(pipeline), reads_headers)

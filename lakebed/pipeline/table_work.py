@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 
 from lakebed import events
 from lakebed.errors import LakebedError, Unexpected
-from lakebed.ingest.kafka.lag import lag_by_topic
 from lakebed.monitoring.metrics import Metrics
 from lakebed.monitoring.progress import Progress
 from lakebed.monitoring.table_state import TableState
 from lakebed.pipeline.check import QUERY_NAME, Role
 from lakebed.pipeline.checkpoint import take_checkpoint
-from lakebed.pipeline.layer_sections import LakebedSection
+from lakebed.pipeline.file.layer_sections import LakebedSection
+from lakebed.pipeline.file.settings import FilesSection, KafkaSection, Pipeline
 from lakebed.pipeline.places import checkpoint_of
-from lakebed.pipeline.settings import FilesSection, KafkaSection, Pipeline
 from lakebed.pipeline.sources import kafka_settings, start_ingest
 from lakebed.pipeline.target import open_or_create
 from lakebed.pipeline.watches import Watch, folder_watches, kafka_watches, registry_watch, store_watches
 from lakebed.single_flight import SingleFlight
+from lakebed.sources.kafka.lag import lag_by_topic
 from lakebed.table import internals_of
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from lakebed import table as tables
 from lakebed.errors import InvalidInput, TableExists, TableNotFound
-from lakebed.ingest.schema_evolution import RESCUED_COLUMN, EvolvePolicy, may_have_become
-from lakebed.manifest.schema import canonical_schema
-from lakebed.pipeline.settings import Pipeline, TableSection
+from lakebed.pipeline.file.settings import Pipeline, TableSection
 from lakebed.pipeline.upstream import with_upstream
+from lakebed.schema.conversion import canonical_schema
+from lakebed.schema.fitting import RESCUED_COLUMN, EvolvePolicy, may_have_become
 from lakebed.settings import property_value, suggest
 from lakebed.sortkey.sort_key import parse_sort_key
 from lakebed.table import Table

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from lakebed.decode.decoder import DecoderSchema
 from lakebed.errors import InvalidInput
-from lakebed.ingest.decoder import DecoderSchema
-from lakebed.ingest.generator import COLUMNS, KEYS
 from lakebed.ingest.transform.query import Transform
-from lakebed.manifest.schema import canonical_schema
-from lakebed.manifest.type_names import table_schema
 from lakebed.parts.changes import WriteSpec
-from lakebed.pipeline.layer_sections import LakebedSection, TransformSection
-from lakebed.pipeline.settings import GeneratorSection, Pipeline, RowsFormat
+from lakebed.pipeline.file.layer_sections import LakebedSection, TransformSection
+from lakebed.pipeline.file.settings import GeneratorSection, Pipeline, RowsFormat
 from lakebed.pipeline.upstream import upstream_of
+from lakebed.schema.conversion import canonical_schema
+from lakebed.schema.type_names import table_schema
+from lakebed.sources.generator import COLUMNS, KEYS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,13 +8,13 @@ import pyarrow as pa
 
 from lakebed import table as tables
 from lakebed.errors import LakebedError, TableNotFound
-from lakebed.ingest.upstream.decoder import sequences
-from lakebed.manifest.change_names import ChangeNames
-from lakebed.manifest.type_names import type_text
+from lakebed.pipeline.file.layer_sections import LakebedSection
+from lakebed.pipeline.file.settings import Pipeline, TableSection
 from lakebed.pipeline.findings import Findings
-from lakebed.pipeline.layer_sections import LakebedSection
-from lakebed.pipeline.settings import Pipeline, TableSection
+from lakebed.schema.change_names import ChangeNames
+from lakebed.schema.type_names import type_text
 from lakebed.settings import suggest
+from lakebed.sources.upstream.decoder import sequences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,8 +37,8 @@ from lakebed.storage.cache_folder import base_folder
 from lakebed.storage.roots import LocalRoot, open_objects, parse_root
 
 if TYPE_CHECKING:
-    from lakebed.ingest.kafka.settings import KafkaSettings
-    from lakebed.ingest.typed.registry import RegistrySettings
+    from lakebed.decode.typed.registry import RegistrySettings
+    from lakebed.sources.kafka.settings import KafkaSettings
 
 LOOK_SECONDS = 2.0
 LOOK_AGAIN_SECONDS = 0.5
@@ -134,9 +134,9 @@ class Watch:
 
 def kafka_watches(settings: KafkaSettings) -> list[Watch]:
     """The watches over the brokers of these settings, and over the connector that fills the topics."""
-    from lakebed.ingest.kafka.cluster import KafkaCluster
-    from lakebed.ingest.kafka.heartbeats import Heartbeats
-    from lakebed.ingest.kafka.kept_clients import close_kept_clients
+    from lakebed.sources.kafka.cluster import KafkaCluster
+    from lakebed.sources.kafka.heartbeats import Heartbeats
+    from lakebed.sources.kafka.kept_clients import close_kept_clients
 
     quick = replace(settings, timeout_seconds=min(ANSWER_SECONDS, settings.timeout_seconds))
     heartbeats = Heartbeats(KafkaCluster(quick))
@@ -146,7 +146,7 @@ def kafka_watches(settings: KafkaSettings) -> list[Watch]:
 
 def registry_watch(settings: RegistrySettings) -> Watch:
     """The watch over a registry."""
-    from lakebed.ingest.typed.registry import Registry
+    from lakebed.decode.typed.registry import Registry
 
     config = {**settings.config, "max.retries": "0"}
     quick = replace(settings, config=config, timeout_seconds=min(ANSWER_SECONDS, settings.timeout_seconds))
@@ -161,7 +161,7 @@ def store_watches(path: str) -> list[Watch]:
         folders.append(Path(place.path))
     watches = [Watch("disk", lambda: require_room(folders), stops_all=False)]
     if not isinstance(place, LocalRoot):
-        from lakebed.storage.s3_client import forget_connections
+        from lakebed.storage.s3.client import forget_connections
 
         objects = open_objects(place)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from lakebed.manifest.snapshot import Snapshot
+from lakebed.log.snapshot import Snapshot
 from lakebed.planning.measure import Measure
 from lakebed.planning.overlap import SMALL, OverlapMap
 from lakebed.planning.plan import Cause, Goal, MergePlan

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from lakebed.manifest.claims import claims_of
-from lakebed.manifest.snapshot import Snapshot
+from lakebed.log.claims import claims_of
+from lakebed.log.snapshot import Snapshot
 
 TAIL_ROWS_MAX = 8_000_000
 TAIL_PARTS_MAX = 500

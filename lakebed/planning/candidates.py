@@ -16,8 +16,8 @@ from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
-from lakebed.manifest.actions import PartitionKey
-from lakebed.manifest.snapshot import Snapshot
+from lakebed.log.actions import PartitionKey
+from lakebed.log.snapshot import Snapshot
 from lakebed.planning.admission import Admission
 from lakebed.planning.overlap import SMALL, Flags, OverlapMap, Place, Stack, fullness
 from lakebed.planning.plan import Cause, Goal, MergeKind, MergePlan, partition_order

@@ -19,7 +19,7 @@ from operator import attrgetter
 import numpy as np
 import numpy.typing as npt
 
-from lakebed.manifest.actions import Part, PartitionKey
+from lakebed.log.actions import Part, PartitionKey
 from lakebed.settings import TableSettings
 from lakebed.sortkey.ranges import Indexes, Range, Ranked, is_point
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
-from lakebed.manifest.actions import Part, PartitionKey
+from lakebed.log.actions import Part, PartitionKey
 
 
 class MergeKind(Enum):

@@ -6,8 +6,8 @@ from typing import Any, assert_never
 
 import pyarrow as pa
 
-from lakebed.manifest.column_mapping import ColumnMapping
 from lakebed.planning.plan import MergePlan, Plan, Planning, SettlePlan, kind_of
+from lakebed.schema.column_mapping import ColumnMapping
 
 PLANS_SCHEMA = pa.schema(
     [

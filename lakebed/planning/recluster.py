@@ -37,7 +37,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lakebed.manifest.actions import Part
+from lakebed.log.actions import Part
 from lakebed.planning.overlap import SMALL, OverlapMap
 from lakebed.planning.plan import Cause
 from lakebed.settings import ReclusterDepth

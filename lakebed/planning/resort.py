@@ -12,8 +12,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
 
-from lakebed.manifest.actions import Part, PartitionKey
-from lakebed.manifest.snapshot import Snapshot
+from lakebed.log.actions import Part, PartitionKey
+from lakebed.log.snapshot import Snapshot
 from lakebed.planning.overlap import SMALL, fullness
 from lakebed.planning.plan import MergeKind, MergePlan, partition_order
 from lakebed.planning.recluster import INPUTS_MAX

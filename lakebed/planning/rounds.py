@@ -17,16 +17,16 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from lakebed.manifest.actions import Metadata, Part, PartitionKey
-from lakebed.manifest.passes import passes_after
-from lakebed.manifest.schema import schema_to_json
-from lakebed.manifest.snapshot import Snapshot
+from lakebed.log.actions import Metadata, Part, PartitionKey
+from lakebed.log.passes import passes_after
+from lakebed.log.snapshot import Snapshot
 from lakebed.planning.candidates import overlap_maps_of, recluster_of
 from lakebed.planning.measure import Measure
 from lakebed.planning.overlap import OverlapMap
 from lakebed.planning.plan import MergePlan
 from lakebed.planning.recluster import groups, level_depths
 from lakebed.planning.resort import resort_plans
+from lakebed.schema.conversion import schema_to_json
 from lakebed.sortkey.ranges import Ranked, order_columns
 from lakebed.sortkey.statistics_cache import StatisticsCache
 

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lakebed.manifest.actions import ChangePart
-from lakebed.manifest.snapshot import Snapshot
+from lakebed.log.actions import ChangePart
+from lakebed.log.snapshot import Snapshot
 from lakebed.planning.plan import PART_READ_BYTES, SettlePlan
 from lakebed.sortkey.ranges import order_columns
 from lakebed.sortkey.statistics_cache import StatisticsCache

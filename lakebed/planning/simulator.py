@@ -23,11 +23,10 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
-from lakebed.manifest.actions import ChangePart, Metadata, Part, Protocol
-from lakebed.manifest.deletion_vector import DeletionVector
-from lakebed.manifest.passes import passes_after
-from lakebed.manifest.schema import schema_to_json
-from lakebed.manifest.snapshot import Snapshot
+from lakebed.log.actions import ChangePart, Metadata, Part, Protocol
+from lakebed.log.deletion_vector import DeletionVector
+from lakebed.log.passes import passes_after
+from lakebed.log.snapshot import Snapshot
 from lakebed.planning.admission import budget_elsewhere
 from lakebed.planning.optimum import least_written
 from lakebed.planning.plan import Goal, MergeKind, MergePlan, Planning
@@ -35,6 +34,7 @@ from lakebed.planning.planner import plan as make_plans
 from lakebed.planning.uploads import UploadRules, uploaded_plans
 from lakebed.planning.workload import Arrival, Sample, Simulation, Workload
 from lakebed.plots import new_figure, save
+from lakebed.schema.conversion import schema_to_json
 from lakebed.settings import TableSettings
 
 Floats = npt.NDArray[np.float64]

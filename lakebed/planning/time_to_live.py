@@ -18,8 +18,8 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from lakebed.errors import InvalidInput
-from lakebed.manifest.actions import Part
-from lakebed.manifest.snapshot import Snapshot
+from lakebed.log.actions import Part
+from lakebed.log.snapshot import Snapshot
 from lakebed.settings import TimeToLive, suggest
 from lakebed.sortkey.statistics import highest, lowest, parsed_stats
 from lakebed.sortkey.statistics_cache import StatisticsCache

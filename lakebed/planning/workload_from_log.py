@@ -16,11 +16,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from lakebed.errors import InvalidInput, VersionNotFound
-from lakebed.manifest.actions import AddChangePart, AddPart, ChangePart, Commit, Part, RemoveChangePart, RemovePart
-from lakebed.manifest.commit_kind import CommitKind, kind_of
-from lakebed.manifest.read_commits import commits_since
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.actions import AddChangePart, AddPart, ChangePart, Commit, Part, RemoveChangePart, RemovePart
+from lakebed.log.commit_kind import CommitKind, kind_of
+from lakebed.log.read_commits import commits_since
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import TableLog
 from lakebed.planning.workload import Arrival, Order, Workload
 
 _DAY_MS = 86_400_000

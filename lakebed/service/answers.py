@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakebed.manifest.type_names import type_text
+from lakebed.schema.type_names import type_text
 
 
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:

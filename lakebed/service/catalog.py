@@ -18,14 +18,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 
+from lakebed.coordination.log_cache import LogCache
+from lakebed.discovery.folders import require_apart
+from lakebed.discovery.naming import TableName
+from lakebed.discovery.tables import tables_below
 from lakebed.errors import InvalidInput, LakebedError, TableNotFound
-from lakebed.ingest.database.naming import TableName
-from lakebed.ingest.database.tables import tables_below
-from lakebed.manifest.discovery import require_apart
-from lakebed.manifest.log_cache import LogCache
-from lakebed.manifest.log_files import LOG_FOLDER
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.files.names import LOG_FOLDER
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import TableLog
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.service.descriptions import Descriptions
 from lakebed.service.problems import Refused

@@ -14,14 +14,14 @@ from typing import Any
 from urllib.parse import quote
 
 from lakebed.errors import InvalidSchema, VersionNotFound
-from lakebed.manifest.schema import canonical_type
-from lakebed.manifest.schema_change import SchemaChange
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import TableLog
-from lakebed.manifest.type_names import parse_type, table_schema
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import TableLog
 from lakebed.operations.alter import alter
 from lakebed.operations.create import NewTable, create
 from lakebed.operations.set_properties import set_properties
+from lakebed.schema.change import SchemaChange
+from lakebed.schema.conversion import canonical_type
+from lakebed.schema.type_names import parse_type, table_schema
 from lakebed.service.problems import Refused
 from lakebed.service.routes import Answer, Call, Route
 from lakebed.service.schemas import NAME, NAMES, TEXT, TEXTS, TRUTH, VERSION, listed, record, ref

@@ -9,9 +9,9 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from lakebed.manifest.actions import AddChangePart, AddPart, Commit, RemoveChangePart, RemovePart
-from lakebed.manifest.commit_kind import kind_of
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.actions import AddChangePart, AddPart, Commit, RemoveChangePart, RemovePart
+from lakebed.log.commit_kind import kind_of
+from lakebed.log.table_log import TableLog
 from lakebed.planning.plan_table import PLANS_SCHEMA, plan_table
 from lakebed.service.answers import rows_of, time_text
 from lakebed.service.routes import Answer, Call, Route

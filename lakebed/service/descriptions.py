@@ -9,12 +9,12 @@ from typing import Any
 
 import orjson
 
+from lakebed.coordination.jobs import jobs_of
+from lakebed.coordination.parked import parked_of
+from lakebed.coordination.table_figures import figures_of
 from lakebed.jobs.actions import DROP
-from lakebed.manifest.jobs import jobs_of
-from lakebed.manifest.parked import parked_of
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_figures import figures_of
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import TableLog
 from lakebed.service.answers import columns_of, time_text
 
 _DESCRIBED_MAX = 1_000

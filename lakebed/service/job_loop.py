@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from lakebed.coordination.jobs import due_jobs, jobs_of
 from lakebed.errors import LakebedError
 from lakebed.jobs.runner import JobRunner
-from lakebed.manifest.jobs import due_jobs, jobs_of
 from lakebed.service.catalog import Catalog
 from lakebed.table import Table
 

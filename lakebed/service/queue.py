@@ -17,9 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from lakebed.coordination.jobs import Job, JobState
 from lakebed.fleet.hashing import owner_of, standbys_of
 from lakebed.fleet.membership import Worker
-from lakebed.manifest.jobs import Job, JobState
 from lakebed.service.answers import time_text
 from lakebed.service.survey import Member, Survey
 from lakebed.service.surveyed import Surveyed, urgency

@@ -9,8 +9,8 @@ import orjson
 import pyarrow as pa
 
 from lakebed.errors import InvalidInput
-from lakebed.manifest.column_mapping import ColumnMapping
-from lakebed.manifest.snapshot import Snapshot
+from lakebed.log.snapshot import Snapshot
+from lakebed.schema.column_mapping import ColumnMapping
 from lakebed.service.answers import columns_of, time_text
 from lakebed.service.describing import LIMIT
 from lakebed.service.routes import Answer, Call, Route

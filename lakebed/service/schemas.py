@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakebed.manifest.jobs import JobState
+from lakebed.coordination.jobs import JobState
 from lakebed.service.routes import Schema
 
 TEXT: Schema = {"type": "string", "maxLength": 10_000}

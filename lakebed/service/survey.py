@@ -22,11 +22,11 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
+from lakebed.discovery.looks import pause_seconds
 from lakebed.errors import LakebedError, TableNotFound
 from lakebed.fleet.membership import FOLDER, Worker, workers_of
 from lakebed.health.glance import Glance
 from lakebed.health.runs import Runs
-from lakebed.manifest.looks import pause_seconds
 from lakebed.service.catalog import Catalog
 from lakebed.service.surveyed import Surveyed, surveyed
 from lakebed.ui.looking import Looking

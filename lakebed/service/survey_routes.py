@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from lakebed.coordination.jobs import Job, JobState, jobs_of
 from lakebed.errors import InvalidInput
 from lakebed.health.finding import Severity
-from lakebed.manifest.jobs import Job, JobState, jobs_of
 from lakebed.service.answers import time_text
 from lakebed.service.job_routes import job_value
 from lakebed.service.queue import TASK_STATES, Task, tasks_of, workers_of

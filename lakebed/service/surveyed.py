@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from lakebed.compaction.merge import LEASE_SECONDS
+from lakebed.coordination.failing import Failing, failing_of, taken_paths
+from lakebed.coordination.jobs import Job, jobs_of
+from lakebed.coordination.parked import Parked, parked_of
+from lakebed.coordination.settle_attempts import ParkedSettle, parked_settle
+from lakebed.coordination.table_figures import figures_of
 from lakebed.fleet.work import work_of
 from lakebed.health.finding import Finding, Severity
-from lakebed.manifest.claims import Claim, claims_of
-from lakebed.manifest.failing import Failing, failing_of, taken_paths
-from lakebed.manifest.jobs import Job, jobs_of
-from lakebed.manifest.parked import Parked, parked_of
-from lakebed.manifest.settle_attempts import ParkedSettle, parked_settle
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_figures import figures_of
+from lakebed.log.claims import Claim, claims_of
+from lakebed.log.snapshot import Snapshot
 from lakebed.planning.planner import plan
 from lakebed.planning.settling import due_ms as settle_due_ms
 from lakebed.settings import TIERS

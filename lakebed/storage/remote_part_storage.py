@@ -26,7 +26,7 @@ from lakebed.storage.range_cache import TAIL_BYTES, BlockCache
 from lakebed.storage.roots import S3Root, local_file
 
 if TYPE_CHECKING:
-    from lakebed.storage.s3_objects import S3Objects
+    from lakebed.storage.s3.objects import S3Objects
 
 T = TypeVar("T")
 

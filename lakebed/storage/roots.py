@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from lakebed.errors import InvalidInput, MissingPrerequisite, Unsupported
 
 if TYPE_CHECKING:
-    from lakebed.storage.s3_objects import S3Objects
+    from lakebed.storage.s3.objects import S3Objects
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+):(.*)$", re.DOTALL)
 _BUCKET = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{2,62}$")
@@ -91,7 +91,7 @@ def parse_root(root: str | os.PathLike[str]) -> LocalRoot | S3Root:
 def open_objects(place: S3Root) -> S3Objects:
     """The objects below a root in an object store. Raises MissingPrerequisite without the store's client."""
     try:
-        from lakebed.storage.s3_objects import S3Objects  # only those who use S3 need boto3
+        from lakebed.storage.s3.objects import S3Objects  # only those who use S3 need boto3
     except ModuleNotFoundError as error:
         raise MissingPrerequisite(f"{place} needs boto3: pip install 'lakebed[s3]'") from error
     return S3Objects(place)
@@ -102,7 +102,7 @@ def require_answer(path: str, patience_seconds: float) -> None:
     place = parse_root(path)
     if isinstance(place, S3Root):
         objects = open_objects(place)
-        from lakebed.storage.s3_client import be_impatient
+        from lakebed.storage.s3.client import be_impatient
 
         be_impatient(patience_seconds)
         objects.require_answer()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lakebed.manifest.snapshot import Snapshot
+from lakebed.log.snapshot import Snapshot
 from lakebed.notebook import html_record, html_table
 
 

@@ -7,7 +7,7 @@ import os
 import pyarrow as pa
 
 from lakebed.compaction.volatile_choice import volatile_choice
-from lakebed.operations.mutate import unsettled_mutations
+from lakebed.operations.mutate.mutate import unsettled_mutations
 from lakebed.operations.partitions import detached_table
 from lakebed.storage.cache_folder import volatile_folder
 from lakebed.table.internals import Internals

@@ -17,21 +17,21 @@ from lakebed.compaction.maintenance import Maintenance
 from lakebed.compaction.service import Compaction
 from lakebed.compaction.settler import Settler
 from lakebed.compaction.upkeep import Chore, Upkeep
+from lakebed.coordination.read_counts import ReadCounts
+from lakebed.decode.decoder import Decoder
 from lakebed.errors import LakebedError, TableExists, TableNotFound
 from lakebed.health.sampler import Sampler
 from lakebed.ingest.bootstrap import bootstrap
-from lakebed.ingest.decoder import Decoder
 from lakebed.ingest.evolving import Evolution
 from lakebed.ingest.offset_documents import OffsetDocuments
 from lakebed.ingest.quarantine import set_aside
 from lakebed.ingest.replay import Replay, ReplayResult
-from lakebed.ingest.source import RangeChanges
 from lakebed.ingest.stream import FrameIngest, RangeIngest, start_ingest
-from lakebed.manifest.actions import ChangePart
-from lakebed.manifest.purges import purged_before, purges_of
-from lakebed.manifest.schema_change import SchemaChange
-from lakebed.manifest.stores import open_store
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.actions import ChangePart
+from lakebed.log.purges import purged_before, purges_of
+from lakebed.log.stores import open_store
+from lakebed.log.table_log import TableLog
+from lakebed.merge.materialized import LocalParts
 from lakebed.operations.alter import alter
 from lakebed.operations.cleanup import DELETIONS_MAX, BackgroundCleanup, clean_log
 from lakebed.operations.create import NewTable, create
@@ -39,10 +39,10 @@ from lakebed.operations.mirror import Mirror
 from lakebed.operations.partitions import Partitions
 from lakebed.operations.time_to_live import RowExpiry
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
-from lakebed.parts.locators import Locators
-from lakebed.parts.materialized import LocalParts
 from lakebed.parts.quarantine import HEADERS, HEADERS_TYPE, QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
-from lakebed.parts.read_counts import ReadCounts
+from lakebed.resolve.locators import Locators
+from lakebed.schema.change import SchemaChange
+from lakebed.sources.source import RangeChanges
 from lakebed.storage.cache_folder import cache_folder, volatile_folder
 from lakebed.storage.open import open_part_storage
 from lakebed.storage.roots import spark_path

@@ -11,16 +11,16 @@ import pyarrow as pa
 
 from lakebed.compaction.recluster_job import ReclusterJob, ReclusterProgress, ReclusterResult
 from lakebed.compaction.service import CompactResult
+from lakebed.coordination import parked
+from lakebed.coordination.failing import resume_merges
+from lakebed.coordination.settle_attempts import resume_settle
 from lakebed.health.entry_checks import remove_unreadable
-from lakebed.manifest import parked
-from lakebed.manifest.failing import resume_merges
-from lakebed.manifest.remarks import dismiss
-from lakebed.manifest.settle_attempts import resume_settle
 from lakebed.operations import cleanup
 from lakebed.operations.hold import hold
 from lakebed.operations.restart_order import restart_order
 from lakebed.operations.rewind import rewind
 from lakebed.planning.plan_table import plan_table
+from lakebed.positions.remarks import dismiss
 from lakebed.settings import interval_seconds
 from lakebed.table.internals import Internals
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lakebed.ingest.handover import Handover
-from lakebed.manifest.claims import claims_of
-from lakebed.manifest.entries import QUARANTINED
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.operations.mutation import Mutation
-from lakebed.operations.purge import Purge
-from lakebed.operations.purge_report import KEY_INDEX, VOLATILE, PurgedFile
-from lakebed.operations.run_mutation import run_mutation
+from lakebed.log.claims import claims_of
+from lakebed.log.entries import QUARANTINED
+from lakebed.log.snapshot import Snapshot
+from lakebed.merge.materialized import clear_ended
+from lakebed.operations.mutate.mutation import Mutation
+from lakebed.operations.mutate.run import run_mutation
+from lakebed.operations.purge.purge import Purge
+from lakebed.operations.purge.report import KEY_INDEX, VOLATILE, PurgedFile
 from lakebed.parts.changes import WriteSpec
-from lakebed.parts.locate import KeyLocator
-from lakebed.parts.materialized import clear_ended
+from lakebed.resolve.locate import KeyLocator
 
 if TYPE_CHECKING:
     from lakebed.table.internals import Internals
@@ -43,7 +43,7 @@ def clear_copies(internals: Internals, snapshot: Snapshot) -> list[PurgedFile]:
 
 
 class _PurgedTable:
-    """See ``operations.purge.PurgedTable``."""
+    """See ``operations.purge.purge.PurgedTable``."""
 
     def __init__(self, internals: Internals) -> None:
         self._internals = internals

@@ -22,25 +22,25 @@ from lakebed.far_times import pandas_frame
 from lakebed.health.examination import Examination, examine
 from lakebed.health.status import Observer, Status
 from lakebed.ingest.apply import How, apply, frame_changes
-from lakebed.ingest.schema_evolution import Evolution, EvolvePolicy, OnMismatch
 from lakebed.ingest.stream import require_keys
-from lakebed.manifest.evolve import SchemaChange
-from lakebed.manifest.schema import SparkSchema, canonical_type
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.stores import open_store
-from lakebed.manifest.table_log import TableLog
-from lakebed.manifest.type_names import parse_type
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.stores import open_store
+from lakebed.log.table_log import TableLog
 from lakebed.operations.alter import AlterResult, alter, evolved_by
 from lakebed.operations.convert import convert as convert_table
 from lakebed.operations.create import NewTable
 from lakebed.operations.create import create as create_table
-from lakebed.operations.mutation import Mutation, MutationResult
+from lakebed.operations.mutate.mutation import Mutation, MutationResult
+from lakebed.operations.mutate.run import run_mutation
 from lakebed.operations.restore import restore
-from lakebed.operations.run_mutation import run_mutation
 from lakebed.operations.set_properties import set_properties
 from lakebed.operations.set_sort_key import set_sort_key
 from lakebed.parts.arrow_rows import Rows
 from lakebed.parts.changes import write_spec_of
+from lakebed.schema.conversion import SparkSchema, canonical_type
+from lakebed.schema.evolve import SchemaChange
+from lakebed.schema.fitting import Evolution, EvolvePolicy, OnMismatch
+from lakebed.schema.type_names import parse_type
 from lakebed.settings import PropertyValue, TableSettings, column_names, property_texts, wrong_properties
 from lakebed.storage.open import open_part_storage
 from lakebed.table.html import table_as_html
@@ -239,7 +239,7 @@ class Table:
         or a DataFrame of Spark. It has the table's columns plus those that ``apply_as_deletes`` (a SQL expression such as
         ``"op = 'd'"``) and ``sequence_by`` refer to. Other columns are left out, counted by name and warned of, unless
         ``except_column_list`` has them. A column comes in the table's type, or in one whose values convert to it in one way
-        only (``parts.exact_cast``). Later rows of a key win unless ``sequence_by`` says otherwise.
+        only (``schema.exact_cast``). Later rows of a key win unless ``sequence_by`` says otherwise.
         ``except_column_list``: columns of the changes that are not taken over (they become null).
         ``batch_id``: a batch with this id is committed once: numbers must increase, over all writers of the table; a text is
         remembered for seven days. A replay writes nothing and returns the newest version.

@@ -9,12 +9,12 @@ from typing import Any
 
 from lakebed.health.finding import Finding, Severity, worst
 from lakebed.health.status import Status
-from lakebed.manifest.claims import Claim, claims_of
-from lakebed.manifest.column_mapping import ColumnMapping
-from lakebed.manifest.snapshot import Snapshot
+from lakebed.log.claims import Claim, claims_of
+from lakebed.log.snapshot import Snapshot
 from lakebed.monitoring.table_state import Recent
 from lakebed.planning.plan import Planning
 from lakebed.planning.plan_table import plan_row
+from lakebed.schema.column_mapping import ColumnMapping
 from lakebed.ui.runbook import section_of
 from lakebed.ui.texts import blotted, cut, shown
 

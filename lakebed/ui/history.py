@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from lakebed.errors import Corrupt, TableNotFound, Unsupported, VersionNotFound
-from lakebed.manifest.actions import (
+from lakebed.log.actions import (
     AddChangePart,
     AddPart,
     Commit,
@@ -34,10 +34,10 @@ from lakebed.manifest.actions import (
     Transaction,
     part_domain,
 )
-from lakebed.manifest.commit_kind import CommitKind, kind_of
-from lakebed.manifest.entries import Operation
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.commit_kind import CommitKind, kind_of
+from lakebed.log.entries import Operation
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import TableLog
 from lakebed.monitoring.recent_commits import WINDOW_SECONDS, CommitFigures, figures_of
 from lakebed.planning.plan import partition_order
 from lakebed.ui.texts import cut, shown

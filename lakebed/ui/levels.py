@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lakebed.manifest.actions import ChangePart, Part, PartitionKey
-from lakebed.manifest.snapshot import Snapshot
+from lakebed.log.actions import ChangePart, Part, PartitionKey
+from lakebed.log.snapshot import Snapshot
 from lakebed.planning.plan import partition_order
 from lakebed.sortkey.ranges import Bound, Range
 from lakebed.sortkey.sort_key import SortTerm

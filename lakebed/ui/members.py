@@ -15,18 +15,18 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from lakebed.coordination.parked import parked_of
+from lakebed.coordination.table_figures import figures_of
+from lakebed.discovery.tables import tables_below
 from lakebed.errors import LakebedError
 from lakebed.health.finding import Finding, Severity
 from lakebed.health.glance import Glance, Seen
 from lakebed.health.runs import DatabaseRuns, Runs, waiting_findings
-from lakebed.ingest.database.tables import tables_below
-from lakebed.manifest.parked import parked_of
-from lakebed.manifest.point_log import PointLog
-from lakebed.manifest.resnapshots import recent
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.stores import open_store
-from lakebed.manifest.table_figures import figures_of
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.stores import open_store
+from lakebed.log.table_log import TableLog
+from lakebed.positions.point_log import PointLog
+from lakebed.positions.resnapshots import recent
 from lakebed.ui import documents
 from lakebed.ui.last_watched import LastWatched
 from lakebed.ui.live import Live

@@ -22,14 +22,14 @@ from typing import Any
 
 import orjson
 
+from lakebed.coordination.failing import taken_paths
+from lakebed.coordination.read_counts import ReadCounts
 from lakebed.errors import LakebedError, Retry, TableNotFound
 from lakebed.health.sampler import with_reference
 from lakebed.health.status import Observer
-from lakebed.manifest.failing import taken_paths
-from lakebed.manifest.stores import open_store
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.stores import open_store
+from lakebed.log.table_log import TableLog
 from lakebed.monitoring.recent_commits import RecentCommits
-from lakebed.parts.read_counts import ReadCounts
 from lakebed.planning.planner import plan
 from lakebed.ui import documents
 from lakebed.ui.history import History

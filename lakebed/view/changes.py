@@ -22,11 +22,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
+from lakebed.coordination.schema_history import past_changes
 from lakebed.error_transport import crosses_spark, methods_cross_spark
 from lakebed.errors import InvalidInput, InvalidSchema, MissingPrerequisite, VersionNotFound
-from lakebed.manifest.schema_history import past_changes
-from lakebed.manifest.stores import open_store
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.stores import open_store
+from lakebed.log.table_log import TableLog
 from lakebed.parts.change_columns import START_AGAIN, ChangeColumns, columns_at
 from lakebed.parts.change_rows import ChangedVersion, read_version, versions_with_changes
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from lakebed.errors import InvalidInput
 from lakebed.far_times import iso_text, year_text
-from lakebed.manifest.parts_to_resort import parts_to_resort
-from lakebed.manifest.snapshot import Snapshot
+from lakebed.log.parts_to_resort import parts_to_resort
+from lakebed.log.snapshot import Snapshot
 from lakebed.plots import new_figure, save
 from lakebed.sortkey.clustering import Clustering, DeepRange, Placed, clustering
 from lakebed.sortkey.ranges import NAN, NAN_MIRRORED, TOP, Bound, plain_value

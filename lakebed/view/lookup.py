@@ -22,10 +22,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-from lakebed.parts.nested import table_as_declared
-from lakebed.parts.positions import find_positions
-from lakebed.parts.sql import named, registered, scan_of, sql_type
 from lakebed.quoting import quote
+from lakebed.resolve.key_scan import find_positions
+from lakebed.schema.nested import table_as_declared
+from lakebed.sql.pieces import named, registered, scan_of, sql_type
 from lakebed.storage.engine import cursor_of
 from lakebed.view.arrow_scan import ReadableFiles, columns_wanted, create_side_table
 from lakebed.view.scan_file import ScanFile

@@ -1,6 +1,6 @@
 """The merge-on-read view: the base, minus the keys of the tail, plus the tail's newest rows, at one version.
 
-1. The tail of the snapshot is resolved against the base (``parts.resolve``), exactly as a settle does, but nothing is
+1. The tail of the snapshot is resolved against the base (``resolve.resolve``), exactly as a settle does, but nothing is
    committed. The result is the dead rows of each part.
 2. Spark or DuckDB reads the base and the tail's parts, each with its dead rows, as if the tail were settled. Materialized
    parts on this host are read in place of the parts that they were merged from.
@@ -23,29 +23,29 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from lakebed import events
+from lakebed.coordination.read_counts import ReadCounts
 from lakebed.errors import Corrupt, InvalidInput, LakebedError
-from lakebed.manifest.actions import ChangePart, Part
-from lakebed.manifest.crowded_keys import crowded_keys_of
-from lakebed.manifest.snapshot import Snapshot
+from lakebed.log.actions import ChangePart, Part
+from lakebed.log.snapshot import Snapshot
+from lakebed.merge.materialized import LocalParts, Materialized, overlay
 from lakebed.parts.arrow_rows import ArrowArray, ArrowStream, Rows, arrow_rows
 from lakebed.parts.changes import WriteSpec, write_spec_of
 from lakebed.parts.checksum import naming_damaged
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
-from lakebed.parts.expression import Expression, connection_for, expression, mistakes, require_query, require_text
 from lakebed.parts.intact import require_intact, require_intact_reads
-from lakebed.parts.locate import ReadLocator
-from lakebed.parts.materialized import LocalParts, Materialized, overlay
 from lakebed.parts.part_filter import parts_that_may_hold, parts_that_may_match
-from lakebed.parts.query_reads import failures, parts_that_a_query_reads, require_intact_for_query
-from lakebed.parts.read_counts import ReadCounts
-from lakebed.parts.resolve import Resolution, resolve
+from lakebed.resolve.crowded_keys import crowded_keys_of
+from lakebed.resolve.locate import ReadLocator
+from lakebed.resolve.resolve import Resolution, resolve
 from lakebed.sortkey.statistics_cache import StatisticsCache
+from lakebed.sql.expression import Expression, connection_for, expression, mistakes, require_query, require_text
 from lakebed.storage.engine import connect, connect_alone
 from lakebed.storage.file_errors import naming_unreadable
 from lakebed.storage.part_storage import PartStorage
 from lakebed.storage.roots import local_file
 from lakebed.view.arrow_scan import columns_wanted, register_view, to_arrow, without_dead_rows
 from lakebed.view.lookup import rows_at_positions
+from lakebed.view.query_reads import failures, parts_that_a_query_reads, require_intact_for_query
 from lakebed.view.scan_file import ScanFile
 
 if TYPE_CHECKING:

@@ -8,15 +8,15 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
+from lakebed.coordination.table_figures import figures_of
 from lakebed.errors import InvalidInput
-from lakebed.manifest.actions import ChangePart, Commit, Part
-from lakebed.manifest.claims import claims_of
-from lakebed.manifest.column_mapping import ColumnMapping
-from lakebed.manifest.commit_kind import CommitKind, kind_of
-from lakebed.manifest.positions import positions_of
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_figures import figures_of
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.actions import ChangePart, Commit, Part
+from lakebed.log.claims import claims_of
+from lakebed.log.commit_kind import CommitKind, kind_of
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import TableLog
+from lakebed.positions.positions import positions_of
+from lakebed.schema.column_mapping import ColumnMapping
 from lakebed.sortkey.statistics import parsed_stats
 
 PARTS_SCHEMA = pa.schema(

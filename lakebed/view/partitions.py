@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from lakebed.errors import InvalidInput
-from lakebed.manifest.actions import ChangePart, Part, PartitionKey
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.parts.expression import check_columns_of, expression
+from lakebed.log.actions import ChangePart, Part, PartitionKey
+from lakebed.log.snapshot import Snapshot
 from lakebed.parts.part_filter import parts_that_may_match
+from lakebed.sql.expression import check_columns_of, expression
 from lakebed.storage.engine import connect
 
 PARTITIONS_SCHEMA = pa.schema(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pyroaring import BitMap64
 
-from lakebed.manifest.deletion_vector import DeletionVector
+from lakebed.log.deletion_vector import DeletionVector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

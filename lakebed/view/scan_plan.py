@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from lakebed.manifest.actions import Part
-from lakebed.manifest.deletion_vector import DeletionVector, inline
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.parts.expression import check_columns_of, expression
+from lakebed.log.actions import Part
+from lakebed.log.deletion_vector import DeletionVector, inline
+from lakebed.log.snapshot import Snapshot
 from lakebed.parts.part_filter import parts_that_may_match
 from lakebed.sortkey.statistics_cache import StatisticsCache
+from lakebed.sql.expression import check_columns_of, expression
 from lakebed.storage.engine import connect
 from lakebed.view.merge_on_read import TableView
 from lakebed.view.scan_file import ScanFile

@@ -5,10 +5,10 @@ from __future__ import annotations
 import orjson
 import pyarrow as pa
 
-from lakebed.manifest.actions import Commit, Metadata
-from lakebed.manifest.entries import Operation
-from lakebed.manifest.schema_history import past_changes
-from lakebed.manifest.table_log import TableLog
+from lakebed.coordination.schema_history import past_changes
+from lakebed.log.actions import Commit, Metadata
+from lakebed.log.entries import Operation
+from lakebed.log.table_log import TableLog
 
 SCHEMAS_SCHEMA = pa.schema(
     [

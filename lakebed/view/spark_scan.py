@@ -40,10 +40,10 @@ from pyroaring import BitMap64
 from pyspark.sql import DataFrame, SparkSession
 
 from lakebed.errors import Corrupt
-from lakebed.manifest.actions import is_native_file
-from lakebed.manifest.column_mapping import stored_fields
-from lakebed.manifest.schema import schema_from_json
+from lakebed.log.actions import is_native_file
 from lakebed.parts.part_filter import trusts_bounds
+from lakebed.schema.column_mapping import stored_fields
+from lakebed.schema.conversion import schema_from_json
 from lakebed.view.scan_file import ScanFile
 
 _BLOCK_ROWS = 1024  # PartIndex.java depends on this value too

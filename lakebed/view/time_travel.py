@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime
 
 from lakebed.errors import InvalidInput
-from lakebed.manifest.holds import require_unexpired
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.holds import require_unexpired
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import TableLog
 
 
 def snapshot_at(log: TableLog, version: int | None = None, timestamp: str | float | None = None) -> Snapshot:

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed.manifest.claims import claims_of
-from lakebed.manifest.commit_kind import CommitKind, kind_of
-from lakebed.manifest.failing import failing_of
+from lakebed.coordination.failing import failing_of
+from lakebed.log.claims import claims_of
+from lakebed.log.commit_kind import CommitKind, kind_of
 from tests.infra.spark_cluster import SparkCluster
 from tests.infra.spark_start import spark_options
 from tests.internals import log_of, storage_of

@@ -20,7 +20,7 @@ from lakebed.compaction.compactor import Compactor
 from lakebed.compaction.kernels import LocalKernel
 from lakebed.compaction.merge import Merger
 from lakebed.compaction.volatile import VolatileMerger
-from lakebed.manifest.claims import claims_of
+from lakebed.log.claims import claims_of
 from tests.internals import deletion_vectors_of, log_of, storage_of
 
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import lakebed
 from lakebed.compaction import settle
+from lakebed.coordination.settle_attempts import parked_settle
 from lakebed.fleet import membership, worker
 from lakebed.fleet.worker import FleetWorker, Limits
-from lakebed.manifest.settle_attempts import parked_settle
 from lakebed.table.internals import internals_of, open_log
 from tests.internals import log_of
 from tests.waiting import wait_until

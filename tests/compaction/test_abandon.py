@@ -9,13 +9,13 @@ import pytest
 
 from lakebed.compaction.merge import Merger, MergeResult
 from lakebed.errors import Contention
-from lakebed.manifest.actions import AddPart
-from lakebed.manifest.claims import Claim, claims_of
-from lakebed.manifest.conflicts import BLIND, ReadWriteSet
-from lakebed.manifest.table_log import Outcome, TableLog
+from lakebed.log.actions import AddPart
+from lakebed.log.claims import Claim, claims_of
+from lakebed.log.conflicts import BLIND, ReadWriteSet
+from lakebed.log.table_log import Outcome, TableLog
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.storage.local_part_storage import LocalPartStorage
-from tests.manifest.test_table_log import INFO, base_part, committed, new_log
+from tests.log.test_table_log import INFO, base_part, committed, new_log
 
 
 def claimed(merger: Merger, paths: list[str], ending: tuple[Claim, ...] = ()) -> Claim:

@@ -23,10 +23,10 @@ from lakebed.compaction.kernels import LocalKernel
 from lakebed.compaction.merge import MergeOutcome, Merger
 from lakebed.compaction.volatile import VolatileMerger
 from lakebed.errors import Corrupt, StoreUnavailable
-from lakebed.manifest.claims import claims_of
+from lakebed.log.claims import claims_of
 from lakebed.planning.uploads import UploadRules
 from lakebed.storage.file_errors import is_out_of_memory, is_out_of_room
-from lakebed.storage.s3_client import ATTEMPTS_MAX
+from lakebed.storage.s3.client import ATTEMPTS_MAX
 from tests.infra.fault_proxy import Fault, FaultProxy
 from tests.infra.s3 import S3Server
 from tests.internals import compaction_of, deletion_vectors_of, log_of, storage_of

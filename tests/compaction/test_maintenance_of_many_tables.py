@@ -22,10 +22,10 @@ from lakebed.compaction.upkeep import Chore, Upkeep
 from lakebed.errors import Cancelled, Corrupt, Retry, TableNotFound
 from lakebed.events import QueryChanged
 from lakebed.failures import Restarts
-from lakebed.manifest import log_reader
-from lakebed.manifest.claims import claims_of
+from lakebed.log import log_reader
+from lakebed.log.claims import claims_of
 from lakebed.parts.changes import write_spec_of
-from lakebed.parts.locate import ScanLocator
+from lakebed.resolve.locate import ScanLocator
 from lakebed.table import internals_of
 from tests.foreign.readers import delta_rs, own
 from tests.internals import log_of

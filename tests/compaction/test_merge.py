@@ -19,13 +19,13 @@ from lakebed.compaction.merge import LEASE_SECONDS, MergeOutcome, Merger, Progre
 from lakebed.compaction.volatile import VolatileMerger
 from lakebed.errors import Cancelled, Corrupt, StoreUnavailable, Unexpected
 from lakebed.events import Event, MergeFailed, listen
-from lakebed.manifest.actions import CommitInfo
-from lakebed.manifest.claims import claims_of
-from lakebed.manifest.conflicts import ReadWriteSet
-from lakebed.manifest.stores.local import LocalLogStore
-from lakebed.manifest.table_log import Committed, Outcome, TableLog, Unknown
+from lakebed.log.actions import CommitInfo
+from lakebed.log.claims import claims_of
+from lakebed.log.conflicts import ReadWriteSet
+from lakebed.log.stores.local import LocalLogStore
+from lakebed.log.table_log import Committed, Outcome, TableLog, Unknown
+from lakebed.merge.kernel import MergedPart, MergeSource, merge_parts
 from lakebed.parts.changes import WriteSpec
-from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
 from lakebed.planning.plan import Goal
 from lakebed.planning.uploads import UploadRules
 from lakebed.storage.engine import connect

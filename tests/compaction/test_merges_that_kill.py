@@ -13,12 +13,12 @@ import lakebed
 from lakebed.compaction.compactor import Compactor
 from lakebed.compaction.kernels import LocalKernel
 from lakebed.compaction.merge import LEASE_SECONDS, MergeOutcome, Merger, MergeResult
+from lakebed.coordination.failing import PARKED_MS, WORKER_LOST, Failing, failing_of, forget_gone, has_gone
+from lakebed.coordination.lost_claims import LOST_MAX, lost_of
 from lakebed.errors import StoreUnavailable
-from lakebed.manifest.claims import Claim, claims_of
-from lakebed.manifest.entries import LOST
-from lakebed.manifest.failing import PARKED_MS, WORKER_LOST, Failing, failing_of, forget_gone, has_gone
-from lakebed.manifest.lost_claims import LOST_MAX, lost_of
-from lakebed.manifest.stores.local import LocalLogStore
+from lakebed.log.claims import Claim, claims_of
+from lakebed.log.entries import LOST
+from lakebed.log.stores.local import LocalLogStore
 from tests.compaction.test_merge import Clock, kernel, merger, paths, volatile
 from tests.compaction.test_parked_merges import five_parts
 from tests.internals import deletion_vectors_of, log_of, storage_of

@@ -22,11 +22,11 @@ from lakebed.compaction.compactor import Compactor, OnCluster
 from lakebed.compaction.kernels import SparkKernel
 from lakebed.compaction.maintenance import DatabaseMaintenance
 from lakebed.compaction.merge import no_progress
+from lakebed.coordination.failing import failing_of
 from lakebed.errors import Cancelled, ClusterUnavailable, Corrupt
-from lakebed.manifest.actions import Domain
-from lakebed.manifest.claims import claims_of
-from lakebed.manifest.entries import CLAIM
-from lakebed.manifest.failing import failing_of
+from lakebed.log.actions import Domain
+from lakebed.log.claims import claims_of
+from lakebed.log.entries import CLAIM
 from lakebed.table import internals_of
 from tests.internals import compaction_of, log_of, storage_of
 from tests.waiting import wait_until

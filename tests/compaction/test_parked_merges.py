@@ -17,12 +17,12 @@ from lakebed import events
 from lakebed.compaction.compactor import BACKOFF_SECONDS_MAX, FAILURES_MAX, Compactor
 from lakebed.compaction.kernels import LocalKernel
 from lakebed.compaction.merge import Merger
+from lakebed.coordination.failing import PARKED_MS, PARKED_MS_MAX, failing_of, has_gone, park_merge, resume_merges
 from lakebed.errors import Contention, Corrupt, LakebedError, StoreUnavailable, Unexpected
-from lakebed.manifest.failing import PARKED_MS, PARKED_MS_MAX, failing_of, has_gone, park_merge, resume_merges
-from lakebed.manifest.stores import open_store
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.stores import open_store
+from lakebed.log.table_log import TableLog
+from lakebed.merge.kernel import MergedPart, MergeSource
 from lakebed.monitoring.event_log import level_of
-from lakebed.parts.merge import MergedPart, MergeSource
 from lakebed.waits import waits
 from tests.internals import deletion_vectors_of, log_of, storage_of
 
@@ -219,7 +219,7 @@ def test_an_entry_whose_parts_are_gone_means_nothing_and_is_removed(table: lakeb
     park_merge(log, sources, UNMERGEABLE, 4)
     table.truncate()
     assert not failing_of(log.refresh()) and has_gone(log.refresh()) and resume_merges(log) == 0
-    from lakebed.manifest.failing import forget_gone
+    from lakebed.coordination.failing import forget_gone
 
     assert forget_gone(log) == 1 and not has_gone(log.refresh())
 

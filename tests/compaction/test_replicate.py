@@ -19,11 +19,11 @@ from lakebed.compaction.merge import MergeOutcome, Merger, Progress
 from lakebed.compaction.replicate import FAILURES_MAX, Replication
 from lakebed.compaction.volatile import VolatileMerger
 from lakebed.errors import Cancelled, StoreUnavailable
-from lakebed.manifest.claims import Claim, claims_of
-from lakebed.operations import purge_files
+from lakebed.log.claims import Claim, claims_of
+from lakebed.merge.kernel import MergedPart, MergeSource
+from lakebed.merge.materialized import REPLICATED, LocalParts, Materialized, MaterializedFolder
+from lakebed.operations.purge import files as purge_files
 from lakebed.parts.changes import WriteSpec
-from lakebed.parts.materialized import REPLICATED, LocalParts, Materialized, MaterializedFolder
-from lakebed.parts.merge import MergedPart, MergeSource
 from lakebed.planning.uploads import UploadRules
 from lakebed.storage.part_storage import PartStorage
 from lakebed.storage.process_folders import lock_folder

@@ -14,13 +14,8 @@ import pytest
 
 import lakebed
 from lakebed.compaction import settle
-from lakebed.errors import Corrupt, Retry
-from lakebed.fleet.work import standby_due_ms, work_of
-from lakebed.health.finding import Severity
-from lakebed.health.glance import Glance
-from lakebed.manifest.entries import SETTLING
-from lakebed.manifest.failing import PARKED_MS, PARKED_MS_MAX
-from lakebed.manifest.settle_attempts import (
+from lakebed.coordination.failing import PARKED_MS, PARKED_MS_MAX
+from lakebed.coordination.settle_attempts import (
     ATTEMPTS_MAX,
     attempts_of,
     begin_settle,
@@ -28,8 +23,13 @@ from lakebed.manifest.settle_attempts import (
     parked_settle,
     resume_settle,
 )
-from lakebed.manifest.stores import open_store
-from lakebed.manifest.table_log import TableLog
+from lakebed.errors import Corrupt, Retry
+from lakebed.fleet.work import standby_due_ms, work_of
+from lakebed.health.finding import Severity
+from lakebed.health.glance import Glance
+from lakebed.log.entries import SETTLING
+from lakebed.log.stores import open_store
+from lakebed.log.table_log import TableLog
 from lakebed.service.queue import tasks_of
 from lakebed.service.survey import Member
 from lakebed.service.surveyed import TableState, state_of, surveyed

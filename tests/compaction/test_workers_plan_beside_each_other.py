@@ -16,8 +16,8 @@ import lakebed
 from lakebed.compaction.compactor import Compactor
 from lakebed.compaction.kernels import LocalKernel
 from lakebed.compaction.merge import Merger, PlanningView
-from lakebed.manifest.claims import claimed_paths
-from lakebed.manifest.snapshot import Snapshot
+from lakebed.log.claims import claimed_paths
+from lakebed.log.snapshot import Snapshot
 from lakebed.planning.plan import Goal, Planning
 from lakebed.planning.planner import plan
 from lakebed.sortkey.statistics_cache import StatisticsCache

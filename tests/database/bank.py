@@ -14,15 +14,15 @@ from typing import Any
 import pyarrow as pa
 
 import lakebed
-from lakebed.ingest.decoder import DecoderSchema
-from lakebed.ingest.formats import decoder
-from lakebed.ingest.points.keeper import PointKeeper, PointSettings
-from lakebed.ingest.points.transaction_records import JsonTransactions
-from lakebed.ingest.source import Range
+from lakebed.decode.decoder import DecoderSchema
+from lakebed.decode.formats import decoder
 from lakebed.ingest.table_batch import TableIngest, run_alone
-from lakebed.manifest.point_log import Point, PointLog
+from lakebed.points.keeper import PointKeeper, PointSettings
+from lakebed.points.transaction_records import JsonTransactions
+from lakebed.positions.point_log import Point, PointLog
+from lakebed.sources.source import Range
 from lakebed.table import internals_of
-from tests.ingest.memory_source import MemorySource, here
+from tests.sources.memory_source import MemorySource, here
 
 ACCOUNTS = 6
 MONEY = 100

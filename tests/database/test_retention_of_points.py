@@ -12,7 +12,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 import lakebed
 from lakebed.errors import VersionNotFound
-from lakebed.manifest.point_log import PointLog, Settled
+from lakebed.positions.point_log import PointLog, Settled
 from lakebed.table import internals_of
 from tests.database.bank import TOTAL, Bank, Copy
 from tests.database.test_bank import seen_in

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING
 import orjson
 
 import lakebed
-from lakebed.ingest.decoder import DecoderSchema
-from lakebed.ingest.formats import decoder
-from lakebed.ingest.kafka.settings import KafkaSettings
-from lakebed.ingest.kafka.source import KafkaSource
-from lakebed.ingest.source import RangeChanges
+from lakebed.decode.decoder import DecoderSchema
+from lakebed.decode.formats import decoder
+from lakebed.sources.kafka.settings import KafkaSettings
+from lakebed.sources.kafka.source import KafkaSource
+from lakebed.sources.source import RangeChanges
 from lakebed.table import internals_of
 from tests.end_to_end.progress import ingested_ends
 from tests.end_to_end.source_database import ACCOUNTS, TABLES, Load, SourceDatabase, SourceTable

@@ -29,11 +29,11 @@ from deltalake import DeltaTable, QueryBuilder
 
 import lakebed
 from lakebed.cli import main as command
+from lakebed.coordination.parked import Parked, parked_of
+from lakebed.discovery.tables import tables_below
 from lakebed.errors import TableNotFound
-from lakebed.ingest.database.tables import tables_below
-from lakebed.manifest.parked import Parked, parked_of
-from lakebed.manifest.positions import positions_of
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.table_log import TableLog
+from lakebed.positions.positions import positions_of
 from tests.end_to_end.many_tables import ACCOUNTS, BALANCE, BANK, SIGNALS, ManyTables
 from tests.end_to_end.run_process import RunProcess
 from tests.end_to_end.schema_changes import INLINE_SCHEMAS

@@ -19,19 +19,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import lakebed
+from lakebed.decode.decoder import DecoderSchema
+from lakebed.decode.formats import decoder
+from lakebed.discovery.naming import NoTable
 from lakebed.far_times import python_rows
 from lakebed.health.status import Observer
 from lakebed.ingest.batch_writer import in_this_process
-from lakebed.ingest.database.naming import NoTable
-from lakebed.ingest.decoder import DecoderSchema
-from lakebed.ingest.formats import decoder
-from lakebed.ingest.kafka.database_source import KafkaDatabaseReader
-from lakebed.ingest.source import Range
 from lakebed.ingest.table_batch import TableIngest, run_alone
-from lakebed.pipeline.introducer import Introduced, Introducer
-from lakebed.pipeline.settings import DatabasePipeline, Pipeline, decoder_options, parse_any
+from lakebed.pipeline.database.introducer import Introduced, Introducer
+from lakebed.pipeline.file.settings import DatabasePipeline, Pipeline, decoder_options, parse_any
 from lakebed.pipeline.sources import bootstrap_rows, kafka_settings
 from lakebed.pipeline.transforming import Shape
+from lakebed.sources.kafka.database_source import KafkaDatabaseReader
+from lakebed.sources.source import Range
 from lakebed.table import internals_of
 from tests.end_to_end.typed_values import Case, plain, text_of
 from tests.end_to_end.types_of_mariadb import MARIADB

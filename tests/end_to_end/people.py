@@ -25,8 +25,8 @@ from confluent_kafka import Producer
 
 import lakebed
 from lakebed.errors import TableNotFound
-from lakebed.manifest.positions import positions_of
-from lakebed.manifest.snapshot import Snapshot
+from lakebed.log.snapshot import Snapshot
+from lakebed.positions.positions import positions_of
 from tests.end_to_end.run_process import RunProcess
 from tests.infra.kafka import KafkaServer, end_offsets, messages_before
 from tests.internals import log_of

@@ -26,9 +26,9 @@ import lakebed
 from lakebed import events
 from lakebed.compaction.service import Compaction
 from lakebed.errors import Retry, VersionNotFound
-from lakebed.manifest.entries import NAMED_BATCH
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.parts.materialized import REPLICATED
+from lakebed.log.entries import NAMED_BATCH
+from lakebed.log.snapshot import Snapshot
+from lakebed.merge.materialized import REPLICATED
 from lakebed.table import internals_of
 from tests.internals import log_of
 from tests.oracle import in_order

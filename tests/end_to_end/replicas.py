@@ -32,11 +32,11 @@ from deltalake import DeltaTable, QueryBuilder
 
 import lakebed
 from lakebed.health.run_report import RUNS_FOLDER
-from lakebed.manifest.actions import Commit, Domain
-from lakebed.manifest.claims import claims_of
-from lakebed.manifest.entries import CLAIM
-from lakebed.manifest.invariants import violations
-from lakebed.manifest.snapshot import Snapshot, apply
+from lakebed.log.actions import Commit, Domain
+from lakebed.log.claims import claims_of
+from lakebed.log.entries import CLAIM
+from lakebed.log.invariants import violations
+from lakebed.log.snapshot import Snapshot, apply
 from lakebed.operations.references import referenced_by
 from tests.end_to_end.replica_process import (
     DIFFERS,

@@ -6,14 +6,14 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from lakebed.decode.debezium.events import DebeziumJson
+from lakebed.decode.decoder import DecoderSchema
 from lakebed.far_times import INFINITY_DAY, INFINITY_MICROS, MINUS_INFINITY_DAY, MINUS_INFINITY_MICROS
-from lakebed.ingest.debezium.events import DebeziumJson
-from lakebed.ingest.decoder import DecoderSchema
+from tests.decode.records import records
 from tests.end_to_end.schema_changes import INLINE_SCHEMAS
 from tests.infra.debezium import DebeziumServer
 from tests.infra.kafka import KafkaServer
 from tests.infra.postgres import PostgresServer
-from tests.ingest.records import records
 
 pytestmark = pytest.mark.slow
 MODES = ["adaptive", "adaptive_time_microseconds", "connect", "isostring", "microseconds", "nanoseconds"]

@@ -29,7 +29,7 @@ bootstrap: {{kind: jdbc, url: "{url}", {place}, options: {{user: {user}, passwor
 FILL = """
 import sys
 import lakebed
-from lakebed.pipeline.settings import parse_any
+from lakebed.pipeline.file.settings import parse_any
 from lakebed.pipeline.sources import _shape_of, bootstrap_rows
 from lakebed.table import internals_of
 

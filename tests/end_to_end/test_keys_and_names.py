@@ -17,21 +17,21 @@ import yaml
 import lakebed
 from lakebed.ingest.database.member import OpenTable
 from lakebed.ingest.database.standing import OWN
-from lakebed.ingest.kafka.signal_topic import ends_of
-from lakebed.ingest.source import Range
 from lakebed.ingest.table_batch import run_alone
-from lakebed.manifest.remarks import remarks_of
 from lakebed.monitoring.metrics import Metrics
-from lakebed.pipeline.database_work import DatabaseWork
-from lakebed.pipeline.settings import DatabasePipeline, load
+from lakebed.pipeline.database.work import DatabaseWork
+from lakebed.pipeline.file.settings import DatabasePipeline, load
 from lakebed.pipeline.sources import kafka_settings
+from lakebed.positions.remarks import remarks_of
+from lakebed.sources.kafka.signal_topic import ends_of
+from lakebed.sources.source import Range
 from tests.end_to_end.schema_changes import INLINE_SCHEMAS
 from tests.infra.connect import avro_converters
 from tests.infra.debezium import DebeziumServer
 from tests.infra.kafka import KafkaServer
 from tests.infra.postgres import PostgresServer
 from tests.infra.registry import RegistryServer
-from tests.ingest.memory_source import here
+from tests.sources.memory_source import here
 
 UNSENT, NOTHING = frozenset({"unsent_key"}), frozenset[str]()
 

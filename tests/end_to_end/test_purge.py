@@ -14,9 +14,9 @@ import pytest
 
 import lakebed
 from lakebed.health.finding import Severity
-from lakebed.manifest.actions import AddChangePart, AddPart
-from lakebed.manifest.purges import purged_before, purges_of
-from lakebed.manifest.snapshot import Snapshot
+from lakebed.log.actions import AddChangePart, AddPart
+from lakebed.log.purges import purged_before, purges_of
+from lakebed.log.snapshot import Snapshot
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.storage.local_files import files_below
 from tests.end_to_end.people import PARTITIONS, People, Pipeline, Purged, Stage

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed.manifest.claims import claims_of
+from lakebed.log.claims import claims_of
 from tests.end_to_end.replicas import Member, ended, fight
 from tests.infra.fault_proxy import FaultProxy
 from tests.infra.s3 import S3Server

@@ -11,21 +11,21 @@ import pytest
 
 import lakebed
 from lakebed.cli import main
-from lakebed.ingest.decoder import DecoderSchema
-from lakebed.ingest.formats import decoder
-from lakebed.ingest.kafka.database_source import KafkaDatabaseReader
-from lakebed.ingest.kafka.settings import KafkaSettings
-from lakebed.ingest.kafka.signal_topic import ends_of
-from lakebed.ingest.source import Range
-from lakebed.manifest.resnapshots import resnapshot_of
+from lakebed.decode.decoder import DecoderSchema
+from lakebed.decode.formats import decoder
 from lakebed.monitoring.metrics import Metrics
-from lakebed.pipeline.database_work import DatabaseWork
-from lakebed.pipeline.settings import DatabasePipeline, load
+from lakebed.pipeline.database.work import DatabaseWork
+from lakebed.pipeline.file.settings import DatabasePipeline, load
+from lakebed.positions.resnapshots import resnapshot_of
+from lakebed.sources.kafka.database_source import KafkaDatabaseReader
+from lakebed.sources.kafka.settings import KafkaSettings
+from lakebed.sources.kafka.signal_topic import ends_of
+from lakebed.sources.source import Range
 from lakebed.table import internals_of
 from tests.infra.debezium import DebeziumServer
 from tests.infra.kafka import KafkaServer, end_offsets, messages_before
 from tests.infra.postgres import PostgresServer
-from tests.ingest.memory_source import Process
+from tests.sources.memory_source import Process
 from tests.waiting import wait_until
 
 DATABASE = PREFIX = "again"

@@ -15,8 +15,8 @@ from confluent_kafka import Producer
 
 import lakebed
 from lakebed.errors import Retry, TableNotFound
-from lakebed.ingest.kafka.cluster import KafkaCluster
-from lakebed.ingest.kafka.settings import KafkaSettings
+from lakebed.sources.kafka.cluster import KafkaCluster
+from lakebed.sources.kafka.settings import KafkaSettings
 from tests.infra.secured_kafka import PASSWORD, USER, SecuredKafkaServer
 from tests.waiting import outcome, wait_until, work_of
 

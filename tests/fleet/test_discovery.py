@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lakebed.manifest.discovery import tables_in
+from lakebed.discovery.folders import tables_in
 from lakebed.storage.folders import Folders
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from lakebed.errors import StoreUnavailable
 from lakebed.fleet.membership import DEAD_BEATS, Membership, Worker, workers_of
-from lakebed.manifest.log_store import LogStore
-from lakebed.manifest.stores import MemoryLogStore
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.stores import MemoryLogStore
+from lakebed.log.stores.log_store import LogStore
+from lakebed.log.table_log import TableLog
 
 
 def member(store: LogStore, name: str, clock_seconds: float = 1_700_000_000.0, cores: float = 2.0) -> Membership:

@@ -18,15 +18,15 @@ import lakebed
 from lakebed import events
 from lakebed.cli.command_line import execute
 from lakebed.compaction.maintenance import DatabaseMaintenance
+from lakebed.coordination.log_cache import LogCache
+from lakebed.discovery.looks import hinted_pause_seconds
 from lakebed.errors import InvalidInput
 from lakebed.fleet import hint_pace, watched, worker
 from lakebed.fleet.hearing import Hearing
 from lakebed.fleet.hints import Hint
 from lakebed.fleet.worker import FleetWorker, Heard, Limits
 from lakebed.http.server import Listening
-from lakebed.manifest.log_cache import LogCache
-from lakebed.manifest.log_store import LogStore, has_object
-from lakebed.manifest.looks import hinted_pause_seconds
+from lakebed.log.stores.log_store import LogStore, has_object
 from lakebed.service.poke import poke_server
 from lakebed.service.tokens import Role, line_of
 from tests.fleet.test_worker import SCHEMA, changes, is_settled, tables_in, working
@@ -126,7 +126,7 @@ def test_a_flood_of_hints_is_a_few_looks_ever_farther_apart(tmp_path: Path, monk
         in_vain.append(hints)
         return hinted_pause_seconds(hints)
 
-    monkeypatch.setattr("lakebed.manifest.looks.SECONDS_MIN", 0.1)
+    monkeypatch.setattr("lakebed.discovery.looks.SECONDS_MIN", 0.1)
     monkeypatch.setattr(watched, "hinted_pause_seconds", noted)
     looks = begun(monkeypatch, watched.Watched, "look")
     [table] = tables_in(tmp_path / "lake", 1)

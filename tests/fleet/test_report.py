@@ -8,8 +8,8 @@ import pytest
 
 import lakebed
 from lakebed.cli.command_line import execute
+from lakebed.coordination.failing import park_merge
 from lakebed.fleet.report import fleet_report
-from lakebed.manifest.failing import park_merge
 from tests.fleet.test_worker import changes, tables_in
 from tests.internals import log_of
 

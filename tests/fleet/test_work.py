@@ -11,8 +11,8 @@ import pytest
 import lakebed
 from lakebed.fleet.cleaning import clean_pause_seconds
 from lakebed.fleet.work import work_of
-from lakebed.manifest.claims import Claim
-from lakebed.manifest.snapshot import Snapshot
+from lakebed.log.claims import Claim
+from lakebed.log.snapshot import Snapshot
 from lakebed.sortkey.statistics_cache import StatisticsCache
 from tests.fleet.test_worker import changes, tables_in
 from tests.internals import log_of

@@ -12,14 +12,14 @@ import pytest
 
 import lakebed
 from lakebed.compaction.maintenance import DatabaseMaintenance
+from lakebed.coordination.jobs import Job, JobState, ask, job_of, new_id
+from lakebed.coordination.log_cache import LogCache
 from lakebed.errors import StoreUnavailable
 from lakebed.fleet import watched
 from lakebed.fleet.membership import Membership
 from lakebed.fleet.worker import FleetWorker, Limits
-from lakebed.manifest.claims import claims_of
-from lakebed.manifest.jobs import Job, JobState, ask, job_of, new_id
-from lakebed.manifest.log_cache import LogCache
-from lakebed.manifest.point_log import Point, PointLog, Settled, TableAt
+from lakebed.log.claims import claims_of
+from lakebed.positions.point_log import Point, PointLog, Settled, TableAt
 from tests.internals import log_of
 from tests.threads import ThreadsSince
 from tests.waiting import wait_until
@@ -35,7 +35,7 @@ def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lakebed.fleet.worker.DISCOVERY_SECONDS", 0.2)
     monkeypatch.setattr(watched, "REST_SECONDS", 0.2)
     monkeypatch.setattr(watched, "REST_LOOK_SECONDS", 0.05)
-    monkeypatch.setattr("lakebed.manifest.looks.SECONDS_MAX", 1.0)
+    monkeypatch.setattr("lakebed.discovery.looks.SECONDS_MAX", 1.0)
 
 
 def tables_in(folder: Path, count: int, **properties: str) -> list[lakebed.Table]:
@@ -233,7 +233,7 @@ def test_after_an_outage_a_table_with_a_freshness_is_looked_at_as_soon_as_any_ot
     [table] = tables_in(tmp_path / "lake", 1, freshness="60 seconds")
     found = watched.Watched(table.path, LogCache(1 << 20), DatabaseMaintenance(), lambda tier: True)
     found.look()
-    monkeypatch.setattr("lakebed.manifest.looks.SECONDS_MAX", 300.0)
+    monkeypatch.setattr("lakebed.discovery.looks.SECONDS_MAX", 300.0)
 
     def silent(*given: object) -> bool:
         raise StoreUnavailable("no answer")

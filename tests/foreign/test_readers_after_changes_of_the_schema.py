@@ -16,8 +16,8 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 
 import lakebed
-from lakebed.manifest.schema_change import SchemaChange
 from lakebed.operations.alter import alter
+from lakebed.schema.change import SchemaChange
 from tests.foreign.readers import comparable
 from tests.internals import log_of
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 
 import lakebed
-from lakebed.ingest.generator import OrderStream
-from lakebed.pipeline.settings import load
+from lakebed.pipeline.file.settings import load
+from lakebed.sources.generator import OrderStream
 from tests.guides.pages import ROOT
 
 EVENTS, BATCHES = 6_000, 12

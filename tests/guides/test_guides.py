@@ -30,12 +30,12 @@ from deltalake import write_deltalake
 
 import lakebed
 from lakebed.compaction.maintenance import Maintenance
+from lakebed.coordination.failing import park_merge
 from lakebed.errors import StoreUnavailable, TableNotFound, VersionNotFound
 from lakebed.fleet.membership import listed_workers
-from lakebed.manifest.failing import park_merge
-from lakebed.operations import purge_files
+from lakebed.operations.purge import files as purge_files
 from lakebed.service.tokens import Role, line_of, new_token
-from lakebed.storage.s3_client import s3_client
+from lakebed.storage.s3.client import s3_client
 from tests.database.bank import Bank, Copy
 from tests.guides.follow import LAKEBED, Circumstances, Reader
 from tests.guides.orders import orders_table

@@ -24,10 +24,10 @@ from lakebed.compaction.merge import Merger
 from lakebed.health.examination import Examination, examine
 from lakebed.health.finding import Severity
 from lakebed.health.status import Observer, Status
-from lakebed.manifest.actions import Action, AddPart, CommitInfo, Domain, Part
-from lakebed.manifest.commit_codec import encode_commit
-from lakebed.manifest.conflicts import BLIND
-from lakebed.manifest.table_log import Committed, commit_name
+from lakebed.log.actions import Action, AddPart, CommitInfo, Domain, Part
+from lakebed.log.conflicts import BLIND
+from lakebed.log.files.commit_codec import encode_commit
+from lakebed.log.table_log import Committed, commit_name
 from lakebed.parts import deletion_vector_cache
 from lakebed.parts.checksum import checksum_of
 from lakebed.version import ENGINE

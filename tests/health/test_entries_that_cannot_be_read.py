@@ -22,6 +22,9 @@ from hypothesis import strategies as st
 
 import lakebed
 from lakebed.cli.command_line import execute
+from lakebed.coordination.jobs import Job, due_jobs, jobs_of, take
+from lakebed.coordination.jobs import ask as ask_job
+from lakebed.coordination.parked import parked_of
 from lakebed.errors import Corrupt, LakebedError
 from lakebed.fleet.membership import Membership, Worker, fleet_log, listed_workers, worker_of
 from lakebed.fleet.report import fleet_report
@@ -34,16 +37,13 @@ from lakebed.listeners.deliverer import Deliverer
 from lakebed.listeners.feed import Feed
 from lakebed.listeners.listener import Listener, Webhook
 from lakebed.listeners.listener_log import Delivering, ListenerLog, listener_of
-from lakebed.manifest import entries
-from lakebed.manifest.actions import CommitInfo, Domain
-from lakebed.manifest.commit_codec import encode_commit
-from lakebed.manifest.entries import COORDINATION
-from lakebed.manifest.entry_values import decoded
-from lakebed.manifest.jobs import Job, due_jobs, jobs_of, take
-from lakebed.manifest.jobs import ask as ask_job
-from lakebed.manifest.parked import parked_of
-from lakebed.manifest.point_log import Point, PointLog, TableAt, point_of, settled_of, table_at_of
-from lakebed.manifest.table_log import TableLog, commit_name
+from lakebed.log import entries
+from lakebed.log.actions import CommitInfo, Domain
+from lakebed.log.entries import COORDINATION
+from lakebed.log.entry_values import decoded
+from lakebed.log.files.commit_codec import encode_commit
+from lakebed.log.table_log import TableLog, commit_name
+from lakebed.positions.point_log import Point, PointLog, TableAt, point_of, settled_of, table_at_of
 from lakebed.service.descriptions import describe
 from lakebed.version import ENGINE
 from tests.internals import log_of

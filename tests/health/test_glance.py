@@ -18,10 +18,10 @@ from lakebed.errors import Corrupt, InvalidInput, VersionNotFound
 from lakebed.health import glance
 from lakebed.health.finding import Finding
 from lakebed.health.glance import Glance
-from lakebed.manifest.log_files import commit_name
-from lakebed.manifest.remarks import KINDS, Remark, remark
-from lakebed.manifest.snapshot import Snapshot
+from lakebed.log.files.names import commit_name
+from lakebed.log.snapshot import Snapshot
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
+from lakebed.positions.remarks import KINDS, Remark, remark
 from lakebed.service.surveyed import Surveyed, TableState, state_of
 from lakebed.storage.part_storage import PartStorage
 from lakebed.ui.members import Members

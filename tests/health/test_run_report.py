@@ -25,13 +25,13 @@ from lakebed.health.run_report import Down, Reporter, RunReport, Waiting, report
 from lakebed.health.runs import said_by
 from lakebed.health.sampler import Sampler
 from lakebed.health.status import Observer
-from lakebed.manifest.stores import MemoryLogStore, open_store
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.stores import MemoryLogStore, open_store
+from lakebed.log.table_log import TableLog
 from lakebed.monitoring.metrics import Metrics
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.pipeline import run as pipeline_run
-from lakebed.pipeline.driver import SparkStart
-from lakebed.pipeline.settings import parse_any
+from lakebed.pipeline.file.settings import parse_any
+from lakebed.pipeline.spark.driver import SparkStart
 from lakebed.ui.members import Members
 from lakebed.ui.watch import Watched
 from tests.waiting import STILL_SECONDS_MAX

@@ -26,9 +26,9 @@ import pytest
 
 import lakebed
 from lakebed.errors import DataLoss
-from lakebed.ingest.files import reader
+from lakebed.sources.files import reader
 from tests.ingest.crashes import POINTS, Crash, dying
-from tests.ingest.files.folders import NOW, Process, here, in_groups, remarks
+from tests.sources.files.folders import NOW, Process, here, in_groups, remarks
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), False), pa.field("v", pa.string())])
 STEMS = [

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tests.ingest.memory_source import Keyed
+from tests.sources.memory_source import Keyed
 
 NEW_KEY, OLD_KEY = "__debezium.newkey", "__debezium.oldkey"
 

@@ -12,18 +12,18 @@ import pytest
 
 import lakebed
 from lakebed.cli import main
+from lakebed.decode.decoder import DecoderSchema
+from lakebed.decode.formats import decoder
 from lakebed.errors import Corrupt, InvalidInput
 from lakebed.health.status import Observer
-from lakebed.ingest.decoder import DecoderSchema
-from lakebed.ingest.formats import decoder
 from lakebed.ingest.table_batch import BatchDone, TableIngest
-from lakebed.manifest import remarks, resnapshots
-from lakebed.manifest.remarks import remarks_of
-from lakebed.manifest.resnapshots import Resnapshot
-from lakebed.pipeline.order_warnings import warnings_of_topics
+from lakebed.pipeline.database.order_warnings import warnings_of_topics
+from lakebed.positions import remarks, resnapshots
+from lakebed.positions.remarks import remarks_of
+from lakebed.positions.resnapshots import Resnapshot
 from lakebed.table import internals_of
-from tests.ingest.memory_source import MemorySource, here
 from tests.internals import log_of
+from tests.sources.memory_source import MemorySource, here
 
 COLUMNS = pa.schema([pa.field("id", pa.int64(), False), pa.field("v", pa.string())])
 MINUTE = 60_000

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from lakebed.ingest.kafka import database_source
-from lakebed.ingest.kafka.control import Control, write_control, write_positions
-from lakebed.ingest.kafka.database_source import KafkaDatabaseStream
-from lakebed.ingest.kafka.planned_batch import PlannedBatch
-from lakebed.ingest.kafka.settings import KafkaSettings
-from lakebed.ingest.source import Range
-from lakebed.manifest.positions import Position
+from lakebed.positions.positions import Position
+from lakebed.sources.kafka import database_source
+from lakebed.sources.kafka.control import Control, write_control, write_positions
+from lakebed.sources.kafka.database_source import KafkaDatabaseStream
+from lakebed.sources.kafka.planned_batch import PlannedBatch
+from lakebed.sources.kafka.settings import KafkaSettings
+from lakebed.sources.source import Range
 from tests.ingest.database.databases import database, filled, more
 
 LATEST = KafkaSettings(config={"bootstrap.servers": "127.0.0.1:9"}, topic_pattern=".*", starting_offsets="latest")

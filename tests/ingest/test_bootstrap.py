@@ -17,7 +17,7 @@ from lakebed.errors import InvalidInput
 from lakebed.ingest import bootstrap as module
 from lakebed.table import internals_of
 from tests.ingest.crashes import Crash, dying
-from tests.ingest.memory_source import COLUMNS, MemorySource, Process, ids, row
+from tests.sources.memory_source import COLUMNS, MemorySource, Process, ids, row
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

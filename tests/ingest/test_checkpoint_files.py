@@ -13,9 +13,9 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 from lakebed.ingest.checkpoint_files import CLASS, SETTING, quick_checkpoint
-from lakebed.ingest.generator import OrderStream
-from lakebed.ingest.generator_source import GeneratorSource
 from lakebed.ingest.stream import start_ingest
+from lakebed.sources.generator import OrderStream
+from lakebed.sources.generator_source import GeneratorSource
 from tests.waiting import ended, started
 
 if TYPE_CHECKING:

@@ -20,25 +20,25 @@ import pyarrow.parquet as pq
 import pytest
 
 import lakebed
+from lakebed.decode.debezium.events import DebeziumJson
+from lakebed.decode.decoder import DecoderSchema
+from lakebed.decode.formats import decoder
 from lakebed.errors import InvalidChanges, InvalidSchema, QuarantineRefused
 from lakebed.ingest import stream as module
 from lakebed.ingest import stream as stream_module
 from lakebed.ingest import table_batch
-from lakebed.ingest.debezium.events import DebeziumJson
-from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.evolving import Evolution
-from lakebed.ingest.files.settings import FilesSettings
-from lakebed.ingest.files.source import FileSource
-from lakebed.ingest.formats import decoder
-from lakebed.ingest.schema_evolution import EVOLUTIONS, EvolvePolicy
-from lakebed.ingest.source import Bounds, Place, Range, RangeChanges
 from lakebed.ingest.stream import RangeIngest
-from lakebed.manifest.schema_change import SchemaChange
 from lakebed.operations.alter import alter
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
+from lakebed.schema.change import SchemaChange
+from lakebed.schema.fitting import EVOLUTIONS, EvolvePolicy
+from lakebed.sources.files.settings import FilesSettings
+from lakebed.sources.files.source import FileSource
+from lakebed.sources.source import Bounds, Place, Range, RangeChanges
 from lakebed.table import internals_of
+from tests.decode.records import event, records, with_schema
 from tests.ingest.crashes import Crash, dying
-from tests.ingest.records import event, records, with_schema
 from tests.waiting import ended, started
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ import pytest
 
 from lakebed.errors import Unexpected
 from lakebed.ingest.checkpoint_files import is_local_where
-from lakebed.ingest.generator import OrderStream
-from lakebed.ingest.generator_source import GeneratorReader
-from lakebed.ingest.kafka.settings import KafkaSettings
-from lakebed.ingest.kafka.source import KafkaReader
 from lakebed.ingest.offset_documents import OffsetDocuments
-from lakebed.ingest.source import Range, batch_of, ranges_of
+from lakebed.sources.generator import OrderStream
+from lakebed.sources.generator_source import GeneratorReader
+from lakebed.sources.kafka.settings import KafkaSettings
+from lakebed.sources.kafka.source import KafkaReader
+from lakebed.sources.source import Range, batch_of, ranges_of
 
 READER = KafkaReader(KafkaSettings(config={"bootstrap.servers": "nowhere"}, topics=("t",)))
 

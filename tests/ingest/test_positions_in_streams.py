@@ -14,14 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 
 import lakebed
-from lakebed.ingest.debezium.events import DebeziumJson
-from lakebed.ingest.decoder import DecoderSchema
-from lakebed.ingest.generator import COLUMNS, OrderStream
-from lakebed.ingest.generator_source import GeneratorSource
-from lakebed.ingest.source import RangeChanges
+from lakebed.decode.debezium.events import DebeziumJson
+from lakebed.decode.decoder import DecoderSchema
 from lakebed.pipeline import sources
-from lakebed.pipeline.settings import parse_pipeline
+from lakebed.pipeline.file.settings import parse_pipeline
 from lakebed.pipeline.target import open_or_create
+from lakebed.sources.generator import COLUMNS, OrderStream
+from lakebed.sources.generator_source import GeneratorSource
+from lakebed.sources.source import RangeChanges
 from lakebed.table import internals_of
 from tests.waiting import ended, started
 

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 import lakebed
+from lakebed.decode.decoder import DecoderSchema
+from lakebed.decode.formats import decoder
 from lakebed.errors import InvalidSchema
-from lakebed.ingest.decoder import DecoderSchema
-from lakebed.ingest.formats import decoder
-from lakebed.ingest.schema_evolution import EVOLUTIONS, EvolvePolicy
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
+from lakebed.schema.fitting import EVOLUTIONS, EvolvePolicy
 from lakebed.table import internals_of
+from tests.decode.records import event, with_schema
 from tests.ingest.crashes import POINTS, Crash, dying
-from tests.ingest.records import event, with_schema
 from tests.ingest.test_evolving_streams import ID, Stream, table_at
 
 SEEDS = int(os.environ.get("LAKEBED_SEEDS", "6"))

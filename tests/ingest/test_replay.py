@@ -14,17 +14,17 @@ import pytest
 import lakebed
 from lakebed.compaction.kernels import LocalKernel
 from lakebed.compaction.merge import Merger
+from lakebed.decode.decoder import Decoded, Decoder, DecoderSchema
+from lakebed.decode.formats import decoder
 from lakebed.errors import InvalidInput, TableNotFound
 from lakebed.ingest import replay as module
-from lakebed.ingest.decoder import Decoded, Decoder, DecoderSchema
-from lakebed.ingest.formats import decoder
 from lakebed.ingest.replay import ALREADY_DECODED, TRUNCATE
-from lakebed.ingest.truncates import NO_CUTOFF, Cutoff, Truncate, to_domain
-from lakebed.manifest.actions import CommitInfo
-from lakebed.manifest.conflicts import ReadWriteSet
+from lakebed.log.actions import CommitInfo
+from lakebed.log.conflicts import ReadWriteSet
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
+from lakebed.positions.truncates import NO_CUTOFF, Cutoff, Truncate, to_domain
 from lakebed.table import internals_of
-from tests.ingest.records import event, records
+from tests.decode.records import event, records
 from tests.internals import deletion_vectors_of, log_of, storage_of
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("n", pa.int64())])

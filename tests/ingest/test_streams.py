@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from lakebed.ingest.debezium.events import DebeziumJson
-from lakebed.ingest.decoder import DecoderSchema
-from lakebed.ingest.generator import COLUMNS, KEYS, OrderStream
-from lakebed.ingest.generator_source import GeneratorSource
-from lakebed.ingest.source import RangeChanges
+from lakebed.decode.debezium.events import DebeziumJson
+from lakebed.decode.decoder import DecoderSchema
+from lakebed.sources.generator import COLUMNS, KEYS, OrderStream
+from lakebed.sources.generator_source import GeneratorSource
+from lakebed.sources.source import RangeChanges
 from tests.waiting import ended, started
 
 if TYPE_CHECKING:

@@ -13,23 +13,23 @@ import pyarrow as pa
 import pytest
 
 import lakebed
+from lakebed.decode.decoder import DecoderSchema
+from lakebed.decode.formats import decoder
 from lakebed.errors import DataLoss, QuarantineRefused, StoreUnavailable
 from lakebed.ingest.batch_writer import Written
-from lakebed.ingest.decoder import DecoderSchema
-from lakebed.ingest.formats import decoder
 from lakebed.ingest.handover import Handover
-from lakebed.ingest.schema_evolution import EvolvePolicy
-from lakebed.ingest.source import Range
 from lakebed.ingest.table_batch import WriteWork
-from lakebed.manifest.positions import Position, positions_of
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.table_log import TableLog
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
+from lakebed.positions.positions import Position, positions_of
+from lakebed.schema.fitting import EvolvePolicy
+from lakebed.sources.source import Range
 from lakebed.table import internals_of
+from tests.decode.records import event, with_schema
 from tests.ingest.crashes import POINTS, Crash, dying
-from tests.ingest.memory_source import COLUMNS, MemorySource, Process, here, ids, quarantined, row
-from tests.ingest.records import event, with_schema
 from tests.internals import log_of
+from tests.sources.memory_source import COLUMNS, MemorySource, Process, here, ids, quarantined, row
 
 
 def unkeyed(tmp_path: Path) -> lakebed.Table:

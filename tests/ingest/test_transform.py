@@ -9,18 +9,18 @@ import pyarrow as pa
 import pytest
 
 import lakebed
+from lakebed.decode.decoder import DecoderSchema
 from lakebed.errors import InvalidInput
-from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.stream import run_in_tasks
 from lakebed.ingest.table_batch import TableIngest, run_alone
 from lakebed.ingest.transform.decode import SourceRows
 from lakebed.ingest.transform.query import Transform
-from lakebed.ingest.upstream.decoder import ChangeRows
-from lakebed.ingest.upstream.reader import UpstreamReader, ranges_between
 from lakebed.parts.changes import WriteSpec, write_spec_of
+from lakebed.sources.upstream.decoder import ChangeRows
+from lakebed.sources.upstream.reader import UpstreamReader, ranges_between
 from lakebed.table import internals_of
-from tests.ingest.test_upstream import Layer, quarantined
 from tests.internals import log_of
+from tests.sources.test_upstream import Layer, quarantined
 from tests.view.test_a_copy_of_changes import SCHEMA, as_arrow, change
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from lakebed.errors import InvalidInput, StoreUnavailable
 from lakebed.listeners.cursor import At, Cursor
 from lakebed.listeners.delivery import Delivery
 from lakebed.listeners.destination import Failure, Groups, Sent
+from lakebed.listeners.event_types import TableEvent
 from lakebed.listeners.feed import CHECK_SECONDS, DISCOVERY_SECONDS, LOOK_SECONDS_MAX, Feed
 from lakebed.listeners.listener import Listener, Webhook
 from lakebed.listeners.listener_log import BEAT_SECONDS, DEAD_SECONDS, ListenerLog
-from lakebed.manifest.table_event_types import TableEvent
 from tests.listeners.test_feed import Time, by_table, check_stream, expected
 from tests.listeners.worlds import TABLES, World
 

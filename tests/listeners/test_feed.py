@@ -12,19 +12,19 @@ from pathlib import Path
 
 import pytest
 
+from lakebed.discovery.looks import SECONDS_MIN
 from lakebed.errors import Corrupt, InvalidInput, TableNotFound, VersionNotFound
 from lakebed.listeners import feed as feed_module
 from lakebed.listeners.cursor import At, Cursor
+from lakebed.listeners.event_types import Dropped, Resync, TableEvent
 from lakebed.listeners.feed import CHECK_SECONDS, DISCOVERY_SECONDS, LOOK_SECONDS_MAX, Feed
-from lakebed.manifest.log_files import commit_name
-from lakebed.manifest.log_reader import LogReader
-from lakebed.manifest.looks import SECONDS_MIN
-from lakebed.manifest.point_log import FOLDER, PointLog
-from lakebed.manifest.stores import LocalLogStore, open_store
-from lakebed.manifest.table_event_types import Dropped, Resync, TableEvent
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.files.names import commit_name
+from lakebed.log.log_reader import LogReader
+from lakebed.log.stores import LocalLogStore, open_store
+from lakebed.log.table_log import TableLog
+from lakebed.positions.point_log import FOLDER, PointLog
 from tests.listeners.worlds import TABLES, World
-from tests.manifest.test_point_log import point
+from tests.positions.test_point_log import point
 
 SEEDS = int(os.environ.get("LAKEBED_SEEDS", "25"))
 

@@ -14,9 +14,9 @@ import lakebed
 from lakebed.errors import InvalidInput
 from lakebed.listeners.cursor import Cursor
 from lakebed.listeners.deliverer import Deliverer
+from lakebed.listeners.event_types import Appended, Settled, TableEvent
 from lakebed.listeners.feed import Feed
 from lakebed.listeners.listener import Listener, Webhook
-from lakebed.manifest.table_event_types import Appended, Settled, TableEvent
 from tests.listeners.receiver import Received, receiver
 from tests.threads import ThreadsSince
 from tests.waiting import wait_until

@@ -7,7 +7,7 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-from lakebed.manifest.table_event_types import EVENT_TYPES, EventFields, kind_of_event
+from lakebed.listeners.event_types import EVENT_TYPES, EventFields, kind_of_event
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/events.md").read_text()
 COMMON = [each.name for each in fields(EventFields)]

@@ -10,21 +10,21 @@ from pathlib import Path
 
 import orjson
 
-from lakebed.manifest.actions import Action, AddPart, Domain, RemoveChangePart, Transaction
-from lakebed.manifest.claims import Claim
-from lakebed.manifest.commit_kind import truncated
-from lakebed.manifest.commit_loop import Proposal, commit_loop
-from lakebed.manifest.conflicts import ReadWriteSet
-from lakebed.manifest.deletion_vector import bitmap, inline
-from lakebed.manifest.entries import PARKED, STREAM, Operation
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.stores import open_store
-from lakebed.manifest.table_event_types import TableEvent
-from lakebed.manifest.table_events import events_of
-from lakebed.manifest.table_log import TableLog
+from lakebed.listeners.event_types import TableEvent
+from lakebed.listeners.table_events import events_of
+from lakebed.log.actions import Action, AddPart, Domain, RemoveChangePart, Transaction
+from lakebed.log.claims import Claim
+from lakebed.log.commit_kind import truncated
+from lakebed.log.commit_loop import Proposal, commit_loop
+from lakebed.log.conflicts import ReadWriteSet
+from lakebed.log.deletion_vector import bitmap, inline
+from lakebed.log.entries import PARKED, STREAM, Operation
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.stores import open_store
+from lakebed.log.table_log import TableLog
 from lakebed.operations.create import create_log
 from lakebed.settings import TableSettings
-from tests.manifest.test_table_log import SCHEMA, Clock, change_part
+from tests.log.test_table_log import SCHEMA, Clock, change_part
 
 TABLES = {"orders": "orders", "public.items": "public/items", "plain": "default/plain"}
 

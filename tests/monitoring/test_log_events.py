@@ -12,8 +12,8 @@ import pyarrow as pa
 import lakebed
 from lakebed import events
 from lakebed.compaction.merge import Merger
-from lakebed.manifest.actions import CommitInfo
-from lakebed.manifest.conflicts import ReadWriteSet
+from lakebed.log.actions import CommitInfo
+from lakebed.log.conflicts import ReadWriteSet
 from tests.internals import deletion_vectors_of, log_of, storage_of
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])

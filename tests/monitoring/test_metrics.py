@@ -13,6 +13,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from lakebed import create, events
+from lakebed.coordination.table_figures import figures_of
 from lakebed.errors import MissingPrerequisite
 from lakebed.events import (
     BatchCommitted,
@@ -49,7 +50,6 @@ from lakebed.events import (
     ViewRefreshed,
     WorkerObserved,
 )
-from lakebed.manifest.table_figures import figures_of
 from lakebed.monitoring.freshness import POINTS, FreshnessMeter
 from lakebed.monitoring.metrics import Metrics
 from lakebed.monitoring.progress import Progress

@@ -10,8 +10,8 @@ import pytest
 
 import lakebed
 from lakebed.health.sampler import reference_amplification
-from lakebed.manifest.stores import open_store
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.stores import open_store
+from lakebed.log.table_log import TableLog
 from lakebed.monitoring.recent_commits import WINDOW_SECONDS, RecentCommits, operation_label
 from tests.internals import log_of
 

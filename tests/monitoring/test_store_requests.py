@@ -11,8 +11,8 @@ import pytest
 
 import lakebed
 from lakebed import events
+from lakebed.decode.decoder import Decoded
 from lakebed.ingest.batch_writer import WriteTask
-from lakebed.ingest.decoder import Decoded
 from lakebed.monitoring.metrics import Metrics
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA

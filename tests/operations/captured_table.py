@@ -17,17 +17,17 @@ from unittest.mock import patch
 import pyarrow as pa
 
 import lakebed
-from lakebed.ingest.debezium.snapshots import Notification
-from lakebed.ingest.decoder import DecoderSchema
-from lakebed.ingest.formats import decoder
-from lakebed.manifest.resnapshots import Resnapshot, ask, resnapshot_of
-from lakebed.operations import mutate
+from lakebed.decode.debezium.snapshots import Notification
+from lakebed.decode.decoder import DecoderSchema
+from lakebed.decode.formats import decoder
+from lakebed.operations.mutate import mutate
 from lakebed.operations.restart_order import needs_restart, restarting
-from lakebed.pipeline.resnapshot_follower import GRACE_SECONDS, Resnapshots
+from lakebed.pipeline.database.resnapshot_follower import GRACE_SECONDS, Resnapshots
+from lakebed.positions.resnapshots import Resnapshot, ask, resnapshot_of
 from lakebed.table import internals_of
 from tests.ingest.crashes import Crash, dying
-from tests.ingest.memory_source import MemorySource, Process
 from tests.internals import log_of
+from tests.sources.memory_source import MemorySource, Process
 
 COLUMNS = pa.schema([pa.field("id", pa.int64(), False), pa.field("n", pa.int64())])
 TOPIC, NAME, PARTITIONS, KEYS, CHUNK = "shop.public.t", "public.t", 2, 40, 4
@@ -298,4 +298,4 @@ class World:
 
 def without_pauses() -> Any:
     """Checks of the mirror follow each other at once."""
-    return patch("lakebed.pipeline.resnapshot_follower.CHECK_SECONDS", 0.0)
+    return patch("lakebed.pipeline.database.resnapshot_follower.CHECK_SECONDS", 0.0)

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pytest
 
 from lakebed import events
+from lakebed.coordination.schema_history import KEPT_MAX, past_changes
 from lakebed.errors import InvalidSchema, StoreUnavailable
 from lakebed.health.log_checks import state_findings
-from lakebed.manifest.actions import (
+from lakebed.log.actions import (
     Action,
     AddChangePart,
     AddPart,
@@ -25,22 +26,21 @@ from lakebed.manifest.actions import (
     RemovePart,
     Transaction,
 )
-from lakebed.manifest.claims import Claim
-from lakebed.manifest.commit_kind import CommitKind, kind_of
-from lakebed.manifest.conflicts import BLIND, ConflictKind, ReadWriteSet
-from lakebed.manifest.entries import SCHEMA, STREAM
-from lakebed.manifest.schema_change import SchemaChange, difference
-from lakebed.manifest.schema_history import KEPT_MAX, past_changes
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.stores import MemoryLogStore
-from lakebed.manifest.table_log import Committed, Conflicted, Outcome, TableLog
+from lakebed.log.claims import Claim
+from lakebed.log.commit_kind import CommitKind, kind_of
+from lakebed.log.conflicts import BLIND, ConflictKind, ReadWriteSet
+from lakebed.log.entries import SCHEMA, STREAM
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.stores import MemoryLogStore
+from lakebed.log.table_log import Committed, Conflicted, Outcome, TableLog
 from lakebed.operations.alter import AlterResult, alter
 from lakebed.operations.create import NewTable, create, create_log
 from lakebed.operations.set_properties import set_properties
 from lakebed.operations.set_sort_key import set_sort_key
+from lakebed.schema.change import SchemaChange, difference
 from lakebed.settings import ConflictScope, TableSettings
 from lakebed.view.schema_history import schemas
-from tests.manifest.test_table_log import SilentStore
+from tests.log.test_table_log import SilentStore
 
 INFO = CommitInfo(operation="TEST", commit_id="")
 ORDERS = pa.schema(

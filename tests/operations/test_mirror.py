@@ -11,11 +11,11 @@ import pytest
 import lakebed
 from lakebed.health.database_status import database_status
 from lakebed.health.status import Observer
-from lakebed.manifest.commit_kind import CommitKind, is_append, kind_of
-from lakebed.manifest.resnapshots import advance
+from lakebed.log.commit_kind import CommitKind, is_append, kind_of
 from lakebed.operations.mirror import why_not
 from lakebed.operations.restart_order import needs_restart
-from lakebed.pipeline.resnapshot_follower import WAIT_SECONDS
+from lakebed.pipeline.database.resnapshot_follower import WAIT_SECONDS
+from lakebed.positions.resnapshots import advance
 from lakebed.table import internals_of
 from tests.internals import log_of
 from tests.operations.captured_table import COLUMNS, NAME, TOPIC, World, without_pauses

@@ -20,15 +20,15 @@ from lakebed import events
 from lakebed.compaction.kernels import LocalKernel
 from lakebed.compaction.merge import MergeOutcome, Merger, Progress
 from lakebed.errors import Contention, Corrupt, InvalidInput
-from lakebed.manifest import commit_loop
-from lakebed.manifest.actions import CommitInfo
-from lakebed.manifest.claims import Claim, claims_of
-from lakebed.manifest.conflicts import BLIND
-from lakebed.manifest.entry_values import MS_MAX
-from lakebed.manifest.table_log import Committed
-from lakebed.operations import mutate, mutation
+from lakebed.log import commit_loop
+from lakebed.log.actions import CommitInfo
+from lakebed.log.claims import Claim, claims_of
+from lakebed.log.conflicts import BLIND
+from lakebed.log.entry_values import MS_MAX
+from lakebed.log.table_log import Committed
+from lakebed.merge.kernel import MergedPart, MergeSource, merge_parts
+from lakebed.operations.mutate import mutate, mutation
 from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN, WriteSpec
-from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
 from lakebed.quoting import quote
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage

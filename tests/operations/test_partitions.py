@@ -21,18 +21,18 @@ import lakebed
 from lakebed.compaction.kernels import LocalKernel
 from lakebed.compaction.merge import MergeOutcome, Merger, Progress
 from lakebed.errors import InvalidInput
-from lakebed.manifest.actions import CommitInfo
-from lakebed.manifest.claims import Claim, claims_of
-from lakebed.manifest.conflicts import BLIND
-from lakebed.manifest.entry_values import MS_MAX
-from lakebed.manifest.holds import expired_before
-from lakebed.manifest.schema import schema_to_json
-from lakebed.manifest.table_log import Committed
+from lakebed.log.actions import CommitInfo
+from lakebed.log.claims import Claim, claims_of
+from lakebed.log.conflicts import BLIND
+from lakebed.log.entry_values import MS_MAX
+from lakebed.log.holds import expired_before
+from lakebed.log.table_log import Committed
+from lakebed.merge.kernel import MergedPart, MergeSource, merge_parts
 from lakebed.operations.partitions import detached_of
 from lakebed.parts.change_rows import read_version, versions_with_changes
 from lakebed.parts.changes import WriteSpec
-from lakebed.parts.locate import IndexLocator
-from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
+from lakebed.resolve.locate import IndexLocator
+from lakebed.schema.conversion import schema_to_json
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
 from tests.foreign.readers import delta_rs, own

@@ -22,17 +22,17 @@ from lakebed.cli import main
 from lakebed.compaction.kernels import LocalKernel
 from lakebed.compaction.merge import Merger
 from lakebed.compaction.volatile import VolatileMerger
+from lakebed.coordination.hold_commits import begin_hold
 from lakebed.errors import Contention, InvalidInput, LakebedError, Retry, VersionNotFound
 from lakebed.ingest.batch_writer import commit_written, write_arrow
-from lakebed.manifest.entries import Operation
-from lakebed.manifest.hold_commits import begin_hold
-from lakebed.manifest.holds import Hold
-from lakebed.manifest.purges import purged_before
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.operations import purge_files
-from lakebed.operations.purge_rows import RowsToPurge, parts_of_versions
+from lakebed.log.entries import Operation
+from lakebed.log.holds import Hold
+from lakebed.log.purges import purged_before
+from lakebed.log.snapshot import Snapshot
+from lakebed.merge.kernel import MergedPart
+from lakebed.operations.purge import files as purge_files
+from lakebed.operations.purge.rows import RowsToPurge, parts_of_versions
 from lakebed.parts.changes import prepare, write_spec_of
-from lakebed.parts.merge import MergedPart
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX, WITH_HEADERS
 from lakebed.parts.write import write_parts
 from lakebed.storage.engine import connect

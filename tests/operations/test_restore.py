@@ -15,18 +15,18 @@ import lakebed
 from lakebed.compaction.kernels import LocalKernel
 from lakebed.compaction.merge import MergeOutcome, Merger, Progress
 from lakebed.errors import InvalidInput, Unsupported, VersionNotFound
-from lakebed.manifest.actions import Action, CommitInfo, Domain
-from lakebed.manifest.claims import claims_of
-from lakebed.manifest.commit_kind import CommitKind, kind_of
-from lakebed.manifest.conflicts import BLIND, ConflictKind, ReadWriteSet
-from lakebed.manifest.entries import SOURCE_TRUNCATES
-from lakebed.manifest.holds import expired_before
-from lakebed.manifest.positions import Position, entry_of, positions_of
-from lakebed.manifest.schema import schema_to_json
-from lakebed.manifest.table_log import Committed, Conflicted
+from lakebed.log.actions import Action, CommitInfo, Domain
+from lakebed.log.claims import claims_of
+from lakebed.log.commit_kind import CommitKind, kind_of
+from lakebed.log.conflicts import BLIND, ConflictKind, ReadWriteSet
+from lakebed.log.entries import SOURCE_TRUNCATES
+from lakebed.log.holds import expired_before
+from lakebed.log.table_log import Committed, Conflicted
+from lakebed.merge.kernel import MergedPart, MergeSource, merge_parts
 from lakebed.operations.partitions import detached_of
 from lakebed.parts.changes import WriteSpec
-from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
+from lakebed.positions.positions import Position, entry_of, positions_of
+from lakebed.schema.conversion import schema_to_json
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
 from tests.foreign.readers import delta_rs, own

@@ -13,11 +13,11 @@ import lakebed
 from lakebed.compaction.kernels import LocalKernel
 from lakebed.compaction.merge import MergeOutcome, Merger, Progress
 from lakebed.errors import InvalidInput, InvalidSchema
-from lakebed.manifest.commit_kind import CommitKind, kind_of
+from lakebed.log.commit_kind import CommitKind, kind_of
+from lakebed.merge.kernel import MergedPart, MergeSource, merge_parts
 from lakebed.operations import time_to_live
 from lakebed.parts.change_rows import read_version, versions_with_changes
 from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN, WriteSpec
-from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
 from lakebed.table import internals_of

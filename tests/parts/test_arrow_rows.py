@@ -17,7 +17,7 @@ import pytest
 
 from lakebed.errors import InvalidChanges
 from lakebed.parts.arrow_rows import arrow_rows
-from lakebed.parts.exact_cast import cast_exactly
+from lakebed.schema.exact_cast import cast_exactly
 
 SCHEMA = pa.schema(
     [

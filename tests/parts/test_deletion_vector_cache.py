@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 import lakebed
-from lakebed.manifest.actions import Part
+from lakebed.log.actions import Part
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.storage.local_part_storage import LocalPartStorage
 from tests.internals import deletion_vectors_of

@@ -13,14 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakebed.errors import Corrupt
-from lakebed.manifest.actions import Part
+from lakebed.log.actions import Part
 from lakebed.parts import intact
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.checksum import verify
 from lakebed.parts.intact import require_intact, require_intact_keys, require_intact_pages, require_intact_reads
-from lakebed.parts.locate import ScanLocator, read_keys
 from lakebed.parts.row_versions import row_versions
 from lakebed.parts.write import write_parts
+from lakebed.resolve.locate import ScanLocator, read_keys
 from lakebed.settings import VerifyReads
 from lakebed.storage.open import open_part_storage
 from lakebed.storage.part_storage import PartStorage

@@ -8,7 +8,7 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from lakebed.manifest.actions import Part
+from lakebed.log.actions import Part
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.key_ranges import KeyRanges
 

@@ -17,10 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import lakebed
-from lakebed.parts.expression import expression
 from lakebed.parts.part_filter import parts_that_may_match
 from lakebed.parts.write import delta_stats
 from lakebed.sortkey.statistics_cache import StatisticsCache
+from lakebed.sql.expression import expression
 from lakebed.storage.engine import connect
 from lakebed.view.scan_file import ScanFile
 

@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyroaring import BitMap64
 
-from lakebed.manifest.actions import Part
+from lakebed.log.actions import Part
+from lakebed.merge.budget import MergeLimits
+from lakebed.merge.kernel import MergedPart, MergeSource, merge_parts
 from lakebed.parts.changes import OP_COLUMN, WriteSpec
-from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
-from lakebed.parts.merge_budget import MergeLimits
 from lakebed.parts.write import write_parts
 from lakebed.sortkey.order_values import order_values
 from lakebed.sortkey.ranges import ORDER_BOUNDS, Range, mirrored, order_columns, range_of

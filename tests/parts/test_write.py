@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakebed.errors import StoreUnavailable
-from lakebed.manifest.actions import Part
+from lakebed.log.actions import Part
 from lakebed.parts import changes, write
 from lakebed.parts.changes import OP_COLUMN, WriteSpec, newest_per_key, prepare
 from lakebed.parts.part_filter import parts_that_may_overlap

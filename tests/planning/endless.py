@@ -15,10 +15,10 @@ import pyarrow as pa
 import lakebed
 from lakebed.compaction.kernels import LocalKernel
 from lakebed.compaction.merge import Merger
-from lakebed.manifest.actions import Part
-from lakebed.manifest.deletion_vector import DeletionVector
-from lakebed.manifest.passes import passes_after
-from lakebed.manifest.snapshot import Snapshot
+from lakebed.log.actions import Part
+from lakebed.log.deletion_vector import DeletionVector
+from lakebed.log.passes import passes_after
+from lakebed.log.snapshot import Snapshot
 from lakebed.planning.plan import MergePlan
 from lakebed.planning.planner import plan
 from lakebed.planning.rounds import round_plans

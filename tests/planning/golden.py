@@ -25,9 +25,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lakebed.manifest.actions import ChangePart, Part
-from lakebed.manifest.deletion_vector import DeletionVector
-from lakebed.manifest.snapshot import Snapshot
+from lakebed.log.actions import ChangePart, Part
+from lakebed.log.deletion_vector import DeletionVector
+from lakebed.log.snapshot import Snapshot
 from lakebed.planning.plan import MergePlan, Planning, SettlePlan
 from lakebed.planning.planner import plan
 from lakebed.settings import parse_settings

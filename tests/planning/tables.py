@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakebed.manifest.actions import ChangePart, Metadata, Part, Protocol
-from lakebed.manifest.deletion_vector import DeletionVector
-from lakebed.manifest.schema import schema_to_json
-from lakebed.manifest.snapshot import Snapshot
+from lakebed.log.actions import ChangePart, Metadata, Part, Protocol
+from lakebed.log.deletion_vector import DeletionVector
+from lakebed.log.snapshot import Snapshot
+from lakebed.schema.conversion import schema_to_json
 from lakebed.settings import TableSettings
 
 MB = 2**20

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from lakebed.errors import InvalidInput
-from lakebed.manifest.actions import AddPart, Commit, Part
-from lakebed.manifest.deletion_vector import DeletionVector
-from lakebed.manifest.passes import passes_after
-from lakebed.manifest.snapshot import Snapshot, apply, statistics_of
+from lakebed.log.actions import AddPart, Commit, Part
+from lakebed.log.deletion_vector import DeletionVector
+from lakebed.log.passes import passes_after
+from lakebed.log.snapshot import Snapshot, apply, statistics_of
 from lakebed.planning.admission import IN_FLIGHT_PLANS
 from lakebed.planning.overlap import OverlapMap
 from lakebed.planning.plan import Cause, MergeKind, MergePlan, Planning

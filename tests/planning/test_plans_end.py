@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lakebed.manifest.deletion_vector import DeletionVector
+from lakebed.log.deletion_vector import DeletionVector
 from lakebed.planning.measure import Measure
 from lakebed.planning.plan import Cause
 from lakebed.planning.planner import plan

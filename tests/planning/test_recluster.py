@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from lakebed.errors import InvalidInput
-from lakebed.manifest.actions import Part
-from lakebed.manifest.snapshot import Snapshot
+from lakebed.log.actions import Part
+from lakebed.log.snapshot import Snapshot
 from lakebed.planning.overlap import OverlapMap
 from lakebed.planning.plan import MergeKind, MergePlan
 from lakebed.planning.planner import plan

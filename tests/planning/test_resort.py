@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from lakebed.manifest.actions import Part
-from lakebed.manifest.snapshot import Snapshot
+from lakebed.log.actions import Part
+from lakebed.log.snapshot import Snapshot
 from lakebed.planning.plan import MergeKind
 from lakebed.planning.planner import plan
 from lakebed.planning.rounds import round_plans

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from lakebed.ingest.headers import NEW_KEY, OLD_KEY
-from tests.ingest.records import event, in_log
-from tests.pipelines_in_memory import Sent
+from lakebed.decode.headers import NEW_KEY, OLD_KEY
+from tests.decode.records import event, in_log
+from tests.pipeline.pipelines_in_memory import Sent
 from tests.public_reports.report import Report, table
 
 PLAIN = table("id: long not null, v: string")

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.ingest.records import with_schema
-from tests.pipelines_in_memory import TOPIC, Sent
+from tests.decode.records import with_schema
+from tests.pipeline.pipelines_in_memory import TOPIC, Sent
 
 _KAFKA = "config: {bootstrap.servers: 'nowhere:1'}"
 

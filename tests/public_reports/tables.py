@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.ingest.records import event, with_schema
-from tests.pipelines_in_memory import Sent
+from tests.decode.records import event, with_schema
+from tests.pipeline.pipelines_in_memory import Sent
 from tests.public_reports.report import Report, database, key, of, table, typed
 
 

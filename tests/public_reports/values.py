@@ -7,8 +7,8 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
-from tests.ingest.records import event
-from tests.pipelines_in_memory import Sent
+from tests.decode.records import event
+from tests.pipeline.pipelines_in_memory import Sent
 from tests.public_reports.report import Report, database, of, table, typed
 
 PLACEHOLDER = "__debezium_unavailable_value"

@@ -10,10 +10,10 @@ import pytest
 
 import lakebed
 from lakebed.cli import main
-from lakebed.ingest.database.naming import TableName
-from lakebed.ingest.database.tables import tables_below
+from lakebed.discovery.naming import TableName
+from lakebed.discovery.tables import tables_below
 from lakebed.storage.roots import open_objects, parse_root
-from lakebed.storage.s3_client import s3_client
+from lakebed.storage.s3.client import s3_client
 from tests.database.bank import COLUMNS, TOTAL, Bank, Copy
 from tests.database.test_bank import lagging, seen_in
 from tests.infra.s3 import S3Server

@@ -15,12 +15,12 @@ import pytest
 import lakebed
 from lakebed.cli import main
 from lakebed.errors import UnsafeStore
-from lakebed.manifest.claims import claims_of
+from lakebed.log.claims import claims_of
 from lakebed.storage.open import open_part_storage
 from tests.infra.fault_proxy import Fault, FaultProxy, FaultRates
 from tests.infra.s3 import S3Server, aws_environment
 from tests.internals import log_of
-from tests.manifest.unsafe_s3 import Behaviour, UnsafeS3
+from tests.log.unsafe_s3 import Behaviour, UnsafeS3
 from tests.table.test_every_version_equals_the_oracle import World, check, make_world, step
 
 SEEDS = int(os.environ.get("LAKEBED_S3_SEEDS", "4"))

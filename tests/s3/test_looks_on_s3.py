@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from lakebed.errors import InvalidInput
-from lakebed.manifest.log_store import has_object
-from lakebed.manifest.stores import open_store
-from lakebed.storage.s3_objects import S3Objects
+from lakebed.log.stores import open_store
+from lakebed.log.stores.log_store import has_object
+from lakebed.storage.s3.objects import S3Objects
 from tests.infra.s3 import S3Server
 
 pytestmark = pytest.mark.slow
@@ -33,7 +33,7 @@ def test_who_may_not_ask_learns_why(s3: S3Server, monkeypatch: pytest.MonkeyPatc
 
 def test_a_server_that_fails_is_asked_again_as_usual(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(f"s3://{s3.create_bucket()}/lake")
-    monkeypatch.setattr("lakebed.storage.s3_objects.is_there", lambda *_: None)
+    monkeypatch.setattr("lakebed.storage.s3.objects.is_there", lambda *_: None)
     assert not has_object(store, "x")
     store.put_if_absent("x", b"1")
     assert has_object(store, "x")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from lakebed.errors import InvalidInput, StoreUnavailable
-from lakebed.storage import s3_objects
 from lakebed.storage.open import open_part_storage
 from lakebed.storage.part_storage import PartStorage
-from lakebed.storage.s3_client import ATTEMPTS_MAX
+from lakebed.storage.s3 import objects as s3_objects
+from lakebed.storage.s3.client import ATTEMPTS_MAX
 from tests.infra.fault_proxy import Fault, FaultProxy
 from tests.infra.s3 import S3Server, aws_environment
-from tests.manifest.unsafe_s3 import Behaviour, UnsafeS3
+from tests.log.unsafe_s3 import Behaviour, UnsafeS3
 
 TOO_LONG = "_lakebed/" + "x" * 300  # for the disk of the server
 

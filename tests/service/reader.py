@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakebed.client import Scan
-from lakebed.manifest.deletion_vector import DeletionVector, unpack
+from lakebed.log.deletion_vector import DeletionVector, unpack
 
 
 def read(scan: Scan, schema: pa.Schema) -> list[dict[str, Any]]:

@@ -14,15 +14,16 @@ from typing import Any
 import pytest
 
 import lakebed
+from lakebed.coordination import jobs
+from lakebed.coordination.jobs import Job, JobState
 from lakebed.errors import Cancelled, InvalidInput, TableNotFound, Unexpected
 from lakebed.jobs.actions import ACTIONS, JobAction
 from lakebed.jobs.runner import JobRunner
-from lakebed.manifest import jobs
-from lakebed.manifest.jobs import Job, JobState
-from lakebed.manifest.stores import LocalLogStore
-from lakebed.manifest.table_log import TableLog
-from lakebed.operations import job_arguments, purge_files
+from lakebed.log.stores import LocalLogStore
+from lakebed.log.table_log import TableLog
+from lakebed.operations import job_arguments
 from lakebed.operations.drop import drop
+from lakebed.operations.purge import files as purge_files
 from lakebed.service.catalog import Catalog
 from lakebed.service.job_loop import JobLoop
 from lakebed.table import Table

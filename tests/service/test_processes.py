@@ -11,10 +11,10 @@ from pathlib import Path
 
 import lakebed
 from lakebed.client import RemoteTable
+from lakebed.coordination import jobs
+from lakebed.coordination.jobs import Job, JobState
 from lakebed.jobs.actions import ACTIONS
 from lakebed.jobs.runner import JobRunner
-from lakebed.manifest import jobs
-from lakebed.manifest.jobs import Job, JobState
 from lakebed.service.catalog import Catalog
 from lakebed.service.job_loop import JobLoop
 from tests.internals import log_of

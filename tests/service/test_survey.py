@@ -12,16 +12,16 @@ import pytest
 
 import lakebed
 from lakebed.client import RemoteWarehouse
+from lakebed.coordination import jobs
+from lakebed.coordination.failing import park_merge
+from lakebed.coordination.jobs import Job
+from lakebed.coordination.parked import Parked, park
 from lakebed.errors import Corrupt, TableNotFound
 from lakebed.fleet.membership import Membership, Worker, fleet_log
-from lakebed.manifest import jobs
-from lakebed.manifest.actions import CommitInfo
-from lakebed.manifest.claims import Claim
-from lakebed.manifest.conflicts import BLIND
-from lakebed.manifest.failing import park_merge
-from lakebed.manifest.jobs import Job
-from lakebed.manifest.parked import Parked, park
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.actions import CommitInfo
+from lakebed.log.claims import Claim
+from lakebed.log.conflicts import BLIND
+from lakebed.log.table_log import TableLog
 from lakebed.service import survey
 from lakebed.service.catalog import Catalog
 from lakebed.service.survey import Surveyor

@@ -15,7 +15,7 @@ from random import Random
 import pyarrow as pa
 
 from lakebed.errors import Corrupt, InvalidInput, InvalidSchema, Retry, StoreUnavailable, VersionNotFound
-from lakebed.manifest.actions import (
+from lakebed.log.actions import (
     Action,
     AddChangePart,
     AddPart,
@@ -25,25 +25,25 @@ from lakebed.manifest.actions import (
     Protocol,
     Transaction,
 )
-from lakebed.manifest.claims import Claim
-from lakebed.manifest.conflicts import BLIND, ConflictKind, ReadWriteSet
-from lakebed.manifest.format import FORMAT
-from lakebed.manifest.log_store import LogStore
-from lakebed.manifest.purges import fence_of
-from lakebed.manifest.schema import schema_to_json
-from lakebed.manifest.schema_change import SchemaChange
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import GATE_FEATURE, Committed, Conflicted, Outcome, TableLog, Unknown
-from lakebed.manifest.widening import widening
+from lakebed.log.claims import Claim
+from lakebed.log.conflicts import BLIND, ConflictKind, ReadWriteSet
+from lakebed.log.files.format import FORMAT
+from lakebed.log.purges import fence_of
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.stores.log_store import LogStore
+from lakebed.log.table_log import GATE_FEATURE, Committed, Conflicted, Outcome, TableLog, Unknown
 from lakebed.operations.alter import alter
 from lakebed.operations.hold import hold
-from lakebed.operations.mutate import mutate
-from lakebed.operations.mutate_unkeyed import mutate_unkeyed
+from lakebed.operations.mutate.mutate import mutate
+from lakebed.operations.mutate.unkeyed import mutate_unkeyed
 from lakebed.operations.set_sort_key import set_sort_key
 from lakebed.parts.changes import write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
-from lakebed.parts.expression import Expression
+from lakebed.schema.change import SchemaChange
+from lakebed.schema.conversion import schema_to_json
+from lakebed.schema.widening import widening
 from lakebed.settings import FORMAT_PROPERTY
+from lakebed.sql.expression import Expression
 from tests.simulation.auditor import COUNTED_DOMAIN, COUNTED_PROPERTY, RETENTION_SECONDS, Auditor
 from tests.simulation.columns import LIMITS
 from tests.simulation.files import CORE, Objects, Row, SimulatedStorage, by_partition

@@ -1,6 +1,6 @@
 """Sees every object at the moment it really lands, folds the log by itself, and holds everybody to it.
 
-The fold here shares no code with ``lakebed.manifest``: it reads the JSON lines. After every version:
+The fold here shares no code with ``lakebed.log``: it reads the JSON lines. After every version:
 - M1: the version follows the last one, and was never written before. A commit may land under a name that a cleanup freed;
   it is no version: whoever reads it as one, or acknowledges it, is caught by what the versions are (``require``).
 - M3: a batch comes once, with its parts. No update is lost: counters in a property and in a domain go up by one.
@@ -16,7 +16,7 @@ The fold here shares no code with ``lakebed.manifest``: it reads the JSON lines.
   Batches, properties and columns stay at the newest.
 - Rows that expire were old by their newest value, the tail's if it has one. At the end of a run no old row is left.
 - What the commit names lies in the store. The mark of the expired versions passes none that is within retention.
-- The numbered invariants of ``lakebed.manifest.invariants`` hold for the commit.
+- The numbered invariants of ``lakebed.log.invariants`` hold for the commit.
 - A purge leaves no value of its rows in any file that was there before, and no older file of the log.
 When a file is deleted, G1: no version from the mark on and none that a reader holds shows rows of it, it is not detached, and
 nobody is about to commit it.
@@ -31,13 +31,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lakebed.manifest.actions import AddPart, Commit, Domain, RemovePart
-from lakebed.manifest.checkpoint import decode_checkpoint
-from lakebed.manifest.commit_codec import decode_commit
-from lakebed.manifest.deletion_vector import DeletionVector, unpack
-from lakebed.manifest.entries import DETACHED
-from lakebed.manifest.invariants import violations
-from lakebed.manifest.snapshot import Snapshot, apply
+from lakebed.log.actions import AddPart, Commit, Domain, RemovePart
+from lakebed.log.deletion_vector import DeletionVector, unpack
+from lakebed.log.entries import DETACHED
+from lakebed.log.files.checkpoint import decode_checkpoint
+from lakebed.log.files.commit_codec import decode_commit
+from lakebed.log.invariants import violations
+from lakebed.log.snapshot import Snapshot, apply
 from tests.planning.tables import measure_of
 from tests.simulation.audit_of_purges import Purges
 from tests.simulation.columns import Columns, Reader, first_columns, shown_of

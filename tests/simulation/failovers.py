@@ -22,18 +22,18 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
+from lakebed.coordination.log_cache import LogCache
 from lakebed.errors import Retry
 from lakebed.fleet import hashing, membership, watched
 from lakebed.fleet.membership import Membership, Worker
 from lakebed.fleet.watched import Watched
-from lakebed.manifest.actions import AddChangePart, ChangePart, RemoveChangePart
-from lakebed.manifest.commit_loop import Finished, Proposal, commit_loop
-from lakebed.manifest.conflicts import BLIND, ReadWriteSet
-from lakebed.manifest.entries import Operation
-from lakebed.manifest.log_cache import LogCache
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.stores import MemoryLogStore
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.actions import AddChangePart, ChangePart, RemoveChangePart
+from lakebed.log.commit_loop import Finished, Proposal, commit_loop
+from lakebed.log.conflicts import BLIND, ReadWriteSet
+from lakebed.log.entries import Operation
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.stores import MemoryLogStore
+from lakebed.log.table_log import TableLog
 from lakebed.operations.create import NewTable, create
 from lakebed.planning.settling import due_ms, reason_to_settle
 

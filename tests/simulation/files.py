@@ -19,22 +19,22 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from lakebed.errors import LakebedError
-from lakebed.manifest.actions import ChangePart, Part
-from lakebed.manifest.log_store import LogStore
-from lakebed.manifest.passes import passes_after
+from lakebed.log.actions import ChangePart, Part
+from lakebed.log.passes import passes_after
+from lakebed.log.stores.log_store import LogStore
+from lakebed.merge.kernel import MergedPart, MergeSource
+from lakebed.merge.provenance import Provenance
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
-from lakebed.parts.merge import MergedPart, MergeSource
-from lakebed.parts.provenance import Provenance
-from lakebed.parts.resolve import Resolution
 from lakebed.parts.write import WrittenPart
+from lakebed.resolve.resolve import Resolution
 from lakebed.storage.counters import StoreCounters
 from lakebed.storage.delete_each import delete_each
 from lakebed.storage.part_storage import PartStorage
 from tests.simulation.world import Actor, World
 
 if TYPE_CHECKING:
-    from lakebed.manifest.snapshot import Snapshot
+    from lakebed.log.snapshot import Snapshot
 
 T = TypeVar("T")
 CORE = ("k", "p", "v")  # the columns that every table has, by their stored names
@@ -275,7 +275,7 @@ def resolve(
     base: Mapping[str, Part], change_parts: Sequence[ChangePart], spec: WriteSpec,
     storage: PartStorage, deletion_vectors: DeletionVectorCache, locator: object, *, crowded: object,
 ) -> Resolution:  # fmt: skip
-    """See ``lakebed.parts.resolve``; there is no ``sequence_by`` here, and no row gets another key."""
+    """See ``lakebed.resolve.resolve``; there is no ``sequence_by`` here, and no row gets another key."""
     store = of(storage)
     newest: dict[int, tuple[str, int]] = {}
     changes = {part.path: store.rows(part.path) for part in change_parts}
@@ -321,7 +321,7 @@ class Locator:
 
 
 def read_keys(part: Part, spec: WriteSpec, storage: PartStorage) -> Iterator[pa.RecordBatch]:
-    """See ``lakebed.parts.locate``."""
+    """See ``lakebed.resolve.locate``."""
     yield pa.record_batch({"k": pa.array([row.key for row in of(storage).rows(part.path)], pa.int64())})
 
 
@@ -334,7 +334,7 @@ def write_table(rows: pa.Table, spec: WriteSpec, storage: PartStorage, *rest: ob
 def merge_rows(
     sources: Sequence[MergeSource], spec: WriteSpec, out: PartStorage, reading: SimulatedStorage, rows_max: int
 ) -> list[MergedPart]:
-    """See ``lakebed.parts.merge.merge_parts``; ``out`` is the table's store or a folder on the local disk."""
+    """See ``lakebed.merge.kernel.merge_parts``; ``out`` is the table's store or a folder on the local disk."""
     found = [
         (row, ordinal, at)
         for ordinal, source in enumerate(sources)

@@ -22,8 +22,8 @@ from lakebed.errors import Cancelled, Corrupt, Retry
 from lakebed.fleet.hashing import owner_of
 from lakebed.fleet.membership import Membership, Worker
 from lakebed.fleet.work import work_of
-from lakebed.manifest.stores import MemoryLogStore
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.stores import MemoryLogStore
+from lakebed.log.table_log import TableLog
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from tests.simulation import actors, maintainers
 from tests.simulation.actors import Cast, Poison, forgive, rest

@@ -18,8 +18,10 @@ from lakebed.compaction.replicate import Replication
 from lakebed.compaction.settle import SettleResult, settle
 from lakebed.compaction.volatile import VolatileMerger
 from lakebed.errors import Cancelled, Corrupt, InvalidInput, Retry, StoreUnavailable, VersionNotFound
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import TableLog
+from lakebed.merge.kernel import MergedPart, MergeSource
+from lakebed.merge.materialized import LocalParts, overlay
 from lakebed.operations.cleanup import (
     BackgroundCleanup,
     expire_snapshots,
@@ -33,8 +35,6 @@ from lakebed.operations.restore import restore
 from lakebed.operations.time_to_live import RowExpiry
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
-from lakebed.parts.materialized import LocalParts, overlay
-from lakebed.parts.merge import MergedPart, MergeSource
 from lakebed.planning.plan import Goal
 from lakebed.planning.uploads import UploadRules
 from lakebed.storage.part_storage import PartStorage

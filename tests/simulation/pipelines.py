@@ -21,21 +21,21 @@ from functools import partial
 from pathlib import Path
 
 import lakebed
+from lakebed.decode.decoder import DecoderSchema
+from lakebed.decode.formats import decoder
 from lakebed.errors import Contention, Retry
 from lakebed.ingest.batch_writer import QUARANTINE_SUFFIX, Written, in_this_process
-from lakebed.ingest.decoder import DecoderSchema
 from lakebed.ingest.evolving import Evolution
-from lakebed.ingest.formats import decoder
-from lakebed.ingest.schema_evolution import EvolvePolicy
-from lakebed.ingest.source import Place, Range, RangeChanges
 from lakebed.ingest.table_batch import Batch, TableIngest, WriteWork
-from lakebed.manifest.positions import positions_of
-from lakebed.manifest.schema_change import SchemaChange
-from lakebed.manifest.stores import LocalLogStore
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.stores import LocalLogStore
+from lakebed.log.table_log import TableLog
 from lakebed.operations.alter import alter
 from lakebed.operations.create import NewTable, create
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA
+from lakebed.positions.positions import positions_of
+from lakebed.schema.change import SchemaChange
+from lakebed.schema.fitting import EvolvePolicy
+from lakebed.sources.source import Place, Range, RangeChanges
 from tests.simulation.topics import COLUMNS, MORE, Broker, Row, SimulatedReader, Topic
 from tests.simulation.world import TRACE_LINES, Actor, FailingStore, Faults, World
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from lakebed.errors import Corrupt
-from lakebed.manifest.actions import Part
+from lakebed.log.actions import Part
+from lakebed.merge.kernel import MergedPart, MergeSource
 from lakebed.parts.changes import WriteSpec
-from lakebed.parts.expression import Expression
-from lakebed.parts.merge import MergedPart, MergeSource
+from lakebed.sql.expression import Expression
 from lakebed.storage.part_storage import PartStorage
 from tests.simulation import files
 from tests.simulation.files import Row, of
@@ -33,7 +33,7 @@ def matches_of(where: str) -> Callable[[Row], bool]:
 def found_in(
     part: Part, spec: WriteSpec, named: pa.Schema, where: Expression, storage: PartStorage
 ) -> tuple[BitMap64, pa.Table | None]:
-    """See ``lakebed.operations.purge_rows.found_in``."""
+    """See ``lakebed.operations.purge.rows.found_in``."""
     matches = matches_of(where.text)
     found = {at: row for at, row in enumerate(rows_of(part, storage)) if matches(row)}
     keys = pa.table({"k": pa.array(sorted({row.key for row in found.values()}), pa.int64())}) if spec.keys else None
@@ -51,5 +51,5 @@ def rows_of(part: Part, storage: PartStorage) -> tuple[Row, ...]:
 def merge_parts(
     sources: list[MergeSource], spec: WriteSpec, storage: PartStorage, connection: object, **limits: Any
 ) -> list[MergedPart]:
-    """See ``lakebed.parts.merge.merge_parts``."""
+    """See ``lakebed.merge.kernel.merge_parts``."""
     return files.merge_rows(sources, spec, storage, of(storage), 1 << 62)

@@ -9,15 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lakebed.errors import Corrupt, InvalidInput, Retry
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.table_log import TableLog
-from lakebed.operations.mutate import mutate
-from lakebed.operations.mutate_unkeyed import mutate_unkeyed
-from lakebed.operations.purge import Purge
-from lakebed.operations.purge_report import PurgedFile
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import TableLog
+from lakebed.operations.mutate.mutate import mutate
+from lakebed.operations.mutate.unkeyed import mutate_unkeyed
+from lakebed.operations.purge.purge import Purge
+from lakebed.operations.purge.report import PurgedFile
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
-from lakebed.parts.expression import Expression
+from lakebed.sql.expression import Expression
 from tests.simulation.actors import Cast, forgive, rest
 from tests.simulation.audit_of_purges import PURGE
 from tests.simulation.files import Locator, SimulatedStorage
@@ -63,7 +63,7 @@ def change_of(where: str) -> Change:
 
 @dataclass(frozen=True)
 class _PurgedTable:
-    """See ``lakebed.operations.purge.PurgedTable``."""
+    """See ``lakebed.operations.purge.purge.PurgedTable``."""
 
     cast: Cast
     log: TableLog

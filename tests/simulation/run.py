@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from lakebed.manifest.log_store import LogStore
-from lakebed.manifest.stores import MemoryLogStore
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.stores import MemoryLogStore
+from lakebed.log.stores.log_store import LogStore
+from lakebed.log.table_log import TableLog
 from tests.simulation import actors, maintainers, purger
 from tests.simulation.actors import Cast
 from tests.simulation.auditor import CLAIM_PREFIX, Auditor

@@ -18,14 +18,17 @@ from pyroaring import BitMap64
 from lakebed.compaction import merge, recluster_job, replicate, settle
 from lakebed.compaction.merge import Merger
 from lakebed.errors import InvalidChanges
-from lakebed.manifest import log_reader, read_commits
-from lakebed.manifest.actions import ChangePart, Commit, Part
-from lakebed.manifest.checkpoint import decode_checkpoint
-from lakebed.manifest.claims import Claim
-from lakebed.manifest.commit_codec import decode_commit
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.operations import joining, mutate, mutate_unkeyed, partitions, purge_rows, time_to_live
-from lakebed.operations.mutation import Mutation
+from lakebed.log import log_reader, read_commits
+from lakebed.log.actions import ChangePart, Commit, Part
+from lakebed.log.claims import Claim
+from lakebed.log.files.checkpoint import decode_checkpoint
+from lakebed.log.files.commit_codec import decode_commit
+from lakebed.log.snapshot import Snapshot
+from lakebed.operations import joining, partitions, time_to_live
+from lakebed.operations.mutate import mutate
+from lakebed.operations.mutate import unkeyed as mutate_unkeyed
+from lakebed.operations.mutate.mutation import Mutation
+from lakebed.operations.purge import rows as purge_rows
 from lakebed.parts import deletion_vector_cache, numbered_rows, row_versions
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache

@@ -10,10 +10,11 @@ from collections import Counter
 
 import pytest
 
+from lakebed.coordination import lost_claims
+from lakebed.coordination.failing import Failing
 from lakebed.fleet import membership
-from lakebed.manifest import lost_claims, table_log
-from lakebed.manifest.conflicts import ConflictKind, find_conflict
-from lakebed.manifest.failing import Failing
+from lakebed.log import table_log
+from lakebed.log.conflicts import ConflictKind, find_conflict
 from tests.simulation import fleets, world
 from tests.simulation.fleets import simulate_fleet
 

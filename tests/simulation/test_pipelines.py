@@ -16,11 +16,11 @@ import pytest
 from lakebed.ingest import batch_writer, handover
 from lakebed.ingest.batch_writer import Moved, in_this_process
 from lakebed.ingest.handover import Handover
-from lakebed.ingest.source import Range
 from lakebed.ingest.table_batch import Batch, TableIngest, _Reading
-from lakebed.manifest.conflicts import BLIND
-from lakebed.manifest.positions import Position, entry_of
+from lakebed.log.conflicts import BLIND
 from lakebed.operations import restore
+from lakebed.positions.positions import Position, entry_of
+from lakebed.sources.source import Range
 from tests.simulation.pipelines import Kept, Shop, add_table, ingest_of, quarantined, simulate
 from tests.simulation.topics import Broker, Fact, SimulatedReader, Topic
 from tests.simulation.world import Actor, Faults, World

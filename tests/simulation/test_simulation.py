@@ -16,32 +16,26 @@ from pyroaring import BitMap64
 
 from lakebed.compaction import replicate, volatile
 from lakebed.compaction.merge import Merger, Sources
-from lakebed.manifest import evolve, invariants, table_log
-from lakebed.manifest.actions import Commit, Domain, Part, Transaction
-from lakebed.manifest.claims import Claim, claimed_paths
-from lakebed.manifest.column_mapping import PHYSICAL_NAME
-from lakebed.manifest.conflicts import BLIND, Conflict, ConflictKind, ReadWriteSet, find_conflict
-from lakebed.manifest.entries import DETACHED, Operation
-from lakebed.manifest.removals import removals
-from lakebed.manifest.snapshot import Snapshot, apply
-from lakebed.manifest.stores import LocalLogStore, MemoryLogStore
-from lakebed.manifest.table_log import Committed, TableLog
-from lakebed.manifest.widening import widening
-from lakebed.operations import (
-    cleanup,
-    joining,
-    mutate_unkeyed,
-    partitions,
-    purge_files,
-    references,
-    restore,
-    time_to_live,
-)
-from lakebed.operations.purge_rows import RowsToPurge
+from lakebed.log import invariants, table_log
+from lakebed.log.actions import Commit, Domain, Part, Transaction
+from lakebed.log.claims import Claim, claimed_paths
+from lakebed.log.conflicts import BLIND, Conflict, ConflictKind, ReadWriteSet, find_conflict
+from lakebed.log.entries import DETACHED, Operation
+from lakebed.log.snapshot import Snapshot, apply
+from lakebed.log.stores import LocalLogStore, MemoryLogStore
+from lakebed.log.table_log import Committed, TableLog
+from lakebed.merge.materialized import Materialized, MaterializedFolder, overlay
+from lakebed.merge.provenance import Provenance
+from lakebed.operations import cleanup, joining, partitions, references, restore, time_to_live
+from lakebed.operations.mutate import unkeyed as mutate_unkeyed
+from lakebed.operations.purge import files as purge_files
+from lakebed.operations.purge.rows import RowsToPurge
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.key_ranges import KeyRanges
-from lakebed.parts.materialized import Materialized, MaterializedFolder, overlay
-from lakebed.parts.provenance import Provenance
+from lakebed.positions.removals import removals
+from lakebed.schema import evolve
+from lakebed.schema.column_mapping import PHYSICAL_NAME
+from lakebed.schema.widening import widening
 from tests.simulation import actors, files, maintainers
 from tests.simulation.files import CORE, Row
 from tests.simulation.run import simulate

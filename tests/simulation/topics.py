@@ -16,10 +16,10 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
+from lakebed.decode.decoder import RECORD_SCHEMA
 from lakebed.errors import StoreUnavailable
-from lakebed.ingest.decoder import RECORD_SCHEMA
-from lakebed.ingest.source import Bounds, Place, Range
-from tests.ingest.records import event, with_schema
+from lakebed.sources.source import Bounds, Place, Range
+from tests.decode.records import event, with_schema
 
 KEYS = 12
 COLUMNS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("place", pa.string())])

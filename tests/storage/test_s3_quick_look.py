@@ -14,8 +14,8 @@ from botocore.config import Config
 from lakebed import events
 from lakebed.errors import InvalidInput
 from lakebed.storage.roots import S3Root
-from lakebed.storage.s3_objects import S3Objects
-from lakebed.storage.s3_quick_look import is_there
+from lakebed.storage.s3.objects import S3Objects
+from lakebed.storage.s3.quick_look import is_there
 from tests.infra.s3 import S3Server
 
 KEYS = ["plain", "a b+c/é ü/=&?#%25.json", "_delta_log/00000000000000000001.json", "a//b/../c", "tilde~'()*!"]
@@ -37,7 +37,7 @@ def test_what_the_quick_look_does_not_know_is_asked_as_usual(s3: S3Server, monke
     objects = S3Objects(S3Root(s3.create_bucket(), "lake"))
     objects.put("there", b"x")
     with monkeypatch.context() as through_proxy:
-        through_proxy.setattr("lakebed.storage.s3_objects.is_there", lambda *given: None)
+        through_proxy.setattr("lakebed.storage.s3.objects.is_there", lambda *given: None)
         assert objects.has("there") and not objects.has("nothing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     with pytest.raises(InvalidInput, match="denied"):
@@ -77,7 +77,7 @@ def test_it_asks_for_the_same_object_as_the_client_and_signs_as_the_client_does(
 
         def close(self) -> None: ...
 
-    monkeypatch.setattr("lakebed.storage.s3_quick_look.connected", Connection)
+    monkeypatch.setattr("lakebed.storage.s3.quick_look.connected", Connection)
     by_client: list[Any] = []
 
     def keep(request: Any, **_: object) -> object:

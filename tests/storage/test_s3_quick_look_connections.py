@@ -17,8 +17,8 @@ import boto3
 import pytest
 from botocore.config import Config
 
-from lakebed.storage import s3_quick_look
-from lakebed.storage.s3_quick_look import is_there
+from lakebed.storage.s3 import quick_look as s3_quick_look
+from lakebed.storage.s3.quick_look import is_there
 from tests.service.test_tls import make_certificate
 
 MISSING = b"HTTP/1.1 404 Not Found\r\nx-amz-request-id: 7\r\n\r\n"

@@ -9,7 +9,7 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import ReadOnlyCredentials
 
-from lakebed.storage.s3_signature import head_headers
+from lakebed.storage.s3.signature import head_headers
 
 DAYS = [datetime.datetime(2026, 2, 28, 23, 59, 59), datetime.datetime(2026, 3, 1)]
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakebed.manifest.schema_change import SchemaChange
-from lakebed.manifest.widening import widening
+from lakebed.schema.change import SchemaChange
+from lakebed.schema.widening import widening
 from tests.oracle import Row, in_order
 
 D = decimal.Decimal

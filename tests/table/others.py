@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakebed.manifest.schema import schema_to_json
+from lakebed.schema.conversion import schema_to_json
 
 PLAIN = {"minReaderVersion": 1, "minWriterVersion": 2}
 

@@ -15,7 +15,7 @@ from pyroaring import BitMap64
 
 import lakebed
 from lakebed.errors import Corrupt, InvalidSchema, LakebedError, Unsupported
-from lakebed.manifest.deletion_vector import pack
+from lakebed.log.deletion_vector import pack
 from lakebed.parts.change_rows import read_version, versions_with_changes
 from lakebed.parts.changes import DELETE, OP_COLUMN, UNAVAILABLE_COLUMN, UPSERT
 from tests.table.others import PLAIN, File, add, commit, table_of_others

@@ -22,14 +22,14 @@ import lakebed
 from lakebed.compaction.merge import MergeOutcome, Merger, Progress
 from lakebed.compaction.volatile import VolatileMerger
 from lakebed.errors import InvalidChanges, InvalidInput, Retry
-from lakebed.manifest.actions import CommitInfo
-from lakebed.manifest.conflicts import BLIND
-from lakebed.manifest.schema_change import SchemaChange
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.actions import CommitInfo
+from lakebed.log.conflicts import BLIND
+from lakebed.log.table_log import TableLog
+from lakebed.merge.kernel import MergedPart, MergeSource, merge_parts
 from lakebed.operations.alter import alter
 from lakebed.parts.changes import UNAVAILABLE_COLUMN, WriteSpec
-from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
 from lakebed.planning.uploads import UploadRules
+from lakebed.schema.change import SchemaChange
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
 from lakebed.version import ENGINE
@@ -300,7 +300,7 @@ def test_the_doctor_finds_a_part_that_the_schema_can_not_read(tmp_path: Path) ->
     snapshot = log.refresh()
     narrower = snapshot.metadata.schema_string.replace('"name":"v","type":"integer"', '"name":"v","type":"short"')
     assert narrower != snapshot.metadata.schema_string
-    with mock.patch("lakebed.manifest.table_log.require_sound"):
+    with mock.patch("lakebed.log.table_log.require_sound"):
         log.commit(
             snapshot, [dataclasses.replace(snapshot.metadata, schema_string=narrower)],
             CommitInfo(operation="X", commit_id="", engine=ENGINE), BLIND,

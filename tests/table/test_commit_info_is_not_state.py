@@ -13,17 +13,17 @@ import pytest
 
 import lakebed
 from lakebed.ingest.batch_writer import Written, commit_written, write_arrow
-from lakebed.ingest.truncates import Truncate
-from lakebed.manifest.actions import Commit, RemoveChangePart, RemovePart, Transaction
-from lakebed.manifest.commit_codec import digest_of
-from lakebed.manifest.commit_kind import CommitKind, kind_of
-from lakebed.manifest.conflicts import Conflict, ReadWriteSet, find_conflict
-from lakebed.manifest.entries import Operation
+from lakebed.log.actions import Commit, RemoveChangePart, RemovePart, Transaction
+from lakebed.log.commit_kind import CommitKind, kind_of
+from lakebed.log.conflicts import Conflict, ReadWriteSet, find_conflict
+from lakebed.log.entries import Operation
+from lakebed.log.files.commit_codec import digest_of
 from lakebed.monitoring.recent_commits import figures_of
-from lakebed.operations.mutate import unsettled_mutations
+from lakebed.operations.mutate.mutate import unsettled_mutations
 from lakebed.parts.change_rows import read_version, versions_with_changes
 from lakebed.parts.changes import prepare, write_spec_of
 from lakebed.planning.workload_from_log import recorded_workload
+from lakebed.positions.truncates import Truncate
 from lakebed.storage.engine import connect
 from tests.compaction.test_merge import kernel, merger
 from tests.internals import log_of

@@ -17,10 +17,10 @@ from deltalake import DeltaTable, write_deltalake
 import lakebed
 from lakebed.errors import Corrupt
 from lakebed.health.examination import examine
-from lakebed.operations import purge_files
-from lakebed.parts import query_reads
+from lakebed.operations.purge import files as purge_files
 from lakebed.parts.change_rows import read_version, versions_with_changes
 from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN
+from lakebed.view import query_reads
 from tests.internals import log_of
 
 FLIPS = int(os.environ.get("LAKEBED_FLIPS", "40"))

@@ -21,9 +21,9 @@ import lakebed
 from lakebed.compaction.merge import MergeOutcome, Merger, MergeResult, PlanningView, Progress
 from lakebed.compaction.volatile import VolatileMerger
 from lakebed.errors import VersionNotFound
-from lakebed.manifest.snapshot import replay
+from lakebed.log.snapshot import replay
+from lakebed.merge.kernel import MergedPart, MergeSource, merge_parts
 from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN, WriteSpec
-from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
 from lakebed.planning.uploads import UploadRules
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage

@@ -18,7 +18,7 @@ from lakebed.cli import exit_codes, main
 from lakebed.errors import InvalidInput
 from lakebed.far_times import iso_text
 from lakebed.health.examination import examine
-from lakebed.manifest.actions import AddPart
+from lakebed.log.actions import AddPart
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA
 from lakebed.view.time_travel import epoch_ms
 from tests.health.test_doctor import base, commit, new_path, place

@@ -22,7 +22,7 @@ import pytest
 
 import lakebed
 from lakebed import events
-from lakebed.manifest import log_reader, snapshot
+from lakebed.log import log_reader, snapshot
 from lakebed.monitoring import recent_commits
 from lakebed.monitoring.metrics import Metrics
 from lakebed.monitoring.progress import Progress

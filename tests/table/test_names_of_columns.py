@@ -13,14 +13,14 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 import lakebed
 from lakebed.errors import InvalidInput
-from lakebed.manifest.change_names import ChangeNames
-from lakebed.manifest.column_mapping import COLUMN_MAPPING
-from lakebed.manifest.schema_change import SchemaChange
-from lakebed.operations import purge_files
+from lakebed.operations.purge import files as purge_files
 from lakebed.parts.change_rows import read_version, versions_with_changes
-from tests.ingest.test_upstream import Layer
+from lakebed.schema.change import SchemaChange
+from lakebed.schema.change_names import ChangeNames
+from lakebed.schema.column_mapping import COLUMN_MAPPING
 from tests.internals import log_of
 from tests.oracle import in_order
+from tests.sources.test_upstream import Layer
 from tests.table.values import MAPPED_NAMES
 from tests.view.test_a_copy_of_changes import rows_of
 

@@ -12,8 +12,8 @@ import pytest
 import lakebed
 from lakebed import events
 from lakebed.errors import InvalidChanges, StoreUnavailable
-from lakebed.manifest.log_store import LogStore
-from lakebed.manifest.table_log import LOG_FOLDER
+from lakebed.log.stores.log_store import LogStore
+from lakebed.log.table_log import LOG_FOLDER
 from lakebed.monitoring.metrics import Metrics
 from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN
 from tests.internals import log_of

@@ -21,8 +21,8 @@ from lakebed.compaction.merge import MergeOutcome, Merger
 from lakebed.compaction.recluster_job import ReclusterProgress
 from lakebed.compaction.volatile import VolatileMerger
 from lakebed.errors import InvalidInput, StoreUnavailable
-from lakebed.manifest.claims import Claim, claims_of
-from lakebed.manifest.entries import Operation
+from lakebed.log.claims import Claim, claims_of
+from lakebed.log.entries import Operation
 from lakebed.planning.uploads import UploadRules
 from tests.internals import compaction_of, deletion_vectors_of, log_of, storage_of
 

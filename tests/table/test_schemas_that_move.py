@@ -23,10 +23,10 @@ import pytest
 import lakebed
 from lakebed.compaction.merge import MergeOutcome, Merger, Progress
 from lakebed.errors import InvalidSchema
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.table_log import TableLog
+from lakebed.merge.kernel import MergedPart, MergeSource, merge_parts
 from lakebed.operations.alter import alter
 from lakebed.parts.changes import WriteSpec
-from lakebed.parts.merge import MergedPart, MergeSource, merge_parts
 from lakebed.quoting import quote
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakebed.compaction.settle import _oldest
-from lakebed.manifest.actions import ChangePart
+from lakebed.log.actions import ChangePart
 
 
 @pytest.mark.parametrize(

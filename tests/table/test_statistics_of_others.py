@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed.manifest.schema import schema_to_json
-from lakebed.parts.locate import ScanLocator
+from lakebed.resolve.locate import ScanLocator
+from lakebed.schema.conversion import schema_to_json
 from lakebed.table import internals_of
 from lakebed.view.scan_file import ScanFile
 from lakebed.view.spark_scan import entry_for_spark

@@ -10,12 +10,12 @@ from pathlib import Path
 import pyarrow as pa
 
 import lakebed
-from lakebed.manifest.actions import Action, CommitInfo, Transaction
-from lakebed.manifest.claims import Claim
-from lakebed.manifest.conflicts import BLIND, ReadWriteSet
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.stores import open_store
-from lakebed.manifest.table_log import Committed, Outcome, TableLog
+from lakebed.log.actions import Action, CommitInfo, Transaction
+from lakebed.log.claims import Claim
+from lakebed.log.conflicts import BLIND, ReadWriteSet
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.stores import open_store
+from lakebed.log.table_log import Committed, Outcome, TableLog
 from lakebed.operations.create import create_log
 from lakebed.settings import TableSettings
 from lakebed.version import ENGINE

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 
 import lakebed
+from lakebed.coordination.parked import Parked, park
 from lakebed.events import SourceLagged
 from lakebed.health.run_report import Down, RunReport, Waiting
 from lakebed.health.runs import said_here
-from lakebed.manifest.parked import Parked, park
-from lakebed.manifest.point_log import Point, PointLog, TableAt
+from lakebed.positions.point_log import Point, PointLog, TableAt
 from lakebed.table import internals_of
 from lakebed.ui import last_watched, members
 from lakebed.ui.live import Live

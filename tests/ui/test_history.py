@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lakebed.manifest.stores import open_store
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.stores import open_store
+from lakebed.log.table_log import TableLog
 from lakebed.sortkey.clustering import clustering
 from lakebed.ui import history as module
 from lakebed.ui.history import History

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lakebed.manifest.actions import Part
+from lakebed.log.actions import Part
 from lakebed.settings import TableSettings
 from lakebed.ui import levels as module
 from lakebed.ui.levels import STATES, levels

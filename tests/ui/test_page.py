@@ -14,8 +14,8 @@ from playwright.sync_api import Browser, Page, Route, expect
 
 import lakebed
 from benchmarks.ui import many_parts
-from lakebed.manifest.parked import Parked, park
-from lakebed.manifest.point_log import Point, PointLog, TableAt
+from lakebed.coordination.parked import Parked, park
+from lakebed.positions.point_log import Point, PointLog, TableAt
 from lakebed.table import internals_of
 from tests.ui import live_page
 from tests.ui.conftest import Serve, ServeDatabase

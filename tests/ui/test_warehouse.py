@@ -16,13 +16,13 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 import lakebed
+from lakebed.coordination import jobs
+from lakebed.coordination.failing import park_merge
+from lakebed.coordination.jobs import Job, jobs_of
+from lakebed.coordination.parked import Parked, park
 from lakebed.errors import Corrupt
 from lakebed.fleet.membership import Membership, Worker, fleet_log
 from lakebed.http.server import Listening
-from lakebed.manifest import jobs
-from lakebed.manifest.failing import park_merge
-from lakebed.manifest.jobs import Job, jobs_of
-from lakebed.manifest.parked import Parked, park
 from lakebed.service import survey
 from lakebed.service.app import Service
 from lakebed.service.catalog import Catalog

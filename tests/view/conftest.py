@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyroaring import BitMap64
 
-from lakebed.manifest.deletion_vector import DeletionVector, unpack
-from lakebed.manifest.schema import schema_to_json
+from lakebed.log.deletion_vector import DeletionVector, unpack
+from lakebed.schema.conversion import schema_to_json
 from lakebed.view.scan_file import ScanFile
 
 SCHEMA = pa.schema(

@@ -13,12 +13,12 @@ import pytest
 
 import lakebed
 from lakebed.errors import InvalidInput, InvalidSchema
-from lakebed.manifest.snapshot import Snapshot
+from lakebed.log.snapshot import Snapshot
 from lakebed.parts.change_columns import columns_at
 from lakebed.parts.change_rows import read_version, versions_with_changes
 from lakebed.parts.changes import UNAVAILABLE_COLUMN
-from lakebed.parts.expression import expression
 from lakebed.parts.part_filter import parts_that_may_match
+from lakebed.sql.expression import expression
 from lakebed.storage.engine import connect
 from lakebed.table import Table
 from lakebed.table.html import table_as_html

@@ -12,7 +12,7 @@ import pytest
 from pyroaring import BitMap64
 
 from lakebed.errors import Corrupt, InvalidInput
-from lakebed.parts.expression import expression
+from lakebed.sql.expression import expression
 from lakebed.storage.engine import connect
 from lakebed.view.arrow_scan import register_view, to_arrow
 from lakebed.view.scan_file import ScanFile

@@ -10,11 +10,11 @@ import pytest
 
 import lakebed
 from lakebed.ingest.batch_writer import Written, commit_written, write_arrow
-from lakebed.ingest.truncates import Truncate
-from lakebed.manifest.actions import Transaction
-from lakebed.manifest.entries import Operation
+from lakebed.log.actions import Transaction
+from lakebed.log.entries import Operation
 from lakebed.parts.change_rows import read_version, versions_with_changes
 from lakebed.parts.changes import prepare, write_spec_of
+from lakebed.positions.truncates import Truncate
 from lakebed.storage.engine import connect
 from tests.internals import log_of
 

@@ -22,11 +22,11 @@ import pytest
 
 import lakebed
 from lakebed.errors import InvalidInput, InvalidSchema
-from lakebed.manifest.column_mapping import ColumnMapping
-from lakebed.manifest.snapshot import Snapshot
-from lakebed.manifest.widening import widening
+from lakebed.log.snapshot import Snapshot
 from lakebed.parts.change_columns import ChangeColumns, columns_at
 from lakebed.parts.change_rows import read_version, versions_with_changes
+from lakebed.schema.column_mapping import ColumnMapping
+from lakebed.schema.widening import widening
 from lakebed.table import Table
 from lakebed.table.internals import internals_of
 

@@ -18,21 +18,21 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lakebed import events
+from lakebed.coordination.parked import parked_of
 from lakebed.error_transport import crosses_spark
 from lakebed.errors import LakebedError, Retry, Unexpected
 from lakebed.failures import Health, Outage
 from lakebed.ingest.database.member import Ignored, Member, Open
 from lakebed.ingest.database.parking import LOOK_SECONDS as PARKED_LOOK_SECONDS
 from lakebed.ingest.database.parking import ParkedTables
-from lakebed.ingest.database.points import Points
 from lakebed.ingest.database.runner import Outcome, Runner, Skipped
 from lakebed.ingest.database.standing import Failing, outage, ruling
-from lakebed.ingest.source import Range
 from lakebed.ingest.table_batch import BatchDone
-from lakebed.manifest.parked import parked_of
-from lakebed.manifest.positions import Position, positions_of
-from lakebed.manifest.snapshot import Snapshot
+from lakebed.log.snapshot import Snapshot
 from lakebed.planning.backpressure import pressure
+from lakebed.points.of_a_database import Points
+from lakebed.positions.positions import Position, positions_of
+from lakebed.sources.source import Range
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from lakebed.ingest.source import Range
+from lakebed.coordination.parked import Parked
 from lakebed.ingest.table_batch import BatchDone, TableIngest, is_another
-from lakebed.manifest.parked import Parked
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.table_log import TableLog
+from lakebed.sources.source import Range
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Tables that are parked: their logs say so, and a thread looks whether somebody has resumed them.
 
-1.  A table that is parked gets the entry ``lakebed.parked`` in its log (``manifest.parked``). Somebody who removes it, in any
+1.  A table that is parked gets the entry ``lakebed.parked`` in its log (``coordination.parked``). Somebody who removes it, in any
     process, resumes the table: within ``LOOK_SECONDS`` it is read again, from where it stopped.
 2.  While the log can't be written, the table is parked in this process alone. When it can be again, and the cause was one that
     passes, the table is read again. Any other cause stays in the log then.
@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lakebed import errors
+from lakebed.coordination.parked import park, parked_of, resume
 from lakebed.errors import LakebedError, Retry, Unexpected
 from lakebed.ingest.database.member import Member
-from lakebed.manifest.parked import park, parked_of, resume
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.table_log import TableLog
 
 LOOK_SECONDS = 3.0
 _THREADS = 4

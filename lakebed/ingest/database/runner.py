@@ -24,9 +24,9 @@ from lakebed.failures import failure_in
 from lakebed.ingest.batch_writer import Written
 from lakebed.ingest.database.member import Ignored, Member, Open, OpenTable
 from lakebed.ingest.database.task import run_here, run_in_tasks
-from lakebed.ingest.points.cut import Cut
-from lakebed.ingest.source import Range
 from lakebed.ingest.table_batch import Batch, BatchDone, WriteWork
+from lakebed.sources.cut import Cut
+from lakebed.sources.source import Range
 from lakebed.waits import waiting_for
 
 if TYPE_CHECKING:

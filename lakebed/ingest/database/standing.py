@@ -29,6 +29,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
+from lakebed.coordination.parked import Parked
 from lakebed.errors import (
     Corrupt,
     DataLoss,
@@ -42,7 +43,6 @@ from lakebed.errors import (
     Unexpected,
 )
 from lakebed.failures import PAUSE_SECONDS_MAX
-from lakebed.manifest.parked import Parked
 
 FAILURES_MAX = 15
 """With the pauses between them these are two minutes."""

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from lakebed.error_transport import crosses_spark, decode, encode, from_spark
 from lakebed.errors import LakebedError, Unexpected
 from lakebed.ingest.batch_writer import Written, in_this_process
-from lakebed.ingest.source import RangeChanges
 from lakebed.ingest.table_batch import WriteWork
+from lakebed.sources.source import RangeChanges
 from lakebed.telemetry.task_requests import counted, report_requests
 
 if TYPE_CHECKING:

@@ -13,20 +13,20 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakebed.decode.decoder import Decoded, Decoder, DecoderSchema
+from lakebed.decode.row_changes import row_as_json
+from lakebed.decode.tally import together
 from lakebed.error_transport import crosses_spark
 from lakebed.ingest.batch_writer import Answer, ChangeStream, Written, slices, told_by, write_aside
-from lakebed.ingest.decoder import Decoded, Decoder, DecoderSchema
-from lakebed.ingest.row_changes import row_as_json
-from lakebed.ingest.tally import together
 from lakebed.ingest.transform.query import Transform
 from lakebed.ingest.transform.rows_of_files import NOTE, RowsOfFiles
-from lakebed.ingest.truncates import NO_CUTOFF, Cutoff
-from lakebed.manifest.remarks import Remark, remarks_on, sum_of
-from lakebed.manifest.schema_change import SchemaChange
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN
 from lakebed.parts.key_moves import uncounted
-from lakebed.parts.nested import nullable
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA
+from lakebed.positions.remarks import Remark, remarks_on, sum_of
+from lakebed.positions.truncates import NO_CUTOFF, Cutoff
+from lakebed.schema.change import SchemaChange
+from lakebed.schema.nested import nullable
 from lakebed.telemetry.task_requests import counted
 
 BATCH_ROWS = 16_384

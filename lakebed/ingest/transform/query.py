@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from lakebed.decode.row_evolution import names_in_rows
 from lakebed.errors import InvalidChanges, InvalidInput
 from lakebed.ingest.changes_frame import changes_frame, unknown_columns
-from lakebed.ingest.row_evolution import names_in_rows
-from lakebed.ingest.schema_evolution import FIXED
-from lakebed.manifest.change_names import ChangeNames
 from lakebed.parts.changes import WriteSpec
-from lakebed.parts.nested import nullable
+from lakebed.schema.change_names import ChangeNames
+from lakebed.schema.fitting import FIXED
+from lakebed.schema.nested import nullable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from lakebed.decode.row_changes import RowChanges
 from lakebed.error_transport import from_spark
 from lakebed.ingest.batch_writer import WriteTask, Written, answered, in_tasks
-from lakebed.ingest.row_changes import RowChanges
 from lakebed.ingest.transform.decode import DecodeTask
 from lakebed.ingest.transform.query import Transform
 from lakebed.ingest.transform.rows_of_files import NOTE, RowsOfFiles, WritingBesideNotes

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import lakebed
+from lakebed.coordination.parked import parked_of
+from lakebed.decode.decoder import Decoder
 from lakebed.ingest.database.ingest import DatabaseIngest, PlanRequest
 from lakebed.ingest.database.member import Ignored, Member, OpenTable
-from lakebed.ingest.database.points import Points
 from lakebed.ingest.database.runner import Runner, Together
-from lakebed.ingest.decoder import Decoder
-from lakebed.ingest.source import Place, Range
-from lakebed.manifest.parked import parked_of
-from lakebed.manifest.positions import positions_of
-from tests.ingest.memory_source import COLUMNS, MemorySource, Process, ids, row
+from lakebed.points.of_a_database import Points
+from lakebed.positions.positions import positions_of
+from lakebed.sources.source import Place, Range
 from tests.internals import log_of
+from tests.sources.memory_source import COLUMNS, MemorySource, Process, ids, row
 from tests.waiting import wait_until
 
 

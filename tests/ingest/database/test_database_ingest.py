@@ -14,6 +14,7 @@ from unittest.mock import patch
 import pytest
 
 import lakebed
+from lakebed.coordination.parked import Parked, park, parked_of, resume
 from lakebed.errors import DataLoss, LakebedError, Retry, StoreUnavailable
 from lakebed.failures import unwell_here
 from lakebed.ingest import table_batch
@@ -21,10 +22,9 @@ from lakebed.ingest.database import runner
 from lakebed.ingest.database.ingest import DatabaseIngest
 from lakebed.ingest.database.member import Ignored
 from lakebed.ingest.database.standing import FAILURES_MAX
-from lakebed.ingest.kafka.planned_batch import PlannedBatch
-from lakebed.ingest.source import Range
-from lakebed.manifest.parked import Parked, park, parked_of, resume
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.table_log import TableLog
+from lakebed.sources.kafka.planned_batch import PlannedBatch
+from lakebed.sources.source import Range
 from tests.ingest.database.databases import Database, Gate, database, filled, more
 from tests.internals import log_of
 from tests.waiting import wait_until

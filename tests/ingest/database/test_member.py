@@ -6,8 +6,8 @@ from pathlib import Path
 
 import lakebed
 from lakebed.ingest.database.member import Member
-from lakebed.ingest.source import Range
-from tests.ingest.memory_source import COLUMNS, MemorySource, Process, row
+from lakebed.sources.source import Range
+from tests.sources.memory_source import COLUMNS, MemorySource, Process, row
 
 
 def test_an_id_that_was_not_known_before_is_no_other_topic() -> None:

@@ -9,13 +9,13 @@ from typing import Any
 from unittest.mock import patch
 
 import lakebed
+from lakebed.coordination.parked import Parked, park, parked_of
 from lakebed.errors import StoreUnavailable
 from lakebed.ingest.database.member import Member, OpenTable
 from lakebed.ingest.database.parking import ParkedTables
-from lakebed.manifest.parked import Parked, park, parked_of
 from tests.ingest.database.databases import filled
-from tests.ingest.memory_source import COLUMNS, Process
 from tests.internals import log_of
+from tests.sources.memory_source import COLUMNS, Process
 from tests.waiting import wait_until
 
 OURS = Parked(error="no answer", kind="StoreUnavailable", since_ms=1)

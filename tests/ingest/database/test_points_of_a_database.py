@@ -11,21 +11,21 @@ from unittest.mock import patch
 import pytest
 
 import lakebed
+from lakebed.coordination.parked import Parked, park, resume
+from lakebed.decode.decoder import DecoderSchema
+from lakebed.decode.formats import decoder
 from lakebed.errors import DataLoss
 from lakebed.ingest import table_batch
 from lakebed.ingest.database import runner
-from lakebed.ingest.database.points import Points
-from lakebed.ingest.decoder import DecoderSchema
-from lakebed.ingest.formats import decoder
-from lakebed.ingest.points.keeper import PointKeeper, PointSettings
-from lakebed.ingest.points.transaction_records import JsonTransactions
-from lakebed.manifest.parked import Parked, park, resume
-from lakebed.manifest.point_log import PointLog
-from lakebed.manifest.table_log import TableLog
+from lakebed.log.table_log import TableLog
+from lakebed.points.keeper import PointKeeper, PointSettings
+from lakebed.points.of_a_database import Points
+from lakebed.points.transaction_records import JsonTransactions
+from lakebed.positions.point_log import PointLog
 from tests.ingest.database.databases import Database, Gate, database
 from tests.ingest.database.test_database_ingest import at_random, failing, refusing_work
-from tests.ingest.memory_source import COLUMNS, MemorySource
 from tests.internals import log_of
+from tests.sources.memory_source import COLUMNS, MemorySource
 from tests.waiting import wait_until
 
 TRANSACTIONS = "shop.transaction"

@@ -13,14 +13,14 @@ import pytest
 
 import lakebed
 from lakebed.ingest.database.member import Ignored, OpenTable
-from lakebed.ingest.database.points import Points
-from lakebed.ingest.points.keeper import PointKeeper, PointSettings
-from lakebed.ingest.points.transaction_records import JsonTransactions
-from lakebed.ingest.source import Range
-from lakebed.manifest.point_log import Point, PointLog
+from lakebed.points.keeper import PointKeeper, PointSettings
+from lakebed.points.of_a_database import Points
+from lakebed.points.transaction_records import JsonTransactions
+from lakebed.positions.point_log import Point, PointLog
+from lakebed.sources.source import Range
 from tests.ingest.database.databases import Database
 from tests.ingest.database.test_points_of_a_database import READING
-from tests.ingest.memory_source import MemorySource
+from tests.sources.memory_source import MemorySource
 
 TRANSACTIONS, ORDERS = "shop.transaction", "shop.public.orders"
 WAIT_SECONDS = 60.0

@@ -7,8 +7,8 @@ from pathlib import Path
 from unittest.mock import patch
 
 from lakebed.ingest.database.ingest import PlanRequest
-from lakebed.ingest.kafka import control
-from lakebed.ingest.kafka.control import Control, ControlFile, write_control
+from lakebed.sources.kafka import control
+from lakebed.sources.kafka.control import Control, ControlFile, write_control
 from tests.ingest.database.databases import database, filled
 from tests.waiting import wait_until
 

@@ -12,17 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lakebed
+from lakebed.decode.decoder import DecoderSchema
+from lakebed.decode.formats import decoder
 from lakebed.errors import LakebedError, StoreUnavailable, Unexpected
 from lakebed.ingest.batch_writer import WriteTask
 from lakebed.ingest.database.runner import shares_of
 from lakebed.ingest.database.task import Piece, answered, pieces_of, run_in_tasks, run_piece, run_task, spread
-from lakebed.ingest.decoder import DecoderSchema
-from lakebed.ingest.formats import decoder
-from lakebed.ingest.generator import COLUMNS, KEYS, OrderStream
-from lakebed.ingest.generator_source import GeneratorReader
-from lakebed.ingest.source import Range, RangeChanges
 from lakebed.ingest.table_batch import WriteWork
 from lakebed.parts.changes import write_spec_of
+from lakebed.sources.generator import COLUMNS, KEYS, OrderStream
+from lakebed.sources.generator_source import GeneratorReader
+from lakebed.sources.source import Range, RangeChanges
 from tests.internals import log_of
 
 if TYPE_CHECKING:

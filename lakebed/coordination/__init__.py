@@ -1,0 +1,1 @@
+"""What processes and people tell each other through the log of a table: jobs, parked work, attempts, readers."""

@@ -1,0 +1,277 @@
+"""Decoders turn records into changes of a table. Here are the protocol, its input and its result.
+
+Invariants
+    D1  Every record becomes exactly one of: change rows, a quarantined record, a truncate, or a count in ``ignored`` or in
+        ``truncated``.
+    D2  Change rows are in record order; the two rows of a changed key follow each other, the delete first.
+    D3  Decoding is a pure function of the records, the cutoff, the table's schema and the options: a batch that comes again gives
+        the same rows. If schema or options changed since, no record is lost or doubled for it (``handover``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol, Self, TypeVar
+
+import pyarrow as pa
+
+from lakebed.decode.json.text import Mismatch
+from lakebed.decode.source_tables import NO_RULES, SourceRules
+from lakebed.decode.tally import Tally, together
+from lakebed.errors import InvalidSchema
+from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN
+from lakebed.parts.quarantine import QUARANTINE_SCHEMA
+from lakebed.positions.source_columns import RecordColumns
+from lakebed.positions.truncates import NO_CUTOFF, Cutoff
+from lakebed.schema.change import SchemaChange
+from lakebed.schema.conversion import is_reserved
+from lakebed.schema.fitting import FIXED, RESCUED_COLUMN, EvolvePolicy, Needed, needed
+
+V = TypeVar("V")
+NAMES_KEPT_MAX = 10_000
+
+RECORD_SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.timestamp("ms", "UTC")),
+    ]
+)
+"""The records that every source passes to a decoder. They may have one more column, their headers (``decode.headers``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderSchema:
+    """The columns of a table with their nullability, its keys, and what orders the changes of a key.
+
+    ``sequence_by`` is a column of the table or metadata of the event (``source.lsn``, ``ts_ms``, ``kafka.offset``). ``policy``:
+    what happens where records and table differ. If it rescues, ``RESCUED_COLUMN`` is none of ``columns``, since records do not
+    bring it; ``has_rescued`` says whether the table has it. Such a schema is made by ``of_table``.
+    """
+
+    columns: pa.Schema
+    keys: tuple[str, ...] = ()
+    sequence_by: str | None = None
+    policy: EvolvePolicy = FIXED
+    has_rescued: bool = False
+    first_names: Mapping[str, str] = field(default_factory=dict)
+    """The columns that were renamed in the table, by their first names, under which the source may still send them."""
+    source: SourceRules = NO_RULES
+    """What is demanded of events beside their rows."""
+    spellings: Mapping[str, str] = field(default_factory=dict)
+    """The column by each name of a field that differs from the column's by case alone, as far as they are known (``reading``)."""
+    twins: frozenset[str] = frozenset()
+    """Names of fields that differ from a column's by case alone, where another field has the column."""
+    column_of: Mapping[str, str] = field(init=False, compare=False, default_factory=dict)
+    """The column by each other name under which records may have its values."""
+    _names: frozenset[str] = field(init=False, compare=False, default=frozenset())
+    _in_lower_case: Mapping[str, str] = field(init=False, compare=False, default_factory=dict)
+    _found: dict[str, str | None] = field(init=False, compare=False, default_factory=dict)
+    """What ``column_for`` said, of ``NAMES_KEPT_MAX`` names at most."""
+
+    @staticmethod
+    def of_table(
+        columns: pa.Schema,
+        keys: tuple[str, ...],
+        sequence_by: str | None,
+        policy: EvolvePolicy = FIXED,
+        first_names: Mapping[str, str] | None = None,
+    ) -> DecoderSchema:
+        """``columns``: all of the table. Raises InvalidSchema, or InvalidInput for a policy that does not fit the table."""
+        at = columns.get_field_index(RESCUED_COLUMN) if policy.rescues else -1
+        if at < 0:
+            return DecoderSchema(columns, keys, sequence_by, policy, first_names=first_names or {})
+        if columns.field(at).type != pa.string() or RESCUED_COLUMN in (*keys, sequence_by):
+            raise InvalidSchema(
+                f"column {RESCUED_COLUMN!r}: on_mismatch: rescue keeps values in it as JSON, so it must be a string, and "
+                "neither a key nor what orders the changes; rename it"
+            )
+        return DecoderSchema(columns.remove(at), keys, sequence_by, policy, True, first_names or {})
+
+    def __post_init__(self) -> None:
+        names = self.columns.names
+        others = self.policy.other_names(names)
+        column_of = {one: column for one, column in self.first_names.items() if column in names and one not in names}
+        column_of |= {one: column for column, several in others.items() for one in several}
+        lower = {name.lower(): column for name, column in column_of.items()} | {name.lower(): name for name in names}
+        object.__setattr__(self, "column_of", {**self.spellings, **column_of})
+        object.__setattr__(self, "_names", frozenset(names))
+        object.__setattr__(self, "_in_lower_case", lower)
+        for name in names:
+            if is_reserved(name):
+                raise InvalidSchema(f"column {name!r}: names that begin with '_lakebed_' are reserved; rename it")
+        for key in self.keys:
+            if key not in names:
+                raise InvalidSchema(f"key {key!r} is not a column of the table; its columns are {', '.join(names)}")
+
+    def reading(self, names: Collection[str], *, declared: bool) -> DecoderSchema:
+        """For records with fields of these names, some of which may differ from a column's by case alone.
+
+        ``declared``: their schema has all of these fields, and no others. Then a field that has the column's own name is the
+        column's, and one that differs by case is another field. Of records without a schema nobody knows that.
+        """
+        odd = [name for name in names if name not in self.column_of and self.column_for(name) not in (None, name)]
+        if not odd:
+            return self
+        given = {self.column_of.get(name, name) for name in names} if declared else set()
+        spellings, twins = dict(self.spellings), set(self.twins)
+        for name in odd:
+            column = str(self.column_for(name))
+            if column in given:
+                twins.add(name)
+                continue
+            spellings[name] = column
+            if declared:
+                given.add(column)
+        return replace(self, spellings=spellings, twins=frozenset(twins))
+
+    def without_field(self, name: str | None) -> DecoderSchema:
+        """For records in which the field of this name says something else than a column's value, unless it is a column too."""
+        if name is None or name in self._names:
+            return self
+        return replace(self, twins=self.twins | {name})
+
+    def column_for(self, name: str) -> str | None:
+        """The column that takes a field of this name; None if there is none."""
+        if name in self._names:
+            return name
+        if name not in self._found:
+            if len(self._found) >= NAMES_KEPT_MAX:
+                self._found.clear()
+            column = self.column_of.get(name)
+            if column is None and name not in self.twins and not self.policy.says(name):
+                column = self._in_lower_case.get(name.lower())
+            self._found[name] = column
+        return self._found[name]
+
+    def by_column(self, members: Mapping[str, V]) -> Mapping[str, V]:
+        """Members of a row under the names of the columns that they go to. Raises ``Mismatch`` if two go to one."""
+        if members.keys() <= self._names:
+            return members
+        renamed: dict[str, V] = {}
+        names: dict[str, str] = {}
+        for name, value in members.items():
+            column = self.column_for(name) or name
+            if renamed.get(column) is None:
+                renamed[column], names[column] = value, name
+            elif value is not None:
+                why = self._why_one(names[column], name)
+                raise Mismatch(f"two fields, one of them {name!r}, are of the column {column!r} ({why})")
+        return renamed
+
+    def _why_one(self, name: str, other: str) -> str:
+        """Why two fields are of one column."""
+        if self.policy.says(name) or self.policy.says(other):
+            return "columns"
+        if name.lower() == other.lower():
+            return f"{name!r} and {other!r} differ by case alone; name another column for one of them: columns"
+        return "it was renamed in the table"
+
+    def types_by_column(self, types: Mapping[str, V]) -> dict[str, V]:
+        """What is said of fields by name, under the names of their columns."""
+        return {self.column_for(name) or name: one for name, one in types.items()}
+
+    def needed(self, record: pa.Schema) -> Needed:
+        """What rows of this schema need of the table (``schema_evolution.needed``)."""
+        column_of = self.reading(record.names, declared=True).column_of
+        renamed = pa.schema([one.with_name(column_of.get(one.name, one.name)) for one in record])
+        return needed(self.columns, renamed, self.policy, self.never_null, self.sequence_metadata)
+
+    def columns_in(self, names: Collection[str], filled: Collection[str]) -> RecordColumns | None:
+        """What a schema of rows says of the columns; None if the rows may be of several source tables.
+
+        ``names``: of the columns that its fields go to; ``filled``: of those that have a value in every row.
+        """
+        if self.source.names_several:
+            return None
+        columns = [name for name in self.columns.names if name not in self.never_null]
+        return RecordColumns(
+            tuple(name for name in columns if name not in names), tuple(name for name in columns if name in filled)
+        )
+
+    def names_of(self, column: str) -> tuple[str, ...]:
+        """All names under which records may have a column's values, its own first."""
+        return (column, *(other for other, name in self.column_of.items() if name == column))
+
+    @property
+    def key_has_twin(self) -> bool:
+        """Whether a field that is no key differs from a key's by case alone: then a message key may be of that one."""
+        return bool({name.lower() for name in self.twins} & {name.lower() for name in self.keys})
+
+    @property
+    def sequence_column(self) -> str | None:
+        """The table's own column that orders changes, if it is one."""
+        return self.sequence_by if self.sequence_by in self.columns.names else None
+
+    @property
+    def sequence_metadata(self) -> str | None:
+        """The path into the event's metadata that orders changes, if it is not a column of the table."""
+        return None if self.sequence_column else self.sequence_by
+
+    @property
+    def never_null(self) -> frozenset[str]:
+        """Columns that must have a value in every change, whatever the source says."""
+        return frozenset([*self.keys, *([self.sequence_column] if self.sequence_column else [])])
+
+    @property
+    def required(self) -> frozenset[str]:
+        """Columns that must have a value in every upsert."""
+        return frozenset(self.keys) | {field.name for field in self.columns if not field.nullable}
+
+    def change_schema(self, *, with_unavailable: bool = False) -> pa.Schema:
+        """The schema of decoded changes. All fields are nullable: a delete carries its key and nothing else."""
+        fields = [pa.field(field.name, field.type) for field in self.columns]
+        fields.append(pa.field(OP_COLUMN, pa.string()))
+        if self.sequence_metadata:
+            fields.append(pa.field(SEQUENCE_COLUMN, pa.int64()))
+        if self.policy.rescues:
+            fields.append(pa.field(RESCUED_COLUMN, pa.string()))
+        if with_unavailable:
+            fields.append(pa.field(UNAVAILABLE_COLUMN, pa.list_(pa.string())))
+        return pa.schema(fields)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoded(Tally):
+    """The result of decoding a batch of records."""
+
+    changes: pa.Table
+    quarantined: pa.Table
+    """``QUARANTINE_SCHEMA``, and headers if a record has some."""
+
+    @staticmethod
+    def concat(parts: Iterable[Decoded]) -> Decoded:
+        """Joins the results of consecutive batches of one range."""
+        decoded = list(parts)
+        return Decoded(
+            **together(decoded),
+            changes=pa.concat_tables([part.changes for part in decoded], promote_options="default"),
+            quarantined=pa.concat_tables([part.quarantined for part in decoded], promote_options="default"),
+        )
+
+    @staticmethod
+    def needing(change: SchemaChange, decoder_schema: DecoderSchema) -> Decoded:
+        """For records that can't be decoded before the table was changed."""
+        changes = decoder_schema.change_schema().empty_table()
+        return Decoded(changes=changes, quarantined=QUARANTINE_SCHEMA.empty_table(), schema_needed=change)
+
+
+class Decoder(Protocol):
+    """Turns records (``RECORD_SCHEMA``, and headers) into changes of one table. Implementations are picklable."""
+
+    @property
+    def decoder_schema(self) -> DecoderSchema:
+        """The columns that it decodes to."""
+
+    def bound_to(self, decoder_schema: DecoderSchema) -> Self:
+        """The same decoder for a table whose schema changed."""
+
+    def schema_needed(self, records: pa.Table) -> SchemaChange | None:
+        """What the table must become before these records can be decoded, as far as their schemas alone say that."""
+
+    def decode(self, records: pa.Table, cutoff: Cutoff = NO_CUTOFF) -> Decoded:
+        """``cutoff``: changes from before its truncates are left out."""

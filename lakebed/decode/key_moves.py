@@ -1,0 +1,583 @@
+"""Which changes of a batch are part of a move: an update that changed the key of a row.
+
+Debezium sends such an update as a delete of the old key and a create of the new one, and says so in headers of both. What the
+changes of a transaction come to then is counted (``parts.key_moves``). Here the changes get what is needed for that, and old rows
+that events carry are used as far as they say whose delete it is:
+
+1.  Marked are records with such headers, and updates whose ``before`` has another key. If records have no headers at all,
+    somebody has dropped them. Then a create right after a delete of another key, in one transaction, may be a move too.
+2.  A transaction is a run of records of a partition. The changes of a key are counted if one of them is marked; the others of the
+    transaction count too. An earlier batch may have marked a key of the transaction that a batch begins with. So each change of
+    that transaction says that it belongs to it, unless the record right before it is known to be of another one.
+3.  If a key is deleted after a row came to it, the old row of the delete is compared with the row that came. If they differ, the
+    delete is of the row that was there before, so the values are those of the row that came. If they are equal, that row is gone.
+    If the old row says nothing (by default PostgreSQL sends keys alone), the row that came last has the values.
+4.  A row that came without all its values, because its source did not send what it had not changed, is a bad record: its values
+    are those of a row with another key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.decode.decoder import DecoderSchema
+from lakebed.decode.headers import NEW_KEY, OLD_KEY, headers_of, mappings_of, values_of
+from lakebed.decode.transactions import Described
+from lakebed.far_times import python_values
+from lakebed.lateness import Place
+from lakebed.parts.changes import DELETE, MOVES_COLUMN, MOVES_TYPE, OP_COLUMN, UNAVAILABLE_COLUMN
+from lakebed.parts.key_moves import CAME, LEFT, STAYED, UNKNOWN_TRANSACTION, WEAK
+from lakebed.parts.quarantine import HEADERS
+from lakebed.positions.positions import Last
+from lakebed.positions.remarks import Remark
+
+Mask = np.ndarray[Any, Any]
+Found = tuple[Remark, str]
+NOT_WHOLE = (
+    "the row got another key, and the source did not send {}, which it did not change: let it send whole rows (PostgreSQL: "
+    "REPLICA IDENTITY FULL)"
+)
+_KEYS_AT_ONCE = 256
+_INT63 = (1 << 63) - 1
+_LOOKED_BACK_MAX = 16
+"""Among so many records at its end a transaction is looked for; tombstones and rows of a snapshot say none."""
+_PLACES_MAX = 100
+"""Of so many changes that are no moves the place is looked up, so that they are known if they are sent again."""
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierRow:
+    """What an event says of the row that it replaced, beside its key.
+
+    ``blank``: columns that have no value there, or what a source fills in where it sends none (0, "").
+    """
+
+    values: Mapping[str, Any]
+    blank: frozenset[str]
+
+
+class Events(Protocol):
+    """What records say, by their numbers. Both raise what they like for records that can't be read."""
+
+    def described(self, number: int) -> Described | None:
+        """What a record is; None if it changes no row."""
+
+    def earlier_row(self, number: int) -> EarlierRow | None:
+        """What it says of the old row."""
+
+
+@dataclass(slots=True)
+class Moves:
+    """Change rows with what is known of moves."""
+
+    rows: pa.Table
+    bad: list[tuple[int, str]] = field(default_factory=list)
+    """The numbers of records whose rows are left out, and why."""
+    ignored: int = 0
+    """Records of which nothing is left beside others, because they undo each other, or were sent again."""
+    remarks: list[Found] = field(default_factory=list)
+    last: Mapping[Place, Last] = field(default_factory=dict)
+    """The last record of each partition, where its transaction is known."""
+
+
+def with_moves(
+    rows: pa.Table,
+    at: Mask,
+    creates: Mask,
+    records: pa.Table,
+    events: Events,
+    decoder_schema: DecoderSchema,
+    *,
+    regions: Sequence[tuple[int, int]],
+    before: Mapping[Place, Last],
+) -> Moves:
+    """``rows``: change rows in the order of records. ``at``: of each twice the number of its record, one more for a second row;
+    ``creates``: whether it is of an event that says of a row that it is new; ``regions``: of the records
+    (``places.regions_of``); ``before``: the last record of each partition that was read earlier.
+    """
+    if not decoder_schema.keys or not len(rows):
+        return Moves(rows)
+    return _Batch(rows, at, creates, records, events, decoder_schema, regions=regions, before=before).moves()
+
+
+class _Batch:
+    def __init__(
+        self,
+        rows: pa.Table,
+        at: Mask,
+        creates: Mask,
+        records: pa.Table,
+        events: Events,
+        decoder_schema: DecoderSchema,
+        *,
+        regions: Sequence[tuple[int, int]],
+        before: Mapping[Place, Last],
+    ) -> None:
+        self._rows = rows
+        self._numbers: Mask = at // 2
+        self._records = records
+        self._events = events
+        self._schema = decoder_schema
+        self._deletes: Mask = np.asarray(pc.equal(rows.column(OP_COLUMN), DELETE))
+        self._values = records.column("value")
+        self._keys_of_rows: dict[int, tuple[Any, ...]] = {}
+        self._changes_of: dict[int, Sequence[int]] = {}
+        """The rows whose changes a row stands for, where these are not just its own."""
+        self._bad: set[int] = set()
+        self._guessed: set[int] = set()
+        """Rows without headers that look like a move."""
+        self._described: dict[int, Described | None] = {}
+        self._regions = regions
+        self._before = before
+        self._marked = self._moved(at)
+        self._creates = creates & ~self._deletes
+
+    def moves(self) -> Moves:
+        bad, remarks = self._not_whole(), list[Found]()
+        self._bad = {number for number, _ in bad}
+        sequence = self._schema.sequence_column
+        if sequence is not None:
+            remarks += [(Remark.KEY_MOVED, sequence)] * self._lost(sequence)
+            rows = self._rows.filter(pa.array(~np.isin(self._numbers, list(self._bad)))) if bad else self._rows
+            return Moves(rows, bad, remarks=remarks)
+        suspects: list[list[int]] = []
+        if HEADERS not in self._records.column_names:
+            self._marked |= self._adjacent()
+            suspects = self._suspects()
+        count = len(self._rows)
+        transactions = np.zeros(count, np.int64)
+        counted = np.zeros(count, bool)
+        void = np.zeros(count, bool)
+        for rows_of_region in self._rows_of_regions():
+            first = int(self._numbers[rows_of_region.start])
+            if self._may_go_on(first):
+                begin, end, transaction = self._run(first)
+                if transaction is not None:
+                    transactions[self._between(begin, end)] = transaction
+        for group in self._marked_groups():
+            name = self._transaction_of(group[0])
+            transactions[group] = UNKNOWN_TRANSACTION if name is None else _number_of(name)
+            counted[group] = True
+            if self._settle(group, void, is_marked=True) and not self._guessed.isdisjoint(group):
+                remarks.append((Remark.KEY_MOVE_UNCLEAR, self._topic(group[0])))
+        for group in suspects:
+            if not counted[group].any():
+                self._settle(group, void, is_marked=False)
+        if self._bad:
+            void |= np.isin(self._numbers, list(self._bad))
+        void |= self._repeated()
+        gone = set(self._numbers[void].tolist()) - self._bad
+        if gone:
+            gone.difference_update(self._numbers[~void].tolist())
+        return Moves(self._arranged(transactions, counted, void), bad, len(gone), remarks, self._last())
+
+    def _lost(self, sequence: str) -> int:
+        """How many rows came to a key, and are older by a column than a delete of the row that was there before."""
+        came = np.flatnonzero(self._marked & ~self._deletes).tolist()
+        if not came:
+            return 0
+        keys, values = {self._key(row) for row in came}, _plain(self._rows.column(sequence)).to_pylist()
+        newest: dict[tuple[Any, ...], tuple[Any, int]] = {}
+        for row in np.flatnonzero(self._deletes).tolist():
+            if (key := self._key(row)) in keys and values[row] is not None:
+                newest[key] = max(newest.get(key, (values[row], row)), (values[row], row))
+        return sum(self._key(row) in newest and (values[row], row) < newest[self._key(row)] for row in came)
+
+    # What is marked --------------------------------------------------------------------------------------------------
+
+    def _moved(self, at: Mask) -> Mask:
+        """Rows of records that say by a header, or by an old row with another key, that a row got another key."""
+        second = at % 2 == 1
+        marked = np.isin(self._numbers, self._numbers[second]) if second.any() else second
+        headers = headers_of(self._records)
+        for name, deletes in ((NEW_KEY, True), (OLD_KEY, False)):
+            values = values_of(headers, name)
+            if values is not None:
+                marked |= np.asarray(values.is_valid())[self._numbers] & (self._deletes == deletes)
+        return marked
+
+    def _not_whole(self) -> list[tuple[int, str]]:
+        """Records with a row that came to another key without all its values. A row that is really new always has them."""
+        unsent = self._rows.column(UNAVAILABLE_COLUMN)
+        if unsent.null_count == len(unsent):
+            return []
+        found = []
+        for row in np.flatnonzero((self._marked | self._creates) & ~self._deletes).tolist():
+            if names := unsent[row].as_py():
+                found.append((int(self._numbers[row]), NOT_WHOLE.format(", ".join(map(repr, names)))))
+        return found
+
+    def _adjacent(self) -> Mask:
+        """Without headers: deletes right before a create of another key, and these, in the last transaction of each partition."""
+        found = np.zeros(len(self._rows), bool)
+        follows = np.zeros(len(self._rows), bool)
+        follows[1:] = self._deletes[:-1] & ~self._deletes[1:]
+        for rows in self._rows_of_regions():
+            if follows[rows].any():
+                begin, end, transaction = self._run(int(self._numbers[rows.stop - 1]))
+                last = self._between(begin, end)
+                for row in (last.start + np.flatnonzero(follows[last])).tolist():
+                    if transaction is not None:
+                        found[self._move_of(row)] = True
+        return found
+
+    def _move_of(self, row: int) -> list[int]:
+        """The rows of a move, if a create may be part of one: right after a delete of another key in its transaction."""
+        if not self._creates[row]:
+            return []
+        here = int(self._numbers[row])
+        if row == 0 or self._numbers[row - 1] < self._region(here)[0]:
+            return [row]  # what came before is not known
+        if not self._deletes[row - 1] or self._key(row - 1) == self._key(row):
+            return []
+        one, other = self._describe(here), self._describe(int(self._numbers[row - 1]))
+        if one is None or other is None or one.transaction is None or one.transaction != other.transaction:
+            return []
+        self._guessed |= {row - 1, row}
+        return [row - 1, row]
+
+    def _suspects(self) -> list[list[int]]:
+        """Without headers: the changes of keys of which a row was created and one deleted later, in one transaction."""
+        chosen = self._twice()
+        keys: dict[tuple[Any, ...], list[int]] = {}
+        for row in chosen:
+            keys.setdefault(self._key(row), []).append(row)
+        groups = []
+        for rows in keys.values():
+            last: dict[str, list[int]] = {}
+            for row in rows:
+                here = self._describe(int(self._numbers[row]))
+                if here is not None and here.transaction is not None:
+                    last.setdefault(here.transaction, []).append(row)
+            for group in last.values():
+                creates = [row for row in group if self._creates[row]]
+                if creates and self._deletes[group[-1]] and creates[0] < group[-1]:
+                    groups.append(group)
+                    for row in creates:
+                        self._marked[self._move_of(row)] = True
+        return groups
+
+    def _twice(self) -> list[int]:
+        """The rows of keys that have an upsert and a delete, and perhaps of some more."""
+        upserts, deletes = ~self._deletes, self._deletes.copy()
+        for _ in range(2):  # then what is left of the one fits what is left of the other
+            for name in self._schema.keys:
+                column = self._rows.column(name)
+                if not upserts.any() or not deletes.any():
+                    return []
+                upserts &= np.asarray(pc.is_in(column, value_set=column.filter(pa.array(deletes)).combine_chunks()))
+                deletes &= np.asarray(pc.is_in(column, value_set=column.filter(pa.array(upserts)).combine_chunks()))
+        return np.flatnonzero(upserts | deletes).tolist()
+
+    def _marked_groups(self) -> list[list[int]]:
+        """The changes of each key and transaction of which one is marked."""
+        groups: list[list[int]] = []
+        runs: dict[tuple[int, int, str | None], list[int]] = {}
+        latest: dict[str | None, tuple[int, int]] = {}
+        for row in np.flatnonzero(self._marked).tolist():
+            number, transaction = int(self._numbers[row]), self._transaction_of(row)
+            begin, end = latest.get(transaction, (0, 0))
+            if not begin <= number < end:
+                begin, end = latest[transaction] = self._run(number)[:2]
+            runs.setdefault((begin, end, transaction), []).append(row)
+        for (begin, end, transaction), marked in runs.items():
+            keys: dict[tuple[Any, ...], list[int]] = {self._key(row): [] for row in marked}
+            within = self._between(begin, end)
+            for row in range(within.start, within.stop):
+                if (key := self._key(row)) in keys and self._transaction_of(row) == transaction:
+                    keys[key].append(row)
+            groups += keys.values()
+        return groups
+
+    # Whose delete it is ----------------------------------------------------------------------------------------------
+
+    def _settle(self, group: list[int], void: Mask, *, is_marked: bool) -> bool:
+        """Find the row that stands for the changes of a key in one transaction, as far as old rows say whose they are.
+
+        Returns whether an old row does not say it.
+        """
+        again = self._sent_again(group) | {row for row in group if int(self._numbers[row]) in self._bad}
+        void[list(again)] = True
+        came: list[list[int]] = []
+        own: list[int] = []
+        gone: set[int] = set()
+        for row in group:
+            if row in again:
+                continue
+            if not self._deletes[row] and self._came(row):
+                came.append([row])
+                continue
+            at = self._whose(row, came) if came else -1
+            if at is None:
+                return True
+            if not self._deletes[row]:
+                (own if at == -1 else came[at]).append(row)
+            elif at == -1:
+                own.append(row)
+            elif is_marked:
+                gone |= {row, *came.pop(at)}
+            else:
+                return False
+        kept = came[-1] if came else own
+        counted = [row for row in group if row not in again]
+        if not is_marked:
+            void[own if came else []] = True
+        elif counted:
+            kept = kept or [row for row in counted if self._deletes[row]][-1:]
+            void[list(set(counted).difference(kept))] = True
+            self._changes_of.update(dict.fromkeys(kept, ()))
+            self._changes_of[kept[-1]] = counted
+        return False
+
+    def _whose(self, row: int, came: Sequence[Sequence[int]]) -> int | None:
+        """Which row that came the old row of a change is; -1: none of them, None: it does not say."""
+        old = self._earlier_row(int(self._numbers[row]))
+        if old is None:
+            return None
+        same = [_is_same(old, self._rows, rows[-1], self._schema) for rows in came]
+        if True in same:
+            return len(same) - 1 - same[::-1].index(True)
+        return -1 if not any(one is None for one in same) else None
+
+    def _repeated(self) -> Mask:
+        """Tombstones that say once more what the record before them said: in a topic of rows both are deletes."""
+        found = np.zeros(len(self._rows), bool)
+        for row in np.flatnonzero(self._marked & self._deletes).tolist():
+            number = int(self._numbers[row])
+            is_next = row > 0 and self._deletes[row - 1] and self._numbers[row - 1] == number - 1
+            found[row] = is_next and not self._values[number].is_valid and self._key(row - 1) == self._key(row)
+        return found
+
+    def _sent_again(self, group: Sequence[int]) -> set[int]:
+        """Changes of a transaction that a connector sends again."""
+        again: set[int] = set()
+        last: tuple[int, bool] | None = None
+        for row in group:
+            place = self._place(row)
+            if place is None:
+                continue
+            here = (place, bool(self._deletes[row]))
+            if last is not None and (place < last[0] or here == last):
+                again.add(row)
+            else:
+                last = here
+        return again
+
+    def _came(self, row: int) -> bool:
+        return bool(self._marked[row] or self._creates[row])
+
+    # Columns ---------------------------------------------------------------------------------------------------------
+
+    def _arranged(self, transactions: Mask, counted: Mask, void: Mask) -> pa.Table:
+        """The rows with the changes that they stand for, without those that came to nothing."""
+        kept, rows = np.flatnonzero(~void), self._rows
+        if void.any():
+            rows = rows.take(pa.array(kept))
+        if not transactions.any():
+            return rows
+        lengths = (transactions != 0).astype(np.int32)
+        for row, changes in self._changes_of.items():
+            lengths[row] = len(changes)
+        offsets = np.concatenate([[0], np.cumsum(lengths[kept], dtype=np.int32)])
+        listed = np.repeat(kept, lengths[kept])
+        for row, changes in self._changes_of.items():
+            if changes and not void[row]:
+                begin = offsets[np.searchsorted(kept, row)]
+                listed[begin : begin + len(changes)] = changes
+        counts = np.where(self._deletes, LEFT.code, np.where(self._marked | self._creates, CAME.code, STAYED.code))
+        counts = np.where(counted, counts, counts + WEAK)
+        columns = (
+            pa.array(transactions[listed]),
+            self._places(transactions != 0, counted).take(pa.array(listed)),
+            pa.array(self._deletes[listed]),
+            pa.array(counts[listed], pa.int16()),
+        )
+        changes = pa.StructArray.from_arrays(columns, fields=list(MOVES_TYPE.value_type))
+        is_whole = pa.array(transactions[kept] == 0)
+        moves = pa.ListArray.from_arrays(pa.array(offsets), changes, type=MOVES_TYPE, mask=is_whole)
+        return rows.append_column(MOVES_COLUMN, moves)
+
+    def _places(self, wanted: Mask, counted: Mask) -> pa.Array:
+        """The places of changes in the source's log; of those that are not counted perhaps not all."""
+        places, has_place = np.zeros(len(counted), np.int64), np.zeros(len(counted), bool)
+        others = np.flatnonzero(wanted & ~counted)[:_PLACES_MAX]
+        for row in [*np.flatnonzero(counted).tolist(), *others.tolist()]:
+            place = self._place(row)
+            places[row], has_place[row] = place or 0, place is not None
+        return pa.array(places, mask=~has_place)
+
+    # Records and transactions ----------------------------------------------------------------------------------------
+
+    def _may_go_on(self, number: int) -> bool:
+        """Whether the transaction of a record may have begun before the first record of its partition here."""
+        begin, _ = self._region(number)
+        end, transaction = self._before.get(self._partition_of(begin), (None, None))
+        here = self._describe(number)
+        if end is None or end != self._offset(begin) or here is None or here.transaction is None:
+            return True
+        return _number_of(here.transaction) == transaction
+
+    def _last(self) -> dict[Place, Last]:
+        """The last record of each partition, where its transaction is known."""
+        found: dict[Place, Last] = {}
+        for begin, end in self._regions:
+            place, offset = self._partition_of(begin), self._offset(end - 1)
+            found.pop(place, None)
+            for number in range(end - 1, max(begin, end - _LOOKED_BACK_MAX) - 1, -1):
+                here = self._describe(number)
+                if offset is None or (here is None and self._values[number].is_valid):
+                    break  # what this record says is not known, so its transaction is not
+                if here is not None and here.transaction is not None:
+                    found[place] = (offset + 1, _number_of(here.transaction))
+                    break
+        return found
+
+    def _partition_of(self, number: int) -> Place:
+        return self._records.column("topic")[number].as_py(), self._records.column("partition")[number].as_py()
+
+    def _offset(self, number: int) -> int | None:
+        offset: int | None = self._records.column("offset")[number].as_py()
+        return offset
+
+    def _run(self, number: int) -> tuple[int, int, int | None]:
+        """The transaction of a record: its first record, the one behind its last, and its number.
+
+        The records of a transaction follow each other, but for some that say no transaction: tombstones, rows of a snapshot. Its
+        ends are looked for in steps that double, then by halves.
+        """
+        low, high = self._region(number)
+        here = self._describe(number)
+        if here is None or here.transaction is None:
+            return number, number + 1, None
+
+        def is_other(at: int) -> bool:
+            towards = 1 if at < number else -1
+            while (found := self._describe(at)) is None or found.transaction is None:
+                at += towards  # it ends: the record that is asked about says its transaction
+            return found.transaction != here.transaction
+
+        begin, end = _first(number, low - 1, -1, is_other) + 1, _first(number, high, 1, is_other)
+        return begin, end, _number_of(here.transaction)
+
+    def _region(self, number: int) -> tuple[int, int]:
+        return next(one for one in self._regions if one[0] <= number < one[1])
+
+    def _between(self, begin: int, end: int) -> slice:
+        """The rows of records from one number to before another one."""
+        low, high = np.searchsorted(self._numbers, [begin, end]).tolist()
+        return slice(low, high)
+
+    def _rows_of_regions(self) -> list[slice]:
+        """The rows of each region that has some."""
+        rows = [self._between(*region) for region in self._regions]
+        return [one for one in rows if one.start < one.stop]
+
+    def _describe(self, number: int) -> Described | None:
+        if number not in self._described:
+            try:
+                found = self._events.described(number)
+            except Exception:  # whatever is wrong with a record, it has no row then
+                found = None
+            self._described[number] = found
+        return self._described[number]
+
+    def _earlier_row(self, number: int) -> EarlierRow | None:
+        try:
+            return self._events.earlier_row(number)
+        except Exception:
+            return None
+
+    def _transaction_of(self, row: int) -> str | None:
+        """No row has one that a snapshot reads while changes go on."""
+        found = self._describe(int(self._numbers[row]))
+        return None if found is None else found.transaction
+
+    def _place(self, row: int) -> int | None:
+        found = self._describe(int(self._numbers[row]))
+        if found is None or found.transaction is None:
+            return self._content(row) if self._marked[row] else None
+        return found.place
+
+    def _content(self, row: int) -> int:
+        """A number for what a change says, which is the same if it is sent again."""
+        values = [python_values(self._rows.column(name).slice(row, 1)) for name in self._schema.columns.names]
+        return _number_of(repr([values, mappings_of(self._records.slice(int(self._numbers[row]), 1))])) & _INT63
+
+    def _topic(self, row: int) -> str:
+        return str(self._records.column("topic")[int(self._numbers[row])].as_py())
+
+    def _key(self, row: int) -> tuple[Any, ...]:
+        if row not in self._keys_of_rows:
+            # The next ones, too: a single value of a column costs as much as some hundred.
+            rows = range(row, min(row + _KEYS_AT_ONCE, len(self._rows)))
+            columns = [_plain(self._rows.column(name).slice(row, len(rows))).to_pylist() for name in self._schema.keys]
+            for one, key in zip(rows, zip(*columns, strict=True), strict=True):
+                self._keys_of_rows.setdefault(one, key)
+        return self._keys_of_rows[row]
+
+
+def _first(number: int, bound: int, direction: int, is_other: Callable[[int], bool]) -> int:
+    """The first record from a number on, in a direction, that is of another transaction; the bound if there is none."""
+    same, step = number, 1
+    while True:
+        probe = number + direction * step
+        if (probe - bound) * direction >= 0:
+            other = bound
+            break
+        if is_other(probe):
+            other = probe
+            break
+        same, step = probe, 2 * step
+    while abs(other - same) > 1:
+        middle = (same + other) // 2
+        if is_other(middle):
+            other = middle
+        else:
+            same = middle
+    return other
+
+
+def _number_of(transaction: str) -> int:
+    """A number for the text of a transaction."""
+    digest = hashlib.blake2b(transaction.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, signed=True) or UNKNOWN_TRANSACTION
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The column with numbers in place of dates and times, which Python may lack."""
+    if pa.types.is_temporal(column.type):
+        return column.combine_chunks().view(pa.int32() if column.type.bit_width == 32 else pa.int64())
+    return column
+
+
+def _is_same(old: EarlierRow, rows: pa.Table, row: int, schema: DecoderSchema) -> bool | None:
+    """Whether an old row is this one; None: it does not say."""
+    unsent = rows.column(UNAVAILABLE_COLUMN)[row].as_py() or ()
+    says_something = is_doubtful = False
+    for column in schema.columns:
+        if column.name in schema.keys or column.name in unsent:
+            continue
+        value = rows.column(column.name).slice(row, 1).combine_chunks()
+        if column.name in old.values:
+            if not _are_equal(pa.array([old.values[column.name]], column.type), value):
+                return False
+            says_something = True
+        elif column.name in old.blank and not _is_blank(value):
+            is_doubtful = True
+    return True if says_something and not is_doubtful else None
+
+
+def _are_equal(one: pa.Array, other: pa.Array) -> bool:
+    """Whether values are the same, at any depth; to Arrow one NaN is not another."""
+    return bool(one.equals(other)) or repr(python_values(one)) == repr(python_values(other))
+
+
+def _is_blank(value: pa.Array) -> bool:
+    return not value[0].is_valid or not _plain(pa.chunked_array([value]))[0].as_py()

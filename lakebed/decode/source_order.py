@@ -1,0 +1,218 @@
+"""What orders the changes of a source, as one number: the order of its commits, as far as its events say it.
+
+``source.pos`` of MariaDB and MySQL begins anew with each file of the server's binary log. So it stands for the file's number
+and the position in the file: ``number << 40 | pos``. It counts within the log of one server.
+
+``source.lsn`` of PostgreSQL is where a change is in the log, which is no order of commits: a transaction may write, and commit
+after others that wrote later. So it stands for the greater one of it and of the last commit before its transaction, which is
+the first text of ``source.sequence``. Changes of one row by several transactions are in the order of ``lsn`` anyway, since a
+transaction waits for the one before it. But rows of an incremental snapshot are as of a moment between two commits: what commits
+later is newer than they, wherever it is in the log. Rows of an ad hoc snapshot have no ``lsn``; the last text of ``sequence``
+holds the position of the connector when it sent them. The rows are as new as it: if the log has a change of a row between
+reading and sending it, the connector leaves the row out.
+
+The connector knows no commit before the first one that it meets. Its transaction may have been open during the initial snapshot,
+whose rows lack its changes, though these have lower positions. So such changes are not before the rows that the table began with
+(``not_before``; the table remembers their position).
+
+``source.scn`` of Oracle is where a change is in the redo log, with the same fault, also in an initial snapshot: it has no change
+of a transaction that is open then, whose changes have lower numbers than its rows. So it stands for the greater one of it and of
+``source.commit_scn``. Rows of snapshots have no commit of their own, and no greater number than what commits later.
+
+``source.commit_lsn`` of SQL Server is where the transaction committed: file, block and record of the log, 80 bits. The number has
+25 bits of the file, 27 of the block and 11 of the record, which is enough for 33 million files of 64 GiB with blocks of 2,047
+records. What is beyond counts as the last one, so it never changes the order of two commits; they may be equal.
+
+Changes of one row by one transaction may be equal: of equal ones the later arrival counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.decode.json.text import Unreadable, parse
+from lakebed.decode.source_tables import MEMBERS
+
+FILE_NUMBER = re.compile(r"\.([0-9]+)\Z")
+FILE_NUMBERS, POSITIONS_PER_FILE = 1 << 23, 1 << 40  # all positions fit into 63 bits
+_LAST_COMMIT = r'^\["(?P<commit>[0-9]{1,18})"'
+_NO_COMMIT = "[null"
+_INITIAL = ("true", "first", "last", "first_in_data_collection", "last_in_data_collection")
+_NUMBER = r"^[0-9]{1,18}$"
+_SQL_SERVER_LSN = re.compile(r"([0-9a-fA-F]{8}):([0-9a-fA-F]{8}):([0-9a-fA-F]{4})")
+_SQL_SERVER_BITS = (25, 27, 11)
+_INT64_MAX = (1 << 63) - 1
+Member = str | int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOrder:
+    """How a member of ``source`` orders changes. ``beside``: a member that it needs too, a text.
+
+    ``kind``: the Arrow type that the member is read as. ``place``: of one event, from both members; None if it has none.
+    ``places``: of many; null for those that have none, and for others that ``place`` has to read.
+    """
+
+    beside: str | None
+    kind: pa.DataType
+    place: Callable[[Member, Member], int | None]
+    places: Callable[[pa.Array, pa.Array], pa.Array]
+    needs: str = ""
+    """What an event without a place may lack beside the member itself."""
+
+
+# -- MariaDB and MySQL -------------------------------------------------------------------------------------------------
+
+
+def binlog_position(pos: Member, file: Member) -> int | None:
+    """The place of an event in a server's binary log. ``file``: as ``binlog.000007``."""
+    number = _file_number(file)
+    if number is None or not isinstance(pos, int) or not 0 <= pos < POSITIONS_PER_FILE:
+        return None
+    return number * POSITIONS_PER_FILE + pos
+
+
+def binlog_positions(positions: pa.Array, files: pa.Array) -> pa.Array:
+    """``binlog_position`` of each event."""
+    encoded = files.dictionary_encode()
+    firsts = [
+        None if number is None else number * POSITIONS_PER_FILE
+        for number in map(_file_number, encoded.dictionary.to_pylist())
+    ]
+    in_range = pc.and_(pc.greater_equal(positions, 0), pc.less(positions, POSITIONS_PER_FILE))
+    known = pc.if_else(in_range, positions, pa.scalar(None, pa.int64()))
+    return pc.add(pa.array(firsts, pa.int64()).take(encoded.indices), known)
+
+
+def _file_number(file: object) -> int | None:
+    found = FILE_NUMBER.search(file) if isinstance(file, str) else None
+    number = int(found[1]) if found and len(found[1]) < 20 else None
+    return number if number is not None and number < FILE_NUMBERS else None
+
+
+# -- PostgreSQL --------------------------------------------------------------------------------------------------------
+
+
+def log_position(lsn: Member, sequence: Member) -> int | None:
+    """The place of an event in PostgreSQL's log in the order of commits. ``sequence``: as ``["39419360","39419152"]``."""
+    text = sequence if isinstance(sequence, str) else ""
+    here = lsn if isinstance(lsn, int) else _last_position(text)
+    found = re.match(_LAST_COMMIT, text)
+    return max(here, int(found["commit"])) if found and here is not None else here
+
+
+def log_positions(lsns: pa.Array, sequences: pa.Array) -> pa.Array:
+    """``log_position`` of each event; null where there is no ``lsn``."""
+    commits = pc.struct_field(pc.extract_regex(sequences, _LAST_COMMIT), "commit").cast(pa.int64())
+    return pc.if_else(lsns.is_valid(), pc.max_element_wise(lsns, commits), pa.scalar(None, pa.int64()))
+
+
+def not_before(begin: int, place: int, sequence: Member) -> int:
+    """The place of an event if its connector had met no commit: not before the rows that the table began with."""
+    return max(begin, place) if isinstance(sequence, str) and sequence.startswith(_NO_COMMIT) else place
+
+
+def all_not_before(begin: int, places: pa.Array, sequences: pa.Array) -> pa.Array:
+    """``not_before`` of each event; null where there is no place."""
+    is_first = pc.fill_null(pc.starts_with(sequences, _NO_COMMIT), False)
+    later = pc.max_element_wise(places, pa.scalar(begin, pa.int64()), skip_nulls=False)
+    return pc.if_else(is_first, later, places)
+
+
+def begin_of(source: Mapping[str, Any]) -> int | None:
+    """Where the rows of PostgreSQL's initial snapshot are, from the ``source`` of one of them; None for other events."""
+    lsn, sequence = source.get("lsn"), source.get("sequence")
+    is_row = source.get("snapshot") in _INITIAL and isinstance(sequence, str) and sequence.startswith(_NO_COMMIT)
+    return lsn if is_row and isinstance(lsn, int) and not isinstance(lsn, bool) and lsn >= 0 else None
+
+
+def _last_position(sequence: str) -> int | None:
+    try:
+        parsed = parse(sequence.encode(errors="replace"))
+    except Unreadable:
+        return None
+    last = parsed[-1] if isinstance(parsed, list) and parsed else None
+    return _number(last) if isinstance(last, str) else None
+
+
+# -- Oracle ------------------------------------------------------------------------------------------------------------
+
+
+def change_number(scn: Member, commit_scn: Member) -> int | None:
+    """The place of an event of Oracle's. Both are numbers, or texts of digits."""
+    known = [number for number in map(_number, (scn, commit_scn)) if number is not None]
+    return max(known, default=None)
+
+
+def change_numbers(scns: pa.Array, commit_scns: pa.Array) -> pa.Array:
+    """``change_number`` of each event; null where one of them is no text of digits."""
+    numbers = pc.max_element_wise(_numbers(scns), _numbers(commit_scns))
+    odd = pc.or_(_is_odd(scns), _is_odd(commit_scns))
+    return pc.if_else(odd, pa.scalar(None, pa.int64()), numbers)
+
+
+# -- SQL Server --------------------------------------------------------------------------------------------------------
+
+
+def commit_position(commit_lsn: Member, _: Member = None) -> int | None:
+    """The place of a commit in SQL Server's log, as ``00000027:00000ac0:0007``; a number is taken as it is."""
+    found = _SQL_SERVER_LSN.fullmatch(commit_lsn) if isinstance(commit_lsn, str) else None
+    if found is None:
+        return _number(commit_lsn)
+    place, is_beyond = 0, False
+    for text, bits in zip(found.groups(), _SQL_SERVER_BITS, strict=True):
+        last = (1 << bits) - 1
+        is_beyond = is_beyond or int(text, 16) > last
+        place = place << bits | (last if is_beyond else int(text, 16))
+    return place
+
+
+def commit_positions(commit_lsns: pa.Array, _: pa.Array) -> pa.Array:
+    """``commit_position`` of each event."""
+    encoded = commit_lsns.dictionary_encode()
+    found = pa.array(map(commit_position, encoded.dictionary.to_pylist()), pa.int64())
+    return found.take(encoded.indices)
+
+
+def _number(value: Member) -> int | None:
+    if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,19}", value):
+        value = int(value)
+    return value if isinstance(value, int) and abs(value) <= _INT64_MAX else None
+
+
+def _numbers(texts: pa.Array) -> pa.Array:
+    return pc.if_else(pc.match_substring_regex(texts, _NUMBER), texts, pa.scalar(None, pa.string())).cast(pa.int64())
+
+
+def _is_odd(texts: pa.Array) -> pa.Array:
+    """Which texts have to be read one by one."""
+    return pc.fill_null(pc.invert(pc.match_substring_regex(texts, _NUMBER)), False)
+
+
+_BINLOG = " (with source.file, a file of a binary log)"
+LOG_POSITION = ("source", "lsn")
+ORDERS: Mapping[tuple[str, str], SourceOrder] = {
+    ("source", "pos"): SourceOrder("file", pa.int64(), binlog_position, binlog_positions, _BINLOG),
+    LOG_POSITION: SourceOrder("sequence", pa.int64(), log_position, log_positions),
+    ("source", "scn"): SourceOrder("commit_scn", pa.string(), change_number, change_numbers),
+    ("source", "commit_scn"): SourceOrder("scn", pa.string(), change_number, change_numbers),
+    ("source", "commit_lsn"): SourceOrder(None, pa.string(), commit_position, commit_positions),
+}
+"""By the path of the metadata that ``sequence_by`` refers to; any other is a whole number that counts as it is."""
+
+
+def metadata_type(parent: str, name: str) -> pa.DataType:
+    """The Arrow type that the metadata at a path is read as."""
+    order = ORDERS.get((parent, name))
+    if order is not None:
+        return order.kind
+    return pa.string() if parent == "source" and name in _TEXTS else pa.int64()
+
+
+_TEXTS = frozenset([*MEMBERS, *(order.beside for order in ORDERS.values() if order.beside)])

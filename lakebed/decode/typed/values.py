@@ -1,0 +1,300 @@
+"""Convert columns of values that have a type already to the types of a table's columns, by the rules for JSON.
+
+A value of Avro, say, becomes what the same value becomes in Debezium's JSON with its schema. So the rules stand in one place
+(``json.values.convert``), and the events of a table may change their format.
+
+    1.  Dates and times are viewed as the numbers that they are, with a logical type that says so.
+    2.  A whole column is converted at once, if that surely gives what the rules give (``converted``).
+    3.  Else its values are written as JSON has them, and converted one by one; those that do not fit are found (``json_value``).
+
+One value differs from JSON, which writes a single-precision number with the digits that tell it from others of its kind: here
+a ``double`` column gets the number itself.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from decimal import Context
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.decode.debezium.connect_schema import column_type
+from lakebed.decode.json.base64_columns import decimals_of_bytes
+from lakebed.decode.json.columns import (
+    MISSES,
+    Missed,
+    lists_like,
+    null_where_in,
+    objects_like,
+    of_variable_scales,
+    reader_for,
+)
+from lakebed.decode.json.connect_types import Kind, LogicalType
+from lakebed.decode.json.decimal_columns import fitted
+from lakebed.decode.json.placeholder import Placeholder
+from lakebed.decode.json.text import Number, Unreadable
+from lakebed.decode.json.values import JsonOptions, convert, sent_names
+from lakebed.far_times import finite
+from lakebed.schema.fitting import ANY_PRECISION
+from lakebed.schema.nested import nullable
+
+Mask = np.ndarray[Any, Any]
+"""One element per value."""
+
+TIMESTAMPS = {"ms": Kind.TIMESTAMP_MS, "us": Kind.TIMESTAMP_US, "ns": Kind.TIMESTAMP_NS}
+_SAID = (
+    (pa.types.is_string, Kind.TEXT), (pa.types.is_binary, Kind.BYTES), (pa.types.is_fixed_size_binary, Kind.BYTES),
+    (pa.types.is_floating, Kind.NUMBER),
+)  # fmt: skip
+"""What types say by themselves, as in ``connect_types.KIND_OF_TYPE``."""
+_WIDE = Context(prec=76)
+_SCALE_OF_PLAIN_TEXT = 6
+"""Arrow writes a decimal of up to so many digits after the point without an exponent."""
+_SAMPLES = ((pa.types.is_boolean, True), (pa.types.is_integer, 0), (pa.types.is_string, ""))
+
+
+def column_field(natural: pa.Field, logical: LogicalType) -> pa.Field:
+    """The field of a record as the column that a table would get for it, to be compared with the column that it has."""
+    kind = natural.type
+    if logical.kind is Kind.PLAIN and pa.types.is_struct(kind):
+        fields = [column_field(child, logical.of_field(child.name)) for child in kind]
+        return natural.with_type(pa.struct(fields) if fields else pa.null())
+    if pa.types.is_list(kind):
+        return natural.with_type(pa.list_(column_field(kind.value_field.with_name("element"), logical.of_item())))
+    if pa.types.is_map(kind):
+        return natural.with_type(
+            pa.map_(kind.key_type, column_field(kind.item_field.with_name("value"), logical.of_item()))
+        )
+    field = natural.with_type(column_type(kind, logical))
+    any_precision = logical.kind is Kind.DECIMAL_BYTES and not pa.types.is_decimal(kind)
+    return field.with_metadata(ANY_PRECISION) if any_precision else field
+
+
+def plain_logical(natural: pa.DataType, logical: LogicalType) -> LogicalType:
+    """The logical type of the values when they are written as JSON has them."""
+    t = pa.types
+    if t.is_struct(natural) and logical.kind is Kind.PLAIN:
+        return LogicalType(fields=tuple((f.name, plain_logical(f.type, logical.of_field(f.name))) for f in natural))
+    if t.is_map(natural):
+        return LogicalType(item=plain_logical(natural.item_type, logical.of_item()))
+    if t.is_list(natural):
+        return LogicalType(item=plain_logical(natural.value_type, logical.of_item()))
+    if t.is_decimal(natural):
+        return LogicalType(Kind.DECIMAL_BYTES, scale=natural.scale)
+    if logical.kind is not Kind.PLAIN:
+        return logical
+    if t.is_date(natural):
+        return LogicalType(Kind.DATE_DAYS)
+    if t.is_timestamp(natural):
+        return LogicalType(TIMESTAMPS[natural.unit])
+    kind = next((kind for is_kind, kind in _SAID if is_kind(natural)), Kind.PLAIN)
+    return LogicalType(kind)
+
+
+def plain_values(values: pa.Array) -> pa.Array:
+    """Dates and times as numbers, at every depth."""
+    kind = _plain_type(values.type)
+    return values if kind == values.type else values.cast(kind)
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    t = pa.types
+    if t.is_struct(kind):
+        return pa.struct([f.with_type(_plain_type(f.type)) for f in kind])
+    if t.is_map(kind):
+        return pa.map_(kind.key_type, kind.item_field.with_type(_plain_type(kind.item_type)))
+    if t.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_plain_type(kind.value_type)))
+    if t.is_date(kind) or t.is_time32(kind):
+        return pa.int32()
+    if t.is_timestamp(kind) or t.is_time64(kind):
+        return pa.int64()
+    return pa.binary() if t.is_fixed_size_binary(kind) else kind
+
+
+def json_value(value: Any, kind: pa.DataType) -> Any:
+    """A Python value of an Arrow type without dates and times, as ``json.text.parse`` gives it for the same value in JSON."""
+    t = pa.types
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return Number(repr(value))
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if t.is_decimal(kind):
+        unscaled = int(value.scaleb(kind.scale, _WIDE))
+        return base64.b64encode(unscaled.to_bytes(unscaled.bit_length() // 8 + 1, "big", signed=True)).decode()
+    if t.is_struct(kind):
+        return {f.name: json_value(value[f.name], f.type) for f in kind}
+    if t.is_map(kind):
+        pairs = {_key(key): json_value(item, kind.item_type) for key, item in value}
+        if len(pairs) < len(value):
+            raise Unreadable("a map has a key twice")
+        return pairs
+    return [json_value(item, kind.value_type) for item in value]
+
+
+def _key(key: Any) -> str:
+    """The key of a map as the name of a member of an object."""
+    return key if isinstance(key, str) else str(key).lower() if isinstance(key, bool) else str(key)
+
+
+def without_unavailable(values: pa.Array, placeholder: Placeholder, updates: Mask) -> tuple[pa.Array, Mask | None]:
+    """The values with nulls in place of Debezium's placeholder, and a mask of these. ``updates``: which are of updates."""
+    kind, t = values.type, pa.types
+    if t.is_string(kind):
+        return null_where_in(values, placeholder.texts)
+    if t.is_binary(kind):
+        return null_where_in(values, placeholder.raw)
+    plain = plain_values(values)
+    if t.is_list(kind):
+        maybe = lists_like(plain, placeholder)
+    elif t.is_struct(kind):
+        maybe = objects_like(plain, placeholder)
+    elif t.is_map(kind) and t.is_string(kind.key_type) and null_where_in(values.keys, placeholder.texts)[1] is not None:
+        maybe = np.flatnonzero(np.diff(np.asarray(values.offsets)) == 1)
+    else:
+        return values, None
+    hits = np.zeros(len(values), bool)
+    for row, value in zip(maybe, plain.take(pa.array(maybe)).to_pylist(), strict=True):
+        found = dict(value) if t.is_map(kind) and value else value
+        hits[row] = placeholder.stands_for(found, in_update=bool(updates[row]))
+    if not hits.any():
+        return values, None
+    return pc.if_else(pa.array(hits), pa.scalar(None, kind), values), hits
+
+
+def read_column(
+    values: pa.Array, logical: LogicalType, target: pa.DataType, options: JsonOptions
+) -> tuple[pa.Array, Mask | None]:
+    """The values in the type of a column, null where one does not fit; and a mask of those that don't."""
+    try:
+        return converted(values, logical, target, options), None
+    except MISSES:
+        pass
+    values, natural = plain_values(values), plain_logical(values.type, logical)
+    kind = values.type
+    out: list[Any] = []
+    wrong = np.zeros(len(values), bool)
+    for row, value in enumerate(values.to_pylist()):
+        try:
+            out.append(convert(json_value(value, kind), target, natural, options))
+        except Unreadable:
+            wrong[row] = True
+            out.append(None)
+    return pa.array(out, nullable(target)), wrong if wrong.any() else None
+
+
+def converted(values: pa.Array, logical: LogicalType, target: pa.DataType, options: JsonOptions) -> pa.Array:
+    """The values in the type of a column. Raises one of ``MISSES`` if one does not fit, or if only a look at each can tell."""
+    t, kind = pa.types, values.type
+    if t.is_null(kind) or values.null_count == len(values):
+        return pa.nulls(len(values), target)
+    if logical.kind is Kind.PLAIN and kind == target and not t.is_nested(kind):
+        return finite(values)
+    if logical.kind is Kind.DECIMAL_VARIABLE:
+        return _variable(values, target)
+    if t.is_nested(kind):
+        return _nested(values, logical, target, options)
+    if t.is_decimal(kind):
+        return _from_decimal(values, target)
+    if t.is_binary(kind) or t.is_fixed_size_binary(kind):
+        return _from_bytes(values.cast(pa.binary()), logical, target)
+    logical, values = plain_logical(kind, logical), plain_values(values)
+    if t.is_floating(kind) and t.is_floating(target):
+        return _floating(values, target)
+    if t.is_integer(values.type) and t.is_decimal128(target):
+        return fitted(values.cast(pa.decimal128(19, 0)), target)
+    if t.is_integer(values.type) and t.is_string(target) and logical.kind in (Kind.PLAIN, Kind.NUMBER):
+        return values.cast(target)
+    seen = next((sample for is_kind, sample in _SAMPLES if is_kind(values.type)), None)
+    reader = None if seen is None else reader_for(target, logical, seen, options)
+    if reader is None:
+        raise Missed(f"{kind} as {target} is read one by one")
+    if values.type != reader.parsed:
+        if not t.is_integer(values.type) or not (t.is_integer(reader.parsed) or t.is_floating(reader.parsed)):
+            raise Missed(f"a {kind} may not be a {target}")
+        values = values.cast(reader.parsed, safe=t.is_integer(reader.parsed))
+    return reader.read(values)
+
+
+def _floating(values: pa.Array, target: pa.DataType) -> pa.Array:
+    if values.type.bit_width <= target.bit_width:
+        return values.cast(target)
+    out = values.cast(pa.string()).cast(target)  # the nearest to the digits, as for JSON
+    if pc.any(pc.and_(pc.is_finite(values), pc.invert(pc.is_finite(out)))).as_py():
+        raise Missed("numbers out of range")
+    return out
+
+
+def _from_decimal(values: pa.Array, target: pa.DataType) -> pa.Array:
+    t = pa.types
+    if t.is_decimal128(target):
+        return fitted(values, target)
+    if t.is_integer(target):
+        return values.cast(target)
+    if t.is_floating(target):
+        return values.cast(pa.string()).cast(target)
+    if t.is_string(target) and 0 <= values.type.scale <= _SCALE_OF_PLAIN_TEXT:
+        return values.cast(target)
+    raise Missed(f"a decimal as {target} is read one by one")
+
+
+def _from_bytes(values: pa.BinaryArray, logical: LogicalType, target: pa.DataType) -> pa.Array:
+    if pa.types.is_binary(target):
+        return values
+    if logical.kind is Kind.DECIMAL_BYTES and 0 <= logical.scale <= 38:
+        return _from_decimal(decimals_of_bytes(values, logical.scale), target)
+    raise Missed(f"bytes as {target} are read one by one")
+
+
+def _variable(values: pa.Array, target: pa.DataType) -> pa.Array:
+    return of_variable_scales(values, target, lambda some, scale: _from_decimal(decimals_of_bytes(some, scale), target))
+
+
+def _nested(values: pa.Array, logical: LogicalType, target: pa.DataType, options: JsonOptions) -> pa.Array:
+    t, kind = pa.types, values.type
+    mask = values.is_null() if values.null_count else None
+    if t.is_struct(kind) and t.is_struct(target):
+        given = dict(zip((f.name for f in kind), values.flatten(), strict=True))
+        names = sent_names(target, given)
+        arrays = [
+            converted(given[name], logical.of_field(name), f.type, options)
+            if name in given
+            else pa.nulls(len(values), f.type)
+            for f in target
+            for name in [names.get(f.name, f.name)]
+        ]
+        if any(not f.nullable and one.null_count > values.null_count for f, one in zip(target, arrays, strict=True)):
+            raise Missed("null in a field that takes none")
+        return pa.StructArray.from_arrays(arrays, fields=list(target), mask=mask)
+    if t.is_list(kind) and t.is_list(target):
+        values = pa.concat_arrays([values]) if values.offset else values
+        items = converted(values.values, logical.of_item(), target.value_type, options)
+        if not target.value_field.nullable and items.null_count:
+            raise Missed("null in a list that takes none")
+        return pa.ListArray.from_arrays(values.offsets, items, type=target, mask=mask)
+    if t.is_map(kind) and t.is_map(target) and kind.key_type == target.key_type and not mask:
+        values = pa.concat_arrays([values]) if values.offset else values
+        _require_each_key_once(values)
+        items = converted(values.items, logical.of_item(), target.item_type, options)
+        if not target.item_field.nullable and items.null_count:
+            raise Missed("null in a map that takes none")
+        return pa.MapArray.from_arrays(values.offsets, values.keys, items, type=target)
+    raise Missed(f"a {kind} as {target} is read one by one")
+
+
+def _require_each_key_once(values: pa.MapArray) -> None:
+    lengths = np.diff(np.asarray(values.offsets))
+    if not (lengths > 1).any():
+        return
+    keys = np.asarray(values.keys.dictionary_encode().indices, np.int64)
+    maps = np.repeat(np.arange(len(values)), lengths)[: len(keys)]
+    if len(np.unique(maps * (len(keys) + 1) + keys)) < len(keys):
+        raise Missed("a map has a key twice")

@@ -1,0 +1,307 @@
+"""The actions of a commit and the parts that they concern, as typed values. ``commit_codec`` converts them to and from JSON.
+
+Only standard actions carry state: other readers ignore unknown ones and lose them at their next checkpoint. State for
+which Delta has no action is an entry, a ``domainMetadata`` (``entries``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import orjson
+
+from lakebed.lateness import Lateness
+from lakebed.log.deletion_vector import DeletionVector
+from lakebed.log.entries import PART, PURGED, REPLACED, SCHEMA
+
+_LOOSE = re.compile(r'"tightBounds"\s*:\s*false')
+_TIGHT = re.compile(r',?\s*"tightBounds"\s*:\s*true')
+
+PartitionKey = tuple[tuple[str, str | None], ...]
+"""A partition's columns and values, sorted by name; empty in a table without partitions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A base part: an ``add`` of the log.
+
+    ``path`` is relative to the table's root (or absolute) and not url-encoded. ``rows`` counts physical rows, dead ones
+    included. ``deletes`` counts the delete rows among them, all dead, kept as tombstones; ``deletes_ms`` is when the
+    newest of them was written, if that was before the part. ``has_op_column``: the file has the hidden column
+    that distinguishes deletes from upserts. ``stats`` is Delta's statistics JSON. ``passes``: see ``log.passes``.
+    ``spelling`` is the path as another writer spelled it in the log, if lakebed would not spell it so: readers compare the text.
+    ``checksum`` is the CRC-32 of the whole file; None for a file that others wrote.
+    """
+
+    path: str
+    rows: int
+    bytes: int
+    level: int = 0
+    min_block: int = 0
+    max_block: int = 0
+    sort_key_version: int | None = None
+    deletes: int = 0
+    has_op_column: bool = False
+    partition_values: Mapping[str, str | None] = field(default_factory=dict)
+    stats: str | None = None
+    deletion_vector: DeletionVector | None = None
+    modified_ms: int = 0
+    spelling: str | None = None
+    deletes_ms: int | None = None
+    checksum: int | None = None
+    passes: int = 0
+
+    @property
+    def newest_delete_ms(self) -> int:
+        """When the newest of the part's delete rows was written, at the latest."""
+        return self.modified_ms if self.deletes_ms is None else self.deletes_ms
+
+    @property
+    def dead_rows(self) -> int:
+        return self.deletion_vector.dead_rows if self.deletion_vector else 0
+
+    @property
+    def live_rows(self) -> int:
+        return self.rows - self.dead_rows
+
+    @property
+    def live_bytes(self) -> float:
+        """Bytes of the live rows, if all rows are of equal size; all bytes where the number of rows is unknown."""
+        return self.bytes * max(0, self.live_rows) / self.rows if self.rows > 0 else float(self.bytes)
+
+    @property
+    def partition_key(self) -> PartitionKey:
+        return partition_key(self.partition_values)
+
+    @property
+    def is_native(self) -> bool:
+        """Whether lakebed wrote the file."""
+        return is_native_file(self.path)
+
+    def removed(self, now_ms: int, data_change: bool = True) -> RemovePart:
+        """The action that removes the part from the base."""
+        return RemovePart(
+            path=self.path,
+            deleted_ms=now_ms,
+            data_change=data_change,
+            deletion_vector=self.deletion_vector,
+            bytes=self.bytes,
+            partition_values=self.partition_values,
+            spelling=self.spelling,
+        )
+
+    def marked(self, deletion_vector: DeletionVector | None) -> Part:
+        """The part with these dead rows; its statistics still hold, but no live row need be at their bounds."""
+        stats = _loose(self.stats) if deletion_vector else self.stats
+        return replace(self, deletion_vector=deletion_vector, stats=stats)
+
+
+def partition_key(values: Mapping[str, str | None]) -> PartitionKey:
+    """The partition of these values."""
+    return tuple(sorted(values.items())) if values else ()
+
+
+def part_domain(path: str) -> str:
+    """The name of a change part's entry in the log."""
+    return PART + path.rsplit("/", 1)[-1].removesuffix(".parquet")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangePart:
+    """A part of the tail: a ``domainMetadata`` of the log. ``version`` and ``ordinal`` give its place in the order of changes.
+
+    ``incomplete`` counts rows that are not whole: a value was not sent, or whether there is a row depends on the table. ``moves``
+    counts changes that are part of a move to another key (``parts.key_moves``). ``checksum``: as in ``Part``. ``mutation``:
+    whether a ``delete`` or ``update`` wrote it, so its rows came from no source. ``late``: how its batch stands to those before.
+    """
+
+    path: str
+    version: int
+    ordinal: int
+    rows: int
+    bytes: int
+    deletes: int = 0
+    incomplete: int = 0
+    moves: int = 0
+    sort_key_version: int | None = None
+    partition_values: Mapping[str, str | None] = field(default_factory=dict)
+    stats: str | None = None
+    modified_ms: int = 0
+    checksum: int | None = None
+    mutation: bool = False
+    late: Lateness = Lateness.NONE
+
+    @property
+    def domain(self) -> str:
+        return part_domain(self.path)
+
+    @property
+    def partition_key(self) -> PartitionKey:
+        return partition_key(self.partition_values)
+
+    @property
+    def order(self) -> tuple[int, int]:
+        return (self.version, self.ordinal)
+
+    def settled(self, deletion_vector: DeletionVector | None) -> Part:
+        """The level-0 base part that this change part becomes; same file, same path."""
+        return Part(
+            path=self.path, rows=self.rows, bytes=self.bytes, level=0, min_block=self.version, max_block=self.version,
+            sort_key_version=self.sort_key_version, deletes=self.deletes, has_op_column=True,
+            partition_values=self.partition_values, stats=self.stats, modified_ms=self.modified_ms,
+            checksum=self.checksum,
+        ).marked(deletion_vector)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class AddPart:
+    """``part`` is in the base from this commit on."""
+
+    part: Part
+    data_change: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemovePart:
+    """The part with this path and deletion vector is no longer in the base."""
+
+    path: str
+    deleted_ms: int
+    data_change: bool = True
+    deletion_vector: DeletionVector | None = None
+    bytes: int | None = None
+    partition_values: Mapping[str, str | None] | None = None
+    spelling: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AddChangePart:
+    """``part`` joins the tail."""
+
+    part: ChangePart
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveChangePart:
+    """The change part left the tail: settled, or truncated."""
+
+    domain: str
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """The features that a reader and a writer must support."""
+
+    min_reader_version: int
+    min_writer_version: int
+    reader_features: frozenset[str] = frozenset()
+    writer_features: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metadata:
+    """Schema, partition columns and properties of a table."""
+
+    id: str
+    schema_string: str
+    partition_columns: tuple[str, ...]
+    configuration: Mapping[str, str]
+    created_ms: int | None = None
+    name: str | None = None
+    description: str | None = None
+    format_provider: str = "parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """The newest batch that an application committed. By it a replayed batch is recognised (invariant M3)."""
+
+    app_id: str
+    version: int
+    updated_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """A named value of the table's state that is not a change part."""
+
+    domain: str
+    configuration: str
+    removed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitInfo:
+    """A commit's description of itself. It is not state: checkpoints do not keep it, and another tool may rewrite or drop it.
+
+    lakebed relies on identity and time: ``commit_id``, ``timestamp_ms``, ``table`` (the id of the table that the commit was made
+    for), ``parent`` (the digest of the commit that it follows) and ``attempt`` (how often it was sent before). They distinguish
+    lakebed's commits from those of another log or another time. The rest is for people; the kind of a commit follows from its
+    other actions (``commit_kind``).
+    """
+
+    operation: str
+    commit_id: str
+    timestamp_ms: int = 0
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, int | float] = field(default_factory=dict)
+    blind_append: bool = False
+    engine: str = ""
+    table: str = ""
+    parent: str = ""
+    attempt: int = 0
+
+
+Action = (
+    AddPart | RemovePart | AddChangePart | RemoveChangePart | Protocol | Metadata | Transaction | Domain | CommitInfo
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One version of the log. ``digest``: of its file's bytes, different for every commit; "" before it is written."""
+
+    version: int
+    actions: tuple[Action, ...]
+    digest: str = ""
+
+    @property
+    def info(self) -> CommitInfo | None:
+        return next((action for action in self.actions if isinstance(action, CommitInfo)), None)
+
+    @property
+    def timestamp_ms(self) -> int:
+        info = self.info
+        return info.timestamp_ms if info else 0
+
+
+def is_native_file(path: str) -> bool:
+    """Whether lakebed wrote the file, in the table or on a local disk: only lakebed gives files such names."""
+    return path.startswith("_lakebed/") or "/_lakebed/" in path
+
+
+def at_version(action: Action, version: int, parts: int) -> Action:
+    """The action in a commit that becomes ``version``: parts, and entries that say when it was, get their place from it.
+
+    ``parts``: how many the version before has, of base and tail; a purge records it.
+    """
+    if isinstance(action, AddChangePart):
+        return AddChangePart(replace(action.part, version=version))
+    if isinstance(action, Domain) and action.domain.startswith((SCHEMA, PURGED, REPLACED)) and not action.removed:
+        place = {"version": version, "parts": parts} if action.domain == PURGED else {"version": version}
+        return Domain(action.domain, orjson.dumps(orjson.loads(action.configuration) | place).decode())
+    if isinstance(action, AddPart) and action.part.min_block < 0:
+        return AddPart(replace(action.part, min_block=version, max_block=version), action.data_change)
+    return action
+
+
+def _loose(stats: str | None) -> str | None:
+    """Statistics of a part with dead rows: its bounds still hold, but no row need be at them (``tightBounds``)."""
+    if stats is None or _LOOSE.search(stats):
+        return stats
+    # As text: parsing would round a decimal's bounds.
+    body = _TIGHT.sub("", stats.strip())[1:-1].strip().strip(",")
+    return "{" + body + (", " if body else "") + '"tightBounds":false}'

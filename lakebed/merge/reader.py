@@ -1,0 +1,208 @@
+"""Reads rows of a merge's sources, with Arrow where possible, else with DuckDB.
+
+Arrow reads the sources if all are files with the flat columns of the table in its types, in row groups that fit in a chunk
+(``parts.arrow_source``). DuckDB reads all others, and casts. With DuckDB, sources of one row group or less are read by one scan,
+because the planning of each scan takes milliseconds.
+
+No byte is used unverified. A file with a checksum in the log was verified as a whole before. For other files the checksums of the
+pages are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from lakebed.errors import Corrupt
+from lakebed.merge.inputs import Flags, MergeSource, Selection
+from lakebed.parts.arrow_source import ArrowSource, Rows
+from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, UPSERT, VERSION_COLUMN, WriteSpec
+from lakebed.parts.checksum import verify_pages
+from lakebed.parts.row_versions import versions_of_sources
+from lakebed.quoting import literal
+from lakebed.sql.pieces import aliases, constant, named, scan_of, sql_type
+from lakebed.storage.engine import connect
+
+ORDINAL, ROW = "_lakebed_source", "_lakebed_row"
+"""Columns of a scan: the source's ordinal and the row in its file."""
+
+AT_ONCE_BYTES_MAX = 8 << 20
+"""Sources that are smaller than that together are read as a whole, and stay in memory while they are merged."""
+Read = tuple[pa.Table, Rows]
+"""Rows as they were read, and the places of the wanted ones among them."""
+
+
+class SourceReader:
+    """Reads the columns of the table, and the operation column, of the sources of one merge.
+
+    ``by_arrow``: Arrow reads them. ``kept_dictionaries``: columns that stay dictionaries then. ``in_order``: all sources are
+    sorted by the table's sort key. ``versions``: see ``versions_of_sources``.
+    """
+
+    def __init__(
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        sources: Sequence[MergeSource],
+        files: Sequence[ArrowSource],
+        selection: Selection,
+        spec: WriteSpec,
+        *,
+        dictionary_columns: Sequence[str],
+        group_rows_max: int,
+    ) -> None:
+        """``files``: the sources' files; Arrow reads them only if no row group has more rows than ``group_rows_max``."""
+        self._cursor = cursor
+        self._sources = sources
+        self._selection = selection
+        self._kinds = {field.name: sql_type(field.type) for field in spec.schema}
+        if spec.sequence_column == SEQUENCE_COLUMN:
+            self._kinds[SEQUENCE_COLUMN] = sql_type(pa.int64())
+        self.versions = versions_of_sources([source.part for source in sources], spec, bool(selection.deletes))
+        if self.versions is not None:
+            self._kinds[VERSION_COLUMN] = sql_type(pa.int64())
+        fields = zip(self._kinds, _arrow_types(tuple(self._kinds.values())), strict=True)
+        self._schema: pa.Schema = pa.schema(list(fields))
+        self.columns: tuple[str, ...] = tuple(self._kinds)
+        self.by_arrow = all(
+            file.group_rows_max <= group_rows_max and file.suits(self._schema, source.part.partition_values)
+            for file, source in zip(files, sources, strict=True)
+        )
+        self.files: Sequence[ArrowSource] = files if self.by_arrow else ()
+        # A file is opened as many times as it is read, which takes most of the time of a small one.
+        are_small = sum(file.decoded_bytes for file in files) <= AT_ONCE_BYTES_MAX
+        self._at_once: Sequence[str] = (*self.columns, OP_COLUMN) if are_small else ()
+        self.in_order = all(source.part.sort_key_version == spec.order_version for source in sources)
+        self.kept_dictionaries = [
+            field.name
+            for field in self._schema
+            if field.name in dictionary_columns
+            and field.name not in spec.partition_by
+            and (pa.types.is_string(field.type) or pa.types.is_binary(field.type))
+        ]
+        for source in () if self.files else sources:
+            if source.part.checksum is None:  # Arrow verifies what it reads, DuckDB does not
+                verify_pages(source.part.path, source.url)
+
+    def field(self, name: str) -> pa.Field:
+        """The field of a column in the tables that are read."""
+        if name == OP_COLUMN:
+            return pa.field(name, pa.string())
+        field = self._schema.field(name)
+        is_kept = self.by_arrow and name in self.kept_dictionaries
+        return field.with_type(pa.dictionary(pa.int32(), field.type)) if is_kept else field
+
+    def schema(self, columns: Sequence[str]) -> pa.Schema:
+        return pa.schema([self.field(name) for name in columns])
+
+    def read(
+        self, columns: Sequence[str], rows: Mapping[int, Rows], groups: Sequence[Sequence[int]], keeps: bool = False
+    ) -> Iterator[Read]:
+        """These rows of the sources, by ordinal and ascending, source after source in the order of ``groups``.
+
+        Each group is one scan where DuckDB reads. ``keeps``: the last row group of each source stays in memory for the next call.
+        """
+        if self.by_arrow:
+            return self._read_by_arrow(columns, rows, groups, keeps)
+        return self._read_by_duckdb(columns, rows, groups)
+
+    def scan_wanted(self, columns: Sequence[str]) -> str:
+        """DuckDB's scan of the wanted rows of all sources: the columns as ``c0``, ``c1``, …, then ORDINAL and ROW."""
+        rows = self._selection.rows()
+        scan, _, _ = self._scan(columns, rows, list(rows), only_wanted=True)
+        return scan
+
+    # -- by Arrow ----------------------------------------------------------------------------------------------------
+
+    def _read_by_arrow(
+        self, columns: Sequence[str], rows: Mapping[int, Rows], groups: Sequence[Sequence[int]], keeps: bool
+    ) -> Iterator[Read]:
+        schema = self.schema(columns)
+        for ordinal in (ordinal for group in groups for ordinal in group):
+            file, source = self.files[ordinal], self._sources[ordinal]
+            for table, found in file.read(columns, self.kept_dictionaries, rows[ordinal], keeps, self._at_once):
+                yield pa.table([self._column(source, table, field) for field in schema], schema=schema), found
+
+    def _column(self, source: MergeSource, table: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
+        """A column of rows read from a source, or the value in its place."""
+        constants = source.part.partition_values  # the log decides, whether a file stores them or not
+        if field.name in constants:
+            value = constant(constants[field.name], self._kinds[field.name])
+            [scalar] = self._cursor.sql(f"select {value} as c").to_arrow_table()["c"]
+            return pa.repeat(scalar, len(table))
+        if field.name == OP_COLUMN:
+            ops = table[OP_COLUMN] if OP_COLUMN in table.column_names else pa.nulls(len(table))
+            return ops.cast(pa.string()).fill_null(UPSERT)
+        return table[field.name] if field.name in table.column_names else pa.nulls(len(table), field.type)
+
+    # -- by DuckDB ---------------------------------------------------------------------------------------------------
+
+    def _read_by_duckdb(
+        self, columns: Sequence[str], rows: Mapping[int, Rows], groups: Sequence[Sequence[int]]
+    ) -> Iterator[Read]:
+        for group in groups:
+            scan, count, found = self._scan(columns, rows, group)
+            outputs = [
+                f"coalesce({alias}, {literal(UPSERT)})" if name == OP_COLUMN else alias
+                for name, alias in aliases(columns).items()
+            ]
+            result = self._cursor.sql(f"select {', '.join(outputs)} from ({scan})").to_arrow_table()
+            table = named(result, columns)
+            if len(table) != count:
+                names = ", ".join(self._sources[ordinal].part.path for ordinal in group)
+                raise Corrupt(f"reading {names} gave {len(table)} rows instead of {count}")
+            yield table, found
+
+    def _scan(
+        self, columns: Sequence[str], rows: Mapping[int, Rows], group: Sequence[int], only_wanted: bool = False
+    ) -> tuple[str, int, Rows]:
+        """A scan of sources, one after the other, with ordinal and row; how many rows it gives; where the wanted ones are.
+
+        DuckDB numbers the sources by their place in the list. Of a lone one only a range of rows is read. Other rows are
+        filtered out where they are many; else it is cheaper to skip them later.
+        """
+        constants = self._sources[group[0]].part.partition_values  # the log decides, whether a file stores them or not
+        kinds = {name: "VARCHAR" if name == OP_COLUMN else self._kinds[name] for name in columns}
+        urls = [self._sources[ordinal].url for ordinal in group]
+        if len(group) == 1:
+            first, last = int(rows[group[0]][0]), int(rows[group[0]][-1])
+            flags = self._flags(group[0], rows)[first : last + 1]
+            ordinal, place = str(group[0]), f"file_row_number - {first}"
+            conditions = [f"file_row_number between {first} and {last}"]
+        else:
+            flags = np.concatenate([self._flags(ordinal, rows) for ordinal in group])
+            starts = np.cumsum([0, *(len(self._selection.wanted[ordinal]) for ordinal in group)])[:-1]
+            self._set("ordinals", list(group), "integer[]")
+            self._set("starts", starts.tolist(), "bigint[]")
+            ordinal = "getvariable('lakebed_ordinals')[file_index::bigint + 1]"
+            place = "file_row_number + getvariable('lakebed_starts')[file_index::bigint + 1]"
+            conditions = []
+        count, found = len(flags), np.flatnonzero(flags)
+        if not flags.all() and (only_wanted or 2 * len(found) < len(flags)):
+            self._set("bits", np.packbits(flags).tobytes(), "bit")
+            conditions.append(f"get_bit(getvariable('lakebed_bits'), ({place})::integer) = 1")
+            count, found = len(found), np.arange(len(found))
+        where = f" where {' and '.join(conditions)}" if conditions else ""
+        numbers = f"({ordinal})::usmallint as {ORDINAL}, file_row_number::uinteger as {ROW}"  # narrow, so cheap to sort
+        return f"{scan_of(urls, kinds, constants, numbers)}{where}", count, found
+
+    def _flags(self, ordinal: int, rows: Mapping[int, Rows]) -> Flags:
+        flags = np.zeros(len(self._selection.wanted[ordinal]), dtype=bool)
+        flags[rows[ordinal]] = True
+        return flags
+
+    def _set(self, name: str, value: Any, kind: str) -> None:
+        """A variable of the connection: DuckDB keeps the result of a query with parameters in memory as a whole."""
+        self._cursor.execute(f"set variable lakebed_{name} = $value::{kind}", {"value": value})
+
+
+@lru_cache(maxsize=256)
+def _arrow_types(kinds: tuple[str, ...]) -> tuple[pa.DataType, ...]:
+    """The types in which DuckDB gives columns of these SQL types to Arrow."""
+    nothing = ", ".join(f"null::{kind}" for kind in kinds)
+    with connect() as connection:
+        return tuple(connection.sql(f"select {nothing} limit 0").to_arrow_table().schema.types)

@@ -1,0 +1,1 @@
+"""Delete and update rows by a condition."""

@@ -1,0 +1,243 @@
+"""DELETE and UPDATE … WHERE on a table without keys: rows are marked dead in their parts, new ones come as level-0 parts.
+
+Files are written first, then committed: vectors and parts have new names.
+
+1. For each base part whose bounds do not rule it out, the positions of rows that match are found (one scan of the columns
+   that ``where`` uses).
+2. Those not dead yet are marked in the part's deletion vector; for an update, their new rows are written.
+3. One commit: marked parts are removed and added with the new vector, parts without a live row leave, new ones join.
+   On a conflict (another commit marked or replaced one of the parts) only parts that were not read yet are read.
+
+The user's expressions mean the columns that the table had when the mutation began, whatever these are called since. What was
+found and written is kept when the schema changes, as long as it fits the newer one.
+
+Parts under a claim are marked like others: the merge carries the dead rows over to its output. A part that was appended
+meanwhile is no conflict: the mutation is serialised before it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from lakebed.errors import InvalidInput
+from lakebed.log.actions import Action, AddPart, Part
+from lakebed.log.commit_loop import Finished, Proposal, commit_loop
+from lakebed.log.conflicts import ReadWriteSet
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import Committed, TableLog
+from lakebed.operations.mutate.mutate import discard
+from lakebed.operations.mutate.mutation import BATCH_ROWS, Mutation, MutationResult, in_chunks
+from lakebed.parts.changes import WriteSpec, prepare, stored_rows, write_spec_of
+from lakebed.parts.deletion_vector_cache import DeletionVectorCache
+from lakebed.parts.numbered_rows import ROW, numbered
+from lakebed.parts.part_filter import parts_that_may_match
+from lakebed.parts.write import WrittenPart, write_parts
+from lakebed.sql.expression import connection_for
+from lakebed.sql.pieces import EVALUATED_FIRST, registered
+from lakebed.storage.engine import connect
+from lakebed.storage.part_storage import PartStorage
+
+
+def mutate_unkeyed(
+    log: TableLog, storage: PartStorage, deletion_vectors: DeletionVectorCache, mutation: Mutation
+) -> MutationResult:
+    """Run a mutation of a table without keys.
+
+    Raises InvalidInput, Contention; StoreUnavailable, after which the timeline shows whether it was committed.
+    """
+    mutating = _Mutating(
+        log=log, storage=storage, deletion_vectors=deletion_vectors, mutation=mutation, started=time.perf_counter()
+    )
+    return commit_loop(
+        log, mutation.operation, mutating.build, discard=mutating.discard, repeatable=False
+    )  # fmt: skip
+
+
+@dataclass(slots=True, kw_only=True)
+class _Mutating:
+    """A mutation under way.
+
+    ``began``: the snapshot of the first attempt; ``looked_at``: matches of parts, none of those that their bounds rule out;
+    ``written``: the new rows of what was dying when they were written (``written_for``), in the shape ``spec``.
+    """
+
+    log: TableLog
+    storage: PartStorage
+    deletion_vectors: DeletionVectorCache
+    mutation: Mutation
+    started: float
+    began: Snapshot | None = None
+    spec: WriteSpec | None = None
+    parts_read: int = 0
+    looked_at: dict[str, BitMap64] = field(default_factory=dict)
+    written: list[WrittenPart] = field(default_factory=list)
+    written_for: dict[str, BitMap64] = field(default_factory=dict)
+    attempts: int = 0
+
+    def build(self, snapshot: Snapshot) -> Proposal[MutationResult] | Finished[MutationResult]:
+        """Steps 1 to 3."""
+        conflicts, self.attempts = self.attempts, self.attempts + 1
+        spec = write_spec_of(snapshot)
+        if self.began is None:
+            self.began = snapshot
+            self.mutation.check(spec.incoming)
+        if self.spec is not None and not self.spec.fits(spec):
+            self.looked_at, self.written_for = {}, {}
+        self.spec = spec
+        named = spec.named_as(write_spec_of(self.began))
+        self._look_at(snapshot, spec, named)
+        dying = _dying(snapshot.parts, self.looked_at, self.deletion_vectors)
+        if self.mutation.assignments is not None and dying != self.written_for:
+            self.discard()
+            self.written = list(_write(dying, snapshot, self.mutation, spec, named, self.storage))
+            self.written_for = dying
+        rows = sum(len(dead) for dead in dying.values())
+        if not rows:
+            seconds = time.perf_counter() - self.started
+            return Finished(
+                MutationResult(
+                    version=snapshot.version, conflicts=conflicts, seconds=seconds, parts_read=self.parts_read
+                )
+            )
+        access = ReadWriteSet(parts={path: snapshot.parts[path].partition_key for path in dying})
+        actions = _actions(snapshot, dying, self.written, self.deletion_vectors)
+
+        def result(committed: Committed) -> MutationResult:
+            self.log.checkpoint_if_due(committed.snapshot, slack=2)
+            return MutationResult(
+                version=committed.version,
+                rows=rows,
+                rows_left=0,
+                parts_marked=len(dying),
+                parts_added=len(self.written),
+                bytes_written=sum(part.bytes for part in self.written) + _vector_bytes(actions),
+                conflicts=conflicts,
+                seconds=time.perf_counter() - self.started,
+                parts_read=self.parts_read,
+            )
+
+        return Proposal(
+            actions=actions,
+            access=access,
+            result=result,
+            parameters=self.mutation.parameters,
+            metrics={"rows": rows, "parts": len(dying)},
+        )
+
+    def _look_at(self, snapshot: Snapshot, spec: WriteSpec, named: WriteSpec) -> None:
+        """Find the matches of parts that were not looked at yet. A file never changes."""
+        assert self.began is not None
+        new = [part for path, part in snapshot.parts.items() if path not in self.looked_at]
+        where, statistics, names = self.mutation.where, self.log.statistics, self.began.columns
+        read = parts_that_may_match(connect(), new, spec.schema, where, statistics, names)
+        self.looked_at |= {part.path: BitMap64() for part in new}
+        for part in read:
+            rows = numbered(part, spec.schema, self.storage, named.schema)
+            self.looked_at[part.path] = _matches(
+                part, rows, self.deletion_vectors.of(part), self.mutation, self.storage
+            )
+        self.parts_read += len(read)
+
+    def discard(self) -> None:
+        """Delete the files of new rows that were not committed."""
+        discard(self.written, self.storage)
+
+
+def _vector_bytes(actions: list[Action]) -> int:
+    vectors = [action.part.deletion_vector for action in actions if isinstance(action, AddPart)]
+    return sum(vector.bytes for vector in vectors if vector and vector.storage != "i")
+
+
+def _dying(
+    parts: Mapping[str, Part], looked_at: Mapping[str, BitMap64], deletion_vectors: DeletionVectorCache
+) -> dict[str, BitMap64]:
+    """Live rows that match, by part. ``looked_at``: the rows of each part that match, live or not."""
+    out = {}
+    for path, part in parts.items():
+        if looked_at[path] and (dying := looked_at[path] - deletion_vectors.of(part)):
+            out[path] = dying
+    return out
+
+
+def _matches(part: Part, rows: str, dead: BitMap64, mutation: Mutation, storage: PartStorage) -> BitMap64:
+    """The rows that match, perhaps dead ones among them; if the predicate fails on a dead row, without them."""
+    try:
+        return _positions(part, rows, mutation, storage)
+    except InvalidInput:
+        if not dead:
+            raise
+    live = f"select * from ({rows}) where {ROW} not in (select row from lakebed_rows) {EVALUATED_FIRST}"
+    return _positions(part, live, mutation, storage, dead)
+
+
+def _positions(
+    part: Part, rows: str, mutation: Mutation, storage: PartStorage, dead: BitMap64 | None = None
+) -> BitMap64:
+    connection = connection_for(storage, [part.path])
+    found = BitMap64()
+    with mutation.mistakes([part.path]), _registered(connection, dead or BitMap64()):
+        query = f"select {ROW} from ({rows}) where {mutation.condition()}"
+        for batch in connection.sql(query).to_arrow_reader(BATCH_ROWS):
+            found |= BitMap64(batch.column(0).to_numpy().astype(np.uint64))
+    return found
+
+
+def _registered(connection: duckdb.DuckDBPyConnection, rows: BitMap64) -> AbstractContextManager[str]:
+    """The positions as ``row`` of a table ``lakebed_rows``."""
+    wanted = pa.table({"row": np.frombuffer(rows.to_array(), dtype=np.uint64).astype(np.int64)})
+    return registered(connection, "lakebed_rows", wanted)
+
+
+def _write(
+    dying: Mapping[str, BitMap64], snapshot: Snapshot, mutation: Mutation, spec: WriteSpec, named: WriteSpec,
+    storage: PartStorage,
+) -> Iterator[WrittenPart]:  # fmt: skip
+    """The new rows of an update, in parts that may hold rows of several."""
+    connection, incoming = connect(), spec.incoming
+    batches = (
+        batch
+        for path, rows in dying.items()
+        for batch in _new_rows(snapshot.parts[path], rows, mutation, spec, named, storage)
+    )
+    for chunk in in_chunks(batches):
+        with mutation.mistakes(()):
+            prepared = prepare(chunk.rename_columns(incoming.schema.names), incoming, connection)
+        yield from write_parts(stored_rows(prepared, spec), spec, storage)
+
+
+def _new_rows(
+    part: Part, rows: BitMap64, mutation: Mutation, spec: WriteSpec, named: WriteSpec, storage: PartStorage
+) -> Iterator[pa.RecordBatch]:
+    connection = connection_for(storage, [part.path])
+    of_part = numbered(part, spec.schema, storage, named.schema)
+    chosen = f"select * from ({of_part}) where {ROW} in (select row from lakebed_rows)"
+    with mutation.mistakes([part.path]), _registered(connection, rows):
+        yield from connection.sql(
+            f"select {', '.join(mutation.columns(named.schema))} from ({chosen} {EVALUATED_FIRST})"
+        ).to_arrow_reader(BATCH_ROWS)
+
+
+def _actions(
+    snapshot: Snapshot, dying: Mapping[str, BitMap64], written: list[WrittenPart], deletion_vectors: DeletionVectorCache
+) -> list[Action]:
+    now_ms = int(time.time() * 1000)
+    dead = {path: deletion_vectors.of(snapshot.parts[path]) | rows for path, rows in dying.items()}
+    vectors = deletion_vectors.write(
+        {path: rows for path, rows in dead.items() if len(rows) < snapshot.parts[path].rows}
+    )
+    actions: list[Action] = []
+    for path in dying:
+        part = snapshot.parts[path]
+        actions.append(part.removed(now_ms))
+        if path in vectors:
+            actions.append(AddPart(part.marked(vectors[path])))
+    actions += [AddPart(part.base_part(has_op_column=False)) for part in written]
+    return actions

@@ -1,0 +1,1 @@
+"""Pipelines of a whole database: one query for all topics, a table for each."""

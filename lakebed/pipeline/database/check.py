@@ -1,0 +1,196 @@
+"""The check of a pipeline file of a database: its settings, places and source; with ``topics``, what its topics become.
+
+A run refuses what is wrong with the file or with what all tables need. What is wrong with one table stops that table alone, so
+``validate`` says it, and a run goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from lakebed.decode.decoder import DecoderSchema
+from lakebed.decode.formats import decoder
+from lakebed.discovery.naming import NoTable, TableName
+from lakebed.errors import InvalidInput, LakebedError, MissingPrerequisite
+from lakebed.pipeline.bill import DAY_SECONDS, Bill, batches_a_day, bill
+from lakebed.pipeline.connections import check_kafka, check_registry, check_stores
+from lakebed.pipeline.database.introducer import Expected, Introduced, Introducer, NotYet, decoder_of
+from lakebed.pipeline.database.order_warnings import warnings_of, warnings_of_topics
+from lakebed.pipeline.file.settings import DatabasePipeline, decoder_options
+from lakebed.pipeline.findings import Findings
+from lakebed.pipeline.places import check_places, checkpoint_of
+from lakebed.sources.pace import BATCH_SECONDS
+from lakebed.sources.source import Place, Range, RangeReader
+from lakebed.table import internals_of
+
+if TYPE_CHECKING:
+    from lakebed.sources.kafka.settings import KafkaSettings
+
+FIRST_RECORDS = 200
+"""So many records of a partition are read to know what its topic becomes."""
+READERS = 8
+QUERY_NAME = "ingest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSeen:
+    """What a topic is or becomes. ``records``: of the last 24 hours; ``warnings``: what is wrong with its rows, or will be."""
+
+    topic: str
+    records: int
+    found: Introduced | Expected | NoTable | NotYet | LakebedError
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedDatabase:
+    """``topics``: those that the source has; empty without ``topics``."""
+
+    notes: tuple[str, ...]
+    topics: tuple[TopicSeen, ...] = ()
+
+
+def check_database(pipeline: DatabasePipeline, *, connect: bool = False, topics: bool = False) -> CheckedDatabase:
+    """Raises one error that lists all that is wrong: InvalidInput, if any of it is; else what the first one is.
+
+    ``connect``: ask brokers, registry and stores. ``topics``: also ask what each topic becomes. Nothing is written.
+    """
+    findings = Findings(pipeline.document)
+    check_places(pipeline, findings)
+    if connect:
+        check_stores(pipeline, findings)
+    with findings.within("format", pipeline.format):
+        decoder(pipeline.format_kind, DecoderSchema(pa.schema([])), decoder_options(pipeline))
+    settings = None
+    with findings.within("source", pipeline.source):
+        settings = _kafka_settings(pipeline, findings)
+    if connect and settings is not None and not findings.errors:
+        check_kafka(pipeline.source, settings, checkpoint_of(pipeline, QUERY_NAME), findings)
+        if not findings.errors:
+            _check_transactions(pipeline, settings, findings)
+    check_registry(pipeline, findings, connect)
+    findings.raise_if_any()
+    seen: tuple[TopicSeen, ...] = ()
+    if connect and topics and settings is not None:
+        seen = _topics(pipeline, settings)
+    return CheckedDatabase(notes=tuple(findings.notes), topics=seen)
+
+
+def bill_of(pipeline: DatabasePipeline, topics: tuple[TopicSeen, ...]) -> tuple[Bill, dict[TableName, float]]:
+    """What a day like the last one costs, and how often each table commits a batch."""
+    batches = {
+        one.found.name: batches_a_day(
+            one.records, pace_of(pipeline, one.found.name), pipeline.trigger_seconds or BATCH_SECONDS
+        )
+        for one in topics
+        if isinstance(one.found, Introduced | Expected)
+    }
+    prices = pipeline.database.prices
+    return bill(batches.values(), prices.puts, prices.gets), batches
+
+
+def pace_of(pipeline: DatabasePipeline, name: TableName) -> float:
+    """How long a record waits for others of its table, in seconds."""
+    section = pipeline.database
+    pace = section.wishes_for(str(name)).max_age_seconds
+    return min(pace, section.points.interval_seconds) if section.points else pace
+
+
+def _kafka_settings(pipeline: DatabasePipeline, findings: Findings) -> KafkaSettings:
+    try:
+        from lakebed.sources.kafka.settings import KafkaSettings, refused_settings
+    except ModuleNotFoundError as error:
+        if error.name != "confluent_kafka":
+            raise
+        raise MissingPrerequisite("the source kafka needs confluent-kafka: pip install 'lakebed[kafka]'") from None
+    section = pipeline.source
+    settings = KafkaSettings(**{name: getattr(section, name) for name in type(section).__slots__})
+    for name, why in refused_settings(settings).items():
+        findings.wrong(why, "source", "config", name)
+    return settings
+
+
+# -- topics ------------------------------------------------------------------------------------------------------------
+
+
+def _topics(pipeline: DatabasePipeline, settings: KafkaSettings) -> tuple[TopicSeen, ...]:
+    from lakebed.sources.kafka.cluster import KafkaCluster
+    from lakebed.sources.kafka.source import KafkaReader
+
+    cluster = KafkaCluster(settings)
+    partitions, _ = cluster.look()
+    first, last = cluster.earliest(partitions), cluster.latest(partitions)
+    records = _records_of_a_day(settings, partitions, last)
+    ranges: dict[str, list[Range]] = {}
+    for topic, partition in partitions:
+        start, end = first[topic, partition], last[topic, partition]
+        ranges.setdefault(topic, []).append(Range(topic, partition, start, min(end, start + FIRST_RECORDS)))
+    reader = KafkaReader(settings)
+    introducer = Introducer(pipeline, reader)
+
+    def look(topic: str) -> TopicSeen:
+        found: Introduced | Expected | NoTable | NotYet | LakebedError
+        warnings: tuple[str, ...] = ()
+        try:
+            found = introducer.expected(topic, ranges[topic])
+            if isinstance(found, Introduced):
+                ends = {place: end for place, end in last.items() if place[0] == topic}
+                warnings = warnings_of_table(pipeline, found, reader.impatient(), ends)
+        except LakebedError as error:
+            found = error
+        return TopicSeen(topic=topic, records=records[topic], found=found, warnings=warnings)
+
+    with ThreadPoolExecutor(READERS) as pool:
+        return tuple(pool.map(look, sorted(ranges)))
+
+
+def warnings_of_table(
+    pipeline: DatabasePipeline, found: Introduced, reader: RangeReader, ends: Mapping[Place, int]
+) -> tuple[str, ...]:
+    """What is wrong with the rows of a table that is there, or will be when it has read its topic to these ends."""
+    snapshot = internals_of(found.table).log.refresh()
+    decoder = decoder_of(pipeline, found.table)
+    return (*warnings_of(snapshot), *warnings_of_topics(snapshot, decoder, reader, ends))
+
+
+def _records_of_a_day(
+    settings: KafkaSettings, partitions: list[tuple[str, int]], last: Mapping[tuple[str, int], int]
+) -> Counter[str]:
+    """By topic: the offsets of the last 24 hours."""
+    from lakebed.sources.kafka.cluster import KafkaCluster
+
+    since = {"timestamp": int((time.time() - DAY_SECONDS) * 1000)}
+    before = KafkaCluster(replace(settings, starting_offsets=since)).starting(partitions)
+    records = Counter[str]()
+    for topic, partition in partitions:
+        records[topic] += last[topic, partition] - before[topic, partition]
+    return records
+
+
+def _check_transactions(pipeline: DatabasePipeline, settings: KafkaSettings, findings: Findings) -> None:
+    """The topic of transactions is there, in one partition."""
+    from lakebed.sources.kafka.cluster import KafkaCluster
+
+    points = pipeline.database.points
+    if points is None:
+        return
+    topic = points.transaction_topic
+    try:
+        partitions, _ = KafkaCluster(replace(settings, topics=(topic,), topic_pattern=None)).look()
+    except InvalidInput:
+        findings.note(
+            f"there is no topic {topic} yet, so there are no points; the connector makes it with provide.transaction.metadata"
+        )
+        return
+    if len(partitions) > 1:
+        findings.wrong(
+            f"the topic {topic} has {len(partitions)} partitions, so its transactions have no order; make it anew with one",
+            "database", "points", "transaction_topic",
+        )  # fmt: skip

@@ -1,0 +1,212 @@
+"""Asks the connector of a database to send rows of tables again, by a signal over Kafka, and follows how far it is.
+
+The rows come through the tables' topics, beside all other changes: the pipeline need not know of them, nor run.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from lakebed.decode.debezium.snapshots import SnapshotProgress, read_notification, snapshot_signal
+from lakebed.decode.typed.formats import TYPED_FORMATS, schemas_of
+from lakebed.decode.typed.schemas import read_one
+from lakebed.discovery.naming import NoTable
+from lakebed.discovery.tables import tables_below
+from lakebed.errors import InvalidInput, LakebedError, Retry
+from lakebed.far_times import python_rows
+from lakebed.operations.mirror import why_not
+from lakebed.operations.restart_order import needs_restart, restarting
+from lakebed.pipeline.file.settings import DatabasePipeline, decoder_options
+from lakebed.pipeline.sources import kafka_settings
+from lakebed.positions.resnapshots import Resnapshot, ask
+from lakebed.settings import suggest
+from lakebed.table import open as open_table
+from lakebed.table.internals import Internals, internals_of
+
+if TYPE_CHECKING:
+    from lakebed.sources.kafka.cluster import Partitions
+    from lakebed.sources.kafka.settings import KafkaSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """A signal that was sent. ``begin``: from where the notifications of it are. ``restarted``: the tables whose order of changes
+    was restarted, so that what comes counts as newer than all that they have."""
+
+    signal_id: str
+    tables: tuple[str, ...]
+    begin: Partitions
+    restarted: tuple[str, ...] = ()
+
+
+def typed_notifications(pipeline: DatabasePipeline) -> Callable[..., dict[str, Any]] | None:
+    """What reads a notification that has a schema, as the connector's converter writes all its records; None for JSON.
+
+    Besides the value it takes what a header of the record says of the schema (``signal_topic.reading``).
+    """
+    if pipeline.format_kind not in TYPED_FORMATS:
+        return None
+    schemas = schemas_of(pipeline.format_kind, decoder_options(pipeline))[0]
+    return lambda value, header=None: python_rows(read_one(schemas, value, header)[1])[0]
+
+
+class Asking:
+    """Sends signals to the connector of a database."""
+
+    def __init__(self, pipeline: DatabasePipeline) -> None:
+        """Raises InvalidInput if the file does not say what is needed, MissingPrerequisite."""
+        self._pipeline = pipeline
+        self._naming = pipeline.naming
+        self._settings: KafkaSettings = kafka_settings(pipeline.source)
+        section = pipeline.database
+        if not self._naming.events:
+            raise self._wrong("format", "its records are not Debezium's events, so there is no Debezium to ask")
+        if not self._naming.prefix:
+            raise self._wrong(
+                "database", "topic_prefix must be the connector's topic.prefix: by it the connector knows its signals"
+            )
+        if section.signal_topic is None:
+            raise self._wrong("database", "signal_topic is missing; set it to the connector's signal.kafka.topic")
+        self._topic = section.signal_topic
+        self._typed = typed_notifications(pipeline)
+
+    def send(self, tables: Sequence[str], where: str | None = None, mirror: bool | None = None) -> Sent:
+        """Ask for all rows of tables, or for those for which the source's SQL is true. What is asked is written into the tables'
+        logs first. ``mirror``: whether the rows that the source no longer has are removed at the end; None: as the file says,
+        and not for some of the rows.
+
+        Raises InvalidInput for a table that is none of the database's or that can't be mirrored, and for a signal topic that is
+        not there or has more than one partition; Retry if brokers or the store do not answer.
+        """
+        from lakebed.sources.kafka.signal_topic import ends_of, partitions_of, send
+
+        if mirror and where is not None:
+            raise InvalidInput("with --where only some of the rows come, so --mirror can't know which the source lacks")
+        mirrors = (self._pipeline.database.mirror and where is None) if mirror is None else mirror
+        if mirrors and self._pipeline.database.notification_topic is None:
+            raise self._wrong(
+                "database", "notification_topic is missing, so nobody says when all rows have come: mirror needs it"
+            )
+        names = tuple(dict.fromkeys(tables))
+        roots = self._check_tables(names)
+        if len(partitions := partitions_of(self._settings, self._topic)) != 1:
+            raise self._wrong(
+                "database",
+                f"signal_topic: {self._topic} has {len(partitions)} partitions, of which the connector reads the first alone; "
+                "make it anew with one",
+            )
+        notifications = self._pipeline.database.notification_topic
+        begin = ends_of(self._settings, notifications) if notifications is not None else {}
+        signal_id = str(uuid.uuid4())
+        opened = {name: internals_of(open_table(root)) for name, root in roots.items()}
+        asked = Resnapshot(
+            id=signal_id,
+            topic="",
+            asked_ms=0,
+            begin={},
+            notifications=_numbered(begin) if notifications is not None else None,
+            is_partial=where is not None,
+        )
+        entries = {name: self._entry(asked, name, internals, mirrors) for name, internals in opened.items()}
+        restarts = tuple(name for name, internals in opened.items() if needs_restart(internals.log.refresh()))
+        for name, entry in entries.items():
+            storage = opened[name].storage
+            ask(opened[name].log, entry, restarting(storage, entry.topic, entry.begin) if name in restarts else None)
+        try:
+            send(self._settings, self._topic, self._naming.prefix, snapshot_signal(signal_id, names, where))
+        except LakebedError:
+            for internals in opened.values():
+                internals.mirror().fail(signal_id, "the connector could not be asked")
+            raise
+        return Sent(signal_id=signal_id, tables=names, begin=begin, restarted=restarts)
+
+    def _entry(self, asked: Resnapshot, name: str, internals: Internals, mirrors: bool) -> Resnapshot:
+        """What is written into the log of a table. Raises InvalidInput if it can't be mirrored."""
+        from lakebed.sources.kafka.signal_topic import ends_of
+
+        snapshot, topic = internals.log.refresh(), f"{self._naming.prefix}.{name}"
+        if mirrors and (why := why_not(snapshot)):
+            raise InvalidInput(
+                f"the rows of {name} that the source no longer has can't be found: {why}; ask with --no-mirror"
+            )
+        return replace(
+            asked,
+            topic=topic,
+            asked_ms=internals.log.now_ms(),
+            begin=_numbered(ends_of(self._settings, topic)),
+            mirror_from=internals.mirror().begin(snapshot) if mirrors else None,
+        )
+
+    def check_waits(self) -> None:
+        """Raises InvalidInput if nobody tells how far a snapshot is."""
+        if self._pipeline.database.notification_topic is None:
+            raise self._wrong(
+                "database", "notification_topic is missing, so nobody says how far it is; leave --wait out, or set it to the "
+                "connector's notification.sink.topic.name",
+            )  # fmt: skip
+
+    def follow(self, sent: Sent, tell: Callable[[str], None]) -> SnapshotProgress:
+        """Wait until the connector has read all that the signal asked for; ``tell`` is given each step in words.
+
+        The last rows may still be on their way into Kafka then.
+
+        Raises Retry if the connector does not begin within ``timeout_seconds``; InvalidInput for records that are no
+        notifications, and if the brokers refuse access.
+        """
+        from lakebed.sources.kafka.signal_topic import messages_from, reading
+
+        progress = SnapshotProgress(sent.signal_id, self._naming.prefix, sent.tables)
+        until = time.monotonic() + self._settings.timeout_seconds
+        with closing(messages_from(self._settings, sent.begin, until)) as messages:
+            for message in messages:
+                if message is None:
+                    if not progress.has_begun and time.monotonic() >= until:
+                        raise Retry(
+                            f"the connector {self._naming.prefix} has not begun; the signal stays in {self._topic}. Does it "
+                            "run, with kafka in signal.enabled.channels, and sink in notification.enabled.channels?"
+                        )
+                    continue
+                notification = read_notification(message.value(), reading(self._typed, message))
+                if notification is not None and (text := progress.take(notification)) is not None:
+                    tell(text)
+                if progress.is_over:
+                    return progress
+        raise AssertionError("the topic of notifications has an end")
+
+    def _check_tables(self, names: Sequence[str]) -> dict[str, str]:
+        """Each has a table, or a topic that will be one; returns the roots of those that have a table, by name."""
+        from lakebed.sources.kafka.database_cluster import DatabaseCluster
+
+        start = f"{self._naming.prefix}."
+        for name in names:
+            if isinstance(found := self._naming.table_of(start + name), NoTable):
+                raise InvalidInput(f"{name} is no table of the database: {found.reason}")
+        tables = tables_below(self._pipeline.path)
+        roots, known = {name: tables[name] for name in names if name in tables}, set(tables)
+        if known.issuperset(names):
+            return roots
+        topics = {topic for topic, _ in DatabaseCluster(self._settings).partitions() if topic.startswith(start)}
+        known |= {
+            topic.removeprefix(start) for topic in topics if not isinstance(self._naming.table_of(topic), NoTable)
+        }
+        for name in names:
+            if name not in known:
+                raise InvalidInput(
+                    f"there is no table {name} below {self._pipeline.path}, nor a topic {start}{name} that the source selects"
+                    f"{suggest(name, sorted(known))}"
+                )
+        return roots
+
+    def _wrong(self, key: str, text: str) -> InvalidInput:
+        document = self._pipeline.document
+        return document.error(document.at(key), text)
+
+
+def _numbered(offsets: Partitions) -> dict[int, int]:
+    """The offsets of one topic, by partition."""
+    return {number: offset for (_, number), offset in offsets.items()}

@@ -1,0 +1,1 @@
+"""A pipeline file as values: its text, its sections, its settings."""

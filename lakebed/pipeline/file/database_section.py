@@ -1,0 +1,178 @@
+"""``database``: the settings of a pipeline that keeps a copy of a whole database, one table for each topic."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from lakebed.errors import InvalidInput
+from lakebed.pipeline.database.wishes import TableWishes
+from lakebed.pipeline.file.document import Document
+from lakebed.settings import check_creatable, property_value
+
+MAX_AGE_SECONDS = 10.0
+MAX_TABLES = 1_000
+_PARTS = ("database", "tables")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRules:
+    """``database.tables.<pattern>``: what differs from what is derived. None: nothing is said of it here."""
+
+    keys: tuple[str, ...] | None = None
+    """None: those of the message key. Empty: the table is only appended to."""
+    sort_key: tuple[str, ...] | None = None
+    sequence_by: str | None = None
+    partition_by: tuple[str, ...] | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    types: Literal["given", "wide"] | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """New name of a field of the source to the name that it had before."""
+    sources: tuple[str, ...] | None = None
+    """The tables of the source whose events the topic has, if it has several: their names, or regular expressions."""
+    max_age_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointsSection:
+    """``database.points``: moments of the source at which every transaction up to them is in, whole."""
+
+    transaction_topic: str
+    """Debezium's topic of transactions (``provide.transaction.metadata``), such as ``shop.transaction``."""
+    interval_seconds: float = 1.0
+    """At least so much time passes from one point to the next."""
+    wait_seconds: float = 60.0
+    """For so long a point waits for a table that is not there yet."""
+    settle_seconds: float | None = None
+    """How often all tables are settled up to one point, so that every Delta reader can read them as of it; None: never."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricesSection:
+    """``database.prices``: what a store asks for 1,000 requests, in dollars; S3's list price. ``validate`` reckons with them."""
+
+    puts: float = 0.005
+    gets: float = 0.0004
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseSection:
+    """The database: its tables are ``<path>/<schema>/<table>``. ``include`` and ``exclude``: regular expressions that match
+    the whole name of a table, ``schema.table``.
+    """
+
+    path: str
+    topic_prefix: str | None = None
+    """What the names of topics begin with; None: it is known from the source's ``topics`` or ``topic_pattern``."""
+    include: tuple[str, ...] = ()
+    """None: all."""
+    exclude: tuple[str, ...] = ()
+    tables: Mapping[str, TableRules] = field(default_factory=dict)
+    """Rules by a table's name, or by a regular expression that matches the whole name."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """Of all tables."""
+    max_age_seconds: float = MAX_AGE_SECONDS
+    """How old a record may be before a batch takes it, where a table has so few that they can wait."""
+    max_tables: int = MAX_TABLES
+    points: PointsSection | None = None
+    signal_topic: str | None = None
+    """The topic from which the connector takes signals (``signal.kafka.topic``); None: nothing can be asked of it."""
+    notification_topic: str | None = None
+    """The topic of the connector's notifications (``notification.sink.topic.name``), in JSON; None: it sends none."""
+    mirror: bool = False
+    """Whether the rows that the source no longer has are removed at the end of a resnapshot."""
+    prices: PricesSection = field(default_factory=PricesSection)
+
+    def rules_for(self, name: str) -> list[str]:
+        """The patterns of the rules that apply to a table, in their order."""
+        matching = [pattern for pattern in self.tables if pattern != name and re.fullmatch(pattern, name)]
+        return [*matching, name] if name in self.tables else matching
+
+    def wishes_for(self, name: str) -> TableWishes:
+        """What the file says about a table. All rules whose pattern matches apply in their order, those of the name itself
+        last; of what several say, the last one counts.
+        """
+        applied = [self.tables[pattern] for pattern in self.rules_for(name)]
+        said = {
+            key: value
+            for rules in applied
+            for key in ("keys", "sort_key", "sequence_by", "partition_by", "types", "max_age_seconds", "sources")
+            if (value := getattr(rules, key)) is not None
+        }
+        return TableWishes(
+            **{"max_age_seconds": self.max_age_seconds, **said},
+            properties={
+                **self.properties,
+                **{name: text for rules in applied for name, text in rules.properties.items()},
+            },
+            columns={new: old for rules in applied for new, old in rules.columns.items()},
+        )
+
+
+def wrong_in(document: Document, section: DatabaseSection) -> Iterator[InvalidInput]:
+    """What is wrong with the values of a section, each with its line."""
+    for name in ("include", "exclude"):
+        for number, pattern in enumerate(getattr(section, name)):
+            if why := no_pattern(pattern):
+                yield document.error(document.at("database", name, number), why)
+    yield from _wrong_numbers(document, section)
+    for name in ("signal_topic", "notification_topic"):
+        if getattr(section, name) == "":
+            yield document.error(document.at("database", name), "it must name a topic; leave it out if there is none")
+    if section.mirror and section.notification_topic is None:
+        text = "it needs notification_topic: the connector's notifications say when all rows have come"
+        yield document.error(document.at("database", "mirror"), text)
+    yield from _wrong_properties(document, section.properties, "database", "properties")
+    for pattern, rules in section.tables.items():
+        if why := no_pattern(pattern):
+            yield document.error(document.at(*_PARTS, pattern), why)
+        yield from _wrong_properties(document, rules.properties, *_PARTS, pattern, "properties")
+        for number, source in enumerate(rules.sources or ()):
+            if why := no_pattern(source):
+                yield document.error(document.at(*_PARTS, pattern, "sources", number), why)
+        if rules.max_age_seconds is not None and rules.max_age_seconds < 0:
+            yield document.error(document.at(*_PARTS, pattern, "max_age_seconds"), "it must be at least 0")
+
+
+def no_pattern(pattern: str) -> str:
+    """Why a text is no pattern of tables; empty if it is one."""
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        return f"{pattern!r} is not a regular expression: {error}; it must match the whole name, as public\\..*"
+    return ""
+
+
+def _wrong_numbers(document: Document, section: DatabaseSection) -> Iterator[InvalidInput]:
+    if section.max_age_seconds < 0:
+        text = "it must be at least 0 (each batch takes all that is there)"
+        yield document.error(document.at("database", "max_age_seconds"), text)
+    if section.max_tables < 1:
+        yield document.error(document.at("database", "max_tables"), "it must be at least 1")
+    for name in ("puts", "gets"):
+        if getattr(section.prices, name) < 0:
+            yield document.error(document.at("database", "prices", name), "a price must be at least 0")
+    if section.points is None:
+        return
+    for name in ("interval_seconds", "wait_seconds", "settle_seconds"):
+        if (getattr(section.points, name) or 0) < 0:
+            yield document.error(document.at("database", "points", name), "it must be at least 0")
+    if not section.points.transaction_topic:
+        text = "it must name Debezium's topic of transactions, such as shop.transaction"
+        yield document.error(document.at("database", "points", "transaction_topic"), text)
+
+
+def _wrong_properties(document: Document, properties: Mapping[str, str], *place: str) -> Iterator[InvalidInput]:
+    fine: dict[str, str] = {}
+    for name, text in properties.items():
+        try:
+            property_value(name, text)
+            fine[name] = text
+        except InvalidInput as error:
+            yield document.error(document.at(*place, name), str(error))
+    try:
+        check_creatable(fine)
+    except InvalidInput as error:
+        yield document.error(document.at(*place), str(error))

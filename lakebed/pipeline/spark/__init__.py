@@ -1,0 +1,1 @@
+"""Spark for one pipeline: its JVM, its jars, its workers."""

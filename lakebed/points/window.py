@@ -1,0 +1,242 @@
+"""The transactions of the source that are remembered: those since the last point, and the newest before it.
+
+1. Each end has a place: its offset, plus a shift if the topic was made anew, so places only grow.
+2. An end that comes again, because the connector sends it again after a restart, is the same transaction: its first place counts.
+3. A transaction that has begun and not ended is open. Its id is kept until its end comes, however long that takes.
+4. A connector sends one transaction after the other. If others began after an open one and have been ending for
+   ``GIVEN_UP_MS``, the end of it was lost: it is given up, and counts as one that ended with no known number of events.
+   That follows from the records alone, so each process that reads them decides the same. To one that begins behind them the
+   events are unknown, and pass for their age (``cut``).
+5. An end counts events by table. They are expected in the topic that Debezium would choose for the table, unless it is known that
+   its events are routed into another one (``learn``).
+6. What is forgotten is older than the last point, of which ``KEPT`` transactions before it stay, and older than what any table
+   still waits for, of which ``WAITING_MAX`` stay.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice, takewhile
+
+from lakebed.points.transaction_records import TransactionRecord
+from lakebed.sources.cut import Cut, Expected, Partitions
+
+KEPT = 50_000
+RECENT = 1_000
+WAITING_MAX = 300_000
+STEP_MS = 10_000
+"""By how much the connector's clock may step back."""
+GIVEN_UP_MS = 300_000
+_INVALID = re.compile(r"[^a-zA-Z0-9._-]")
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """A transaction that has ended."""
+
+    place: int
+    id: str
+    text: str
+    time_ms: int
+    written_ms: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Window:
+    """``prefix``: of the topics, which a table's name lacks; ``base``: the transaction of the last point.
+
+    ``shift``: see step 1; ``from_place``: of transactions up to this one nothing is known but that they ended.
+    """
+
+    prefix: str
+    base: int = -1
+    shift: int = 0
+    from_place: int = -1
+    next_offset: int | None = None
+    ends: deque[End] = field(default_factory=deque)
+    open: dict[str, int] = field(default_factory=dict)
+    newest_ms: int = 0
+    given_up: list[str] = field(default_factory=list)
+    """Transactions that were, for whoever reports them."""
+    routes: dict[str, str] = field(default_factory=dict)
+    """By the topic that Debezium would choose for a table: the topic that has its events."""
+    _uncounted: set[str] = field(default_factory=set)
+    """Transactions that count as ended, and whose number of events nobody knows."""
+    _passed_ms: dict[str, int] = field(default_factory=dict)
+    """By open transaction: when the first later one ended."""
+    _ids: dict[str, End] = field(default_factory=dict)
+    _expected: dict[str, deque[Expected]] = field(default_factory=dict)
+
+    def observe(self, records: Iterable[TransactionRecord]) -> None:
+        """Take the next records of the topic, in their order."""
+        for one in records:
+            place = one.offset + self.shift
+            self.next_offset = one.offset + 1
+            self.newest_ms = max(self.newest_ms, one.written_ms)
+            if one.events is None:
+                if one.id not in self._ids:
+                    self.open.setdefault(one.id, place)
+                continue
+            began = self.open.pop(one.id, None)
+            self._passed_ms.pop(one.id, None)
+            if one.id in self._ids:
+                continue
+            if began is not None and self.open:
+                self._give_up(place, began, one)
+            self._append(End(place, one.id, one.text, one.time_ms, one.written_ms))
+            counts = Counter[str]()
+            for name, events in one.events.items():
+                topic = self._topic_of(name)
+                counts[self.routes.get(topic, topic)] += events
+            for topic, events in counts.items():
+                self._expected.setdefault(topic, deque()).append(Expected(place, one.id, events))
+        while len(self.ends) > WAITING_MAX:
+            self._forget()
+
+    def _topic_of(self, table: str) -> str:
+        """The topic that Debezium would choose for a table."""
+        name = _INVALID.sub("_", table)
+        return f"{self.prefix}.{name}" if self.prefix else name
+
+    def learn(self, topic: str, id: str, table: Sequence[str]) -> bool:
+        """A topic has an event of a table, though its transaction counts none for the topic. Returns whether that says something
+        new: that the events of the table are routed into the topic.
+
+        ``table``: the parts of its name. An end may have all of them, or not the first one, or not the second one of three.
+        """
+        names = [table, table[1:], [*table[:1], *table[2:]]]
+        for each in dict.fromkeys(self._topic_of(".".join(name)) for name in names if name):
+            if each != topic and each not in self.routes and any(one.id == id for one in self._expected.get(each, ())):
+                self.routes[each] = topic
+                counts = {one.place: one for one in self._expected.get(topic, ())}
+                for one in self._expected.pop(each):
+                    known = counts.get(one.place)
+                    counts[one.place] = replace(one, events=one.events + (known.events if known else 0))
+                self._expected[topic] = deque(counts[place] for place in sorted(counts))
+                return True
+        return False
+
+    def _append(self, end: End) -> None:
+        self.ends.append(end)
+        self._ids[end.id] = end
+
+    def _give_up(self, place: int, began: int, later: TransactionRecord) -> None:
+        """Give up one of the transactions that a later one has ended before, if that has gone on for long."""
+        for id, its in list(self.open.items()):
+            if its > began or later.written_ms - self._passed_ms.setdefault(id, later.written_ms) < GIVEN_UP_MS:
+                continue
+            if self.ends and self.ends[-1].place >= place - 1:
+                return  # its place must be its own: the next end may have one to spare
+            del self.open[id], self._passed_ms[id]
+            self._append(End(place - 1, id, id, later.time_ms, later.written_ms))
+            self.given_up.append(id)
+            self._uncounted.add(id)
+            return
+
+    def start_over(self) -> None:
+        """The topic was made anew: its offsets begin again."""
+        if self.next_offset is not None:
+            self.shift += self.next_offset
+            self.next_offset = None
+
+    @property
+    def newest(self) -> End | None:
+        """The end that came last."""
+        return self.ends[-1] if self.ends else None
+
+    def place_of(self, id: str) -> int | None:
+        """The place of a transaction; None if it has not ended, or was forgotten."""
+        end = self._ids.get(id)
+        return end.place if end else None
+
+    def strays(self, topic: str, ids: Iterable[str], after: int, until: int) -> list[str]:
+        """Those transactions between two places that count no events of a topic."""
+        places = {id: end.place for id in ids if (end := self._ids.get(id)) and id not in self._uncounted}
+        found = [id for id, place in places.items() if after < place <= until]
+        counting = {one.id for one in self.expected(topic, after, until)} if found else set[str]()
+        return [id for id in found if id not in counting]
+
+    def has(self, id: str) -> bool:
+        """Whether the end of a transaction is remembered."""
+        return id in self._ids
+
+    def end_at(self, place: int) -> End | None:
+        """The end at a place."""
+        return next((end for end in reversed(self.ends) if end.place == place), None)
+
+    def expected(self, topic: str, after: int, until: int) -> list[Expected]:
+        """What transactions between two places count of a topic, in order."""
+        newest = takewhile(lambda one: one.place > after, reversed(self._expected.get(topic, deque())))
+        return [one for one in newest if one.place <= until][::-1]
+
+    def topics(self, after: int, until: int) -> set[str]:
+        """The topics that have events of transactions between two places."""
+        found = set()
+        for topic, several in self._expected.items():
+            for one in reversed(several):
+                if one.place <= after:
+                    break
+                if one.place <= until:
+                    found.add(topic)
+                    break
+        return found
+
+    def horizon_ms(self, target: int) -> int:
+        """What the connector wrote before this time belongs to no transaction after ``target``."""
+        end = self.end_at(target)
+        return end.written_ms - STEP_MS if end else -1
+
+    @property
+    def read_from(self) -> int:
+        """The offset from which a process that begins later must read the topic, to know what the next cut needs."""
+        start = self.ends[-min(RECENT, len(self.ends))].place if self.ends else self.base + 1
+        return max(0, min([start, *self.open.values()]) - self.shift)
+
+    def cut(
+        self, target: int, *, whole: bool, wall_ms: int = 0, partitions: Mapping[str, Partitions] | None = None
+    ) -> Cut:
+        """The cut at a transaction. ``whole``: with all transactions that are remembered, else with those since the last point
+        and ``RECENT`` before it. ``partitions``: see ``Cut``."""
+        since = -1
+        if not whole:
+            before = list(islice((end.place for end in reversed(self.ends) if end.place <= self.base), RECENT))
+            since = before[-1] if before else -1
+        chosen = list(takewhile(lambda end: end.place >= since, reversed(self.ends)))
+        return Cut(
+            target=target,
+            passing=frozenset(end.id for end in chosen if end.place <= target),
+            blocked=frozenset([end.id for end in chosen if end.place > target] + list(self.open)),
+            horizon_ms=self.horizon_ms(target),
+            expected={
+                topic: tuple(reversed(newest))
+                for topic, several in self._expected.items()
+                if (newest := list(takewhile(lambda one: one.place >= since, reversed(several))))
+            },
+            from_place=max(self.from_place, since - 1),
+            now_ms=max(self.newest_ms, wall_ms),
+            places={end.id: end.place for end in chosen},
+            uncounted=frozenset(self._uncounted),
+            partitions=partitions or {},
+        )
+
+    def took(self, place: int, needed: int) -> None:
+        """There is a point at this place. Tables wait for events of transactions after ``needed``."""
+        self.base = max(self.base, place)
+        old = min(self.base, needed)
+        later = sum(1 for _ in takewhile(lambda end: end.place > self.base, reversed(self.ends)))
+        while len(self.ends) - later > KEPT and self.ends[0].place <= old:
+            self._forget()
+
+    def _forget(self) -> None:
+        end = self.ends.popleft()
+        del self._ids[end.id]
+        self._uncounted.discard(end.id)
+        self.from_place = max(self.from_place, end.place)
+        for topic, several in list(self._expected.items()):
+            while several and several[0].place <= end.place:
+                several.popleft()
+            if not several:
+                del self._expected[topic]

@@ -1,0 +1,122 @@
+"""Positions: up to where a table has read each topic of its source. They are in the table's log, an entry per topic.
+
+    lakebed.position.<topic>   {"offsets": {"0": 1200, "1": 800}, "id": "…", "source": "shop.public.orders",
+                                "newest": {"0": [39419360, …]}, "last": {"0": [1200, 7283…]}}
+
+1. For each partition the entry has the next offset to read. ``id`` is the id of the topic, where the source has one: a topic that
+   was deleted and made again has another id, and its offsets mean other records. ``source`` is the table of the source that the
+   topic's events are of, if they say it.
+2. The commit that brings the records of a topic sets its entry, and conflicts with each other commit that sets the same entry. So
+   a record is in the table if and only if its offset is below the position: once, whoever reads it.
+3. Nothing else decides what was read: neither a checkpoint of Spark's, nor an id of a batch.
+4. ``newest`` has, by partition, the greatest place of a change that was read in the order of its source, and the latest time of
+   one (``lateness``).
+5. ``last`` has, by partition, the offset behind the last record that was read, and a number that stands for the transaction of
+   that record, if it is known. So a batch knows whether it goes on with a transaction that an earlier one began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple, dataclass, field
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import orjson
+
+from lakebed.lateness import Newest, Place
+from lakebed.log.actions import Domain
+from lakebed.log.entries import POSITION
+from lakebed.log.entry_values import checked, document_of, reading
+from lakebed.log.snapshot import Snapshot
+from lakebed.positions.progress import Progress
+
+_KEPT_MAX = 4096
+Last: TypeAlias = tuple[int, int]
+"""The offset behind a record of a partition, and the number of the transaction that this record belongs to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """Up to where a topic was read. ``offsets``: the next offset, by partition.
+
+    ``transactions``: how far the table is in the transactions of the source, where points are taken. ``source``: of which of its
+    tables the events are. By partition: ``newest``, how far the changes were in the order of their source; ``last``, the last
+    record that was read.
+    """
+
+    offsets: Mapping[int, int]
+    topic_id: str | None = None
+    transactions: Progress | None = None
+    source: str | None = None
+    newest: Mapping[int, Newest] = field(default_factory=dict)
+    last: Mapping[int, Last] = field(default_factory=dict)
+
+
+def position_entry(topic: str) -> str:
+    """The name of a topic's entry in the log."""
+    return POSITION + topic
+
+
+def positions_of(snapshot: Snapshot) -> dict[str, Position]:
+    """The positions of a table, by topic. Raises Corrupt for an entry that is none."""
+    return {
+        domain.removeprefix(POSITION): position_of(domain, text)
+        for domain, text in snapshot.domains.items()
+        if domain.startswith(POSITION)
+    }
+
+
+def entry_of(topic: str, position: Position) -> Domain:
+    """The action that sets the entry of a topic."""
+    document: dict[str, Any] = {
+        "offsets": {str(number): offset for number, offset in sorted(position.offsets.items())},
+        "id": position.topic_id,
+    }
+    if position.source is not None:
+        document["source"] = position.source
+    if position.transactions is not None:
+        document["transactions"] = position.transactions.to_json()
+    if position.newest:
+        document["newest"] = {str(number): astuple(newest) for number, newest in sorted(position.newest.items())}
+    if position.last:
+        document["last"] = {str(number): last for number, last in sorted(position.last.items())}
+    return Domain(position_entry(topic), orjson.dumps(document).decode())
+
+
+@lru_cache(_KEPT_MAX)
+def position_of(domain: str, text: str) -> Position:
+    """The position in the entry of a topic. Raises Corrupt."""
+    document = document_of(domain, text)
+    with reading(domain):
+        return Position(
+            offsets=checked(Mapping[int, int], document["offsets"], "offsets"),
+            topic_id=checked(str | None, document.get("id"), "id"),
+            transactions=Progress.of_json(document.get("transactions")),
+            source=checked(str | None, document.get("source"), "source"),
+            newest={number: Newest(*one) for number, one in _numbers_in(document.get("newest", {}), "newest").items()},
+            last={
+                number: (end, transaction)
+                for number, (end, transaction) in _numbers_in(document.get("last", {}), "last").items()
+            },
+        )
+
+
+def newest_by_place(positions: Mapping[str, Position]) -> dict[Place, Newest]:
+    """How far the changes were in the order of their source, of all partitions."""
+    return {(topic, number): newest for topic, one in positions.items() for number, newest in one.newest.items()}
+
+
+def last_of(several: Iterable[Mapping[Place, Last]]) -> dict[Place, Last]:
+    """The last records of several, by partition."""
+    found: dict[Place, Last] = {}
+    for one in several:
+        for place, last in one.items():
+            found[place] = max(last, found.get(place, last))
+    return found
+
+
+def _numbers_in(document: object, name: str) -> dict[int, tuple[int, ...]]:
+    """Numbers by partition."""
+    numbers: dict[int, tuple[int, ...]] = checked(Mapping[int, tuple[int, ...]], document, name)
+    return numbers

@@ -1,0 +1,1 @@
+"""Which change of a key is newest, and where the rows are that it replaces."""

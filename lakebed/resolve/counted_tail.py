@@ -1,0 +1,213 @@
+"""What the changes of a tail come to that are part of a move to another key (``parts.key_moves``).
+
+1.  The changes of each such key are visited in the order of arrival, after the table's own row, and the rows of the key are
+    counted. A change that is older than one that came before it changes nothing, whether or not that one was settled.
+2.  The change that gave the values of the row that is left takes the place of the newest one. If later changes took other rows of
+    the key away, or if the row is the table's own, the row is written anew: so readers of changes, who saw these deletes, see the
+    row again, and it is not older than any delete of its key that the table remembers (B3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.log.actions import Part
+from lakebed.parts.changes import DELETE, MOVES_COLUMN, OP_COLUMN, SEQUENCE_COLUMN, WriteSpec
+from lakebed.parts.deletion_vector_cache import DeletionVectorCache
+from lakebed.parts.key_moves import (
+    WEAK,
+    Change,
+    CountedKey,
+    are_strong,
+    by_key,
+    changes_of,
+    listed,
+    moving_in,
+    on_time,
+    values_in_order,
+)
+from lakebed.resolve.crowded_keys import Crowd, CrowdedKeys
+from lakebed.resolve.tail_rows import DELETED, INCOMPLETE, PART
+from lakebed.sql.pieces import aliases, by_place, registered
+from lakebed.storage.engine import connect
+
+_Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedOutcome:
+    """What the changes of one key come to.
+
+    ``probe``: the place of the key among the newest changes; ``rows``: its changes in the tail; ``visible``: the one that gave
+    the values, None for the table's own row; ``tombstone``: if the key is deleted, but no row says so, the change that is
+    as new as the delete; ``void``: those that count no more, because they were of other rows.
+    """
+
+    probe: int
+    key: str
+    rows: Sequence[int]
+    is_live: bool
+    visible: int | None
+    is_written_anew: bool
+    tombstone: int | None
+    void: Sequence[int]
+    crowd: Crowd | None
+
+
+def counted_outcomes(
+    tail: pa.Table, newest: _Rows, hits: pa.Table | None, base: Mapping[str, Part], spec: WriteSpec, *,
+    deletion_vectors: DeletionVectorCache, crowded: CrowdedKeys,
+) -> list[CountedOutcome]:  # fmt: skip
+    """For each key with counted changes.
+
+    ``newest``: the rows of the tail that are the newest of their keys, in the order in which ``hits`` calls them.
+    """
+    chosen = are_strong(tail[MOVES_COLUMN])
+    if crowded.keys:
+        transactions = pa.array({one.transaction for one in crowded.keys.values()}, pa.int64())
+        rows_of, every = listed(tail[MOVES_COLUMN])
+        chosen[rows_of[np.asarray(pc.is_in(every.field("transaction"), value_set=transactions))]] = True
+    if not chosen.any():
+        return []
+    groups = by_key(tail, chosen, spec, connect(), alone=chosen)
+    each = sorted(row for rows in groups for row in rows)
+    deleted = tail[DELETED].to_pylist()
+    known = _Tail(
+        changes=changes_of(tail, deleted, each),
+        deleted=deleted,
+        incomplete=tail[INCOMPLETE].to_pylist(),
+        sequences=values_in_order(tail, spec.sequence_column, each),
+        last=_last_transactions(tail),
+        is_lsn=spec.sequence_by == "source.lsn",
+    )
+    probes = dict(zip(newest.tolist(), range(len(newest)), strict=True))
+    probe_of = [next(probes[row] for row in rows if row in probes) for rows in groups]
+    settled = _settled_rows(hits, probe_of, base, deletion_vectors)
+    digests = _digests(tail, [rows[0] for rows in groups], spec)
+    outcomes = (
+        known.outcome(probe, digest, rows, settled.get(probe, _NOTHING), crowded.keys.get(digest))
+        for probe, digest, rows in zip(probe_of, digests, groups, strict=True)
+    )
+    return [one for one in outcomes if one is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Settled:
+    """What the base has of a key. ``newest``: the highest sequence, of its live row and its deletes."""
+
+    is_live: bool = False
+    sequence: Any = None
+    newest: Any = None
+
+
+_NOTHING = _Settled()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tail:
+    """By the rows of a tail.
+
+    ``last``: see ``_last_transactions``. ``is_lsn``: whether sequences are places in the source's log.
+    """
+
+    changes: Mapping[int, Sequence[Change]]
+    deleted: Sequence[bool]
+    incomplete: Sequence[bool]
+    sequences: Mapping[int, Any]
+    last: Collection[int]
+    is_lsn: bool
+
+    def outcome(
+        self, probe: int, digest: str, every: Sequence[int], settled: _Settled, crowd: Crowd | None
+    ) -> CountedOutcome | None:
+        """None if all rows of a key, in the order of arrival, are older than what the base has."""
+        rows = on_time(every, self.sequences, settled.newest)
+        if not rows:
+            return None
+        moving = moving_in(change for row in rows for change in self.changes[row])
+        key = CountedKey(rows=int(settled.is_live), moving=moving)
+        if settled.is_live and crowd is not None:
+            key = CountedKey(
+                1 + crowd.more, crowd.transaction, crowd.place, counts=True, moving=moving, deletes=crowd.deletes
+            )
+        for row in rows:
+            changes = self.changes[row]
+            if settled.is_live and self.is_lsn:
+                changes = [change for change in changes if change.deletes or change.place != settled.sequence]
+            key.take(row, changes, has_values=not self.deleted[row])
+        visible = key.visible
+        is_live = key.rows > 0
+        return CountedOutcome(
+            probe=probe,
+            key=digest,
+            rows=every,
+            is_live=is_live,
+            visible=visible,
+            is_written_anew=is_live and (visible is None or bool(key.after) or self.incomplete[visible]),
+            tombstone=rows[-1] if not is_live and self._lacks_delete(rows, settled) else None,
+            void=every if visible is None else [*key.after, *set(every).difference(rows)],
+            crowd=self._crowd(key),
+        )
+
+    def _lacks_delete(self, rows: Sequence[int], settled: _Settled) -> bool:
+        """Whether no row says that a key is deleted, and late changes or readers, who saw a row of the key, have to know."""
+        has_order = self.sequences[rows[-1]] is not None
+        is_seen = settled.is_live or any(not self.deleted[row] and not self.incomplete[row] for row in rows)
+        return not self.deleted[rows[-1]] and (has_order or is_seen)
+
+    def _crowd(self, key: CountedKey) -> Crowd | None:
+        """What the log must say of a key; nothing of most."""
+        if key.transaction is None or not key.counts or not key.rows:
+            return None
+        if key.rows == 1 and (key.place is None or key.transaction not in self.last):
+            return None
+        return Crowd(key.transaction, key.rows - 1, key.place, key.deletes)
+
+
+def _last_transactions(tail: pa.Table) -> set[int]:
+    """Of each part, the last transaction that moved rows. It may have been cut, and begin again if the connector dies."""
+    rows, changes = listed(tail[MOVES_COLUMN])
+    parts = tail[PART].take(pa.array(rows)).combine_chunks()
+    found = pa.table({"part": parts, "place": changes.field("place"), "transaction": changes.field("transaction")})
+    found = found.filter(pc.and_(pc.less(changes.field("count"), WEAK // 2), found["place"].is_valid())).sort_by(
+        "place"
+    )
+    return set(dict(zip(found["part"].to_pylist(), found["transaction"].to_pylist(), strict=True)).values())
+
+
+def _settled_rows(
+    hits: pa.Table | None, probes: Sequence[int], base: Mapping[str, Part], deletion_vectors: DeletionVectorCache
+) -> dict[int, _Settled]:
+    """What the base has, by the probe of the key."""
+    if hits is None or not len(hits):
+        return {}
+    found = hits.filter(pa.array(np.isin(hits["probe"].to_numpy(), probes)))
+    has_order = SEQUENCE_COLUMN in found.column_names
+    sequences = values_in_order(found, SEQUENCE_COLUMN if has_order else None, range(len(found)))
+    ops = found[OP_COLUMN].to_pylist() if has_order else [None] * len(found)
+    out: dict[int, _Settled] = {}
+    parts, rows = found["part"].to_pylist(), found["row"].to_pylist()
+    for at, (probe, part, row) in enumerate(zip(found["probe"].to_pylist(), parts, rows, strict=True)):
+        is_live = row not in deletion_vectors.of(base[part])
+        if is_live or ops[at] == DELETE:
+            one, sequence = out.get(probe, _NOTHING), sequences[at]
+            newest = max((each for each in (one.newest, sequence) if each is not None), default=None)
+            out[probe] = _Settled(True, sequence, newest) if is_live else replace(one, newest=newest)
+    return out
+
+
+def _digests(tail: pa.Table, rows: Sequence[int], spec: WriteSpec) -> list[str]:
+    keys = by_place(tail.take(pa.array(rows, pa.int64())), spec.keys)
+    numbered = keys.append_column("position", pa.array(range(len(rows)), pa.int64()))
+    text = ", ".join(f"length({alias}::varchar), {alias}::varchar" for alias in aliases(spec.keys).values())
+    connection = connect()
+    with registered(connection, "lakebed_keys", numbered) as name:
+        found = connection.sql(f"select md5(concat_ws(':', {text})) as d from {name} order by position").fetchall()
+    return [digest[:16] for (digest,) in found]

@@ -1,0 +1,481 @@
+"""Resolves the tail against the base: which rows die, and where. No other place decides which change is newest.
+
+Settling commits a resolution, and the merge-on-read view applies the same one without committing it. So both give the same
+rows by construction (invariant B2), and a view of a settled table costs no more than a plain read.
+
+Invariants: after it, a key is live at most once (B1). It finds positions; no row is rewritten.
+
+1. Read key, operation, sequence and position of every row of the given change parts, the oldest of the tail first.
+2. Keep the newest change of each key: the one with the highest sequence, else the one of the last part. The others are dead in
+   their parts.
+3. Look the keys up in the base. Live rows with these keys die. With ``sequence_by`` there is an exception: if a live row or a
+   settled delete is newer than the change, the change is dead and the base stays.
+4. Deletes are dead rows of their own part. They stay there as tombstones, which step 3 finds for late changes.
+5. Changes that are part of a move to another key are counted (``resolve.counted_tail``), since the newest of them need not be the
+   one that counts.
+6. A newest change that lacks values that its source did not send is completed from what was newest when it came (see
+   ``resolve.unavailable_values``). The completed row goes into a part of its own, and the incomplete one is dead.
+
+Keys of the whole tail are in memory at once, as Arrow: some 100 bytes a row with an integer key and sequence (8 bytes each),
+on top of 100 MB (``benchmarks/long_tail.py``). Longer keys add their length a few times over. Settling takes the tail in
+pieces of bounded size, and a view takes all of it. So settle a tail of tens of millions of rows before you read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap64
+
+from lakebed.log.actions import ChangePart, Part
+from lakebed.parts.changes import (
+    DELETE,
+    OP_COLUMN,
+    SEQUENCE_COLUMN,
+    UNAVAILABLE_COLUMN,
+    UPSERT,
+    VERSION_COLUMN,
+    WriteSpec,
+)
+from lakebed.parts.deletion_vector_cache import DeletionVectorCache
+from lakebed.parts.intact import require_intact, require_intact_pages
+from lakebed.parts.quarantine import IncompleteRow
+from lakebed.resolve.counted_tail import CountedOutcome, counted_outcomes
+from lakebed.resolve.crowded_keys import NONE_CROWDED, Crowd, CrowdedKeys
+from lakebed.resolve.locate import KeyLocator
+from lakebed.resolve.tail_rows import DELETED, INCOMPLETE, PART, ROW, read_tail
+from lakebed.resolve.unavailable_values import Completed, complete, ranked, required_columns
+from lakebed.schema.nested import as_declared, nullable
+from lakebed.sql.pieces import aliases, by_place, named, parquet_of, registered, scan_of, sql_type
+from lakebed.storage.engine import connect
+from lakebed.storage.part_storage import PartStorage
+
+_Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolution:
+    """The outcome for some change parts, oldest first.
+
+    ``base_dead``: all dead rows of each base part that gains some; ``tail_dead``: dead rows of each change part;
+    ``completed``: rows to be added beside them (table columns and hidden ones); ``tombstones``: deletes to be added, for late
+    changes and for readers of changes, of keys whose deletes were folded into another change; ``incomplete_rows``: by the path of
+    the change part, its changes that lack a value they need; ``keys``: the keys of each change part, for a key index; ``rows``:
+    how many changes there were; ``lost``: how many changes of each change part lost by sequence, against the base or an earlier
+    change part, if any did. ``crowded``: of the keys ``counted``, those with several rows in a transaction that may go on.
+    """
+
+    change_parts: tuple[ChangePart, ...] = ()
+    base_dead: Mapping[str, BitMap64] = field(default_factory=dict)
+    tail_dead: Mapping[str, BitMap64] = field(default_factory=dict)
+    completed: pa.Table | None = None
+    tombstones: pa.Table | None = None
+    incomplete_rows: Mapping[str, IncompleteRow] = field(default_factory=dict)
+    keys: Mapping[str, pa.Table] = field(default_factory=dict)
+    rows: int = 0
+    lost: Mapping[str, int] = field(default_factory=dict)
+    counted: frozenset[str] = frozenset()
+    crowded: Mapping[str, Crowd] = field(default_factory=dict)
+
+    def keeps(self, part: ChangePart, spec: WriteSpec) -> bool:
+        """Whether a change part is worth having in the base: it has a live row, or deletes that late changes must meet."""
+        dead = self.tail_dead.get(part.path)
+        return dead is None or len(dead) < part.rows or (spec.sequence_by is not None and part.deletes > 0)
+
+
+def resolve(
+    base: Mapping[str, Part], change_parts: Sequence[ChangePart], spec: WriteSpec,
+    storage: PartStorage, deletion_vectors: DeletionVectorCache, locator: KeyLocator, *, crowded: CrowdedKeys = NONE_CROWDED,
+) -> Resolution:  # fmt: skip
+    """The resolution of change parts (in order, oldest first) against the base. Reads parts; changes nothing.
+
+    ``crowded``: what the log says of keys with several rows.
+    """
+    if not change_parts:
+        return Resolution()
+    has_moves = bool(crowded.keys) or any(part.moves for part in change_parts)
+    tail = read_tail(change_parts, spec, storage, with_moves=has_moves)
+    places, lost = _newest(tail, spec, len(change_parts))
+    newest = tail if len(places) == len(tail) else tail.take(pa.array(places))
+    keys = newest.select(list(spec.keys))
+    hits = locator.lookup(base, keys) if base else None
+    outcomes: list[CountedOutcome] = []
+    if has_moves:
+        outcomes = counted_outcomes(tail, places, hits, base, spec, deletion_vectors=deletion_vectors, crowded=crowded)
+        newest = _counted(tail, places, outcomes)
+    base_new: dict[str, _Rows] = {}
+    late: npt.NDArray[np.bool_] = np.zeros(len(newest), dtype=bool)
+    if hits is not None and len(hits):
+        base_new, late = _dying_rows(hits, newest, base, spec, deletion_vectors)
+    survives = ~late & (newest[DELETED].to_numpy() == 0)
+    completed: pa.Table | None = None
+    incomplete_rows: Mapping[str, IncompleteRow] = {}
+    anew = {one.probe: one for one in outcomes if one.is_written_anew and not late[one.probe]}
+    if anew or any(part.incomplete for part in change_parts):
+        incomplete = survives & newest[INCOMPLETE].to_numpy()
+        incomplete[list(anew)] = True
+        completed, incomplete_rows = _complete(
+            np.flatnonzero(incomplete),
+            newest,
+            change_parts,
+            base,
+            hits,
+            spec,
+            storage=storage,
+            deletion_vectors=deletion_vectors,
+            anew=_Anew.of(anew.values(), tail),
+        )
+        survives &= ~incomplete
+    tail_dead = _tail_dead(newest, survives, change_parts)
+    base_dead = {
+        path: deletion_vectors.of(base[path]) | BitMap64(rows.astype(np.uint64)) for path, rows in base_new.items()
+    }
+    keys_of_parts = _cut(tail, change_parts, spec)
+    return Resolution(
+        change_parts=tuple(change_parts),
+        base_dead=base_dead,
+        tail_dead=tail_dead,
+        completed=completed,
+        tombstones=_tombstones(tail, outcomes, change_parts, spec),
+        incomplete_rows=incomplete_rows,
+        keys=keys_of_parts,
+        rows=len(tail),
+        lost=_by_part_path(lost + np.bincount(newest[PART].to_numpy()[late], minlength=len(lost)), change_parts),
+        counted=frozenset(one.key for one in outcomes),
+        crowded={one.key: one.crowd for one in outcomes if one.crowd is not None},
+    )
+
+
+def _by_part_path(counts: _Rows, change_parts: Sequence[ChangePart]) -> dict[str, int]:
+    return {part.path: count for part, count in zip(change_parts, counts.tolist(), strict=True) if count}
+
+
+def _counted(tail: pa.Table, places: _Rows, outcomes: Sequence[CountedOutcome]) -> pa.Table:
+    """The newest changes, where those that are counted are what they come to."""
+    chosen, gone = places.copy(), dict[int, bool]()
+    for one in outcomes:
+        chosen[one.probe] = places[one.probe] if one.visible is None else one.visible
+        gone[one.probe] = not one.is_live or one.is_written_anew
+    newest = tail.take(pa.array(chosen))
+    deleted = newest[DELETED].to_numpy().copy()
+    deleted[list(gone)] = list(gone.values())
+    return newest.set_column(newest.column_names.index(DELETED), DELETED, pa.array(deleted))
+
+
+def _newest(tail: pa.Table, spec: WriteSpec, parts: int) -> tuple[_Rows, _Rows]:
+    """The numbers of one row a key, and how many rows of each part lost against one of an earlier part.
+
+    Within a part a key is once.
+    """
+    nothing = np.zeros(parts, dtype=np.int64)
+    if parts == 1:
+        return np.arange(len(tail)), nothing
+    # Places in the order of changes: a stable sort, so that of equal sequences the last is the newest.
+    places = pc.sort_indices(tail[spec.sequence_column]).to_numpy() if spec.sequence_column else np.arange(len(tail))
+    ranks = np.empty(len(tail), dtype=np.int64)
+    ranks[places] = np.arange(len(tail))
+    connection = connect()
+    keys = by_place(tail, spec.keys)
+    ranked = keys.append_column("rank", pa.array(ranks)).append_column("part", tail[PART])
+    names = ", ".join(keys.column_names)
+    with registered(connection, "lakebed_ranked", ranked):
+        query = f"select max(rank) as newest from lakebed_ranked group by {names}"
+        newest = connection.sql(query).to_arrow_table()["newest"].to_numpy()
+        if len(newest) == len(tail):
+            return np.arange(len(tail)), nothing
+        lost = nothing
+        if spec.sequence_column and (np.diff(tail[PART].to_numpy()[places]) < 0).any():
+            query = (
+                f"select part, count(*) as lost from (select part, first_value(part) over (partition by {names} order by rank "
+                "desc) as of_newest from lakebed_ranked) where part > of_newest group by part"
+            )
+            found = connection.sql(query).fetchnumpy()
+            lost[np.asarray(found["part"])] = np.asarray(found["lost"])
+    ascending: _Rows = np.sort(places[newest])
+    return ascending, lost
+
+
+def _dying_rows(
+    hits: pa.Table, newest: pa.Table, base: Mapping[str, Part], spec: WriteSpec, deletion_vectors: DeletionVectorCache
+) -> tuple[dict[str, _Rows], npt.NDArray[np.bool_]]:
+    """Base rows that die, by part; and which of the newest changes are late, that is, older than what the base has."""
+    probes = hits["probe"].to_numpy()
+    rows = hits["row"].to_numpy()
+    late = np.zeros(len(newest), dtype=bool)
+    by_part = _by_part(hits["part"])
+    live_at: dict[str, npt.NDArray[np.intp]] = {}
+    for path, at in by_part.items():
+        dead = deletion_vectors.of(base[path])
+        if len(dead):
+            alive = BitMap64(rows[at].astype(np.uint64)) - dead
+            live_at[path] = at[_among(rows[at], np.frombuffer(alive.to_array(), dtype=np.uint64).astype(np.int64))]
+        else:
+            live_at[path] = at
+    sequence = spec.sequence_column
+    if sequence:
+        counts = np.zeros(len(hits), dtype=bool)
+        for at in live_at.values():
+            counts[at] = True
+        is_delete = pc.fill_null(pc.equal(hits[OP_COLUMN], DELETE), False).to_numpy()
+        stored = pc.cast(hits[SEQUENCE_COLUMN], newest.schema.field(sequence).type)
+        newer = pc.fill_null(pc.greater(stored, newest[sequence].take(hits["probe"])), False).to_numpy()
+        late[probes[newer & (counts | is_delete)]] = True
+        live_at = {path: at[~late[probes[at]]] for path, at in live_at.items()}
+    return {path: rows[at] for path, at in live_at.items() if len(at)}, late
+
+
+def are_late(
+    changes: pa.Table, base: Mapping[str, Part], tail: Sequence[ChangePart], spec: WriteSpec, storage: PartStorage, *,
+    deletion_vectors: DeletionVectorCache, locator: KeyLocator,
+) -> npt.NDArray[np.bool_]:  # fmt: skip
+    """Which changes are older than what the table has of their keys, settled or not; none without an order."""
+    late: npt.NDArray[np.bool_] = np.zeros(len(changes), dtype=bool)
+    sequence = spec.sequence_column
+    if sequence is None:
+        return late
+    hits = locator.lookup(base, changes.select(list(spec.keys))) if base else None
+    if hits is not None and len(hits):
+        late = _dying_rows(hits, changes, base, spec, deletion_vectors)[1]
+    if tail:
+        names, connection = list(dict.fromkeys([*spec.keys, sequence])), connect()
+        alias = aliases(names)
+        same = " and ".join(f"c.{alias[key]} = t.{alias[key]}" for key in spec.keys)
+        rows = by_place(changes, names).append_column("position", pa.array(np.arange(len(changes))))
+        with (
+            registered(connection, "lakebed_tail", by_place(read_tail(tail, spec, storage), names)),
+            registered(connection, "lakebed_late", rows),
+        ):
+            found = connection.sql(
+                f"select position from lakebed_late c semi join lakebed_tail t on {same} "
+                f"and t.{alias[sequence]} > c.{alias[sequence]}"
+            ).fetchnumpy()
+        late[found["position"]] = True
+    return late
+
+
+def _among(values: _Rows, ascending: _Rows) -> npt.NDArray[np.bool_]:
+    """Which values are in the other array, without sorting it as ``np.isin`` would."""
+    if not len(ascending):
+        return np.zeros(len(values), dtype=bool)
+    at = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
+    found: npt.NDArray[np.bool_] = ascending[at] == values
+    return found
+
+
+def _by_part(column: pa.ChunkedArray) -> dict[str, npt.NDArray[np.intp]]:
+    """Indices of the rows of each part."""
+    combined = column.combine_chunks()
+    coded = combined if pa.types.is_dictionary(combined.type) else combined.dictionary_encode()
+    codes = coded.indices.to_numpy()
+    order = np.argsort(codes, kind="stable")
+    bounds = np.searchsorted(codes[order], np.arange(len(coded.dictionary) + 1))
+    return {
+        path: order[bounds[code] : bounds[code + 1]]
+        for code, path in enumerate(coded.dictionary.to_pylist())
+        if bounds[code] < bounds[code + 1]
+    }
+
+
+def _tombstones(
+    tail: pa.Table, outcomes: Sequence[CountedOutcome], change_parts: Sequence[ChangePart], spec: WriteSpec
+) -> pa.Table | None:
+    chosen = [one.tombstone for one in outcomes if one.tombstone is not None]
+    if not chosen:
+        return None
+    rows = tail.take(pa.array(chosen))
+    columns = {field.name: pa.nulls(len(rows), nullable(field.type)) for field in spec.schema}
+    columns |= {name: rows[name] for name in spec.keys} | {OP_COLUMN: pa.repeat(pa.scalar(DELETE), len(rows))}
+    if spec.sequence_column is not None:
+        columns[spec.sequence_column] = rows[spec.sequence_column]
+    if spec.keeps_versions:
+        columns[VERSION_COLUMN] = pa.array([change_parts[part].version for part in rows[PART].to_pylist()], pa.int64())
+    return pa.table(columns)
+
+
+def _tail_dead(
+    newest: pa.Table, survives: npt.NDArray[np.bool_], change_parts: Sequence[ChangePart]
+) -> dict[str, BitMap64]:
+    """Dead rows of each change part: all but the survivors."""
+    parts = newest[PART].to_numpy()[survives]
+    rows = newest[ROW].to_numpy()[survives]
+    order = np.argsort(parts, kind="stable")
+    parts, rows = parts[order], rows[order]
+    bounds = np.searchsorted(parts, np.arange(len(change_parts) + 1))
+    out = {}
+    for ordinal, part in enumerate(change_parts):
+        live = rows[bounds[ordinal] : bounds[ordinal + 1]]
+        if len(live) < part.rows:
+            out[part.path] = BitMap64(range(part.rows)) - BitMap64(live.astype(np.uint64))
+    return out
+
+
+def _cut(tail: pa.Table, change_parts: Sequence[ChangePart], spec: WriteSpec) -> dict[str, pa.Table]:
+    """What a key index keeps of each change part."""
+    table = tail.select(list(spec.keys))
+    if spec.sequence_column:
+        ops = pc.if_else(tail[DELETED], pa.scalar(DELETE), pa.scalar(UPSERT))
+        table = table.append_column(SEQUENCE_COLUMN, tail[spec.sequence_column]).append_column(OP_COLUMN, ops)
+    out, at = {}, 0
+    for part in change_parts:
+        out[part.path] = table.slice(at, part.rows)
+        at += part.rows
+    return out
+
+
+def _complete(
+    wanted: npt.NDArray[np.intp], newest: pa.Table, change_parts: Sequence[ChangePart], base: Mapping[str, Part],
+    hits: pa.Table | None, spec: WriteSpec, *, storage: PartStorage, deletion_vectors: DeletionVectorCache, anew: _Anew,
+) -> tuple[pa.Table | None, dict[str, IncompleteRow]]:  # fmt: skip
+    """Whole rows for the keys whose newest change lacks values (``resolve.unavailable_values``), from the tail and the base.
+
+    The second value: the changes that can't be whole, by the path of their part.
+    """
+    if not len(wanted):
+        return None, {}
+    keys = newest.select(list(spec.keys)).take(pa.array(wanted))
+    schema = _row_schema(newest, spec)
+    pieces: list[pa.Table] = []
+    if hits is not None:
+        of_wanted = hits.filter(np.isin(hits["probe"].to_numpy(), wanted))
+        pieces = _rows_of_base(of_wanted, newest, base, spec, storage, deletion_vectors)
+    from_base = sum(len(piece) for piece in pieces)
+    tail_rows, of_part, of_row = _rows_of_keys(change_parts, keys, schema, spec, storage)
+    pieces.append(tail_rows)
+    rows = pa.concat_tables([_as_rows(piece, schema) for piece in pieces])
+    of = ranked(rows, spec, connect())
+    everyone, required = np.ones(len(rows), dtype=bool), required_columns(spec)
+    done: list[Completed] = []
+    newer: list[int] = []  # by the completed row, the change that says how new it is
+    left_out: dict[int, Sequence[str]] = {}
+    for of_key in of.by_key(everyone):
+        in_tail = [(of_part[row - from_base], of_row[row - from_base]) for row in of_key if row >= from_base]
+        counted = not anew.rows.isdisjoint(in_tail)
+        last = max(of_key, key=lambda row: (of.rank[row], row))
+        if counted:
+            void = {
+                row
+                for row, place in zip(of_key[len(of_key) - len(in_tail) :], in_tail, strict=True)
+                if place in anew.void
+            }
+            of_key = [row for row in of_key if row not in void]
+        one = complete(of_key, of, required, base_is_known=True)
+        left_out |= one.left_out
+        if one.row is not None and (one.row >= from_base or counted) and not of.deleted[one.row]:
+            done.append(one)
+            newer.append(last if counted else one.row)
+    names = [name for name in schema.names if name != UNAVAILABLE_COLUMN]
+    columns = {name: rows[name].take(pa.array([_giver(one, name) for one in done], pa.int64())) for name in names}
+    if SEQUENCE_COLUMN in columns:
+        columns[SEQUENCE_COLUMN] = rows[SEQUENCE_COLUMN].take(pa.array(newer, pa.int64()))
+    completed = pa.table(columns, pa.schema([schema.field(name) for name in names]))
+    versions = [change_parts[of_part[row - from_base]].version for row in newer]
+    if spec.keeps_versions and spec.partition_by and len(set(versions)) > 1:
+        completed = completed.append_column(VERSION_COLUMN, pa.array(versions, pa.int64()))
+    by_part: dict[str, list[int]] = {}
+    for row in sorted(left_out):
+        by_part.setdefault(change_parts[of_part[row - from_base]].path, []).append(row)
+    return completed, {
+        path: IncompleteRow(rows.take(pa.array(at)), [left_out[row] for row in at]) for path, at in by_part.items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Anew:
+    """Rows of the tail, by part and row: the changes of the keys whose row is written anew, and those that count no more."""
+
+    rows: frozenset[tuple[int, int]]
+    void: frozenset[tuple[int, int]]
+
+    @staticmethod
+    def of(outcomes: Iterable[CountedOutcome], tail: pa.Table) -> _Anew:
+        parts, rows = tail[PART].to_numpy(), tail[ROW].to_numpy()
+        several = list(outcomes)
+
+        def places(chosen: Iterable[int]) -> frozenset[tuple[int, int]]:
+            return frozenset((int(parts[row]), int(rows[row])) for row in chosen)
+
+        return _Anew(
+            places(row for one in several for row in one.rows), places(row for one in several for row in one.void)
+        )
+
+
+def _giver(one: Completed, name: str) -> int | None:
+    return None if name in one.unknown else one.taken.get(name, one.row)
+
+
+def _row_schema(newest: pa.Table, spec: WriteSpec) -> pa.Schema:
+    fields = [*spec.schema, pa.field(OP_COLUMN, pa.string())]
+    if spec.sequence_column == SEQUENCE_COLUMN:
+        fields.append(pa.field(SEQUENCE_COLUMN, newest.schema.field(SEQUENCE_COLUMN).type))
+    fields.append(pa.field(UNAVAILABLE_COLUMN, pa.list_(pa.string())))
+    return pa.schema([field.with_nullable(True) for field in fields])
+
+
+def _as_rows(piece: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The piece with these columns; one that it lacks is null."""
+    there = set(piece.column_names)
+    columns = [
+        as_declared(piece[field.name], field.type) if field.name in there else pa.nulls(len(piece), field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
+def _rows_of_base(
+    hits: pa.Table, newest: pa.Table, base: Mapping[str, Part], spec: WriteSpec, storage: PartStorage,
+    deletion_vectors: DeletionVectorCache,
+) -> list[pa.Table]:  # fmt: skip
+    """What the base holds for the keys: their deletes first, then their live rows."""
+    out = []
+    if spec.sequence_column:
+        deletes = hits.filter(pc.equal(hits[OP_COLUMN], DELETE))
+        removed = newest.select(list(spec.keys)).take(deletes["probe"]).append_column(OP_COLUMN, deletes[OP_COLUMN])
+        if spec.sequence_column not in spec.keys:
+            removed = removed.append_column(spec.sequence_column, deletes[SEQUENCE_COLUMN])
+        out.append(removed)
+    rows = hits["row"].to_numpy()
+    for path, at in _by_part(hits["part"]).items():
+        dead = deletion_vectors.of(base[path])
+        live = [row for row in rows[at].tolist() if row not in dead]
+        if live:
+            found = _rows_at(path, base[path], live, spec, storage)
+            out.append(found.append_column(OP_COLUMN, pa.repeat(pa.scalar(UPSERT), len(found))))
+    return out
+
+
+def _rows_at(path: str, part: Part, rows: Sequence[int], spec: WriteSpec, storage: PartStorage) -> pa.Table:
+    connection = connect()
+    storage.attach(connection)
+    wanted = pa.table({"place": pa.array(rows, pa.int64())})
+    kinds = {field.name: sql_type(field.type) for field in spec.schema}
+    if spec.sequence_column == SEQUENCE_COLUMN:
+        kinds[SEQUENCE_COLUMN] = sql_type(spec.type_of(SEQUENCE_COLUMN))
+    require_intact_pages(part, storage, list(kinds), rows)
+    scan = scan_of([storage.duckdb_url(path)], kinds, part.partition_values)
+    with registered(connection, "lakebed_wanted", wanted):
+        found = connection.sql(f"{scan} where file_row_number in (select place from lakebed_wanted)").to_arrow_table()
+    return named(found, list(kinds))
+
+
+def _rows_of_keys(
+    change_parts: Sequence[ChangePart], keys: pa.Table, schema: pa.Schema, spec: WriteSpec, storage: PartStorage
+) -> tuple[pa.Table, list[int], list[int]]:
+    """The rows of the keys in the order of arrival, and of each the ordinal of its part and its number there."""
+    require_intact(change_parts, storage, objects=True)
+    connection = connect()
+    storage.attach(connection)
+    stored = {field.name: (f"c{at}", sql_type(field.type)) for at, field in enumerate(schema)}
+    source = parquet_of([storage.duckdb_url(part.path) for part in change_parts], stored)
+    outputs = ", ".join(f"s.{alias}" for alias, _ in stored.values())
+    same = " and ".join(f"s.{stored[name][0]} is not distinct from k.{key}" for name, key in aliases(spec.keys).items())
+    with registered(connection, "lakebed_keys", by_place(keys, spec.keys)):
+        found = connection.sql(
+            f"select {outputs}, s.file_index as part, s.file_row_number as row from {source} s "
+            f"semi join lakebed_keys k on {same} order by s.file_index, s.file_row_number"
+        ).to_arrow_table()
+    return named(found.drop_columns(["part", "row"]), schema.names), found["part"].to_pylist(), found["row"].to_pylist()

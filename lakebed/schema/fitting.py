@@ -1,0 +1,336 @@
+"""What a table must become so that records of a writer's schema fit it, and what may be done about it without asking. Pure.
+
+1.  A decoder that knows the schema of its records compares it with the table's (``needed``), once for each schema. Schemas are
+    compared, not statements that changed them: what changed while nobody looked is seen too.
+2.  If the policy allows something that is needed, the decoder reports it in place of changes (``Decoded.schema_needed``). The
+    driver collects what the tasks of a batch report (``merged``), alters the table, and runs the batch again.
+3.  What is not allowed is left to each value: one that fits its column exactly comes in; for one that does not the policy says
+    what happens (``on_mismatch``).
+4.  A field that no column can be like is left out of the row, and the row comes in (``possible_columns``).
+
+A column that records lack stays, and is null in new rows. A field under a new name is a new column, unless the policy's
+``columns`` says that both names are of one column, or they differ by case alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import pyarrow as pa
+
+from lakebed.errors import InvalidInput
+from lakebed.schema.change import SchemaChange, path_of
+from lakebed.schema.field_names import by_case
+from lakebed.schema.nested import nullable
+from lakebed.schema.possible_columns import FieldPath, possible_field
+from lakebed.schema.widening import common_type
+from lakebed.settings import suggest
+
+Evolution = Literal["add", "widen", "relax"]
+OnMismatch = Literal["quarantine", "fail", "rescue"]
+EVOLUTIONS: tuple[Evolution, ...] = get_args(Evolution)
+ON_MISMATCH: tuple[OnMismatch, ...] = get_args(OnMismatch)
+
+RESCUED_COLUMN = "_rescued"
+"""With ``on_mismatch: rescue``, the members of a row that its columns do not take, as one JSON object; else null."""
+ANY_PRECISION = {b"any_precision": b""}
+"""Metadata of a field of a record's schema: a decimal whose precision is not known, so it asks for no wider column."""
+COLUMNS_MAX = 2_000
+"""No column is added beyond these many, whatever the records have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvolvePolicy:
+    """What a stream may do where records and table differ; in a pipeline file ``evolve``, ``on_mismatch`` and ``columns``.
+
+    ``allowed``: what may be done to the table without asking. ``on_mismatch``: what becomes of a record that does not fit
+    nevertheless. ``columns``: the new name of a column of the source, and the one it had: values under both names go to the
+    column of the table that has one of them. ``refused``: paths that the table refused to change; they count as not allowed.
+    """
+
+    allowed: frozenset[Evolution] = frozenset()
+    on_mismatch: OnMismatch = "quarantine"
+    columns: Mapping[str, str] = field(default_factory=dict)
+    refused: frozenset[str] = frozenset()
+    by_schema: bool = False
+    """Whether a field of a record's schema that no column takes is a mismatch."""
+
+    def __post_init__(self) -> None:
+        for one in sorted(self.allowed):
+            if one not in EVOLUTIONS:
+                raise InvalidInput(f"evolve has {one!r}; use {', '.join(EVOLUTIONS)}{suggest(one, EVOLUTIONS)}")
+        if self.on_mismatch not in ON_MISMATCH:
+            near = suggest(self.on_mismatch, ON_MISMATCH)
+            raise InvalidInput(f"on_mismatch is {self.on_mismatch!r}; use {' or '.join(ON_MISMATCH)}{near}")
+        for new, old in self.columns.items():
+            if new == old:
+                raise InvalidInput(
+                    f"columns says that {new!r} was {old!r} before, which is the same name; leave it out"
+                )
+        for group in self._groups():
+            names = sorted(name for name in group if name in self.columns.values())
+            if sum(1 for name in group if name not in self.columns) != 1:
+                raise InvalidInput(f"columns goes in a circle: {', '.join(names)}")
+
+    @property
+    def rescues(self) -> bool:
+        """Whether what no column takes is kept in ``RESCUED_COLUMN``."""
+        return self.on_mismatch == "rescue"
+
+    def other_names(self, table: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        """For each column that has them, the other names under which records may have its values.
+
+        Raises InvalidInput if the table has two columns that ``columns`` calls one.
+        """
+        present = set(table)
+        found: dict[str, tuple[str, ...]] = {}
+        for group in self._groups():
+            here = [name for name in group if name in present]
+            if len(here) > 1:
+                raise InvalidInput(
+                    f"columns says that {here[0]!r} and {here[1]!r} are one column, but the table has both; take one of them "
+                    "out of columns, or drop one from the table"
+                )
+            if here:
+                found[here[0]] = tuple(name for name in group if name != here[0])
+        return found
+
+    def names_of(self, name: str) -> set[str]:
+        """All names that ``columns`` gives the same column, this one among them."""
+        return {name, *(other for group in self._groups() if name in group for other in group)}
+
+    def says(self, name: str) -> bool:
+        """Whether ``columns`` says whose name this is."""
+        return name in self.columns or name in self.columns.values()
+
+    def column_name(self, name: str) -> str:
+        """The name that a new column for a field of this name gets: of the names that ``columns`` gives it, the first one."""
+        while name in self.columns:
+            name = self.columns[name]
+        return name
+
+    def named(self, fields: Iterable[pa.Field], table: Iterable[str] = ()) -> list[pa.Field]:
+        """Fields under the names of their columns in a table with these columns, or of columns that are still to be made.
+
+        Of several fields of one column the one that has its name, else the first.
+        """
+        columns = {other: column for column, names in self.other_names(table).items() for other in (column, *names)}
+        named: dict[str, pa.Field] = {}
+        for one in fields:
+            name = columns.get(one.name) or self.column_name(one.name)
+            if name not in named or name == one.name:
+                named[name] = one.with_name(name)
+        return list(named.values())
+
+    def _groups(self) -> list[tuple[str, ...]]:
+        """The names of each column that has several, newest first."""
+        groups: list[list[str]] = []
+        for new, old in self.columns.items():
+            met = [group for group in groups if new in group or old in group]
+            joined = list(dict.fromkeys([*(name for group in met for name in group), new, old]))
+            groups = [group for group in groups if group not in met] + [joined]
+        return [tuple(group) for group in groups]
+
+
+FIXED = EvolvePolicy()
+"""Nothing is done to the table, and a record that does not fit is quarantined."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """What a schema of records asks of the table."""
+
+    change: SchemaChange | None
+    """What the table must become first, None if nothing."""
+    unknown: Mapping[str, str]
+    """Paths of fields that could be columns and are none, and why not."""
+    left_out: Mapping[FieldPath, str] = field(default_factory=dict)
+    """Fields that no column can be like, and why not."""
+
+
+def needed(
+    table: pa.Schema,
+    record: pa.Schema,
+    policy: EvolvePolicy,
+    never_null: Iterable[str] = (),
+    sequence_by: str | None = None,
+) -> Needed:
+    """Compares the schema of records with that of their table.
+
+    ``record``: the fields of a row in the types that columns for them would get (``debezium.connect_schema``), nullable where
+    the writer's schema allows null. ``never_null``: keys, and the column that orders changes; they stay as they are.
+    ``sequence_by``: what orders the changes, if that is no column.
+    """
+    comparison = _Comparison(policy, frozenset(never_null), table, reserved_names(policy, sequence_by))
+    comparison.of_fields(list(table), policy.named(record, table.names), (), ())
+    return comparison.result()
+
+
+def reserved_names(policy: EvolvePolicy, sequence_by: str | None) -> dict[str, str]:
+    """Names that no field can have as a column of its own, and why. ``sequence_by``: see ``needed``."""
+    reserved = {} if sequence_by is None else {sequence_by: "sequence_by takes what is called so from the events"}
+    if policy.rescues:
+        reserved[RESCUED_COLUMN] = "the name is reserved for what on_mismatch: rescue keeps"
+    return reserved
+
+
+class _Comparison:
+    def __init__(
+        self, policy: EvolvePolicy, never_null: frozenset[str], table: pa.Schema, reserved: Mapping[str, str]
+    ) -> None:
+        self._policy = policy
+        self._never_null = never_null
+        self._reserved = reserved
+        self._columns = sum(1 for column in table for _ in _leaves(column.type))
+        self._add: dict[str, pa.DataType] = {}
+        self._widen: dict[str, pa.DataType] = {}
+        self._relax: dict[str, None] = {}
+        self._unknown: dict[str, str] = {}
+        self._left_out: dict[FieldPath, str] = {}
+
+    def result(self) -> Needed:
+        change = SchemaChange(add=self._add, widen=self._widen, relax=tuple(self._relax))
+        return Needed(change if change else None, self._unknown, self._left_out)
+
+    def of_fields(
+        self, columns: Sequence[pa.Field], fields: Sequence[pa.Field], at: tuple[str, ...], path: FieldPath
+    ) -> None:
+        """``columns`` of the table, or the fields of a struct of it, with those of a record. ``at``: where in the table's schema,
+        ``path``: where in the row.
+        """
+        present = {column.name: column for column in columns}
+        standing_for = by_case(present, [one.name for one in fields])
+        taken = [*present, *([RESCUED_COLUMN] if self._policy.rescues and not path else [])]
+        for one in fields:
+            column = present.get(standing_for.get(one.name, ""))
+            if column is not None:
+                self._of_field(column, one, (*at, column.name), (*path, one.name))
+            else:
+                self._of_new(one, at, path, taken)
+        given = set(standing_for.values())
+        for column in columns:
+            if column.name not in given:
+                self._may_be_null(column, (*at, column.name))
+
+    def _of_field(self, column: pa.Field, one: pa.Field, at: tuple[str, ...], path: FieldPath) -> None:
+        if one.nullable:
+            self._may_be_null(column, at)
+        here, there = column.type, one.type
+        if pa.types.is_struct(here) and pa.types.is_struct(there):
+            self.of_fields(list(here), list(there), at, path)
+        elif pa.types.is_list(here) and pa.types.is_list(there):
+            self._of_field(here.value_field, there.value_field, (*at, "element"), path)
+        elif pa.types.is_map(here) and pa.types.is_map(there):
+            self._of_field(here.item_field, there.item_field, (*at, "value"), path)
+        elif self._allows("widen", path_of(at)) and not has_any_precision(one):
+            kind = common_type(here, there)
+            if kind is not None and not kind.equals(here):
+                self._widen[path_of(at)] = kind
+
+    def _may_be_null(self, column: pa.Field, at: tuple[str, ...]) -> None:
+        is_fixed = len(at) == 1 and at[0] in self._never_null
+        if not column.nullable and not is_fixed and self._allows("relax", path_of(at)):
+            self._relax[path_of(at)] = None
+
+    def _of_new(self, one: pa.Field, at: tuple[str, ...], path: FieldPath, taken: list[str]) -> None:
+        left_out: dict[FieldPath, str] = {}
+        level = len(at) + sum(step in ("element", "value") for step in at)  # a list or a map is two levels
+        new = possible_field(one.with_type(nullable(one.type)), path, left_out, taken, self._reserved, level)
+        here, columns = path_of((*at, one.name)), 0 if new is None else sum(1 for _ in _leaves(new.type))
+        if new is None:
+            self._left_out |= left_out
+        elif (why := self._why_not(here)) is not None:
+            self._unknown[here] = why
+        elif self._columns + columns > COLUMNS_MAX:
+            self._left_out[(*path, one.name)] = f"the table would have more than {COLUMNS_MAX:,} columns"
+        else:
+            self._left_out |= left_out
+            taken.append(one.name)
+            self._columns += columns
+            self._add[here] = new.type
+
+    def _why_not(self, path: str) -> str | None:
+        """Why a field becomes no column, though it could be one; None if it becomes one."""
+        if "add" not in self._policy.allowed:
+            return "evolve does not have 'add'"
+        return "the table refused it" if path in self._policy.refused else None
+
+    def _allows(self, evolution: Evolution, path: str) -> bool:
+        return evolution in self._policy.allowed and path not in self._policy.refused
+
+
+def has_any_precision(one: pa.Field) -> bool:
+    """Whether a field of a record's schema is a decimal whose precision is not known."""
+    return not ANY_PRECISION.keys().isdisjoint(one.metadata or {})
+
+
+def _leaves(kind: pa.DataType) -> Iterator[pa.DataType]:
+    """The types of a column's values at all depths that are columns of their own in a file."""
+    if pa.types.is_nested(kind):
+        for at in range(kind.num_fields):
+            yield from _leaves(kind.field(at).type)
+    else:
+        yield kind
+
+
+def may_have_become(now: pa.DataType, before: pa.DataType, policy: EvolvePolicy) -> bool:
+    """Whether the policy may have made one type of a column of the other."""
+    if now.equals(before):
+        return True
+    if pa.types.is_struct(now) and pa.types.is_struct(before):
+        fields = {one.name: one for one in before}
+        is_known = all(one.name in fields or "add" in policy.allowed for one in now)
+        common = [(one, fields.pop(one.name)) for one in now if one.name in fields]
+        return is_known and not fields and all(_may_have_become(one, other, policy) for one, other in common)
+    if pa.types.is_list(now) and pa.types.is_list(before):
+        return _may_have_become(now.value_field, before.value_field, policy)
+    if pa.types.is_map(now) and pa.types.is_map(before):
+        same_key = now.key_type.equals(before.key_type)
+        return same_key and _may_have_become(now.item_field, before.item_field, policy)
+    common_kind = common_type(now, before)
+    return "widen" in policy.allowed and common_kind is not None and common_kind.equals(now)
+
+
+def _may_have_become(now: pa.Field, before: pa.Field, policy: EvolvePolicy) -> bool:
+    is_as_strict = now.nullable == before.nullable or (now.nullable and "relax" in policy.allowed)
+    return is_as_strict and may_have_become(now.type, before.type, policy)
+
+
+def merged(changes: Iterable[SchemaChange]) -> SchemaChange:
+    """What several records need of one table, as one change; of two types for a new column the wider, else the first."""
+    add: dict[str, pa.DataType] = {}
+    widen: dict[str, pa.DataType] = {}
+    relax: dict[str, None] = {}
+    for change in changes:
+        for path, kind in change.add.items():
+            add[path] = _common(add[path], kind) if path in add else kind
+        for path, kind in change.widen.items():
+            widen[path] = _common(widen[path], kind) if path in widen else kind
+        relax |= dict.fromkeys(change.relax)
+    return SchemaChange(add=add, widen=widen, relax=tuple(relax))
+
+
+def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(one) and pa.types.is_struct(other):
+        fields = {child.name: child for child in one}
+        for child in other:
+            kind = _common(fields[child.name].type, child.type) if child.name in fields else child.type
+            fields[child.name] = pa.field(child.name, kind)
+        return pa.struct(list(fields.values()))
+    if pa.types.is_list(one) and pa.types.is_list(other):
+        return pa.list_(pa.field("element", _common(one.value_type, other.value_type)))
+    if pa.types.is_map(one) and pa.types.is_map(other) and one.key_type == other.key_type:
+        return pa.map_(one.key_type, pa.field("value", _common(one.item_type, other.item_type)))
+    return common_type(one, other) or one
+
+
+def pieces_of(change: SchemaChange) -> Iterator[tuple[str, SchemaChange]]:
+    """A change as changes of one path each, for a table that refuses it as a whole."""
+    for path, kind in change.add.items():
+        yield path, SchemaChange(add={path: kind})
+    for path, kind in change.widen.items():
+        yield path, SchemaChange(widen={path: kind})
+    for path in change.relax:
+        yield path, SchemaChange(relax=(path,))

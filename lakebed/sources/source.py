@@ -1,0 +1,214 @@
+"""Sources, and the work of a Spark task that turns what they have into changes.
+
+A source is a streaming DataFrame of ranges instead of data (Kafka offsets, versions of a table, bytes of files), and a reader
+that fetches the records of a range inside the task. ``RangeChanges`` reads and decodes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import asdict, dataclass, field, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+
+from lakebed.decode.decoder import Decoded, Decoder
+from lakebed.decode.transactions_of_decoders import transaction_ids_of
+from lakebed.parts.quarantine import HEADERS
+from lakebed.positions.remarks import Counts
+from lakebed.positions.truncates import NO_CUTOFF, Cutoff
+from lakebed.schema.change import SchemaChange
+from lakebed.sources.cut import Report, TaskCut
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+RANGE_SCHEMA_DDL = "topic string, partition int, start long, end long, clock_micros long"
+"""One row per range, the same for all sources: ``start`` <= offset < ``end``."""
+_RANGE_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()), ("partition", pa.int32()), ("start", pa.int64()), ("end", pa.int64()),
+        ("clock_micros", pa.int64()), ("topic_id", pa.string()), ("is_first", pa.bool_()),
+        ("offsets_each", pa.int64()),
+    ]
+)  # fmt: skip
+JOINED_RECORDS = 4096
+Place = tuple[str, int]
+"""A partition of a topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Records of one partition of one topic: start <= offset < end. An empty one says how far the partition was read."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    clock_micros: int | None = None
+    """In microseconds since the epoch. For generated events: the time of event 0 of the stream; for files: the file's time."""
+    topic_id: str | None = None
+    """Tells a topic from one of the same name that is made after it was deleted; None if the source does not say."""
+    is_first: bool = False
+    """Whether the stream begins to read the partition here."""
+    offsets_each: int = 1
+    """About how many offsets a record takes: of a file they are bytes."""
+
+    @property
+    def place(self) -> Place:
+        return self.topic, self.partition
+
+    @property
+    def size(self) -> int:
+        """The number of offsets, which is at least that of the records."""
+        return self.end - self.start
+
+    @property
+    def records(self) -> int:
+        """About how many records there are, by which work is shared out."""
+        return -(-self.size // self.offsets_each)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What a source has of a partition now. ``starting``: the offset where its settings say to begin; ``end`` is exclusive, and
+    None where more is always there."""
+
+    earliest: int
+    starting: int
+    end: int | None
+    topic_id: str | None = None
+
+
+class RangeReader(Protocol):
+    """Fetches the records of a range, the same ones every time. Picklable; lives in a task."""
+
+    records_lost: int
+    """The number of offsets that the source no longer had, where the settings allow to continue without them."""
+
+    @property
+    def skips_losses(self) -> bool:
+        """Whether the settings allow to continue without records that the source no longer has."""
+
+    def ranges(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Range]:
+        """The ranges of a batch between two offset documents of the stream, in its order.
+
+        A partition of which the batch reads nothing has an empty one. Those of one partition follow each other without a gap.
+        """
+
+    def bounds(self, places: Sequence[Place]) -> dict[Place, Bounds]:
+        """What the source has of these partitions now, without those that are gone. It is asked rarely. Raises Retry."""
+
+    def impatient(self) -> RangeReader:
+        """A reader that raises Retry after a few seconds in which the source sends nothing."""
+
+    def read(self, chosen: Range) -> Iterator[pa.Table]:
+        """Tables of ``RECORD_SCHEMA``, and headers where records have some, in the order of the range."""
+
+
+class Source(Protocol):
+    """Where changes come from."""
+
+    @property
+    def reader(self) -> RangeReader:
+        """Reads the ranges."""
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        """The streaming DataFrame of ranges."""
+
+
+def ranges_of(batch: pa.RecordBatch) -> list[Range]:
+    return [Range(**row) for row in batch.to_pylist()]
+
+
+def batch_of(ranges: Iterable[Range]) -> pa.RecordBatch:
+    """The ranges as a task gets them: the reverse of ``ranges_of``."""
+    return pa.RecordBatch.from_pylist(list(map(asdict, ranges)), _RANGE_SCHEMA)
+
+
+@dataclass(slots=True)
+class _Decoding:
+    """Decodes until something is needed of the table first; from then on it only looks for more that is needed."""
+
+    decoder: Decoder
+    cutoff: Cutoff
+    needs: bool = False
+
+    def decode(self, records: pa.Table) -> Decoded:
+        if self.needs:
+            change = self.decoder.schema_needed(records) or SchemaChange()
+            return Decoded.needing(change, self.decoder.decoder_schema)
+        decoded = self.decoder.decode(records, self.cutoff)
+        self.needs = decoded.schema_needed is not None
+        return decoded
+
+    def decode_all(self, several: Sequence[pa.Table]) -> Iterator[Decoded]:
+        """Records in their order. Those that follow each other are decoded together, if they differ in their headers alone."""
+        for _, group in groupby(several, key=lambda records: [one for one in records.schema if one.name != HEADERS]):
+            alike = list(group)
+            joined = pa.concat_tables(alike, promote_options="default") if len(alike) > 1 else alike[0]
+            yield self.decode(joined.combine_chunks())
+
+
+@dataclass(slots=True)
+class RangeChanges:
+    """Reads and decodes ranges in a task, a bounded number of records at a time."""
+
+    source: RangeReader
+    decoder: Decoder
+    cutoff: Cutoff = NO_CUTOFF
+    cuts: Mapping[str, TaskCut] = field(default_factory=dict)
+    """Where the partitions of a topic are cut, so that transactions stay whole; one that is cut is a single range."""
+    ranges_read: list[Range] = field(default_factory=list)
+    """What was read, whole: the table's positions follow from it."""
+    reports: list[tuple[str, int, Report]] = field(default_factory=list)
+    """What there is to say of partitions that may be cut."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Decoded]:
+        decoding = _Decoding(self.decoder, self.cutoff)
+        held: list[pa.Table] = []  # small ends of ranges: each decoding has a fixed cost, so they share one
+        for batch in batches:
+            for chosen in ranges_of(batch):
+                if chosen.topic in self.cuts:
+                    yield from self._cut(chosen, decoding)
+                    continue
+                last: pa.Table | None = None
+                for records in self.source.read(chosen):
+                    if last is not None:
+                        yield from decoding.decode_all([*held, last])
+                        held = []
+                    last = records
+                if last is not None:
+                    held.append(last)
+                if sum(map(len, held)) >= JOINED_RECORDS:
+                    yield from decoding.decode_all(held)
+                    held = []
+                self.ranges_read.append(chosen)
+        yield from decoding.decode_all(held)
+
+    def _cut(self, chosen: Range, decoding: _Decoding) -> Iterator[Decoded]:
+        """Reads a partition up to the cut."""
+        reader = transaction_ids_of(self.decoder)
+        cutting, end = self.cuts[chosen.topic].begin(chosen.partition), chosen.end
+        for records in self.source.read(chosen):
+            before, stopped = cutting.take(records, reader.read(records))
+            yield decoding.decode(before)
+            if stopped is not None:
+                end = stopped
+                break
+        self.ranges_read.append(replace(chosen, end=end))
+        self.reports.append((chosen.topic, chosen.partition, cutting.report()))
+
+    def records_lost(self) -> int:
+        return self.source.records_lost
+
+    def remarks(self) -> Counts:
+        """What the source has to say of what was read."""
+        told: Callable[[], Counts] | None = getattr(self.source, "remarks", None)
+        return {} if told is None else told()
+
+    def anew(self) -> RangeChanges:
+        """The same work with nothing counted yet, in the same process: the decoder is shared, and keeps what it has planned."""
+        return replace(self, source=copy(self.source), ranges_read=[], reports=[])

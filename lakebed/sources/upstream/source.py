@@ -1,0 +1,109 @@
+"""A streaming source whose rows are ranges of versions of another table; ``planner`` plans them, ``reader`` reads them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+
+from lakebed.error_transport import methods_cross_spark
+from lakebed.errors import InvalidInput
+from lakebed.sources.pace import Pace
+from lakebed.sources.source import RANGE_SCHEMA_DDL, Range
+from lakebed.sources.upstream.planner import UpstreamPlanner
+from lakebed.sources.upstream.reader import UpstreamReader, UpstreamSettings, ranges_between
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+FORMAT = "lakebed_upstream"
+SETTINGS_OPTION = "settings"
+IDLE_WAIT_SECONDS = 0.5
+IDLE_POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamSource:
+    """The changes of another table as a source of a pipeline. ``batch_seconds``: the pace of batches (``Pace``)."""
+
+    settings: UpstreamSettings
+    batch_seconds: float = 0.0
+
+    @property
+    def reader(self) -> UpstreamReader:
+        return UpstreamReader(self.settings)
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        spark.dataSource.register(UpstreamRanges)
+        settings = {**asdict(self.settings), "batch_seconds": self.batch_seconds}
+        return spark.readStream.format(FORMAT).option(SETTINGS_OPTION, json.dumps(settings)).load()
+
+
+@methods_cross_spark
+class UpstreamRanges(DataSource):
+    """The Spark data source behind ``UpstreamSource``."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> str:
+        return RANGE_SCHEMA_DDL
+
+    def streamReader(self, schema: StructType) -> UpstreamRangeStream:
+        text = self.options.get(SETTINGS_OPTION)
+        if text is None:
+            raise InvalidInput(f"{FORMAT}: option {SETTINGS_OPTION!r} is missing; use UpstreamSource.stream")
+        settings = json.loads(text)
+        pace = settings.pop("batch_seconds")
+        return UpstreamRangeStream(UpstreamSettings(**settings), pace)
+
+
+@methods_cross_spark
+class UpstreamRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Asks the planner for each batch. Lives in one process beside the driver."""
+
+    def __init__(self, settings: UpstreamSettings, batch_seconds: float) -> None:
+        self._planner = UpstreamPlanner(settings)
+        self._settings = settings
+        self._pace = Pace(batch_seconds)
+        self._is_bounded = False
+
+    def __reduce__(self) -> tuple[type[UpstreamRangeStream], tuple[UpstreamSettings, float]]:
+        """Tasks get a copy that plans nothing."""
+        return UpstreamRangeStream, (self._settings, 0.0)
+
+    def initialOffset(self) -> dict[str, Any]:
+        return {}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._is_bounded = True
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        if not self._is_bounded:
+            time.sleep(max(0.0, self._pace.wait_seconds()))
+        deadline = time.monotonic() + IDLE_WAIT_SECONDS
+        while True:
+            end = self._planner.next(start)
+            if end != start:
+                self._pace.began(left_some=self._planner.left_some)
+                return end
+            if self._is_bounded or time.monotonic() >= deadline:
+                return end
+            time.sleep(IDLE_POLL_SECONDS)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        return [InputPartition(chosen) for chosen in ranges_between(start, end) if chosen.size]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[str, int, int, int, None]]:
+        chosen: Range = partition.value
+        yield chosen.topic, chosen.partition, chosen.start, chosen.end, None

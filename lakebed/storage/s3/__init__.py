@@ -1,0 +1,1 @@
+"""Objects in S3, and in servers that speak its protocol."""
