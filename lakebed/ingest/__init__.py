@@ -1,1 +1,1 @@
-"""Sources, decoders, and the writer that commits batches of changes."""
+"""Ingest: from the position of a source to a write and its commit, each record once."""

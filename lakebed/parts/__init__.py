@@ -1,1 +1,1 @@
-"""Rows of parts: writing, finding, comparing, resolving, merging them."""
+"""Rows of parts: checked, written, filtered, and read as change rows."""

@@ -40,8 +40,8 @@ ODD = [
 ]  # fmt: skip
 REFUSED = ["_lakebed_op", "_LAKEBED_Seq", "_tmp_metadata_row_index", "_Metadata"]
 FOLDERS = (
-    "parts", "storage", "keyindex", "telemetry", "view", "planning", "compaction", "operations", "health", "ingest",
-    "sortkey", "manifest",
+    "parts", "merge", "resolve", "sql", "storage", "keyindex", "telemetry", "view", "planning", "compaction", "operations",
+    "health", "ingest", "sources", "decode", "positions", "coordination", "schema", "log", "sortkey",
 )  # fmt: skip
 KEYS_A_TABLE = 30
 ALL = os.environ.get("LAKEBED_NAMES") == "all"
