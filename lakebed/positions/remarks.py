@@ -69,6 +69,8 @@ class Remark(StrEnum):
     """A number, of which no schema says what it counts, that was taken for a time in January 1970; its column."""
     FAR_DATE = "far_date"
     """A number, of which no schema says what it counts, that was taken for a date beyond the years 1 to 9999; its column."""
+    FAR_TIMESTAMP = "far_timestamp"
+    """A number, of which no schema says what it counts, that was taken for a time beyond the years 1 to 9999; its column."""
     UNSENT_KEY = "unsent_key"
     """A change that may be about another row than it says; the column of the key. The record is in the quarantine."""
     SOURCE_TABLE = "source_table"
@@ -193,6 +195,10 @@ KINDS: Mapping[str, Kind] = {
     Remark.FAR_DATE: Kind(
         what="numbers were taken for days, and give dates beyond the years 1 to 9999, so they may count something else",
         remedy="make the column a timestamp, set format.timestamp_unit, and read the records once more (lakebed rewind)",
+    ),
+    Remark.FAR_TIMESTAMP: Kind(
+        what="numbers were taken for times beyond the years 1 to 9999, so they may count something else",
+        remedy="set format.timestamp_unit, and read the records once more (lakebed rewind)",
     ),
     Remark.UNSENT_KEY: Kind(
         what="changes do not say for certain which row they are about, by the column of the key",

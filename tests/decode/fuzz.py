@@ -93,7 +93,7 @@ def assert_same(fast: Decoded, slow: Decoded) -> None:
     assert (fast.ignored, fast.truncated) == (slow.ignored, slow.truncated)
     assert fast.sources == slow.sources
     assert fast.met == slow.met
-    for kind in ("unknown_operation", "january_1970", "far_date", "left_out_field"):
+    for kind in ("unknown_operation", "january_1970", "far_date", "far_timestamp", "left_out_field"):
         assert fast.remarks.get(kind, {}) == slow.remarks.get(kind, {})
     fields = (Counter(one.remarks.get("unknown_field", {})) for one in (fast, slow))
     assert not next(fields) - next(fields), "a name was counted that is in no record"

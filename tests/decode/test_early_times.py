@@ -1,4 +1,4 @@
-"""Numbers that are taken for times in January 1970, or for far dates, are remarked upon, where no schema says their unit."""
+"""Numbers taken for times in January 1970, or for far dates or times, are remarked upon, where no schema says their unit."""
 
 from __future__ import annotations
 
@@ -83,6 +83,40 @@ def test_numbers_of_days_beyond_the_year_9999_are_counted_by_column(
         decoded = decoded_as(format, field, target, [made(value) for value in values])
     assert decoded.quarantined["reason"].to_pylist() == []
     assert decoded.remarks == {"far_date": {"at": 3}}
+
+
+FIRST, LAST = -62_135_596_800, 253_402_300_799
+"""The first and the last second of the years 1 to 9999."""
+
+
+@pytest.mark.parametrize(
+    ("field", "target", "made"),
+    [
+        SHAPES["timestamp"],
+        SHAPES["list of structs"],
+        ({"type": "array", "items": {**LONG, "optional": True}}, pa.list_(AT), lambda value: [None, 0, value]),
+        ({"type": "map", "values": LONG}, pa.map_(pa.string(), AT), lambda value: {"a": 0, "b": value}),
+    ],
+)
+@READING
+@pytest.mark.parametrize("format", ["json", "debezium-json", "debezium-avro"])
+@pytest.mark.parametrize(
+    ("unit", "values"),
+    [
+        ("s", [FIRST, LAST, FIRST - 1, LAST + 1, MILLIS, 2**63 - 1]),
+        ("ms", [FIRST * 10**3, LAST * 10**3 + 999, FIRST * 10**3 - 1, (LAST + 1) * 10**3, MILLIS * 10**3, 2**63 - 1]),
+        ("us", [FIRST * 10**6, LAST * 10**6, FIRST * 10**6 - 1, (LAST + 1) * 10**6, MILLIS * 10**6, 2**63 - 1]),
+        ("auto", [FIRST * 10**3, 2**62, FIRST * 10**3 - 1, FIRST * 10**6 - 1, 1 - 10**14, 2**63 - 1]),
+        ("ns", [MILLIS, 2**62, -(2**62), 2**63 - 1]),
+    ],
+)
+def test_timestamps_beyond_the_year_9999_are_counted_by_column(
+    format: str, field: dict[str, Any], target: pa.DataType, made: Any, *, reading: Any, unit: str, values: list[int]
+) -> None:
+    with reading():
+        decoded = decoded_as(format, field, target, [made(value) for value in values], timestamp_unit=unit)
+    assert decoded.quarantined["reason"].to_pylist() == []
+    assert decoded.remarks.get("far_timestamp", {}) == ({} if unit == "ns" else {"at": 3})
 
 
 @READING

@@ -6,6 +6,8 @@ Such numbers are read as the settings say, and remarked upon:
   Zero is 1970 whatever it counts.
 - Dates beyond the years 1 to 9999. A number for a date counts days, and one of seconds gives such a date: 1700000000 is in
   the year 4656411 then. The numbers that stand for infinity are none of them.
+- Timestamps beyond these years. A number of milliseconds that is taken for seconds becomes one: 1700000000000 is in the year
+  55840 then. Where the unit is told by the size of the number, only years before 1 can be such.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 from lakebed.decode.json.connect_types import Kind, LogicalType
-from lakebed.far_times import Unit, has_times, infinite_days
+from lakebed.decode.json.values import MICROS_BELOW, MILLIS_BELOW
+from lakebed.far_times import Unit, end_of, has_times, infinite_days, infinities
 from lakebed.positions.remarks import Remark
 
 _SECONDS = 31 * 86_400
@@ -27,12 +30,26 @@ TICKS_OF_JANUARY: Mapping[Unit, int] = {
 }  # fmt: skip
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 """Of the years 1 to 9999."""
+_TIMES: Mapping[str, tuple[int, int]] = {
+    unit: (_FIRST_DAY * 86_400 * ticks, (_LAST_DAY + 1) * 86_400 * ticks - 1)
+    for unit, ticks in (("s", 1), ("ms", 10**3), ("us", 10**6))
+}
+"""The same years, by what a number counts. Of nanoseconds 64 bits hold no other."""
 _INFINITE_DAYS = [day for days in infinite_days() for day in days]
 
 Mask = np.ndarray[Any, Any]
 ByColumn = Mapping[tuple[Remark, str], Mask]
 """Which rows a remark is on, by the remark and the column."""
-_KINDS = (Remark.JANUARY_1970, Remark.FAR_DATE)
+_KINDS = (Remark.JANUARY_1970, Remark.FAR_TIMESTAMP, Remark.FAR_DATE)
+
+
+def _is_far(ticks: Any, unit: Unit) -> Any:
+    """Whether a number, or each in an array, gives a time beyond the years 1 to 9999."""
+    if unit == "auto":  # what is taken for milliseconds or microseconds ends before the year 9999
+        millis = (ticks < _TIMES["ms"][0]) & (ticks > -MILLIS_BELOW)
+        return millis | (ticks < _TIMES["us"][0]) & (ticks > -MICROS_BELOW)
+    first, last = _TIMES.get(unit, (-(2**63), 2**63 - 1))
+    return (ticks < first) | (ticks > last)
 
 
 def unlikely_remarks(value: Any, target: pa.DataType, logical_type: LogicalType, unit: Unit) -> list[Remark]:
@@ -57,6 +74,8 @@ def _is_unlikely(remark: Remark, value: Any, target: pa.DataType, logical_type: 
             return False
         if remark is Remark.JANUARY_1970:
             return bool(t.is_timestamp(target)) and 0 < value < TICKS_OF_JANUARY[unit]
+        if remark is Remark.FAR_TIMESTAMP:
+            return bool(t.is_timestamp(target)) and _is_far(value, unit) and end_of(value, unit) is None
         return bool(t.is_date(target)) and not _FIRST_DAY <= value <= _LAST_DAY and value not in _INFINITE_DAYS
     if value is None:
         return False
@@ -71,12 +90,16 @@ def _unlikely(
 ) -> Mask | None:
     kind, t = values.type, pa.types
     if not t.is_nested(target):
-        is_wanted = t.is_timestamp(target) if remark is Remark.JANUARY_1970 else t.is_date(target)
+        is_wanted = t.is_date(target) if remark is Remark.FAR_DATE else t.is_timestamp(target)
         if not is_wanted or not t.is_integer(kind) or logical_type.kind is not Kind.PLAIN:
             return None
         numbers = np.asarray(values.fill_null(0) if values.null_count else values)
         if remark is Remark.JANUARY_1970:
             return _some((numbers > 0) & (numbers < TICKS_OF_JANUARY[unit]))
+        if remark is Remark.FAR_TIMESTAMP:
+            beyond = _is_far(numbers, unit)
+            signs = infinities(numbers.astype(np.int64), unit) if beyond.any() else None
+            return _some(beyond if signs is None else beyond & (signs == 0))
         far = (numbers < _FIRST_DAY) | (numbers > _LAST_DAY)
         return _some(far & ~np.isin(numbers, _INFINITE_DAYS)) if far.any() else None
     if not has_times(target):
