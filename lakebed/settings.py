@@ -279,7 +279,7 @@ def check_changeable(properties: Mapping[str, str]) -> None:
         if name in ("lakebed.keys", "lakebed.sequence_by", *_ALWAYS_ON):
             raise InvalidInput(f"{name} is fixed when the table is created")
         if name in _OF_CREATION:
-            raise InvalidInput(f"{name} is changed by set_sort_key (lakebed set-sort-key), and by nothing else")
+            raise InvalidInput(f"{name} is changed by set_sort_key (lakebed alter --sort-key), and by nothing else")
     check_properties(properties)
 
 

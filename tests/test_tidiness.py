@@ -40,12 +40,14 @@ CALLED_BY_LIBRARIES = {
         "prepareForTriggerAvailableNow",
         "reportLatestOffset",
     ),  # Spark
+    "format_help",  # argparse
     *("startup", "send_400_response"),  # uvicorn
     *("seekable", "tell"),  # DuckDB, which reads files of Python
     "readinto",  # io.BufferedReader
     "_check_value",  # argparse
 }
 FOR_TESTS = {
+    "has_option",
     "table_event",
     "DatabaseMaintenance",
     "drain",

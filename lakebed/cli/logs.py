@@ -17,24 +17,31 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TextIO
 
-from lakebed.cli.escapes import shown
+from lakebed.cli.display.escapes import shown
 from lakebed.errors import InvalidInput
 from lakebed.monitoring.event_log import FIELDS, JsonFormatter, LogfmtFormatter, log_events, log_fields
 
 FORMATS = ("text", "json", "off")
 LEVELS = ("debug", "info", "warning", "error")
-HELP = """log:
-  LAKEBED_LOG_FORMAT and LAKEBED_LOG_LEVEL have the defaults of --log-format and
-  --log-level. Without them, commands that run until they are stopped log text,
-  unless stderr is a terminal, and others only warnings; the level is info."""
+HELP = """the log on stderr, and errors; every command has these options:
+
+  --log-format text|json|off   a line for each event; off: only warnings
+  --log-level LEVEL            the lowest level that is logged: debug, info,
+                               warning or error
+  --debug                      show the stack trace of an error
+
+The variables LAKEBED_LOG_FORMAT and LAKEBED_LOG_LEVEL have the defaults of the
+first two. Without them, commands that run until they are stopped log text,
+unless stderr is a terminal, and others only warnings; the level is info."""
 HELD_MAX = 20
 _logger = logging.getLogger("lakebed")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """``--log-format`` and ``--log-level``, which ``HELP`` explains."""
-    parser.add_argument("--log-format", choices=FORMATS, help="a line per event on stderr; off: only warnings")
-    parser.add_argument("--log-level", choices=LEVELS, help="the lowest level that is logged")
+    """``--debug``, ``--log-format`` and ``--log-level``, which every command has and ``HELP`` explains once."""
+    parser.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--log-format", choices=FORMATS, help=argparse.SUPPRESS)
+    parser.add_argument("--log-level", choices=LEVELS, help=argparse.SUPPRESS)
 
 
 @contextmanager

@@ -8,12 +8,45 @@ from pathlib import Path
 
 LISTED_MAX = 5
 OTHER_WORDS = {
-    "optimize": "compact", "merge": "compact", "zorder": "recluster", "cluster": "recluster", "ls": "status", "tables": "status",
-    "list": "status", "history": "timeline", "log": "timeline", "commits": "timeline", "describe": "detail", "info": "detail",
-    "sql": "query", "select": "query", "rollback": "restore", "check": "doctor", "fsck": "doctor", "start": "run",
-    "merges": "compactions", "files": "parts", "offsets": "positions", "schema": "schemas", "new": "init",
+    "vacuum": "clean --only vacuum", "expire-snapshots": "clean --only expire-snapshots",
+    "remove-orphan-files": "clean --only remove-orphan-files", "expire-rows": "clean --only expire-rows",
+    "settle": "compact --only settle", "merge": "compact --only merge", "optimize": "compact", "compaction": "compact",
+    "zorder": "recluster", "cluster": "recluster", "set-sort-key": "alter --sort-key", "sort-key": "alter --sort-key",
+    "truncate": "delete --all", "rollback": "restore", "sql": "query", "select": "query", "shell": "query",
+    "ls": "status", "list": "status", "tables": "status", "get": "show", "inspect": "show", "plan": "show plan",
+    "parts": "show parts", "files": "show parts", "commits": "show commits", "timeline": "show commits",
+    "history": "show commits", "log": "show commits", "figures": "show figures", "detail": "show figures",
+    "describe": "show figures", "info": "show figures", "stats": "show figures", "merges": "show merges",
+    "compactions": "show merges", "clustering": "show clustering", "claims": "show claims", "schema": "show schemas",
+    "schemas": "show schemas", "detached": "show detached", "partitions": "show detached",
+    "detach-partition": "partition detach", "detach": "partition detach", "attach-partition": "partition attach",
+    "attach": "partition attach", "drop-detached": "partition drop", "drop": "partition drop",
+    "positions": "source positions", "offsets": "source positions", "rewind": "source rewind", "seek": "source rewind",
+    "resnapshot": "source resnapshot", "snapshot": "source resnapshot", "restart-order": "source restart-order",
+    "replay": "quarantine replay", "listen": "events listen", "listeners": "events list", "deliver": "events deliver",
+    "exporter": "serve metrics", "metrics": "serve metrics", "ui": "serve page", "page": "serve page", "api": "serve api",
+    "token": "serve token", "report": "fleet report", "example": "docs examples", "examples": "docs examples",
+    "man": "docs", "check": "doctor", "fsck": "doctor", "debug": "doctor", "start": "run", "new": "init",
+    "import": "convert", "adopt": "convert",
 }  # fmt: skip
-"""What other systems call a command."""
+"""What a command is for a word that other systems, or earlier versions, have for it."""
+
+
+def right_command(word: str, prog: str, known: Iterable[str]) -> str:
+    """The complaint about a word that is none of the commands: it names the right one, a near one, or all of a family.
+
+    Args:
+        word: What was typed.
+        prog: The command before it, such as ``lakebed`` or ``lakebed show``.
+        known: The words that may stand there.
+    """
+    if (meant := OTHER_WORDS.get(word.lower())) is not None:
+        return f"`{prog} {word}` is `lakebed {meant}`"
+    listed = list(known)
+    near = did_you_mean(word, listed)
+    if prog == "lakebed":
+        return f"there is no command {word!r}{near}"
+    return f"{word!r} is none of {', '.join(listed)}{near}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -27,7 +60,11 @@ def near_table(path: str) -> str:
     """The same for a path where no table is: a table at a path like it, or tables below it. Nothing for an object store."""
     if "://" in path:
         return ""
-    below = [str(each) for each in _listed(Path(path)) if _is_table(each)]
+    from lakebed.parts.quarantine import QUARANTINE_SUFFIX
+
+    folders = _listed(Path(path))
+    folders += [each for folder in folders for each in _listed(folder)]  # as a database has them: <schema>/<table>
+    below = [str(each) for each in folders if _is_table(each) and not each.name.endswith(QUARANTINE_SUFFIX)]
     if below:
         more = ", …" if len(below) > LISTED_MAX else ""
         return f"; there are tables below it: {', '.join(sorted(below)[:LISTED_MAX])}{more}"

@@ -1,4 +1,4 @@
-"""A client of the service (``lakebed serve``), with the names that the library has.
+"""A client of the service (``lakebed serve api``), with the names that the library has.
 
 lake = lakebed.connect("https://lake.example:9467", token="…")
 table = lake.table("public.orders")

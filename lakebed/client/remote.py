@@ -26,7 +26,7 @@ _LOOK_SECONDS = 2.0
 
 
 def connect(url: str, token: str | None = None, *, certificates: str | None = None) -> RemoteWarehouse:
-    """The tables of a service (``lakebed serve``) at ``http://host:port`` or ``https://host:port``. Nothing is sent yet.
+    """The tables of a service (``lakebed serve api``) at ``http://host:port`` or ``https://host:port``. Nothing is sent yet.
 
     ``token``: the caller's, by default the environment variable ``LAKEBED_TOKEN``; ``certificates``: a file in PEM with the
     authorities to trust, by default the system's. Raises InvalidInput for a url that is none.

@@ -106,7 +106,7 @@ class ReclusterJob:
         if not snapshot.settings.order_by:
             raise InvalidInput(
                 f"the table at {table} has neither a sort key nor keys, so there is no order to recluster it by; "
-                "set one with set_sort_key (lakebed set-sort-key)"
+                "set one with set_sort_key (lakebed alter --sort-key)"
             )
         if self._where is not None:
             check_condition(self._where, snapshot.logical_schema)
@@ -254,7 +254,7 @@ class ReclusterJob:
             if needed > free:
                 raise StoreUnavailable(
                     f"reclustering {self._table} needs about {needed:,} bytes in {folder} for {why}, and {free:,} are "
-                    "free; free space (lakebed vacuum), or recluster less at once with where",
+                    "free; free space (lakebed clean --only vacuum), or recluster less at once with where",
                     table=self._table,
                     path=str(folder),
                 )

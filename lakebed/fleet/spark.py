@@ -32,6 +32,6 @@ def cluster_at(master: str, merges_max: int) -> Cluster:
     def begin() -> SparkSession:
         require_master(master)
         sessions.prepare_environment(master)
-        return sessions.start_session("lakebed fleet", master, conf)
+        return sessions.start_session("lakebed fleet run", master, conf)
 
     return Cluster(begin, name=master, merges_max=merges_max)

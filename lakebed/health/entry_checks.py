@@ -90,7 +90,9 @@ def entry_findings(snapshot: Snapshot, path: str) -> Iterator[Finding]:
         if name.startswith(COORDINATION):
             yield warning("entry", name, str(error), f"lakebed resume {path} removes it")
         else:
-            yield critical("entry", name, str(error), f"lakebed timeline {path} shows who wrote it; then the runbook")
+            yield critical(
+                "entry", name, str(error), f"lakebed show commits {path} shows who wrote it; then the runbook"
+            )
 
 
 def remove_unreadable(log: TableLog, name: str | None = None) -> list[str]:

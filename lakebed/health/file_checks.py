@@ -112,10 +112,13 @@ def look_for_orphans(log: TableLog, storage: PartStorage, path: str) -> Iterator
     try:
         found = cleanup.overdue(log, storage)
     except (Corrupt, Unsupported) as error:
-        yield warning("orphan", "", str(error), f"lakebed timeline {path}")
+        yield warning("orphan", "", str(error), f"lakebed show commits {path}")
         return
     for file in found:
         what = f"no version within retention needs the file, and maintenance would have deleted it by now: {file.bytes:,} bytes"
         yield warning(
-            "orphan", file.path, what, f"lakebed maintain {path}, or lakebed remove-orphan-files --no-dry-run {path}"
+            "orphan",
+            file.path,
+            what,
+            f"lakebed maintain {path}, or lakebed clean --only remove-orphan-files --no-dry-run {path}",
         )

@@ -116,8 +116,8 @@ def quarantine_findings(root: str, path: str) -> tuple[int, list[Finding]]:
     if not records:
         return 0, []
     what = f"{records:,} records are in the quarantine: they could not become rows"
-    look = f"lakebed quarantine {path} (with replay: to apply those that can be read by now)"
-    remedy = f"{look}; when they are dealt with: lakebed truncate {beside}"
+    look = f"lakebed quarantine show {path} (with replay: to apply those that can be read by now)"
+    remedy = f"{look}; when they are dealt with: lakebed delete --all {beside}"
     return records, [warning("quarantine", beside, what, remedy)]
 
 

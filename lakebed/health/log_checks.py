@@ -336,7 +336,9 @@ def _of_topic(found: TopicGone, path: str) -> Finding:
 
 def _of_resnapshot(found: Resnapshot, now_ms: int) -> Iterator[Finding]:
     if found.state == "failed":
-        yield warning("resnapshot", "", f"the rows that were asked for again: {found.error}", "lakebed resnapshot")
+        yield warning(
+            "resnapshot", "", f"the rows that were asked for again: {found.error}", "lakebed source resnapshot"
+        )
     elif found.state == "asked" and now_ms - found.asked_ms > _UNANSWERED_MS:
         yield warning(
             "resnapshot", "", f"rows were {described(found, now_ms)}: the connector does not answer",
@@ -350,7 +352,7 @@ def state_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Findi
         require_readable(snapshot.protocol)
         require_writable(snapshot.protocol)
     except Unsupported as error:
-        yield critical("gate", "", str(error), f"look at lakebed timeline {path} for who changed the protocol")
+        yield critical("gate", "", str(error), f"look at lakebed show commits {path} for who changed the protocol")
     try:
         require_format(snapshot.protocol, snapshot.metadata, path)
     except Unsupported as error:

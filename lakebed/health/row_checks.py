@@ -227,10 +227,10 @@ class RowChecks:
         order, settings = self._spec.order_by, self._snapshot.settings
         if not order:
             return "read the table (table.to_arrow()), and write it anew"
-        other = "" if settings.sort_key else f" '{quote(order[0])} desc'"
-        back = "".join(f" '{text}'" for text in settings.sort_key)
-        change = f"lakebed set-sort-key {self._path}"
-        return f"{change}{other} && {change}{back} && lakebed recluster --final {self._path}"
+        other = "" if settings.sort_key else f"{quote(order[0])} desc"
+        back = ", ".join(settings.sort_key)
+        change = f"lakebed alter {self._path} --sort-key"
+        return f"{change} '{other}' && {change} '{back}' && lakebed recluster --final {self._path}"
 
     def _deletes(
         self, part: Part | ChangePart, dead: BitMap64, connection: duckdb.DuckDBPyConnection
@@ -358,7 +358,12 @@ class RowChecks:
                     resolve(base, piece, self._spec, self._storage, self._deletion_vectors, locator)
             except Corrupt as error:
                 what = f"the tail can't be settled: {error}"
-                yield critical("B2", piece[0].path, what, f"lakebed settle {self._path} shows whether it is repaired")
+                yield critical(
+                    "B2",
+                    piece[0].path,
+                    what,
+                    f"lakebed compact --only settle {self._path} tells whether it is mended",
+                )
                 return
 
 

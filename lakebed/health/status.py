@@ -264,7 +264,7 @@ class Observer:
         is_due = is_old and reason_to_settle(snapshot, earlier_ms, self._log.statistics)
         if is_due and (why := self._was_due(snapshot, earlier_ms)):
             what = f"the tail should have been settled {LEASE_SECONDS:.0f} s ago ({why}); nobody settles, or it can't keep up"
-            yield warning("tail", "", what, f"{maintain} (or, once: lakebed settle {path})")
+            yield warning("tail", "", what, f"{maintain} (or, once: lakebed compact --only settle {path})")
         yield from pressure_findings(snapshot, path)
         if not status.claims_live:
             yield from self._backlog(snapshot, earlier_ms)

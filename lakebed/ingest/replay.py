@@ -80,7 +80,7 @@ BYTES_MAX = 64 << 20
 ALREADY_DECODED = "its record is not known: it was decoded before it was refused"
 LATE_MOVE = (
     "it moved a row to another key, and the table has newer changes of that key: whether the row is still there can't be told "
-    "any more. Have the rows of the key sent again (lakebed resnapshot)"
+    "any more. Have the rows of the key sent again (lakebed source resnapshot)"
 )
 TRUNCATE = "it is a truncate, which would take away what came after it"
 

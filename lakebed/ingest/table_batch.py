@@ -464,7 +464,7 @@ class TableIngest:
             raise DataLoss(
                 f"topic {topic!r} partition {partition}: what the table {self._table} has not read of it is lost: {why}. To "
                 f"continue with the records that are there now, set on_data_loss to 'skip', or for this table alone: lakebed "
-                f"rewind {self._table} {topic}",
+                f"source rewind {self._table} {topic}",
                 table=self._table, topic=topic, partition=partition,
             )  # fmt: skip
         _logger.warning(

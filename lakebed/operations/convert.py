@@ -62,7 +62,7 @@ def convert(
 
     def build(snapshot: Snapshot) -> Proposal[None]:
         if GATE_FEATURE in snapshot.protocol.writer_features:
-            raise TableExists(f"the table at {path} is lakebed's already; open it with lakebed.open", table=path)
+            raise TableExists(f"the table at {path} is lakebed's already; open it", table=path)
         check_adoptable(snapshot)
         check_adoptable_partitions(snapshot)
         check_settings(settings, snapshot.logical_schema)

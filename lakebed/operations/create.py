@@ -109,9 +109,7 @@ def create(path: str, log: TableLog, table: NewTable) -> None:
         case Committed():
             return
         case Conflicted():
-            raise TableExists(
-                f"there is already a table at {path}; open it with lakebed.open, or choose another path", table=path
-            )
+            raise TableExists(f"there is already a table at {path}; open it, or choose another path", table=path)
         case Unknown(_, _, cause):
             raise StoreUnavailable(f"whether the table at {path} was created is unknown: {cause}", table=path)
 

@@ -98,7 +98,7 @@ def why_not(snapshot: Snapshot) -> str | None:
     if write_spec_of(snapshot).sequence_column != SEQUENCE_COLUMN:
         return (
             f"the table's column {settings.sequence_by!r} orders its changes, so no other order can be given to them; empty the "
-            "table (lakebed truncate) and have all rows sent again"
+            "table (lakebed delete --all) and have all rows sent again"
         )
     return None
 

@@ -86,7 +86,7 @@ def differences(section: TableSection, policy: EvolvePolicy, table: Table) -> li
     path = section.path
     detail = table.inspect.detail().to_pylist()[0]
     found = [*_fixed_differences(section, detail), *_column_differences(section, table.schema, policy)]
-    command = shlex.join(["lakebed", "set-sort-key", path, *section.sort_key])
+    command = shlex.join(["lakebed", "alter", path, "--sort-key", ", ".join(section.sort_key)])
     way = f"give the table the file's sort key ({command})"
     found += [replace(one, way=way) for one in _sort_key_difference(section, detail, table.schema)]
     properties, wanted = _property_differences(section, table.properties)

@@ -272,7 +272,7 @@ class PointKeeper:
         while window.given_up:
             _logger.warning(
                 "the end of transaction %s does not come, though later ones have ended for %d minutes: it counts as ended. If "
-                "its changes were lost, as when a replication slot is dropped, lakebed resnapshot has the rows sent again",
+                "its changes were lost, as when a replication slot is dropped, lakebed source resnapshot has the rows sent again",
                 window.given_up.pop(0), GIVEN_UP_MS // 60_000,
             )  # fmt: skip
         window.next_offset = one.end

@@ -108,7 +108,7 @@ class Kind:
 
 
 _RESNAPSHOT = (
-    "have all rows sent again: lakebed resnapshot PIPELINE_FILE TABLE; for a table of a file of its own, a signal to the "
+    "have all rows sent again: lakebed source resnapshot PIPELINE_FILE TABLE; for a table of a file of its own, a signal to the "
     "connector, and then lakebed resume PATH"
 )
 KINDS: Mapping[str, Kind] = {
@@ -149,16 +149,16 @@ KINDS: Mapping[str, Kind] = {
     Remark.ORDER_BEGAN_AGAIN: Kind(
         what="changes are later by the source's clock, and have lower positions than those before: the source was moved, "
         "restored, or its log was reset, so they lose against rows that are older",
-        remedy="restart the order and have all rows sent again: lakebed resnapshot PIPELINE_FILE TABLE does both; for a table of "
-        "a file of its own, lakebed restart-order PATH, and a signal to the connector",
+        remedy="restart the order and have all rows sent again: lakebed source resnapshot PIPELINE_FILE TABLE does both; for a "
+        "table of a file of its own, lakebed source restart-order PATH, and a signal to the connector",
         is_critical=True,
         until_sent_again=True,
     ),
     Remark.BATCH_LOST: Kind(
         what="whole batches of changes lost, because newer changes of their rows had come before",
-        remedy="nothing, if records were sent or read again; if the source was moved or restored: lakebed resnapshot "
-        "PIPELINE_FILE TABLE, or lakebed restart-order PATH and a signal to the connector. Where a column of the table orders "
-        "changes, empty the table (lakebed truncate) and have all rows sent again",
+        remedy="nothing, if records were sent or read again; if the source was moved or restored: lakebed source resnapshot "
+        "PIPELINE_FILE TABLE, or lakebed source restart-order PATH and a signal to the connector. Where a column of the "
+        "table orders changes, empty the table (lakebed delete --all) and have all rows sent again",
     ),
     Remark.LOST: Kind(
         what="changes lost, because newer changes of their rows had come before",
@@ -190,20 +190,21 @@ KINDS: Mapping[str, Kind] = {
     ),
     Remark.JANUARY_1970: Kind(
         what="numbers were taken for times in January 1970, so they may count something else",
-        remedy="set format.timestamp_unit, to s for seconds, and read the records once more (lakebed rewind)",
+        remedy="set format.timestamp_unit, to s for seconds, and read the records once more (lakebed source rewind)",
     ),
     Remark.FAR_DATE: Kind(
         what="numbers were taken for days, and give dates beyond the years 1 to 9999, so they may count something else",
-        remedy="make the column a timestamp, set format.timestamp_unit, and read the records once more (lakebed rewind)",
+        remedy="make the column a timestamp, set format.timestamp_unit, and read the records once more (lakebed source rewind)",
     ),
     Remark.FAR_TIMESTAMP: Kind(
         what="numbers were taken for times beyond the years 1 to 9999, so they may count something else",
-        remedy="set format.timestamp_unit, and read the records once more (lakebed rewind)",
+        remedy="set format.timestamp_unit, and read the records once more (lakebed source rewind)",
     ),
     Remark.UNSENT_KEY: Kind(
         what="changes do not say for certain which row they are about, by the column of the key",
         remedy="the quarantine has them and the reasons: let the primary key of the source be the table's key and its replica "
-        "identity, or send whole old rows (REPLICA IDENTITY FULL); then have all rows sent again (lakebed resnapshot --mirror)",
+        "identity, or send whole old rows (REPLICA IDENTITY FULL); then have all rows sent again (lakebed source "
+        "resnapshot --mirror)",
         is_critical=True,
         until_sent_again=True,
     ),
@@ -219,7 +220,7 @@ KINDS: Mapping[str, Kind] = {
     Remark.UNORDERED_CHANGE: Kind(
         what="events lack what orders the changes (sequence_by), and are in the quarantine",
         remedy="make the table anew with a sequence_by that its connector writes, such as source.lsn, or fix the connector; then "
-        "lakebed quarantine replay, or read the records once more (lakebed rewind)",
+        "lakebed quarantine replay, or read the records once more (lakebed source rewind)",
         is_critical=True,
     ),
     Remark.FILE_LATE: Kind(

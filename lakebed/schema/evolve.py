@@ -383,7 +383,7 @@ class _Evolution:
             (name in self._partitions, f"a partition column; {made_anew}"),
             (
                 any(name in term.columns for term in parse_sort_key(settings.sort_key, self._logical)),
-                "in the sort key; give the table another sort key first (set_sort_key, lakebed set-sort-key)",
+                "in the sort key; give the table another sort key first (set_sort_key, lakebed alter --sort-key)",
             ),
             (
                 settings.ttl is not None and name == settings.ttl.column,
@@ -408,7 +408,7 @@ class _Evolution:
             if name in term.columns and term.function in ("bucket", *CURVES):
                 raise InvalidSchema(
                     f"{name!r} is in the sort key as {term.name}, which sorts {_spelled(after)} otherwise than "
-                    f"{_spelled(before)}; give the table another sort key first (set_sort_key, lakebed set-sort-key), and "
+                    f"{_spelled(before)}; give the table another sort key first (set_sort_key, lakebed alter --sort-key), and "
                     "this one again afterwards"
                 )
 

@@ -18,7 +18,7 @@ def tokens_of(path: str | None, host: str, own: str) -> Tokens:
         return Tokens(TokenFile(path))
     if not is_loopback(host):
         raise InvalidInput(
-            f"others may reach {host}, so callers need tokens: give --tokens FILE; lakebed token makes its lines"
+            f"others may reach {host}, so callers need tokens: give --tokens FILE; lakebed serve token makes its lines"
         )
     return Tokens(lambda: (Token(Role.OPERATOR, digest_of(own), "operator"),), nobody=Role.READER)
 

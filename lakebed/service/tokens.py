@@ -121,7 +121,7 @@ def parse_tokens(text: str, path: str) -> tuple[Token, ...]:
         if match is None:
             raise InvalidInput(
                 f"{path} line {number}: write reader or operator, the SHA-256 of a token in hexadecimal, and a name without "
-                "spaces; lakebed token makes such a line"
+                "spaces; lakebed serve token makes such a line"
             )
         out.append(Token(Role[match[1].upper()], match[2].lower(), match[3]))
     return tuple(out)

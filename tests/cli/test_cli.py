@@ -118,11 +118,11 @@ def test_a_query_sees_the_tail_and_prints_a_table(folder: Path) -> None:
 
 
 def test_parts_timeline_and_detail_tell_what_is_there(folder: Path) -> None:
-    parts = lakebed_here("parts", "prices", "--format", "json", cwd=folder)
+    parts = lakebed_here("show", "parts", "prices", "--format", "json", cwd=folder)
     assert sorted(json.loads(line)["state"] for line in parts.stdout.splitlines()) == ["base", "tail"]
-    timeline = lakebed_here("timeline", "prices", "--format", "json", "--last", "2", cwd=folder)
+    timeline = lakebed_here("show", "commits", "prices", "--format", "json", "--last", "2", cwd=folder)
     assert [json.loads(line)["operation"] for line in timeline.stdout.splitlines()] == ["APPLY", "SETTLE"]
-    detail = json.loads(lakebed_here("detail", "prices", "--format", "json", cwd=folder).stdout)
+    detail = json.loads(lakebed_here("show", "figures", "prices", "--format", "json", cwd=folder).stdout)
     assert (detail["keys"], detail["tail_rows"], detail["rows"]) == (["id"], 1, 1)
 
 
@@ -137,25 +137,25 @@ def test_a_table_is_reclustered_and_sorted_by_another_key_from_the_command_line(
     assert (predicted["plans"], predicted["estimated"], predicted["depth_before"]) == (1, True, [[0, 4.0]])
     done = json.loads(lakebed_here("recluster", "lots", "--format", "json", cwd=folder).stdout)
     assert (done["parts_in"], done["parts_out"], done["depth_after"]) == (4, 1, [[1, 1.0]])
-    said = lakebed_here("set-sort-key", "lots", "price", "id", cwd=folder).stdout
-    assert "1 parts to be sorted by it" in said
+    said = lakebed_here("alter", "lots", "--sort-key", "price, id", cwd=folder).stderr
+    assert "sorts the 1 parts by it" in said
     assert "1" in lakebed_here("recluster", "lots", "--final", cwd=folder).stdout
-    detail = json.loads(lakebed_here("detail", "lots", "--format", "json", cwd=folder).stdout)
+    detail = json.loads(lakebed_here("show", "figures", "lots", "--format", "json", cwd=folder).stdout)
     assert (detail["sort_key"], detail["sort_key_version"], detail["unsorted_parts"]) == (["price", "id"], 2, 0)
 
 
 def test_clustering_is_shown_by_level_and_drawn(folder: Path) -> None:
-    done = lakebed_here("clustering", "prices", "--format", "json", "--png", "prices.png", cwd=folder)
+    done = lakebed_here("show", "clustering", "prices", "--format", "json", "--png", "prices.png", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
     assert [json.loads(line)["level"] for line in done.stdout.splitlines()] == [None, 0]
     assert (folder / "prices.png").stat().st_size > 0
-    assert "deepest" not in lakebed_here("clustering", "prices", cwd=folder).stdout
+    assert "deepest" not in lakebed_here("show", "clustering", "prices", cwd=folder).stdout
 
 
 def test_settle_settles(tmp_path: Path) -> None:
     table = lakebed.create(tmp_path / "t", pa.schema([("id", pa.int64())]), keys=["id"])
     table.apply(pa.table({"id": [1, 2]}))
-    done = lakebed_here("settle", "t", "--format", "json", cwd=tmp_path)
+    done = lakebed_here("compact", "--only", "settle", "t", "--format", "json", cwd=tmp_path)
     assert json.loads(done.stdout)["rows"] == 2
     assert table.inspect.detail()["tail_parts"].to_pylist() == [0]
 
@@ -163,28 +163,34 @@ def test_settle_settles(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["query", "nowhere", "select 1"], "nowhere; create it with lakebed.create"),
+        (["query", "nowhere", "select 1"], "nowhere; create it with lakebed create"),
         (["query", "prices", "selct 1"], "the query is no SQL: Parser Error"),
         (["query", "prices", "select nix from prices"], "nix"),
-        (["parts", "prices", "--at-version", "99"], "99"),
+        (["show", "parts", "prices", "--at-version", "99"], "99"),
         (["run", "nowhere.yml"], "there is no pipeline file nowhere.yml"),
         (["run", str(ORDERS), "--duration", "0"], "--duration"),
         (["run", str(ORDERS), "--metrics-port", "x"], "neither a port"),
         (["quary"], "there is no command 'quary'; did you mean query?"),
-        (["optimize", "t"], "there is no command 'optimize'; the command for that is compact"),
-        (["parts", "prices", "--formt", "json"], "there is no option --formt; did you mean --format?"),
-        (["parts", "prices", "--format", "jsno"], "'jsno' is none of table, json; did you mean json?"),
-        (["parts", "prices", "lots"], "'lots' is one argument too many"),
-        (["parts", "prcies"], "there is no table at prcies; create it with lakebed.create; did you mean prices?"),
-        (["parts", "."], "there are tables below it: "),
+        (["optimize", "t"], "`lakebed optimize` is `lakebed compact`"),
+        (["show", "parts", "prices", "--formt", "json"], "there is no option --formt; did you mean --format?"),
+        (["show", "parts", "prices", "--format", "jsno"], "'jsno' is none of table, json; did you mean json?"),
+        (["show", "parts", "prices", "lots"], "'lots' is one argument too many"),
+        (
+            ["show", "parts", "prcies"],
+            "there is no table at prcies; create it with lakebed create; did you mean prices?",
+        ),
+        (["show", "parts", "."], "there are tables below it: "),
         (["query", "prices", "select * from price"], 'Did you mean "prices"'),
         (["run", "mispelt.yml"], "did you mean misspelt.yml?"),
-        (["truncate", "prices"], "truncate takes all 1 rows and 1 changes in the tail out of prices; give --yes"),
+        (
+            ["delete", "--all", "prices"],
+            "delete --all takes all 1 rows and 1 changes in the tail out of prices; give --yes",
+        ),
         (["restore", "prices", "--version", "0"], "prices what it was at version 0, "),
         (["restore", "prices"], "--version"),
         (["delete", "prices", "--where", "1 = 1"], "names no column"),
-        (["drop-detached", "prices", "x"], "give --yes"),
-        ([], "COMMAND"),
+        (["partition", "drop", "prices", "x"], "give --yes"),
+        (["show"], "name one of figures, parts, "),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(folder: Path, arguments: Sequence[str], said: str) -> None:
@@ -207,11 +213,10 @@ def test_exit_codes_say_what_the_caller_must_do(error: lakebed.errors.LakebedErr
     assert exit_code_of(error) == code
 
 
-def test_help_lists_the_exit_codes_and_the_version_is_the_package_s(tmp_path: Path) -> None:
-    done = lakebed_here("--help", cwd=tmp_path)
-    assert done.returncode == 0
-    assert "try again later" in done.stdout
-    assert "exit codes and the log: lakebed --help" in lakebed_here("run", "--help", cwd=tmp_path).stdout
+def test_help_is_printed_without_a_command_too_and_the_version_is_the_package_s(tmp_path: Path) -> None:
+    assert lakebed_here("--help", cwd=tmp_path).returncode == 0
+    assert lakebed_here(cwd=tmp_path).stdout == lakebed_here("--help", cwd=tmp_path).stdout
+    assert "try again later" in lakebed_here("help", "exit-codes", cwd=tmp_path).stdout
     assert lakebed_here("--version", cwd=tmp_path).stdout == f"lakebed {lakebed.__version__}\n"
 
 
@@ -252,7 +257,8 @@ def test_validate_says_what_the_file_means_and_shows_no_secret(tmp_path: Path) -
 
 def test_a_missing_java_is_reported_with_what_to_install(tmp_path: Path) -> None:
     env = {"JAVA_HOME": str(tmp_path)}
-    done = lakebed_command("run", str(ORDERS), "--metrics-port", "off", cwd=tmp_path, env=env)
+    (tmp_path / "orders.yml").write_text(ORDERS.read_text() + "\npage: {port: null}\n")
+    done = lakebed_command("run", "orders.yml", "--metrics-port", "off", cwd=tmp_path, env=env)
     assert done.returncode == 3
     assert "install Java 17" in done.stderr
     assert done.stderr.count("\n") == 1
@@ -373,22 +379,22 @@ def test_rows_are_mutated_and_partitions_come_and_go(tmp_path: Path) -> None:
         (["delete", path, "--where", "value = 2"], 0),
         (["update", path, "--set", "value = value * 10", "--where", "true", "--format", "json"], 0),
         (["update", path, "--set", "value", "--where", "true"], exit_code_of(InvalidChanges(""))),
-        (["detach-partition", path, "day=a"], 0),
-        (["detached", path], 0),
+        (["partition", "detach", path, "day=a"], 0),
+        (["partition", "list", path], 0),
     )
     for arguments, code in commands:
         assert main(arguments) == code
     name = table.inspect.detached()["name"][0].as_py()
-    assert main(["attach-partition", path, name, "--format", "json"]) == 0
+    assert main(["partition", "attach", path, name, "--format", "json"]) == 0
     assert sorted(table.to_arrow(["value"])["value"].to_pylist()) == [10, 30]
-    assert main(["detach-partition", path, "day=b"]) == 0
-    assert main(["drop-detached", path, table.inspect.detached()["name"][0].as_py(), "--yes"]) == 0
-    assert main(["expire-rows", path]) == 2, "the table has no lakebed.ttl"
+    assert main(["partition", "detach", path, "day=b"]) == 0
+    assert main(["partition", "drop", path, table.inspect.detached()["name"][0].as_py(), "--yes"]) == 0
+    assert main(["clean", "--only", "expire-rows", path]) == 2, "the table has no lakebed.ttl"
     before = table.version
-    assert main(["truncate", path, "--yes"]) == 0
+    assert main(["delete", "--all", path, "--yes"]) == 0
     assert table.to_arrow().num_rows == 0
     assert main(["restore", path, "--version", str(before), "--yes"]) == 0
     assert (
         table.to_arrow(["value"])["value"].to_pylist() == table.to_arrow(["value"], version=before)["value"].to_pylist()
     )
-    assert main(["truncate", path, "--yes"]) == 0
+    assert main(["delete", "--all", path, "--yes"]) == 0

@@ -11,8 +11,9 @@ import pytest
 from rich.console import Console
 
 import lakebed
-from lakebed.cli import database_display, main
-from lakebed.cli.display import line, panel
+from lakebed.cli import main
+from lakebed.cli.display import database
+from lakebed.cli.display.run import line, panel
 from lakebed.coordination.parked import Parked, park, parked_of
 from lakebed.discovery.tables import tables_below
 from lakebed.ingest.database.ingest import TableStanding
@@ -78,6 +79,29 @@ def test_status_of_a_folder_lists_the_tables_that_lie_in_it_too(shop: Path, caps
     assert sorted(found) == ["plain", "public.items", "public.orders", "sales.regions"]
 
 
+def test_the_doctor_examines_each_table_of_a_folder(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", str(shop)]) == 1
+    said = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines() if not line.startswith(" ")]
+    assert said == ["public.items", "public.orders", "critical  parked", "sales.regions", "critical  parked"]
+    assert main(["resume", str(shop)]) == main(["doctor", str(shop)]) == 0
+    for entry in (shop / "public/orders/_delta_log").glob("*.json"):
+        entry.unlink()
+    assert main(["doctor", str(shop)]) == 1
+    told = capsys.readouterr()
+    assert "public.orders can't be examined" in told.err and "public.items: version" in told.out
+
+
+@pytest.mark.parametrize(
+    "command", ["show parts", "query", "compact", "alter", "source positions", "clean", "status --deep"]
+)
+def test_a_command_for_one_table_names_those_of_a_folder(
+    command: str, shop: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command.split(), str(shop), *(["select 1"] if command == "query" else [])]) == 2
+    said = capsys.readouterr().err
+    assert "there are tables below it: " in said and f"{shop}/public/items, " in said and said.count("\n") == 1
+
+
 def test_resume_takes_a_table_all_tables_or_some(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["resume", str(shop), "sales.regions"]) == 0
     assert is_parked(shop / "public/orders") and not is_parked(shop / "sales/regions")
@@ -124,13 +148,13 @@ def test_a_run_shows_how_many_tables_there_are_and_which_are_in_trouble() -> Non
 def test_what_changes_is_said_once() -> None:
     first = state_of(standing("public.a", "new"), standing("public.b"))
     second = state_of(standing("public.a"), standing("public.b", "parked", "gone"))
-    assert list(database_display.news(None, first)) == ["1 table"]
-    assert list(database_display.news(first, second)) == ["1 new table: public.a", "public.b is parked: gone"]
-    assert list(database_display.news(second, second)) == []
-    assert list(database_display.news(second, first)) == ["public.b goes on"]
+    assert list(database.news(None, first)) == ["1 table"]
+    assert list(database.news(first, second)) == ["1 new table: public.a", "public.b is parked: gone"]
+    assert list(database.news(second, second)) == []
+    assert list(database.news(second, first)) == ["public.b goes on"]
     waiting = state_of(*(standing(f"public.{number}", "waiting", "no answer") for number in range(7)))
     names = "public.0, public.1, public.2, public.3, public.4 and 2 more"
-    assert list(database_display.news(first, waiting)) == [f"{names} are waiting: no answer"]
-    assert list(database_display.news(waiting, state_of(*map(standing, [one.name for one in waiting.tables])))) == [
+    assert list(database.news(first, waiting)) == [f"{names} are waiting: no answer"]
+    assert list(database.news(waiting, state_of(*map(standing, [one.name for one in waiting.tables])))) == [
         f"{names} go on"
     ]

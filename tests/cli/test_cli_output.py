@@ -15,9 +15,11 @@ import pytest
 from rich.console import Console
 
 import lakebed
-from lakebed.cli import display, exit_codes, health_commands, logs, main
-from lakebed.cli.escapes import shown, shown_lines
-from lakebed.cli.output import json_lines
+from lakebed.cli import exit_codes, logs, main
+from lakebed.cli.commands import health
+from lakebed.cli.display import run as display
+from lakebed.cli.display.escapes import shown, shown_lines
+from lakebed.cli.display.output import json_lines
 from lakebed.errors import InvalidInput
 from lakebed.health.finding import critical
 from lakebed.monitoring.progress import Ages, Figures
@@ -76,7 +78,7 @@ def test_errors_command_no_terminal(table: lakebed.Table, capsys: pytest.Capture
         ["query", table.path, "select \x1b[31m\u202e"],
         ["query", table.path, "select s::int from t"],
         ["query", table.path, "select 1", "--name", "\udcff"],
-        ["parts", "no\x1bwhere\udcff"],
+        ["show", "parts", "no\x1bwhere\udcff"],
         ["delete", table.path, "--where", "s\u202e = 1"],
         ["detach-partition", table.path, "\x1b=1"],
         ["\x9bcommand"],
@@ -102,7 +104,7 @@ def test_live_display_and_findings_command_no_terminal(tmp_path: Path, capsys: p
     console = Console(file=io.StringIO(), width=200)
     with console.capture() as captured:
         console.print(display.panel(hostile, maintenance_of(str(tmp_path / "a\x1b\u202eb"))))
-        console.print(health_commands.finding_text(critical(HOSTILE, HOSTILE, HOSTILE, HOSTILE)))
+        console.print(health.finding_text(critical(HOSTILE, HOSTILE, HOSTILE, HOSTILE)))
     assert harmless(captured.get())
     plain = display.PlainDisplay()
     plain(hostile)
@@ -153,8 +155,8 @@ def test_a_map_whose_keys_repeat_loses_none_in_json() -> None:
         (["query", "select 1", "--name", ""], "name in the query is empty"),
         (["query", "copy t to 'x.csv'"], "not one SELECT.*--allow-files"),
         (["query", "from read_csv('/etc/passwd')"], "read_csv.*--allow-files"),
-        (["clustering", "--png", "no/such/folder/x.png"], "no/such/folder/x.png"),
-        (["clustering", "--png", "/"], "picture can't be written"),
+        (["show", "clustering", "--png", "no/such/folder/x.png"], "no/such/folder/x.png"),
+        (["show", "clustering", "--png", "/"], "picture can't be written"),
         (["delete", "--where", ""], "where='' is not one SQL expression"),
         (["update", "--where", "true", "--set", "s="], "set 's'='' is not one SQL expression"),
         (["recluster", "--where", "unnest([1])"], "'unnest', which makes several rows"),
@@ -165,8 +167,9 @@ def test_odd_arguments_are_reported_in_one_line(
     arguments: list[str], said: str, table: lakebed.Table, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command, *rest = arguments
+    kind = [rest.pop(0)] if command == "show" else []
     place = [] if command == "simulate" else [table.path]
-    assert run(command, *place, *rest) == exit_codes.WRONG_INPUT
+    assert run(command, *kind, *place, *rest) == exit_codes.WRONG_INPUT
     err = capsys.readouterr().err
     assert len(err.splitlines()) == 1
     assert re.search(said, err)

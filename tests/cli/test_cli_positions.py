@@ -1,4 +1,4 @@
-"""``lakebed positions`` and ``lakebed rewind``: what they print, move and refuse."""
+"""``lakebed source positions`` and ``lakebed source rewind``: what they print, move and refuse."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def filled(tmp_path: Path, keys: list[str]) -> tuple[lakebed.Table, MemorySource
 
 def test_positions_are_listed_by_topic_and_partition(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table, _ = filled(tmp_path, ["id"])
-    assert main(["positions", table.path, "--format", "json"]) == OK
+    assert main(["source", "positions", table.path, "--format", "json"]) == OK
     printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert printed == [
         {"topic": "orders", "partition": 0, "next_offset": 5, "topic_id": "abc"},
         {"topic": "orders", "partition": 1, "next_offset": 3, "topic_id": "abc"},
     ]
-    assert main(["positions", table.path]) == OK
+    assert main(["source", "positions", table.path]) == OK
     head, _, *lines = capsys.readouterr().out.splitlines()
     assert [line.split() for line in (head, *lines)] == [
         ["topic", "partition", "next_offset", "topic_id"],
@@ -46,10 +46,10 @@ def test_positions_are_listed_by_topic_and_partition(tmp_path: Path, capsys: pyt
 
 def test_a_rewound_table_reads_the_records_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table, source = filled(tmp_path, [])
-    assert main(["rewind", table.path, "orders", "--to", "4"]) == WRONG_INPUT
+    assert main(["source", "rewind", table.path, "orders", "--to", "4"]) == WRONG_INPUT
     assert "the table has no keys, so rows that are read again are in it twice; give --yes" in capsys.readouterr().err
-    assert main(["rewind", table.path, "orders", "--to", "4", "--yes"]) == OK
-    assert main(["rewind", table.path, "orders", "--to", "1", "--partition", "1", "--yes"]) == OK
+    assert main(["source", "rewind", table.path, "orders", "--to", "4", "--yes"]) == OK
+    assert main(["source", "rewind", table.path, "orders", "--to", "1", "--partition", "1", "--yes"]) == OK
     Process(table.path, source).run(source.planned(source.ends()))  # nothing is new
     assert ids(table) == [0, 1, 2, 3, 4, 4, 5, 6, 6, 7, 7]
 

@@ -1,4 +1,4 @@
-"""``lakebed quarantine``: what could not become a row is shown so that a person can read it, and replayed when it can."""
+"""``lakebed quarantine show``: what could not become a row is shown so that a person can read it, and replayed when it can."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_records_are_shown_with_their_place_and_their_reasons_counted(
     path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["quarantine", path]) == exit_codes.OK
+    assert main(["quarantine", "show", path]) == exit_codes.OK
     out = capsys.readouterr().out
     counts, shown = out.split("\n\n")
     assert counts.splitlines()[0].split() == ["reason", "records", "newest_utc"]
@@ -67,19 +67,22 @@ def test_records_are_shown_with_their_place_and_their_reasons_counted(
     assert "shop.orders-3-0" in shown and 'größe"}' in shown
     assert "\na b.jsonl:2 " in shown and "\na b.jsonl:3 " in shown and "1970-01-01 00:00:02   {not json" in shown
     assert "\n    not JSON" in shown
-    assert main(["quarantine", path, "--where", 'partition = 3 and "offset" = 1', "--format", "json"]) == exit_codes.OK
+    assert (
+        main(["quarantine", "show", path, "--where", 'partition = 3 and "offset" = 1', "--format", "json"])
+        == exit_codes.OK
+    )
     [line] = capsys.readouterr().out.splitlines()
     record = json.loads(line)
     assert (record["topic"], record["partition"], record["offset"], record["value"]) == ("shop.orders", 3, 1, VALUES[1])
-    assert main(["quarantine", path, "--where", "nix = 1"]) == exit_codes.WRONG_INPUT
+    assert main(["quarantine", "show", path, "--where", "nix = 1"]) == exit_codes.WRONG_INPUT
     assert "nix" in capsys.readouterr().err
 
 
 def test_a_table_without_a_quarantine_has_nothing_to_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lakebed.create(tmp_path / "orders", SCHEMA)
-    assert main(["quarantine", str(tmp_path / "orders")]) == exit_codes.OK
+    assert main(["quarantine", "show", str(tmp_path / "orders")]) == exit_codes.OK
     assert "the quarantine is empty" in capsys.readouterr().out
-    assert main(["quarantine", str(tmp_path / "order")]) == exit_codes.WRONG_INPUT
+    assert main(["quarantine", "show", str(tmp_path / "order")]) == exit_codes.WRONG_INPUT
     assert f"did you mean {tmp_path / 'orders'}?" in capsys.readouterr().err
 
 
@@ -133,7 +136,7 @@ def test_records_of_a_schema_that_was_unknown_are_shown_with_its_id_and_replayed
         lakebed.create(path + "_quarantine", QUARANTINE_SCHEMA).apply(refused)
         file = tmp_path / "p.yml"
         file.write_text(AVRO_PIPELINE.format(path=path, url=registry.url))
-        assert main(["quarantine", path]) == exit_codes.OK
+        assert main(["quarantine", "show", path]) == exit_codes.OK
         shown = capsys.readouterr().out
         assert "schema id 1: the schema registry does not have it" in shown
         assert "schema id 1, 9 bytes: " in shown and "größe" in shown

@@ -1,4 +1,4 @@
-"""``lakebed resnapshot``: what it refuses before it asks a broker."""
+"""``lakebed source resnapshot``: what it refuses before it asks a broker."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def test_it_says_what_is_wrong_and_a_way_out(
 ) -> None:
     assert old in SHOP
     (tmp_path / "shop.yml").write_text(SHOP.replace(old, new))
-    assert main(["resnapshot", str(tmp_path / "shop.yml"), *arguments]) == 2
+    assert main(["source", "resnapshot", str(tmp_path / "shop.yml"), *arguments]) == 2
     assert said in capsys.readouterr().err
 
 
 def test_brokers_that_do_not_answer_may_be_asked_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "shop.yml").write_text(SHOP)
-    assert main(["resnapshot", str(tmp_path / "shop.yml"), "public.orders"]) == 4
+    assert main(["source", "resnapshot", str(tmp_path / "shop.yml"), "public.orders"]) == 4
     assert "did not answer" in capsys.readouterr().err
 
 
 def test_a_file_of_one_table_has_no_tables_to_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "one.yml").write_text("table: {path: lake/one}\nsource: {kind: generator}\n")
-    assert main(["resnapshot", str(tmp_path / "one.yml"), "public.orders"]) == 2
+    assert main(["source", "resnapshot", str(tmp_path / "one.yml"), "public.orders"]) == 2
     assert "describes one table" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""``lakebed alter`` and ``lakebed schemas``: what they change, ask, refuse and print."""
+"""``lakebed alter`` and ``lakebed show schemas``: what they change, ask, refuse and print."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def test_one_command_changes_everything_and_rewrites_nothing(path: str, capsys: 
     assert table.inspect.parts()["path"].to_pylist()[:1] == parts["path"].to_pylist()[:1]
     assert table.to_arrow(version=2).column_names == ["id", "qty", "note", "legacy"]
     capsys.readouterr()
-    assert main(["schemas", path, "--format", "json"]) == OK
+    assert main(["show", "schemas", path, "--format", "json"]) == OK
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
     assert first["operation"] == "CREATE TABLE" and '"legacy"' in first["schema"]
     assert second["reason"] == "the shop moved" and json.loads(second["change"])["drop"] == ["legacy"]
-    assert main(["schemas", path]) == OK
+    assert main(["show", "schemas", path]) == OK
     shown = capsys.readouterr().out
     assert "the shop moved" in shown and "rename note to comment" in shown and "drop legacy" in shown
 

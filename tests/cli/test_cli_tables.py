@@ -13,9 +13,10 @@ import pytest
 from rich.cells import cell_len
 
 import lakebed
-from lakebed.cli import exit_codes, main, views
-from lakebed.cli.text_table import Column, fold, lay_out
-from lakebed.cli.views import columns_of, human
+from lakebed.cli import exit_codes, main
+from lakebed.cli.display import views
+from lakebed.cli.display.text_table import Column, fold, lay_out
+from lakebed.cli.display.views import columns_of, human
 from lakebed.view.metadata_tables import CLAIMS_SCHEMA, COMPACTIONS_SCHEMA
 
 WIDTHS = [80, 100, 120, 200]
@@ -36,16 +37,16 @@ SCHEMA = pa.schema(
 )
 COMMANDS = {
     "parts": "state level rows dead size partition file versions sort_key",
-    "timeline": "version time_utc operation metrics",
-    "compactions": "version time_utc kind level parts rows size took replica why",
+    "commits": "version time_utc operation metrics",
+    "merges": "version time_utc kind level parts rows size took replica why",
     "clustering": "level parts constant unsorted overlaps depth max_depth parts_by_depth waiting reads",
     "plan": "what level parts size depth rows partition",
     "detached": "name partition rows size parts detached_utc",
 }
 NEVER_LEFT_OUT = {
     "parts": "state level rows dead size partition file",
-    "timeline": "version time_utc operation metrics",
-    "compactions": "version time_utc level parts size took",
+    "commits": "version time_utc operation metrics",
+    "merges": "version time_utc level parts size took",
     "clustering": "level parts constant unsorted overlaps depth max_depth",
     "plan": "what level parts size depth",
     "detached": "name partition rows size",
@@ -98,7 +99,7 @@ class Printed:
 def test_metadata_tables_fit_the_terminal_under_whole_headers(
     command: str, width: int, table: lakebed.Table, printed: Printed
 ) -> None:
-    lines = printed(width, command, table.path)
+    lines = printed(width, "show", command, table.path)
     assert len(lines) > 2, "the table has rows"
     assert max(map(cell_len, lines)) <= width
     columns = lines[0].split()
@@ -113,10 +114,10 @@ def test_metadata_tables_fit_the_terminal_under_whole_headers(
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_figures_of_one_table_are_printed_downwards(width: int, table: lakebed.Table, printed: Printed) -> None:
-    lines = printed(width, "detail", table.path)
+    lines = printed(width, "show", "figures", table.path)
     assert [line.split()[0] for line in lines] == table.inspect.detail().column_names
     assert max(map(cell_len, lines)) <= max(width, cell_len(lines[0]))
-    assert printed(None, "detail", table.path) == lines
+    assert printed(None, "show", "figures", table.path) == lines
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -130,6 +131,22 @@ def test_rows_of_any_kind_fit_and_numbers_stay_whole(width: int, table: lakebed.
     assert max(map(cell_len, narrow)) <= width
 
 
+def test_eight_columns_stay_a_table_and_those_without_room_are_named(
+    table: lakebed.Table, printed: Printed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sql = 'select id, day, "at" as a, "at" as b, "at" as c, "at" as d, "at" as e, "at" as f from orders where id < 5'
+    lines = printed(120, "query", table.path, sql)
+    assert lines[0].split() == ["id", "day", "a", "b", "c", "d"] and max(map(cell_len, lines)) <= 120
+    assert "no room for e, f; --wide prints all columns" in capsys.readouterr().err
+    printed(80, "show", "clustering", table.path)
+    assert "no room for " in capsys.readouterr().err
+
+
+def test_a_list_that_is_cut_ends_with_a_whole_item() -> None:
+    column = Column(name="metrics", cells=["rows 2,000, bytesOut 5 B, rowsMarkedDead 17"], least=16)
+    assert list(lay_out([column], 36).lines)[2] == "rows 2,000, bytesOut 5 B, …"
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_three_hundred_columns_are_printed_downwards(width: int, table: lakebed.Table, printed: Printed) -> None:
     columns = ", ".join(f"{number} as column_{number}" for number in range(300))
@@ -141,8 +158,8 @@ def test_three_hundred_columns_are_printed_downwards(width: int, table: lakebed.
 
 def test_wide_prints_all_columns_and_whole_values(table: lakebed.Table, printed: Printed) -> None:
     for command in COMMANDS:
-        given = json.loads(printed(80, command, table.path, "--format", "json")[0])
-        lines = printed(80, command, table.path, "--wide")
+        given = json.loads(printed(80, "show", command, table.path, "--format", "json")[0])
+        lines = printed(80, "show", command, table.path, "--wide")
         assert set(given) - {"stats", "inputs", "deepest", "sources"} == set(lines[0].split())
     assert TEXT.strip() in "".join(printed(80, "query", table.path, "select text from orders where id = 58", "--wide"))
 
@@ -150,7 +167,7 @@ def test_wide_prints_all_columns_and_whole_values(table: lakebed.Table, printed:
 def test_what_no_terminal_reads_is_not_cut(table: lakebed.Table, printed: Printed) -> None:
     assert TEXT.strip() in printed(None, "query", table.path, "select text from orders where id = 58")[2]
     file = table.inspect.parts()["path"][0].as_py().rsplit("/", 1)[-1]
-    assert file in printed(None, "parts", table.path)[2]
+    assert file in printed(None, "show", "parts", table.path)[2]
 
 
 def test_bytes_are_shown_as_text_where_they_are_one(table: lakebed.Table, printed: Printed) -> None:
@@ -159,14 +176,14 @@ def test_bytes_are_shown_as_text_where_they_are_one(table: lakebed.Table, printe
 
 
 def test_a_plan_says_why_below_its_figures(table: lakebed.Table, printed: Printed) -> None:
-    lines = printed(80, "plan", table.path)
+    lines = printed(80, "show", "plan", table.path)
     why = table.maintenance.plan()["why"][0].as_py()
     below = [line for line in lines if line.startswith("    ")]
     assert " ".join(line.strip() for line in below).startswith(why)
 
 
 def test_a_run_shows_the_first_columns_of_its_rows_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lakebed.cli.output import print_first_columns
+    from lakebed.cli.display.output import print_first_columns
 
     rows = pa.table({f"column_{number}": ["a text of some length"] * 5 for number in range(9)})
     for width in WIDTHS:

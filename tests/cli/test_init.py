@@ -16,7 +16,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from lakebed.cli import main
-from lakebed.cli.init_command import parse_columns
+from lakebed.cli.arguments import parse_columns
 from lakebed.pipeline.draft import Draft, text_of
 from lakebed.pipeline.file.settings import DatabasePipeline, KafkaSection, load, parse_pipeline
 from lakebed.pipeline.sample import columns_of, format_of
@@ -77,10 +77,10 @@ def test_what_it_writes_validates(arguments: list[str]) -> None:
         (["--source", "kafka"], "give --bootstrap-servers, --topic, --columns;"),
         (["--source", "kafak"], "there is no source 'kafak'; there are kafka, files, generator"),
         (["--source", "files", "--folder", "inbox", "--keys", "ident"], "keys"),
-        (["--source", "files", "--folder", "inbox", "--keys", "id", "--sequence-by", "att"], "sequence_by"),
+        (["--source", "files", "--folder", "inbox", "--keys", "id", "--sequence-by", "att"], "--sequence-by: there is no column"),
         (["--source", "files", "--folder", "inbox", "--record-format", "parquet"], "the files in inbox can't be read as parquet"),
         (["--source", "files", "--folder", "inbox", "--record-format", "xml"], "there is no format 'xml'"),
-        (["--source", "generator", "--columns", "id long"], "'id long' is no column"),
+        (["--source", "generator", "--columns", "id"], "'id' is no column"),
         (["--source", "generator", "--columns", "id: lnog"], "there is no type 'lnog'"),
         (["--source", "generator", "--columns", "id: long, id: long"], "the column 'id' is there twice"),
         (["taken.yml", "--source", "generator"], "taken.yml is there already"),
@@ -110,7 +110,19 @@ def test_a_terminal_is_asked_for_the_rest(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "import sys; from lakebed.cli import main; sys.exit(main())", "init", "shop.yml"]
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
-    for answer in ("files", "inbox", "", "lake/shop", "", "at"):  # the empty ones: json, id
+    for answer in (
+        "flies",
+        "files",
+        "outbox",
+        "inbox",
+        "jsn",
+        "",
+        "lake/shop",
+        "idd",
+        "",
+        "att",
+        "at",
+    ):  # the empty ones: json, id
         os.write(mine, answer.encode() + b"\n")
     shown = b""
     try:
@@ -124,6 +136,14 @@ def test_a_terminal_is_asked_for_the_rest(tmp_path: Path) -> None:
     pipeline = load("shop.yml")
     assert (pipeline.table.path, pipeline.table.keys, pipeline.table.sequence_by) == ("lake/shop", ("id",), "at")
     assert pipeline.format_kind == "json" and b"Where do changes come from" in shown
+    for wrong in (
+        b"no source 'flies'",
+        b"no folder outbox",
+        b"no format 'jsn'",
+        b"no column 'idd'",
+        b"no column 'att'",
+    ):
+        assert wrong in shown
 
 
 @settings(deadline=None)

@@ -78,7 +78,7 @@ def test_docs_prints_one_section_with_those_below_it(tmp_path: Path) -> None:
         (("docs", "runbok"), "there is no page 'runbok'; did you mean 'runbook'?"),
         (("docs", "runbook#lakebedtailolt"), "no section 'lakebedtailolt'; did you mean 'lakebedtailold'?"),
         (("docs", "../README"), "there is no page '../README'"),
-        (("example", "x"), "there is no example 'x'; there are files, orders, pgbench"),
+        (("docs", "examples/x"), "there is no example 'examples/x'"),
     ],
 )
 def test_what_the_package_does_not_have_is_named(
@@ -94,7 +94,7 @@ def test_an_example_is_printed_as_it_is_and_is_valid(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "inbox" / "products").mkdir(parents=True)
-    assert main(["example", name]) == 0
+    assert main(["docs", f"examples/{name}"]) == 0
     file = tmp_path / f"{name}.yml"
     file.write_text(capsys.readouterr().out)
     assert file.read_text() == (REPOSITORY / f"examples/{name}.yml").read_text()
@@ -119,7 +119,7 @@ def test_a_wheel_works_in_an_empty_folder_without_the_repository(tmp_path: Path)
         return done.stdout
 
     assert broken_links(installed / "lakebed/manual") == []
-    (here / "orders.yml").write_text(lakebed("example", "orders"))
+    (here / "orders.yml").write_text(lakebed("docs", "examples/orders"))
     assert "order_id" in lakebed("validate", "orders.yml")
     assert lakebed("docs", "runbook#lakebedtailold").startswith("## LakebedTailOld")
     lakebed("dashboards", "--out", "boards")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from lakebed.cli.command_line import _parser
+from lakebed.cli.command_line import command_parser
 from lakebed.pipeline.file.settings import parse_pipeline
 from lakebed.version import __version__
 from tests.infra.downloads import REPOSITORY, chart_renderer
@@ -41,7 +41,7 @@ def script(name: str) -> str:
 
 def parsed(arguments: list[str]) -> dict[str, Any]:
     """What the command makes of these arguments; it refuses what it does not have."""
-    options, others = _parser().parse_known_args(arguments)
+    options, others = command_parser().parse_known_args(arguments)
     assert others == []
     return vars(options)
 
@@ -190,6 +190,6 @@ def test_the_service_of_systemd_runs_commands_that_lakebed_has() -> None:
     for key in ("ExecStart", "ExecStartPre"):
         program, *arguments = unit["Service"][key].split()
         assert program == "/opt/lakebed/bin/lakebed" and parsed(arguments)["file"] == "/etc/lakebed/%i.yml"
-    from lakebed.cli.run_command import STOP_SECONDS_MAX
+    from lakebed.cli.commands.run import STOP_SECONDS_MAX
 
     assert int(unit["Service"]["TimeoutStopSec"]) > STOP_SECONDS_MAX

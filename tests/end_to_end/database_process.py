@@ -275,7 +275,7 @@ def _have_rows_sent_again(process: DatabaseProcess, database: ManyTables) -> Non
     for table in ("quiet_0", "hot_1"):
         lakebed.open(process.path(table)).delete("id <= 7")
     names = [f"{database.schema}.{table}" for table in ("quiet_0", "hot_1")]
-    assert command(["resnapshot", str(process.file), *names, "--wait"]) == 0
+    assert command(["source", "resnapshot", str(process.file), *names, "--wait"]) == 0
 
 
 def freshness(process: DatabaseProcess, database: ManyTables, probes: int) -> float:

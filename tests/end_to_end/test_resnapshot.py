@@ -1,4 +1,4 @@
-"""``lakebed resnapshot`` with a real connector: rows of PostgreSQL come again, and the command tells how far it is."""
+"""``lakebed source resnapshot`` with a real connector: rows of PostgreSQL come again, and the command tells how far it is."""
 
 from __future__ import annotations
 
@@ -81,10 +81,10 @@ def test_a_connector_sends_rows_again_when_it_is_asked(
     file.write_text(FILE % (tmp_path / "lake", kafka.bootstrap))
     name = debezium.capture(DATABASE, ["public\\..*"], PREFIX, settings)
     try:
-        assert main(["resnapshot", str(file), "public.order"]) == 2
+        assert main(["source", "resnapshot", str(file), "public.order"]) == 2
         assert "there is no table public.order" in capsys.readouterr().err
 
-        assert main(["resnapshot", str(file), "public.orders", "--wait"]) == 0
+        assert main(["source", "resnapshot", str(file), "public.orders", "--wait"]) == 0
         assert (
             capsys.readouterr().out == "public.orders: the connector has read 2,500 rows; they come through its topic\n"
         )
@@ -93,15 +93,15 @@ def test_a_connector_sends_rows_again_when_it_is_asked(
         assert {one["op"] for one in again} == {"r"}
         assert sorted(one["after"]["id"] for one in again) == list(range(1, 2501))
 
-        assert main(["resnapshot", str(file), "public.orders", "--where", "id <= 7", "--wait"]) == 0
+        assert main(["source", "resnapshot", str(file), "public.orders", "--where", "id <= 7", "--wait"]) == 0
         assert "public.orders: the connector has read 7 rows" in capsys.readouterr().out
 
-        assert main(["resnapshot", str(file), "public.lines", "--wait"]) == 1  # it has no primary key
+        assert main(["source", "resnapshot", str(file), "public.lines", "--wait"]) == 1  # it has no primary key
         assert "public.lines: the connector sends no rows: NO_PRIMARY_KEY" in capsys.readouterr().err
 
         file.write_text(file.read_text().replace("again-signal", "wide-signal"))
         kafka.create_topic("wide-signal", 2)
-        assert main(["resnapshot", str(file), "public.orders"]) == 2
+        assert main(["source", "resnapshot", str(file), "public.orders"]) == 2
         assert "wide-signal has 2 partitions" in capsys.readouterr().err
     finally:
         debezium.release(name)
@@ -141,7 +141,7 @@ def test_rows_that_went_while_nobody_read_the_log_are_removed(
     try:
         anew = {"snapshot.mode": "no_data", "topic.prefix": prefix}
         name = debezium.capture(database, ["public\\..*"], "gone_too", settings | anew)
-        assert main(["resnapshot", str(file), "public.orders", "--mirror"]) == 0
+        assert main(["source", "resnapshot", str(file), "public.orders", "--mirror"]) == 0
         postgres.sql("delete from orders where id = 1; insert into orders values (9999, 'late')", database)
 
         def is_over() -> bool:

@@ -81,11 +81,11 @@ def test_one_command_resumes_what_is_parked_in_all_tables_that_a_fleet_maintains
 
 def test_wrong_arguments_are_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, said in (
-        (["fleet"], "needs a folder"),
-        (["fleet", "report"], "needs the folders"),
-        (["fleet", "x", "--memory", "8"], "'8' is not a size"),
-        (["fleet", "x", "--share", "bulk"], "'bulk' is not a pool and its share"),
-        (["fleet", "x", "--cores", "0"], "'0' is not a number of cores"),
+        (["fleet"], "name one of run, report, estimate"),
+        (["fleet", "report"], "required: FOLDER"),
+        (["fleet", "run", "x", "--memory", "8"], "'8' is not a size"),
+        (["fleet", "run", "x", "--share", "bulk"], "'bulk' is not a pool and its share"),
+        (["fleet", "run", "x", "--cores", "0"], "'0' is not a number of cores"),
     ):
         try:
             code = execute(arguments)
@@ -95,6 +95,6 @@ def test_wrong_arguments_are_refused_by_name(capsys: pytest.CaptureFixture[str])
 
 
 def test_the_estimate_prints_what_a_day_of_looks_costs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert execute(["fleet", "--estimate", "10000"]) == 0
+    assert execute(["fleet", "estimate", "10000"]) == 0
     out = capsys.readouterr().out
     assert "2,880,000 looks" in out and "$1.53" in out

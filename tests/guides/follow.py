@@ -32,13 +32,13 @@ import pytest
 import yaml
 
 from lakebed.cli import main
-from lakebed.cli.validate_command import validate
+from lakebed.cli.command_line import command_parser
+from lakebed.cli.commands.validate import validate
 from tests.guides.pages import LANGUAGES, ROOT, Block, Command, blocks_of, commands_of
 from tests.waiting import outcome, ran, wait_until, work_of
 
-ENDLESS = frozenset({"run", "maintain", "exporter", "ui", "fleet", "serve"})
-ENDING = frozenset({"--duration", "--estimate", "report"})
-"""With one of these they end."""
+METRICS_PORT = frozenset({"run", "maintain", "fleet"})
+"""Commands whose port is that of the metrics."""
 READY = ("running", "lakebed: metrics at", "lakebed: worker ", "http://")
 _TO_SPARK = re.compile(
     r"""((load|save|parquet|forPath)\((spark, )?|"path", )"(?=\w)(?!s3)"""
@@ -135,7 +135,8 @@ class Reader:
             self._monkeypatch.setenv(name, value)
             return
         arguments = _lakebed(text)
-        goes_on = arguments is not None and arguments[0] in ENDLESS and ENDING.isdisjoint(arguments)
+        endless = arguments is not None and is_endless(arguments)
+        goes_on = endless and "--duration" not in (arguments or ())
         if not goes_on:  # two that go on start together
             for going in self._going:
                 going.wait()
@@ -150,7 +151,7 @@ class Reader:
                 return
             going.wait()
             code, printed = going.interrupt(), going.printed()
-        elif arguments is not None and "--duration" in arguments and arguments[0] in ENDLESS:
+        elif arguments is not None and endless:
             code, printed = _in_shell(shlex.join(["lakebed", *_on_any_port(arguments)]))
         elif arguments is not None and self._around.installed is None:
             code, printed = _in_process(arguments)
@@ -283,9 +284,20 @@ def _lakebed(text: str) -> list[str] | None:
     return words[1:] if words[0].removeprefix(".venv/bin/") == "lakebed" and not has_shell else None
 
 
+def is_endless(arguments: list[str]) -> bool:
+    """Whether the command goes on until it is stopped, and has a port. Those of ``events`` end as the pages show them."""
+    if arguments[0] == "events" or arguments[0].startswith("-"):
+        return False
+    with contextlib.redirect_stderr(io.StringIO()):
+        try:
+            return bool(command_parser().parse_known_args(arguments)[0].runs_on)
+        except SystemExit:
+            return False
+
+
 def _on_any_port(arguments: list[str]) -> list[str]:
     """The usual port may be taken here; one that the page names is the test's to replace."""
-    option = "--metrics-port" if arguments[0] in ("run", "maintain", "fleet") else "--port"
+    option = "--metrics-port" if arguments[0] in METRICS_PORT else "--port"
     return arguments if option in arguments else [*arguments, option, "0"]
 
 

@@ -462,7 +462,7 @@ def test_many_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "http://127.0.0.1:9468": f"http://127.0.0.1:{port}",
         },
         before={
-            "lakebed fleet --estimate 10000": lambda: wait_until(is_merged),
+            "lakebed fleet estimate 10000": lambda: wait_until(is_merged),
             "lakebed resume s3://lake/shop": lambda: park_merge(
                 log_of(table), list(log_of(table).refresh().parts)[:2], StoreUnavailable("no space left on device"), 4
             ),
@@ -488,7 +488,7 @@ def test_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "s3://lake/shop --tokens tokens": f"{tmp_path}/shop --tokens tokens --port {port}",
             "http://127.0.0.1:9467": f"http://127.0.0.1:{port}",
         },
-        after={"lakebed token alice --role operator --tokens tokens": one_that_is_known},
+        after={"lakebed serve token alice --role operator --tokens tokens": one_that_is_known},
     )
     follow("docs/service.md", tmp_path, monkeypatch, around)
     assert is_settled(table), "its client has asked for it"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import time
 import uuid
@@ -469,7 +470,7 @@ def test_what_is_said_to_help_helps(table: lakebed.Table) -> None:
     remedies = {finding.remedy for finding in examine(table.path, deep=True).findings}
     [remedy] = remedies
     for command in remedy.split(" && "):
-        assert main([word.strip("'") for word in command.split()][1:]) == 0
+        assert main(shlex.split(command)[1:]) == 0
     assert examine(table.path, deep=True).findings == ()
     put_a_key_in_twice(table)
     table.apply(rows(range(155), "b"))

@@ -90,7 +90,7 @@ def test_a_table_whose_store_hangs_holds_up_no_other(tmp_path: Path, monkeypatch
 
 def test_the_command_serves_until_it_is_asked_to_stop(tmp_path: Path) -> None:
     table = new_table(tmp_path / "t")
-    command = [sys.executable, "-c", "import sys; from lakebed.cli import main; sys.exit(main())", "exporter"]
+    command = [sys.executable, "-c", "import sys; from lakebed.cli import main; sys.exit(main())", "serve", "metrics"]
     arguments = [table.path, str(tmp_path / "none"), "--port", "0", "--interval", "0.2"]
     with subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
@@ -114,7 +114,7 @@ def test_a_port_that_can_not_be_is_refused_before_anything_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
-        main(["exporter", str(tmp_path), "--port", "off"])
+        main(["serve", "metrics", str(tmp_path), "--port", "off"])
     assert "'off' is no port" in capsys.readouterr().err
 
 

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed.cli import main, ui_command
+from lakebed.cli import main
+from lakebed.cli.commands import serve
 from lakebed.errors import Corrupt, InvalidInput, VersionNotFound
 from lakebed.health import glance
 from lakebed.health.finding import Finding
@@ -122,7 +123,7 @@ def test_a_table_that_cannot_be_read_is_a_table_of_the_page_and_has_a_status(
 ) -> None:
     make_a_gap(table)
     database = str(Path(table.path).parents[1])
-    assert not ui_command.is_database(table.path) and ui_command.is_database(database)
+    assert not serve.is_folder(table.path) and serve.is_folder(database)
     assert main(["status", table.path]) == 1
     assert "critical  M5" in capsys.readouterr().out
     [row] = listed_below(Path(database))

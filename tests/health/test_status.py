@@ -123,7 +123,7 @@ def test_a_quarantine_with_records_is_reported_with_a_command_that_shows_them(
     [finding] = look(table).findings
     assert finding.check == "quarantine"
     query, truncate = finding.remedy.split("; when they are dealt with: ")
-    assert query.startswith(f"lakebed quarantine {table.path} ")
+    assert query.startswith(f"lakebed quarantine show {table.path} ")
     assert main(query.split(" (")[0].split()[1:]) == 0
     assert "no JSON" in capsys.readouterr().out
     assert main([*truncate.split()[1:], "--yes"]) == 0

@@ -177,7 +177,7 @@ def test_a_batch_that_loses_whole_is_a_finding_where_no_clock_tells_why(tmp_path
     table.apply([{"id": 1, "v": "late", "version": 7}])
     assert table.settle().late_rows == 1
     [finding] = table.status().findings
-    assert finding.check == LOST and "lakebed truncate" in finding.remedy
+    assert finding.check == LOST and "lakebed delete --all" in finding.remedy
     with pytest.raises(InvalidInput, match="column 'version' orders its changes"):
         table.maintenance.restart_order()
 
@@ -276,7 +276,7 @@ def test_validate_and_the_status_of_a_database_say_so(
     assert main(["validate", "one.yml"]) == 0
     assert "# warning: changes are later by the source's clock" in capsys.readouterr().out
     assert main(["status", "lake"]) == 1
-    assert main(["restart-order", copy.table.path]) == 0
+    assert main(["source", "restart-order", copy.table.path]) == 0
 
 
 @pytest.mark.parametrize("is_moved", [True, False])

@@ -492,7 +492,7 @@ def test_a_table_that_forgets_a_topic_that_was_made_anew_begins_with_the_new_one
     source.make_anew("t", "new")
     source.add("t", 0, row(10), row(11))
     since = {("t", 0): 2}  # the plan is further
-    with pytest.raises(DataLoss, match=f"lakebed rewind {table.path} t$"):
+    with pytest.raises(DataLoss, match=f"lakebed source rewind {table.path} t$"):
         Process(table.path, source).run(source.planned(since))
     table.maintenance.rewind("t")
     Process(table.path, source).run(source.planned(since))

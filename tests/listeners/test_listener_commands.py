@@ -1,4 +1,4 @@
-"""``lakebed events | listen | listeners | deliver`` as somebody at a terminal uses them."""
+"""``lakebed events print | listen | listeners | deliver`` as somebody at a terminal uses them."""
 
 from __future__ import annotations
 
@@ -43,23 +43,23 @@ def ran(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> t
 
 
 def test_events_are_printed_for_people_and_for_programs(lake: str, capsys: pytest.CaptureFixture[str]) -> None:
-    lines, note = ran(capsys, "events", lake, "--table", "public.*")
+    lines, note = ran(capsys, "events", "print", lake, "--table", "public.*")
     assert [" ".join(line.split()[1:4]) for line in lines] == [
         "public.orders 0 created", "public.orders 1 appended", "public.orders 2 settled",
     ]  # fmt: skip
     assert "rows=3 deletes=0" in lines[1]
     found = re.search(r"--after (\S+)", note)
     assert found is not None
-    assert ran(capsys, "events", lake, "--table", "public.*", "--after", found[1])[0] == []
+    assert ran(capsys, "events", "print", lake, "--table", "public.*", "--after", found[1])[0] == []
     lakebed.open(f"{lake}/public/orders").apply(changes())
-    [line], _ = ran(capsys, "events", lake, "--after", found[1], "--table", "public.*", "--format", "json")
+    [line], _ = ran(capsys, "events", "print", lake, "--after", found[1], "--table", "public.*", "--format", "json")
     event = json.loads(line)
     assert (event["type"], event["subject"]) == ("dev.lakebed.table.appended.v1", "public.orders")
-    only, _ = ran(capsys, "events", f"{lake}/public/orders", "--after", "1", "--kind", "settled")
+    only, _ = ran(capsys, "events", "print", f"{lake}/public/orders", "--after", "1", "--kind", "settled")
     assert len(only) == 1 and " orders 2 settled " in only[0]
-    _, error = ran(capsys, "events", lake, "--after", "1", code=2)
+    _, error = ran(capsys, "events", "print", lake, "--after", "1", code=2)
     assert "has several tables; --after takes the cursor" in error
-    _, error = ran(capsys, "events", lake, "--kind", "merge", code=2)
+    _, error = ran(capsys, "events", "print", lake, "--kind", "merge", code=2)
     assert "there are no events 'merge'" in error
 
 
@@ -67,23 +67,23 @@ def test_a_listener_is_added_listed_served_and_removed(
     lake: str, received: Received, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LAKEBED_SECRET_SHOP", "0123456789abcdef0123456789abcdef")
-    arguments = ("listen", lake, "shop", "--webhook", received.url, "--secret", "LAKEBED_SECRET_SHOP")
+    arguments = ("events", "listen", lake, "shop", "--webhook", received.url, "--secret", "LAKEBED_SECRET_SHOP")
     [said], _ = ran(capsys, *arguments, "--from", "oldest", "--kind", "appended")
-    assert said == f"listener shop is added; lakebed deliver {lake} sends it events"
-    ran(capsys, "deliver", lake, "--duration", "3")
+    assert said == f"listener shop is added; lakebed events deliver {lake} sends it events"
+    ran(capsys, "events", "deliver", lake, "--duration", "3")
     assert sorted(event["subject"] for event in received.acknowledged) == ["items", "public.orders"]
     assert all("webhook-signature" in headers for headers, _ in received.requests)
-    [row], _ = ran(capsys, "listeners", lake, "--format", "json")
+    [row], _ = ran(capsys, "events", "list", lake, "--format", "json")
     listed = json.loads(row)
     assert (listed["listener"], listed["to"], listed["kinds"]) == ("shop", received.url, "appended")
     assert listed["delivered_by"] is None and listed["error"] is None
     [said], _ = ran(capsys, *arguments)
     assert said == "listener shop is changed; it goes on where it is"
-    ran(capsys, "deliver", lake, "--duration", "1")
+    ran(capsys, "events", "deliver", lake, "--duration", "1")
     assert len(received.acknowledged) == 2
-    [said], _ = ran(capsys, "listen", lake, "shop", "--remove")
+    [said], _ = ran(capsys, "events", "listen", lake, "shop", "--remove")
     assert said == "listener shop is removed"
-    assert "there is no listener 'shop'" in ran(capsys, "listen", lake, "shop", "--remove", code=2)[1]
+    assert "there is no listener 'shop'" in ran(capsys, "events", "listen", lake, "shop", "--remove", code=2)[1]
 
 
 @pytest.mark.parametrize(
@@ -99,10 +99,10 @@ def test_a_listener_is_added_listed_served_and_removed(
 def test_a_listener_that_can_not_be_is_refused(
     lake: str, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    assert message in ran(capsys, "listen", lake, "shop", *arguments, code=2)[1]
+    assert message in ran(capsys, "events", "listen", lake, "shop", *arguments, code=2)[1]
 
 
 def test_a_table_has_no_listeners_of_its_own(lake: str, capsys: pytest.CaptureFixture[str]) -> None:
-    _, error = ran(capsys, "listen", f"{lake}/public/orders", "shop", "--webhook", "http://x/", code=2)
+    _, error = ran(capsys, "events", "listen", f"{lake}/public/orders", "shop", "--webhook", "http://x/", code=2)
     assert "is a table; listeners are kept by a folder with tables" in error
-    assert ran(capsys, "listeners", lake, "--format", "json")[0] == []
+    assert ran(capsys, "events", "list", lake, "--format", "json")[0] == []

@@ -19,7 +19,7 @@ import yaml
 import lakebed
 from lakebed import create
 from lakebed.cli import main
-from lakebed.cli.command_line import _parser
+from lakebed.cli.command_line import command_parser
 from lakebed.monitoring.dashboards import content
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
 from tests.infra.prometheus import promtool
@@ -29,7 +29,7 @@ RUNBOOK = (DOCS / "runbook.md").read_text()
 RULES: dict[str, dict[str, Any]] = {
     rule["alert"]: rule for group in yaml.safe_load(content("alerts.yaml"))["groups"] for rule in group["rules"]
 }
-NEVER_END = {"run", "maintain", "exporter"}
+NEVER_END = {"run", "maintain", "serve"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +359,7 @@ def test_every_alert_says_how_bad_it_is_and_leads_to_its_section_of_the_runbook(
 
 @pytest.mark.parametrize("arguments", commands(), ids=" ".join)
 def test_a_command_of_the_runbook_is_one(arguments: list[str]) -> None:
-    _parser().parse_args(arguments)
+    command_parser().parse_args(arguments)
 
 
 def test_the_commands_of_the_runbook_work_on_a_real_table(

@@ -233,14 +233,14 @@ def prometheus(
         running.enter_context(run)
         # The quarantine is looked at once a minute: an exporter that starts now finds it at once.
         wait_until(lambda: "lakebed_quarantined_records_total{" in scraped(run), "no batch was committed")
-        exporter = Lakebed("exporter", folder, "exporter", path, "--port", "PORT", "--interval", "1")
+        exporter = Lakebed("exporter", folder, "serve", "metrics", path, "--port", "PORT", "--interval", "1")
         running.enter_context(exporter)
         root = path.rpartition("/")[0]
-        worker = Lakebed("fleet", folder, "fleet", root, "--metrics-port", "PORT")
+        worker = Lakebed("fleet", folder, "fleet", "run", root, "--metrics-port", "PORT")
         running.enter_context(worker)
         received = running.enter_context(receiver())
-        assert main(["listen", root, "shop", "--webhook", received.url, "--from", "oldest"]) == 0
-        listeners = Lakebed("deliver", folder, "deliver", root, "--metrics-port", "PORT")
+        assert main(["events", "listen", root, "shop", "--webhook", received.url, "--from", "oldest"]) == 0
+        listeners = Lakebed("deliver", folder, "events", "deliver", root, "--metrics-port", "PORT")
         running.enter_context(listeners)
         targets = [each.target for each in (run, exporter, worker, listeners)]
         server = PrometheusServer(targets, [folder / "prometheus" / "alerts.yaml"])

@@ -166,7 +166,7 @@ def test_json_is_json_whatever_stderr_is_encoded_in(tmp_path: Path, monkeypatch:
     assert (
         main(
             [
-                "settle",
+                *("compact", "--only", "settle"),
                 a_table(tmp_path / "Zürich").path,
                 "--format",
                 "json",
@@ -197,10 +197,10 @@ def test_with_json_all_that_is_said_on_stderr_is_json(tmp_path: Path, capsys: py
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         shown = warnings.showwarning
-        assert main(["settle", table.path, "--format", "json", "--log-format", "json"]) == 0
+        assert main(["compact", "--only", "settle", table.path, "--format", "json", "--log-format", "json"]) == 0
         assert warnings.showwarning is shown
     end()
-    assert main(["vacuum", table.path, "--format", "json", "--log-format", "json"]) == 0
+    assert main(["clean", "--only", "vacuum", table.path, "--format", "json", "--log-format", "json"]) == 0
     said = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     messages = [line["message"] for line in said if "message" in line]
     for text in (
@@ -307,14 +307,30 @@ def a_table(tmp_path: Path) -> lakebed.Table:
 
 def test_a_command_logs_on_stderr_if_it_is_asked_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = a_table(tmp_path)
-    assert main(["settle", table.path, "--format", "json"]) == 0
+    assert main(["compact", "--only", "settle", table.path, "--format", "json"]) == 0
     assert capsys.readouterr().err == "", "nothing is wrong"
     table.apply(pa.table({"id": [1], "v": ["c"]}, SCHEMA))
-    assert main(["settle", table.path, "--format", "json", "--log-format", "json", "--log-level", "debug"]) == 0
+    assert (
+        main(
+            [
+                "compact",
+                "--only",
+                "settle",
+                table.path,
+                "--format",
+                "json",
+                "--log-format",
+                "json",
+                "--log-level",
+                "debug",
+            ]
+        )
+        == 0
+    )
     told = capsys.readouterr()
     assert json.loads(told.out)["change_parts"] == 1, "stdout is as it was"
     assert "settled" in {json.loads(line)["event"] for line in told.err.splitlines()}
-    assert main(["settle", table.path, "--log-format", "text", "--log-level", "warning"]) == 0
+    assert main(["compact", "--only", "settle", table.path, "--log-format", "text", "--log-level", "warning"]) == 0
     assert capsys.readouterr().err == ""
 
 
@@ -325,18 +341,18 @@ def test_the_environment_says_it_too_and_nothing_is_left_behind(
     before = logger.level, list(logger.handlers), logger.propagate, events.listeners()
     monkeypatch.setenv("LAKEBED_LOG_FORMAT", "text")
     monkeypatch.setenv("LAKEBED_LOG_LEVEL", "debug")
-    assert main(["settle", a_table(tmp_path).path]) == 0
+    assert main(["compact", "--only", "settle", a_table(tmp_path).path]) == 0
     assert {"commit_ended", "settled"} <= {parsed(line)["event"] for line in capsys.readouterr().err.splitlines()}
     assert (logger.level, list(logger.handlers), logger.propagate, events.listeners()) == before
     monkeypatch.setenv("LAKEBED_LOG_FORMAT", "xml")
-    assert main(["settle", str(tmp_path / "t")]) == 2
+    assert main(["compact", "--only", "settle", str(tmp_path / "t")]) == 2
     assert "LAKEBED_LOG_FORMAT is 'xml'; it must be one of text, json, off" in capsys.readouterr().err
 
 
 def test_an_error_that_ends_a_command_has_the_form_of_the_log(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["settle", str(tmp_path / "none"), "--log-format", "json"]) != 0
+    assert main(["compact", "--only", "settle", str(tmp_path / "none"), "--log-format", "json"]) != 0
     said = json.loads(capsys.readouterr().err)
     assert (said["event"], said["level"]) == ("failed", "error")
     assert "none" in said["message"]
@@ -346,6 +362,6 @@ def test_lines_go_to_what_stderr_is_at_the_moment(tmp_path: Path, monkeypatch: p
     """A live display takes the place of stderr, to put lines above itself."""
     table, out = a_table(tmp_path), io.StringIO()
     end = events.listen(lambda event: monkeypatch.setattr(sys, "stderr", out))
-    assert main(["settle", table.path, "--log-format", "json", "--log-level", "debug"]) == 0
+    assert main(["compact", "--only", "settle", table.path, "--log-format", "json", "--log-level", "debug"]) == 0
     end()
     assert "settled" in out.getvalue()

@@ -18,9 +18,9 @@ import pytest
 
 import lakebed
 from lakebed.cli import exit_codes, main
-from lakebed.cli import progress as module
-from lakebed.cli.health_commands import _watch
-from lakebed.cli.progress import progress
+from lakebed.cli.commands.health import _watch
+from lakebed.cli.display import progress as module
+from lakebed.cli.display.progress import progress
 from lakebed.errors import StoreUnavailable
 from lakebed.health.status import Status
 from tests.waiting import Patience, wait_until, whole_lines, work_of
@@ -112,7 +112,7 @@ def read_within(terminal: int, seconds: float) -> bytes | None:
 
 def test_on_a_terminal_a_bar_is_drawn_and_taken_away_again() -> None:
     out, seen = on_a_terminal(
-        "import sys; from lakebed.cli import progress as module\n"
+        "import sys; from lakebed.cli.display import progress as module\n"
         "module.FIRST_SECONDS = 0.05\n"
         "with module.progress('working') as report:\n"
         "    report('rows', 250, 1000); sys.stdin.read()\n"
@@ -126,7 +126,7 @@ def test_on_a_terminal_a_bar_is_drawn_and_taken_away_again() -> None:
 
 def test_a_terminal_that_can_t_draw_is_given_lines() -> None:
     _, seen = on_a_terminal(
-        "import sys; from lakebed.cli import progress as module\n"
+        "import sys; from lakebed.cli.display import progress as module\n"
         "module.LINE_SECONDS = 0.05\n"
         "with module.progress('working'): sys.stdin.read()",
         r"lakebed: working, \d s",
@@ -137,7 +137,7 @@ def test_a_terminal_that_can_t_draw_is_given_lines() -> None:
 
 def test_what_is_given_is_drawn_as_it_is() -> None:
     _, seen = on_a_terminal(
-        "import sys; from lakebed.cli import progress as module\n"
+        "import sys; from lakebed.cli.display import progress as module\n"
         "module.FIRST_SECONDS = 0.05\n"
         "with module.progress('working') as report:\n"
         "    report('rows of [/x] and [red]', 1, 2); sys.stdin.read()",
@@ -151,11 +151,11 @@ def test_what_is_given_is_drawn_as_it_is() -> None:
     [
         (["compact"], r"(looking for parts to merge|merging \d+ parts, .* for level \d: merge)"),
         (["recluster", "--final"], r"(looking for parts to recluster|round \d+, merge \d+ of about \d+.*: rows)"),
-        (["vacuum"], "listing files to delete"),
-        (["vacuum", "--no-dry-run"], "deleting files"),
-        (["expire-snapshots"], "listing files to delete"),
-        (["remove-orphan-files"], "listing files to delete"),
-        (["settle"], "settling"),
+        (["clean", "--only", "vacuum"], "listing files to delete"),
+        (["clean", "--only", "vacuum", "--no-dry-run"], "deleting files"),
+        (["clean"], "listing files to delete"),
+        (["clean", "--only", "remove-orphan-files"], "listing files to delete"),
+        (["compact", "--only", "settle"], "settling"),
         (["doctor", "--deep"], ".+"),
     ],
 )
@@ -202,7 +202,7 @@ def looks(*outcomes: Status | Exception) -> Callable[[], Status]:
 def test_a_watch_goes_on_over_a_store_that_is_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("lakebed.cli.health_commands.WATCH_SECONDS", 0.0)
+    monkeypatch.setattr("lakebed.cli.commands.health.WATCH_SECONDS", 0.0)
     status = a_table(tmp_path, batches=1).status()
     away = StoreUnavailable("list of s3://lake failed 5 times")
     assert _watch(looks(status, away, status), "json") == exit_codes.OK
@@ -212,12 +212,12 @@ def test_a_watch_goes_on_over_a_store_that_is_away(
     assert _watch(looks(status, away), "json") == exit_codes.TRY_AGAIN
 
 
-@pytest.mark.parametrize("command", ["timeline", "compactions"])
+@pytest.mark.parametrize("kind", ["commits", "merges"])
 @pytest.mark.parametrize("last", ["0", "-3"])
 def test_no_commits_can_not_be_asked_for(
-    command: str, last: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: str, last: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        main([command, str(tmp_path), "--last", last])
+        main(["show", kind, str(tmp_path), "--last", last])
     assert ended.value.code == 2
     assert f"{last} is not above 0" in capsys.readouterr().err

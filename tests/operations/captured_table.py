@@ -127,7 +127,7 @@ class World:
         self.follower.step()
 
     def ask(self) -> None:
-        """What ``lakebed resnapshot --mirror`` does."""
+        """What ``lakebed source resnapshot --mirror`` does."""
         self.asked += 1
         snapshot, id = self.log.refresh(), f"signal {self.asked}"
         asked = Resnapshot(

@@ -846,15 +846,29 @@ def test_the_commands_only_list_unless_asked_to_delete(tmp_path: Path, capsys: p
     table = lakebed.create(tmp_path / "t", SCHEMA, keys=["id"])
     table.apply(rows_of(0))
     orphan = put(table, "_lakebed/nobody.parquet")
-    for command in ("vacuum", "expire-snapshots", "remove-orphan-files"):
-        assert main([command, table.path, "--older-than", "2 days", "--format", "json"]) == 0
+    for only in ([], ["--only", "vacuum"], ["--only", "expire-snapshots"], ["--only", "remove-orphan-files"]):
+        assert main(["clean", table.path, *only, "--older-than", "2 days", "--format", "json"]) == 0
         told = capsys.readouterr()
         assert [json.loads(line)["reason"] for line in told.out.splitlines()] == ["orphan"]
         assert "1 files, 1 B, would be deleted" in told.err
-    assert main(["vacuum", table.path, "--older-than", "1 minute"]) == 2
-    assert main(["expire-snapshots", table.path, "--retain-last", "0"]) == 2
+    assert main(["clean", "--only", "vacuum", table.path, "--older-than", "1 minute"]) == 2
+    assert main(["clean", "--only", "expire-snapshots", table.path, "--retain-last", "0"]) == 2
     assert orphan.exists()
-    assert main(["vacuum", table.path, "--older-than", "1 minute", "--allow-short-retention", "--no-dry-run"]) == 0
+    assert (
+        main(
+            [
+                "clean",
+                "--only",
+                "vacuum",
+                table.path,
+                "--older-than",
+                "1 minute",
+                "--allow-short-retention",
+                "--no-dry-run",
+            ]
+        )
+        == 0
+    )
     assert not orphan.exists()
 
 

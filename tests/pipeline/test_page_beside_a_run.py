@@ -15,7 +15,7 @@ import pytest
 
 import lakebed
 from lakebed import events
-from lakebed.cli.page import served_page
+from lakebed.cli.commands.run import served_page
 from lakebed.events import SourceLagged
 from lakebed.monitoring.metrics import Metrics
 from lakebed.pipeline.file.settings import Pipeline, parse_pipeline

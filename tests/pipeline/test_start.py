@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from lakebed import session as sessions
-from lakebed.cli.display import PlainDisplay
+from lakebed.cli.display.run import PlainDisplay
 from lakebed.monitoring.progress import Progress
 from lakebed.pipeline.file.settings import Pipeline, parse_pipeline
 from lakebed.pipeline.run import Look, Phase
@@ -62,12 +62,14 @@ def test_the_help_loads_no_engine() -> None:
 
 
 def test_java_starts_before_spark_the_table_and_the_metrics_are_imported() -> None:
-    loaded = loaded_by("import lakebed.cli.run_command")
+    loaded = loaded_by("import lakebed.cli.commands.run")
     assert not {"pandas", "pyspark", "prometheus_client", "boto3", "confluent_kafka", "True"}.intersection(loaded)
 
 
 def test_a_run_never_loads_pandas() -> None:
-    assert "pandas" not in loaded_by("import pyspark.sql, lakebed.pipeline.run, lakebed.cli.display, lakebed.cli.page")
+    assert "pandas" not in loaded_by(
+        "import pyspark.sql, lakebed.pipeline.run, lakebed.cli.display.run, lakebed.cli.commands.run"
+    )
 
 
 def test_the_daemon_of_the_workers_has_loaded_the_code_of_their_tasks_and_runs_one_thread() -> None:

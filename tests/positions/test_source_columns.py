@@ -275,7 +275,7 @@ def test_the_finding_says_what_to_do_and_time_does_not_end_it(copy: Copy) -> Non
     copy.feed(NOTE, filled(COUPON))
     later = Observer(copy.table.path, clock=lambda: log_of(copy.table).now_ms() / 1000 + 30 * 86_400).look()
     [found] = [one for one in later.findings if one.check == ADVISED]
-    assert (found.severity.value, "coupon" in found.what, "lakebed resnapshot" in found.remedy) == (
+    assert (found.severity.value, "coupon" in found.what, "lakebed source resnapshot" in found.remedy) == (
         "critical",
         True,
         True,

@@ -67,11 +67,11 @@ def until(log: object) -> int:
 
 def test_the_command_serves_makes_tokens_and_runs_jobs(lake: Path, tmp_path: Path) -> None:
     file = str(tmp_path / "tokens")
-    made = ran([*LAKEBED, "token", "alice", "--role", "operator", "--tokens", file])
+    made = ran([*LAKEBED, "serve", "token", "alice", "--role", "operator", "--tokens", file])
     assert made.returncode == 0 and os.stat(file).st_mode & 0o077 == 0
     token = made.stdout.strip()
     assert token not in Path(file).read_text()
-    command = [*LAKEBED, "serve", str(lake), "--port", "0", "--tokens", file]
+    command = [*LAKEBED, "serve", "api", str(lake), "--port", "0", "--tokens", file]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         found = re.search(r"http://\S+", process.stderr.readline())
@@ -81,5 +81,5 @@ def test_the_command_serves_makes_tokens_and_runs_jobs(lake: Path, tmp_path: Pat
         process.send_signal(signal.SIGTERM)
         outcome(process)
         assert process.returncode == 0
-    wrong = ran([*LAKEBED, "serve", str(lake), "--host", "0.0.0.0", "--port", "0"])
+    wrong = ran([*LAKEBED, "serve", "api", str(lake), "--host", "0.0.0.0", "--port", "0"])
     assert wrong.returncode == 2 and "--tokens" in wrong.stderr

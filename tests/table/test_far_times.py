@@ -96,9 +96,9 @@ def test_every_command_shows_it_and_maintenance_keeps_it(
         step()
         assert read(table).equals(everything)
         assert read(table, where=FAR)["id"].to_pylist() == [0, 1, 2, 3, 4, 5, *range(8, 14), *range(16, 22), 100, 101]
-        for arguments in ("clustering", "parts", "detail", "timeline"):
-            assert run(arguments, table.path) == exit_codes.OK
-            assert run(arguments, table.path, "--format", "json") == exit_codes.OK
+        for kind in ("clustering", "parts", "figures", "commits"):
+            assert run("show", kind, table.path) == exit_codes.OK
+            assert run("show", kind, table.path, "--format", "json") == exit_codes.OK
         assert run("doctor", table.path, "--deep") == exit_codes.OK, capsys.readouterr().out
     capsys.readouterr()
     assert run("query", table.path, "select * from t where id = 0") == exit_codes.OK
@@ -162,7 +162,7 @@ def test_a_record_of_a_far_time_is_shown_in_the_quarantine(tmp_path: Path, capsy
     fields = {name: pa.nulls(2, QUARANTINE_SCHEMA.field(name).type) for name in QUARANTINE_SCHEMA.names}
     aside.apply(pa.table(fields | {"time": times, "reason": pa.array(["bad"] * 2)}))
     for form in ("table", "json"):
-        assert run("quarantine", str(tmp_path / "t"), "--format", form) == exit_codes.OK
+        assert run("quarantine", "show", str(tmp_path / "t"), "--format", form) == exit_codes.OK
         assert "+20222-03-15T12:00:00.123456Z" in capsys.readouterr().out
 
 

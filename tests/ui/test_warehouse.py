@@ -53,7 +53,7 @@ class Served:
     lake: Path
 
     def of(self, role: str) -> str:
-        """The link for somebody with this role, as ``lakebed serve`` prints it."""
+        """The link for somebody with this role, as ``lakebed serve api`` prints it."""
         return f"{self.url}/#token={TOKENS[role]}"
 
 

@@ -350,7 +350,7 @@ def _merges(board: Dashboard, one: Tables) -> None:
                Query(one.or_none(one.rate("lakebed_merge_local_bytes_total")), "local")),
         _stack("Planned now", COUNT, "Plans that the planner would run now, by kind.",
                Query(one.or_none(one.now("lakebed_backlog_plans", "kind")), "{{kind}}")),
-        _graph("Left alone", COUNT, "What the planner leaves alone, by cause. `lakebed plan` says more.",
+        _graph("Left alone", COUNT, "What the planner leaves alone, by cause. `lakebed show plan` says more.",
                Query(one.or_none(one.now("lakebed_refused", "cause")), "{{cause}}")),
         _graph("Lag and claims", SECONDS,
                "Age of the oldest level-0 part that no merge has claimed, and of the oldest claim.",

@@ -1,4 +1,4 @@
-// The page beside a pipeline, and of `lakebed ui`: some tables, read-only.
+// The page beside a pipeline, and of `lakebed serve page`: some tables, read-only.
 
 import { counted } from "./dom.js";
 import { Overview } from "./overview.js";

@@ -1,4 +1,4 @@
-// The token that goes with each request: from the link that `lakebed serve` prints, or typed in. It is kept for this tab alone,
+// The token that goes with each request: from the link that `lakebed serve api` prints, or typed in. It is kept for this tab,
 // in sessionStorage, which no other site can read; and no browser sends it by itself.
 
 import { h } from "./dom.js";
@@ -36,8 +36,9 @@ export class TokenForm {
     const wrong = why && sessionStorage.getItem(KEY) ? h("p", { class: "critical", role: "alert" }, why) : null;
     this.element = h("section", { "aria-label": "Who asks" },
       h("h1", {}, "A token"), wrong,
-      h("p", {}, "This service asks who you are. ", h("code", {}, "lakebed token NAME --role operator --tokens FILE"),
-        " makes a token; without --tokens, ", h("code", {}, "lakebed serve"), " prints one when it starts."),
+      h("p", {}, "This service asks who you are. ",
+        h("code", {}, "lakebed serve token NAME --role operator --tokens FILE"),
+        " makes a token; without --tokens, ", h("code", {}, "lakebed serve api"), " prints one when it starts."),
       h("form", { class: "controls", onsubmit: keep }, h("label", { for: "token" }, "Token"), this.input,
         h("button", { type: "submit" }, "Use it")),
       h("p", { class: "quiet note" }, "It is kept until this tab is closed, and sent to this service alone."));

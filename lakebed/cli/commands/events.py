@@ -1,53 +1,59 @@
-"""``lakebed events | listen | listeners | deliver``."""
+"""``lakebed events``: what commits did to tables, printed or sent to listeners."""
 
 from __future__ import annotations
 
 import argparse
 import logging
-import signal
 import sys
-import threading
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from lakebed.cli import exit_codes
+from lakebed.cli.arguments import until_stopped
+from lakebed.cli.logs import note
+from lakebed.cli.parser import Commands
 from lakebed.errors import InvalidInput
 
 if TYPE_CHECKING:
     from lakebed.listeners.event_types import TableEvent
     from lakebed.listeners.listener import Target, Wanted
 
-# What a command needs is imported when it runs: a parser must not wait for it.
-
 _ONCE_SECONDS = 0.2
 
 
-def add_to(add: Callable[..., argparse.ArgumentParser], rows: argparse.ArgumentParser) -> None:
-    """Add the commands. ``rows``: the options of those that print rows."""
-    form = argparse.ArgumentParser(add_help=False)
-    form.add_argument(
+def add_to(commands: Commands) -> None:
+    """Add ``events``."""
+    family = commands.family("events", "print what commits did to tables, or send it to listeners")
+    _add_print(family)
+    _add_listen(family)
+    listing = family.add("list", "list the listeners for the events of tables", _list, "lake", rows=True)
+    listing.add_argument("path", metavar="FOLDER", help="the folder of the tables")
+    deliver = family.add("deliver", "send the events of tables to their listeners", _deliver, "lake", runs_on=True)
+    deliver.add_argument("path", metavar="FOLDER", help="the folder of the tables and of their listeners")
+    deliver.add_argument("--duration", type=float, metavar="SECONDS", help="stop after so many seconds")
+    deliver.add_argument("--metrics-port", type=int, metavar="PORT", help="serve metrics, 0: any port (default: none)")
+    deliver.add_argument("--host", default="127.0.0.1", help="where metrics listen (default: 127.0.0.1)")
+
+
+def _add_print(family: Commands) -> None:
+    parser = family.add("print", "print what commits did to tables", _print, "lake --follow", runs_on=True)
+    parser.add_argument("path", metavar="PATH", help="a table, or a folder of tables")
+    parser.add_argument(
         "--format", choices=("lines", "json"), default="lines", help="json: CloudEvents, one a line (default: lines)"
     )
-    _add_events(add("events", "print what commits did to tables, as events", events, form))
-    _add_listen(add("listen", "send the events of tables to a webhook or to Kafka", listen))
-    listing = add("listeners", "list the listeners for the events of tables", listeners, rows)
-    listing.add_argument("path", metavar="PATH", help="the folder with the tables")
-    _add_deliver(add("deliver", "send the events of tables to their listeners", deliver))
-
-
-def _add_events(events: argparse.ArgumentParser) -> None:
-    events.set_defaults(runs_on=True)
-    events.add_argument("path", metavar="PATH", help="a table, or a folder with tables")
-    events.add_argument(
+    parser.add_argument(
         "--after", metavar="CURSOR", help="a version of a table, or the cursor that an earlier call printed"
     )
-    events.add_argument("--follow", action="store_true", help="go on until Ctrl-C; without --after from now on")
-    _add_wanted(events)
+    parser.add_argument("--follow", action="store_true", help="go on until Ctrl-C; without --after from now on")
+    _add_wanted(parser)
 
 
-def _add_listen(listen: argparse.ArgumentParser) -> None:
-    listen.add_argument("path", metavar="PATH", help="a folder with tables")
+def _add_listen(family: Commands) -> None:
+    listen = family.add(
+        "listen", "add, change or remove a listener for the events of tables", _listen,
+        "lake shop --webhook https://hooks.example/lake --table 'public.*'",
+    )  # fmt: skip
+    listen.add_argument("path", metavar="FOLDER", help="the folder of the tables")
     listen.add_argument("name", metavar="NAME", help="of the listener: a-z, 0-9, - and _")
     where = listen.add_mutually_exclusive_group(required=True)
     where.add_argument("--webhook", metavar="URL", help="send each event as a POST")
@@ -68,14 +74,6 @@ def _add_listen(listen: argparse.ArgumentParser) -> None:
     _add_wanted(listen)
 
 
-def _add_deliver(deliver: argparse.ArgumentParser) -> None:
-    deliver.set_defaults(runs_on=True)
-    deliver.add_argument("path", metavar="PATH", help="the folder with the tables and their listeners")
-    deliver.add_argument("--duration", type=float, metavar="SECONDS", help="stop after so many seconds")
-    deliver.add_argument("--metrics-port", type=int, metavar="PORT", help="serve metrics, 0: any port (default: none)")
-    deliver.add_argument("--host", default="127.0.0.1", help="where metrics listen (default: 127.0.0.1)")
-
-
 def _add_wanted(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--table", dest="tables", action="append", metavar="PATTERN", help="such as 'public.*' (default: all tables)"
@@ -86,13 +84,12 @@ def _add_wanted(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def events(options: argparse.Namespace) -> int:
+def _print(options: argparse.Namespace) -> int:
     """Print the events of tables, one a line, and at the end where they end."""
-    from lakebed.cli.logs import note
     from lakebed.listeners.cursor import At, Cursor
     from lakebed.listeners.feed import Feed
 
-    done = _until_stopped()
+    done = until_stopped()
     wanted, feed = _wanted(options), Feed(options.path)
     if options.after is None:
         cursor = feed.newest(wanted.wants_table) if options.follow else Cursor()
@@ -129,7 +126,7 @@ def _line(event: TableEvent, root: str, form: str) -> str:
 
     import orjson
 
-    from lakebed.cli.escapes import shown
+    from lakebed.cli.display.escapes import shown
     from lakebed.listeners.cloud_events import cloud_event
     from lakebed.listeners.event_types import EventFields, data_of
 
@@ -147,7 +144,7 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
-def listen(options: argparse.Namespace) -> int:
+def _listen(options: argparse.Namespace) -> int:
     """Add, change or remove a listener."""
     from lakebed.listeners.cursor import Cursor
     from lakebed.listeners.feed import Feed
@@ -166,18 +163,18 @@ def listen(options: argparse.Namespace) -> int:
         raise InvalidInput(f"{options.path} is a table; listeners are kept by a folder with tables: give that one")
     begins = feed.newest(listener.wants_table) if options.begin == "newest" else Cursor()
     if log.put(listener, begins):
-        print(f"listener {options.name} is added; lakebed deliver {options.path} sends it events")
+        print(f"listener {options.name} is added; lakebed events deliver {options.path} sends it events")
     else:
         print(f"listener {options.name} is changed; it goes on where it is")
     return exit_codes.OK
 
 
-def listeners(options: argparse.Namespace) -> int:
+def _list(options: argparse.Namespace) -> int:
     """A row for each listener: where it sends, who delivers, and how far it is behind."""
     import pyarrow as pa
 
-    from lakebed.cli.output import print_rows
-    from lakebed.cli.views import LISTENERS
+    from lakebed.cli.display.output import print_rows
+    from lakebed.cli.display.views import LISTENERS
     from lakebed.listeners.listener import KafkaTopic
     from lakebed.listeners.listener_log import ListenerLog
     from lakebed.storage.open import open_part_storage
@@ -199,14 +196,14 @@ def listeners(options: argparse.Namespace) -> int:
     return exit_codes.OK
 
 
-def deliver(options: argparse.Namespace) -> int:
+def _deliver(options: argparse.Namespace) -> int:
     """Deliver to listeners until Ctrl-C or SIGTERM, or for ``--duration`` seconds."""
     from lakebed import events as process_events
     from lakebed.listeners.deliverer import Deliverer
     from lakebed.monitoring.event_log import log_fields
     from lakebed.monitoring.metrics import Metrics
 
-    done, deliverer = _until_stopped(), Deliverer(options.path)
+    done, deliverer = until_stopped(), Deliverer(options.path)
     metrics = Metrics()
     unlisten = process_events.listen(metrics)
     server = None
@@ -223,13 +220,6 @@ def deliver(options: argparse.Namespace) -> int:
     if server is not None:
         server.close()
     return exit_codes.OK
-
-
-def _until_stopped() -> threading.Event:
-    done = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: done.set())
-    return done
 
 
 def _wanted(options: argparse.Namespace) -> Wanted:

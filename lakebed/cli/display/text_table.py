@@ -2,7 +2,8 @@
 
 1. A table gets the widths that its cells need. If that is too wide, columns that may be left out go, the last one first, and then
    the widest of those that may be cut get narrower, all to the same width.
-2. A table that still does not fit is printed as records: each value on a line of its own, folded where it is long.
+2. If that is still too wide, the last columns go, as long as more than half of them stay; who prints the table says which ones.
+3. A table that still does not fit is printed as records: each value on a line of its own, folded where it is long.
 
 A width counts terminal cells: a Chinese character or an emoji takes two, a combining accent none. Without a width (stdout is no
 terminal) nothing is cut.
@@ -40,6 +41,8 @@ class Laid:
 
     lines: Iterator[str]
     is_whole: bool
+    left_out: tuple[str, ...] = ()
+    """The names of columns that are left out."""
 
 
 def lay_out(columns: Sequence[Column], width: int | None, below: Sequence[str] = (), downwards: bool = False) -> Laid:
@@ -47,14 +50,24 @@ def lay_out(columns: Sequence[Column], width: int | None, below: Sequence[str] =
 
     ``below``: a text for each row, which is folded below it; an empty one takes no line.
     """
-    fitted = None if downwards else _fitted(columns, width)
+    fitted = None if downwards else _fitted(columns, width) or _most_that_fit(columns, width)
     if fitted is None:
         return Laid(_records(columns, below, width), all(_fits_a_record(columns, width)))
     kept, widths = fitted
     whole = len(kept) == len(columns) and all(
         _natural(column) <= most for column, most in zip(kept, widths, strict=True)
     )
-    return Laid(_table(kept, widths, below, width), whole)
+    left_out = tuple(each.name for each in columns if not any(each is one for one in kept))
+    return Laid(_table(kept, widths, below, width), whole, left_out)
+
+
+def _most_that_fit(columns: Sequence[Column], width: int | None) -> tuple[list[Column], list[int]] | None:
+    """The first columns, if more than half of them fit beside each other; None if fewer do: then records are easier to read."""
+    fitted = _fitted([replace(column, optional=True) for column in columns], width)
+    if fitted is None or 2 * len(fitted[0]) <= len(columns):
+        return None
+    count = len(fitted[0])
+    return list(columns[:count]), fitted[1]
 
 
 def first_that_fit(columns: Sequence[Column], width: int | None) -> list[Column]:
@@ -162,5 +175,9 @@ def _placed(text: str, width: int, right: bool) -> str:
     """The text in exactly so many cells."""
     size = cell_len(text)
     if size > width:
+        items = set_cell_size(text[: 4 * width], max(0, width - 2)).rpartition(", ")[0]
+        if 2 * cell_len(items) > width:  # a list ends with a whole item
+            text = f"{items}, …"
+            return text + " " * (width - cell_len(text))
         return set_cell_size(text[: 4 * width], max(0, width - 1)) + "…"  # an emoji of several characters stays whole
     return " " * (width - size) + text if right else text + " " * (width - size)

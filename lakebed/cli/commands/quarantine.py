@@ -1,4 +1,4 @@
-"""``lakebed quarantine PATH``: what is in the quarantine, and why. ``lakebed quarantine replay PATH``: apply what is fine now."""
+"""``lakebed quarantine``: what is in the quarantine of a table, and why; and a replay of what is fine now."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from lakebed.cli import exit_codes
-from lakebed.cli.escapes import shown
+from lakebed.cli.arguments import add_yes, confirmed, count
+from lakebed.cli.display.escapes import shown
+from lakebed.cli.logs import hide, note
+from lakebed.cli.parser import Commands
 from lakebed.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -19,7 +22,6 @@ if TYPE_CHECKING:
 
     from lakebed.pipeline.file.settings import AnyPipeline
 
-REPLAY = "replay"
 REASONS_MAX = 20
 # Values, and places in them, differ from record to record.
 WITHOUT_DETAILS = (
@@ -27,26 +29,31 @@ WITHOUT_DETAILS = (
 )
 LINES_LOOKED_AT_BYTES = 64 << 20  # of a file, for the line of a record
 
-# What a command needs is imported when it runs: a parser must not wait for it.
 
-
-def quarantine(options: argparse.Namespace) -> int:
-    words = list(options.path)
-    wants_replay = len(words) == 2 and words[0] == REPLAY
-    if len(words) > 1 and not wants_replay:
-        raise InvalidInput(f"{' '.join(words)!r} is neither PATH nor replay PATH")
-    options.path, options.is_replay = words[-1], wants_replay
-    return _replay(options) if wants_replay else _show(options)
+def add_to(commands: Commands) -> None:
+    """Add ``quarantine``."""
+    family = commands.family("quarantine", "show records that could not become rows, or replay them")
+    show = family.add(
+        "show", "show the records that could not become rows, and why", _show, "lake/orders --last 50", rows=True
+    )
+    replay = family.add("replay", "apply the records that are fine now", _replay, "orders.yml", rows=True)
+    for each in (show, replay):
+        each.add_argument("path", metavar="PATH", help="the table, or the pipeline file that writes to it")
+        each.add_argument("--where", metavar="SQL", help='only records for which this is true, such as "offset" > 17')
+    show.add_argument("--last", type=count, default=20, metavar="N", help="show the newest N (default: 20)")
+    replay.add_argument("--pipeline", metavar="FILE", help="the pipeline file, whose format decodes the records")
+    add_yes(replay)
+    show.set_defaults(pipeline=None)
 
 
 def _show(options: argparse.Namespace) -> int:
-    from lakebed.cli.output import jsonable, print_rows
-    from lakebed.cli.views import QUARANTINE, REASONS
+    from lakebed.cli.display.output import jsonable, print_rows
+    from lakebed.cli.display.views import QUARANTINE, REASONS
     from lakebed.errors import TableNotFound
     from lakebed.parts.quarantine import QUARANTINE_SUFFIX
     from lakebed.pipeline.file.settings import Pipeline
     from lakebed.sql.expression import expression
-    from lakebed.table import open as open_table
+    from lakebed.table.table import open as open_table
 
     pipeline = _pipeline_of(options)
     path = (
@@ -99,7 +106,7 @@ def _records(found: pa.Table) -> Iterator[dict[str, Any]]:
 
 def _text(value: bytes) -> str:
     """A record's bytes; of one with the header of a schema registry the schema's id, and the bytes behind it."""
-    from lakebed.cli.output import bytes_as_text
+    from lakebed.cli.display.output import bytes_as_text
     from lakebed.decode.typed.wire_format import HEADER_BYTES, MAGIC
 
     if len(value) < HEADER_BYTES or value[0] != MAGIC:
@@ -156,15 +163,13 @@ def _lines(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, bytes | None], 
 
 
 def _replay(options: argparse.Namespace) -> int:
-    from lakebed.cli.confirm import confirmed
-    from lakebed.cli.logs import hide, note
-    from lakebed.cli.output import print_record
+    from lakebed.cli.display.output import print_record
     from lakebed.pipeline.database.introducer import decoder_of
     from lakebed.pipeline.file.layer_sections import ChangesFormat
     from lakebed.pipeline.file.settings import DatabasePipeline, RowsFormat
     from lakebed.pipeline.sources import open_decoder
-    from lakebed.table import internals_of
-    from lakebed.table import open as open_table
+    from lakebed.table.internals import internals_of
+    from lakebed.table.table import open as open_table
 
     pipeline = _pipeline_of(options)
     if pipeline is None:
@@ -187,8 +192,8 @@ def _replay(options: argparse.Namespace) -> int:
     done = internals_of(table).replay_quarantine(decoder, options.where or "true")
     left = sum(done.left.values())
     print_record({"version": done.version, "records": done.records, "rows": done.rows, "left": left}, options)
-    for reason, count in done.left.most_common(REASONS_MAX):
-        note(f"{count:,} stay in the quarantine: {reason}")
+    for reason, records in done.left.most_common(REASONS_MAX):
+        note(f"{records:,} stay in the quarantine: {reason}")
     return exit_codes.OK
 
 
@@ -222,4 +227,4 @@ def _pipeline_of(options: argparse.Namespace) -> AnyPipeline | None:
         file = options.path
     if file is None:
         return None
-    return load(file) if options.pipeline or options.is_replay else load_table(file)
+    return load_table(file) if options.command is _show else load(file)

@@ -20,10 +20,11 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from lakebed.cli import database_display, logs
-from lakebed.cli.escapes import shown
-from lakebed.cli.output import print_first_columns
-from lakebed.cli.views import bytes_text
+from lakebed.cli import logs
+from lakebed.cli.display import database
+from lakebed.cli.display.escapes import shown
+from lakebed.cli.display.output import print_first_columns
+from lakebed.cli.display.views import bytes_text
 from lakebed.errors import LakebedError
 from lakebed.monitoring.event_log import Value, log_fields
 from lakebed.monitoring.progress import Ages
@@ -94,7 +95,7 @@ class PlainDisplay:
         now = time.monotonic()
         if self._logged is not None or now - self._news_at < NEWS_SECONDS:
             return []
-        news = list(database_display.news(self._database, state))
+        news = list(database.news(self._database, state))
         self._database = state
         if news:
             self._news_at = now
@@ -139,7 +140,7 @@ def line(look: Look) -> str:
         + (ALL_TABLES if isinstance(state, DatabaseState) else ""),
     ]
     if isinstance(state, DatabaseState):
-        parts += database_display.parts(state)
+        parts += database.parts(state)
     elif state:
         parts += [f"version {state.version}", f"tail {state.tail_parts} parts {state.tail_rows:,} rows", _levels(state)]
     parts.append(f"write amplification {_ratio(figures.write_amplification)}")
@@ -159,7 +160,7 @@ def panel(look: Look, pipeline: AnyPipeline, warning: str | None = None) -> Pane
     grid.add_row("committed", _ages(figures.committed, whose))
     grid.add_row("visible", _ages(figures.visible, whose))
     if isinstance(state, DatabaseState):
-        for name, found in database_display.rows(state):
+        for name, found in database.rows(state):
             grid.add_row(name, found)
     elif state:
         grid.add_row("version", f"{state.version:,}")
@@ -174,10 +175,10 @@ def panel(look: Look, pipeline: AnyPipeline, warning: str | None = None) -> Pane
     grid.add_row("last error", Text(shown(figures.last_error), style="red") if figures.last_error else "none")
     if warning:
         grid.add_row("last warning", Text(shown(warning), style="yellow"))
-    foot = Text(
-        f"{look.phase}   {figures.seconds:,.0f} s   metrics {look.metrics_url or 'off'}   Ctrl-C stops", style="dim"
-    )
-    return Panel(Group(grid, foot), title=Text(shown(f"lakebed   {pipeline.path}")), box=box.ROUNDED, expand=False)
+    ran = f"{look.phase}, {figures.seconds:,.0f} s since it began"
+    foot = Text(f"{ran}   metrics {look.metrics_url or 'off'}   Ctrl-C stops", style="dim")
+    # As wide as the terminal: figures that grow do not move its edge.
+    return Panel(Group(grid, foot), title=Text(shown(f"lakebed   {pipeline.path}")), box=box.ROUNDED)
 
 
 def summary(outcome: Outcome, pipeline: AnyPipeline) -> None:
@@ -194,8 +195,8 @@ def summary(outcome: Outcome, pipeline: AnyPipeline) -> None:
         ("write amplification", _ratio(figures.write_amplification)),
     ]
     if isinstance(state, DatabaseState):
-        rows.insert(1, ("tables", database_display.counts(state)))
-        rows += [(one.state, f"{one.name}: {one.error}") for one in database_display.in_trouble(state)]
+        rows.insert(1, ("tables", database.counts(state)))
+        rows += [(one.state, f"{one.name}: {one.error}") for one in database.in_trouble(state)]
     else:
         fresh = f" settled rows and {state.tail_rows:,} changes" if state.tail_rows else " rows"
         rows.insert(1, ("table", f"{state.rows:,}{fresh} at version {state.version:,}"))
@@ -211,8 +212,8 @@ def summary(outcome: Outcome, pipeline: AnyPipeline) -> None:
     for name, text in rows:
         print(f"  {name:<20}{shown(text)}")
     if outcome.table is None:
-        print(f"\nnext:  lakebed status {path}     lakebed ui {path}")
-        if isinstance(state, DatabaseState) and (root := database_display.example(state)):
+        print(f"\nnext:  lakebed status {path}     lakebed serve page {path}")
+        if isinstance(state, DatabaseState) and (root := database.example(state)):
             table = root.rsplit("/", 1)[-1]
             print(f"       lakebed query {shown(root)} 'select count(*) from \"{shown(table)}\"'", flush=True)
         return
@@ -226,7 +227,7 @@ def summary(outcome: Outcome, pipeline: AnyPipeline) -> None:
         print_first_columns(sample, sys.stdout)
     name = shown(name)
     print(f"\nnext:  lakebed query {path} 'select count(*) from \"{name}\"'")
-    print(f"       lakebed parts {path}     lakebed timeline {path}", flush=True)
+    print(f"       lakebed show parts {path}     lakebed show commits {path}", flush=True)
 
 
 def log_summary(outcome: Outcome) -> None:

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import pyarrow as pa
 
-from lakebed.cli.escapes import shown
-from lakebed.cli.text_table import Column, Laid, first_that_fit, lay_out
-from lakebed.cli.views import RECORD, View, columns_of
+from lakebed.cli.display.escapes import shown
+from lakebed.cli.display.text_table import Column, Laid, first_that_fit, lay_out
+from lakebed.cli.display.views import RECORD, View, columns_of
 from lakebed.errors import InvalidInput
 from lakebed.far_times import python_values
 
@@ -58,6 +58,8 @@ def print_rows(rows: pa.Table, options: argparse.Namespace, view: View | None = 
 
     if len(rows) > TABLE_ROWS_MAX:
         note(f"{len(rows) - TABLE_ROWS_MAX:,} more rows; --format json prints all")
+    elif laid.left_out:
+        note(f"no room for {', '.join(laid.left_out)}; --wide prints all columns")
     elif view is None and not laid.is_whole:
         note("values are cut to fit the terminal; --wide prints them whole")
 

@@ -1,17 +1,17 @@
-"""``lakebed fleet``: a worker of a fleet that maintains all tables below some folders."""
+"""``lakebed fleet``: workers that maintain all tables below some folders, and what that costs and gains."""
 
 from __future__ import annotations
 
 import argparse
 import logging
-import signal
 import sys
-import threading
 import time
 from typing import TYPE_CHECKING
 
 from lakebed import events
 from lakebed.cli import exit_codes
+from lakebed.cli.arguments import until_stopped
+from lakebed.cli.parser import Commands
 from lakebed.errors import InvalidInput, MissingPrerequisite
 
 if TYPE_CHECKING:
@@ -21,92 +21,82 @@ if TYPE_CHECKING:
     from lakebed.fleet.worker import Limits
     from lakebed.service.server import Server
 
-# What a command needs is imported when it runs: a parser must not wait for it.
-
 _SAY_SECONDS = 60.0
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
-    parser.set_defaults(runs_on=True)
-    parser.add_argument(
-        "roots",
-        nargs="*",
-        metavar="ROOT",
-        help="folders with tables; the first one has the fleet's own log. report ROOT…: what maintenance cost and would gain",
+def add_to(commands: Commands) -> None:
+    """Add ``fleet``."""
+    family = commands.family("fleet", "maintain all tables of folders, with any number of workers")
+    run = family.add("run", "be a worker of the fleet", _run, "s3://lake/shop --cores 8 --memory 16GB", runs_on=True)
+    report = family.add(
+        "report", "list what maintenance cost and would gain, a row a table", _report, "lake", rows=True
     )
-    parser.add_argument("--cores", type=_cores, metavar="N", help="threads that merge (default: all processors)")
-    parser.add_argument("--memory", type=memory_bytes, metavar="BYTES", help="such as 8GB (default: 4GiB)")
-    parser.add_argument(
+    estimate = family.add("estimate", "print what a day of idle tables costs", _estimate, "10000 --look-seconds 600")
+    run.add_argument("roots", nargs="+", metavar="FOLDER", help="with tables; the first one has the fleet's own log")
+    report.add_argument("roots", nargs="+", metavar="FOLDER", help="the folders of the fleet")
+    estimate.add_argument("tables", type=int, metavar="N", help="tables to which nothing comes")
+    estimate.add_argument(
+        "roots", nargs="*", metavar="FOLDER", help="of a fleet, whose workers are counted (default: one)"
+    )
+    for each in (run, estimate):
+        each.add_argument(
+            "--look-seconds",
+            type=_look_seconds,
+            metavar="N",
+            help="look at an idle table every N seconds at least (default: 300); where hints come, it may be longer",
+        )
+    run.add_argument("--cores", type=_cores, metavar="N", help="threads that merge (default: all processors)")
+    run.add_argument("--memory", type=memory_bytes, metavar="BYTES", help="such as 8GB (default: 4GiB)")
+    run.add_argument(
         "--share",
         type=_share,
         action="append",
         default=[],
         metavar="POOL=N",
-        help="the share of a pool of tables (lakebed.pool), 1 for others; may be given several times",
+        help="the share of a pool of tables (lakebed.pool), 1 for others; repeatable",
     )
-    parser.add_argument(
+    run.add_argument(
         "--spark", metavar="MASTER", help="have large merges run on this cluster, such as spark://host:7077"
     )
-    parser.add_argument(
-        "--look-seconds",
-        type=_look_seconds,
-        metavar="N",
-        help="look at an idle table every N seconds at least (default: 300); where hints come, it may be longer",
-    )
-    parser.add_argument("--estimate", type=int, metavar="N", help="do nothing; print what a day of N idle tables costs")
-    parser.add_argument("--duration", type=float, metavar="SECONDS", help="stop after so many seconds")
-    parser.add_argument(
+    run.add_argument("--duration", type=float, metavar="SECONDS", help="stop after so many seconds")
+    run.add_argument(
         "--metrics-port", type=int, metavar="PORT", help="serve metrics at this port, 0: any (default: none)"
     )
-    parser.add_argument(
+    run.add_argument(
         "--poke-port",
         type=int,
         metavar="PORT",
         help="take POST /poke at this port, 0: any: tables have changed (default: none)",
     )
-    parser.add_argument(
+    run.add_argument(
         "--hints",
         action="append",
         default=[],
         metavar="URL",
-        help="read the events of S3 from a queue: kafka://HOST:PORT/TOPIC or sqs://QUEUE; may be given several times",
+        help="read the events of S3 from a queue: kafka://HOST:PORT/TOPIC or sqs://QUEUE; repeatable",
     )
-    parser.add_argument(
+    run.add_argument(
         "--kafka-config",
         type=_setting,
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a setting of the client for --hints kafka://…, such as security.protocol=SASL_SSL; may be given several times",
+        help="a setting of the client for --hints kafka://…, such as security.protocol=SASL_SSL; repeatable",
     )
-    parser.add_argument("--tokens", metavar="FILE", help="who may poke: lines that lakebed token makes")
-    parser.add_argument("--host", default="127.0.0.1", help="where both ports listen (default: 127.0.0.1)")
-
-
-def fleet(options: argparse.Namespace) -> int:
-    """Work until Ctrl-C or SIGTERM, or for ``--duration`` seconds; or say what a day of looks costs."""
-    if options.estimate is not None:
-        return _estimate(options)
-    if options.roots[:1] == ["report"]:
-        return _report(options)
-    if not options.roots:
-        raise InvalidInput("lakebed fleet needs a folder with tables, such as s3://lake/shop")
-    return _work(options)
+    run.add_argument("--tokens", metavar="FILE", help="who may poke: lines that lakebed serve token makes")
+    run.add_argument("--host", default="127.0.0.1", help="where both ports listen (default: 127.0.0.1)")
 
 
 def _report(options: argparse.Namespace) -> int:
-    from lakebed.cli.health_commands import print_findings
-    from lakebed.cli.output import print_rows
-    from lakebed.cli.views import FLEET
+    from lakebed.cli.commands.health import print_findings
+    from lakebed.cli.display.output import print_rows
+    from lakebed.cli.display.views import FLEET
     from lakebed.fleet.membership import listed_workers
     from lakebed.fleet.report import fleet_report
     from lakebed.health.finding import finding_table
     from lakebed.health.runs import findings_of
 
-    roots = options.roots[1:]
-    if not roots:
-        raise InvalidInput("lakebed fleet report needs the folders of the fleet; a folder of that name is ./report")
+    roots = options.roots
     for worker in listed_workers(roots[0]) if options.format == "table" else ():
         until = time.strftime("%H:%M:%S", time.gmtime(worker.until_ms / 1000))
         print(f"worker {worker.id}: {worker.cores:g} cores, alive until {until} UTC at least", file=sys.stderr)
@@ -129,10 +119,10 @@ def _estimate(options: argparse.Namespace) -> int:
     workers = max(1, len(listed_workers(options.roots[0]))) if options.roots else 1
     seconds = options.look_seconds or SECONDS_MAX
     day = day_of_looks(
-        options.estimate, workers, look_seconds=seconds, beat_seconds=BEAT_SECONDS, discovery_seconds=DISCOVERY_SECONDS
+        options.tables, workers, look_seconds=seconds, beat_seconds=BEAT_SECONDS, discovery_seconds=DISCOVERY_SECONDS
     )
     print(
-        f"a day of {options.estimate:,} tables to which nothing comes, and {workers} worker{'s' if workers > 1 else ''}:"
+        f"a day of {options.tables:,} tables to which nothing comes, and {workers} worker{'s' if workers > 1 else ''}:"
     )
     often = f"every {seconds:.0f} seconds; more often where lakebed.freshness asks for it"
     print(f"  {day.looks:12,.0f} looks, one GET each: {often}")
@@ -142,7 +132,8 @@ def _estimate(options: argparse.Namespace) -> int:
     return exit_codes.OK
 
 
-def _work(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace) -> int:
+    """Work until Ctrl-C or SIGTERM, or for ``--duration`` seconds."""
     from lakebed.fleet.hearing import Hearing
     from lakebed.fleet.hint_sources import hint_readers
     from lakebed.fleet.worker import FleetWorker, Limits
@@ -155,9 +146,7 @@ def _work(options: argparse.Namespace) -> int:
         shares=dict(options.share),
         look_seconds=options.look_seconds,
     )
-    done = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: done.set())
+    done = until_stopped()
     worker = FleetWorker(options.roots, limits, cluster=_cluster(options, limits))
     metrics = Metrics()
     unlisten = events.listen(metrics)
@@ -265,16 +254,8 @@ def _setting(text: str) -> tuple[str, str]:
 
 def memory_bytes(text: str) -> int:
     """``8GB``, ``512MiB`` or bytes."""
-    units = {
-        "kb": 10**3,
-        "mb": 10**6,
-        "gb": 10**9,
-        "tb": 10**12,
-        "kib": 2**10,
-        "mib": 2**20,
-        "gib": 2**30,
-        "tib": 2**40,
-    }
+    units: dict[str, int] = {f"{unit}b": 1000**power for power, unit in enumerate("kmgt", 1)}
+    units |= {f"{unit}ib": 1024**power for power, unit in enumerate("kmgt", 1)}
     lowered = text.strip().lower()
     unit = next((unit for unit in sorted(units, key=len, reverse=True) if lowered.endswith(unit)), "")
     digits = lowered.removesuffix(unit).strip()

@@ -1,0 +1,344 @@
+"""``lakebed status | doctor | resume``: the health of tables, for people and for scripts, and what is parked."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from lakebed.cli import exit_codes
+from lakebed.cli.arguments import is_table, tables_at
+from lakebed.cli.display.escapes import shown, shown_lines
+from lakebed.cli.logs import note
+from lakebed.cli.parser import Commands
+from lakebed.errors import InvalidInput, LakebedError, TableNotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import pyarrow as pa
+    from rich.console import RenderableType
+
+    from lakebed.health.finding import Finding
+    from lakebed.health.status import Status
+
+WATCH_SECONDS = 2.0
+PATIENCE_SECONDS = 10.0
+_STYLES = {"ok": "green", "warning": "yellow", "critical": "red"}
+
+
+def add_to(commands: Commands) -> None:
+    """Add the commands."""
+    status = commands.add(
+        "status", "show whether tables are healthy, and if not, why and what to do", _status, "lake/orders",
+        rows=True,
+    )  # fmt: skip
+    doctor = commands.add(
+        "doctor", "check the logs and files of tables against every invariant", _doctor, "lake/orders --deep", rows=True
+    )
+    resume = commands.add(
+        "resume", "try again what is parked because it kept failing", _resume,
+        "lake public.orders",
+    )  # fmt: skip
+    status.add_argument("path", metavar="PATH", help="a table, or a folder of tables: a row for each")
+    doctor.add_argument("path", metavar="PATH", help="a table, or a folder of tables: each of them")
+    looks = status.add_mutually_exclusive_group()
+    looks.add_argument("--watch", action="store_true", help="of a table: refresh it every two seconds, until Ctrl-C")
+    looks.add_argument("--deep", action="store_true", help="of a table: include the findings of lakebed doctor --deep")
+    doctor.add_argument("--deep", action="store_true", help="read every row of the newest version too")
+    resume.add_argument("path", metavar="PATH", help="a table, or a folder of tables")
+    resume.add_argument(
+        "tables", nargs="*", metavar="TABLE", help="tables of the folder, such as public.orders (default: all)"
+    )
+    resume.add_argument(
+        "--remove-entry", metavar="NAME",
+        help="remove this entry of the table's log, which can't be read (docs/runbook.md)",
+    )  # fmt: skip
+
+
+def _status(options: argparse.Namespace) -> int:
+    from lakebed.health.status import Observer
+    from lakebed.storage.roots import require_answer
+
+    require_answer(options.path, PATIENCE_SECONDS)
+    if not options.watch and not options.deep and not is_table(options.path):
+        return _status_of_folder(options)
+    seen = Observer(options.path)
+    if options.watch:
+        return _watch(seen.look, options.format)
+    return _show(seen.look(options.deep), options.format)
+
+
+def _status_of_folder(options: argparse.Namespace) -> int:
+    """How a database is, and a row for each of its tables. Raises TableNotFound."""
+    from lakebed.cli.display.output import print_rows
+    from lakebed.cli.display.views import DATABASE
+    from lakebed.discovery.tables import all_tables_below
+    from lakebed.health.database_status import database_status
+    from lakebed.health.finding import finding_table
+    from lakebed.health.runs import Runs
+
+    tables = all_tables_below(options.path)
+    known = Runs()
+    runs = known.of_database(options.path)
+    if not tables and not runs.findings and not runs.waiting:
+        raise TableNotFound(f"there is no table at {options.path}, nor below it")
+    found = database_status(tables, runs.waiting)
+    findings = (*runs.findings, *known.refused_writes(options.path))
+    print_rows(found, options, DATABASE)
+    if options.format == "json":
+        print_rows(finding_table(findings), options)
+    else:
+        print_findings(findings)
+    return exit_codes.OK if found["error"].null_count == len(found) and not findings else exit_codes.FAILED
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    """Examine a table, or each table of a folder; one that can't be examined is named, and the others are."""
+    import pyarrow as pa
+
+    from lakebed.cli.display.output import print_rows
+
+    code, tables, findings = exit_codes.OK, tables_at(options.path), list[pa.Table]()
+    for name, root in tables.items():
+        try:
+            found, is_well = _examined(root, name if len(tables) > 1 or root != options.path else "", options)
+        except LakebedError as error:
+            if root == options.path:
+                raise
+            note(f"{name} can't be examined: {error}")
+            code = exit_codes.FAILED
+            continue
+        findings.append(found)
+        code = code if is_well else exit_codes.FAILED
+    if options.format == "json" and findings:
+        print_rows(pa.concat_tables(findings), options)
+    return code
+
+
+def _examined(root: str, name: str, options: argparse.Namespace) -> tuple[pa.Table, bool]:
+    """The findings in a table, and whether all is well; they are printed. ``name``: of a table of a folder."""
+    from lakebed.cli.display.progress import progress
+    from lakebed.health.examination import FINDINGS_MAX, examine
+    from lakebed.health.finding import Severity, finding_table
+
+    with progress("opening the table", options.log_format) as report:
+        found = examine(root, options.deep, report)
+    if options.format == "table":
+        count = len(found.findings)
+        counted = f"{count:,} finding{'s' if count > 1 else ''}" if count else "nothing is wrong"
+        looked_at = f"{found.commits:,} commits, {found.checkpoints:,} checkpoints, {found.parts:,} parts"
+        rows = f" with {found.rows:,} rows" if found.deep else ""
+        whole = f"version {found.version}: {looked_at}{rows}, {found.seconds:,.1f} s: {counted}"
+        if name:
+            print(f"{shown(name)}: {whole}", flush=True)
+        print_findings(found.findings)
+        if not name:
+            print(whole)
+    if len(found.findings) >= FINDINGS_MAX:
+        note(f"at most {FINDINGS_MAX:,} findings of each kind are shown")
+    rows_found = finding_table(found.findings)
+    if name:
+        rows_found = rows_found.add_column(0, "table", [[name] * len(rows_found)])
+    return rows_found, found.severity is Severity.OK
+
+
+def _resume(options: argparse.Namespace) -> int:
+    """Resume what is parked of tables: of the one at the path, or of those of a database, all or some of them."""
+    from lakebed.coordination.failing import resume_merges
+    from lakebed.coordination.parked import resume as resumed
+    from lakebed.coordination.settle_attempts import resume_settle
+    from lakebed.health.entry_checks import remove_unreadable
+    from lakebed.positions.remarks import dismiss
+    from lakebed.table.internals import open_log
+
+    code, names, merges, others = exit_codes.OK, [], dict[str, int](), False
+    chosen = _chosen(options.path, options.tables)
+    is_named = bool(options.tables) or options.path in chosen  # findings of all tables are not dealt with at one stroke
+    for name, root in chosen.items():
+        try:
+            log = open_log(root)
+            if resumed(log):
+                names.append(name)
+            if count := resume_merges(log):
+                merges[name] = count
+            if resume_settle(log):
+                print(f"{name}: its tail is settled at once")
+                others = True
+            if is_named and dismiss(log):
+                print(f"{name}: its rows count as right again")
+                others = True
+            for entry in remove_unreadable(log, options.remove_entry):
+                print(f"{name}: the entry {entry}, which can't be read, is removed")
+                others = True
+        except LakebedError as error:  # the others are resumed all the same
+            note(f"{name} is not resumed: {error}")
+            code = exit_codes.exit_code_of(error)
+    for name in names:
+        print(f"{name} is resumed: its pipeline goes on with it where it stopped")
+    for name, count in merges.items():
+        print(f"{name}: {count} parked merge{'s are' if count > 1 else ' is'} planned again at once")
+    if not names and not merges and not others and code == exit_codes.OK:
+        print("nothing is parked")
+    return code
+
+
+def _chosen(path: str, names: list[str]) -> dict[str, str]:
+    """The roots of the tables that are meant, by name. Raises TableNotFound, InvalidInput."""
+    from lakebed.settings import suggest
+
+    found = tables_at(path)
+    if names and path in found:
+        raise InvalidInput(f"{path} is a table; name tables after the path of a database")
+    for name in names:
+        if name not in found:
+            raise InvalidInput(f"there is no table {name} below {path}{suggest(name, found)}")
+    return {name: root for name, root in found.items() if not names or name in names}
+
+
+def _show(found: Status, form: str) -> int:
+    from lakebed.health.finding import Severity
+
+    if form == "json":
+        print(shown(json.dumps(_jsonable(found), ensure_ascii=False)), flush=True)
+    else:
+        _print(_screen(found))
+    return exit_codes.OK if found.severity is Severity.OK else exit_codes.FAILED
+
+
+def _watch(look: Callable[[], Status], form: str) -> int:
+    """Refresh until Ctrl-C; the exit code is that of the last screen. If the store does not answer, show that and try again."""
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.text import Text
+
+    from lakebed.errors import Retry
+
+    code = exit_codes.OK
+    console = Console()
+    try:
+        if form == "json" or not console.is_terminal:
+            while True:
+                try:
+                    code = _show(look(), form)
+                except Retry as error:
+                    code = exit_codes.exit_code_of(error)
+                    note(_trouble(error))
+                time.sleep(WATCH_SECONDS)
+        last: tuple[RenderableType, ...] = ()
+        with Live(console=console, auto_refresh=False, screen=True) as live:
+            while True:
+                try:
+                    found = look()
+                    last = (_screen(found),)
+                    code = exit_codes.OK if found.severity.value == "ok" else exit_codes.FAILED
+                    live.update(last[0], refresh=True)
+                except Retry as error:
+                    code = exit_codes.exit_code_of(error)
+                    live.update(Group(Text(shown(_trouble(error)), "red"), *last), refresh=True)
+                time.sleep(WATCH_SECONDS)
+    except KeyboardInterrupt:
+        return code
+
+
+def _trouble(error: Exception) -> str:
+    """The error of a failed look in one line."""
+    return f"{time.strftime('%H:%M:%S')} the store did not answer, trying again: {' '.join(str(error).split())}"
+
+
+def _screen(found: Status) -> RenderableType:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    head = Text(shown(f"{found.path}: ")).append(
+        "healthy" if found.severity.value == "ok" else found.severity.value, _STYLES[found.severity.value]
+    )
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column()
+    for name, text in _lines(found) if found.version >= 0 else ():
+        grid.add_row(Text(name), Text(shown_lines(text)))
+    return Group(head, grid, *map(finding_text, found.findings))
+
+
+def _lines(found: Status) -> Iterator[tuple[str, str]]:
+    from lakebed.cli.display.views import bytes_text
+    from lakebed.positions.remarks import Remark
+
+    rows = (
+        f"{found.rows:,} rows"
+        if not found.tail_rows
+        else f"{found.rows:,} settled rows and {found.tail_rows:,} changes"
+    )
+    yield "version", f"{found.version:,}, {_age(found.age_seconds)} old; {rows}, {bytes_text(found.bytes)}"
+    levels = "  ".join(f"level {level}: {count:,}" for level, count in found.parts_by_level.items()) or "none"
+    local = f"{found.volatile_claims:,} volatile claims, {found.materialized_parts:,} materialized parts on this host"
+    yield "parts", f"{levels}; {local}"
+    yield "volatile", found.volatile
+    if found.tail_parts:
+        tail = f"{found.tail_parts:,} parts, {found.tail_rows:,} rows, {bytes_text(found.tail_bytes)}"
+        yield "tail", f"{tail}, the oldest change {_age(found.tail_age_seconds)} old"
+    else:
+        yield "tail", "empty: every Delta reader sees everything"
+    yield "depth", f"{found.depth} at the deepest point; lakebed.read_budget is {found.read_budget}"
+    yield "dead rows", f"{found.dead_rows:,}, {found.dead_row_ratio:.0%} of all"
+    yield "claims", f"{found.claims_live:,} live, {found.claims_expired:,} expired"
+    yield "next", "\n".join(found.will_do) or "nothing"
+    yield "left alone", "\n".join(found.waits) or "nothing"
+    yield "backlog", bytes_text(found.backlog_bytes)
+    if found.resnapshot:
+        yield "resnapshot", found.resnapshot
+    yield "quarantine", f"{found.quarantined:,} records"
+    if lost := sum(found.remarks.get(Remark.LOST, {}).values()):
+        yield "late", f"{lost:,} changes lost against newer ones that had come before them"
+    log = f"the log has {found.log_files:,} files, {bytes_text(found.log_bytes)}"
+    yield "retention", f"versions from {found.oldest_version} on can be read, {found.versions_held:,} are held; {log}"
+    parts = found.parts
+    waiting = f"; {found.waiting_parts:,} wait to be, read {found.waiting_part_reads:,} times in the last hour"
+    yield (
+        "sort key",
+        f"{parts - found.unsorted_parts:,} of {parts:,} parts are sorted by it{waiting if found.waiting_parts else ''}",
+    )
+
+
+def print_findings(findings: Sequence[Finding]) -> None:
+    """Print findings as ``status`` shows them."""
+    for finding in findings:
+        _print(finding_text(finding))
+
+
+def finding_text(finding: Finding) -> RenderableType:
+    """Two lines: what is wrong, and what to do."""
+    from rich.text import Text
+
+    where = f" {finding.where}" if finding.where else ""
+    text = Text(f"{finding.severity.value}", _STYLES[finding.severity.value])
+    what, remedy = shown(f"{finding.check}{where}: {finding.what}"), shown(finding.remedy)
+    return text.append(f"  {what}\n    -> {remedy}", "default")
+
+
+def _print(screen: RenderableType) -> None:
+    """Print as wide as the terminal, or without wrapping if stdout is not a terminal."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else 100_000
+    console = Console(width=width, highlight=False)
+    with console.capture() as captured:
+        console.print(screen)
+    sys.stdout.writelines(line.rstrip() + "\n" for line in captured.get().splitlines())
+    sys.stdout.flush()
+
+
+def _jsonable(found: Status) -> dict[str, object]:
+    findings = [asdict(finding) | {"severity": finding.severity.value} for finding in found.findings]
+    return asdict(found) | {"severity": found.severity.value, "findings": findings}
+
+
+def _age(seconds: float | None) -> str:
+    from lakebed.cli.display.views import seconds_text
+
+    return "-" if seconds is None else seconds_text(seconds)

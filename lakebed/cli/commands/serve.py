@@ -1,0 +1,184 @@
+"""``lakebed serve``: what answers over HTTP of tables: the service, its tokens, the web page, and the metrics."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+
+from lakebed.cli import exit_codes
+from lakebed.cli.arguments import is_table, positive, some_port, tables_at, until_stopped
+from lakebed.cli.logs import note
+from lakebed.cli.parser import Commands
+from lakebed.errors import InvalidInput, LakebedError, MissingPrerequisite, TableNotFound
+
+DISCOVERY_SECONDS = 60.0
+_PATHS = "tables, or folders of tables"
+
+
+def add_to(commands: Commands) -> None:
+    """Add ``serve``."""
+    family = commands.family("serve", "serve an API, a web page or the metrics of tables over HTTP")
+    api = family.add(
+        "api",
+        "answer over HTTP what tables are, and what to read of them",
+        _api,
+        "lake --tokens tokens.txt",
+        runs_on=True,
+    )
+    page = family.add("page", "serve a read-only web page of tables", _page, "lake", runs_on=True)
+    gauges = family.add(
+        "metrics", "serve the gauges of tables to Prometheus", _metrics, "lake --port 9465", runs_on=True
+    )
+    token = family.add(
+        "token", "make a token for callers of lakebed serve api", _token, "ada --role operator --tokens tokens.txt"
+    )
+    for each, port in ((api, 9467), (page, 9466), (gauges, 9465)):
+        each.add_argument("paths", nargs="+", metavar="PATH", help=_PATHS)
+        each.add_argument("--port", type=some_port, default=port, metavar="PORT", help=f"0: any (default: {port})")
+        each.add_argument("--host", default="127.0.0.1", help="where to listen (default: 127.0.0.1)")
+    for each, seconds in ((page, 2), (gauges, 15)):
+        text = f"seconds between looks (default: {seconds})"
+        each.add_argument("--interval", type=positive, default=float(seconds), metavar="SECONDS", help=text)
+    api.add_argument(
+        "--tokens", metavar="FILE", help="who may read and who may change: lines that lakebed serve token makes"
+    )
+    api.add_argument("--certificate", metavar="FILE", help="for HTTPS: the certificate and its chain, in PEM")
+    api.add_argument("--key", metavar="FILE", help="for HTTPS: the private key, in PEM")
+    token.add_argument("name", metavar="NAME", help="whose it is")
+    token.add_argument("--role", choices=("reader", "operator"), default="reader", help="default: reader")
+    token.add_argument("--tokens", required=True, metavar="FILE", help="the file that lakebed serve api reads")
+
+
+def _metrics(options: argparse.Namespace) -> int:
+    """Serve the gauges until Ctrl-C or SIGTERM, also those of tables that appear below a folder meanwhile."""
+    from lakebed.health.exporter import Exporter
+    from lakebed.monitoring.metrics import Metrics
+
+    metrics = Metrics()
+    known = _roots(options.paths)
+    exporters = [Exporter(known, metrics, options.interval)]
+    server = metrics.serve(options.host, options.port, "--port")
+    done = until_stopped()
+    _say("metrics", server.url, options)
+    exporters[0].start()
+    while not done.wait(DISCOVERY_SECONDS):
+        if new := [root for root in _roots(options.paths) if root not in known]:
+            known += new
+            exporters.append(Exporter(new, metrics, options.interval))
+            exporters[-1].start()
+    for each in exporters:
+        each.close()
+    server.close()
+    return exit_codes.OK
+
+
+def _roots(paths: list[str]) -> list[str]:
+    """The tables that paths mean now. A path without a table, or one that does not answer, is taken for a table to come."""
+    found: list[str] = []
+    for path in paths:
+        try:
+            found += tables_at(path).values()
+        except InvalidInput:
+            raise
+        except LakebedError:
+            found.append(path)
+    return list(dict.fromkeys(found))
+
+
+def _page(options: argparse.Namespace) -> int:
+    """Serve the page until Ctrl-C or SIGTERM."""
+    from lakebed.ui.server import PageServer
+
+    databases = [path for path in options.paths if is_folder(path)]
+    paths = [path for path in options.paths if path not in databases]
+    server = PageServer(paths, options.host, options.port, options.interval, databases=databases)
+    done = until_stopped()
+    server.start()
+    _say("the page", server.url, options)
+    done.wait()
+    server.close()
+    return exit_codes.OK
+
+
+def is_folder(path: str) -> bool:
+    """Whether there are tables below the path. One that can't be looked at is shown as a table, with the reason."""
+    try:
+        return not is_table(path) and bool(tables_at(path))
+    except (InvalidInput, TableNotFound) as error:
+        if isinstance(error, TableNotFound):
+            return False
+        raise
+    except LakebedError as error:
+        note(f"{path} can't be looked at now, and is shown as one table: {error}")
+        return False
+
+
+def _say(what: str, url: str, options: argparse.Namespace) -> None:
+    from lakebed.monitoring.event_log import log_fields
+
+    if options.log_format == "json":
+        log_fields(logging.INFO, "serving", {"url": url})
+    else:
+        are = "are" if what.endswith("s") else "is"
+        print(f"lakebed: {what} {are} at {url}", file=sys.stderr, flush=True)
+
+
+def _api(options: argparse.Namespace) -> int:
+    """Serve until Ctrl-C or SIGTERM. Raises MissingPrerequisite without the packages of the extra ``serve``."""
+    from lakebed.http.hosts import is_loopback
+
+    try:
+        from lakebed.http.server import Listening
+        from lakebed.listeners.deliverer import Deliverer
+        from lakebed.service.app import Service
+        from lakebed.service.catalog import Catalog
+        from lakebed.service.job_loop import JobLoop
+        from lakebed.service.server import Server, tokens_of
+    except ModuleNotFoundError as error:
+        raise MissingPrerequisite(f"lakebed serve api needs {error.name}: pip install 'lakebed[serve]'") from None
+    from lakebed.service.tokens import new_token
+
+    own = new_token()
+    tokens = tokens_of(options.tokens, options.host, own)
+    listening = Listening(host=options.host, port=options.port, certificate=options.certificate, key=options.key)
+    catalog = Catalog(options.paths)
+    server = Server(Service(catalog, tokens, options.host), listening)
+    jobs = JobLoop(catalog)
+    deliverers = [Deliverer(root) for root in catalog.folders()]
+    done = until_stopped()
+    server.start()
+    jobs.start()
+    for each in deliverers:
+        each.start()
+    _say("the service and its page", server.url, options)
+    if options.tokens is None:
+        note(
+            f"everybody on this machine may read; the page of an operator, until the service ends: {server.url}/#token={own}"
+        )
+    elif options.certificate is None and not is_loopback(options.host):
+        note("tokens travel in the clear: give --certificate and --key, or put a proxy with TLS before the service")
+    done.wait()
+    for each in deliverers:
+        each.close()
+    jobs.close()
+    server.close()
+    return exit_codes.OK
+
+
+def _token(options: argparse.Namespace) -> int:
+    """Print a new token, and append its line to the file, which only its owner may read then."""
+    from lakebed.service.tokens import Role, line_of, new_token
+
+    made = new_token()
+    line = line_of(made, Role[options.role.upper()], options.name)
+    try:
+        number = os.open(options.tokens, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with os.fdopen(number, "w") as file:
+            file.write(line + "\n")
+    except OSError as error:
+        raise InvalidInput(f"the token can't be added to {options.tokens}: {error.strerror}") from None
+    print(made)
+    note(f"{options.name} has the role {options.role}; the token is shown this once")
+    return exit_codes.OK

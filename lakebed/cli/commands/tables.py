@@ -1,0 +1,248 @@
+"""``lakebed query``, and the commands that make a table or change what it is: ``create``, ``convert``, ``alter``, ``restore``."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lakebed.cli import exit_codes
+from lakebed.cli.arguments import (
+    add_yes,
+    confirmed,
+    cut_outside_brackets,
+    names,
+    pairs,
+    parse_columns,
+    table_of,
+    takes_table,
+)
+from lakebed.cli.logs import note
+from lakebed.cli.parser import Commands, Parser
+from lakebed.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from lakebed.log.snapshot import Snapshot
+
+
+def add_to(commands: Commands) -> None:
+    """Add the commands."""
+    query = commands.add(
+        "query", "query the newest version of a table, tail included, in SQL", _query,
+        "lake/orders 'select count(*) from orders'", rows=True,
+    )  # fmt: skip
+    takes_table(query)
+    query.add_argument("sql", metavar="SQL", help="in DuckDB's dialect; the table has the name of its folder")
+    query.add_argument("--name", help="another name for the table in the SQL")
+    query.add_argument(
+        "--allow-files",
+        action="store_true",
+        help="allow any statement, also to read and write files; for trusted SQL only",
+    )
+    create = commands.add(
+        "create", "create a table", _create,
+        "lake/orders --schema 'id long not null, name string, updated_at timestamp' --keys id --sequence-by updated_at",
+    )  # fmt: skip
+    convert = commands.add(
+        "convert", "adopt a Delta table, without rewriting its files", _convert, "lake/orders --keys id"
+    )
+    takes_table(create, convert)
+    create.add_argument(
+        "--schema", required=True, metavar="COLUMNS",
+        help="names and types, such as 'id long not null, name string'; or a YAML file with them, or with a pipeline",
+    )  # fmt: skip
+    for each in (create, convert):
+        each.add_argument(
+            "--keys", metavar="NAMES", help="columns that identify a row (default: none, rows are only added)"
+        )
+        each.add_argument("--sequence-by", metavar="NAME", help="orders the changes of a key (default: their arrival)")
+        each.add_argument("--sort-key", metavar="TERMS", help="such as 'date(ts) desc, id' (default: the keys)")
+    create.add_argument("--partition-by", metavar="NAMES", help="columns that cut the table into partitions")
+    create.add_argument(
+        "--property",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="such as 'lakebed.ttl=created_at: 30 days'; repeatable",
+    )
+    create.add_argument("--wide", action="store_true", help="the widest type of its kind for each column")
+    _add_alter(commands)
+    _add_restore(commands)
+
+
+def _add_alter(commands: Commands) -> Parser:
+    alter = commands.add(
+        "alter", "change the columns or the sort key of a table", _alter,
+        "lake/orders --add coupon:string --widen qty:long", rows=True,
+    )  # fmt: skip
+    takes_table(alter)
+    for option, form, text in (
+        ("--add", "NAME:TYPE", "a column to add, such as coupon:string; null in the rows that are there"),
+        ("--widen", "NAME:TYPE", "a column and its wider type, such as qty:long"),
+        ("--rename", "NAME=NEW", "a column and its new name"),
+        ("--drop", "NAME", "a column that goes"),
+        ("--relax", "NAME", "a column that may be null from now on"),
+        ("--comment", "NAME=TEXT", "a comment on a column; no text takes it away"),
+    ):
+        alter.add_argument(option, action="append", default=[], metavar=form, help=f"{text}; repeatable")
+    alter.add_argument(
+        "--sort-key",
+        metavar="TERMS",
+        help="as for create, '' for the keys; without other changes. Parts are sorted later",
+    )
+    alter.add_argument("--reason", default="", metavar="TEXT", help="why, for lakebed show schemas")
+    alter.add_argument("--dry-run", action="store_true", help="change nothing, only say what it would cost")
+    add_yes(alter)
+    return alter
+
+
+def _add_restore(commands: Commands) -> Parser:
+    restore = commands.add(
+        "restore", "bring back an earlier version of a table", _restore, "lake/orders --version 17", rows=True
+    )
+    takes_table(restore)
+    restore.add_argument(
+        "--positions", action="store_true", help="positions of topics go back too: what was read since is read again"
+    )
+    which = restore.add_mutually_exclusive_group(required=True)
+    which.add_argument("--version", type=int, metavar="N", help="as lakebed show commits lists it")
+    which.add_argument("--timestamp", metavar="TIME", help="the newest until then, such as '2026-01-31T12:00:00Z'")
+    add_yes(restore)
+    return restore
+
+
+def _query(options: argparse.Namespace) -> int:
+    from lakebed.cli.display.output import print_rows
+
+    print_rows(table_of(options).query(options.sql, options.name, allow_files=options.allow_files), options)
+    return exit_codes.OK
+
+
+def _create(options: argparse.Namespace) -> int:
+    from lakebed import table
+    from lakebed.schema.type_names import table_schema
+
+    made = table.create(
+        options.path,
+        table_schema(_columns(options.schema)),
+        names(options.keys or ""),
+        _terms(options.sort_key),
+        sequence_by=options.sequence_by,
+        partition_by=names(options.partition_by or ""),
+        properties=pairs(options.property, "=", "--property", form="NAME=VALUE"),
+        types="wide" if options.wide else "given",
+    )
+    print(f"created {made.path} with {len(made.schema)} columns")
+    return exit_codes.OK
+
+
+def _columns(text: str) -> dict[str, str]:
+    """The columns that ``--schema`` says, in its text or in a file. Raises InvalidInput, InvalidSchema."""
+    if not text.endswith((".yml", ".yaml")):
+        return parse_columns(text)
+    import yaml
+
+    try:
+        found = yaml.safe_load(Path(text).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InvalidInput(f"--schema {text} can't be read: {' '.join(str(error).split())}") from None
+    if isinstance(found, dict) and isinstance(found.get("table"), dict):
+        found = found["table"].get("schema")  # of a pipeline file
+    if not isinstance(found, dict) or not found or not all(isinstance(kind, str) for kind in found.values()):
+        raise InvalidInput(f"--schema {text} has no columns; write a line for each, such as id: long not null")
+    return {str(name): kind for name, kind in found.items()}
+
+
+def _terms(text: str | None) -> list[str]:
+    """The terms of a sort key."""
+    return [term.strip() for term in cut_outside_brackets(text or "")]
+
+
+def _convert(options: argparse.Namespace) -> int:
+    from lakebed import table
+
+    made = table.convert(options.path, names(options.keys or ""), _terms(options.sort_key), options.sequence_by)
+    print(f"{made.path} is a table of lakebed now, at version {made.version}; from now on only lakebed writes to it")
+    return exit_codes.OK
+
+
+def _alter(options: argparse.Namespace) -> int:
+    from lakebed.cli.display.output import print_record
+    from lakebed.schema.type_names import parse_type
+
+    table = table_of(options)
+    added, widened = (
+        {path: parse_type(path, text) for path, text in pairs(texts, ":", option, form="NAME:TYPE").items()}
+        for option, texts in (("--add", options.add), ("--widen", options.widen))
+    )
+    renamed = pairs(options.rename, "=", "--rename", form="NAME=TEXT")
+    comments = pairs(options.comment, "=", "--comment", form="NAME=TEXT")
+    if options.sort_key is not None:
+        if added or widened or renamed or comments or options.drop or options.relax or options.dry_run:
+            raise InvalidInput(
+                "--sort-key is a change of its own: give the changes of columns, or --dry-run, without it"
+            )
+        return _set_sort_key(options)
+    change = partial(
+        table.alter, add=added, widen=widened, rename=renamed, drop=options.drop, relax=options.relax, comment=comments
+    )
+    costs = [f"{', '.join(options.drop)} can no longer be read, except at older versions"] if options.drop else []
+    costs += change(dry_run=True).notes
+    if options.dry_run:
+        for each in costs or ["nothing is lost: who can read the table now can read it then"]:
+            note(each)
+        return exit_codes.OK
+    if costs and not confirmed("; ".join(costs), options):
+        return exit_codes.FAILED
+    result = change(reason=options.reason)
+    print_record({"version": result.version, "changed": result.changed}, options)
+    return exit_codes.OK
+
+
+def _set_sort_key(options: argparse.Namespace) -> int:
+    from lakebed.cli.display.output import print_record
+
+    table = table_of(options)
+    version = table.set_sort_key(_terms(options.sort_key))
+    [unsorted] = table.inspect.detail()["unsorted_parts"].to_pylist()
+    print_record({"version": version, "unsorted_parts": unsorted}, options)
+    if unsorted:
+        note(f"lakebed maintain sorts the {unsorted:,} parts by it step by step, lakebed recluster --final now")
+    return exit_codes.OK
+
+
+def _restore(options: argparse.Namespace) -> int:
+    from lakebed.cli.display.output import print_record
+    from lakebed.positions.positions import positions_of
+    from lakebed.table.internals import internals_of
+    from lakebed.view.time_travel import snapshot_at
+
+    table = table_of(options)
+    log = internals_of(table).log
+    now, earlier = log.refresh(), snapshot_at(log, options.version, options.timestamp)
+    at = datetime.datetime.fromtimestamp(earlier.timestamp_ms / 1000, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    between = now.version - earlier.version
+    what = (
+        f"restore makes {options.path} what it was at version {earlier.version}, {at}: {_size(earlier)} in place of "
+        f"{_size(now)}; the {between:,} versions since stay readable"
+    )
+    if not confirmed(what, options):
+        return exit_codes.FAILED
+    version = table.restore(earlier.version, positions=options.positions)
+    read_then, read_now = positions_of(earlier), {} if options.positions else positions_of(now)
+    for topic, position in read_now.items():
+        if topic not in read_then or read_then[topic].offsets != position.offsets:
+            since = f"from {dict(read_then[topic].offsets)} on" if topic in read_then else "from its beginning"
+            note(
+                f"what was read of {topic} since then, {since}, is not in the table; with --positions it is read again"
+            )
+    print_record({"version": version, "restored": earlier.version}, options)
+    return exit_codes.OK
+
+
+def _size(snapshot: Snapshot) -> str:
+    rows = sum(part.live_rows for part in snapshot.parts.values())
+    changes = sum(part.rows for part in snapshot.tail.values())
+    return f"{rows:,} rows" + (f" and {changes:,} changes in the tail" if changes else "")
