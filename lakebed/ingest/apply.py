@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lakebed import events
 from lakebed.decode.row_changes import RowChanges, prepare_or_split
 from lakebed.decode.row_evolution import (
     columns_left_out,
@@ -20,26 +18,23 @@ from lakebed.decode.row_evolution import (
     under_their_names,
     with_rescued_column,
 )
-from lakebed.errors import Contention, InvalidInput, InvalidSchema
+from lakebed.errors import InvalidInput, InvalidSchema
 from lakebed.ingest.batch_writer import (
-    BatchResult,
     WriteTask,
     Written,
-    commit_written,
+    in_tasks,
     write_arrow,
-    write_dataframe,
 )
 from lakebed.ingest.changes_frame import changes_frame, unknown_columns
 from lakebed.ingest.evolving import Evolution, first_names
+from lakebed.ingest.given_rows import bring_rows
 from lakebed.ingest.handover import Handover
-from lakebed.ingest.refusals import discard
 from lakebed.log.actions import Transaction
 from lakebed.log.entries import APPLIED, NAMED_BATCH, Operation
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog, require_writable
 from lakebed.parts.arrow_rows import Rows, arrow_rows, is_spark_frame
 from lakebed.parts.changes import WriteSpec, prepare, write_spec_of
-from lakebed.positions.remark_report import report_remarks
 from lakebed.positions.remarks import Remark, remarks_on
 from lakebed.schema.conversion import canonical_type, type_from_json
 from lakebed.schema.fitting import RESCUED_COLUMN, EvolvePolicy
@@ -47,10 +42,6 @@ from lakebed.storage.engine import connect, connect_sealed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-
-ATTEMPTS_MAX = 5
-"""How often a batch is written at most, if purges interfere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,31 +84,16 @@ def apply(
     batch_id: int | str | None = None,
 ) -> int:
     """Commit one batch of changes; returns the version. See ``Table.apply``."""
-    started = time.perf_counter()
     snapshot = log.refresh()
     require_writable(snapshot.protocol)
     batch = _batch(batch_id)
-    if batch and snapshot.transaction_version(batch.app_id) >= batch.version:
-        events.emit(events.BatchReplayed(table=path, query=batch.app_id, batch_id=batch.version))
-        return snapshot.version
-    handover = Handover(path, quarantine_log)
     is_empty = isinstance(changes, list) and not changes
     given = changes if is_spark_frame(changes) or is_empty else arrow_rows(changes, snapshot.logical_schema)
-    for _ in range(ATTEMPTS_MAX):
-        snapshot, written = _written(path, log, given, how.for_table(snapshot), snapshot, evolution)
-        if not written.parts and not written.quarantined and batch is None:
-            return snapshot.version
-        result = commit_written(log, snapshot, written, batch, Operation.APPLY, handover=handover)
-        snapshot = result.snapshot
-        if not result.outdated:
-            handover.deliver(snapshot)
-            _report(path, log, result, written, batch, time.perf_counter() - started)
-            return result.version
-        discard(path, written)
-    raise Contention(
-        f"{path} was purged {ATTEMPTS_MAX} times while a batch was written; apply it again",
-        table=path, operation=Operation.APPLY, attempts=ATTEMPTS_MAX,
-    )  # fmt: skip
+
+    def write(snapshot: Snapshot) -> tuple[Snapshot, Written]:
+        return _written(path, log, given, how.for_table(snapshot), snapshot, evolution)
+
+    return bring_rows(log, snapshot, write, batch, Operation.APPLY, Handover(path, quarantine_log)).version
 
 
 def _written(
@@ -126,7 +102,7 @@ def _written(
     """The parts of the changes, and the version of the table that they are written for."""
     if is_spark_frame(changes):
         stream, frame, snapshot = frame_changes(changes, how, log, evolution, strict=how.policy.on_mismatch == "fail")
-        return snapshot, write_dataframe(frame, WriteTask(write_spec_of(snapshot), path, stream))
+        return snapshot, in_tasks(frame, WriteTask(write_spec_of(snapshot), path, stream))
     if not isinstance(changes, pa.Table):  # an empty list: no row says which columns there are
         return snapshot, Written()
     return _write_rows(path, changes, how, snapshot, evolution)
@@ -191,34 +167,6 @@ def _arrow_schema(frame: DataFrame) -> pa.Schema:
             kind = pa.null()
         fields.append(pa.field(one.name, kind))
     return pa.schema(fields)
-
-
-def _report(
-    path: str, log: TableLog, result: BatchResult, written: Written, batch: Transaction | None, seconds: float
-) -> None:
-    if result.replayed and batch:
-        events.emit(events.BatchReplayed(table=path, query=batch.app_id, batch_id=batch.version))
-        return
-    report_remarks(path, written.remarks)
-    newest = None if written.event_time_max is None else written.event_time_max / 1e6
-    events.emit(
-        events.BatchCommitted(
-            table=path,
-            version=result.version,
-            rows=written.rows,
-            bytes=sum(part.bytes for part in written.parts),
-            parts=len(written.parts),
-            quarantined=sum(part.rows for part in written.quarantined),
-            seconds=seconds,
-            commit_seconds=result.commit_seconds,
-            attempts=result.attempts,
-            newest_event_seconds=newest,
-            ignored=0,
-            query=batch.app_id if batch else "",
-            batch_id=batch.version if batch else None,
-        )
-    )
-    log.checkpoint_if_due(result.snapshot, slack=2)  # if nobody maintains the table, the writer must do this
 
 
 def _batch(batch_id: int | str | None) -> Transaction | None:

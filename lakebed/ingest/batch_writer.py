@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Protocol
 import duckdb
 import pyarrow as pa
 
+from lakebed import events
 from lakebed.decode.decoder import Decoded
 from lakebed.decode.row_changes import split
 from lakebed.decode.source_tables import topics_of_several
@@ -55,7 +56,7 @@ from lakebed.positions.remarks import Counts, remarks_of, sum_of
 from lakebed.positions.removals import all_removals
 from lakebed.positions.resnapshots import entry_counting
 from lakebed.positions.source_columns import Followed, followed
-from lakebed.positions.truncates import NO_CUTOFF, Cutoff, cutoff_of, to_domain
+from lakebed.positions.truncates import Cutoff, cutoff_of, to_domain
 from lakebed.resolve.unavailable_values import newest_in_layers
 from lakebed.sources.cut import Report
 from lakebed.sources.source import Place, Range, RangeChanges, batch_of
@@ -114,6 +115,28 @@ class Written(Tally):
     def records_unusable(self) -> int:
         """Records that did not become rows, though they should have."""
         return self.lost + sum(part.rows for part in self.quarantined)
+
+    def event(
+        self, table: str, version: int, seconds: float, *,
+        commit_seconds: float = 0.0, attempts: int = 1, batch: Transaction | None = None,
+    ) -> events.BatchCommitted:  # fmt: skip
+        """The event of this batch, once it is committed as a version; ``seconds``: what it took in all."""
+        return events.BatchCommitted(
+            table=table,
+            version=version,
+            rows=self.rows,
+            bytes=sum(part.bytes for part in self.parts),
+            parts=len(self.parts),
+            quarantined=sum(part.rows for part in self.quarantined),
+            seconds=seconds,
+            commit_seconds=commit_seconds,
+            attempts=attempts,
+            newest_event_seconds=None if self.event_time_max is None else self.event_time_max / 1e6,
+            ignored=self.ignored,
+            query=batch.app_id if batch else "",
+            batch_id=batch.version if batch else None,
+            truncated=self.truncated,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,27 +325,6 @@ def write_arrow(changes: pa.Table, spec: WriteSpec, root: str, aside: pa.Table |
     quarantined = () if aside is None else tuple(write_aside(aside, root))
     parts = tuple(part for layer in stored for part in write_parts(layer, spec, storage))
     return Written(parts=parts, quarantined=quarantined)
-
-
-def write_dataframe(frame: DataFrame, task: WriteTask, cutoff: Cutoff = NO_CUTOFF) -> Written:
-    """Write the parts of a DataFrame in its tasks. After a truncate in the batch, the tasks run again with it as a cutoff.
-
-    ``cutoff``: the truncates of earlier batches. Nothing is written if the table's schema must change first
-    (``Written.schema_needed``). Raises InvalidChanges, and any LakebedError of a task.
-    """
-    return written_with(lambda each: in_tasks(frame, each), task, cutoff)
-
-
-def written_with(run: Callable[[WriteTask], Written], task: WriteTask, cutoff: Cutoff = NO_CUTOFF) -> Written:
-    """What ``run`` writes with a task; it runs again where a truncate in the batch decides what counts."""
-    steps = writing(task, cutoff)
-    try:
-        chosen = next(steps)
-        while True:
-            chosen = steps.send(run(chosen))
-    except StopIteration as done:
-        written: Written = done.value
-        return written
 
 
 def writing(task: WriteTask, cutoff: Cutoff) -> Generator[WriteTask, Written, Written]:

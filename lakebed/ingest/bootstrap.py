@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from lakebed.decode.row_changes import RowChanges
 from lakebed.decode.row_evolution import names_in_rows
 from lakebed.errors import Contention, InvalidChanges, InvalidInput
-from lakebed.ingest.batch_writer import Moved, WriteTask, commit_written, write_dataframe
+from lakebed.ingest.batch_writer import Moved, WriteTask, commit_written, in_tasks
 from lakebed.ingest.changes_frame import changes_frame, unknown_columns
 from lakebed.ingest.evolving import ROUNDS_MAX
 from lakebed.ingest.handover import Handover
@@ -73,7 +73,7 @@ def bootstrap(
             raise InvalidInput(str(error).replace("the changes lack", "the rows of bootstrap lack")) from None
         unknown = unknown_columns(given.columns, incoming, deletes, ())
         _logger.info("%s is filled by bootstrap", table)
-        written = write_dataframe(frame, WriteTask(spec, table, RowChanges(spec, unknown_columns=unknown)))
+        written = in_tasks(frame, WriteTask(spec, table, RowChanges(spec, unknown_columns=unknown)))
         after = {topic: Position(offsets=dict(partitions)) for topic, partitions in offsets.items()}
         marks = Moved(before=dict.fromkeys(after), after=after)
         result = commit_written(log, snapshot, written, None, Operation.BOOTSTRAP, marks=marks, handover=handover)

@@ -45,7 +45,7 @@ from lakebed.decode.decoder import RECORD_SCHEMA, Decoded, Decoder
 from lakebed.decode.headers import HEADERS_FIELD, mappings_of
 from lakebed.decode.source_tables import topics_of_several
 from lakebed.errors import InvalidChanges
-from lakebed.ingest.batch_writer import appended
+from lakebed.ingest.batch_writer import Written, appended
 from lakebed.ingest.evolving import ROUNDS_MAX, Evolution
 from lakebed.lateness import Lateness
 from lakebed.log.actions import Action, AddPart, Domain, Part, Transaction
@@ -60,7 +60,7 @@ from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.key_moves import are_strong, without_places
 from lakebed.parts.numbered_rows import ROW, numbered
 from lakebed.parts.quarantine import HEADERS, WITH_HEADERS
-from lakebed.parts.write import WrittenPart, write_parts
+from lakebed.parts.write import write_parts
 from lakebed.positions.remarks import remarks_of
 from lakebed.positions.source_columns import Met, followed
 from lakebed.positions.truncates import cutoff_of
@@ -334,7 +334,8 @@ class Replay:
             return False
         result.version = committed.version
         result.rows += sum(part.rows for part in parts)
-        events.emit(_event(self._log.root, committed, parts, decoded, time.perf_counter() - started))
+        written = Written(parts=tuple(parts), event_time_max=decoded.newest_event_us)
+        events.emit(written.event(self._log.root, committed.version, time.perf_counter() - started))
         self._log.checkpoint_if_due(committed, slack=2)
         return True
 
@@ -456,14 +457,3 @@ def applied_in(domain: str, text: str) -> dict[str, tuple[int, BitMap64]]:
             )
             for path, each in document.items()
         }
-
-
-def _event(
-    table: str, committed: Snapshot, parts: Sequence[WrittenPart], decoded: _Decoded, seconds: float
-) -> events.BatchCommitted:
-    newest = None if decoded.newest_event_us is None else decoded.newest_event_us / 1e6
-    return events.BatchCommitted(
-        table=table, version=committed.version, rows=sum(part.rows for part in parts),
-        bytes=sum(part.bytes for part in parts), parts=len(parts), quarantined=0, seconds=seconds, commit_seconds=0.0,
-        attempts=1, newest_event_seconds=newest, ignored=0,
-    )  # fmt: skip

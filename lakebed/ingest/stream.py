@@ -23,21 +23,19 @@ from lakebed.decode.row_changes import RowChanges
 from lakebed.error_transport import crosses_spark
 from lakebed.errors import InvalidInput, LakebedError, Retry
 from lakebed.ingest.batch_writer import (
-    BatchResult,
     WriteTask,
     Written,
-    commit_written,
     in_tasks,
     in_this_process,
-    written_with,
 )
 from lakebed.ingest.checkpoint_files import quick_checkpoint
 from lakebed.ingest.evolving import Evolution
 from lakebed.ingest.file_batch import FilesIngest
+from lakebed.ingest.given_rows import bring_rows
 from lakebed.ingest.handover import Handover
 from lakebed.ingest.offset_documents import OffsetDocuments
-from lakebed.ingest.refusals import discard, refuse
-from lakebed.ingest.table_batch import ATTEMPTS_MAX, BatchDone, TableIngest, WriteWork, run_alone
+from lakebed.ingest.refusals import refuse
+from lakebed.ingest.table_batch import BatchDone, TableIngest, WriteWork, run_alone
 from lakebed.ingest.transform.decode import SourceRows
 from lakebed.ingest.transform.query import Transform
 from lakebed.ingest.transform.rows_of_files import BAD_LINE, RowsOfFiles
@@ -48,8 +46,6 @@ from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
 from lakebed.parts.changes import WriteSpec, write_spec_of
 from lakebed.planning.backpressure import pressure
-from lakebed.positions.remark_report import report_remarks
-from lakebed.positions.truncates import cutoff_of
 from lakebed.sources.files.reader import FilesReader, bad_line
 from lakebed.sources.reading import grouped
 from lakebed.sources.source import Range, RangeChanges, batch_of
@@ -188,47 +184,23 @@ class FrameIngest:
 
     @crosses_spark
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        query = STREAM + _query_of(frame)
         snapshot = self._log.refresh()
         self._handover.deliver(snapshot)
         snapshot = self._backpressure.apply(snapshot)
         started = time.perf_counter()
-        for _ in range(ATTEMPTS_MAX):
-            if snapshot.transaction_version(query) >= batch_id:
-                break
-            written = self._write(frame, snapshot)
-            refuse(self._table, written, None, self._fails_on_quarantine)
-            batch = Transaction(query, batch_id)
-            result = commit_written(
-                self._log, snapshot, written, batch, Operation.STREAMING_UPDATE, handover=self._handover
-            )
-            snapshot = result.snapshot
-            if not result.outdated and not result.replayed:
-                self._report(result, written, query, batch_id, time.perf_counter() - started)
-                return
-            discard(self._table, written)
-        events.emit(events.BatchReplayed(table=self._table, query=query, batch_id=batch_id))
-
-    def _report(self, result: BatchResult, written: Written, query: str, batch_id: int, seconds: float) -> None:
-        self._handover.deliver(result.snapshot)
-        report_remarks(self._table, result.remarks)
-        done = BatchDone(
-            snapshot=result.snapshot,
-            version=result.version,
-            written=written,
-            attempts=result.attempts,
-            seconds=seconds,
-            commit_seconds=result.commit_seconds,
+        batch = Transaction(STREAM + _query_of(frame), batch_id)
+        bring_rows(
+            self._log, snapshot, lambda now: self._write(frame, now), batch, Operation.STREAMING_UPDATE, self._handover
         )
-        self._backpressure.batch_seconds = done.seconds
-        events.emit(done.to_event(self._table, query, batch_id))
-        self._log.checkpoint_if_due(result.snapshot, slack=2)  # if nobody maintains the table, the writer must do this
+        self._backpressure.batch_seconds = time.perf_counter() - started
 
-    def _write(self, frame: DataFrame, snapshot: Snapshot) -> Written:
+    def _write(self, frame: DataFrame, snapshot: Snapshot) -> tuple[Snapshot, Written]:
         """Write the parts of a batch; its rows are of the columns that the table had when the query started."""
         spec = self._stream.spec.in_the_order_of(write_spec_of(snapshot))
         task = WriteTask(spec, self._table, self._stream)
-        return written_with(lambda one: in_tasks(frame, one), task, cutoff_of(snapshot))
+        written = in_tasks(frame, task)
+        refuse(self._table, written, None, self._fails_on_quarantine)
+        return snapshot, written
 
 
 @dataclass(slots=True)

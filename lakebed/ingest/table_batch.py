@@ -19,7 +19,7 @@ import logging
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from lakebed import events
 from lakebed.decode.decoder import Decoder
@@ -38,6 +38,7 @@ from lakebed.ingest.evolving import ROUNDS_MAX, Evolution
 from lakebed.ingest.handover import Handover
 from lakebed.ingest.refusals import discard, refuse
 from lakebed.lateness import Newest
+from lakebed.log.actions import Transaction
 from lakebed.log.entries import Operation
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
@@ -104,36 +105,26 @@ class BatchDone:
     def to_event(self, table: str, query: str = "", batch_id: int | None = None) -> events.BatchCommitted:
         """The event of a batch that was committed."""
         assert self.version is not None
-        written = self.written
-        return events.BatchCommitted(
-            table=table,
-            version=self.version,
-            rows=written.rows,
-            bytes=sum(part.bytes for part in written.parts),
-            parts=len(written.parts),
-            quarantined=self.quarantined,
-            seconds=self.seconds,
-            commit_seconds=self.commit_seconds,
-            attempts=self.attempts,
-            newest_event_seconds=None if written.event_time_max is None else written.event_time_max / 1e6,
-            ignored=written.ignored,
-            query=query,
-            batch_id=batch_id,
-            truncated=written.truncated,
-        )
+        batch = Transaction(query, batch_id) if batch_id is not None else None
+        return self.written.event(
+            table, self.version, self.seconds,
+            commit_seconds=self.commit_seconds, attempts=self.attempts, batch=batch,
+        )  # fmt: skip
 
 
+W = TypeVar("W")
+R = TypeVar("R")
 Batch = Generator[WriteWork, Written, BatchDone]
 
 
-def run_alone(batch: Batch, run: Callable[[WriteWork], Written]) -> BatchDone:
+def run_alone(batch: Generator[W, Written, R], run: Callable[[W], Written]) -> R:
     """Bring one batch to its end."""
     try:
         work = next(batch)
         while True:
             work = batch.send(run(work))
     except StopIteration as done:
-        result: BatchDone = done.value
+        result: R = done.value
         return result
 
 

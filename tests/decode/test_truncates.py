@@ -14,7 +14,8 @@ import pytest
 import lakebed
 from lakebed.decode.debezium.events import DebeziumJson
 from lakebed.decode.decoder import RECORD_SCHEMA, DecoderSchema
-from lakebed.ingest.batch_writer import WriteTask, Written, commit_written, written_with
+from lakebed.ingest.batch_writer import WriteTask, Written, commit_written, writing
+from lakebed.ingest.table_batch import run_alone
 from lakebed.log.actions import Transaction
 from lakebed.log.entries import SOURCE_TRUNCATES, Operation
 from lakebed.parts.changes import write_spec_of
@@ -107,8 +108,8 @@ class Reader:
         decoder = DebeziumJson(DecoderSchema(snapshot.schema, spec.keys, spec.sequence_by))
         task = WriteTask(spec, self.table.path, RecordChanges(decoder))
         batches = [table.combine_chunks().to_batches() for table in tables]  # of each task
-        written = written_with(
-            lambda one: Written.of(one.run(iter(some)) for some in batches), task, cutoff_of(snapshot)
+        written = run_alone(
+            writing(task, cutoff_of(snapshot)), lambda one: Written.of(one.run(iter(some)) for some in batches)
         )
         batch = Transaction(self.name, self.batches)
         commit_written(log_of(self.table), snapshot, written, batch, Operation.STREAMING_UPDATE)
