@@ -209,7 +209,7 @@ class _Reading:
         return joined(self.ranges), cuts
 
     def marks(self, written: Written, cut: Cut | None) -> Marks | None:
-        moved = self._moved(written, cut)
+        moved = self.moved(written, cut)
         return moved if moved.after else None
 
     def reached(self, written: Written) -> Reached:
@@ -224,7 +224,7 @@ class _Reading:
         """The ids of the topics that are read."""
         return {topic: begin.topic_id for (topic, _), begin in self.begins.items() if begin.topic_id is not None}
 
-    def _moved(self, written: Written, cut: Cut | None) -> Moved:
+    def moved(self, written: Written, cut: Cut | None) -> Moved:
         """The positions after what the tasks read, up to the ``cut``."""
         offsets: dict[str, dict[int, int]] = {}
         for (topic, partition), offset in read_to(self.starts, written.read).items():

@@ -79,9 +79,9 @@ def positions_do_not_conflict(broken: pytest.MonkeyPatch) -> None:
 
 
 def positions_are_not_compared(broken: pytest.MonkeyPatch) -> None:
-    moved: Any = _Reading._moved
+    moved: Any = _Reading.moved
     broken.setattr(
-        _Reading, "_moved", lambda self, written, cut: Moved(before={}, after=moved(self, written, cut).after)
+        _Reading, "moved", lambda self, written, cut: Moved(before={}, after=moved(self, written, cut).after)
     )
 
 
