@@ -343,6 +343,20 @@ def test_lists_of_tables_read_the_reports_of_a_database_once_in_ten_seconds(
     assert Counter(read) == {str(shop): 6, f"{shop}/public/orders": 1, f"{shop}/public/items": 1}
 
 
+def test_a_store_that_refuses_writes_is_found_also_by_a_look_in_which_a_run_falls_silent(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.reporter("a").say("running", [])
+    monkeypatch.setattr(runs, "open_store", lambda path: world.store)
+    monkeypatch.setattr(runs, "look_at_disk", lambda path: iter(()))
+    monkeypatch.setattr(runs, "open_objects", lambda place: SimpleNamespace(refused_write=lambda name: f"{name}: 507"))
+    seen = runs.Runs(world.clock)
+    world.clock.seconds += run_report.SILENT_SECONDS
+    assert not seen.of_database("s3://lake/shop").findings
+    world.clock.seconds += 1
+    assert [one.what for one in seen.refused_writes("s3://lake/shop")] != []
+
+
 def test_a_fleet_tells_once_what_is_wrong_with_pipelines_in_the_words_of_status(
     shop: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
