@@ -29,12 +29,13 @@ from lakebed.errors import LakebedError, TableNotFound, VersionNotFound
 from lakebed.listeners.cursor import At, Cursor
 from lakebed.listeners.event_types import Dropped, TableEvent
 from lakebed.listeners.table_events import database_events_of, events_of, resync_of
-from lakebed.log.actions import Commit, Metadata
+from lakebed.log.actions import Commit
 from lakebed.log.files.names import LOG_FOLDER
 from lakebed.log.log_reader import LogReader
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import open_store
 from lakebed.positions.point_log import FOLDER as DATABASE
+from lakebed.schema.metadata import Metadata
 from lakebed.storage.folders import Folders
 from lakebed.storage.open import open_part_storage
 

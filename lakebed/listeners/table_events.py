@@ -57,8 +57,6 @@ from lakebed.log.actions import (
     Commit,
     CommitInfo,
     Domain,
-    Metadata,
-    Protocol,
     RemoveChangePart,
     RemovePart,
     Transaction,
@@ -83,6 +81,7 @@ from lakebed.log.entries import (
 )
 from lakebed.log.entry_values import document_of, integer_of, readable_or_none, reading
 from lakebed.log.snapshot import Snapshot
+from lakebed.schema.metadata import Metadata, Protocol
 
 _RECLUSTERS = frozenset({"recluster", "resort"})
 _Common: TypeAlias = Callable[[], dict[str, Any]]

@@ -16,6 +16,7 @@ import orjson
 from lakebed.lateness import Lateness
 from lakebed.log.deletion_vector import DeletionVector
 from lakebed.log.entries import PART, PURGED, REPLACED, SCHEMA
+from lakebed.schema.metadata import Metadata, Protocol
 
 _LOOSE = re.compile(r'"tightBounds"\s*:\s*false')
 _TIGHT = re.compile(r',?\s*"tightBounds"\s*:\s*true')
@@ -189,30 +190,6 @@ class RemoveChangePart:
     """The change part left the tail: settled, or truncated."""
 
     domain: str
-
-
-@dataclass(frozen=True, slots=True)
-class Protocol:
-    """The features that a reader and a writer must support."""
-
-    min_reader_version: int
-    min_writer_version: int
-    reader_features: frozenset[str] = frozenset()
-    writer_features: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metadata:
-    """Schema, partition columns and properties of a table."""
-
-    id: str
-    schema_string: str
-    partition_columns: tuple[str, ...]
-    configuration: Mapping[str, str]
-    created_ms: int | None = None
-    name: str | None = None
-    description: str | None = None
-    format_provider: str = "parquet"
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,6 @@ from lakebed.log.actions import (
     Commit,
     CommitInfo,
     Domain,
-    Metadata,
-    Protocol,
     RemoveChangePart,
     RemovePart,
     Transaction,
@@ -56,6 +54,7 @@ from lakebed.log.entries import (
     TRUNCATED,
 )
 from lakebed.log.entry_values import readable_or_none
+from lakebed.schema.metadata import Metadata, Protocol
 
 
 class CommitKind(Enum):

@@ -31,10 +31,8 @@ from lakebed.log.actions import (
     ChangePart,
     Commit,
     Domain,
-    Metadata,
     Part,
     PartitionKey,
-    Protocol,
     RemoveChangePart,
     RemovePart,
     Transaction,
@@ -45,6 +43,7 @@ from lakebed.log.commit_kind import CommitKind, expires_rows, is_append, kind_of
 from lakebed.log.entries import FENCE, FILES, POSITION, PURGE, PURGED
 from lakebed.log.snapshot import Snapshot
 from lakebed.schema.evolve import is_compatible, only_adds_features
+from lakebed.schema.metadata import Metadata, Protocol
 
 
 class ConflictKind(Enum):

@@ -25,9 +25,7 @@ from lakebed.log.actions import (
     ChangePart,
     Commit,
     Domain,
-    Metadata,
     Part,
-    Protocol,
     RemoveChangePart,
     RemovePart,
     Transaction,
@@ -36,6 +34,7 @@ from lakebed.log.claims import Claim, claim_of, claims_of
 from lakebed.log.commit_kind import restores
 from lakebed.log.snapshot import Snapshot
 from lakebed.schema.column_mapping import MAX_ID, StoredPath, columns_of
+from lakebed.schema.metadata import Metadata, Protocol
 from lakebed.schema.readable import misfit
 
 Check = Callable[[Snapshot, Commit], Iterator[str]]

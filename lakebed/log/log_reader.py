@@ -29,7 +29,7 @@ from dataclasses import replace
 import orjson
 
 from lakebed.errors import Corrupt, StoreUnavailable, TableNotFound, Unsupported, VersionNotFound
-from lakebed.log.actions import Commit, Protocol
+from lakebed.log.actions import Commit
 from lakebed.log.files.checkpoint import decode_checkpoint
 from lakebed.log.files.commit_codec import decode_commit, digest_of
 from lakebed.log.files.format import GATE_FEATURE, require_format
@@ -38,6 +38,7 @@ from lakebed.log.invariants import report_violations
 from lakebed.log.snapshot import Snapshot, apply, follows, statistics_of, without_expired
 from lakebed.log.stores.log_store import LogStore
 from lakebed.schema.column_mapping import COLUMN_MAPPING, is_mapped
+from lakebed.schema.metadata import Protocol
 from lakebed.schema.widening import TYPE_WIDENING
 from lakebed.single_flight import SingleFlight
 from lakebed.sortkey.statistics_cache import StatisticsCache

@@ -24,15 +24,14 @@ from lakebed.log.actions import (
     Commit,
     CommitInfo,
     Domain,
-    Metadata,
     Part,
-    Protocol,
     RemoveChangePart,
     RemovePart,
     Transaction,
 )
 from lakebed.log.entries import NAMED_BATCH, PURGED
 from lakebed.schema.column_mapping import ColumnMapping, columns_of, is_mapped, stored_settings
+from lakebed.schema.metadata import Metadata, Protocol
 from lakebed.settings import TableSettings, read_settings
 from lakebed.sortkey.ranges import order_columns
 from lakebed.sortkey.sort_key import SortTerm

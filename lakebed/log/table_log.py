@@ -41,7 +41,7 @@ from lakebed.errors import (
     Unsupported,
     VersionNotFound,
 )
-from lakebed.log.actions import Action, Commit, CommitInfo, Metadata, Protocol, Transaction, at_version
+from lakebed.log.actions import Action, Commit, CommitInfo, Transaction, at_version
 from lakebed.log.conflicts import Conflict, ConflictKind, ReadWriteSet, find_conflict
 from lakebed.log.expire import expire_before
 from lakebed.log.files.checkpoint import encode_checkpoint
@@ -54,6 +54,7 @@ from lakebed.log.log_reader import LAST_CHECKPOINT, LogReader, require_readable
 from lakebed.log.outcome import Committed, Conflicted, Outcome, Unknown
 from lakebed.log.snapshot import Snapshot, apply, follows
 from lakebed.schema.column_mapping import COLUMN_MAPPING
+from lakebed.schema.metadata import Metadata, Protocol
 from lakebed.schema.widening import TYPE_WIDENING
 
 __all__ = [

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from lakebed.discovery.folders import require_alone
 from lakebed.errors import InvalidInput, InvalidSchema, StoreUnavailable, TableExists, Unsupported
-from lakebed.log.actions import CommitInfo, Metadata, Protocol
+from lakebed.log.actions import CommitInfo
 from lakebed.log.entries import Operation
 from lakebed.log.files.format import FORMAT
 from lakebed.log.snapshot import Snapshot
@@ -29,6 +29,7 @@ from lakebed.schema.conversion import (
     schema_to_json,
     uses_timestamp_ntz,
 )
+from lakebed.schema.metadata import Metadata, Protocol
 from lakebed.schema.nesting import check_levels
 from lakebed.schema.widening import TYPE_WIDENING, widest_type
 from lakebed.settings import (

@@ -17,7 +17,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from lakebed.log.actions import Metadata, Part, PartitionKey
+from lakebed.log.actions import Part, PartitionKey
 from lakebed.log.passes import passes_after
 from lakebed.log.snapshot import Snapshot
 from lakebed.planning.candidates import overlap_maps_of, recluster_of
@@ -27,6 +27,7 @@ from lakebed.planning.plan import MergePlan
 from lakebed.planning.recluster import groups, level_depths
 from lakebed.planning.resort import resort_plans
 from lakebed.schema.conversion import schema_to_json
+from lakebed.schema.metadata import Metadata
 from lakebed.sortkey.ranges import Ranked, order_columns
 from lakebed.sortkey.statistics_cache import StatisticsCache
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
-from lakebed.log.actions import ChangePart, Metadata, Part, Protocol
+from lakebed.log.actions import ChangePart, Part
 from lakebed.log.deletion_vector import DeletionVector
 from lakebed.log.passes import passes_after
 from lakebed.log.snapshot import Snapshot
@@ -35,6 +35,7 @@ from lakebed.planning.uploads import UploadRules, uploaded_plans
 from lakebed.planning.workload import Arrival, Sample, Simulation, Workload
 from lakebed.plots import new_figure, save
 from lakebed.schema.conversion import schema_to_json
+from lakebed.schema.metadata import Metadata, Protocol
 from lakebed.settings import TableSettings
 
 Floats = npt.NDArray[np.float64]

@@ -22,9 +22,9 @@ import orjson
 import pyarrow as pa
 
 from lakebed.errors import InvalidInput, InvalidSchema, Unsupported
-from lakebed.log.actions import Metadata, Protocol
 from lakebed.schema.conversion import is_storable, schema_from_fields, type_from_json
 from lakebed.schema.field_names import by_case
+from lakebed.schema.metadata import Metadata, Protocol
 from lakebed.schema.tree import all_fields
 from lakebed.schema.widening import TYPE_CHANGES, widening
 from lakebed.settings import TableSettings, suggest

@@ -22,7 +22,6 @@ from typing import Any
 import pyarrow as pa
 
 from lakebed.errors import InvalidSchema
-from lakebed.log.actions import Metadata, Protocol
 from lakebed.schema.change import SchemaChange, difference, path_of, steps_of
 from lakebed.schema.change_names import ChangeNames
 from lakebed.schema.column_mapping import (
@@ -48,6 +47,7 @@ from lakebed.schema.conversion import (
     why_no_field_name,
     why_no_name,
 )
+from lakebed.schema.metadata import Metadata, Protocol
 from lakebed.schema.nesting import check_levels
 from lakebed.schema.tree import Json, Place, all_fields, fields_of, find, named
 from lakebed.schema.widening import ENABLED, TYPE_CHANGES, TYPE_WIDENING, common_type, widening

@@ -6,9 +6,10 @@ import orjson
 import pyarrow as pa
 
 from lakebed.coordination.schema_history import past_changes
-from lakebed.log.actions import Commit, Metadata
+from lakebed.log.actions import Commit
 from lakebed.log.entries import Operation
 from lakebed.log.table_log import TableLog
+from lakebed.schema.metadata import Metadata
 
 SCHEMAS_SCHEMA = pa.schema(
     [

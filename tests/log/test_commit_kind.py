@@ -12,9 +12,7 @@ from lakebed.log.actions import (
     Commit,
     CommitInfo,
     Domain,
-    Metadata,
     Part,
-    Protocol,
     RemoveChangePart,
     RemovePart,
     Transaction,
@@ -35,6 +33,7 @@ from lakebed.log.commit_kind import (
     truncates,
 )
 from lakebed.log.entries import CLAIM, DETACHED, EXPIRED, HOLD, PURGE, PURGED, SCHEMA, SOURCE_TRUNCATES, STREAM
+from lakebed.schema.metadata import Metadata, Protocol
 
 PATH = "_lakebed/parts/a.parquet"
 PROTOCOL = Protocol(3, 7)

@@ -8,10 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakebed.log.actions import ChangePart, Metadata, Part, Protocol
+from lakebed.log.actions import ChangePart, Part
 from lakebed.log.deletion_vector import DeletionVector
 from lakebed.log.snapshot import Snapshot
 from lakebed.schema.conversion import schema_to_json
+from lakebed.schema.metadata import Metadata, Protocol
 from lakebed.settings import TableSettings
 
 MB = 2**20

@@ -12,11 +12,12 @@ import pytest
 from pyroaring import BitMap64
 
 from lakebed.errors import InvalidInput
-from lakebed.log.actions import Metadata, Part, Protocol
+from lakebed.log.actions import Part
 from lakebed.log.deletion_vector import inline
 from lakebed.log.snapshot import Snapshot
 from lakebed.planning.time_to_live import check_time_to_live, mixed_are_due, moment_before, old_parts
 from lakebed.schema.conversion import schema_to_json
+from lakebed.schema.metadata import Metadata, Protocol
 from lakebed.settings import TimeToLive, parse_settings, parse_time_to_live
 from lakebed.sortkey.statistics_cache import StatisticsCache
 

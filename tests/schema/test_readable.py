@@ -7,7 +7,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from lakebed.log.actions import Action, AddChangePart, AddPart, ChangePart, Commit, CommitInfo, Metadata, Part
+from lakebed.log.actions import Action, AddChangePart, AddPart, ChangePart, Commit, CommitInfo, Part
 from lakebed.log.conflicts import BLIND
 from lakebed.log.invariants import violations
 from lakebed.log.snapshot import Snapshot
@@ -17,6 +17,7 @@ from lakebed.operations.create import create_log
 from lakebed.schema.change import SchemaChange
 from lakebed.schema.column_mapping import MAX_ID
 from lakebed.schema.evolve import evolve
+from lakebed.schema.metadata import Metadata
 from lakebed.schema.readable import misfit
 from lakebed.settings import TableSettings
 

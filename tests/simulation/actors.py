@@ -15,16 +15,7 @@ from random import Random
 import pyarrow as pa
 
 from lakebed.errors import Corrupt, InvalidInput, InvalidSchema, Retry, StoreUnavailable, VersionNotFound
-from lakebed.log.actions import (
-    Action,
-    AddChangePart,
-    AddPart,
-    CommitInfo,
-    Domain,
-    Metadata,
-    Protocol,
-    Transaction,
-)
+from lakebed.log.actions import Action, AddChangePart, AddPart, CommitInfo, Domain, Transaction
 from lakebed.log.claims import Claim
 from lakebed.log.conflicts import BLIND, ConflictKind, ReadWriteSet
 from lakebed.log.files.format import FORMAT
@@ -41,6 +32,7 @@ from lakebed.parts.changes import write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.schema.change import SchemaChange
 from lakebed.schema.conversion import schema_to_json
+from lakebed.schema.metadata import Metadata, Protocol
 from lakebed.schema.widening import widening
 from lakebed.settings import FORMAT_PROPERTY
 from lakebed.sql.expression import Expression

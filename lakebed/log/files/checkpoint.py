@@ -20,20 +20,11 @@ import pyarrow.parquet as pq
 
 from lakebed.errors import Corrupt, Unsupported
 from lakebed.log import entries
-from lakebed.log.actions import (
-    Action,
-    AddChangePart,
-    AddPart,
-    Domain,
-    Metadata,
-    Part,
-    Protocol,
-    RemovePart,
-    Transaction,
-)
+from lakebed.log.actions import Action, AddChangePart, AddPart, Domain, Part, RemovePart, Transaction
 from lakebed.log.files import commit_codec as codec
 from lakebed.log.files.embedded_checksum import ZEROS, require_whole, with_checksum
 from lakebed.log.snapshot import Snapshot
+from lakebed.schema.metadata import Metadata, Protocol
 
 _INT96_UNIT = "ms"  # as exact as statistics are; Delta keeps no other times in it
 _STRINGS = pa.map_(pa.string(), pa.string())

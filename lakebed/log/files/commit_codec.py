@@ -18,9 +18,7 @@ from lakebed.log.actions import (
     Commit,
     CommitInfo,
     Domain,
-    Metadata,
     Part,
-    Protocol,
     RemoveChangePart,
     RemovePart,
     Transaction,
@@ -28,6 +26,7 @@ from lakebed.log.actions import (
 from lakebed.log.deletion_vector import DeletionVector
 from lakebed.log.entry_values import made
 from lakebed.log.files.embedded_checksum import ZEROS, require_whole, with_checksum
+from lakebed.schema.metadata import Metadata, Protocol
 
 # At the start of a line, where no text of a value can occur.
 _CHECKSUM = f'\n{{"commitInfo":{{"{entries.COMMIT_CHECKSUM}":"'.encode()

@@ -8,7 +8,7 @@ lakebed's have no such number.
 from __future__ import annotations
 
 from lakebed.errors import Unsupported
-from lakebed.log.actions import Metadata, Protocol
+from lakebed.schema.metadata import Metadata, Protocol
 from lakebed.settings import FORMAT_PROPERTY
 from lakebed.version import __version__
 
