@@ -30,7 +30,7 @@ from lakebed.service.app import Service
 from lakebed.service.catalog import Catalog
 from lakebed.service.server import Server
 from lakebed.service.tokens import Role, Tokens
-from lakebed.table.internals import internals_of
+from lakebed.table.table import internals_of
 
 
 def main() -> None:

@@ -49,7 +49,7 @@ class BatchReplayed:
 class RemarkMade:
     """A batch that was committed had something that somebody should look at, such as a field that no column takes.
 
-    ``kind`` and ``name``: see ``positions.remarks``; ``records``: how many records it is about.
+    ``kind`` and ``name``: see ``remarks``; ``records``: how many records it is about.
     """
 
     table: str

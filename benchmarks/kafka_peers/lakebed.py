@@ -29,7 +29,7 @@ from lakebed.session import settings
 from lakebed.sources.kafka.settings import KafkaSettings
 from lakebed.sources.kafka.source import KafkaSource
 from lakebed.sources.source import RangeChanges
-from lakebed.table.internals import internals_of
+from lakebed.table.table import internals_of
 from tests.waiting import started
 
 _SEQUENCE = "source.lsn"

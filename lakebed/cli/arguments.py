@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from lakebed.cli.display.escapes import shown
+from lakebed.cli.escapes import shown
 from lakebed.cli.logs import note
 from lakebed.errors import InvalidInput, TableNotFound
 

@@ -33,7 +33,7 @@ from lakebed.cli.commands import (
     tables,
     validate,
 )
-from lakebed.cli.display.escapes import shown_lines
+from lakebed.cli.escapes import shown_lines
 from lakebed.cli.interrupt import ends_at_once
 from lakebed.cli.parser import Commands, Parser, Run, complain
 from lakebed.cli.suggestions import near_file, near_table
@@ -138,7 +138,7 @@ def command_parser() -> Parser:
         parser.print_help()
         return exit_codes.WRONG_INPUT
 
-    parser.set_defaults(command=overview, parser=parser)
+    parser.set_defaults(command=overview, parser=parser, of_all=parser)  # a command has a parser of its own
     commands = Commands(parser.add_subparsers(metavar="COMMAND", parser_class=Parser))
     for module in _MODULES:
         module.add_to(commands)

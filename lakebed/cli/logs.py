@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TextIO
 
-from lakebed.cli.display.escapes import shown
+from lakebed.cli.escapes import shown
 from lakebed.errors import InvalidInput
 from lakebed.monitoring.event_log import FIELDS, JsonFormatter, LogfmtFormatter, log_events, log_fields
 

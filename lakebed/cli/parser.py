@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from lakebed.cli import exit_codes, logs
-from lakebed.cli.display.escapes import shown
+from lakebed.cli.escapes import shown
 from lakebed.cli.suggestions import did_you_mean, right_command
 
 if TYPE_CHECKING:

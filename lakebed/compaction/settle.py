@@ -52,7 +52,8 @@ from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.intact import require_intact_keys
 from lakebed.parts.quarantine import records_of_incomplete
 from lakebed.parts.write import WrittenPart, write_parts
-from lakebed.positions.remarks import Counts, Remark, RemarkCounts, remarks_of, sum_of
+from lakebed.positions.remarks import remarks_of
+from lakebed.remarks import Counts, Remark, RemarkCounts, sum_of
 from lakebed.resolve.crowded_keys import crowded_keys_of
 from lakebed.resolve.locate import KeyLocator, columns_of_keys
 from lakebed.resolve.resolve import Resolution, resolve

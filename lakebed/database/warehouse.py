@@ -29,7 +29,7 @@ from lakebed.positions.point_log import Point, PointLog, TableAt, position_diges
 from lakebed.storage.open import open_part_storage
 from lakebed.table import Table
 from lakebed.table import open as open_table
-from lakebed.table.internals import internals_of
+from lakebed.table.table import internals_of
 from lakebed.view.time_travel import epoch_ms, snapshot_at
 
 if TYPE_CHECKING:

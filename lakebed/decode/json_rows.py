@@ -71,8 +71,8 @@ from lakebed.decode.unknown_fields import (
 )
 from lakebed.errors import InvalidInput, InvalidSchema
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
-from lakebed.positions.remarks import Remark, remarks_on
 from lakebed.positions.truncates import NO_CUTOFF, Cutoff
+from lakebed.remarks import Remark, remarks_on
 from lakebed.schema.change import SchemaChange
 
 SAMPLES = 64

@@ -36,7 +36,7 @@ from lakebed.parts.changes import DELETE, MOVES_COLUMN, MOVES_TYPE, OP_COLUMN, U
 from lakebed.parts.key_moves import CAME, LEFT, STAYED, UNKNOWN_TRANSACTION, WEAK
 from lakebed.parts.quarantine import HEADERS
 from lakebed.positions.positions import Last
-from lakebed.positions.remarks import Remark
+from lakebed.remarks import Remark
 
 Mask = np.ndarray[Any, Any]
 Found = tuple[Remark, str]

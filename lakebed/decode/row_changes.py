@@ -16,7 +16,7 @@ from lakebed.decode.row_evolution import rescued
 from lakebed.errors import InvalidChanges
 from lakebed.parts.changes import WriteSpec, prepare
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, rows_as_json
-from lakebed.positions.remarks import Remark, remarks_on
+from lakebed.remarks import Remark, remarks_on
 from lakebed.schema.fitting import RESCUED_COLUMN
 from lakebed.storage.engine import connect
 

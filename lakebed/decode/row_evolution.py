@@ -10,23 +10,18 @@ so a null in place of a value that was not sent would erase what another writer 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import orjson
 import pyarrow as pa
 
-from lakebed.errors import InvalidChanges, InvalidSchema
-from lakebed.ingest.evolving import ROUNDS_MAX, Evolution
-from lakebed.log.snapshot import Snapshot
+from lakebed.errors import InvalidChanges
 from lakebed.parts.changes import WriteSpec, lacks
 from lakebed.parts.quarantine import rows_as_json
-from lakebed.schema.change import SchemaChange
-from lakebed.schema.conversion import canonical_type
 from lakebed.schema.exact_cast import cast_exactly
 from lakebed.schema.field_names import by_case
-from lakebed.schema.fitting import RESCUED_COLUMN, EvolvePolicy, needed
+from lakebed.schema.fitting import RESCUED_COLUMN, EvolvePolicy
 from lakebed.schema.nested import nullable
 
 
@@ -73,40 +68,6 @@ def require_columns(
     for name in columns:
         if name not in sent and name not in except_columns and name != RESCUED_COLUMN:
             raise lacks(name, given)
-
-
-def evolved(
-    given: pa.Schema, known: Sequence[str], snapshot: Snapshot, policy: EvolvePolicy, evolution: Evolution
-) -> Snapshot:
-    """Alter the table as the policy allows and the rows need; returns the newest version.
-
-    ``given``: the columns of the rows; ``known``: those of them that are meant for the table.
-    """
-    fields = [pa.field(one.name, _canonical(one)) for one in given if one.name in known]
-    record = pa.schema([one if pa.types.is_null(one.type) else one.with_nullable(False) for one in fields])
-    for _ in range(ROUNDS_MAX if policy.allowed else 0):
-        allowed = replace(policy, refused=evolution.refused)
-        settings = snapshot.logical_settings
-        never_null = [*settings.keys, settings.sequence_by or ""]
-        change = needed(snapshot.logical_schema, record, allowed, never_null).change
-        if change is None:
-            return snapshot
-        snapshot = evolution.evolve(snapshot, change)
-    if policy.allowed:
-        raise evolution.gave_up()
-    return snapshot
-
-
-def with_rescued_column(snapshot: Snapshot, evolution: Evolution) -> Snapshot:
-    """The table with a column for what is rescued. Raises InvalidSchema if it can't have one."""
-    if RESCUED_COLUMN not in snapshot.logical_schema.names:
-        snapshot = evolution.evolve(snapshot, SchemaChange(add={RESCUED_COLUMN: pa.string()}))
-    at = snapshot.logical_schema.get_field_index(RESCUED_COLUMN)
-    if at < 0 or snapshot.logical_schema.field(at).type != pa.string():
-        raise InvalidSchema(
-            f"column {RESCUED_COLUMN!r}: on_mismatch: rescue keeps values in it as JSON; make it a string"
-        )
-    return snapshot
 
 
 def completed(rows: pa.Table, spec: WriteSpec) -> pa.Table:
@@ -173,11 +134,3 @@ def _fits(column: pa.ChunkedArray, kind: pa.DataType, name: str) -> bool:
     except InvalidChanges:
         return False
     return True
-
-
-def _canonical(field: pa.Field) -> pa.DataType:
-    """The type that a column for these values would have; Arrow's type of nulls if there is none."""
-    try:
-        return nullable(canonical_type(field.type, field.name))
-    except InvalidSchema:
-        return pa.null()

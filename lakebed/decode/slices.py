@@ -27,9 +27,9 @@ from lakebed.decode.transactions import Described
 from lakebed.errors import LakebedError
 from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN, UPSERT
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, WITH_HEADERS
-from lakebed.positions.remarks import Counts, Remark, RemarkCounts, sum_of
 from lakebed.positions.source_columns import RecordColumns
 from lakebed.positions.truncates import Cutoff, Truncate
+from lakebed.remarks import Counts, Remark, RemarkCounts, sum_of
 from lakebed.schema.change import SchemaChange
 from lakebed.schema.fitting import RESCUED_COLUMN, merged
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -27,16 +26,11 @@ import pyarrow.compute as pc
 
 from lakebed.decode.json.text import Unreadable
 from lakebed.errors import InvalidSchema
-from lakebed.log.snapshot import Snapshot
-from lakebed.positions.positions import Position, positions_of
-from lakebed.positions.remarks import Remark
-from lakebed.settings import TableSettings
+from lakebed.positions.positions import SEVERAL, Seen
+from lakebed.remarks import Remark
 
-SEVERAL = "*"
 MEMBERS = ("db", "schema", "table")
 """Of an event's ``source``; MySQL and MariaDB have no schemas."""
-Seen = Mapping[str, Mapping[str, tuple[int, int]]]
-"""The source tables whose events came, by topic and name, each with the partition and offset of the first one."""
 _Mask = np.ndarray[Any, Any]
 
 
@@ -162,19 +156,3 @@ def all_seen(seen: Iterable[Seen]) -> dict[str, dict[str, tuple[int, int]]]:
 def first_of(names: Mapping[str, tuple[int, int]]) -> str:
     """The table that a topic's events are of: that whose event came first, or ``SEVERAL``."""
     return SEVERAL if SEVERAL in names else min(names, key=lambda name: (names[name], name))
-
-
-def topics_of_several(snapshot: Snapshot, seen: Seen = MappingProxyType({})) -> set[str]:
-    """The topics that are known to have events of several source tables. ``seen``: of a batch after this version."""
-    known = sources_of(snapshot.settings, positions_of(snapshot))
-    found = {topic for topic, name in known.items() if name == SEVERAL}
-    return found | {topic for topic, names in seen.items() if SEVERAL in names}
-
-
-def sources_of(settings: TableSettings, positions: Mapping[str, Position]) -> dict[str, str]:
-    """What a table's log remembers, by topic."""
-    made_of: dict[str, str] = {}
-    if settings.source_topic is not None and settings.source_table is not None:
-        made_of[settings.source_topic] = settings.source_table
-    learned = {topic: position.source for topic, position in positions.items()}
-    return {**made_of, **{topic: source for topic, source in learned.items() if source is not None}}

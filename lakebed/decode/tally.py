@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lakebed.decode.source_tables import Seen, all_seen
+from lakebed.decode.source_tables import all_seen
 from lakebed.lateness import Newest, Place, newest_of
-from lakebed.positions.positions import Last, last_of
-from lakebed.positions.remarks import Counts, sum_of
+from lakebed.positions.positions import Last, Seen, last_of
 from lakebed.positions.source_columns import Met, met_in
 from lakebed.positions.truncates import Truncate
+from lakebed.remarks import Counts, sum_of
 from lakebed.schema.change import SchemaChange
 from lakebed.schema.fitting import merged
 
@@ -37,7 +37,7 @@ class Tally:
     met: Met = field(default_factory=dict)
     """Which columns the schemas of the records have, if they have schemas."""
     remarks: Counts = field(default_factory=dict)
-    """What somebody should look at (``positions.remarks``)."""
+    """What somebody should look at (``remarks``)."""
     mismatched: int = 0
     """Records of the quarantine that are what the format says and do not fit the table."""
     mismatch: str = ""

@@ -26,7 +26,8 @@ from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.planning.backpressure import pressure
-from lakebed.positions.remarks import KINDS, Counts, Kind, Remark, remarks_of
+from lakebed.positions.remarks import remarks_of
+from lakebed.remarks import KINDS, Counts, Kind, Remark
 from lakebed.storage.open import open_part_storage
 
 REMARK_SECONDS = 86_400

@@ -28,7 +28,8 @@ from lakebed.health.run_report import (
     waiting_of,
 )
 from lakebed.log.stores import open_store
-from lakebed.storage.roots import S3Root, open_objects, parse_root
+from lakebed.storage.object_store import open_objects
+from lakebed.storage.roots import S3Root, parse_root
 
 DATABASE_SECONDS, TABLE_SECONDS = 10.0, 60.0
 

@@ -53,8 +53,8 @@ from lakebed.planning.plan import Planning, kind_of
 from lakebed.planning.planner import plan
 from lakebed.planning.settling import reason_to_settle
 from lakebed.positions.point_retention import oldest_for_points
-from lakebed.positions.remarks import Counts
 from lakebed.positions.resnapshots import recent
+from lakebed.remarks import Counts
 from lakebed.storage.cache_folder import volatile_folder
 from lakebed.storage.open import open_part_storage
 

@@ -11,12 +11,10 @@ import pyarrow as pa
 from lakebed.decode.row_changes import RowChanges, prepare_or_split
 from lakebed.decode.row_evolution import (
     columns_left_out,
-    evolved,
     names_in_rows,
     require_columns,
     rescued,
     under_their_names,
-    with_rescued_column,
 )
 from lakebed.errors import InvalidInput, InvalidSchema
 from lakebed.ingest.batch_writer import (
@@ -26,7 +24,7 @@ from lakebed.ingest.batch_writer import (
     write_arrow,
 )
 from lakebed.ingest.changes_frame import changes_frame, unknown_columns
-from lakebed.ingest.evolving import Evolution, first_names
+from lakebed.ingest.evolving import Evolution, evolved, first_names, with_rescued_column
 from lakebed.ingest.given_rows import bring_rows
 from lakebed.ingest.handover import Handover
 from lakebed.log.actions import Transaction
@@ -35,7 +33,7 @@ from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog, require_writable
 from lakebed.parts.arrow_rows import Rows, arrow_rows, is_spark_frame
 from lakebed.parts.changes import WriteSpec, prepare, write_spec_of
-from lakebed.positions.remarks import Remark, remarks_on
+from lakebed.remarks import Remark, remarks_on
 from lakebed.schema.conversion import canonical_type, type_from_json
 from lakebed.schema.fitting import RESCUED_COLUMN, EvolvePolicy
 from lakebed.storage.engine import connect, connect_sealed

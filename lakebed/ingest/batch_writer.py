@@ -29,7 +29,6 @@ import pyarrow as pa
 from lakebed import events
 from lakebed.decode.decoder import Decoded
 from lakebed.decode.row_changes import split
-from lakebed.decode.source_tables import topics_of_several
 from lakebed.decode.tally import Tally, together
 from lakebed.error_transport import crosses_spark, from_spark
 from lakebed.errors import InvalidChanges, Retry, TableReplaced
@@ -51,12 +50,20 @@ from lakebed.parts.changes import WriteSpec, prepare, stored_rows, write_spec_of
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
 from lakebed.parts.write import WrittenPart, write_parts
 from lakebed.positions.order_restarts import Restart, restarts_of
-from lakebed.positions.positions import Position, entry_of, newest_by_place, position_entry, positions_of
-from lakebed.positions.remarks import Counts, remarks_of, sum_of
+from lakebed.positions.positions import (
+    Position,
+    entry_of,
+    newest_by_place,
+    position_entry,
+    positions_of,
+    topics_of_several,
+)
+from lakebed.positions.remarks import remarks_of
 from lakebed.positions.removals import all_removals
 from lakebed.positions.resnapshots import entry_counting
 from lakebed.positions.source_columns import Followed, followed
 from lakebed.positions.truncates import Cutoff, cutoff_of, to_domain
+from lakebed.remarks import Counts, sum_of
 from lakebed.resolve.unavailable_values import newest_in_layers
 from lakebed.sources.cut import Report
 from lakebed.sources.source import Place, Range, RangeChanges, batch_of

@@ -13,18 +13,20 @@ After a crash between the two commits the batch is decoded with the schema that 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 
 from lakebed.decode.decoder import Decoder, DecoderSchema
-from lakebed.errors import InvalidInput, Retry, Unsupported
+from lakebed.errors import InvalidInput, InvalidSchema, Retry, Unsupported
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
 from lakebed.positions.remarks import fields_got_columns
 from lakebed.schema.change import SchemaChange
-from lakebed.schema.fitting import pieces_of
+from lakebed.schema.conversion import canonical_type
+from lakebed.schema.fitting import RESCUED_COLUMN, EvolvePolicy, needed, pieces_of
+from lakebed.schema.nested import nullable
 
 ROUNDS_MAX = 10
 """How often a batch is decoded at most; more than twice only if others keep changing the table."""
@@ -94,3 +96,45 @@ class Evolution:
                 self._alter(piece, self._reason)
             except (InvalidInput, Unsupported) as error:
                 _logger.warning("%s can't be changed as its records need it: %s", self._log.root, error)
+
+
+def evolved(
+    given: pa.Schema, known: Sequence[str], snapshot: Snapshot, policy: EvolvePolicy, evolution: Evolution
+) -> Snapshot:
+    """Alter the table as the policy allows and the rows need; returns the newest version.
+
+    ``given``: the columns of the rows; ``known``: those of them that are meant for the table.
+    """
+    fields = [pa.field(one.name, _canonical(one)) for one in given if one.name in known]
+    record = pa.schema([one if pa.types.is_null(one.type) else one.with_nullable(False) for one in fields])
+    for _ in range(ROUNDS_MAX if policy.allowed else 0):
+        allowed = replace(policy, refused=evolution.refused)
+        settings = snapshot.logical_settings
+        never_null = [*settings.keys, settings.sequence_by or ""]
+        change = needed(snapshot.logical_schema, record, allowed, never_null).change
+        if change is None:
+            return snapshot
+        snapshot = evolution.evolve(snapshot, change)
+    if policy.allowed:
+        raise evolution.gave_up()
+    return snapshot
+
+
+def with_rescued_column(snapshot: Snapshot, evolution: Evolution) -> Snapshot:
+    """The table with a column for what is rescued. Raises InvalidSchema if it can't have one."""
+    if RESCUED_COLUMN not in snapshot.logical_schema.names:
+        snapshot = evolution.evolve(snapshot, SchemaChange(add={RESCUED_COLUMN: pa.string()}))
+    at = snapshot.logical_schema.get_field_index(RESCUED_COLUMN)
+    if at < 0 or snapshot.logical_schema.field(at).type != pa.string():
+        raise InvalidSchema(
+            f"column {RESCUED_COLUMN!r}: on_mismatch: rescue keeps values in it as JSON; make it a string"
+        )
+    return snapshot
+
+
+def _canonical(field: pa.Field) -> pa.DataType:
+    """The type that a column for these values would have; Arrow's type of nulls if there is none."""
+    try:
+        return nullable(canonical_type(field.type, field.name))
+    except InvalidSchema:
+        return pa.null()

@@ -9,7 +9,7 @@ from lakebed.ingest.batch_writer import Marks, Written
 from lakebed.ingest.table_batch import Reached, Reading, TableIngest
 from lakebed.log.snapshot import Snapshot
 from lakebed.positions.files_read import FileRead, FilesRead
-from lakebed.positions.remarks import Counts, Remark, RemarkCounts
+from lakebed.remarks import Counts, Remark, RemarkCounts
 from lakebed.sources.cut import Cut, TaskCut
 from lakebed.sources.files.names import shown
 from lakebed.sources.files.planned import file_of

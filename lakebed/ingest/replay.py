@@ -43,7 +43,6 @@ from pyroaring import BitMap64
 from lakebed import events
 from lakebed.decode.decoder import RECORD_SCHEMA, Decoded, Decoder
 from lakebed.decode.headers import HEADERS_FIELD, mappings_of
-from lakebed.decode.source_tables import topics_of_several
 from lakebed.errors import InvalidChanges
 from lakebed.ingest.batch_writer import Written, appended
 from lakebed.ingest.evolving import ROUNDS_MAX, Evolution
@@ -61,6 +60,7 @@ from lakebed.parts.key_moves import are_strong, without_places
 from lakebed.parts.numbered_rows import ROW, numbered
 from lakebed.parts.quarantine import HEADERS, WITH_HEADERS
 from lakebed.parts.write import write_parts
+from lakebed.positions.positions import topics_of_several
 from lakebed.positions.remarks import remarks_of
 from lakebed.positions.source_columns import Met, followed
 from lakebed.positions.truncates import cutoff_of

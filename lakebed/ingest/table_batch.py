@@ -47,8 +47,8 @@ from lakebed.positions.order_restarts import Restart, restarts_of
 from lakebed.positions.positions import Position, positions_of
 from lakebed.positions.progress import Progress
 from lakebed.positions.remark_report import report_remarks
-from lakebed.positions.remarks import Counts, sum_of
 from lakebed.positions.truncates import cutoff_of
+from lakebed.remarks import Counts, sum_of
 from lakebed.sources.cut import Cut, Report, TaskCut
 from lakebed.sources.reading import Planned, clipped, joined, limited, planned, read_to
 from lakebed.sources.source import Bounds, Place, Range, RangeChanges, RangeReader

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from lakebed.compaction.recluster_job import ReclusterProgress
 from lakebed.operations.drop import drop
 from lakebed.table import Table
-from lakebed.table.internals import internals_of
+from lakebed.table.table import internals_of
 
 Schema: TypeAlias = Mapping[str, Any]
 Report: TypeAlias = Callable[[Mapping[str, Any]], object]

@@ -28,7 +28,7 @@ from lakebed.log.table_log import TableLog
 from lakebed.operations import job_arguments
 from lakebed.operations.job_arguments import arguments_of
 from lakebed.table import Table
-from lakebed.table.internals import internals_of
+from lakebed.table.table import internals_of
 
 LEASE_SECONDS = 120.0
 LOOK_SECONDS = 2.0

@@ -27,7 +27,8 @@ from lakebed.errors import Contention, LakebedError, Retry, StoreUnavailable
 from lakebed.log.actions import Action, CommitInfo, Transaction
 from lakebed.log.commit_kind import is_append
 from lakebed.log.conflicts import ReadWriteSet
-from lakebed.log.entries import Operation
+from lakebed.log.entries import EXPIRED, Operation
+from lakebed.log.holds import expired_before, first_unexpired, held_onward, holds_of
 from lakebed.log.outcome import Committed, Conflicted, Unknown
 from lakebed.log.snapshot import Snapshot
 from lakebed.version import ENGINE
@@ -159,3 +160,27 @@ def _unknown(log: TableLog, operation: Operation, outcome: Unknown, repeatable: 
         table=log.root,
         version=outcome.version,
     )
+
+
+def expire_before(log: TableLog, version: int, now_ms: int) -> Snapshot:
+    """A snapshot in which all versions before this one have expired, and no hold has ended that is still in the log.
+
+    Versions that a reader of changes holds do not expire. From then on no reader can begin to hold an older version.
+    Raises Contention, StoreUnavailable (it may be repeated).
+    """
+
+    def build(snapshot: Snapshot) -> Proposal[Snapshot] | Finished[Snapshot]:
+        ended = [hold for hold in holds_of(snapshot.domains) if not hold.is_live(now_ms)]
+        actions: list[Action] = [hold.ended() for hold in ended]
+        onward = held_onward(snapshot.domains, now_ms)
+        before = version if onward is None else min(version, onward)
+        if first_unexpired(snapshot.domains) < before:
+            actions.append(expired_before(before))
+        if not actions:
+            return Finished(snapshot)
+        access = ReadWriteSet(domains=frozenset([EXPIRED, *(hold.domain for hold in ended)]))
+        return Proposal(
+            actions=actions, access=access, result=lambda committed: committed.snapshot, parameters={"before": version}
+        )
+
+    return commit_loop(log, Operation.EXPIRE_VERSIONS, build)

@@ -42,8 +42,8 @@ from lakebed.errors import (
     VersionNotFound,
 )
 from lakebed.log.actions import Action, Commit, CommitInfo, Transaction, at_version
+from lakebed.log.commit_loop import expire_before
 from lakebed.log.conflicts import Conflict, ConflictKind, ReadWriteSet, find_conflict
-from lakebed.log.expire import expire_before
 from lakebed.log.files.checkpoint import encode_checkpoint
 from lakebed.log.files.commit_codec import digest_of, encode_commit
 from lakebed.log.files.format import GATE_FEATURE

@@ -59,7 +59,7 @@ from lakebed.monitoring.listener_metrics import ListenerMetrics
 from lakebed.monitoring.recent_commits import operation_label
 from lakebed.monitoring.table_gauges import TableGauges
 from lakebed.monitoring.table_state import TableState
-from lakebed.positions.remarks import Names
+from lakebed.remarks import Names
 from lakebed.version import __version__
 
 if TYPE_CHECKING:

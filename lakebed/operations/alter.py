@@ -31,8 +31,9 @@ from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog, require_writable
 from lakebed.notebook import HtmlResult
 from lakebed.positions.positions import positions_of
-from lakebed.positions.remarks import Remark, remarks_of, remarks_on
+from lakebed.positions.remarks import remarks_of
 from lakebed.positions.source_columns import source_columns_of
+from lakebed.remarks import Remark, remarks_on
 from lakebed.schema.change import steps_of
 from lakebed.schema.column_mapping import StoredPath, stored_paths
 from lakebed.schema.evolve import Evolved, SchemaChange, evolve

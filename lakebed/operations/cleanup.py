@@ -39,7 +39,7 @@ from lakebed.coordination.read_counts import READS_FOLDER, WINDOW_SECONDS
 from lakebed.errors import Corrupt, InvalidInput, VersionNotFound
 from lakebed.log.actions import AddChangePart, AddPart, RemoveChangePart, RemovePart
 from lakebed.log.claims import LEASE_MS_MAX, claims_of
-from lakebed.log.expire import expire_before
+from lakebed.log.commit_loop import expire_before
 from lakebed.log.holds import first_unexpired, held_onward, held_versions, holds_of
 from lakebed.log.parts_to_resort import parts_to_resort
 from lakebed.log.purges import purged_empty

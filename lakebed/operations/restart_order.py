@@ -20,7 +20,8 @@ from lakebed.parts.changes import SEQUENCE_COLUMN, write_spec_of
 from lakebed.parts.intact import require_intact_pages
 from lakebed.positions.order_restarts import RESTARTS_MAX, Restart, restarts_entry, restarts_of
 from lakebed.positions.positions import newest_by_place, position_entry, positions_of
-from lakebed.positions.remarks import Remark, remarks_of
+from lakebed.positions.remarks import remarks_of
+from lakebed.remarks import Remark
 from lakebed.sql.pieces import parquet_of
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage

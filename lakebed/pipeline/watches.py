@@ -34,7 +34,8 @@ from lakebed.errors import LakebedError, Retry, StoreUnavailable
 from lakebed.health.file_checks import DISK_BYTES_MIN
 from lakebed.health.run_report import Down
 from lakebed.storage.cache_folder import base_folder
-from lakebed.storage.roots import LocalRoot, open_objects, parse_root
+from lakebed.storage.object_store import open_objects
+from lakebed.storage.roots import LocalRoot, parse_root
 
 if TYPE_CHECKING:
     from lakebed.decode.typed.registry import RegistrySettings

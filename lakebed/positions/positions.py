@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, field
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import orjson
@@ -30,6 +31,11 @@ from lakebed.log.entries import POSITION
 from lakebed.log.entry_values import checked, document_of, reading
 from lakebed.log.snapshot import Snapshot
 from lakebed.positions.progress import Progress
+from lakebed.settings import TableSettings
+
+SEVERAL = "*"
+Seen = Mapping[str, Mapping[str, tuple[int, int]]]
+"""The source tables whose events came, by topic and name, each with the partition and offset of the first one."""
 
 _KEPT_MAX = 4096
 Last: TypeAlias = tuple[int, int]
@@ -120,3 +126,19 @@ def _numbers_in(document: object, name: str) -> dict[int, tuple[int, ...]]:
     """Numbers by partition."""
     numbers: dict[int, tuple[int, ...]] = checked(Mapping[int, tuple[int, ...]], document, name)
     return numbers
+
+
+def sources_of(settings: TableSettings, positions: Mapping[str, Position]) -> dict[str, str]:
+    """What a table's log remembers, by topic."""
+    made_of: dict[str, str] = {}
+    if settings.source_topic is not None and settings.source_table is not None:
+        made_of[settings.source_topic] = settings.source_table
+    learned = {topic: position.source for topic, position in positions.items()}
+    return {**made_of, **{topic: source for topic, source in learned.items() if source is not None}}
+
+
+def topics_of_several(snapshot: Snapshot, seen: Seen = MappingProxyType({})) -> set[str]:
+    """The topics that are known to have events of several source tables. ``seen``: of a batch after this version."""
+    known = sources_of(snapshot.settings, positions_of(snapshot))
+    found = {topic for topic, name in known.items() if name == SEVERAL}
+    return found | {topic for topic, names in seen.items() if SEVERAL in names}

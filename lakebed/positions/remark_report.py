@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from lakebed import events
-from lakebed.positions.remarks import KINDS, Counts
+from lakebed.remarks import KINDS, Counts
 
 _logger = logging.getLogger("lakebed.ingest")
 _WARNED_MAX = 10_000

@@ -32,8 +32,9 @@ from lakebed.log.entries import SOURCE_COLUMNS
 from lakebed.log.entry_values import decoded, readable_or_none
 from lakebed.log.snapshot import Snapshot
 from lakebed.positions.positions import newest_by_place, positions_of
-from lakebed.positions.remarks import Counts, Remark, Remarks, remarks_on
+from lakebed.positions.remarks import Remarks
 from lakebed.positions.resnapshots import active
+from lakebed.remarks import Counts, Remark, remarks_on
 
 Moment = tuple[int, ...]
 """The time of a record by the source's clock, in microseconds since the epoch, and its offset."""

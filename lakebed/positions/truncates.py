@@ -32,14 +32,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.decode.source_tables import sources_of
 from lakebed.lateness import Newest
 from lakebed.log.actions import Domain
 from lakebed.log.entries import SOURCE_TRUNCATES
 from lakebed.log.entry_values import checked, document_of, reading
 from lakebed.log.snapshot import Snapshot
 from lakebed.positions.order_restarts import Restart, restarts_of
-from lakebed.positions.positions import Last, newest_by_place, positions_of
+from lakebed.positions.positions import Last, newest_by_place, positions_of, sources_of
 
 POSITION_SCHEMA = pa.schema(
     [

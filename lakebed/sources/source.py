@@ -17,8 +17,8 @@ import pyarrow as pa
 from lakebed.decode.decoder import Decoded, Decoder
 from lakebed.decode.transactions_of_decoders import transaction_ids_of
 from lakebed.parts.quarantine import HEADERS
-from lakebed.positions.remarks import Counts
 from lakebed.positions.truncates import NO_CUTOFF, Cutoff
+from lakebed.remarks import Counts
 from lakebed.schema.change import SchemaChange
 from lakebed.sources.cut import Report, TaskCut
 

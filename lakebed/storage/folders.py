@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 from lakebed.storage.local_files import raise_for
-from lakebed.storage.roots import LocalRoot, open_objects, parse_root
+from lakebed.storage.object_store import open_objects
+from lakebed.storage.roots import LocalRoot, parse_root
 
 
 class Folders:

@@ -5,7 +5,7 @@
    ``%`` stands for itself: only paths *inside* a log are percent-encoded.
 3. Every other scheme is refused.
 
-A new object store is added here, by its scheme, and nowhere else: ``open_objects`` opens the client that sends its requests.
+A new object store is added here, by its scheme, and in ``object_store``, which opens the client that sends its requests.
 """
 
 from __future__ import annotations
@@ -13,12 +13,8 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from lakebed.errors import InvalidInput, MissingPrerequisite, Unsupported
-
-if TYPE_CHECKING:
-    from lakebed.storage.s3.objects import S3Objects
+from lakebed.errors import InvalidInput, Unsupported
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+):(.*)$", re.DOTALL)
 _BUCKET = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{2,62}$")
@@ -86,26 +82,6 @@ def parse_root(root: str | os.PathLike[str]) -> LocalRoot | S3Root:
     raise Unsupported(
         f"the table path {text!r} has the scheme {scheme}://; lakebed has stores for local paths and s3://", table=text
     )
-
-
-def open_objects(place: S3Root) -> S3Objects:
-    """The objects below a root in an object store. Raises MissingPrerequisite without the store's client."""
-    try:
-        from lakebed.storage.s3.objects import S3Objects  # only those who use S3 need boto3
-    except ModuleNotFoundError as error:
-        raise MissingPrerequisite(f"{place} needs boto3: pip install 'lakebed[s3]'") from error
-    return S3Objects(place)
-
-
-def require_answer(path: str, patience_seconds: float) -> None:
-    """Raises StoreUnavailable if the object store of a path does not answer. This process waits no longer for one from now on."""
-    place = parse_root(path)
-    if isinstance(place, S3Root):
-        objects = open_objects(place)
-        from lakebed.storage.s3.client import be_impatient
-
-        be_impatient(patience_seconds)
-        objects.require_answer()
 
 
 def spark_path(path: str) -> str:

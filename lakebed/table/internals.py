@@ -23,37 +23,45 @@ from lakebed.errors import LakebedError, TableExists, TableNotFound
 from lakebed.health.sampler import Sampler
 from lakebed.ingest.bootstrap import bootstrap
 from lakebed.ingest.evolving import Evolution
+from lakebed.ingest.handover import Handover
 from lakebed.ingest.offset_documents import OffsetDocuments
 from lakebed.ingest.quarantine import set_aside
 from lakebed.ingest.replay import Replay, ReplayResult
 from lakebed.ingest.stream import FrameIngest, RangeIngest, start_ingest
 from lakebed.log.actions import ChangePart
+from lakebed.log.claims import claims_of
+from lakebed.log.entries import QUARANTINED
 from lakebed.log.purges import purged_before, purges_of
+from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog
-from lakebed.merge.materialized import LocalParts
+from lakebed.merge.materialized import LocalParts, clear_ended
 from lakebed.operations.alter import alter
 from lakebed.operations.cleanup import DELETIONS_MAX, BackgroundCleanup, clean_log
 from lakebed.operations.create import NewTable, create
 from lakebed.operations.mirror import Mirror
+from lakebed.operations.mutate.mutation import Mutation
+from lakebed.operations.mutate.run import run_mutation
 from lakebed.operations.partitions import Partitions
+from lakebed.operations.purge.purge import Purge
+from lakebed.operations.purge.report import KEY_INDEX, VOLATILE, PurgedFile
 from lakebed.operations.time_to_live import RowExpiry
+from lakebed.parts.changes import WriteSpec
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.quarantine import HEADERS, HEADERS_TYPE, QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
+from lakebed.resolve.locate import KeyLocator
 from lakebed.resolve.locators import Locators
 from lakebed.schema.change import SchemaChange
 from lakebed.sources.source import RangeChanges
 from lakebed.storage.cache_folder import cache_folder, volatile_folder
 from lakebed.storage.open import open_part_storage
 from lakebed.storage.roots import spark_path
-from lakebed.table.purging import purge_of
 from lakebed.view.merge_on_read import TableView
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from lakebed.table.table import Table
 
 STREAMS_FOLDER = "_lakebed/streams"
 """Where the checkpoints of ingest are, unless it is given another place: a folder a query."""
@@ -65,11 +73,6 @@ _EXPIRY_SECONDS = 600.0
 _REPLICATE_SECONDS = 2.0
 _logger = logging.getLogger("lakebed.compact")
 _ingest_logger = logging.getLogger("lakebed.ingest")
-
-
-def internals_of(table: Table) -> Internals:
-    """The log, storage and caches of the table."""
-    return table._internals
 
 
 def open_log(root: str, as_given: str = "") -> TableLog:
@@ -309,3 +312,57 @@ class Internals:
         clean_log(self.log, self.storage)
         while self.tidy_up.run_once() == DELETIONS_MAX:
             pass
+
+
+def purge_of(internals: Internals) -> Purge:
+    """Purges rows of the table."""
+    return Purge(internals.log, internals.storage, internals.deletion_vectors, _PurgedTable(internals))
+
+
+def clear_copies(internals: Internals, snapshot: Snapshot) -> list[PurgedFile]:
+    """Delete what is on local disks of this host of parts that the version lacks; returns the files."""
+    now_ms = internals.log.now_ms()
+    claims = {one.id for one in claims_of(snapshot.domains).values() if snapshot.parts.keys() >= set(one.sources)}
+    local = clear_ended(internals.compaction.volatile_base, claims)
+    files = [PurgedFile(path=path, where=VOLATILE, bytes=size, gone_ms=now_ms) for path, size in local.items()]
+    runs = internals.locators.forget_removed(snapshot.parts)
+    if runs is None:
+        note = "another process on this host uses it; it writes it again when it next settles or looks at the log"
+        folder = str(internals.locators.folder)
+        return [*files, PurgedFile(path=folder, where=KEY_INDEX, note=note)]
+    return [
+        *files,
+        *(PurgedFile(path=path, where=KEY_INDEX, bytes=size, gone_ms=now_ms) for path, size in runs.items()),
+    ]
+
+
+class _PurgedTable:
+    """See ``operations.purge.purge.PurgedTable``."""
+
+    def __init__(self, internals: Internals) -> None:
+        self._internals = internals
+
+    def delete(self, where: str) -> object:
+        inside = self._internals
+        mutation = Mutation.of(where)
+        return run_mutation(
+            inside.path, inside.log, inside.storage, inside.deletion_vectors, inside.view.rows_for_sql, mutation
+        )
+
+    def settle(self) -> object:
+        return self._internals.settler.settle()
+
+    def locator(self, spec: WriteSpec) -> KeyLocator:
+        return self._internals.locators.for_reading(spec)
+
+    def clear_local(self, snapshot: Snapshot) -> list[PurgedFile]:
+        return clear_copies(self._internals, snapshot)
+
+    def quarantine(self) -> Purge | None:
+        beside = self._internals.quarantine()
+        return None if beside is None else purge_of(beside)
+
+    def deliver(self) -> str | None:
+        snapshot = self._internals.log.refresh()
+        Handover(self._internals.path, self._internals.quarantine_log).deliver(snapshot)
+        return snapshot.domains.get(QUARANTINED)

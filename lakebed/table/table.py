@@ -45,9 +45,8 @@ from lakebed.settings import PropertyValue, TableSettings, column_names, propert
 from lakebed.storage.open import open_part_storage
 from lakebed.table.html import table_as_html
 from lakebed.table.inspect import TableInspect
-from lakebed.table.internals import Internals, open_log
+from lakebed.table.internals import Internals, open_log, purge_of
 from lakebed.table.maintenance import TableMaintenance
-from lakebed.table.purging import purge_of
 from lakebed.view.time_travel import snapshot_at
 
 if TYPE_CHECKING:
@@ -494,3 +493,8 @@ def _types(columns: Mapping[str, str | pa.DataType] | None) -> dict[str, pa.Data
         path: parse_type(path, kind) if isinstance(kind, str) else canonical_type(kind, path)
         for path, kind in (columns or {}).items()
     }
+
+
+def internals_of(table: Table) -> Internals:
+    """The log, storage and caches of the table."""
+    return table._internals

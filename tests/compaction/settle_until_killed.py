@@ -19,7 +19,8 @@ from lakebed.compaction import settle
 from lakebed.coordination.settle_attempts import parked_settle
 from lakebed.fleet import membership, worker
 from lakebed.fleet.worker import FleetWorker, Limits
-from lakebed.table.internals import internals_of, open_log
+from lakebed.table.internals import open_log
+from lakebed.table.table import internals_of
 from tests.internals import log_of
 from tests.waiting import wait_until
 

@@ -34,7 +34,7 @@ from lakebed.service.queue import tasks_of
 from lakebed.service.survey import Member
 from lakebed.service.surveyed import TableState, state_of, surveyed
 from lakebed.sortkey.statistics_cache import StatisticsCache
-from lakebed.table.internals import internals_of
+from lakebed.table.table import internals_of
 from tests.compaction.test_merge import Clock
 from tests.internals import log_of
 from tests.waiting import ran

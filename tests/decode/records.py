@@ -11,8 +11,8 @@ import pyarrow as pa
 from lakebed.decode.decoder import RECORD_SCHEMA, Decoded, Decoder
 from lakebed.decode.headers import HEADERS_FIELD
 from lakebed.parts.quarantine import HEADERS_TYPE
-from lakebed.positions.remarks import Counts
 from lakebed.positions.truncates import NO_CUTOFF, Cutoff
+from lakebed.remarks import Counts
 from lakebed.sources.source import RangeChanges
 
 Value = bytes | str | dict[str, Any] | None

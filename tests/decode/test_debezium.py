@@ -11,8 +11,8 @@ import pytest
 from lakebed.decode.debezium.events import DebeziumJson
 from lakebed.decode.decoder import Decoded, DecoderSchema
 from lakebed.errors import InvalidSchema
-from lakebed.positions.remarks import Remark
 from lakebed.positions.truncates import Truncate
+from lakebed.remarks import Remark
 from tests.decode.records import event, records, with_schema
 
 ORDERS = pa.schema(

@@ -28,8 +28,9 @@ from lakebed.ingest.transform.decode import SourceRows
 from lakebed.ingest.transform.query import Transform
 from lakebed.parts.changes import MOVES_COLUMN
 from lakebed.positions.positions import positions_of
-from lakebed.positions.remarks import Remark, remarks_of
+from lakebed.positions.remarks import remarks_of
 from lakebed.positions.truncates import NO_CUTOFF, Cutoff, cutoff_of
+from lakebed.remarks import Remark
 from lakebed.resolve.crowded_keys import crowded_keys_of
 from lakebed.schema.change_names import ChangeNames
 from lakebed.table import internals_of

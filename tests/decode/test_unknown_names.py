@@ -27,15 +27,8 @@ from lakebed.log.conflicts import ReadWriteSet
 from lakebed.log.entries import REMARKS
 from lakebed.monitoring.metrics import Metrics
 from lakebed.parts.changes import write_spec_of
-from lakebed.positions.remarks import (
-    CHARACTERS_MAX,
-    KEPT_SECONDS,
-    NAMES_MAX,
-    OTHERS,
-    Names,
-    Remarks,
-    remarks_of,
-)
+from lakebed.positions.remarks import KEPT_SECONDS, Remarks, remarks_of
+from lakebed.remarks import CHARACTERS_MAX, NAMES_MAX, OTHERS, Names
 from tests.decode.fuzz import only_one_by_one
 from tests.decode.records import event, records, with_schema
 from tests.internals import log_of

@@ -22,7 +22,8 @@ from lakebed.health.glance import Glance
 from lakebed.log.files.names import commit_name
 from lakebed.log.snapshot import Snapshot
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
-from lakebed.positions.remarks import KINDS, Remark, remark
+from lakebed.positions.remarks import remark
+from lakebed.remarks import KINDS, Remark
 from lakebed.service.surveyed import Surveyed, TableState, state_of
 from lakebed.storage.part_storage import PartStorage
 from lakebed.ui.members import Members

@@ -37,7 +37,7 @@ from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX, WITH_
 from lakebed.parts.write import write_parts
 from lakebed.storage.engine import connect
 from lakebed.storage.local_files import TEMPORARY_PREFIX, files_below
-from lakebed.table import internals_of, purging
+from lakebed.table import internals, internals_of
 from tests.infra.s3 import S3Server
 from tests.internals import compaction_of, deletion_vectors_of, log_of, storage_of
 from tests.marker import holds
@@ -238,9 +238,9 @@ def test_files_that_came_and_left_while_the_purge_ran_are_in_its_report(
 ) -> None:
     table = lakebed.create(str(tmp_path / "t"), schema=SCHEMA, keys=["id"])
     table.apply(rows((2, "b", 2)))
-    other, settle, came = lakebed.open(table.path), purging._PurgedTable.settle, set[str]()
+    other, settle, came = lakebed.open(table.path), internals._PurgedTable.settle, set[str]()
 
-    def meanwhile(purged: purging._PurgedTable) -> object:
+    def meanwhile(purged: internals._PurgedTable) -> object:
         settled = settle(purged)
         if not came:
             other.apply(rows((1, marker, 1)))
@@ -253,7 +253,7 @@ def test_files_that_came_and_left_while_the_purge_ran_are_in_its_report(
             came.add(str(Path(table.path, written.path)))
         return settled
 
-    monkeypatch.setattr(purging._PurgedTable, "settle", meanwhile)
+    monkeypatch.setattr(internals._PurgedTable, "settle", meanwhile)
     report = {str(Path(table.path, row["path"])): row for row in table.purge(f"email = '{marker}'").to_pylist()}
     assert sorted((report[path]["where"], report[path]["rows"]) for path in came) == [
         ("uncommitted", 1),

@@ -14,12 +14,13 @@ import lakebed
 from lakebed.decode.decoder import DecoderSchema
 from lakebed.decode.formats import decoder
 from lakebed.decode.protobuf.reader import ProtobufFormat
-from lakebed.decode.source_tables import SEVERAL, SourceRules
+from lakebed.decode.source_tables import SourceRules
 from lakebed.decode.typed.records import TypedRecords, TypedSettings
 from lakebed.decode.typed.schemas import FixedSchema
 from lakebed.health.status import Observer
 from lakebed.ingest.table_batch import TableIngest, run_alone
 from lakebed.log.entries import SOURCE_COLUMNS
+from lakebed.positions.positions import SEVERAL
 from lakebed.positions.remarks import remarks_of
 from lakebed.positions.resnapshots import Resnapshot, advance, ask
 from lakebed.positions.source_columns import RecordColumns, Span

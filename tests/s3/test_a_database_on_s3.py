@@ -12,7 +12,8 @@ import lakebed
 from lakebed.cli import main
 from lakebed.discovery.naming import TableName
 from lakebed.discovery.tables import tables_below
-from lakebed.storage.roots import open_objects, parse_root
+from lakebed.storage.object_store import open_objects
+from lakebed.storage.roots import parse_root
 from lakebed.storage.s3.client import s3_client
 from tests.database.bank import COLUMNS, TOTAL, Bank, Copy
 from tests.database.test_bank import lagging, seen_in

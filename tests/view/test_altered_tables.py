@@ -22,7 +22,7 @@ from lakebed.sql.expression import expression
 from lakebed.storage.engine import connect
 from lakebed.table import Table
 from lakebed.table.html import table_as_html
-from lakebed.table.internals import internals_of
+from lakebed.table.table import internals_of
 from lakebed.ui import documents
 from lakebed.ui.levels import levels
 from lakebed.view.arrow_scan import register_view

@@ -28,7 +28,7 @@ from lakebed.parts.change_rows import read_version, versions_with_changes
 from lakebed.schema.column_mapping import ColumnMapping
 from lakebed.schema.widening import widening
 from lakebed.table import Table
-from lakebed.table.internals import internals_of
+from lakebed.table.table import internals_of
 
 SEEDS = int(os.environ.get("LAKEBED_SEEDS", "6"))
 STEPS = 18

@@ -126,7 +126,7 @@ def _line(event: TableEvent, root: str, form: str) -> str:
 
     import orjson
 
-    from lakebed.cli.display.escapes import shown
+    from lakebed.cli.escapes import shown
     from lakebed.listeners.cloud_events import cloud_event
     from lakebed.listeners.event_types import EventFields, data_of
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from lakebed.cli import exit_codes
 from lakebed.cli.arguments import is_table, tables_at
-from lakebed.cli.display.escapes import shown, shown_lines
+from lakebed.cli.escapes import shown, shown_lines
 from lakebed.cli.logs import note
 from lakebed.cli.parser import Commands
 from lakebed.errors import InvalidInput, LakebedError, TableNotFound
@@ -61,7 +61,7 @@ def add_to(commands: Commands) -> None:
 
 def _status(options: argparse.Namespace) -> int:
     from lakebed.health.status import Observer
-    from lakebed.storage.roots import require_answer
+    from lakebed.storage.object_store import require_answer
 
     require_answer(options.path, PATIENCE_SECONDS)
     if not options.watch and not options.deep and not is_table(options.path):
@@ -267,7 +267,7 @@ def _screen(found: Status) -> RenderableType:
 
 def _lines(found: Status) -> Iterator[tuple[str, str]]:
     from lakebed.cli.display.views import bytes_text
-    from lakebed.positions.remarks import Remark
+    from lakebed.remarks import Remark
 
     rows = (
         f"{found.rows:,} rows"

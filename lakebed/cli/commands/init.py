@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from lakebed.cli import exit_codes
 from lakebed.cli.arguments import names, parse_columns
-from lakebed.cli.display.escapes import shown
+from lakebed.cli.escapes import shown
 from lakebed.cli.logs import note
 from lakebed.cli.parser import Commands
 from lakebed.cli.suggestions import did_you_mean

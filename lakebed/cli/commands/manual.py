@@ -66,12 +66,10 @@ def _docs(options: argparse.Namespace) -> int:
 
 
 def _help(options: argparse.Namespace) -> int:
-    from lakebed.cli.command_line import command_parser
-
     if len(options.words) == 1 and options.words[0] in TOPICS:
         print(TOPICS[options.words[0]])
     else:
-        command_parser().parse_args([*options.words, "--help"])  # prints it and ends the process
+        options.of_all.parse_args([*options.words, "--help"])  # prints it and ends the process
     return exit_codes.OK
 
 

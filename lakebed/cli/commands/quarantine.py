@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from lakebed.cli import exit_codes
 from lakebed.cli.arguments import add_yes, confirmed, count
-from lakebed.cli.display.escapes import shown
+from lakebed.cli.escapes import shown
 from lakebed.cli.logs import hide, note
 from lakebed.cli.parser import Commands
 from lakebed.errors import InvalidInput
@@ -168,7 +168,7 @@ def _replay(options: argparse.Namespace) -> int:
     from lakebed.pipeline.file.layer_sections import ChangesFormat
     from lakebed.pipeline.file.settings import DatabasePipeline, RowsFormat
     from lakebed.pipeline.sources import open_decoder
-    from lakebed.table.internals import internals_of
+    from lakebed.table import internals_of
     from lakebed.table.table import open as open_table
 
     pipeline = _pipeline_of(options)

@@ -68,7 +68,7 @@ def _positions(options: argparse.Namespace) -> int:
 
 def _rewind(options: argparse.Namespace) -> int:
     from lakebed.cli.display.output import print_record
-    from lakebed.table.internals import internals_of
+    from lakebed.table import internals_of
 
     if options.partition is not None and options.to is None:
         raise InvalidInput("--partition wants --to: the offset to read that partition from")

@@ -216,7 +216,7 @@ def _set_sort_key(options: argparse.Namespace) -> int:
 def _restore(options: argparse.Namespace) -> int:
     from lakebed.cli.display.output import print_record
     from lakebed.positions.positions import positions_of
-    from lakebed.table.internals import internals_of
+    from lakebed.table import internals_of
     from lakebed.view.time_travel import snapshot_at
 
     table = table_of(options)

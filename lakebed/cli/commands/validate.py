@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from lakebed.cli import exit_codes
-from lakebed.cli.display.escapes import shown, shown_lines
+from lakebed.cli.escapes import shown, shown_lines
 from lakebed.cli.logs import note
 from lakebed.cli.parser import Commands
 from lakebed.errors import LakebedError

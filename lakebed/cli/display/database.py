@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from lakebed.cli.display.escapes import shown
+from lakebed.cli.escapes import shown
 from lakebed.ingest.database.ingest import TableStanding
 from lakebed.pipeline.database.work import DatabaseState
 

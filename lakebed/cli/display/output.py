@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import pyarrow as pa
 
-from lakebed.cli.display.escapes import shown
 from lakebed.cli.display.text_table import Column, Laid, first_that_fit, lay_out
 from lakebed.cli.display.views import RECORD, View, columns_of
+from lakebed.cli.escapes import shown
 from lakebed.errors import InvalidInput
 from lakebed.far_times import python_values
 

@@ -22,9 +22,9 @@ from rich.text import Text
 
 from lakebed.cli import logs
 from lakebed.cli.display import database
-from lakebed.cli.display.escapes import shown
 from lakebed.cli.display.output import print_first_columns
 from lakebed.cli.display.views import bytes_text
+from lakebed.cli.escapes import shown
 from lakebed.errors import LakebedError
 from lakebed.monitoring.event_log import Value, log_fields
 from lakebed.monitoring.progress import Ages

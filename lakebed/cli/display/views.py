@@ -15,8 +15,8 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from lakebed.cli.display.escapes import shown
 from lakebed.cli.display.text_table import Column
+from lakebed.cli.escapes import shown
 from lakebed.far_times import python_rows
 from lakebed.schema.change import SchemaChange
 

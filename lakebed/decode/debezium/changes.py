@@ -25,8 +25,8 @@ from lakebed.decode.source_order import LOG_POSITION, ORDERS, all_not_before
 from lakebed.decode.source_tables import MEMBERS, OfOneTable, by_table
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
 from lakebed.parts.quarantine import HEADERS
-from lakebed.positions.remarks import Counts
 from lakebed.positions.truncates import Cutoff, positions
+from lakebed.remarks import Counts
 
 Mask = np.ndarray[Any, Any]
 """One element per record."""

@@ -77,8 +77,8 @@ from lakebed.decode.unknown_fields import (
     sample_of,
     unknown_mode,
 )
-from lakebed.positions.remarks import Counts, Remark, remarks_on
 from lakebed.positions.truncates import NO_CUTOFF, Cutoff
+from lakebed.remarks import Counts, Remark, remarks_on
 from lakebed.schema.change import SchemaChange
 from lakebed.schema.fitting import merged
 

@@ -30,7 +30,7 @@ from lakebed.decode.decoder import DecoderSchema
 from lakebed.decode.json.connect_types import connect_fields
 from lakebed.decode.json.text import Number, Unreadable
 from lakebed.decode.source_order import ORDERS
-from lakebed.positions.remarks import Remark
+from lakebed.remarks import Remark
 from lakebed.settings import suggest
 
 SEND_WHOLE_ROWS = ("mysql", "mariadb", "sqlserver", "oracle", "db2", "informix")

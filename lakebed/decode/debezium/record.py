@@ -39,7 +39,7 @@ from lakebed.decode.slices import (
     Truncated,
 )
 from lakebed.decode.source_order import LOG_POSITION, ORDERS, not_before
-from lakebed.decode.source_tables import SEVERAL, refused, table_name
+from lakebed.decode.source_tables import refused, table_name
 from lakebed.decode.unknown_fields import (
     KnownFields,
     UnknownMembers,
@@ -50,8 +50,9 @@ from lakebed.decode.unknown_fields import (
 )
 from lakebed.errors import InvalidSchema
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
-from lakebed.positions.remarks import Remark
+from lakebed.positions.positions import SEVERAL
 from lakebed.positions.truncates import NO_CUTOFF, Cutoff, Truncate, position_of
+from lakebed.remarks import Remark
 from lakebed.schema.fitting import RESCUED_COLUMN
 
 NOT_ADDED = "evolve adds no column for them, or none can be like them; unknown_fields: ignore leaves them out"

@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 
-from lakebed.positions.remarks import Remark
+from lakebed.remarks import Remark
 
 LEVELS_MAX = 100
 """No column takes a value nested deeper, and its text is not kept. A document may hold it in a member of no column."""

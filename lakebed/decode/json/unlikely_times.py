@@ -21,7 +21,7 @@ import pyarrow as pa
 from lakebed.decode.json.connect_types import Kind, LogicalType
 from lakebed.decode.json.values import MICROS_BELOW, MILLIS_BELOW
 from lakebed.far_times import Unit, end_of, has_times, infinite_days, infinities
-from lakebed.positions.remarks import Remark
+from lakebed.remarks import Remark
 
 _SECONDS = 31 * 86_400
 TICKS_OF_JANUARY: Mapping[Unit, int] = {

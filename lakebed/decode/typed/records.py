@@ -60,8 +60,8 @@ from lakebed.decode.typed.values import (
 from lakebed.decode.unknown_fields import UnknownOperation, unknown_mode
 from lakebed.errors import InvalidInput, InvalidSchema
 from lakebed.parts.changes import DELETE
-from lakebed.positions.remarks import Remark, remarks_on
 from lakebed.positions.truncates import NO_CUTOFF, Cutoff
+from lakebed.remarks import Remark, remarks_on
 from lakebed.schema.change import SchemaChange
 from lakebed.schema.fitting import merged
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -30,8 +30,8 @@ from lakebed.ingest.database.standing import Failing, outage, ruling
 from lakebed.ingest.table_batch import BatchDone
 from lakebed.log.snapshot import Snapshot
 from lakebed.planning.backpressure import pressure
-from lakebed.points.of_a_database import Points
 from lakebed.positions.positions import Position, positions_of
+from lakebed.sources.cut import Cut
 from lakebed.sources.source import Range
 
 if TYPE_CHECKING:
@@ -56,6 +56,19 @@ class PlannedBatch(Protocol):
     def ranges(self) -> Sequence[Range]: ...
     @property
     def left(self) -> Collection[str]: ...
+
+
+class Points(Protocol):
+    """Who is told what becomes of the tables, and says where a batch is cut (``points.of_a_database``)."""
+
+    @property
+    def topic(self) -> str: ...
+    def positions(self) -> dict[str, Position]: ...
+    def know(self, members: Iterable[Member]) -> None: ...
+    def cut_for(self, ranges: Sequence[Range], left: Collection[str]) -> Cut: ...
+    def hear(self, ended: Iterable[tuple[Member, Outcome]]) -> None: ...
+    def batch_done(self, members: Iterable[Member]) -> None: ...
+    def wants_batch(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)

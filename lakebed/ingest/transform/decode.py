@@ -23,8 +23,8 @@ from lakebed.ingest.transform.rows_of_files import NOTE, RowsOfFiles
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN
 from lakebed.parts.key_moves import uncounted
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA
-from lakebed.positions.remarks import Remark, remarks_on, sum_of
 from lakebed.positions.truncates import NO_CUTOFF, Cutoff
+from lakebed.remarks import Remark, remarks_on, sum_of
 from lakebed.schema.change import SchemaChange
 from lakebed.schema.nested import nullable
 from lakebed.telemetry.task_requests import counted

@@ -24,13 +24,12 @@ from lakebed.parts.changes import WriteSpec
 from lakebed.quoting import literal, quote_for_spark
 from lakebed.schema.fitting import EvolvePolicy
 from lakebed.schema.nested import nullable
+from lakebed.sources.files.csv_lines import AT, FILE, LINE
 from lakebed.telemetry.task_requests import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-LINE, FILE, AT = "_lakebed_line", "_lakebed_file", "_lakebed_at"
-"""A line of CSV; the place of its file in the batch; the byte of the file at which it begins."""
 NOTE = "_lakebed_note"
 """What a task says besides rows (``Answer``), pickled; null beside a row."""
 _DROPPED = b"dropped"

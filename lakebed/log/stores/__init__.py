@@ -7,7 +7,8 @@ import os
 from lakebed.log.stores.local import LocalLogStore
 from lakebed.log.stores.log_store import LogStore
 from lakebed.log.stores.memory import MemoryLogStore
-from lakebed.storage.roots import LocalRoot, open_objects, parse_root
+from lakebed.storage.object_store import open_objects
+from lakebed.storage.roots import LocalRoot, parse_root
 
 __all__ = ["LocalLogStore", "MemoryLogStore", "open_store"]
 

@@ -24,10 +24,9 @@ from dataclasses import dataclass, field, replace
 
 from lakebed.errors import Contention, VersionNotFound
 from lakebed.log.actions import Action
-from lakebed.log.commit_loop import Finished, Proposal, commit_loop
+from lakebed.log.commit_loop import Finished, Proposal, commit_loop, expire_before
 from lakebed.log.conflicts import ReadWriteSet
 from lakebed.log.entries import FENCE, Operation
-from lakebed.log.expire import expire_before
 from lakebed.log.files.names import LOG_FOLDER
 from lakebed.log.holds import Hold, holds_of
 from lakebed.log.purges import LEASE_MS, PurgeState, next_fence, purged_before, purges_of

@@ -20,11 +20,12 @@ from lakebed.errors import InvalidInput, TableExists, TableNotFound
 from lakebed.ingest.table_batch import TableIngest
 from lakebed.operations.create import NewTable, check_layout
 from lakebed.pipeline.database.new_tables import FirstRows, Rows, introduction, rows_of
-from lakebed.pipeline.database.wishes import TableWishes
 from lakebed.pipeline.file.settings import DatabasePipeline, TableSection, decoder_options
+from lakebed.pipeline.file.wishes import TableWishes
 from lakebed.pipeline.target import Difference, differences, refusal
 from lakebed.positions.remark_report import report_remarks
-from lakebed.positions.remarks import Counts, remark
+from lakebed.positions.remarks import remark
+from lakebed.remarks import Counts
 from lakebed.schema.conversion import canonical_schema
 from lakebed.sources.source import Range, RangeReader
 from lakebed.table import Table, internals_of

@@ -37,7 +37,7 @@ from lakebed.decode.record_format import RecordReader
 from lakebed.decode.slices import Record
 from lakebed.decode.source_order import ORDERS as SOURCE_ORDERS
 from lakebed.decode.source_order import begin_of
-from lakebed.decode.source_tables import SEVERAL, SourceRules, table_name
+from lakebed.decode.source_tables import SourceRules, table_name
 from lakebed.decode.typed.formats import EVENTS, schemas_of
 from lakebed.decode.typed.keys import KeySchemas
 from lakebed.decode.typed.metadata import column_of, members_of
@@ -46,8 +46,9 @@ from lakebed.decode.typed.shapes import row_of
 from lakebed.decode.typed.values import column_field, plain_values
 from lakebed.decode.unknown_fields import unknown_mode
 from lakebed.errors import InvalidSchema
-from lakebed.pipeline.database.wishes import TableWishes
-from lakebed.positions.remarks import Counts, Remark, remarks_on, sum_of
+from lakebed.pipeline.file.wishes import TableWishes
+from lakebed.positions.positions import SEVERAL
+from lakebed.remarks import Counts, Remark, remarks_on, sum_of
 from lakebed.schema.field_names import by_case
 from lakebed.schema.fitting import EvolvePolicy, reserved_names
 from lakebed.schema.possible_columns import FieldPath, described, possible_fields

@@ -15,8 +15,9 @@ from lakebed.lateness import Lateness, lateness
 from lakebed.log.snapshot import Snapshot
 from lakebed.pipeline.file.settings import KafkaSection, Pipeline
 from lakebed.pipeline.sources import kafka_settings, open_decoder
-from lakebed.positions.remarks import KINDS, Remark, wrong_rows
+from lakebed.positions.remarks import wrong_rows
 from lakebed.positions.truncates import cutoff_of
+from lakebed.remarks import KINDS, Remark
 from lakebed.sources.source import Place, Range, RangeReader
 from lakebed.table import Table, internals_of
 

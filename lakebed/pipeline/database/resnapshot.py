@@ -26,7 +26,8 @@ from lakebed.pipeline.sources import kafka_settings
 from lakebed.positions.resnapshots import Resnapshot, ask
 from lakebed.settings import suggest
 from lakebed.table import open as open_table
-from lakebed.table.internals import Internals, internals_of
+from lakebed.table.internals import Internals
+from lakebed.table.table import internals_of
 
 if TYPE_CHECKING:
     from lakebed.sources.kafka.cluster import Partitions

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from lakebed.errors import InvalidInput
-from lakebed.pipeline.database.wishes import TableWishes
 from lakebed.pipeline.file.document import Document
+from lakebed.pipeline.file.wishes import TableWishes
 from lakebed.settings import check_creatable, property_value
 
 MAX_AGE_SECONDS = 10.0

@@ -17,6 +17,9 @@ from lakebed.sources.files.codecs import Damaged
 from lakebed.sources.files.lines import Lines
 from lakebed.sources.files.settings import Options
 
+LINE, FILE, AT = "_lakebed_line", "_lakebed_file", "_lakebed_at"
+"""A line of CSV; the place of its file in the batch; the byte of the file at which it begins."""
+
 ROW_BYTES_MAX = 64 << 20
 _SHOWN = 500
 

@@ -12,8 +12,8 @@ from lakebed.decode.row_evolution import completed
 from lakebed.errors import InvalidChanges
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA
-from lakebed.positions.remarks import Remark, remarks_on
 from lakebed.positions.truncates import NO_CUTOFF, Cutoff
+from lakebed.remarks import Remark, remarks_on
 from lakebed.schema.change import SchemaChange
 from lakebed.sources.upstream.records import TIME, rows_in
 from lakebed.storage.engine import connect

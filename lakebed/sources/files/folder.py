@@ -18,7 +18,8 @@ from pyarrow import fs as arrow_fs
 from lakebed.errors import InvalidInput, StoreUnavailable, Unsupported
 from lakebed.sources.files.names import quoted
 from lakebed.storage.local_files import trouble
-from lakebed.storage.roots import LocalRoot, S3Root, open_objects, parse_root
+from lakebed.storage.object_store import open_objects
+from lakebed.storage.roots import LocalRoot, S3Root, parse_root
 
 READ_BYTES = 8 << 20
 """Of a file in a store: what one request reads."""

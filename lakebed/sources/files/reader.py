@@ -16,10 +16,10 @@ import pyarrow as pa
 from lakebed.decode.decoder import RECORD_SCHEMA
 from lakebed.decode.json.times import days_of_text, micros_of_text
 from lakebed.errors import DataLoss, InvalidChanges, Retry
-from lakebed.ingest.transform.rows_of_files import AT, FILE, LINE
-from lakebed.positions.remarks import Counts, Remark, RemarkCounts
+from lakebed.remarks import Counts, Remark, RemarkCounts
 from lakebed.sources.files import csv_lines, parquet_rows
 from lakebed.sources.files.codecs import Damaged, decompressed, ending_of
+from lakebed.sources.files.csv_lines import AT, FILE, LINE
 from lakebed.sources.files.folder import State
 from lakebed.sources.files.lines import Lines, as_utf8, lines_of, pieces_of
 from lakebed.sources.files.look import Looker

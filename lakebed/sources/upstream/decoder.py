@@ -23,8 +23,8 @@ from lakebed.decode.row_changes import fitting, quarantined_rows
 from lakebed.decode.row_evolution import completed, names_in_rows, rescued, under_their_names
 from lakebed.errors import InvalidChanges
 from lakebed.parts.changes import DELETE, OP_COLUMN, UPSERT, WriteSpec
-from lakebed.positions.remarks import Remark, remarks_on
 from lakebed.positions.truncates import NO_CUTOFF, Cutoff, Truncate
+from lakebed.remarks import Remark, remarks_on
 from lakebed.schema.change import SchemaChange
 from lakebed.schema.change_names import ChangeNames
 from lakebed.schema.fitting import RESCUED_COLUMN

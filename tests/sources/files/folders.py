@@ -14,7 +14,8 @@ from lakebed.decode.formats import decoder
 from lakebed.ingest.batch_writer import Written, in_this_process
 from lakebed.ingest.file_batch import FilesIngest
 from lakebed.ingest.table_batch import BatchDone, WriteWork, run_alone
-from lakebed.positions.remarks import Remark, remarks_of
+from lakebed.positions.remarks import remarks_of
+from lakebed.remarks import Remark
 from lakebed.sources.files.decoders import FileRows
 from lakebed.sources.files.planner import FilesPlanner
 from lakebed.sources.files.reader import FilesReader
