@@ -36,7 +36,7 @@ import pyarrow as pa
 
 import lakebed
 from benchmarks.workload import DELETES, KEYS, SCHEMA, SORT_KEY, Workload, median, table
-from lakebed.log.parts_to_resort import parts_to_resort
+from lakebed.log.snapshot import parts_to_resort
 from lakebed.sortkey.statistics import parsed_stats
 from lakebed.table import internals_of
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from lakebed.decode.decoder import RECORD_SCHEMA, DecoderSchema
 from lakebed.decode.formats import decoder
-from lakebed.decode.transactions_of_decoders import transaction_ids_of
+from lakebed.decode.transaction_ids import transaction_ids_of
 from lakebed.points.state import PointState, TableDone
 from lakebed.points.strangers import Strangers
 from lakebed.points.transaction_records import TransactionRecord

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 
 from lakebed.client.event_stream import Heard, events
-from lakebed.client.rows import table_of
 from lakebed.client.transport import Transport, error_named
 from lakebed.errors import Cancelled, Retry
 from lakebed.operations.alter import AlterResult
@@ -419,3 +419,19 @@ def _type_texts(columns: Mapping[str, str | pa.DataType] | None) -> dict[str, st
         path: kind if isinstance(kind, str) else type_text(canonical_type(kind, path))
         for path, kind in (columns or {}).items()
     }
+
+
+def table_of(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
+    """Objects as the rows of a table; members that the schema lacks are left out."""
+    columns = [pa.array([_value(row[field.name], field.type) for row in rows], field.type) for field in schema]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _value(value: Any, kind: pa.DataType) -> Any:
+    if value is None:
+        return None
+    if pa.types.is_map(kind):
+        return list(value.items())
+    if pa.types.is_timestamp(kind):
+        return datetime.datetime.fromisoformat(value.replace("Z", "+00:00"))
+    return value

@@ -23,7 +23,7 @@ from lakebed.log.table_log import TableLog
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.planning.settling import reason_to_settle
-from lakebed.positions.remark_report import report_remarks
+from lakebed.positions.remarks import report_remarks
 from lakebed.resolve.locate import KeyLocator
 from lakebed.storage.part_storage import PartStorage
 

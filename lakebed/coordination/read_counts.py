@@ -1,7 +1,7 @@
 """Counts how often parts are read while they wait for a new sort key, so that those that are read most are sorted first.
 
 Invariants
-- While no part waits (``log.parts_to_resort``), nothing is counted, written or listed, and no thread is started.
+- While no part waits (``log.snapshot``), nothing is counted, written or listed, and no thread is started.
 - A reader writes nothing unless the table's property ``lakebed.count_reads`` is on. Without it, only a process that maintains
   the table counts its own reads, in memory.
 - Counts are hints. A count that is lost, or counted twice, changes the order of sorting and nothing else. So no error here
@@ -34,8 +34,7 @@ from collections.abc import Callable, Iterable, Mapping
 import orjson
 
 from lakebed.errors import InvalidInput, LakebedError
-from lakebed.log.parts_to_resort import parts_to_resort
-from lakebed.log.snapshot import Snapshot
+from lakebed.log.snapshot import Snapshot, parts_to_resort
 from lakebed.log.table_log import TableLog
 
 READS_FOLDER = "_lakebed/reads"

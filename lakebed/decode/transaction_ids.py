@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import orjson
@@ -17,6 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.decode.debezium.changes import Mask
+from lakebed.decode.debezium.events import DebeziumJson
+from lakebed.decode.decoder import Decoder
 from lakebed.decode.headers import VALUE_SCHEMA, headers_of, values_of
 from lakebed.decode.json.columns import MISSES
 from lakebed.decode.json.objects import ObjectParser
@@ -24,7 +26,9 @@ from lakebed.decode.record_format import NarrowingReader
 from lakebed.decode.transactions import POSTGRESQL_ID
 from lakebed.decode.transactions import identity as identity
 from lakebed.decode.typed.metadata import members_of
+from lakebed.decode.typed.records import TypedRecords
 from lakebed.decode.typed.schemas import Group, Schemas
+from lakebed.errors import InvalidInput
 
 _NAME = ("db", "schema", "table")
 _TRANSACTION = pa.struct([("id", pa.string()), ("total_order", pa.int64())])
@@ -172,3 +176,21 @@ def _placed(read: TransactionIds, places: np.ndarray[Any, Any], count: int) -> T
     at[places] = np.arange(len(places))
     taken = pa.array(at, mask=at < 0)
     return TransactionIds(ids.take(taken), read.orders.take(taken))
+
+
+class TransactionIdReader(Protocol):
+    """Reads the transactions of records (``RECORD_SCHEMA``)."""
+
+    def read(self, records: pa.Table) -> TransactionIds: ...
+
+
+def transaction_ids_of(decoder: Decoder) -> TransactionIdReader:
+    """Raises InvalidInput for records that are no events of Debezium's."""
+    if isinstance(decoder, DebeziumJson):
+        return JsonTransactionIds()
+    if isinstance(decoder, TypedRecords) and decoder.reads_events:
+        return TypedTransactionIds(decoder.value_schemas)
+    raise InvalidInput(
+        "points need Debezium's change events, whose transactions they keep whole: use a format of Debezium's, or leave "
+        "database.points out"
+    )

@@ -26,7 +26,6 @@ from lakebed.coordination.jobs import due_jobs
 from lakebed.coordination.log_cache import LogCache
 from lakebed.discovery.looks import RELIST_SECONDS, hinted_pause_seconds, pause_seconds, standby_pause_seconds
 from lakebed.errors import LakebedError, Retry, TableNotFound
-from lakebed.fleet.cleaning import clean_pause_seconds
 from lakebed.fleet.hint_pace import HintPace
 from lakebed.fleet.work import Work, standby_due_ms, work_of
 from lakebed.log.entries import SETTLED
@@ -36,8 +35,11 @@ from lakebed.log.stores import open_store
 from lakebed.log.stores.log_store import LogStore, has_object
 from lakebed.log.table_log import TableLog, require_writable
 from lakebed.positions.point_log import FOLDER as POINTS_FOLDER
-from lakebed.settings import TIERS
+from lakebed.settings import TIERS, retention_seconds
 from lakebed.table.internals import Internals
+
+_DAY_SECONDS = 86_400.0
+_CLEAN_SECONDS = (60.0, 3600.0)
 
 REST_SECONDS = 30.0
 """A table rests after so long without a new version."""
@@ -301,3 +303,20 @@ class Watched:
         if self.is_active:
             self._maintenance.remove(self.root)
         self._log, self.is_active, self.waits_since = None, False, None
+
+
+def clean_pause_seconds(snapshot: Snapshot, idle_seconds: float) -> float:
+    """Seconds until a resting table is looked after again: an hour at most while it changes or if its rows expire, else a day.
+
+    Then files are deleted that no version needs, and rows that are too old removed.
+
+    ``idle_seconds``: since the table changed last. Infinite when nothing can be left to clean.
+    """
+    log_seconds = snapshot.settings.log_retention_seconds
+    kept_seconds = max(log_seconds, retention_seconds(snapshot.metadata.configuration))
+    if snapshot.settings.ttl is not None:
+        return _CLEAN_SECONDS[1]
+    if idle_seconds > kept_seconds + 2 * _DAY_SECONDS:
+        return math.inf
+    often = max(_CLEAN_SECONDS[0], min(_CLEAN_SECONDS[1], log_seconds / 2))
+    return often if idle_seconds < _CLEAN_SECONDS[1] else max(often, _DAY_SECONDS)

@@ -43,8 +43,7 @@ from lakebed.health.log_checks import look_at_log, state_findings
 from lakebed.health.runs import Runs
 from lakebed.log.claims import claims_of
 from lakebed.log.holds import first_unexpired, held_versions
-from lakebed.log.parts_to_resort import parts_to_resort
-from lakebed.log.snapshot import Snapshot
+from lakebed.log.snapshot import Snapshot, parts_to_resort
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import LOG_FOLDER, TableLog
 from lakebed.merge.materialized import LocalParts

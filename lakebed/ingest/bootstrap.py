@@ -24,7 +24,7 @@ from lakebed.log.entries import Operation
 from lakebed.log.table_log import TableLog
 from lakebed.parts.changes import OLDEST_SEQUENCE, SEQUENCE_COLUMN, write_spec_of
 from lakebed.positions.positions import Position, positions_of
-from lakebed.positions.remark_report import report_remarks
+from lakebed.positions.remarks import report_remarks
 from lakebed.quoting import quote_for_spark
 from lakebed.schema.change_names import ChangeNames
 from lakebed.schema.fitting import FIXED

@@ -14,7 +14,7 @@ from lakebed.log.actions import Transaction
 from lakebed.log.entries import Operation
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
-from lakebed.positions.remark_report import report_remarks
+from lakebed.positions.remarks import report_remarks
 
 ATTEMPTS_MAX = 5
 """How often a batch is written at most, if purges interfere."""

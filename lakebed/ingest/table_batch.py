@@ -46,7 +46,7 @@ from lakebed.parts.changes import write_spec_of
 from lakebed.positions.order_restarts import Restart, restarts_of
 from lakebed.positions.positions import Position, positions_of
 from lakebed.positions.progress import Progress
-from lakebed.positions.remark_report import report_remarks
+from lakebed.positions.remarks import report_remarks
 from lakebed.positions.truncates import cutoff_of
 from lakebed.remarks import Counts, sum_of
 from lakebed.sources.cut import Cut, Report, TaskCut

@@ -293,3 +293,21 @@ def _stored_state(metadata: Metadata, protocol: Protocol) -> _Stored:
     columns = columns_of(metadata, protocol)
     settings = stored_settings(_cached_settings(metadata), columns)
     return _Stored(settings, columns.stored_names(metadata.partition_columns))
+
+
+def parts_to_resort(snapshot: Snapshot) -> list[Part]:
+    """The parts of the base that an earlier sort key sorted; none in a table without an order.
+
+    Maintenance sorts them again, and readers count how often they are read.
+
+    Parts whose order is unknown (another writer's) are left as they are until the table's order is changed.
+    """
+    settings = snapshot.settings
+    if not settings.order_by:
+        return []
+    version = settings.sort_key_version
+    return [
+        part
+        for part in snapshot.parts.values()
+        if part.sort_key_version != version and (part.sort_key_version is not None or version > 1)
+    ]

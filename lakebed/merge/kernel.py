@@ -28,7 +28,7 @@ from dataclasses import replace
 import duckdb
 
 from lakebed.errors import InvalidInput, LakebedError, Retry, StoreUnavailable
-from lakebed.log.passes import passes_after
+from lakebed.log.actions import passes_after
 from lakebed.merge.assembler import Assembler, MergedPart
 from lakebed.merge.budget import (
     DEFAULT_LIMITS,

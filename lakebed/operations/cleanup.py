@@ -41,9 +41,8 @@ from lakebed.log.actions import AddChangePart, AddPart, RemoveChangePart, Remove
 from lakebed.log.claims import LEASE_MS_MAX, claims_of
 from lakebed.log.commit_loop import expire_before
 from lakebed.log.holds import first_unexpired, held_onward, held_versions, holds_of
-from lakebed.log.parts_to_resort import parts_to_resort
 from lakebed.log.purges import purged_empty
-from lakebed.log.snapshot import Snapshot
+from lakebed.log.snapshot import Snapshot, parts_to_resort
 from lakebed.log.table_log import LOG_FOLDER, TableLog
 from lakebed.operations import job_arguments
 from lakebed.operations.references import (

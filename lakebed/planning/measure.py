@@ -9,7 +9,7 @@ is a list of numbers, where the first that differs decides:
 2. the number of physical rows, dead ones included;
 3. the number of rows in parts without the version of the sort key that merges now sort by (none without an order);
 4. minus the sum over rows of how many versions their part's block range spans;
-5. minus the sum over rows of their part's passes (``log.passes``).
+5. minus the sum over rows of their part's passes (``log.actions``).
 
 ``is_lowered_by`` allows a merge of these parts, one or more of one partition, only if
 
@@ -38,8 +38,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 
-from lakebed.log.actions import Part, PartitionKey
-from lakebed.log.passes import is_one_block_range
+from lakebed.log.actions import Part, PartitionKey, is_one_block_range
 from lakebed.log.snapshot import Snapshot
 
 _PASSES = 2

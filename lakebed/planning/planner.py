@@ -27,8 +27,7 @@ from dataclasses import replace
 import numpy as np
 
 from lakebed.log.actions import Part
-from lakebed.log.parts_to_resort import parts_to_resort
-from lakebed.log.snapshot import Snapshot
+from lakebed.log.snapshot import Snapshot, parts_to_resort
 from lakebed.planning.admission import Admission
 from lakebed.planning.candidates import accept_merges, candidates, overlap_maps_of, why_quiet
 from lakebed.planning.overlap import OverlapMap

@@ -17,8 +17,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from lakebed.log.actions import Part, PartitionKey
-from lakebed.log.passes import passes_after
+from lakebed.log.actions import Part, PartitionKey, passes_after
 from lakebed.log.snapshot import Snapshot
 from lakebed.planning.candidates import overlap_maps_of, recluster_of
 from lakebed.planning.measure import Measure

@@ -23,9 +23,8 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
-from lakebed.log.actions import ChangePart, Part
+from lakebed.log.actions import ChangePart, Part, passes_after
 from lakebed.log.deletion_vector import DeletionVector
-from lakebed.log.passes import passes_after
 from lakebed.log.snapshot import Snapshot
 from lakebed.planning.admission import budget_elsewhere
 from lakebed.planning.optimum import least_written

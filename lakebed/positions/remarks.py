@@ -8,10 +8,12 @@ resnapshot that was asked for later has ended, when the table is emptied, or whe
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from lakebed import events
 from lakebed.log.actions import Domain
 from lakebed.log.commit_loop import Finished, Proposal, commit_loop
 from lakebed.log.conflicts import ReadWriteSet
@@ -19,6 +21,10 @@ from lakebed.log.entries import REMARKS, Operation
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
 from lakebed.remarks import KINDS, Counts, Names, Remark, remarks_on, short
+
+_logger = logging.getLogger("lakebed.ingest")
+_WARNED_MAX = 10_000
+_warned: set[tuple[str, str, str]] = set()
 
 KEPT_SECONDS = 7 * 86_400
 
@@ -159,3 +165,21 @@ def _commit(log: TableLog, change: Callable[[Remarks], Remarks]) -> bool:
         return Proposal(actions=[after.to_entry()], access=access, result=lambda _: True)
 
     return commit_loop(log, Operation.REMARK, build)
+
+
+def report_remarks(table: str, remarks: Counts) -> None:
+    """Emit the remarks of a commit. The log of this process gets one warning for each name of a table."""
+    for kind, names in remarks.items():
+        for name, records in names.items():
+            events.emit(events.RemarkMade(table=table, kind=kind, name=name, records=records))
+            if KINDS[kind].is_finding and _is_new(table, kind, name):
+                _logger.warning("%s: %s: %r. What to do: %s", table, KINDS[kind].what, name, KINDS[kind].remedy)
+
+
+def _is_new(table: str, kind: str, name: str) -> bool:
+    if (table, kind, name) in _warned:
+        return False
+    if len(_warned) >= _WARNED_MAX:
+        _warned.clear()
+    _warned.add((table, kind, name))
+    return True

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from lakebed.decode.decoder import Decoded, Decoder
-from lakebed.decode.transactions_of_decoders import transaction_ids_of
+from lakebed.decode.transaction_ids import transaction_ids_of
 from lakebed.parts.quarantine import HEADERS
 from lakebed.positions.truncates import NO_CUTOFF, Cutoff
 from lakebed.remarks import Counts

@@ -19,7 +19,7 @@ from lakebed.decode.decoder import Decoder, DecoderSchema
 from lakebed.decode.formats import decoder
 from lakebed.decode.headers import KEY_SCHEMA, NEW_KEY, VALUE_SCHEMA
 from lakebed.decode.slices import Record
-from lakebed.decode.transactions_of_decoders import transaction_ids_of
+from lakebed.decode.transaction_ids import transaction_ids_of
 from lakebed.decode.typed import registry as registry_module
 from lakebed.decode.typed.registry import RegistrySettings
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import lakebed
-from lakebed.fleet.cleaning import clean_pause_seconds
+from lakebed.fleet.watched import clean_pause_seconds
 from lakebed.fleet.work import work_of
 from lakebed.log.claims import Claim
 from lakebed.log.snapshot import Snapshot

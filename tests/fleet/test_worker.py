@@ -113,7 +113,7 @@ def test_a_job_that_somebody_asked_for_is_run_by_the_worker_that_owns_the_table(
 def test_rows_whose_time_to_live_has_ended_leave_a_table_that_rests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lakebed.fleet.cleaning._SECONDS", (0.2, 0.5))
+    monkeypatch.setattr("lakebed.fleet.watched._CLEAN_SECONDS", (0.2, 0.5))
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("at", pa.timestamp("us", "UTC"))])
     table = lakebed.create(
         tmp_path / "lake" / "public" / "t", schema, keys=["id"], properties={"lakebed.ttl": "at: 1 day"}

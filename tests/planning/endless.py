@@ -15,9 +15,8 @@ import pyarrow as pa
 import lakebed
 from lakebed.compaction.kernels import LocalKernel
 from lakebed.compaction.merge import Merger
-from lakebed.log.actions import Part
+from lakebed.log.actions import Part, passes_after
 from lakebed.log.deletion_vector import DeletionVector
-from lakebed.log.passes import passes_after
 from lakebed.log.snapshot import Snapshot
 from lakebed.planning.plan import MergePlan
 from lakebed.planning.planner import plan

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from lakebed.errors import InvalidInput
-from lakebed.log.actions import AddPart, Commit, Part
+from lakebed.log.actions import AddPart, Commit, Part, passes_after
 from lakebed.log.deletion_vector import DeletionVector
-from lakebed.log.passes import passes_after
 from lakebed.log.snapshot import Snapshot, apply, statistics_of
 from lakebed.planning.admission import IN_FLIGHT_PLANS
 from lakebed.planning.overlap import OverlapMap

@@ -12,8 +12,7 @@ import pytest
 from lakebed.decode import transaction_ids
 from lakebed.decode.decoder import RECORD_SCHEMA, DecoderSchema
 from lakebed.decode.formats import decoder
-from lakebed.decode.transaction_ids import identity
-from lakebed.decode.transactions_of_decoders import transaction_ids_of
+from lakebed.decode.transaction_ids import identity, transaction_ids_of
 from lakebed.decode.typed.formats import SchemaText, schemas_of
 from lakebed.decode.typed.registry import RegistrySettings
 from lakebed.errors import InvalidInput

@@ -19,8 +19,7 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from lakebed.errors import LakebedError
-from lakebed.log.actions import ChangePart, Part
-from lakebed.log.passes import passes_after
+from lakebed.log.actions import ChangePart, Part, passes_after
 from lakebed.log.stores.log_store import LogStore
 from lakebed.merge.kernel import MergedPart, MergeSource
 from lakebed.merge.provenance import Provenance

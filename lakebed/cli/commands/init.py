@@ -106,8 +106,7 @@ def _draft(options: argparse.Namespace, ask: _Questions) -> Draft:
     from lakebed.decode.typed.formats import TYPED_FORMATS
     from lakebed.pipeline.draft import Draft
     from lakebed.pipeline.file.settings import FORMATS
-    from lakebed.pipeline.registry_sample import Sample, sample_of
-    from lakebed.pipeline.sample import format_of
+    from lakebed.pipeline.sample import Sample, format_of, sample_of
 
     kinds = f"Where do changes come from: {', '.join(SOURCES)}?"
     source = ask("--source", kinds, "files", options.source, check=_one_of("source", SOURCES))

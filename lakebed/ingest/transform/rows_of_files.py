@@ -17,8 +17,7 @@ import pyarrow as pa
 from lakebed.error_transport import crosses_spark
 from lakebed.ingest.batch_writer import Answer, WriteTask, Written
 from lakebed.ingest.changes_frame import changes_frame, unknown_columns
-from lakebed.ingest.transform.csv_numbers import number_of
-from lakebed.ingest.transform.csv_times import time_of
+from lakebed.ingest.transform.csv_values import number_of, time_of
 from lakebed.ingest.transform.query import Transform
 from lakebed.parts.changes import WriteSpec
 from lakebed.quoting import literal, quote_for_spark

@@ -22,7 +22,7 @@ from lakebed.errors import Corrupt, Unsupported
 from lakebed.log import entries
 from lakebed.log.actions import Action, AddChangePart, AddPart, Domain, Part, RemovePart, Transaction
 from lakebed.log.files import commit_codec as codec
-from lakebed.log.files.embedded_checksum import ZEROS, require_whole, with_checksum
+from lakebed.log.files.commit_codec import ZEROS, require_whole, with_checksum
 from lakebed.log.snapshot import Snapshot
 from lakebed.schema.metadata import Metadata, Protocol
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import urllib.parse
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,8 +26,9 @@ from lakebed.log.actions import (
 )
 from lakebed.log.deletion_vector import DeletionVector
 from lakebed.log.entry_values import made
-from lakebed.log.files.embedded_checksum import ZEROS, require_whole, with_checksum
 from lakebed.schema.metadata import Metadata, Protocol
+
+ZEROS = b"00000000"
 
 # At the start of a line, where no text of a value can occur.
 _CHECKSUM = f'\n{{"commitInfo":{{"{entries.COMMIT_CHECKSUM}":"'.encode()
@@ -341,3 +343,19 @@ def _number(value: Any) -> int | float | None:
     except (TypeError, ValueError):
         return None
     return int(number) if number.is_integer() else number
+
+
+def with_checksum(data: bytes, marker: bytes) -> bytes:
+    """The file with its CRC-32 within itself: eight hexadecimal digits in place of the zeros after the last marker."""
+    at = data.rindex(marker + ZEROS) + len(marker)
+    return data[:at] + b"%08x" % zlib.crc32(data) + data[at + len(ZEROS) :]
+
+
+def require_whole(data: bytes, marker: bytes) -> None:
+    """Raises ValueError if the file has another checksum than it was written with. A file without a marker has none."""
+    at = data.rfind(marker) + len(marker)
+    if at < len(marker):
+        return
+    end = at + len(ZEROS)
+    if data[at:end] != b"%08x" % zlib.crc32(data[:at] + ZEROS + data[end:]):
+        raise ValueError("it is cut off or damaged: its checksum is not the one that it was written with")

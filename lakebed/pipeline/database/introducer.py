@@ -23,8 +23,7 @@ from lakebed.pipeline.database.new_tables import FirstRows, Rows, introduction, 
 from lakebed.pipeline.file.settings import DatabasePipeline, TableSection, decoder_options
 from lakebed.pipeline.file.wishes import TableWishes
 from lakebed.pipeline.target import Difference, differences, refusal
-from lakebed.positions.remark_report import report_remarks
-from lakebed.positions.remarks import remark
+from lakebed.positions.remarks import remark, report_remarks
 from lakebed.remarks import Counts
 from lakebed.schema.conversion import canonical_schema
 from lakebed.sources.source import Range, RangeReader

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shlex
 import subprocess
 import tempfile
@@ -28,11 +29,17 @@ from lakebed import session as sessions
 from lakebed.errors import MissingPrerequisite
 from lakebed.pipeline.file.layer_sections import LakebedSection
 from lakebed.pipeline.file.settings import AnyPipeline, Pipeline
-from lakebed.pipeline.spark.jars import why_no_jars
 from lakebed.pipeline.spark.java import Java, JavaEnded, QuickStart, quick_start, started
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_UNRESOLVED_JAR = re.compile(r"unresolved dependency:\s*(.*)")
+_DOWNLOAD_FAILED = re.compile(r"\[download failed: (.*?)\]")
+_JAR = re.compile(r"([^\s,#]+)#([^\s,;]+);([^\s,!]+)!\S+?\.jar")
+_IVY_CACHE = re.compile(r"Ivy Default Cache set to: (.*)")
+_TRIED_JAR = re.compile(r"^\s*file:(/\S.*\.jar)\s*$", re.MULTILINE)
+_JARS_MAX = 3
 
 StartPhase = Literal["starting Java", "fetching jars", "starting Spark"]
 STOP_SECONDS = 10.0
@@ -310,3 +317,38 @@ def _wants_s3(pipeline: AnyPipeline) -> bool:
     if isinstance(pipeline, Pipeline) and pipeline.bootstrap is not None:
         places.append(pipeline.bootstrap.path or "")
     return any(place.startswith(("s3:", "s3a:")) for place in places)
+
+
+def why_no_jars(log: str) -> str | None:
+    """Why Spark did not get its jars, from what Ivy wrote into the log, and what to do; None if the jars are not what is wrong.
+
+    Where nothing was found in any repository, Ivy says ``unresolved dependency``. It says ``download failed`` where a local
+    repository has a jar's description without the jar, because an earlier download was cut off there. Ivy then asks no other
+    repository, and its cache remembers that, so both folders must go.
+    """
+    if failed := _DOWNLOAD_FAILED.search(log):
+        jars = _JAR.findall(failed[1])
+        what = ", ".join(":".join(jar) for jar in jars[:_JARS_MAX]) or failed[1]
+        if folders := _half_filled(log, jars):
+            return (
+                f"the local repository of jars is half-filled: it has the description of {what} and not the jar. "
+                f"Delete {' and '.join(folders)}, and start again"
+            )
+        return f"Spark's jars can't be downloaded ({what}): the repository broke off; start again"
+    if missing := sorted({each.strip() for each in _UNRESOLVED_JAR.findall(log)}):
+        return (
+            f"Spark's jars can't be downloaded ({', '.join(missing[:_JARS_MAX])}): allow access to a Maven "
+            "repository once, or set a mirror with spark.conf: {spark.jars.repositories: https://…} in the pipeline file"
+        )
+    return None
+
+
+def _half_filled(log: str, jars: list[tuple[str, str, str]]) -> list[str]:
+    """The folders of local repositories that have a part of these jars, and then what Ivy's cache remembers of them."""
+    tried = [Path(path).parent for path in _TRIED_JAR.findall(log)]
+    found = [folder for folder in dict.fromkeys(tried) if folder.is_dir() and not list(folder.glob("*.jar"))]
+    if not found:
+        return []
+    if cache := _IVY_CACHE.search(log):
+        found += [Path(cache[1].strip(), group, name) for group, name, _ in jars]
+    return [str(folder) for folder in found if folder.is_dir()]
