@@ -390,14 +390,20 @@ def test_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s3: S3Server, spark
     assert seen == allowed - {"s3:AbortMultipartUpload"}, "that one is needed when an upload fails"
 
 
-@pytest.mark.slow
-def test_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> None:
+def test_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     orders_table(tmp_path / "lake/orders")
-    bank = Bank(random.Random(3))
-    bank.transfer()
-    assert Copy(tmp_path / "lake/bank", bank).batch() is not None
+    follow("README.md", tmp_path, monkeypatch)
+
+
+def test_staying_compact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    orders_table(tmp_path / "lake/orders")
+    follow("docs/guides/staying-compact.md", tmp_path, monkeypatch)
+
+
+@pytest.mark.slow
+def test_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> None:
+    orders_table(tmp_path / "lake/orders")
     (tmp_path / "changes").mkdir()
-    around = Circumstances(environment={"KAFKA_USER": "loader", "KAFKA_PASSWORD": "Gr0und-water"})
     maintain, running = lakebed.Table.maintain, list[Maintenance]()
 
     def maintained(table: lakebed.Table, spark: SparkSession) -> Maintenance:
@@ -406,7 +412,7 @@ def test_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: Spar
 
     monkeypatch.setattr(lakebed.Table, "maintain", maintained)
     try:
-        follow("README.md", tmp_path, monkeypatch, around)
+        follow("docs/guides/python.md", tmp_path, monkeypatch)
     finally:
         for query in (*spark.streams.active, *running):
             query.stop()
