@@ -7,7 +7,8 @@ not answer, a full disk, a topic that can't become a table. So ``lakebed run`` k
 
 1. It writes the report when something changes, ``PAUSE_SECONDS`` apart at least, and otherwise every ``BEAT_SECONDS``: $0.007 a
    day in S3. What can't be written is tried again with the next beat.
-2. When it was stopped in order, it removes the report. When it failed, it leaves one that says why.
+2. When it was stopped in order, it removes the report, after a put that is under way. It waits ``ENDING_SECONDS`` for its store
+   at most; if that is not enough, the log says that the report is left. When it failed, it leaves one that says why.
 3. A report that nobody has renewed for ``SILENT_SECONDS`` is silent: the run was killed, or can't write. Nobody decides anything
    by that; clocks that differ only make a report look silent.
 4. A run removes reports of others that failed or are silent, and whose work it does.
@@ -16,8 +17,11 @@ not answer, a full disk, a topic that can't become a table. So ``lakebed run`` k
 from __future__ import annotations
 
 import json
+import logging
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -34,9 +38,11 @@ RUNS_FOLDER = "_lakebed/streams/runs"
 BEAT_SECONDS = 60.0
 PAUSE_SECONDS = 2.0
 SILENT_SECONDS = 180.0
+ENDING_SECONDS = 10.0
 REPORTS_MAX = 100
 TABLES_MAX = 200
 _TEXT_MAX = 1_000
+_logger = logging.getLogger("lakebed.run")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +202,8 @@ class Reporter:
     _written: RunReport | None = None
     _tried_at: float = field(default=float("-inf"))
     _is_removed: bool = False
+    _left: str = ""
+    _putting: threading.Lock = field(default_factory=threading.Lock)
 
     def say(
         self,
@@ -230,7 +238,7 @@ class Reporter:
     def write(self) -> None:
         """Write what was noted, if it is time. Never raises: what can't be written now is tried again later."""
         report = self.report  # another thread may note the next one meanwhile
-        if self._is_removed or not report.at_ms:
+        if not report.at_ms:
             return
         now, now_ms, state = self.clock(), report.at_ms, report.state
         is_same = self._written is not None and replace(self._written, at_ms=now_ms) == report
@@ -239,7 +247,10 @@ class Reporter:
             return
         self._tried_at = now
         try:
-            self.store.put(report.name, report.to_json())
+            with self._turn():
+                if self._is_removed:
+                    return
+                self.store.put(report.name, report.to_json())
             self._written = report
             read = reports_of(self.store)
             for name in read.empty:
@@ -252,12 +263,36 @@ class Reporter:
             self._written = None
 
     def remove(self) -> None:
-        """The run was stopped in order. Never raises."""
+        """The run was stopped in order. Never raises, and waits ``ENDING_SECONDS`` at most."""
         self._is_removed = True
+        self._left = f"its store has not answered for {ENDING_SECONDS:.0f} s"
+        removal = threading.Thread(target=self._delete, name="lakebed-report", daemon=True)
+        removal.start()
+        removal.join(ENDING_SECONDS)
+        if self._left:
+            _logger.warning(
+                "the run has ended, and its report %s is left, because %s: lakebed status will say that this run is silent, until"
+                " the next run removes the report",
+                self.report.name, self._left,
+            )  # fmt: skip
+
+    def _delete(self) -> None:
         try:
-            self.store.delete(self.report.name)
-        except (LakebedError, OSError):
-            self._written = None
+            with self._putting:  # a put that is under way would bring the report back
+                self.store.delete(self.report.name)
+            self._left = ""
+        except (LakebedError, OSError) as error:
+            self._left = str(error)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Wait until no other thread puts the report, so that the last one stays; for ``ENDING_SECONDS`` at most."""
+        has_turn = self._putting.acquire(timeout=ENDING_SECONDS)
+        try:
+            yield
+        finally:
+            if has_turn:
+                self._putting.release()
 
 
 def _time(epoch_ms: int) -> str:

@@ -103,7 +103,7 @@ class Work(Protocol):
         """Start the query; once more, if it ended. Raises LakebedError, and what Spark raises."""
 
     def end_ingest(self) -> None:
-        """End what ingest still does when its query has ended."""
+        """End what ingest still does when its query has ended, and the watches. Once it has ended, this does nothing."""
 
     def maintain(self, spark: SparkSession) -> None:
         """Begin to maintain."""
@@ -160,6 +160,7 @@ def run(
             work = _work(pipeline, metrics, only)
         stack.callback(events.listen(metrics))
         stack.callback(events.listen(work.progress))
+        stack.callback(work.end_ingest)  # also if Spark never starts: its threads have begun
         going = _Run(pipeline, work, metrics, watch, roles=roles, metrics_url=server.url if server else None)
 
         def abandoned() -> bool:

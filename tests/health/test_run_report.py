@@ -115,6 +115,50 @@ def test_a_run_that_was_killed_or_has_no_room_is_silent_until_another_does_its_w
     assert world.told() == [] and {one.host for one in reports_of(world.store).reports} == {"c", "d"}
 
 
+class HangingStore(MemoryLogStore):
+    """A store whose puts hang until it goes on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_asked, self.goes_on = threading.Event(), threading.Event()
+
+    def put(self, name: str, data: bytes) -> None:
+        self.is_asked.set()
+        self.goes_on.wait(STILL_SECONDS_MAX)
+        super().put(name, data)
+
+
+def test_a_put_that_hangs_at_the_stop_brings_no_report_back_and_is_not_waited_for_without_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(run_report, "ENDING_SECONDS", 0.0)
+    store = HangingStore()
+    run = Reporter(store, RunReport(host="a", pid=1, roles=("ingest",)))
+    putting = threading.Thread(target=run.say, args=("running", []))
+    putting.start()
+    assert store.is_asked.wait(STILL_SECONDS_MAX)
+    run.remove()
+    assert "its report _lakebed/streams/runs/a-1.json is left, because its store has not answered" in caplog.text
+    store.goes_on.set()
+    for thread in (putting, *(one for one in threading.enumerate() if one.name == "lakebed-report")):
+        thread.join(STILL_SECONDS_MAX)
+    assert reports_of(store).reports == []
+
+
+def test_a_report_that_can_not_be_removed_is_told_with_the_error(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(name: str) -> None:
+        raise StoreUnavailable("AccessDenied")
+
+    run = world.reporter("a")
+    run.say("running", [])
+    monkeypatch.setattr(world.store, "delete", refused)
+    run.remove()
+    [said] = caplog.messages
+    assert "is left, because AccessDenied" in said
+
+
 def test_a_run_that_failed_says_why_until_the_next_one(world: World) -> None:
     run = world.reporter("a")
     run.say("running", [])

@@ -6,24 +6,27 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from lakebed import session as sessions
 from lakebed.cli.display.run import PlainDisplay
+from lakebed.errors import MissingPrerequisite
 from lakebed.monitoring.progress import Progress
 from lakebed.pipeline.file.settings import Pipeline, parse_pipeline
-from lakebed.pipeline.run import Look, Phase
+from lakebed.pipeline.run import Look, Phase, run
 from lakebed.pipeline.spark import class_archive as archives
 from lakebed.pipeline.spark import driver, java
 from lakebed.pipeline.spark.class_archive import ClassArchive, class_archive
 from lakebed.pipeline.spark.driver import Abandoned, SparkStart, phase_of_java, spark_settings
 from lakebed.pipeline.spark.java import JavaEnded, QuickStart, quick_start
 from lakebed.session import prepare_environment
-from tests.waiting import wait_until
+from tests.waiting import STILL_SECONDS_MAX, wait_until
 
 PIPELINE = """
 table: {path: lake/t, keys: [id], schema: {id: long not null}}
@@ -33,8 +36,8 @@ SLOW_TO_IMPORT = ("pandas", "duckdb", "pyspark", "prometheus_client", "boto3", "
 NO_TWO_COLLECTORS = ("-XX:+UseSerialGC", "-XX:+UseParallelGC")
 
 
-def pipeline_of(more: str = "") -> Pipeline:
-    return parse_pipeline(PIPELINE + more, "p.yml", {})
+def pipeline_of(more: str = "", path: Path = Path("lake/t")) -> Pipeline:
+    return parse_pipeline(PIPELINE.replace("lake/t", str(path)) + more, "p.yml", {})
 
 
 @pytest.fixture
@@ -328,3 +331,21 @@ def test_each_phase_of_a_start_is_one_line(capsys: pytest.CaptureFixture[str]) -
     for phase in [each for each in phases for _ in range(3)]:
         display(Look(phase, Progress("t").figures(), None, None))
     assert [line.split(" ", 1)[1] for line in capsys.readouterr().out.splitlines()] == phases
+
+
+@pytest.mark.parametrize("error", [MissingPrerequisite("no Java"), Abandoned(), KeyboardInterrupt()])
+def test_what_looks_after_a_run_ends_with_it_if_spark_never_starts(error: BaseException, tmp_path: Path) -> None:
+    def fails(abandoned: Callable[[], bool]) -> None:
+        assert [one.name for one in threads_of_watches()] == ["lakebed-watch-disk"]
+        raise error
+
+    pipeline = pipeline_of("metrics: {port: null}\n", path=tmp_path / "t")
+    with suppress(type(error)):
+        run(pipeline, cast("SparkStart", SimpleNamespace(wait=fails)), threading.Event(), lambda look: None)
+    for thread in threads_of_watches():
+        thread.join(STILL_SECONDS_MAX)
+    assert threads_of_watches() == []
+
+
+def threads_of_watches() -> list[threading.Thread]:
+    return [one for one in threading.enumerate() if one.name.startswith("lakebed-watch-")]

@@ -154,6 +154,8 @@ class DatabaseWork:
         return start_ingest(self._ingest, source.stream(spark), *common)
 
     def end_ingest(self) -> None:
+        if self._ingest_ends.is_set():
+            return
         self._ingest_ends.set()
         self._ingest.close()
         if self._following is not None:
