@@ -1,4 +1,4 @@
-"""The orders workload: a large table, then batches of changes skewed to recent keys (docs/benchmarks.md).
+"""The orders workload: a large table, then batches of changes skewed to recent keys (docs/measurements.md).
 
 1. ``base(rows)``: orders with keys 0..rows-1, ten a second, in 20 regions.
 2. ``batch()``: of ``changes`` rows 70 % update recent keys (exponentially skewed; or any, ``uniform``), 20 % insert, 10 %

@@ -1,1 +1,1 @@
-"""lakebed beside its peers on the same input: `make bench-peers`; docs/benchmarks.md tells how it is measured."""
+"""lakebed beside its peers on the same input: `make bench-peers`; docs/measurements.md tells how it is measured."""
