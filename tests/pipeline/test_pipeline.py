@@ -396,7 +396,7 @@ def test_every_difference_between_the_table_and_the_file_is_named_with_what_to_d
         "the property lakebed.read_budget is '2' in the table and '3' in the file",
         "the property lakebed.log_retention is not set in the table and '1 day' in the file",
         "the property owner is not set in the table and 'me' in the file",
-        f"lakebed set-sort-key {path} 'substr(name, 1, 2)'",
+        f"lakebed alter {path} --sort-key 'substr(name, 1, 2)'",
         "set_properties({'lakebed.read_budget': '3', 'lakebed.log_retention': '1 day', 'owner': 'me'})",
         "choose another table.path",
     ):
