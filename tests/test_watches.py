@@ -14,7 +14,7 @@ from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeou
 from lakebed import waits
 from lakebed.errors import Retry, StoreUnavailable
 from lakebed.pipeline import watches
-from lakebed.pipeline.run import SAMPLE_SECONDS, SAMPLE_SHARE, seldom
+from lakebed.pipeline.seldom import SAMPLE_SECONDS, SAMPLE_SHARE, seldom
 from lakebed.pipeline.watches import ANSWER_SECONDS, Watch, folder_watches, require_room
 from lakebed.sources.kafka.heartbeats import PREFIX, SILENT_SECONDS, Heartbeats
 from lakebed.sources.kafka.kept_clients import KeptClients, close_kept_clients

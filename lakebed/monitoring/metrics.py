@@ -389,8 +389,9 @@ class Metrics:
             self._table.found(table, findings)
 
     def down(self, table: str) -> None:
-        """A look at the table failed: its gauges stay as they are."""
-        self._table.up.labels(table).set(0)
+        """A look at the table failed: its figures are absent until one succeeds."""
+        with self._lock:
+            self._table.down(table)
 
     def serve(
         self, host: str, port: int, option: str = "metrics.port of the pipeline file, or --metrics-port,"

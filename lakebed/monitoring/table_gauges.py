@@ -53,7 +53,8 @@ _OF_RUNS: tuple[tuple[str, ...], ...] = (("run", "critical"), ("disk", "critical
 
 
 class TableGauges:
-    """Sets the gauges. The gauge of a figure that is not known (any more) is absent. Not thread-safe: the caller locks."""
+    """Sets the gauges. The gauge of a figure that is not known (any more) is absent: all are while
+    the table can't be read. Not thread-safe: the caller locks."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def gauge(name: str, text: str, *labels: str) -> Gauge:
@@ -81,6 +82,9 @@ class TableGauges:
             "Things that are wrong with a table or a database, as lakebed status finds them without looking at files.",
             "check", "severity",
         )  # fmt: skip
+        self._labelled = (
+            self._parts, self._part_bytes, self._claims, self._plans, self._refused, self._written, self._commits, self._findings,
+        )  # fmt: skip
         self._seen: dict[tuple[Gauge, str], set[tuple[str, ...]]] = {}
 
     def set(self, table: str, state: TableState, now: float) -> None:
@@ -107,6 +111,15 @@ class TableGauges:
         self.version.labels(table).set(state.version)
         self._observed.labels(table).set(now)
         self.up.labels(table).set(1)
+
+    def down(self, table: str) -> None:
+        """The table can't be read: say so, and remove its figures, which nobody can tell from those of now."""
+        self.up.labels(table).set(0)
+        for single in (self.version, *self._single.values()):
+            single.remove(table)
+        for gauge in self._labelled:
+            for labels in self._seen.pop((gauge, table), ()):
+                gauge.remove(table, *labels)
 
     def found(self, table: str, findings: Mapping[tuple[str, str], int]) -> None:
         """Set how many things are wrong with a table or a database, by check and severity."""

@@ -28,7 +28,8 @@ from lakebed import events
 from lakebed.discovery.tables import tables_below
 from lakebed.error_transport import first_line
 from lakebed.errors import InvalidInput, LakebedError, MissingPrerequisite, Unexpected
-from lakebed.failures import Health, Outage, Restarts, failure_in, failure_of
+from lakebed.failures import Health, Restarts, failure_in, failure_of
+from lakebed.health.exporter import SLOW_SECONDS
 from lakebed.health.file_checks import look_at_disk
 from lakebed.health.finding import counted
 from lakebed.health.run_report import Down, Reporter, RunReport, Waiting
@@ -42,6 +43,7 @@ from lakebed.pipeline.check import QUERY_NAME, Role, check
 from lakebed.pipeline.database.check import check_database
 from lakebed.pipeline.database.work import DatabaseState, DatabaseWork
 from lakebed.pipeline.file.settings import AnyPipeline, Pipeline
+from lakebed.pipeline.seldom import SAMPLE_SHARE, seldom
 from lakebed.pipeline.spark.driver import Abandoned, Driver, SparkStart, StartPhase
 from lakebed.pipeline.table_work import TableWork
 from lakebed.pipeline.watches import Watch
@@ -58,8 +60,6 @@ if TYPE_CHECKING:
 Phase = StartPhase | Literal["first batch", "running", "trying again", "stopping"]
 LOOK_SECONDS = 0.25
 FIRST_BATCH_SECONDS = 30.0  # the duration is counted from then on, even if no batch has come
-SAMPLE_SECONDS = 1.0
-SAMPLE_SHARE = 0.02  # of a core at most is spent on each kind of look at the tables
 BATCH_SECONDS_MAX = 15.0
 PROOF_SECONDS = 10.0
 
@@ -232,6 +232,8 @@ class _Run:
         self._down: dict[str, Down] = {}
         self._healed = threading.Event()
         self._stuck = Stuck()
+        self._sampling_since: float | None = None
+        self._is_unread = False
 
     def look(self, phase: Phase) -> None:
         self._phase = phase
@@ -370,10 +372,15 @@ class _Run:
         done = threading.Event()
 
         def sample() -> None:
+            self._sampling_since = time.monotonic()
             try:
                 self.observe()
-            except LakebedError:
-                self._metrics.down(self._work.path)
+                self._is_unread = False
+            except Exception as error:
+                self._not_read()
+                if not isinstance(error, LakebedError):
+                    raise
+            self._sampling_since = None
             self._report_lag()
 
         threads = [
@@ -404,9 +411,17 @@ class _Run:
         stuck = [redact(one) for one in self._stuck.found(self._progress.batches, self._is_in_batch())]
         self._reporter.note("trying again" if errors else "running", errors, waiting, down, stuck)
         said_here[self._work.path] = self._reporter.report
-        if isinstance(state, DatabaseState):
+        if (since := self._sampling_since) is not None and time.monotonic() - since > SLOW_SECONDS:
+            self._not_read()
+        if self._is_unread or isinstance(state, DatabaseState):
             found = [*look_at_disk(self._work.path), *said_by(self._reporter.report, self._work.path)]
             self._metrics.found(self._work.path, counted(found))
+
+    def _not_read(self) -> None:
+        """The figures of the table are not known now. What the run itself knows is (``_note``)."""
+        if self._work.table is not None and not self._is_unread:  # those of a database are in memory
+            self._is_unread = True
+            self._metrics.down(self._work.path)
 
     def _is_in_batch(self) -> bool:
         """Whether there is something to ingest, which has not been committed yet."""
@@ -444,25 +459,6 @@ class _Run:
         with suppress(Exception):  # the error that ended the execution is the one to report
             self._work.end_ingest()
             self._work.abandon()
-
-
-def seldom(
-    work: Callable[[], None], done: threading.Event, used_seconds: Callable[[], float] = time.thread_time
-) -> None:
-    """Do it once a second, or so seldom that it takes ``SAMPLE_SHARE`` of a core. To wait for something costs nothing.
-
-    An error is logged, and the next time may do better: a thread that ended would leave old figures on every surface.
-    """
-    outage = Outage(f"the thread {threading.current_thread().name}", _logger)
-    while not done.is_set():
-        before = used_seconds()
-        try:
-            work()
-        except Exception as error:
-            outage.failed(error)
-        else:
-            outage.works()
-        done.wait(max(SAMPLE_SECONDS, (used_seconds() - before) / SAMPLE_SHARE))
 
 
 def has_worked(query: StreamingQuery, up_seconds: float) -> bool:

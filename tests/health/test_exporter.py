@@ -81,6 +81,7 @@ def test_a_table_whose_store_hangs_holds_up_no_other(tmp_path: Path, monkeypatch
     pipe = Path(slow.path, "_delta_log", f"{2:020}.json")
     os.mkfifo(pipe)  # whoever reads it waits
     watched.comes("lakebed_table_up", slow.path, 0)
+    assert watched.value("lakebed_tail_rows", slow.path) is None, "an earlier figure would look like one of now"
     good.settle()
     watched.comes("lakebed_tail_rows", good.path, 0)
     with pipe.open("wb"):

@@ -7,7 +7,7 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple, cast
@@ -28,6 +28,8 @@ from lakebed.health.status import Observer
 from lakebed.log.stores import MemoryLogStore, open_store
 from lakebed.log.table_log import TableLog
 from lakebed.monitoring.metrics import Metrics
+from lakebed.monitoring.progress import Progress
+from lakebed.monitoring.table_state import TableState
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.pipeline import run as pipeline_run
 from lakebed.pipeline.file.settings import parse_any
@@ -285,6 +287,38 @@ def test_status_shows_a_full_disk(
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     assert main(["status", str(shop / place)]) == 1
     assert "is full: 0 MB are free" in capsys.readouterr().out
+
+
+def test_a_table_whose_store_hangs_has_no_figures_and_its_run_says_what_is_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline_run, "SLOW_SECONDS", -1.0)
+    path, is_told, has_ended = str(tmp_path), threading.Event(), threading.Event()
+    metrics, empty = Metrics(), dict.fromkeys(("version", "rows", "dead_rows", "bytes", "tail_parts", "tail_rows"), 0)
+    metrics.observe(path, TableState(**empty, parts_by_level={}))
+
+    def value(name: str, **labels: str) -> float | None:
+        return metrics.registry.get_sample_value(name, {"table": path, **labels})
+
+    def found(table: str, findings: Mapping[tuple[str, str], int]) -> None:
+        shown.append((value("lakebed_table_up"), value("lakebed_tail_rows"), findings.get(("store", "critical"))))
+        is_told.set()
+
+    shown: list[tuple[float | None, ...]] = []
+    work = SimpleNamespace(
+        path=path, progress=Progress(path), table="a table", end_ingest=has_ended.set,
+        watches=[SimpleNamespace(down=Down("store", "it does not answer", 1_000))],
+        observe=lambda: is_told.wait(STILL_SECONDS_MAX), end_maintenance=lambda waiting: is_told.wait(STILL_SECONDS_MAX),
+    )  # fmt: skip
+    monkeypatch.setattr(metrics, "found", found)
+    monkeypatch.setattr(pipeline_run, "Metrics", lambda: metrics)
+    monkeypatch.setattr(pipeline_run, "_work", lambda *arguments: work)
+    text = f"table: {{path: {path}, keys: [id], schema: {{id: long not null}}}}\nsource: {{kind: generator}}\n"
+    pipeline = parse_any(text + "metrics: {port: null}", "t.yml", {})
+    start, stop = SimpleNamespace(wait=lambda abandoned: SimpleNamespace(spark=None)), threading.Event()
+    stop.set()
+    pipeline_run.run(pipeline, cast("SparkStart", start), stop, lambda look: None)
+    assert shown[0] == (0, None, 1) and has_ended.is_set()
 
 
 # -- everywhere --------------------------------------------------------------------------------------------------------------

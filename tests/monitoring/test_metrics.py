@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import pyarrow as pa
 import pytest
-from prometheus_client import generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from lakebed import create, events
 from lakebed.coordination.table_figures import figures_of
@@ -53,6 +53,7 @@ from lakebed.events import (
 from lakebed.monitoring.freshness import POINTS, FreshnessMeter
 from lakebed.monitoring.metrics import Metrics
 from lakebed.monitoring.progress import Progress
+from lakebed.monitoring.table_gauges import TableGauges
 from lakebed.monitoring.table_state import Clustered, Planned, Recent, Stored, TableState
 from lakebed.ui.live import Live
 from tests.internals import log_of
@@ -343,13 +344,28 @@ def test_a_figure_that_is_not_known_any_more_is_absent() -> None:
     assert metrics.registry.get_sample_value("lakebed_log_window_seconds", {"table": "t"}) == 3600
 
 
-def test_a_table_that_can_not_be_looked_at_is_down_until_it_can() -> None:
+def test_a_table_that_can_not_be_looked_at_is_down_and_has_no_figures_until_it_can() -> None:
     metrics = fed()
     metrics.down("t")
     assert metrics.registry.get_sample_value("lakebed_table_up", {"table": "t"}) == 0
-    assert metrics.registry.get_sample_value("lakebed_table_rows", {"table": "t"}) == 100
+    assert shown_of_table(metrics) == {"lakebed_table_up", "lakebed_observed_timestamp_seconds"}
+    metrics.found("t", {("store", "critical"): 1})
+    assert metrics.registry.get_sample_value("lakebed_findings", OF_STORE) == 1, "what is known otherwise is shown"
     metrics.observe("t", STATE)
     assert metrics.registry.get_sample_value("lakebed_table_up", {"table": "t"}) == 1
+    assert metrics.registry.get_sample_value("lakebed_table_rows", {"table": "t"}) == 100
+    assert metrics.registry.get_sample_value("lakebed_findings", OF_STORE) == 0
+
+
+OF_STORE = {"table": "t", "check": "store", "severity": "critical"}
+
+
+def shown_of_table(metrics: Metrics) -> set[str]:
+    """The gauges of ``TableGauges`` that have a figure of the table now."""
+    registry = CollectorRegistry()
+    TableGauges(registry)
+    ours = {one.name for one in registry.collect()}
+    return {one.name for one in metrics.registry.collect() if one.name in ours and one.samples}
 
 
 def test_commits_are_counted_by_what_they_were_for_and_who_lost() -> None:
