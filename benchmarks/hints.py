@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from benchmarks.workload import table as print_table
-from lakebed.compaction.maintenance import DatabaseMaintenance
+from lakebed.compaction.maintenance import TableMaintainers
 from lakebed.coordination.log_cache import LogCache
 from lakebed.discovery.looks import SECONDS_MAX
 from lakebed.fleet import watched
@@ -71,7 +71,7 @@ def looks_of_a_day(roots: list[str], look_seconds: float, hint_seconds: float | 
     now = [1e6]
     fake: Any = SimpleNamespace(monotonic=lambda: now[0], time=time.time)
     watched.time = fake  # type: ignore[attr-defined]
-    logs, maintenance = LogCache(64 << 20), DatabaseMaintenance()
+    logs, maintenance = LogCache(64 << 20), TableMaintainers()
     tables = [Watched(root, logs, maintenance, lambda tier: True, look_seconds=look_seconds) for root in roots]
     due = [(now[0] + number / len(tables), number) for number in range(len(tables))]
     end = now[0] + DAY_SECONDS

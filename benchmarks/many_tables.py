@@ -26,7 +26,7 @@ import pyarrow as pa
 
 import lakebed
 from benchmarks.workload import table as print_table
-from lakebed.compaction.maintenance import DatabaseMaintenance
+from lakebed.compaction.maintenance import TableMaintainers
 from lakebed.log.stores.local import LocalLogStore
 from lakebed.table import internals_of
 
@@ -109,20 +109,20 @@ def measured(folder: Path, count: int, kind: str, seconds: float) -> list[float]
     return out
 
 
-def maintained(folder: Path, numbers: range, kind: str) -> DatabaseMaintenance:
-    maintenance = DatabaseMaintenance()
+def maintained(folder: Path, numbers: range, kind: str) -> TableMaintainers:
+    maintenance = TableMaintainers()
     for number in numbers:
         lake = lakebed.open(folder / f"t{number}")
-        maintenance.add(internals_of(lake).upkeep())
+        maintenance.add(internals_of(lake).duties())
         if kind == "quiet":
             lake.apply(changes(BATCHES))
     return maintenance
 
 
-def settle_down(maintenance: DatabaseMaintenance) -> None:
+def settle_down(maintenance: TableMaintainers) -> None:
     """Wait until nothing is left to do but to wait."""
     for each in maintenance._tables.values():
-        while each._pause < each._look_seconds[1] or (each.upkeep.log.newest and each.upkeep.log.newest.tail):
+        while each._pause < each._look_seconds[1] or (each.duties.log.newest and each.duties.log.newest.tail):
             time.sleep(0.1)
     gc.collect()
     time.sleep(1.0)

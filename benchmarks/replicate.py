@@ -22,8 +22,8 @@ from multiprocessing.connection import Connection
 
 import lakebed
 from benchmarks.workload import DELETES, KEYS, SCHEMA, SORT_KEY, Workload, table
-from lakebed.compaction.compactor import Compactor
 from lakebed.compaction.merge import MergeOutcome
+from lakebed.compaction.merge_runner import MergeRunner
 from lakebed.compaction.volatile import VolatileMerger
 from lakebed.table import internals_of
 from tests.infra.fault_proxy import FaultProxy
@@ -116,7 +116,7 @@ def compare(path: str, folder: str, proxy: FaultProxy, args: argparse.Namespace)
     orders.settle()
     inside = internals_of(orders)
     merger = VolatileMerger(inside.log, inside.storage, inside.deletion_vectors, inside.compaction.volatile_base)
-    compactor = Compactor(path, inside.log, merger, inside.compaction.local_kernel())
+    merge_runner = MergeRunner(path, inside.log, merger, inside.compaction.local_kernel())
     hosts = {name: Host(path, f"{folder}/{name}") for name in "bc"}
     for host in hosts.values():
         host.ask(READS["selective"])  # opens the table
@@ -126,7 +126,7 @@ def compare(path: str, folder: str, proxy: FaultProxy, args: argparse.Namespace)
     for batch in range(args.batches):
         orders.apply(work.batch(), apply_as_deletes=DELETES)
         orders.settle()
-        for result in compactor.run_until_idle():
+        for result in merge_runner.run_until_idle():
             local += result.local
             uploaded += result.outcome is MergeOutcome.COMPLETED and not result.local
         while (asked := hosts["b"].ask("replicate"))[1] is not None:

@@ -1,8 +1,8 @@
-"""What settling takes while merges are planned: rounds of maintenance of a table of many parts, alone and beside a compactor.
+"""What settling takes while merges are planned: rounds of maintenance of a table of many parts, alone and beside a merge_runner.
 
     python -m benchmarks.settle_beside_plans [--parts 100000] [--rounds 40]
 
-A round is what maintenance does after a commit: settle what came, then tell the compactor, which plans again. The files of the
+A round is what maintenance does after a commit: settle what came, then tell the merge_runner, which plans again. The files of the
 parts are not there: keys are looked up in none of them, and no plan is run. No checkpoint is written. Rounds go on until a few
 plans have been made.
 """
@@ -21,8 +21,8 @@ import pyarrow as pa
 import lakebed
 from benchmarks.scrape import one
 from benchmarks.workload import median, p95, table
-from lakebed.compaction.compactor import Compactor
-from lakebed.compaction.scheduler import Job, Scheduler
+from lakebed.compaction.merge_runner import MergeRunner
+from lakebed.compaction.scheduler import ScheduledJob, Scheduler
 from lakebed.compaction.settle import settle
 from lakebed.log.actions import AddPart, CommitInfo, Part
 from lakebed.log.conflicts import BLIND
@@ -77,9 +77,9 @@ def measured(lake: lakebed.Table, workers: int, rounds: int) -> tuple[list[float
         return Planning()
 
     merging = inside.compaction
-    compactor = Compactor(lake.path, inside.log, merging.merger(), merging.local_kernel(), planner=planned)
+    merge_runner = MergeRunner(lake.path, inside.log, merging.merger(), merging.local_kernel(), planner=planned)
     scheduler = Scheduler("merge", max(1, workers))
-    jobs = [Job(lambda: compactor.next_plan() and None) for _ in range(workers)]
+    jobs = [ScheduledJob(lambda: merge_runner.next_plan() and None) for _ in range(workers)]
     plan(inside.log.refresh(), (), 0, statistics=inside.log.statistics)
     settles: list[float] = []
     while len(settles) < rounds or len(plans) < PLANS_MIN * workers:

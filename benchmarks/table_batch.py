@@ -253,14 +253,14 @@ def opened(path: Path) -> Member:
         lake.path, internals.log, topic, decoder("debezium-json", DecoderSchema.of_table(SCHEMA, ("id",), None)),
         evolution=internals.evolution("its records need it"), quarantine_log=internals.quarantine_log,
     )  # fmt: skip
-    upkeep = internals.upkeep()
+    duties = internals.duties()
 
     def chores() -> None:
         internals.checkpoint()
-        while (job := upkeep.compactor.next_plan(looks=False)) is not None:
-            upkeep.compactor.run(*job)
+        while (job := duties.merge_runner.next_plan(looks=False)) is not None:
+            duties.merge_runner.run(*job)
 
-    return Member(topic, ingest, upkeep.step, chores)
+    return Member(topic, ingest, duties.step, chores)
 
 
 if __name__ == "__main__":

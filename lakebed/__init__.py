@@ -13,8 +13,8 @@ from lakebed.version import __version__
 if TYPE_CHECKING:
     from lakebed import errors, events
     from lakebed.client import connect
+    from lakebed.compaction.compaction import CompactResult
     from lakebed.compaction.recluster_job import ReclusterResult
-    from lakebed.compaction.service import CompactResult
     from lakebed.compaction.settle import SettleResult
     from lakebed.database.warehouse import Moment, Warehouse, warehouse
     from lakebed.operations.alter import AlterResult
@@ -45,7 +45,7 @@ __all__ = [
 # Loaded when first asked for: each of Spark's Python workers imports some module of lakebed, and needs few of these.
 _HOMES = {
     "AlterResult": "lakebed.operations.alter",
-    "CompactResult": "lakebed.compaction.service",
+    "CompactResult": "lakebed.compaction.compaction",
     "Moment": "lakebed.database.warehouse",
     "MutationResult": "lakebed.operations.mutate.mutation",
     "ReclusterResult": "lakebed.compaction.recluster_job",

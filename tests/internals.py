@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lakebed.compaction.service import Compaction
+from lakebed.compaction.compaction import Compaction
 from lakebed.log.table_log import TableLog
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.storage.part_storage import PartStorage

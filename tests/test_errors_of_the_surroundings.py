@@ -157,9 +157,9 @@ def test_a_stop_merges_what_is_due_so_that_nobody_calls_the_table_ill(
 
     assert "backlog" in checks()
     compaction = internals_of(table).compaction
-    upkeep = internals_of(table).upkeep()
+    duties = internals_of(table).duties()
     assert not compaction.finish(0), "there is something to merge, and no time for it"
-    maintenance = Maintenance(upkeep)
+    maintenance = Maintenance(duties)
     assert compaction.finish(60)
     maintenance.stop()
     assert checks() == []

@@ -14,8 +14,8 @@ import pytest
 
 import lakebed
 from lakebed import errors, events
-from lakebed.compaction.scheduler import Job
-from lakebed.compaction.upkeep import Chore, Maintained, Pools, Upkeep
+from lakebed.compaction.scheduler import ScheduledJob
+from lakebed.compaction.table_maintainer import Chore, Pools, TableDuties, TableMaintainer
 from lakebed.error_transport import encode
 from lakebed.errors import (
     Contention,
@@ -86,7 +86,7 @@ def test_what_never_passes_is_not_tried_again(kind: type[LakebedError]) -> None:
         "pyspark.errors.exceptions.base.PySparkRuntimeError: [CANNOT_OPEN_SOCKET] Can not open socket: [timed out].",
         "Caused by: java.net.SocketTimeoutException: Accept timed out\n\tat x",
         "java.util.concurrent.TimeoutException: Futures timed out after [120 seconds]",
-        "Job aborted due to stage failure: ExecutorLostFailure (executor 1 exited caused by one of the running tasks)",
+        "ScheduledJob aborted due to stage failure: ExecutorLostFailure (executor 1 exited caused by one of the running tasks)",
     ],
 )
 def test_what_spark_says_when_something_was_slow_or_lost_passes(text: str) -> None:
@@ -130,9 +130,9 @@ def test_an_error_of_lakebed_goes_before_what_spark_says() -> None:
 class Woken:
     """A scheduler that remembers the job that it was to run last."""
 
-    job: Job
+    job: ScheduledJob
 
-    def wake(self, job: Job, delay: float = 0.0) -> None:
+    def wake(self, job: ScheduledJob, delay: float = 0.0) -> None:
         self.job = job
 
 
@@ -146,11 +146,13 @@ def test_planning_and_chores_that_fail_are_warned_of_once_for_each_cause_and_sai
         if (answer := answers.pop(0)) is not None:
             raise answer
 
-    compactor = SimpleNamespace(next_plan=ask, depth_over_budget=0, on_wake=None)
+    merge_runner = SimpleNamespace(next_plan=ask, depth_over_budget=0, on_wake=None, pause_seconds=lambda: 0.0)
     chores = (Chore(run=ask, seconds=1.0),)
-    upkeep = SimpleNamespace(path="lake/orders", log=SimpleNamespace(newest=None), compactor=compactor, chores=chores)
-    Maintained(cast("Upkeep", upkeep), cast("Pools", pools), (1.0, 1.0)).start()
-    compactor.on_wake()
+    duties = SimpleNamespace(
+        path="lake/orders", log=SimpleNamespace(newest=None), merge_runner=merge_runner, chores=chores
+    )
+    TableMaintainer(cast("TableDuties", duties), cast("Pools", pools), (1.0, 1.0)).start()
+    merge_runner.on_wake()
     caplog.set_level(logging.INFO, "lakebed")
     for what, job in (("planning merges", pools.merges.job), ("a chore", pools.chores.job)):
         caplog.clear()

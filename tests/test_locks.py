@@ -14,7 +14,7 @@ MAKERS = {"Lock", "RLock", "Condition", "Semaphore"}
 
 QUICK = {
     ("compaction/cluster.py", "_free"): "which jobs run, how many merges are there, until when the cluster is away",
-    ("compaction/compactor.py", "_lock"): "which merges run, which parts wait because they failed",
+    ("compaction/merge_runner.py", "_lock"): "which merges run, which parts wait because they failed",
     ("compaction/scheduler.py", "_changed"): "which jobs wait, are ready, or run; which threads are idle",
     ("compaction/scheduler.py", "_clock_moved"): "the same lock: the thread that watches the clock waits with it",
     ("compaction/scheduler.py", "_called"): "the same lock: the other idle threads wait with it",

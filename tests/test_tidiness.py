@@ -49,7 +49,7 @@ CALLED_BY_LIBRARIES = {
 FOR_TESTS = {
     "has_option",
     "table_event",
-    "DatabaseMaintenance",
+    "TableMaintainers",
     "drain",
     "hold_back",
     "troubles",

@@ -1,8 +1,9 @@
-"""The maintenance of tables in a process: of one table with a handle (``Maintenance``), or of many (``DatabaseMaintenance``).
+"""The maintenance of tables in a process: of one table with a handle (``Maintenance``), or of many (``TableMaintainers``).
 
-``upkeep`` says what is done for a table, and draws the states; ``scheduler`` runs it. Tables share nothing but the threads: an
-error, or a store that does not answer, is that table's trouble alone. The log is all that maintenance reads, so it does not
-depend on the writers. It is no streaming query, since Spark would do more for each commit than a settle costs (ADR 12).
+``table_maintainer`` says what is done for a table, and draws the states; ``scheduler`` runs it. Tables share nothing but the
+threads: an error, or a store that does not answer, is that table's trouble alone. The log is all that maintenance reads, so it
+does not depend on the writers. It is no streaming query, since Spark would do more for each commit than a settle costs (ADR
+12).
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 
 from lakebed import events
-from lakebed.compaction.compactor import CLOSE_SECONDS_MAX
-from lakebed.compaction.scheduler import Job
-from lakebed.compaction.upkeep import Maintained, Pools, Upkeep
+from lakebed.compaction.merge_runner import CLOSE_SECONDS_MAX
+from lakebed.compaction.scheduler import ScheduledJob
+from lakebed.compaction.table_maintainer import Pools, TableDuties, TableMaintainer
 from lakebed.errors import Cancelled, LakebedError
 
 ONE_TABLE_LOOK_SECONDS = (0.02, 0.5)
@@ -30,7 +31,7 @@ LOOK_SECONDS = (1.0, 60.0)
 """Those of one table among many. Batches of this process need no look."""
 
 
-class DatabaseMaintenance:
+class TableMaintainers:
     """The maintenance of many tables, by a few threads. Safe to use from several threads.
 
     A table that is idle has no thread and no DuckDB database. While one table fails, or its store does not answer, others go on.
@@ -51,7 +52,7 @@ class DatabaseMaintenance:
         merges = merges or max(1, min(threads // 2, os.cpu_count() or 1))
         self._pools = Pools(cycles=threads, merges=merges, chores=2, leases=2, shares=shares)
         self._look_seconds = look_seconds
-        self._tables: dict[str, Maintained] = {}
+        self._tables: dict[str, TableMaintainer] = {}
         self._changing = threading.Lock()  # one change of the tables at a time; what maintains them does not take it
         self._end_listening = events.listen(self._hear)
 
@@ -60,14 +61,14 @@ class DatabaseMaintenance:
         """The paths of the tables."""
         return tuple(self._tables)
 
-    def add(self, upkeep: Upkeep, until_version: int | None = None) -> None:
+    def add(self, duties: TableDuties, until_version: int | None = None) -> None:
         """Maintain a table from now on. One with the same path, such as one whose maintenance has ended, is removed first.
 
         ``until_version``: as if ``hold_back`` had been called before it begins.
         """
         with self._changing:
-            upkeep.settler.until_version = until_version
-            self._begin(upkeep)
+            duties.settler.until_version = until_version
+            self._begin(duties)
 
     def remove(self, path: str) -> None:
         """Maintain a table no more: its cycle ends, its merges are cancelled, and their claims released."""
@@ -87,7 +88,7 @@ class DatabaseMaintenance:
     def hold_back(self, path: str, version: int | None) -> None:
         """Settle nothing that was committed after this version, until ``settle_to`` moves the bound. None: there is no bound."""
         if maintained := self._tables.get(path):
-            maintained.upkeep.settler.until_version = version
+            maintained.duties.settler.until_version = version
             maintained.look()
 
     def settle_to(self, path: str, version: int) -> Future[int | None]:
@@ -110,7 +111,7 @@ class DatabaseMaintenance:
 
     def waiting_merges(self) -> dict[str, LakebedError]:
         """By path, the failure of a store or a disk for which the merges of a table wait."""
-        found = {path: each.upkeep.compactor.trouble for path, each in list(self._tables.items())}
+        found = {path: each.duties.merge_runner.trouble for path, each in list(self._tables.items())}
         return {path: error for path, error in found.items() if error is not None}
 
     def ended(self) -> frozenset[str]:
@@ -122,7 +123,7 @@ class DatabaseMaintenance:
 
     def parked(self) -> dict[str, frozenset[str]]:
         """By path of a table, those of its parts that are left alone for now, because merges of them failed."""
-        found = {path: each.upkeep.compactor.parked() for path, each in list(self._tables.items())}
+        found = {path: each.duties.merge_runner.parked() for path, each in list(self._tables.items())}
         return {path: parts for path, parts in found.items() if parts}
 
     def drain(self, seconds: float, waiting: Callable[[], object] = lambda: None) -> bool:
@@ -143,36 +144,36 @@ class DatabaseMaintenance:
         self._end_listening()
         with self._changing:
             for each in self._tables.values():
-                each.upkeep.compactor.cancel()
+                each.duties.merge_runner.cancel()
             deadline = time.monotonic() + CLOSE_SECONDS_MAX
             for path in list(self._tables):
                 self._stop(path, max(0.0, deadline - time.monotonic()))
             self._pools.close(max(0.0, deadline - time.monotonic()))
 
-    def _begin(self, upkeep: Upkeep) -> None:
-        self._stop(upkeep.path)
-        self._tables[upkeep.path] = maintained = Maintained(
-            upkeep, self._pools, self._look_seconds, on_end=lambda: self._begin_later(maintained), one_of_many=True
+    def _begin(self, duties: TableDuties) -> None:
+        self._stop(duties.path)
+        self._tables[duties.path] = maintained = TableMaintainer(
+            duties, self._pools, self._look_seconds, on_end=lambda: self._begin_later(maintained), one_of_many=True
         )
         maintained.start()
 
-    def _begin_later(self, ended: Maintained) -> None:
+    def _begin_later(self, ended: TableMaintainer) -> None:
         """After an error that never passes by itself: somebody may have mended the table by then."""
         if ended.error is not None:
-            self._pools.chores.wake(Job(lambda: self._begin_again(ended)), AGAIN_SECONDS)
+            self._pools.chores.wake(ScheduledJob(lambda: self._begin_again(ended)), AGAIN_SECONDS)
 
-    def _begin_again(self, ended: Maintained) -> None:
-        path = ended.upkeep.path
-        if ended.upkeep.renewed is None or self._tables.get(path) is not ended:
+    def _begin_again(self, ended: TableMaintainer) -> None:
+        path = ended.duties.path
+        if ended.duties.renewed is None or self._tables.get(path) is not ended:
             return
         try:
-            upkeep = ended.upkeep.renewed()
+            duties = ended.duties.renewed()
         except LakebedError:
             self._begin_later(ended)
             return
         with self._changing:
             if self._tables.get(path) is ended:
-                self._begin(upkeep)
+                self._begin(duties)
 
     def _stop(self, path: str, timeout_seconds: float = CLOSE_SECONDS_MAX) -> None:
         maintained = self._tables.pop(path, None)
@@ -187,9 +188,9 @@ class DatabaseMaintenance:
 class Maintenance:
     """What ``Table.maintain`` returns: a handle to stop the maintenance, wait for it and see its state."""
 
-    def __init__(self, upkeep: Upkeep, look_seconds: tuple[float, float] = ONE_TABLE_LOOK_SECONDS) -> None:
+    def __init__(self, duties: TableDuties, look_seconds: tuple[float, float] = ONE_TABLE_LOOK_SECONDS) -> None:
         self._pools = Pools(cycles=1, merges=1, chores=2, leases=1)
-        self._maintained = Maintained(upkeep, self._pools, look_seconds, on_end=self._close)
+        self._maintained = TableMaintainer(duties, self._pools, look_seconds, on_end=self._close)
         self._end_listening = events.listen(self._hear)
         self._maintained.start()
 
@@ -223,7 +224,7 @@ class Maintenance:
         self._pools.close(CLOSE_SECONDS_MAX)
 
     def _hear(self, event: events.Event) -> None:
-        if isinstance(event, events.BatchCommitted) and event.table == self._maintained.upkeep.path:
+        if isinstance(event, events.BatchCommitted) and event.table == self._maintained.duties.path:
             self._maintained.look()
 
 

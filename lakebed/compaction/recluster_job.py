@@ -23,8 +23,8 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from lakebed.compaction.compactor import Compactor, MergeWorker, OnCluster
 from lakebed.compaction.merge import MergeKernel, MergeOutcome, MergeResult, Progress
+from lakebed.compaction.merge_runner import MergeRunner, MergeWorker, OnCluster
 from lakebed.coordination.failing import taken_paths
 from lakebed.errors import Cancelled, InvalidInput, StoreUnavailable
 from lakebed.log.snapshot import Snapshot
@@ -115,7 +115,7 @@ class ReclusterJob:
         self._round: tuple[MergeKind, int] | None = None
         self._rounds = 0
         self._results: list[MergeResult] = []
-        self._compactor: Compactor | None = None
+        self._merge_runner: MergeRunner | None = None
         self._numbers = itertools.count()
         self._reporting = threading.Lock()  # of the field below
         self._rows: dict[int, int] = {}  # written so far, by the number of a plan that began
@@ -155,12 +155,12 @@ class ReclusterJob:
         before = self._depths(self._log.refresh())
         if on_cluster is not None:
             on_cluster = replace(on_cluster, kernel=self._watched(on_cluster.kernel))
-        self._compactor = compactor = Compactor(
+        self._merge_runner = merge_runner = MergeRunner(
             self._table, self._log, merger, self._watched(kernel), planner=self._plan,
             clock=lambda: self._log.now_ms() / 1000, reads=self._reads, on_cluster=on_cluster,
         )  # fmt: skip
         while True:
-            self._results += compactor.run_until_idle()
+            self._results += merge_runner.run_until_idle()
             if self._stop() or not self._final or not self._is_anything_left(merger):
                 break
             self._report(waiting=True)  # claims block the rest, or did until a moment ago
@@ -209,7 +209,7 @@ class ReclusterJob:
             return Planning()
         number = _round_of(found)
         if number != self._round:
-            is_under_way = self._compactor is not None and bool(self._compactor.running())
+            is_under_way = self._merge_runner is not None and bool(self._merge_runner.running())
             if self._round is not None and (is_under_way or not self._final):
                 return Planning()
             self._round, self._rounds = number, self._rounds + 1

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from lakebed.compaction.order import HEAD_START_SECONDS_MAX, ReadyJobs, Taken
+from lakebed.compaction.job_order import HEAD_START_SECONDS_MAX, ReadyJobs, Taken
 
 FAILED_SECONDS = 60.0
 """When a job that raised an error is due again. Jobs handle the errors that they expect."""
@@ -31,7 +31,7 @@ _logger = logging.getLogger("lakebed.scheduler")
 
 
 @dataclass(slots=True, eq=False)
-class Job:
+class ScheduledJob:
     """What is to be done now and then. ``run`` returns the seconds until it is due again, or None: when it is woken."""
 
     run: Callable[[], float | None]
@@ -48,7 +48,7 @@ class Job:
     _is_removed: bool = False
 
 
-def _is_stale(job: Job) -> bool:
+def _is_stale(job: ScheduledJob) -> bool:
     return job._is_removed or job._thread is not None
 
 
@@ -73,15 +73,15 @@ class Scheduler:
         self._clock_moved = threading.Condition(self._changed)  # the thread that watches the clock waits here
         self._called = threading.Condition(self._changed)  # the other idle threads
         self._ran = threading.Condition(self._changed)  # who removes jobs that run
-        self._waiting: list[tuple[float, int, Job]] = []
-        self._ready = ReadyJobs[Job](_is_stale, shares)
+        self._waiting: list[tuple[float, int, ScheduledJob]] = []
+        self._ready = ReadyJobs[ScheduledJob](_is_stale, shares)
         self._numbers = itertools.count()
         self._threads: list[threading.Thread] = []
         self._idle = self._slow_running = 0
         self._watched = math.inf  # until when the thread sleeps that watches the clock
         self._is_watched = self._is_closed = False
 
-    def wake(self, job: Job, delay_seconds: float = 0.0) -> None:
+    def wake(self, job: ScheduledJob, delay_seconds: float = 0.0) -> None:
         """Let the job be due after ``delay_seconds`` at the latest. The first call adds it. Does not wait for it."""
         with self._changed:
             due = self._clock() + delay_seconds
@@ -92,7 +92,7 @@ class Scheduler:
             elif due < job._due:
                 self._schedule(job, due)
 
-    def remove(self, jobs: Collection[Job], timeout_seconds: float = 0.0) -> bool:
+    def remove(self, jobs: Collection[ScheduledJob], timeout_seconds: float = 0.0) -> bool:
         """Run these jobs no more. Waits so long for those that run, except for the caller itself; returns whether none does."""
         own = threading.get_ident()
         with self._changed:
@@ -116,7 +116,7 @@ class Scheduler:
 
     # -- the threads ---------------------------------------------------------------------------------------------------
 
-    def _schedule(self, job: Job, due: float) -> None:
+    def _schedule(self, job: ScheduledJob, due: float) -> None:
         """The job is due then. The caller holds the lock."""
         job._due = due
         heapq.heappush(self._waiting, (due, next(self._numbers), job))
@@ -145,7 +145,7 @@ class Scheduler:
                 again = FAILED_SECONDS
             self._ended(taken, started, again)
 
-    def _take(self) -> Taken[Job] | None:
+    def _take(self) -> Taken[ScheduledJob] | None:
         """The next job, when it is due; None if the scheduler closes."""
         with self._changed:
             while not self._is_closed:
@@ -181,7 +181,7 @@ class Scheduler:
                 start = min(job.head_start_seconds, HEAD_START_SECONDS_MAX)
                 self._ready.add(job, due - start, number, pool=job.pool, tier=job.tier, is_slow=job.is_slow)
 
-    def _ended(self, taken: Taken[Job], started: float, again: float | None) -> None:
+    def _ended(self, taken: Taken[ScheduledJob], started: float, again: float | None) -> None:
         job = taken.item
         with self._changed:
             now = self._clock()

@@ -116,7 +116,7 @@ class VolatileMerger:
                 os.close(self._lock_file)
             self._lock_file = -1
 
-    # -- what the compactor asks of a merger -------------------------------------------------------------------------
+    # -- what the merge runner asks of a merger -------------------------------------------------------------------------
 
     def views(self, snapshot: Snapshot, now_ms: int) -> Sequence[PlanningView]:
         """The store for readers elsewhere, then with materialized parts in place of their sources for readers here.

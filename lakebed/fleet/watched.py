@@ -10,7 +10,7 @@ that its owner should have settled it (``work.standby_due_ms``). Then it lets go
 is dead, it takes the table over again when that is due.
 
 A resting table is the number of its newest version, the name of its log, and a time: no thread, no snapshot, no file. Its log may
-be in the cache of logs, which is bounded in bytes. What an active table is, ``compaction.upkeep`` says.
+be in the cache of logs, which is bounded in bytes. What an active table is, ``compaction.table_maintainer`` says.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 
 from lakebed.compaction.cluster import Cluster
-from lakebed.compaction.maintenance import DatabaseMaintenance
+from lakebed.compaction.maintenance import TableMaintainers
 from lakebed.coordination.jobs import due_jobs
 from lakebed.coordination.log_cache import LogCache
 from lakebed.discovery.looks import RELIST_SECONDS, hinted_pause_seconds, pause_seconds, standby_pause_seconds
@@ -60,7 +60,7 @@ class Watched:
         self,
         root: str,
         logs: LogCache,
-        maintenance: DatabaseMaintenance,
+        maintenance: TableMaintainers,
         may_begin: Callable[[int], bool],
         *,
         others_wait: Callable[[], bool] = lambda: False,
@@ -293,10 +293,10 @@ class Watched:
             self.waits_since = self.waits_since or time.monotonic()
         else:
             self.is_active, self._log, self.waits_since, self._begun_at = True, log, None, time.monotonic()
-            upkeep = Internals(self.root, log).upkeep(
+            duties = Internals(self.root, log).duties(
                 in_fleet=True, cluster=self._cluster, found_version=self._found_version
             )
-            self._maintenance.add(upkeep)
+            self._maintenance.add(duties)
         return self.is_active
 
     def _end(self) -> None:

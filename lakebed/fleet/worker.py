@@ -26,9 +26,9 @@ from functools import partial
 
 from lakebed import events
 from lakebed.compaction.cluster import MERGE_BYTES, MERGES_MAX, Cluster
-from lakebed.compaction.maintenance import DatabaseMaintenance
-from lakebed.compaction.order import HEAD_START_SECONDS_MAX
-from lakebed.compaction.scheduler import Job, Scheduler
+from lakebed.compaction.job_order import HEAD_START_SECONDS_MAX
+from lakebed.compaction.maintenance import TableMaintainers
+from lakebed.compaction.scheduler import ScheduledJob, Scheduler
 from lakebed.coordination.log_cache import LogCache
 from lakebed.discovery.folders import may_be_found, require_apart, tables_in
 from lakebed.errors import LakebedError
@@ -119,7 +119,7 @@ class Heard(StrEnum):
 class _Discovery:
     """The discovery of a root. ``pause_seconds``: from one to the next for a hint."""
 
-    job: Job
+    job: ScheduledJob
     outage: Outage
     pause_seconds: float
     pace: HintPace = field(default_factory=HintPace)
@@ -145,7 +145,7 @@ class FleetWorker:
         host = os.uname().nodename
         self.id = name or f"{host}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._membership = Membership(fleet_log(self.roots[0]), Worker(id=self.id, host=host, cores=self.limits.cores))
-        self._maintenance = DatabaseMaintenance(
+        self._maintenance = TableMaintainers(
             threads=max(4, 2 * self.limits.cores), merges=self.limits.cores, shares=self.limits.shares
         )
         self._logs = LogCache(self.limits.memory_bytes // 4)
@@ -156,18 +156,18 @@ class FleetWorker:
         self._log_outage = Outage("the log of the fleet", _logger)
         self._fresh: frozenset[str] = frozenset()
         self._found: dict[str, frozenset[str]] = {}
-        self._tables: dict[str, tuple[Watched, Job]] = {}
+        self._tables: dict[str, tuple[Watched, ScheduledJob]] = {}
         self._room = threading.Lock()  # of _active and _waiting
         self._active: set[str] = set()
         self._waiting: set[str] = set()
         self._looks_reported = self._looks_of_the_gone = 0
-        self._observe = Job(self._run_observe, "the figures")
+        self._observe = ScheduledJob(self._run_observe, "the figures")
         # Before the looks at all tables, which may take minutes: meanwhile the others would take this worker for dead.
-        self._beat = Job(self._run_beat, "the beat", head_start_seconds=HEAD_START_SECONDS_MAX, tier=0)
-        self._assign = Job(self._run_assign, "the assignment")
+        self._beat = ScheduledJob(self._run_beat, "the beat", head_start_seconds=HEAD_START_SECONDS_MAX, tier=0)
+        self._assign = ScheduledJob(self._run_assign, "the assignment")
         self._discoveries = {
             root: _Discovery(
-                Job(partial(self._discover, root), f"the discovery of {root}"),
+                ScheduledJob(partial(self._discover, root), f"the discovery of {root}"),
                 Outage(f"listing the tables below {root}", _logger),
                 HINTED_DISCOVERY_SECONDS,
             )
@@ -238,7 +238,7 @@ class FleetWorker:
             troubles=troubles | self._maintenance.waiting_merges() | self._maintenance.troubles(),
         )
 
-    def _hinted(self, watched: Watched, job: Job, version: int | None) -> Heard:
+    def _hinted(self, watched: Watched, job: ScheduledJob, version: int | None) -> Heard:
         if version is not None and watched.knows(version):
             return Heard.KNOWN
         if (delay := watched.hinted()) is not None:
@@ -343,11 +343,11 @@ class FleetWorker:
             look_seconds=self.limits.look_seconds,
         )
         watched.stay(rank)
-        job = Job(lambda: self._look(watched, job), f"the look at {root}")
+        job = ScheduledJob(lambda: self._look(watched, job), f"the look at {root}")
         self._tables[root] = watched, job
         self._scheduler.wake(job)
 
-    def _look(self, watched: Watched, job: Job) -> float | None:
+    def _look(self, watched: Watched, job: ScheduledJob) -> float | None:
         pause = watched.look()
         job.tier, job.pool = watched.tier, watched.pool
         with self._room:

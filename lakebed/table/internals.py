@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lakebed.compaction.cluster import Cluster
+from lakebed.compaction.compaction import Compaction
 from lakebed.compaction.maintenance import Maintenance
-from lakebed.compaction.service import Compaction
 from lakebed.compaction.settler import Settler
-from lakebed.compaction.upkeep import Chore, Upkeep
+from lakebed.compaction.table_maintainer import Chore, TableDuties
 from lakebed.coordination.read_counts import ReadCounts
 from lakebed.decode.decoder import Decoder
 from lakebed.errors import LakebedError, TableExists, TableNotFound
@@ -207,7 +207,7 @@ class Internals:
 
     def maintain(self, spark: SparkSession | None = None) -> Maintenance:
         """Maintain the table in the background. See ``Table.maintain``."""
-        return Maintenance(self.upkeep(spark))
+        return Maintenance(self.duties(spark))
 
     def follow(self, stop: threading.Event) -> None:
         """Maintain the table without Spark until ``stop`` is set. Raises the error that ends the maintenance."""
@@ -218,32 +218,32 @@ class Internals:
         finally:
             maintenance.stop()
 
-    def upkeep(
+    def duties(
         self,
         spark: SparkSession | None = None,
         in_fleet: bool = False,
         cluster: Cluster | None = None,
         found_version: int | None = None,
-    ) -> Upkeep:
+    ) -> TableDuties:
         """What the maintenance of this table consists of; starts nothing. With a session, it ends when Spark stops.
 
         ``in_fleet``: by a worker of a fleet, on whose host nobody reads. ``cluster``: where its large merges run.
         ``found_version``: up to there others may have tried to settle (default: up to the newest version).
         """
-        compactor = self.compaction.in_background(spark, in_fleet, cluster)
+        merge_runner = self.compaction.in_background(spark, in_fleet, cluster)
         newest = self.log.refresh()
         log_retention_seconds = newest.settings.log_retention_seconds
         if self.settler.found_version is None:
             self.settler.found_version = newest.version if found_version is None else found_version
-        return Upkeep(
+        return TableDuties(
             path=self.path,
             log=self.log,
             step=lambda: self.step(spark),
             settler=self.settler,
             settle_to=lambda version: self.settler.settle_to(version, spark),
-            compactor=compactor,
+            merge_runner=merge_runner,
             release=self._release,
-            renewed=lambda: self.upkeep(spark, in_fleet, cluster),
+            renewed=lambda: self.duties(spark, in_fleet, cluster),
             holds_local_parts=self.compaction.holds_local_parts,
             chores=(
                 *self.compaction.chores(),
@@ -288,7 +288,7 @@ class Internals:
 
     def checkpoint(self) -> None:
         """Write a checkpoint if one is due. With many parts this takes seconds; settling does not wait for it."""
-        if self.log.newest is not None:  # the cycle and the compactor keep it fresh
+        if self.log.newest is not None:  # the cycle and the merge runner keep it fresh
             self.log.checkpoint_if_due(self.log.newest)
 
     def _is_checkpoint_due(self) -> bool:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from lakebed.compaction.compaction import CompactResult
 from lakebed.compaction.recluster_job import ReclusterJob, ReclusterProgress, ReclusterResult
-from lakebed.compaction.service import CompactResult
 from lakebed.coordination import parked
 from lakebed.coordination.failing import resume_merges
 from lakebed.coordination.settle_attempts import resume_settle

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import lakebed
-from lakebed.compaction.compactor import Compactor
 from lakebed.compaction.kernels import LocalKernel
 from lakebed.compaction.merge import Merger
+from lakebed.compaction.merge_runner import MergeRunner
 from lakebed.compaction.volatile import VolatileMerger
 from lakebed.log.claims import claims_of
 from tests.internals import deletion_vectors_of, log_of, storage_of
@@ -47,12 +47,12 @@ def main(path: str, part: str, lease_seconds: float, kind: str) -> None:
     )
     print("replica", merger.replica, flush=True)
     Deadly.deadly = part
-    compactor = Compactor(path, log, merger, Deadly(storage, log.refresh))
-    compactor.run_until_idle()
+    merge_runner = MergeRunner(path, log, merger, Deadly(storage, log.refresh))
+    merge_runner.run_until_idle()
     while claims_of(log.refresh().domains).keys() - {each.claim.id for each in getattr(merger, "held", list)()}:
         time.sleep(lease_seconds / 2)  # those of processes that were killed
         merger.tidy()
-        compactor.run_until_idle()
+        merge_runner.run_until_idle()
     merger.close()
     print("idle", flush=True)
 

@@ -40,10 +40,10 @@ def deadly(name: str) -> None:
 
 def maintain(path: str) -> None:
     table = lakebed.open(path)
-    upkeep, log = internals_of(table).upkeep(), log_of(table)
+    duties, log = internals_of(table).duties(), log_of(table)
 
     def is_idle() -> bool:
-        upkeep.step()
+        duties.step()
         newest = log.refresh()
         return not newest.tail or parked_settle(newest, log.now_ms()) is not None
 

@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import lakebed
-from lakebed.compaction.compactor import Compactor
 from lakebed.compaction.kernels import LocalKernel
 from lakebed.compaction.merge import MergeOutcome, Merger
+from lakebed.compaction.merge_runner import MergeRunner
 from lakebed.compaction.volatile import VolatileMerger
 from lakebed.errors import Corrupt, StoreUnavailable
 from lakebed.log.claims import claims_of
@@ -255,11 +255,11 @@ def test_a_merge_parks_a_part_whose_file_is_gone_and_merges_the_others(
     second = paths(table)[1]
     Path(table.path, second).unlink()
     worker = Merger(log_of(table), storage_of(table), deletion_vectors_of(table), "r1")
-    compactor = Compactor(table.path, log_of(table), worker, LocalKernel(storage_of(table), log_of(table).refresh))
+    merge_runner = MergeRunner(table.path, log_of(table), worker, LocalKernel(storage_of(table), log_of(table).refresh))
     with pytest.raises(Corrupt, match=second):
-        compactor.run_until_idle()
-    assert compactor.parked() == {second} and second in caplog.text and "left alone for an hour" in caplog.text
-    assert [result.parts_in for result in compactor.run_until_idle()] == [2]
+        merge_runner.run_until_idle()
+    assert merge_runner.parked() == {second} and second in caplog.text and "left alone for an hour" in caplog.text
+    assert [result.parts_in for result in merge_runner.run_until_idle()] == [2]
     assert second in paths(table) and len(paths(table)) == 2
 
 

@@ -36,8 +36,8 @@ def maintained(
     spark_runs: Callable[[], bool] = lambda: True,
     look_seconds: tuple[float, float] = ONE_TABLE_LOOK_SECONDS,
 ) -> Iterator[Maintenance]:
-    upkeep = internals_of(table).upkeep()
-    maintenance = Maintenance(replace(upkeep, step=step or upkeep.step, spark_runs=spark_runs), look_seconds)
+    duties = internals_of(table).duties()
+    maintenance = Maintenance(replace(duties, step=step or duties.step, spark_runs=spark_runs), look_seconds)
     try:
         yield maintenance
     finally:

@@ -17,8 +17,8 @@ import pytest
 
 import lakebed
 from lakebed import events
-from lakebed.compaction.maintenance import DatabaseMaintenance
-from lakebed.compaction.upkeep import Chore, Upkeep
+from lakebed.compaction.maintenance import TableMaintainers
+from lakebed.compaction.table_maintainer import Chore, TableDuties
 from lakebed.errors import Cancelled, Corrupt, Retry, TableNotFound
 from lakebed.events import QueryChanged
 from lakebed.failures import Restarts
@@ -47,16 +47,16 @@ def tables_in(folder: Path, count: int, **properties: str) -> list[lakebed.Table
     return [lakebed.create(folder / f"t{number}", SCHEMA, keys=["id"], properties=named) for number in range(count)]
 
 
-def upkeep_of(table: lakebed.Table) -> Upkeep:
-    return internals_of(table).upkeep()
+def duties_of(table: lakebed.Table) -> TableDuties:
+    return internals_of(table).duties()
 
 
 @contextmanager
-def maintained(upkeeps: Sequence[Upkeep], threads: int = 4) -> Iterator[DatabaseMaintenance]:
-    maintenance = DatabaseMaintenance(threads)
+def maintained(all_duties: Sequence[TableDuties], threads: int = 4) -> Iterator[TableMaintainers]:
+    maintenance = TableMaintainers(threads)
     try:
-        for upkeep in upkeeps:
-            maintenance.add(upkeep)
+        for duties in all_duties:
+            maintenance.add(duties)
         yield maintenance
     finally:
         maintenance.stop()
@@ -84,7 +84,7 @@ def threads() -> MaintainingThreads:
 
 def test_two_hundred_tables_are_settled_by_four_threads(tmp_path: Path, threads: MaintainingThreads) -> None:
     tables = tables_in(tmp_path, 200)
-    with maintained([upkeep_of(table) for table in tables]) as maintenance:
+    with maintained([duties_of(table) for table in tables]) as maintenance:
         for table in tables:
             table.apply(changes(1))
         wait_until(lambda: all(map(is_settled, tables)), moving=lambda: sum(map(is_settled, tables)))
@@ -102,7 +102,7 @@ def test_tables_are_merged_too_and_the_claims_are_gone_after_the_stop(tmp_path: 
         for batch in range(6):
             table.apply(changes(*range(batch, 1000, 100)))
             table.settle()
-    with maintained([upkeep_of(table) for table in tables]):
+    with maintained([duties_of(table) for table in tables]):
         wait_until(lambda: all(internals_of(table).compaction.finish(0) for table in tables))
     for table in tables:
         assert len(log_of(table).refresh().parts) < 6 and not claims_of(log_of(table).refresh().domains)
@@ -116,8 +116,8 @@ def test_tables_without_a_store_that_answers_delay_no_other(tmp_path: Path) -> N
         assert may_end.wait(SECONDS_MAX)
         raise Retry("the store does not answer")
 
-    upkeeps = [replace(upkeep_of(table), step=unanswered) for table in silent[:3]]
-    with maintained([*upkeeps, *map(upkeep_of, others)]):
+    all_duties = [replace(duties_of(table), step=unanswered) for table in silent[:3]]
+    with maintained([*all_duties, *map(duties_of, others)]):
         for round in range(3):
             for table in others:
                 table.apply(changes(round))
@@ -137,8 +137,12 @@ def test_a_table_that_fails_is_in_trouble_alone(tmp_path: Path) -> None:
     def fails() -> None:
         raise Corrupt("the file x is missing")
 
-    upkeeps = [upkeep_of(fine), replace(upkeep_of(sick), step=fails_at_first), replace(upkeep_of(broken), step=fails)]
-    with maintained(upkeeps) as maintenance:
+    all_duties = [
+        duties_of(fine),
+        replace(duties_of(sick), step=fails_at_first),
+        replace(duties_of(broken), step=fails),
+    ]
+    with maintained(all_duties) as maintenance:
         for table in (fine, sick, broken):
             table.apply(changes(1))
         wait_until(lambda: is_settled(fine) and is_settled(sick) and maintenance.ended())
@@ -146,7 +150,7 @@ def test_a_table_that_fails_is_in_trouble_alone(tmp_path: Path) -> None:
         assert isinstance(maintenance.troubles()[broken.path], Corrupt)
         assert maintenance.ended() == {broken.path}
         assert {finding.check for finding in broken.status().findings} == {"query"}
-        maintenance.add(upkeep_of(broken))
+        maintenance.add(duties_of(broken))
         wait_until(lambda: is_settled(broken))
         assert not maintenance.troubles() and not maintenance.ended()
     assert not broken.status().findings
@@ -158,8 +162,8 @@ def test_a_table_whose_error_somebody_mended_is_maintained_again(
     monkeypatch.setattr("lakebed.compaction.maintenance.AGAIN_SECONDS", 0.05)
     [table], errors = tables_in(tmp_path, 1), [Corrupt("the file x is missing") for _ in range(2)]
 
-    def renewed() -> Upkeep:
-        return replace(upkeep_of(table), step=fails_twice, renewed=renewed)
+    def renewed() -> TableDuties:
+        return replace(duties_of(table), step=fails_twice, renewed=renewed)
 
     def fails_twice() -> None:
         if errors:
@@ -193,7 +197,7 @@ def test_a_table_that_fails_often_waits_between_its_tries_whatever_comes_in(
         table.apply(changes(-1))  # which is heard before the failure is known
         raise Retry("no answer")
 
-    with maintained([replace(upkeep_of(table), step=fails)]) as maintenance:
+    with maintained([replace(duties_of(table), step=fails)]) as maintenance:
         wait_until(lambda: maintenance.troubles())
         for number in range(20):
             table.apply(changes(number))
@@ -205,7 +209,7 @@ def test_a_table_that_was_dropped_ends_alone_and_may_be_made_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other, dropped = tables_in(tmp_path, 2)
-    with maintained([upkeep_of(other), upkeep_of(dropped)]) as maintenance:
+    with maintained([duties_of(other), duties_of(dropped)]) as maintenance:
         wait_until(lambda: len(log_of(dropped).refresh().parts) == 0)
         shutil.rmtree(dropped.path)
         monkeypatch.setattr(log_reader, "_RELIST_SECONDS", -1.0)  # the log is listed at each look
@@ -213,7 +217,7 @@ def test_a_table_that_was_dropped_ends_alone_and_may_be_made_anew(
         wait_until(lambda: maintenance.ended() == {dropped.path})
         assert isinstance(maintenance.troubles()[dropped.path], TableNotFound)
         made_anew = lakebed.create(dropped.path, SCHEMA, keys=["id"])
-        maintenance.add(upkeep_of(made_anew))
+        maintenance.add(duties_of(made_anew))
         for table in (made_anew, other):
             table.apply(changes(1))
         wait_until(lambda: is_settled(made_anew) and is_settled(other))
@@ -227,7 +231,7 @@ def test_a_table_made_anew_behind_the_back_of_its_maintenance_is_settled(
 ) -> None:
     [old] = tables_in(tmp_path, 1)
     old.apply(changes(1, 2, 3))
-    with maintained([upkeep_of(old)]) as maintenance:
+    with maintained([duties_of(old)]) as maintenance:
         wait_until(lambda: is_settled(old))
         shutil.rmtree(old.path)
         anew = lakebed.create(old.path, SCHEMA, keys=["id"])
@@ -245,16 +249,16 @@ def test_leases_are_extended_while_all_other_threads_are_busy(tmp_path: Path, th
     def busy() -> None:
         assert may_end.wait(SECONDS_MAX)
 
-    def upkeep(table: lakebed.Table) -> Upkeep:
+    def duties(table: lakebed.Table) -> TableDuties:
         def extend() -> None:
             extended[table.path] += 1
 
         long, lease = Chore(run=busy, seconds=0.0), Chore(run=extend, seconds=0.01, extends_leases=True)
-        made = upkeep_of(table)
-        made.compactor.next_plan = lambda looks: busy()  # type: ignore[method-assign, func-returns-value, assignment]
+        made = duties_of(table)
+        made.merge_runner.next_plan = lambda looks: busy()  # type: ignore[method-assign, func-returns-value, assignment]
         return replace(made, step=busy, chores=(long, lease))
 
-    with maintained(list(map(upkeep, tables))):
+    with maintained(list(map(duties, tables))):
         wait_until(lambda: len(threads) >= 4 + 1 + 2)
         wait_until(lambda: min(extended.values()) >= 5)
         may_end.set()
@@ -272,7 +276,7 @@ def test_no_thread_and_no_duckdb_database_belongs_to_an_idle_table(
     monkeypatch.setattr(duckdb, "connect", counted)
     end = events.listen(lambda event: running.add(event.table) if isinstance(event, QueryChanged) else None)
     tables = tables_in(tmp_path, 120)
-    with maintained([upkeep_of(table) for table in tables]):
+    with maintained([duties_of(table) for table in tables]):
         wait_until(lambda: running.issuperset(table.path for table in tables))
         assert len(threads) <= 4 + 2 + 2 + 2 and len(opened) <= 1
     end()
@@ -281,18 +285,18 @@ def test_no_thread_and_no_duckdb_database_belongs_to_an_idle_table(
 def test_what_runs_ends_before_the_stop_returns(tmp_path: Path, threads: MaintainingThreads) -> None:
     tables, running = tables_in(tmp_path, 6), list[str]()
 
-    def upkeep(table: lakebed.Table) -> Upkeep:
+    def duties(table: lakebed.Table) -> TableDuties:
         def step() -> None:
             running.append(table.path)
             time.sleep(0.2)
             running.remove(table.path)
             table.apply(changes(len(running)))  # so that it runs again
 
-        return replace(upkeep_of(table), step=step)
+        return replace(duties_of(table), step=step)
 
-    maintenance = DatabaseMaintenance()
+    maintenance = TableMaintainers()
     for table in tables:
-        maintenance.add(upkeep(table))
+        maintenance.add(duties(table))
     for table in tables[:2]:
         wait_until(lambda path=table.path: path in running)  # type: ignore[misc]
         maintenance.remove(table.path)
@@ -311,10 +315,10 @@ def test_what_runs_ends_before_the_stop_returns(tmp_path: Path, threads: Maintai
 
 def test_a_table_that_is_held_back_is_settled_to_the_versions_that_are_asked_for(tmp_path: Path) -> None:
     points, free = tables_in(tmp_path, 2, settle_after_age="0 seconds")
-    maintenance = DatabaseMaintenance()
+    maintenance = TableMaintainers()
     try:
-        maintenance.add(upkeep_of(points), until_version=0)
-        maintenance.add(upkeep_of(free))
+        maintenance.add(duties_of(points), until_version=0)
+        maintenance.add(duties_of(free))
         for number in range(1, 5):
             for table in (points, free):
                 table.apply(changes(number))
@@ -335,7 +339,7 @@ def test_a_table_that_is_held_back_is_settled_to_the_versions_that_are_asked_for
 
 def test_what_is_left_is_settled_before_the_stop(tmp_path: Path) -> None:
     tables = tables_in(tmp_path, 6, settle_after_age="1 hour")
-    with maintained([upkeep_of(table) for table in tables]) as maintenance:
+    with maintained([duties_of(table) for table in tables]) as maintenance:
         for table in tables:
             table.apply(changes(1))
         looks: list[int] = []
@@ -350,7 +354,7 @@ def test_a_settle_that_fails_or_comes_too_late_says_so(tmp_path: Path) -> None:
         assert may_end.wait(SECONDS_MAX)
         raise Retry("no answer")
 
-    with maintained([replace(upkeep_of(table), settle_to=fails)]) as maintenance:
+    with maintained([replace(duties_of(table), settle_to=fails)]) as maintenance:
         first, second = maintenance.settle_to(table.path, 0), maintenance.settle_to(table.path, 0)
         wait_until(first.running)
         stopping = threading.Thread(target=maintenance.stop)
@@ -365,12 +369,12 @@ def test_a_settle_that_fails_or_comes_too_late_says_so(tmp_path: Path) -> None:
 def test_a_table_into_which_nothing_comes_lets_go_of_its_key_index_and_takes_it_up_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lakebed.compaction.upkeep.IDLE_SECONDS", 0.0)
+    monkeypatch.setattr("lakebed.compaction.table_maintainer.IDLE_SECONDS", 0.0)
     [table] = tables_in(tmp_path, 1)
     internals = internals_of(table)
-    maintenance = DatabaseMaintenance(look_seconds=(0.01, 0.02))
+    maintenance = TableMaintainers(look_seconds=(0.01, 0.02))
     try:
-        maintenance.add(upkeep_of(table))
+        maintenance.add(duties_of(table))
         for round in range(3):
             table.apply(changes(round, 100))
             wait_until(lambda: is_settled(table))
@@ -388,12 +392,12 @@ def test_a_table_that_is_removed_leaves_its_key_index_to_the_next_handle(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     [table] = tables_in(tmp_path, 1)
-    with maintained([upkeep_of(table)]) as maintenance:
+    with maintained([duties_of(table)]) as maintenance:
         table.apply(changes(1))
         wait_until(lambda: is_settled(table))
         maintenance.remove(table.path)
         other = lakebed.open(table.path)
-        maintenance.add(upkeep_of(other))
+        maintenance.add(duties_of(other))
         other.apply(changes(2))
         wait_until(lambda: is_settled(other))
     assert not [record for record in caplog.records if "another process uses the key index" in record.getMessage()]

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed.compaction.compactor import FAILURES_MAX, Compactor
 from lakebed.compaction.kernels import LocalKernel
 from lakebed.compaction.merge import LEASE_SECONDS, MergeOutcome, Merger, Progress
+from lakebed.compaction.merge_runner import FAILURES_MAX, MergeRunner
 from lakebed.compaction.volatile import VolatileMerger
 from lakebed.errors import Cancelled, Corrupt, StoreUnavailable, Unexpected
 from lakebed.events import Event, MergeFailed, listen
@@ -246,21 +246,21 @@ def test_a_part_that_can_not_be_read_is_parked_and_reported_and_the_others_are_m
     failed: list[Event] = []
     stop = listen(lambda event: failed.append(event) if isinstance(event, MergeFailed) else None)
     clock = Clock()
-    compactor = Compactor(
+    merge_runner = MergeRunner(
         table.path, log_of(table), merger(table), LocalKernel(storage_of(table), log_of(table).refresh), clock=clock
     )
-    job = compactor.next_plan()
+    job = merge_runner.next_plan()
     assert job is not None
     with pytest.raises(Corrupt, match=broken):
-        compactor.run(*job)
+        merge_runner.run(*job)
     stop()
     assert [event.parked for event in failed if isinstance(event, MergeFailed)] == [True]
-    assert broken in str(failed) and compactor.parked() == {broken}
-    compactor.run_until_idle()
+    assert broken in str(failed) and merge_runner.parked() == {broken}
+    merge_runner.run_until_idle()
     assert broken in paths(table) and len(paths(table)) == 2
     clock.now += 3601
     with pytest.raises(Corrupt, match=broken):
-        compactor.run_until_idle()
+        merge_runner.run_until_idle()
 
 
 def test_a_plan_that_keeps_failing_is_tried_later_and_later_and_then_parked(table: lakebed.Table) -> None:
@@ -270,16 +270,16 @@ def test_a_plan_that_keeps_failing_is_tried_later_and_later_and_then_parked(tabl
         raise Unexpected("a value can't be sorted")
 
     failing = kernel(before=fail)
-    compactor = Compactor(table.path, log_of(table), merger(table, clock=clock), failing, clock=clock)
+    merge_runner = MergeRunner(table.path, log_of(table), merger(table, clock=clock), failing, clock=clock)
     attempts, started = 0, clock.now
     while clock.now < started + 600:
-        if job := compactor.next_plan():
+        if job := merge_runner.next_plan():
             with pytest.raises(Unexpected):
-                compactor.run(*job)
+                merge_runner.run(*job)
             attempts += 1
         clock.now += 1
     assert attempts == FAILURES_MAX
-    assert compactor.parked() == set(paths(table))
+    assert merge_runner.parked() == set(paths(table))
 
 
 def test_merging_until_nothing_is_left_ends_and_changes_no_row(table: lakebed.Table) -> None:
@@ -565,14 +565,14 @@ def test_compacting_ends_though_parts_reach_across_values_of_the_first_sort_colu
         table.apply(pa.Table.from_pylist(rows, schema))
         table.settle()
     plans: list[Any] = []
-    merge = Compactor.run
+    merge = MergeRunner.run
 
-    def counted(compactor: Compactor, number: int, plan: Any) -> Any:
+    def counted(merge_runner: MergeRunner, number: int, plan: Any) -> Any:
         plans.append(plan)
         assert len(plans) < 100, "it merges the same parts again and again"
-        return merge(compactor, number, plan)
+        return merge(merge_runner, number, plan)
 
-    monkeypatch.setattr(Compactor, "run", counted)
+    monkeypatch.setattr(MergeRunner, "run", counted)
     table.maintenance.compact()
     assert table.inspect.clustering()["max_depth"][0].as_py() <= 2, "neighbours may share a key"
 

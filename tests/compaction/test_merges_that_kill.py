@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import lakebed
-from lakebed.compaction.compactor import Compactor
 from lakebed.compaction.kernels import LocalKernel
 from lakebed.compaction.merge import LEASE_SECONDS, MergeOutcome, Merger, MergeResult
+from lakebed.compaction.merge_runner import MergeRunner
 from lakebed.coordination.failing import PARKED_MS, WORKER_LOST, Failing, failing_of, forget_gone, has_gone
 from lakebed.coordination.lost_claims import LOST_MAX, lost_of
 from lakebed.errors import StoreUnavailable
@@ -220,5 +220,5 @@ def test_a_fleet_that_is_killed_twice_goes_on(table: lakebed.Table) -> None:
         lose(table, clock, paths(table), name)
     log, storage = log_of(table), storage_of(table)
     one = Merger(log, storage, deletion_vectors_of(table), "r", clock)
-    results = Compactor(table.path, log, one, LocalKernel(storage, log.refresh), clock=clock).run_until_idle()
+    results = MergeRunner(table.path, log, one, LocalKernel(storage, log.refresh), clock=clock).run_until_idle()
     assert [each for each in results if each.outcome is MergeOutcome.COMPLETED] and not parked(table, clock)

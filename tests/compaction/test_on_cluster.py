@@ -18,10 +18,10 @@ import lakebed
 from lakebed import events
 from lakebed.compaction import cluster as clusters
 from lakebed.compaction.cluster import Cluster, require_master
-from lakebed.compaction.compactor import Compactor, OnCluster
 from lakebed.compaction.kernels import SparkKernel
-from lakebed.compaction.maintenance import DatabaseMaintenance
+from lakebed.compaction.maintenance import TableMaintainers
 from lakebed.compaction.merge import no_progress
+from lakebed.compaction.merge_runner import MergeRunner, OnCluster
 from lakebed.coordination.failing import failing_of
 from lakebed.errors import Cancelled, ClusterUnavailable, Corrupt
 from lakebed.log.actions import Domain
@@ -144,10 +144,10 @@ def deep(path: Path, days: int = 1, rows: int = 3) -> lakebed.Table:
     return table
 
 
-def compactor(table: lakebed.Table, cluster: Cluster) -> Compactor:
+def merge_runner(table: lakebed.Table, cluster: Cluster) -> MergeRunner:
     inside = compaction_of(table)
     kernel = SparkKernel(cluster, table.path, log_of(table).refresh)
-    return Compactor(
+    return MergeRunner(
         table.path, log_of(table), inside.merger(), inside.local_kernel(), on_cluster=OnCluster(cluster, kernel)
     )
 
@@ -176,10 +176,10 @@ def claims_at_once(table: lakebed.Table) -> int:
 def test_what_is_large_goes_to_the_cluster_and_what_is_small_does_not(tmp_path: Path) -> None:
     session, table = Session(), deep(tmp_path / "t")
     bytes_in = sum(part.bytes for part in log_of(table).refresh().parts.values())
-    compactor(table, cluster_of(session, bytes_min=bytes_in + 1)).run_until_idle()
+    merge_runner(table, cluster_of(session, bytes_min=bytes_in + 1)).run_until_idle()
     assert engines(table) == ["process"] and session.most == 0
     large = deep(tmp_path / "large")
-    compactor(large, cluster_of(session, bytes_min=bytes_in)).run_until_idle()
+    merge_runner(large, cluster_of(session, bytes_min=bytes_in)).run_until_idle()
     assert engines(large) == ["spark"] and session.most == 1
 
 
@@ -188,7 +188,7 @@ def test_no_session_begins_as_long_as_nothing_is_large(tmp_path: Path) -> None:
         raise AssertionError("nobody needs it")
 
     table = deep(tmp_path / "t")
-    compactor(table, Cluster(begin)).run_until_idle()
+    merge_runner(table, Cluster(begin)).run_until_idle()
     assert engines(table) == ["process"]
 
 
@@ -199,7 +199,7 @@ def test_as_many_merges_are_side_by_side_as_there_are_cores_or_as_memory_allows(
     most = min(cores, merges_max)
     together = threading.Barrier(most)
     session, table = Session(lambda found: together.wait(60), cores), deep(tmp_path / "t", days=2 * most)
-    compactor(table, cluster_of(session, bytes_min=0, merges_max=merges_max)).run_until_idle()
+    merge_runner(table, cluster_of(session, bytes_min=0, merges_max=merges_max)).run_until_idle()
     assert engines(table) == ["spark"] * 2 * most and session.most == most == claims_at_once(table)
 
 
@@ -237,7 +237,7 @@ def test_a_merge_that_fails_cancels_those_beside_it(tmp_path: Path) -> None:
 
     session.during = fail_beside
     with pytest.raises(Corrupt, match="damaged"):
-        compactor(table, cluster_of(session, bytes_min=0)).run_until_idle()
+        merge_runner(table, cluster_of(session, bytes_min=0)).run_until_idle()
     assert len(session.cancelled) == 1 and not claims_of(log_of(table).refresh().domains)
 
 
@@ -254,7 +254,7 @@ def test_a_cluster_that_fails_is_no_failure_of_the_parts(tmp_path: Path, monkeyp
         raise ConnectionError("nobody there")
 
     events.listen(lambda event: failed.append(event) if isinstance(event, events.MergeFailed) else None)
-    compactor(table, Cluster(begin, name="spark://gone:7077", bytes_min=0)).run_until_idle()
+    merge_runner(table, Cluster(begin, name="spark://gone:7077", bytes_min=0)).run_until_idle()
     assert tries == 8 == len(failed) and not any(each.parked for each in failed)
     assert (
         failed[0].error == "the cluster spark://gone:7077 can't be used: nobody there" and failed[0].engine == "spark"
@@ -276,10 +276,10 @@ def test_a_session_that_ended_is_begun_again_after_a_while_and_merges_stay_in_th
     begin: Any = lambda: next(sessions)  # noqa: E731
     cluster = Cluster(begin, bytes_min=0, is_ours=False, clock=lambda: now[0])
     one, two = deep(tmp_path / "one"), deep(tmp_path / "two")
-    compactor(one, cluster).run_until_idle()
+    merge_runner(one, cluster).run_until_idle()
     assert engines(one) == ["process"] and not cluster.takes(1 << 40)
     now[0] = clusters.AWAY_SECONDS[0]
-    compactor(two, cluster).run_until_idle()
+    merge_runner(two, cluster).run_until_idle()
     assert engines(two) == ["spark"] and second.most == 1
 
 
@@ -287,7 +287,7 @@ def test_a_cluster_without_executors_is_away_after_a_while(tmp_path: Path, monke
     monkeypatch.setattr(clusters, "NO_EXECUTOR_SECONDS", 0.2)
     session, table = Session(executors=0), deep(tmp_path / "t")
     session.during = session.wait_for_cancel
-    compactor(table, cluster_of(session, bytes_min=0)).run_until_idle()
+    merge_runner(table, cluster_of(session, bytes_min=0)).run_until_idle()
     assert engines(table) == ["process"] and session.most == 1
 
 
@@ -295,12 +295,12 @@ def test_maintenance_goes_on_with_small_merges_while_large_ones_wait_for_spark(t
     go = threading.Event()
     session = Session(lambda found: go.wait(60))
     large, small = deep(tmp_path / "large", rows=2000), deep(tmp_path / "small")
-    maintenance = DatabaseMaintenance(threads=1, merges=1)
+    maintenance = TableMaintainers(threads=1, merges=1)
     cluster = cluster_of(session, bytes_min=1 + sum(part.bytes for part in log_of(small).refresh().parts.values()))
     try:
-        maintenance.add(internals_of(large).upkeep(cluster=cluster))
+        maintenance.add(internals_of(large).duties(cluster=cluster))
         wait_until(lambda: session.most == 1)
-        maintenance.add(internals_of(small).upkeep(cluster=cluster))
+        maintenance.add(internals_of(small).duties(cluster=cluster))
         wait_until(lambda: engines(small) == ["process"], "the one thread that merges is free")
         assert not maintenance.is_at_rest(large.path)
         go.set()
@@ -313,8 +313,8 @@ def test_maintenance_goes_on_with_small_merges_while_large_ones_wait_for_spark(t
 def test_maintenance_that_stops_cancels_its_tasks(tmp_path: Path) -> None:
     session, table = Session(), deep(tmp_path / "t", days=2)
     session.during = session.wait_for_cancel
-    maintenance = DatabaseMaintenance()
-    maintenance.add(internals_of(table).upkeep(cluster=cluster_of(session, bytes_min=0)))
+    maintenance = TableMaintainers()
+    maintenance.add(internals_of(table).duties(cluster=cluster_of(session, bytes_min=0)))
     wait_until(lambda: session.most == 2)
     maintenance.stop()
     assert len(session.cancelled) == 2 and engines(table) == []

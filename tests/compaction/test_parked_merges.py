@@ -14,9 +14,9 @@ import pytest
 
 import lakebed
 from lakebed import events
-from lakebed.compaction.compactor import BACKOFF_SECONDS_MAX, FAILURES_MAX, Compactor
 from lakebed.compaction.kernels import LocalKernel
 from lakebed.compaction.merge import Merger
+from lakebed.compaction.merge_runner import BACKOFF_SECONDS_MAX, FAILURES_MAX, MergeRunner
 from lakebed.coordination.failing import PARKED_MS, PARKED_MS_MAX, failing_of, has_gone, park_merge, resume_merges
 from lakebed.errors import Contention, Corrupt, LakebedError, StoreUnavailable, Unexpected
 from lakebed.log.stores import open_store
@@ -82,15 +82,15 @@ class Process:
         storage = storage_of(table)
         merger = Merger(self.log, storage, deletion_vectors_of(table), "r", clock)
         self.kernel = Fails(LocalKernel(storage, self.log.refresh), error if fails else None)
-        self.compactor = Compactor(table.path, self.log, merger, self.kernel, clock=clock)
+        self.merge_runner = MergeRunner(table.path, self.log, merger, self.kernel, clock=clock)
 
     def try_for(self, seconds: int = 600) -> int:
         """How often merges fail within so many seconds."""
         attempts, ends = 0, self.clock.now + seconds
         while self.clock.now < ends:
-            if job := self.compactor.next_plan():
+            if job := self.merge_runner.next_plan():
                 with suppress(LakebedError):
-                    self.compactor.run(*job)
+                    self.merge_runner.run(*job)
                     attempts -= 1
                 attempts += 1
             self.clock.now += 1
@@ -104,9 +104,9 @@ def test_a_merge_that_failed_here_is_left_alone_by_another_process_and_by_one_th
     first = Process(table, clock, fails=True)
     assert first.try_for() == FAILURES_MAX
     [failing] = failing_of(first.log.refresh()).values()
-    assert set(failing.sources) == first.compactor.parked() and UNMERGEABLE.args[0] in failing.error
+    assert set(failing.sources) == first.merge_runner.parked() and UNMERGEABLE.args[0] in failing.error
     other = Process(table, clock)
-    assert other.compactor.next_plan() is None and other.compactor.parked() == set(failing.sources)
+    assert other.merge_runner.next_plan() is None and other.merge_runner.parked() == set(failing.sources)
 
 
 @pytest.mark.parametrize(
@@ -121,8 +121,8 @@ def test_what_no_part_has_caused_parks_nothing_however_long_it_lasts(
     tries = process.try_for(7200)
     end()
     assert 120 <= tries <= 130, "once a minute"
-    assert not failing_of(process.log.refresh()) and not process.compactor.parked()
-    assert process.compactor.trouble is error
+    assert not failing_of(process.log.refresh()) and not process.merge_runner.parked()
+    assert process.merge_runner.trouble is error
     waiter = f"merging {table.path}"
     assert [each.what for each in waits() if each.thread == waiter] == [f"the store or a disk: {error}"]
     assert [line.levelname for line in caplog.records if str(error) in line.getMessage()].count("WARNING") == 1
@@ -130,8 +130,8 @@ def test_what_no_part_has_caused_parks_nothing_however_long_it_lasts(
 
     process.kernel.error = None
     process.clock.now += BACKOFF_SECONDS_MAX
-    assert process.compactor.run_until_idle(), "the store is back"
-    assert (process.compactor.trouble, [each for each in waits() if each.thread == waiter]) == (None, [])
+    assert process.merge_runner.run_until_idle(), "the store is back"
+    assert (process.merge_runner.trouble, [each for each in waits() if each.thread == waiter]) == (None, [])
 
 
 def test_a_merge_too_large_for_the_disk_lets_others_go_first_and_waits_longer_but_is_not_parked(
@@ -148,15 +148,15 @@ def test_a_merge_too_large_for_the_disk_lets_others_go_first_and_waits_longer_bu
         tries.append(process.try_for(60))
     assert large in process.log.refresh().parts and not failing_of(process.log.refresh())
     assert tries[0] > 1 and sum(tries[-4:]) <= 1, "in the end once in ten minutes"
-    assert process.compactor.trouble is FULL and len(caplog.records) == 1
+    assert process.merge_runner.trouble is FULL and len(caplog.records) == 1
 
 
 def test_what_waited_for_a_disk_and_was_merged_elsewhere_waits_no_more(table: lakebed.Table) -> None:
     process = Process(table, Clock(), fails=True, error=FULL)
-    assert process.try_for(60) and process.compactor.trouble is FULL
+    assert process.try_for(60) and process.merge_runner.trouble is FULL
     table.maintenance.compact()
     process.try_for(60)
-    assert process.compactor.trouble is None
+    assert process.merge_runner.trouble is None
 
 
 def test_while_the_disk_is_full_new_parts_are_no_reason_to_try_at_once(table: lakebed.Table) -> None:
@@ -185,7 +185,7 @@ def test_resumed_it_is_merged_at_once_also_by_the_process_in_which_it_failed(tab
     process = Process(table, clock, fails=True)
     process.try_for()
     assert table.maintenance.resume() and not table.maintenance.resume()
-    assert process.compactor.next_plan() is not None
+    assert process.merge_runner.next_plan() is not None
     assert table.maintenance.compact().merges == 1
 
 

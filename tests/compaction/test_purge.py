@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed.compaction.compactor import Compactor
 from lakebed.compaction.kernels import LocalKernel
 from lakebed.compaction.merge import Merger
+from lakebed.compaction.merge_runner import MergeRunner
 from lakebed.parts.changes import OP_COLUMN
 from tests.internals import deletion_vectors_of, log_of, storage_of
 
@@ -35,7 +35,7 @@ def compact(table: lakebed.Table, days: float) -> int:
 
     merger = Merger(log_of(table), storage_of(table), deletion_vectors_of(table), "r", clock)
     kernel = LocalKernel(storage_of(table), log_of(table).refresh)
-    done = Compactor(table.path, log_of(table), merger, kernel, clock=clock).run_until_idle()
+    done = MergeRunner(table.path, log_of(table), merger, kernel, clock=clock).run_until_idle()
     merger.close()
     return len(done)
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from lakebed.compaction.scheduler import Job, Scheduler
+from lakebed.compaction.scheduler import ScheduledJob, Scheduler
 from tests.waiting import wait_until
 
 SECONDS_MAX = 60.0
@@ -33,7 +33,7 @@ class Held:
 
     def __init__(self) -> None:
         self.begun, self.may_end, self.runs = threading.Semaphore(0), threading.Semaphore(0), 0
-        self.job = Job(self)
+        self.job = ScheduledJob(self)
 
     def __call__(self) -> None:
         self.runs += 1
@@ -41,14 +41,14 @@ class Held:
         assert self.may_end.acquire(timeout=SECONDS_MAX)
 
 
-def counted(then: Callable[[int], float | None] = lambda runs: None) -> tuple[Job, list[int]]:
+def counted(then: Callable[[int], float | None] = lambda runs: None) -> tuple[ScheduledJob, list[int]]:
     runs: list[int] = []
 
     def run() -> float | None:
         runs.append(threading.get_ident())
         return then(len(runs))
 
-    return Job(run), runs
+    return ScheduledJob(run), runs
 
 
 def test_many_jobs_run_in_few_threads_each_as_often_as_it_says() -> None:
@@ -133,7 +133,7 @@ def test_the_job_that_is_due_for_longest_runs_first_and_a_head_start_counts_as_w
         ("later", 2.0, 0.0),
         ("last", -58.0, 0.0),
     ):
-        one.wake(Job(lambda name=name: order.append(name), name, head_start), delay)  # type: ignore[misc]
+        one.wake(ScheduledJob(lambda name=name: order.append(name), name, head_start), delay)  # type: ignore[misc]
     now[0] = 110.0
     held.may_end.release()
     wait_until(lambda: len(order) == 4)
@@ -168,7 +168,7 @@ def test_a_job_may_remove_itself_and_close_its_scheduler() -> None:
         one.close(SECONDS_MAX)
         ended.set()
 
-    job = Job(run)
+    job = ScheduledJob(run)
     one.wake(job)
     assert ended.wait(SECONDS_MAX)
     wait_until(lambda: not threads_of_tests())

@@ -107,35 +107,35 @@ def test_a_settle_that_kills_three_processes_is_left_alone_by_the_fourth(table: 
 
 def test_a_tail_that_comes_while_a_process_maintains_the_table_costs_no_commit_more(table: lakebed.Table) -> None:
     table.settle()
-    upkeep, log = internals_of(table).upkeep(), log_of(table)
+    duties, log = internals_of(table).duties(), log_of(table)
     for value in range(3):
         apply(table, value)
         version = log.refresh().version
-        upkeep.step()
+        duties.step()
         assert log.refresh().version == version + 1 and not tail_of(table)
 
 
 def test_a_tail_that_is_found_costs_one_commit_more_and_only_once(table: lakebed.Table) -> None:
     log = log_of(table)
     version = log.refresh().version
-    upkeep = internals_of(table).upkeep()
-    upkeep.step()
+    duties = internals_of(table).duties()
+    duties.step()
     assert log.refresh().version == version + 2 and SETTLING not in log.refresh().domains
     apply(table, 3)
-    upkeep.step()
+    duties.step()
     assert log.refresh().version == version + 4
 
 
 def test_a_process_that_saw_the_change_come_leaves_it_alone_once_three_others_were_killed(table: lakebed.Table) -> None:
     table.settle()
-    upkeep = internals_of(table).upkeep()
+    duties = internals_of(table).duties()
     apply(table, 3)
     try_to_settle(log_of(table), "a", "b", "c")  # they stood by for it
     version = log_of(table).refresh().version
-    upkeep.step()
+    duties.step()
     assert tail_of(table) and log_of(table).refresh().version == version
     resume_settle(log_of(table))
-    upkeep.step()
+    duties.step()
     assert not tail_of(table)
 
 
@@ -211,12 +211,12 @@ def test_the_maintenance_that_ends_takes_back_what_it_tried(
         raise Corrupt("a part can't be read")
 
     monkeypatch.setattr("lakebed.compaction.settle.resolve", broken)
-    upkeep, log = internals_of(table).upkeep(), log_of(table)
+    duties, log = internals_of(table).duties(), log_of(table)
     for _ in range(ATTEMPTS_MAX + 1):
         with pytest.raises(Corrupt):
-            upkeep.step()
+            duties.step()
     assert len(attempts_of(log.refresh()).attempts) == 1, "it lives"
-    upkeep.release(None)
+    duties.release(None)
     assert SETTLING not in log.refresh().domains
 
 
@@ -241,13 +241,13 @@ def test_attempts_do_not_count_for_changes_that_came_after_what_they_began_with(
 def test_the_settle_of_a_point_is_parked_too(table: lakebed.Table) -> None:
     log = log_of(table)
     try_to_settle(log, "a", "b", "c")
-    upkeep = internals_of(table).upkeep()
+    duties = internals_of(table).duties()
     with pytest.raises(Retry, match="not settled now"):
-        upkeep.settle_to(log.refresh().version)
-    upkeep.step()
+        duties.settle_to(log.refresh().version)
+    duties.step()
     assert tail_of(table)
     resume_settle(log)
-    assert upkeep.settle_to(log.refresh().version) is not None and not tail_of(table)
+    assert duties.settle_to(log.refresh().version) is not None and not tail_of(table)
 
 
 def test_a_time_far_ahead_counts_as_over(table: lakebed.Table) -> None:
@@ -272,7 +272,7 @@ def test_of_tables_that_others_tried_a_process_settles_one_at_a_time(
     seen: list[list[str]] = []
     for each in (table, other):
         try_to_settle(log_of(each), "a")
-    of_other = internals_of(other).upkeep()
+    of_other = internals_of(other).duties()
 
     def resolve(*given: Any, **more: Any) -> Any:
         if not entered:
@@ -282,7 +282,7 @@ def test_of_tables_that_others_tried_a_process_settles_one_at_a_time(
         return real(*given, **more)
 
     monkeypatch.setattr(settle, "resolve", resolve)
-    internals_of(table).upkeep().step()
+    internals_of(table).duties().step()
     assert seen == [["a"]] and not tail_of(table) and tail_of(other)
     monkeypatch.setattr(settle, "resolve", real)
     of_other.step()

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed.compaction.compactor import Compactor
 from lakebed.compaction.kernels import LocalKernel
 from lakebed.compaction.merge import Merger, PlanningView
+from lakebed.compaction.merge_runner import MergeRunner
 from lakebed.log.claims import claimed_paths
 from lakebed.log.snapshot import Snapshot
 from lakebed.planning.plan import Goal, Planning
@@ -68,7 +68,7 @@ class NoMerger:
         return [PlanningView(snapshot=snapshot, claimed=claimed_paths(snapshot, now_ms))]
 
 
-def compactor_of(counts: Mapping[str, int], planner: HeldPlanner | None = None, **settings: str) -> Compactor:
+def compactor_of(counts: Mapping[str, int], planner: HeldPlanner | None = None, **settings: str) -> MergeRunner:
     """Of a table with so many parts in each partition; nine lie deeper than its read budget."""
     parts = [
         part(f"{region}-{number}", 0, 100, 28 * MB, partition_values={"region": region})
@@ -77,7 +77,7 @@ def compactor_of(counts: Mapping[str, int], planner: HeldPlanner | None = None, 
     ]
     snapshot = table(parts, ORDERED, partition_by=("region",), properties=settings)
     nothing: Any = None
-    return Compactor("test", StillLog(snapshot), NoMerger(), nothing, planner=planner)  # type: ignore[arg-type]
+    return MergeRunner("test", StillLog(snapshot), NoMerger(), nothing, planner=planner)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -92,26 +92,26 @@ def test_settling_and_looking_go_on_while_a_plan_is_made(tmp_path: Path, pool: T
     planner = HeldPlanner()
     merger = Merger(log_of(orders), storage_of(orders), deletion_vectors_of(orders), "test")
     kernel = LocalKernel(storage_of(orders), log_of(orders).refresh)
-    compactor = Compactor(orders.path, log_of(orders), merger, kernel, planner=planner)
-    planned = pool.submit(compactor.next_plan)
+    merge_runner = MergeRunner(orders.path, log_of(orders), merger, kernel, planner=planner)
+    planned = pool.submit(merge_runner.next_plan)
     try:
         assert planner.begun.acquire(timeout=SECONDS_MAX)
         assert pool.submit(orders.settle).result(SECONDS_MAX).commits == 1
-        pool.submit(compactor.wake).result(SECONDS_MAX)
-        assert pool.submit(compactor.running).result(SECONDS_MAX) == []
-        assert pool.submit(compactor.parked).result(SECONDS_MAX) == frozenset()
+        pool.submit(merge_runner.wake).result(SECONDS_MAX)
+        assert pool.submit(merge_runner.running).result(SECONDS_MAX) == []
+        assert pool.submit(merge_runner.parked).result(SECONDS_MAX) == frozenset()
         assert planner.calls == 1, "the plan is being made still"
         planner.may_end.release()
         assert planned.result(SECONDS_MAX) is None
     finally:
         planner.may_end.release(1000)
-        compactor.close()
+        merge_runner.close()
 
 
 def test_two_workers_that_plan_at_once_take_different_parts(pool: ThreadPoolExecutor) -> None:
     planner = HeldPlanner()
-    compactor = compactor_of({"a": 9, "b": 9}, planner)
-    found = [pool.submit(compactor.next_plan) for _ in range(2)]
+    merge_runner = compactor_of({"a": 9, "b": 9}, planner)
+    found = [pool.submit(merge_runner.next_plan) for _ in range(2)]
     for _ in found:
         assert planner.begun.acquire(timeout=SECONDS_MAX)
     planner.may_end.release(2)
@@ -123,39 +123,39 @@ def test_two_workers_that_plan_at_once_take_different_parts(pool: ThreadPoolExec
 
 def test_a_worker_that_others_left_nothing_of_its_plans_plans_again(pool: ThreadPoolExecutor) -> None:
     planner = HeldPlanner()
-    compactor = compactor_of({"a": 9}, planner)
-    found = [pool.submit(compactor.next_plan) for _ in range(2)]
+    merge_runner = compactor_of({"a": 9}, planner)
+    found = [pool.submit(merge_runner.next_plan) for _ in range(2)]
     for _ in found:
         assert planner.begun.acquire(timeout=SECONDS_MAX)
     planner.may_end.release(3)
     jobs = [each.result(SECONDS_MAX) for each in found]
-    assert jobs.count(None) == 1 and len(compactor.running()) == 1
+    assert jobs.count(None) == 1 and len(merge_runner.running()) == 1
     assert planner.calls == 3
 
 
 def test_a_plan_of_parts_that_were_merged_while_it_was_made_is_not_run(pool: ThreadPoolExecutor) -> None:
     planner = HeldPlanner()
-    compactor = compactor_of({"a": 9}, planner)
-    slow = pool.submit(compactor.next_plan)
+    merge_runner = compactor_of({"a": 9}, planner)
+    slow = pool.submit(merge_runner.next_plan)
     assert planner.begun.acquire(timeout=SECONDS_MAX)
-    planner_of_slow, compactor._planner = planner, plan
-    job = compactor.next_plan()
+    planner_of_slow, merge_runner._planner = planner, plan
+    job = merge_runner.next_plan()
     assert job is not None
-    compactor.release(job[0])
-    compactor._log.snapshot = table([part("a-10", 0, 100)])  # type: ignore[attr-defined]
+    merge_runner.release(job[0])
+    merge_runner._log.snapshot = table([part("a-10", 0, 100)])  # type: ignore[attr-defined]
     planner_of_slow.may_end.release()
     assert slow.result(SECONDS_MAX) is None
 
 
 def test_what_others_have_in_flight_counts_for_a_plan_that_was_made_before(pool: ThreadPoolExecutor) -> None:
     planner = HeldPlanner()
-    compactor = compactor_of({"a": 9, "b": 9, "c": 9}, planner, **{"lakebed.plan_bytes_max": str(256 * MB)})
-    slow = pool.submit(compactor.next_plan)
+    merge_runner = compactor_of({"a": 9, "b": 9, "c": 9}, planner, **{"lakebed.plan_bytes_max": str(256 * MB)})
+    slow = pool.submit(merge_runner.next_plan)
     assert planner.begun.acquire(timeout=SECONDS_MAX)
-    compactor._planner, held = plan, planner
-    jobs = [compactor.next_plan(), compactor.next_plan()]
+    merge_runner._planner, held = plan, planner
+    jobs = [merge_runner.next_plan(), merge_runner.next_plan()]
     assert None not in jobs, "twice lakebed.plan_bytes_max may be in flight"
     planned = held.calls
     planner.may_end.release()
     assert slow.result(SECONDS_MAX) is None and planned == 1
-    assert len(compactor.running()) == 2
+    assert len(merge_runner.running()) == 2

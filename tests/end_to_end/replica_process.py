@@ -24,7 +24,7 @@ import pyarrow as pa
 
 import lakebed
 from lakebed import events
-from lakebed.compaction.service import Compaction
+from lakebed.compaction.compaction import Compaction
 from lakebed.errors import Retry, VersionNotFound
 from lakebed.log.entries import NAMED_BATCH
 from lakebed.log.snapshot import Snapshot

@@ -17,7 +17,7 @@ import pytest
 import lakebed
 from lakebed import events
 from lakebed.cli.command_line import execute
-from lakebed.compaction.maintenance import DatabaseMaintenance
+from lakebed.compaction.maintenance import TableMaintainers
 from lakebed.coordination.log_cache import LogCache
 from lakebed.discovery.looks import hinted_pause_seconds
 from lakebed.errors import InvalidInput
@@ -157,7 +157,7 @@ def test_a_hint_that_comes_during_a_look_for_hints_waits_as_long_as_one_after_it
 
     monkeypatch.setattr(watched, "has_object", hinted_meanwhile)
     [table] = tables_in(tmp_path, 1)
-    maintenance = DatabaseMaintenance()
+    maintenance = TableMaintainers()
     one = watched.Watched(table.path, LogCache(1 << 20), maintenance, may_begin=lambda tier: True)
     one.look()
     pauses = [one.hinted()]

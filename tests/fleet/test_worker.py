@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed.compaction.maintenance import DatabaseMaintenance
+from lakebed.compaction.maintenance import TableMaintainers
 from lakebed.coordination.jobs import Job, JobState, ask, job_of, new_id
 from lakebed.coordination.log_cache import LogCache
 from lakebed.errors import StoreUnavailable
@@ -231,7 +231,7 @@ def test_after_an_outage_a_table_with_a_freshness_is_looked_at_as_soon_as_any_ot
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [table] = tables_in(tmp_path / "lake", 1, freshness="60 seconds")
-    found = watched.Watched(table.path, LogCache(1 << 20), DatabaseMaintenance(), lambda tier: True)
+    found = watched.Watched(table.path, LogCache(1 << 20), TableMaintainers(), lambda tier: True)
     found.look()
     monkeypatch.setattr("lakebed.discovery.looks.SECONDS_MAX", 300.0)
 

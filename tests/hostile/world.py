@@ -325,16 +325,16 @@ def settle(world: World, environment: pytest.MonkeyPatch) -> None:
 
 def compact(world: World, environment: pytest.MonkeyPatch) -> None:
     """Merge until there is nothing to merge, which must come."""
-    compactor = internals_of(world.table).upkeep().compactor
+    merge_runner = internals_of(world.table).duties().merge_runner
     try:
         for _ in range(_MERGES_MAX):
-            job = compactor.next_plan()
+            job = merge_runner.next_plan()
             if job is None:
                 return
             plan = job[1]
-            compactor.run(*job)
+            merge_runner.run(*job)
     finally:
-        compactor.close()
+        merge_runner.close()
     raise AssertionError(f"after {_MERGES_MAX} merges there is always one more: {plan}")
 
 

@@ -20,13 +20,13 @@ BATCHES = 20
 
 def maintain(table: lakebed.Table, batches: range) -> Counter[bool]:
     """Apply, settle and merge batch by batch; returns how many merges stayed on the local disk, and how many did not."""
-    compactor = internals_of(table).upkeep().compactor
+    merge_runner = internals_of(table).duties().merge_runner
     stayed = Counter[bool]()
     for number in batches:
         table.apply(pa.table({"id": [number, 1000], "v": [f"v{number}"] * 2}))
         table.settle()
-        stayed.update(result.local for result in compactor.run_until_idle() if result.parts_in)
-    compactor.close()
+        stayed.update(result.local for result in merge_runner.run_until_idle() if result.parts_in)
+    merge_runner.close()
     return stayed
 
 

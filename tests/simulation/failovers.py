@@ -143,7 +143,7 @@ class _Internals:
     def __init__(self, root: str, log: TableLog) -> None:
         self.root, self.log = root, log
 
-    def upkeep(self, in_fleet: bool, cluster: object, found_version: int) -> _Internals:
+    def duties(self, in_fleet: bool, cluster: object, found_version: int) -> _Internals:
         return self
 
     def look_after(self) -> None:
@@ -151,16 +151,16 @@ class _Internals:
 
 
 class _Maintenance:
-    """Stands in for ``DatabaseMaintenance``: settles what is due, after the pauses of the real one."""
+    """Stands in for ``TableMaintainers``: settles what is due, after the pauses of the real one."""
 
     def __init__(self, world: Failover, worker: _Worker) -> None:
         self._world, self._worker = world, worker
         self._tables: dict[str, TableLog] = {}
         self._seen: dict[str, int] = {}
 
-    def add(self, upkeep: _Internals) -> None:
-        self._tables[upkeep.root] = upkeep.log
-        self._again(upkeep.root, upkeep.log, 0.0)
+    def add(self, duties: _Internals) -> None:
+        self._tables[duties.root] = duties.log
+        self._again(duties.root, duties.log, 0.0)
 
     def remove(self, root: str) -> None:
         self._tables.pop(root, None)

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed.compaction.compactor import Compactor
 from lakebed.compaction.merge import MergeResult
+from lakebed.compaction.merge_runner import MergeRunner
 from lakebed.parts.changes import OP_COLUMN
 from lakebed.planning.uploads import UploadRules
 from lakebed.table import internals_of
@@ -103,11 +103,11 @@ def mutate(oracle: Oracle, change: Change) -> None:
 
 @dataclass
 class Replica:
-    """One process that works on the table: its handle, its local disk, its compactor."""
+    """One process that works on the table: its handle, its local disk, its merge_runner."""
 
     cache: Path
     table: lakebed.Table
-    compactor: Compactor | None = None
+    merge_runner: MergeRunner | None = None
 
 
 class Life:
@@ -148,8 +148,8 @@ class Life:
             self.check(replica, rows)
         for replica in self.replicas:
             with on_disk(replica.cache):
-                if replica.compactor:
-                    replica.compactor.close()
+                if replica.merge_runner:
+                    replica.merge_runner.close()
 
     @contextmanager
     def somebody(self) -> Iterator[Replica]:
@@ -167,11 +167,11 @@ class Life:
             self.done[action] += self.compact(replica, action)
 
     def compact(self, replica: Replica, action: str) -> int:
-        if replica.compactor is None:
-            replica.compactor = internals_of(replica.table).upkeep().compactor
+        if replica.merge_runner is None:
+            replica.merge_runner = internals_of(replica.table).duties().merge_runner
         volatile = compaction_of(replica.table).volatile_merger
         if action == "merge":
-            return sum(result.parts_in > 0 for result in merge_all(replica.compactor))
+            return sum(result.parts_in > 0 for result in merge_all(replica.merge_runner))
         if action == "upload" and volatile:
             rules = UploadRules(
                 age_seconds=self.random.choice([0, 3600]), local_bytes_max=self.random.choice([1, 10**9])
@@ -181,8 +181,8 @@ class Life:
             volatile.extend()
             volatile.tidy()
         elif action == "restart":
-            replica.compactor.close()
-            replica.table, replica.compactor = lakebed.open(self.path), None
+            replica.merge_runner.close()
+            replica.table, replica.merge_runner = lakebed.open(self.path), None
         return 0
 
     def look(self, replica: Replica, rows: list[Row]) -> None:
@@ -198,15 +198,15 @@ class Life:
             assert in_order(replica.table.to_arrow(version=version).to_pylist()) == settled, f"version {version}"
 
 
-def merge_all(compactor: Compactor) -> list[MergeResult]:
+def merge_all(merge_runner: MergeRunner) -> list[MergeResult]:
     """What ``run_until_idle`` does, which must come to an end."""
     results: list[MergeResult] = []
     for _ in range(MERGES_MAX):
-        job = compactor.next_plan()
+        job = merge_runner.next_plan()
         if job is None:
             return results
         plan = job[1]
-        results.append(compactor.run(*job))
+        results.append(merge_runner.run(*job))
     raise AssertionError(f"after {MERGES_MAX} merges there is always one more: {plan}")
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lakebed import events
-from lakebed.compaction.maintenance import DatabaseMaintenance
+from lakebed.compaction.maintenance import TableMaintainers
 from lakebed.coordination.parked import parked_of
 from lakebed.database.settled_points import SettledPoints
 from lakebed.decode.typed.formats import TYPED_FORMATS, schemas_of
@@ -111,7 +111,7 @@ class DatabaseWork:
         self._starts = 0
         self._max_ages: dict[str, float] = {}
         self._opened: dict[str, Introduced] = {}
-        self._maintenance: DatabaseMaintenance | None = None
+        self._maintenance: TableMaintainers | None = None
         self._ending = threading.Event()
         self._ingest_ends = threading.Event()
         self._following: threading.Thread | None = None
@@ -311,7 +311,7 @@ class DatabaseWork:
 
     def maintain(self, spark: SparkSession) -> None:
         self._watch_needs()
-        self._maintenance = DatabaseMaintenance()
+        self._maintenance = TableMaintainers()
         self._settle_up_to_points(self._maintenance)
         self._spark = spark
         for found in list(self._opened.values()):
@@ -320,14 +320,14 @@ class DatabaseWork:
     def _maintain(self, found: Introduced) -> None:
         maintenance, path = self._maintenance, found.table.path
         if maintenance is not None and path not in maintenance.tables:
-            maintenance.add(internals_of(found.table).upkeep(self._spark))
+            maintenance.add(internals_of(found.table).duties(self._spark))
 
     @property
     def maintain_trouble(self) -> LakebedError | None:
         troubles = self._maintenance.troubles() if self._maintenance is not None else {}
         return next(iter(troubles.values()), None)
 
-    def _settle_up_to_points(self, maintenance: DatabaseMaintenance) -> None:
+    def _settle_up_to_points(self, maintenance: TableMaintainers) -> None:
         """Settle all tables up to one point now and then, in a thread, if the file asks for it."""
         section = self._pipeline.database.points
         if section is None or section.settle_seconds is None:

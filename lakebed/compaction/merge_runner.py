@@ -1,4 +1,4 @@
-"""Merges one table: the next plan, and its execution. ``upkeep`` calls it in the background, and any thread may do so.
+"""Merges one table: the next plan, and its execution. ``duties`` calls it in the background, and any thread may do so.
 
 1. A worker, that is a thread that asks for the ``next_plan``, notes which parts are taken: those that live claims list, that this
    process merges, or that are parked. The planner leaves these out.
@@ -128,7 +128,7 @@ class _Start:
 
 @dataclass(slots=True)
 class _Shared:
-    """What the workers share; guarded by the compactor's lock."""
+    """What the workers share; guarded by the merge runner's lock."""
 
     running: dict[int, Running] = field(default_factory=dict)
     failures: dict[str, _Failures] = field(default_factory=dict)
@@ -137,7 +137,7 @@ class _Shared:
     next_id: int = 0
 
 
-class Compactor:
+class MergeRunner:
     """Plans merges of one table and executes them. Safe to use from several threads."""
 
     def __init__(
@@ -172,7 +172,7 @@ class Compactor:
         self.depth_over_budget = 0
         """By how many runs the deepest point of the base is beyond the read budget, as the last plan found it."""
         self.on_wake: Callable[[], object] = lambda: None
-        """What ``wake`` calls: it lets the threads plan that work for this compactor."""
+        """What ``wake`` calls: it lets the threads plan that work for this merge runner."""
 
     def wake(self) -> None:
         """Let the threads plan at once, because the table changed. Does not wait for them."""
@@ -249,7 +249,7 @@ class Compactor:
             return bool(self._plans(start))
 
     def next_plan(self, looks: bool = True) -> tuple[int, MergePlan] | None:
-        """The plan to run next, and its number, for ``run``; None if there is none, or if the compactor closes.
+        """The plan to run next, and its number, for ``run``; None if there is none, or if the merge runner closes.
 
         ``looks``: whether the log is read; if not, the plan is for the newest snapshot in memory.
         """
@@ -335,7 +335,7 @@ class Compactor:
     def _merge(self, plan: MergePlan) -> MergeResult:
         def stop_if_closing(rows: int) -> None:
             if self._closing or self._gives_up:
-                raise Cancelled("the merge stops because its compactor closes, or a merge beside it failed")
+                raise Cancelled("the merge stops because its merge runner closes, or a merge beside it failed")
 
         claim, replica = str(uuid.uuid4()), self._merger.replica
         kind, parts = plan.kind.value, len(plan.inputs)

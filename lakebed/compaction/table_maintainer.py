@@ -36,9 +36,9 @@ from functools import partial
 from operator import is_not
 
 from lakebed.compaction.cluster import MERGES_MAX
-from lakebed.compaction.compactor import CLOSE_SECONDS_MAX, Compactor
-from lakebed.compaction.order import head_start_seconds
-from lakebed.compaction.scheduler import Job, Scheduler
+from lakebed.compaction.job_order import head_start_seconds
+from lakebed.compaction.merge_runner import CLOSE_SECONDS_MAX, MergeRunner
+from lakebed.compaction.scheduler import ScheduledJob, Scheduler
 from lakebed.compaction.settler import Settler
 from lakebed.errors import Cancelled, LakebedError, Retry
 from lakebed.failures import Health, Outage, Restarts, failure_in
@@ -85,11 +85,11 @@ class Chore:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Upkeep:
+class TableDuties:
     """What the maintenance of one table consists of.
 
     ``step`` runs one cycle on the newest snapshot that ``log`` has; ``settle_to``: see ``Settler``; ``release`` lets go of the
-    key index, unless it has more bytes than that; ``renewed`` gives the upkeep for another beginning, after an error that ended
+    key index, unless it has more bytes than that; ``renewed`` gives the duties for another beginning, after an error that ended
     it; ``holds_local_parts``: whether it has parts that are on this host alone; ``spark_runs``: the maintenance ends when it
     returns False.
     """
@@ -99,10 +99,10 @@ class Upkeep:
     step: Callable[[], None]
     settler: Settler
     settle_to: Callable[[int], int | None]
-    compactor: Compactor
+    merge_runner: MergeRunner
     chores: tuple[Chore, ...] = ()
     release: Callable[[int | None], object] = lambda bytes_max: None
-    renewed: Callable[[], Upkeep] | None = None
+    renewed: Callable[[], TableDuties] | None = None
     holds_local_parts: Callable[[], bool] = lambda: False
     spark_runs: Callable[[], bool] = always
 
@@ -127,23 +127,23 @@ class Pools:
             each.close(max(0.0, deadline - time.monotonic()))
 
 
-class Maintained:
+class TableMaintainer:
     """A table under maintenance, from ``start`` until ``stop`` or an error that never passes."""
 
     def __init__(
         self,
-        upkeep: Upkeep,
+        duties: TableDuties,
         pools: Pools,
         look_seconds: tuple[float, float],
         on_end: Callable[[], object] = lambda: None,
         one_of_many: bool = False,
     ) -> None:
         """``look_seconds``: the first and longest pause between looks at the log; ``on_end``: called before it has ended."""
-        self.upkeep = upkeep
+        self.duties = duties
         self._pools = pools
         self._look_seconds = look_seconds
         self._on_end = on_end
-        self._health = Health(upkeep.path, QUERY, one_of_many)
+        self._health = Health(duties.path, QUERY, one_of_many)
         self._restarts = Restarts()
         self._restarts.has_started = True
         self._cycles = self._cycles_at_failure = 0
@@ -155,22 +155,25 @@ class Maintained:
         self._stopping, self.ended = threading.Event(), threading.Event()
         self.error: LakebedError | None = None
         """The error that ended it."""
-        name = f"of {upkeep.path}"
+        name = f"of {duties.path}"
         self._planning = Outage(f"planning merges {name}", _logger)
-        self._cycle = Job(self._run_cycle, f"the cycle {name}")
-        self._merge = Job(self._run_merge, f"the merge {name}")
-        self._sent: set[Job] = set()  # merges on the cluster
-        self._settle = Job(self._run_settles, f"the settle {name}")
+        self._cycle = ScheduledJob(self._run_cycle, f"the cycle {name}")
+        self._merge = ScheduledJob(self._run_merge, f"the merge {name}")
+        self._sent: set[ScheduledJob] = set()  # merges on the cluster
+        self._settle = ScheduledJob(self._run_settles, f"the settle {name}")
         self._settles: deque[tuple[int, Future[int | None]]] = deque()
         outage = partial(Outage, f"a chore {name}", _logger)
-        chores = [(chore, Job(partial(self._run_chore, chore, outage()), f"a chore {name}")) for chore in upkeep.chores]
+        chores = [
+            (chore, ScheduledJob(partial(self._run_chore, chore, outage()), f"a chore {name}"))
+            for chore in duties.chores
+        ]
         self._chores = [(chore, job, chore.pool_of(pools)) for chore, job in chores]
-        if upkeep.log.newest is not None:
-            self._rank(upkeep.log.newest)
+        if duties.log.newest is not None:
+            self._rank(duties.log.newest)
 
     def start(self) -> None:
         """Begin, with a look at once."""
-        self.upkeep.compactor.on_wake = self._plan_soon
+        self.duties.merge_runner.on_wake = self._plan_soon
         self._wake_chores()
         self.look()
 
@@ -185,14 +188,14 @@ class Maintained:
 
     def is_at_rest(self) -> bool:
         """Whether it knows the newest version that this process has seen, and nothing of it runs, waits or is in trouble."""
-        newest = self.upkeep.log.newest
+        newest = self.duties.log.newest
         return (
             newest is not None
             and _version_of(newest) == self._seen
             and not self._settles
             and self.trouble is None
-            and not self.upkeep.compactor.running()
-            and not self.upkeep.holds_local_parts()
+            and not self.duties.merge_runner.running()
+            and not self.duties.holds_local_parts()
         )
 
     def settle_to(self, version: int) -> Future[int | None]:
@@ -206,7 +209,7 @@ class Maintained:
 
     def settle_the_rest(self) -> Future[int | None] | None:
         """Settle the tail, up to the bound if there is one; None if there is none left, or if the table is in trouble."""
-        newest, until = self.upkeep.log.newest, self.upkeep.settler.until_version
+        newest, until = self.duties.log.newest, self.duties.settler.until_version
         if newest is None or self.trouble is not None:
             return None
         until = newest.version if until is None else until
@@ -228,17 +231,17 @@ class Maintained:
         if (left := self._not_before - time.monotonic()) > 0:  # who woke it did not know yet that it had failed
             return left
         try:
-            if not self.upkeep.spark_runs():
+            if not self.duties.spark_runs():
                 self.stop()
                 return None
             return self._look()
         except LakebedError as error:
             return self._failed(error)
         except Exception as error:  # of a Spark job that looks up keys, or of the views
-            return self._failed(failure_in(str(error), QUERY)) if self.upkeep.spark_runs() else 0.0
+            return self._failed(failure_in(str(error), QUERY)) if self.duties.spark_runs() else 0.0
 
     def _look(self) -> float:
-        log = self.upkeep.log
+        log = self.duties.log
         newest = log.newest
         if newest is None or _version_of(newest) == self._seen:  # else this process committed meanwhile
             newest = log.refresh()
@@ -247,7 +250,7 @@ class Maintained:
         waits = bool(newest.tail) and (now - self._stepped_at >= SETTLE_LOOK_SECONDS or now >= self._tail_due_at)
         if version != self._seen or waits:
             self._rank(newest)
-            self.upkeep.step()
+            self.duties.step()
             self._stepped_at = time.monotonic()
             self._cycles += 1
             self._health.runs()
@@ -264,7 +267,7 @@ class Maintained:
             self._pause = min(2 * self._pause, self._look_seconds[1])
             if not log.is_idle and time.monotonic() - self._stepped_at >= IDLE_SECONDS:
                 log.is_idle = True
-                self.upkeep.release(INDEX_BYTES_KEPT)
+                self.duties.release(INDEX_BYTES_KEPT)
         pause = min(self._pause, SETTLE_LOOK_SECONDS) if newest.tail else self._pause
         freshness = newest.settings.freshness_seconds
         pause = pause if freshness is None else max(self._look_seconds[0], min(pause, freshness / 4))
@@ -302,7 +305,7 @@ class Maintained:
             version, asked = self._settles.popleft()
             if asked.set_running_or_notify_cancel():
                 try:
-                    asked.set_result(self.upkeep.settle_to(version))
+                    asked.set_result(self.duties.settle_to(version))
                 except Exception as error:
                     asked.set_exception(error)
 
@@ -310,42 +313,42 @@ class Maintained:
         while self._settles:
             asked = self._settles.popleft()[1]
             if asked.set_running_or_notify_cancel():
-                asked.set_exception(Cancelled(f"the maintenance of {self.upkeep.path} has ended"))
+                asked.set_exception(Cancelled(f"the maintenance of {self.duties.path} has ended"))
 
     def _run_merge(self) -> float | None:
         """Make a plan and execute it; returns when to plan again."""
-        compactor = self.upkeep.compactor
+        merge_runner = self.duties.merge_runner
         try:
-            job = compactor.next_plan(looks=False)  # the cycle looks
+            job = merge_runner.next_plan(looks=False)  # the cycle looks
             self._planning.works()
-            self._merge.head_start_seconds = head_start_seconds(depth_over_budget=compactor.depth_over_budget)
+            self._merge.head_start_seconds = head_start_seconds(depth_over_budget=merge_runner.depth_over_budget)
             if job is not None:
                 if job[1].on_cluster:
                     self._send(*job)
                 else:
                     with suppress(Exception):  # reported already, and tried again later
-                        compactor.run(*job)
+                        merge_runner.run(*job)
                 self._wake_chores()
                 self._merge_pause = MERGE_LOOK_SECONDS[0]
                 return 0.0
         except Retry as error:
             self._planning.failed(error)
         except Exception:
-            _logger.exception("planning merges of %s failed", self.upkeep.path)
+            _logger.exception("planning merges of %s failed", self.duties.path)
         pause, self._merge_pause = self._merge_pause, min(2 * self._merge_pause, MERGE_LOOK_SECONDS[1])
-        return min(pause, compactor.pause_seconds() or pause)
+        return min(pause, merge_runner.pause_seconds() or pause)
 
     def _send(self, number: int, plan: MergePlan) -> None:
         """Let a thread wait for Spark, so that this one goes on with other plans."""
 
         def run() -> None:
             with suppress(Exception):  # reported already, and tried again later
-                self.upkeep.compactor.run(number, plan)
+                self.duties.merge_runner.run(number, plan)
             self._sent.discard(job)
             self._wake_chores()
             self._plan_soon()
 
-        job = Job(run, f"{self._merge.name} on the cluster", tier=self._merge.tier, pool=self._merge.pool)
+        job = ScheduledJob(run, f"{self._merge.name} on the cluster", tier=self._merge.tier, pool=self._merge.pool)
         self._sent.add(job)
         self._pools.on_cluster.wake(job)
 
@@ -360,7 +363,7 @@ class Maintained:
         except Retry as error:
             outage.failed(error)
         except Exception:
-            _logger.exception("a chore of %s failed", self.upkeep.path)
+            _logger.exception("a chore of %s failed", self.duties.path)
         return chore.seconds if chore.is_needed() else None
 
     def _wake_chores(self) -> None:
@@ -377,8 +380,8 @@ class Maintained:
             self.ended.wait(2 * CLOSE_SECONDS_MAX)
             return
         self._stopping.set()
-        compactor = self.upkeep.compactor
-        compactor.cancel()
+        merge_runner = self.duties.merge_runner
+        merge_runner.cancel()
         deadline = time.monotonic() + timeout_seconds
         cycles = [self._cycle, self._settle]
         jobs = {self._pools.merges: [self._merge], self._pools.cycles: cycles}
@@ -390,10 +393,10 @@ class Maintained:
             pool.remove(theirs)
         for pool, theirs in jobs.items():
             pool.remove(theirs, deadline - time.monotonic())
-        compactor.close()
+        merge_runner.close()
         self._refuse_settles()
-        self.upkeep.log.is_idle = False
-        self.upkeep.release(None)
+        self.duties.log.is_idle = False
+        self.duties.release(None)
         self._on_end()
         self.ended.set()
 

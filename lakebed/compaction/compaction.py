@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from lakebed import events
 from lakebed.compaction.cluster import Cluster
-from lakebed.compaction.compactor import Compactor, OnCluster, Running
 from lakebed.compaction.kernels import LocalKernel, SparkKernel
 from lakebed.compaction.merge import HEARTBEATS, LEASE_SECONDS, MergeOutcome, Merger, MergeResult
+from lakebed.compaction.merge_runner import MergeRunner, OnCluster, Running
 from lakebed.compaction.recluster_job import ReclusterJob, ReclusterResult
 from lakebed.compaction.replicate import Replication
-from lakebed.compaction.upkeep import Chore
+from lakebed.compaction.table_maintainer import Chore
 from lakebed.compaction.volatile import VolatileMerger
 from lakebed.compaction.volatile_choice import volatile_choice
 from lakebed.coordination.failing import forget_gone, has_gone, taken_paths
@@ -80,7 +80,7 @@ class Compaction:
         self.replication = Replication(log, storage, deletion_vectors, local)
         self._replicates = False
         self._reads = reads
-        self._compactor: Compactor | None = None
+        self._merge_runner: MergeRunner | None = None
         self.cluster: Cluster | None = None
         """Where large groups of ``recluster`` are merged, unless it is given a session."""
         self._tidy: Callable[[], object] = lambda: None
@@ -98,8 +98,8 @@ class Compaction:
         """Merge in this process until the planner finds nothing more. Raises the error of a merge that fails."""
         started = time.perf_counter()
         merger = self.merger()
-        compactor = Compactor(self._path, self._log, merger, self.local_kernel(), reads=self._reads.of)
-        done = [result for result in compactor.run_until_idle() if result.outcome is MergeOutcome.COMPLETED]
+        merge_runner = MergeRunner(self._path, self._log, merger, self.local_kernel(), reads=self._reads.of)
+        done = [result for result in merge_runner.run_until_idle() if result.outcome is MergeOutcome.COMPLETED]
         return CompactResult(
             version=self._log.refresh().version,
             merges=len(done),
@@ -117,8 +117,8 @@ class Compaction:
 
     def in_background(
         self, spark: SparkSession | None, in_fleet: bool = False, cluster: Cluster | None = None
-    ) -> Compactor:
-        """A compactor for this process. On a cluster nothing is volatile.
+    ) -> MergeRunner:
+        """A merge_runner for this process. On a cluster nothing is volatile.
 
         A session on a cluster has all merges run there; ``cluster``: only large ones do.
         """
@@ -145,13 +145,13 @@ class Compaction:
             self._has_unreleased = merger.holds_unreleased
         self._replicates = not (cluster or in_fleet)  # else nobody reads on this host
         self._tidy = merger.tidy
-        self._compactor = Compactor(
+        self._merge_runner = MergeRunner(
             self._path, self._log, merger, self.local_kernel(), reads=self._reads.of, on_cluster=self._engine(cluster)
         )
-        return self._compactor
+        return self._merge_runner
 
     def chores(self) -> tuple[Chore, ...]:
-        """What is to be done now and then beside the merges of the compactor in the background."""
+        """What is to be done now and then beside the merges of the merge runner in the background."""
         volatile, seconds = self.volatile_merger, min(TIDY_SECONDS, self.lease_seconds)
         if volatile is None:
             return (Chore(run=self._tidied, seconds=seconds, is_needed=self._has_entries),)
@@ -175,7 +175,7 @@ class Compaction:
         """Build what another host merges, if that pays (``compaction.replicate``). Raises StoreUnavailable."""
 
         def stop_if_closing(rows: int) -> None:
-            if self._compactor is not None and self._compactor.is_closing:
+            if self._merge_runner is not None and self._merge_runner.is_closing:
                 raise Cancelled("what another host merges is not built here, because the maintenance ends")
 
         with suppress(Cancelled):
@@ -191,19 +191,19 @@ class Compaction:
             forget_gone(self._log)
 
     def due(self) -> bool:
-        """Whether the compactor of this process has something to merge now."""
-        return self._compactor is not None and self._compactor.is_due()
+        """Whether the merge runner of this process has something to merge now."""
+        return self._merge_runner is not None and self._merge_runner.is_due()
 
     def finish(self, seconds: float, waiting: Callable[[], object] = lambda: None) -> bool:
-        """Let the compactor of this process merge what is due, for so long at most; returns whether nothing is left.
+        """Let the merge runner of this process merge what is due, for so long at most; returns whether nothing is left.
 
         ``waiting`` is called again and again meanwhile.
         """
-        if self._compactor is None:
+        if self._merge_runner is None:
             return True
         deadline = time.monotonic() + seconds
-        self._compactor.wake()
-        while self._compactor.running() or self._compactor.is_due():
+        self._merge_runner.wake()
+        while self._merge_runner.running() or self._merge_runner.is_due():
             if time.monotonic() >= deadline:
                 return False
             waiting()
@@ -211,17 +211,17 @@ class Compaction:
         return True
 
     def close(self) -> None:
-        """End the compactor of this process, if there is one."""
-        if self._compactor is not None:
-            self._compactor.close()
+        """End the merge runner of this process, if there is one."""
+        if self._merge_runner is not None:
+            self._merge_runner.close()
 
     def running(self) -> list[Running]:
         """Merges under way in this process."""
-        return self._compactor.running() if self._compactor else []
+        return self._merge_runner.running() if self._merge_runner else []
 
     def parked(self) -> frozenset[str]:
         """Paths of parts that are not merged for now, because merges of them failed."""
-        return self._compactor.parked() if self._compactor else frozenset()
+        return self._merge_runner.parked() if self._merge_runner else frozenset()
 
     def merger(self) -> Merger:
         """Claims and commits merges of the table under a name of its own."""
