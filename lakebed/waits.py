@@ -33,7 +33,7 @@ class Wait:
         return f"{self.thread} has waited for {now - self.since:.0f} s for {self.what}"
 
 
-_waiting: dict[object, Wait] = {}
+_waiting: dict[int, Wait] = {}
 
 
 @contextmanager
@@ -49,17 +49,6 @@ def waiting_for(what: str, *, since: float | None = None, is_work: bool = False)
             _waiting.pop(me, None)
         else:
             _waiting[me] = before
-
-
-def begins(key: object, who: str, what: str) -> None:
-    """Something without a thread of its own waits for ``what``, until ``ends``. The last ``what`` counts, and the first time."""
-    before = _waiting.get(key)
-    _waiting[key] = Wait(who, what, before.since if before else time.monotonic(), is_work=False)
-
-
-def ends(key: object) -> None:
-    """It does not wait any more, if it did."""
-    _waiting.pop(key, None)
 
 
 def waits() -> list[Wait]:

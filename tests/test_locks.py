@@ -53,6 +53,10 @@ QUICK = {
 
 LONG = {
     ("compaction/cluster.py", "_beginning"): "one thread begins a session; only those that need it wait",
+    (
+        "health/run_report.py",
+        "_putting",
+    ): "one put of a report at a time; its removal waits for it, ten seconds at most",
     ("compaction/recluster_job.py", "_reporting"): "one report of a job at a time, by the caller's own function",
     (
         "compaction/maintenance.py",

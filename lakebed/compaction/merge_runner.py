@@ -31,7 +31,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
-from lakebed import events, waits
+from lakebed import events
 from lakebed.compaction.cluster import Cluster
 from lakebed.compaction.merge import MergeKernel, MergeOutcome, MergeResult, PlanningView, Progress, no_progress
 from lakebed.coordination.failing import failing_of, park_merge, parked_paths
@@ -190,7 +190,6 @@ class MergeRunner:
     def close(self) -> None:
         """Cancel the merges and release all claims, also those of merges that still run. Call it when nothing runs any more."""
         self.cancel()
-        waits.ends(self)
         self._merger.close()
 
     def running(self) -> list[Running]:
@@ -429,7 +428,6 @@ class MergeRunner:
                     failures.passed_over(now, ALONE_SECONDS_MAX)
         self._trouble = error
         self._outage.failed(error)
-        waits.begins(self, f"merging {self._table}", f"the store or a disk: {error}")
 
     def _end_outage(self) -> None:
         """Nothing waits for the store or a disk, if no parts are left that do."""
@@ -438,7 +436,6 @@ class MergeRunner:
         if is_over and self._trouble is not None:
             self._trouble = None
             self._outage.works()
-            waits.ends(self)
 
     def _failed(self, plan: MergePlan, error: Exception) -> bool:
         """Record when the parts may be planned again; returns whether they are parked."""
