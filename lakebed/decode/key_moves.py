@@ -87,27 +87,9 @@ class Moves:
     """The last record of each partition, where its transaction is known."""
 
 
-def with_moves(
-    rows: pa.Table,
-    at: Mask,
-    creates: Mask,
-    records: pa.Table,
-    events: Events,
-    decoder_schema: DecoderSchema,
-    *,
-    regions: Sequence[tuple[int, int]],
-    before: Mapping[Place, Last],
-) -> Moves:
-    """``rows``: change rows in the order of records. ``at``: of each twice the number of its record, one more for a second row;
-    ``creates``: whether it is of an event that says of a row that it is new; ``regions``: of the records
-    (``places.regions_of``); ``before``: the last record of each partition that was read earlier.
-    """
-    if not decoder_schema.keys or not len(rows):
-        return Moves(rows)
-    return _Batch(rows, at, creates, records, events, decoder_schema, regions=regions, before=before).moves()
+class BatchMoves:
+    """Finds out what is part of a move among the change rows of a batch."""
 
-
-class _Batch:
     def __init__(
         self,
         rows: pa.Table,
@@ -120,6 +102,18 @@ class _Batch:
         regions: Sequence[tuple[int, int]],
         before: Mapping[Place, Last],
     ) -> None:
+        """Keep what is known of the batch.
+
+        Args:
+            rows: Change rows, in the order of their records.
+            at: For each row twice the number of its record; one more for the second row of a record.
+            creates: For each row whether its event says that the row is new.
+            records: The records of the batch.
+            events: What the records say.
+            decoder_schema: The schema of the table.
+            regions: The records of each partition that follow each other (``places.regions_of``).
+            before: The last record of each partition that earlier batches read.
+        """
         self._rows = rows
         self._numbers: Mask = at // 2
         self._records = records
@@ -139,7 +133,10 @@ class _Batch:
         self._marked = self._moved(at)
         self._creates = creates & ~self._deletes
 
-    def moves(self) -> Moves:
+    def found(self) -> Moves:
+        """The rows with what is known of moves."""
+        if not self._schema.keys or not len(self._rows):
+            return Moves(self._rows)
         bad, remarks = self._not_whole(), list[Found]()
         self._bad = {number for number, _ in bad}
         sequence = self._schema.sequence_column

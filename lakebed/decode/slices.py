@@ -21,7 +21,7 @@ from lakebed.decode.decoder import Decoded, DecoderSchema
 from lakebed.decode.headers import Headers, headers_of, mappings_of
 from lakebed.decode.json.columns import MILLIS_MAX
 from lakebed.decode.json.text import Mismatch, Unreadable
-from lakebed.decode.key_moves import EarlierRow, with_moves
+from lakebed.decode.key_moves import BatchMoves, EarlierRow
 from lakebed.decode.places import compared, met_by, partitions_of, regions_of, restarted
 from lakebed.decode.transactions import Described
 from lakebed.errors import LakebedError
@@ -394,7 +394,7 @@ def _assemble(records: pa.Table, collected: _Collected, reader: Reader, decoder_
     creates = np.asarray(pc.fill_null(rows.column(CREATES_COLUMN), False))
     at = rows.column(AT_COLUMN).to_numpy()
     events, before = _Events(records, reader), collected.cutoff.last
-    moves = with_moves(rows, at, creates, records, events, decoder_schema, regions=regions, before=before)
+    moves = BatchMoves(rows, at, creates, records, events, decoder_schema, regions=regions, before=before).found()
     rows = moves.rows
     collected.bad += moves.bad
     collected.ignored += moves.ignored
