@@ -165,7 +165,7 @@ class Pipeline(RunProcess):
         """A command of lakebed's beside it on its host, with its environment. A purge waits for a second, not for a minute,
         so that others see it."""
         code = (
-            "import sys; from lakebed.operations import purge_files; purge_files.FOLLOW_SECONDS = 1.0; "
+            "import sys; from lakebed.operations.purge import files; files.FOLLOW_SECONDS = 1.0; "
             "from lakebed.cli import main; sys.exit(main())"
         )
         return [sys.executable, "-c", code, *arguments], {**os.environ, **self.environment()}
