@@ -201,7 +201,7 @@ def sanitized(cases: int, seed: int) -> subprocess.CompletedProcess[str]:
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "sanitized.so"
         build.build(library, (*build.FLAGS, "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"))
-        run_it = f"from tests.ingest import avro_fuzz; avro_fuzz.run_with({str(library)!r}, {cases}, {seed})"
+        run_it = f"from tests.decode import avro_fuzz; avro_fuzz.run_with({str(library)!r}, {cases}, {seed})"
         environment = {
             **os.environ,
             "LD_PRELOAD": str(sanitizer()),
