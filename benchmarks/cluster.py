@@ -71,8 +71,9 @@ def price(path: Path, rows: int, cluster: Cluster, rounds: int) -> list[object]:
         lake.apply(everything.take(pa.array(piece)))
     inside = internals_of(lake)
     kernels: dict[str, MergeKernel] = {
-        "here": inside.compaction.local_kernel(), "there": SparkKernel(cluster, lake.path, inside.log.refresh),
-    }  # fmt: skip
+        "here": inside.compaction.local_kernel(),
+        "there": SparkKernel(cluster, lake.path, inside.log.refresh),
+    }
     for _ in range(2):
         merge(lake, kernels["there"])
     seconds: dict[str, list[float]] = {"here": [], "there": []}

@@ -111,11 +111,18 @@ def report(found: Sequence[Figures], args: argparse.Namespace) -> None:
         cores = one.loaded.total() / args.seconds
         rows.append(
             [
-                one.tables, cores, cores * args.seconds / max(found[0].loaded.total(), 1e-9), one.idle.total() / args.idle,
-                one.memory_mb, one.private_mb, one.commits * 60 / args.seconds, one.requests * 60 / args.seconds,
-                one.idle_requests * 60 / args.idle, *waited,
+                one.tables,
+                cores,
+                cores * args.seconds / max(found[0].loaded.total(), 1e-9),
+                one.idle.total() / args.idle,
+                one.memory_mb,
+                one.private_mb,
+                one.commits * 60 / args.seconds,
+                one.requests * 60 / args.seconds,
+                one.idle_requests * 60 / args.idle,
+                *waited,
             ]
-        )  # fmt: skip
+        )
     table(
         f"A database at {args.rate:,} events/s in all, {args.quiet_share:.0%} of them of quiet tables, {args.warm_up:.0f} s warm;"
         f" load {os.getloadavg()[0]:.1f}",

@@ -126,8 +126,10 @@ def look() -> None:
                 pool.request("HEAD", url, retries=False, redirect=False)
 
             asked: dict[str, Callable[[str], object]] = {
-                "boto3": by_boto3, "presigned url": by_url, "quick look": objects.has,
-            }  # fmt: skip
+                "boto3": by_boto3,
+                "presigned url": by_url,
+                "quick look": objects.has,
+            }
             spent = dict.fromkeys(asked, 0.0)
             for number in range(20 + LOOKS):  # in turn, so that whatever else runs here disturbs all alike
                 for name, ask in asked.items():

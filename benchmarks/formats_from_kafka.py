@@ -90,10 +90,16 @@ def main() -> None:
                 way()
                 best[name] = min(best[name], time.process_time() - started)
     rows: list[list[Any]] = [
-        [name, sizes[name], f"{given.events / best[name]:,.0f}", best[name] / given.events * 1e6, best["JSON"] / best[name],
-         best[name] / best["Avro"] - 1]
+        [
+            name,
+            sizes[name],
+            f"{given.events / best[name]:,.0f}",
+            best[name] / given.events * 1e6,
+            best["JSON"] / best[name],
+            best[name] / best["Avro"] - 1,
+        ]
         for name in ways
-    ]  # fmt: skip
+    ]
     columns = ["events", "bytes", "events/s a core", "µs an event", "x JSON", "batches more than Avro's"]
     table(f"{given.events:,} updates of {KEYS:,} keys, from Kafka to parts", columns, rows)
 

@@ -133,10 +133,20 @@ def run(spark: Any, args: argparse.Namespace, budget: int, volatile: str) -> lis
         orders.maintenance.compact()
         compacted = _ratios(spark, orders, folder)
         return [
-            budget, volatile, median(seconds), p95(seconds), median(ratios["aggregate"]), max(ratios["aggregate"]),
-            median(ratios["selective"]), max(ratios["selective"]), compacted["aggregate"], compacted["selective"], runs,
-            amplification, last,
-        ]  # fmt: skip
+            budget,
+            volatile,
+            median(seconds),
+            p95(seconds),
+            median(ratios["aggregate"]),
+            max(ratios["aggregate"]),
+            median(ratios["selective"]),
+            max(ratios["selective"]),
+            compacted["aggregate"],
+            compacted["selective"],
+            runs,
+            amplification,
+            last,
+        ]
 
 
 def wait_for_rest(orders: lakebed.Table) -> None:

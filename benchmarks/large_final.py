@@ -58,9 +58,20 @@ def main() -> None:
         table(
             f"recluster --final over {args.gb:g} GB in parts of {args.part_mb} MB",
             header,
-            [[f"{rows:,}", size / 1e9, before, after["average_depth"], answer["written"] / size, answer["seconds"] / 60,
-              answer["before"], answer["private"], answer["resident"]]],
-        )  # fmt: skip
+            [
+                [
+                    f"{rows:,}",
+                    size / 1e9,
+                    before,
+                    after["average_depth"],
+                    answer["written"] / size,
+                    answer["seconds"] / 60,
+                    answer["before"],
+                    answer["private"],
+                    answer["resident"],
+                ]
+            ],
+        )
 
 
 def fill(path: Path, args: argparse.Namespace) -> tuple[lakebed.Table, int]:

@@ -209,9 +209,13 @@ def range_reads(proxy: FaultProxy, bucket: str) -> Rows:
     if obstore := optional("obstore"):
         stores = importlib.import_module("obstore.store")
         store = stores.S3Store(
-            bucket, endpoint=proxy.endpoint, access_key_id=ACCESS_KEY, secret_access_key=SECRET_KEY, region=REGION,
+            bucket,
+            endpoint=proxy.endpoint,
+            access_key_id=ACCESS_KEY,
+            secret_access_key=SECRET_KEY,
+            region=REGION,
             client_options={"allow_http": True},
-        )  # fmt: skip
+        )
         ways["obstore"] = lambda start: len(obstore.get_range(store, key, start=start, length=RANGE_BYTES))
     for way in ways.values():
         way(0)

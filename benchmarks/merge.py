@@ -88,8 +88,11 @@ def task(millions: int, by_pyarrow: bool, is_wide: bool) -> dict[str, float]:
             seconds = time.process_time() - started
         rows, size = sum(source.part.rows for source in sources), sum(source.part.bytes for source in sources)
         return {
-            "rows_s": round(rows / seconds), "mb_s": size / seconds / 1e6, "seconds": seconds, "private_mb": private.mb
-        }  # fmt: skip
+            "rows_s": round(rows / seconds),
+            "mb_s": size / seconds / 1e6,
+            "seconds": seconds,
+            "private_mb": private.mb,
+        }
 
 
 def _sources(folder: str, millions: int, is_wide: bool) -> list[MergeSource]:

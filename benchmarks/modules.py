@@ -53,11 +53,16 @@ def main() -> None:
         "The same, in sum",
         ["way", "rooms", "modules", "deepest", "to the log"],
         [
-            [name, len({module.partition(".")[0] for module in way.modules}), len(way.modules), way.deepest,
-             " → ".join(way.to_the_log)]
+            [
+                name,
+                len({module.partition(".")[0] for module in way.modules}),
+                len(way.modules),
+                way.deepest,
+                " → ".join(way.to_the_log),
+            ]
             for name, way in ways.items()
         ],
-    )  # fmt: skip
+    )
 
 
 def compact(lake: Any) -> object:

@@ -78,11 +78,17 @@ def main() -> None:
         f"{args.rows:,} rows, {args.changes:,} changes a second, the sort key changed to (customer)",
         ["after s", "parts", "sorted by the new key", "parts that the query reads", "query s", "x before"],
         [
-            [step.seconds, step.parts, step.sorted, step.read, step.query_seconds,
-             step.query_seconds / steps[0].query_seconds]
+            [
+                step.seconds,
+                step.parts,
+                step.sorted,
+                step.read,
+                step.query_seconds,
+                step.query_seconds / steps[0].query_seconds,
+            ]
             for step in shown
         ],
-    )  # fmt: skip
+    )
     if args.png:
         plot(steps, args.png)
 
@@ -150,14 +156,28 @@ def compare_orders(rows: int, plan_bytes: int, region: str) -> None:
             races[order] = race(lakebed.open(f"{folder}/{order}"), region, counts_reads=order == "what is read first")
     table(
         f"{rows:,} rows in 20 partitions, the sort key changed to (customer), a query for customers of {region}",
-        ["order", "query s before", "sorted for it after s", "MB rewritten by then", "query s from then on", "all sorted after s",
-         "MB rewritten"],
         [
-            [order, one.before_seconds, one.hot_seconds, one.hot_bytes / 2**20, one.after_seconds, one.all_seconds,
-             one.all_bytes / 2**20]
+            "order",
+            "query s before",
+            "sorted for it after s",
+            "MB rewritten by then",
+            "query s from then on",
+            "all sorted after s",
+            "MB rewritten",
+        ],
+        [
+            [
+                order,
+                one.before_seconds,
+                one.hot_seconds,
+                one.hot_bytes / 2**20,
+                one.after_seconds,
+                one.all_seconds,
+                one.all_bytes / 2**20,
+            ]
             for order, one in races.items()
         ],
-    )  # fmt: skip
+    )
 
 
 def race(orders: lakebed.Table, region: str, counts_reads: bool) -> Race:

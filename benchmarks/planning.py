@@ -61,9 +61,15 @@ def main() -> None:
 
 
 def measured(
-    stream: KafkaDatabaseStream, kafka: KafkaServer, producer: Producer, names: list[str], start: dict[str, object],
-    *, batches: int, looks: bool,
-) -> tuple[list[float], dict[str, object]]:  # fmt: skip
+    stream: KafkaDatabaseStream,
+    kafka: KafkaServer,
+    producer: Producer,
+    names: list[str],
+    start: dict[str, object],
+    *,
+    batches: int,
+    looks: bool,
+) -> tuple[list[float], dict[str, object]]:
     took, cpu, broker, end = [], 0.0, 0.0, start
     for _ in range(batches):
         send(producer, names)

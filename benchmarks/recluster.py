@@ -65,9 +65,10 @@ def main() -> None:
 
 def run(path: Path, order: str, args: argparse.Namespace) -> list[object]:
     properties = {
-        "lakebed.plan_bytes_max": str(args.plan_mb << 20), "lakebed.target_part_bytes": str(args.part_mb << 20),
+        "lakebed.plan_bytes_max": str(args.plan_mb << 20),
+        "lakebed.target_part_bytes": str(args.part_mb << 20),
         "lakebed.merge": "recluster",
-    }  # fmt: skip
+    }
     lake = lakebed.create(path, SCHEMA, sort_key=SORT_KEY if order == "random" else ["ts"], properties=properties)
     everything = Workload(args.rows).base()
     places = np.random.default_rng(1).permutation(args.rows) if order == "random" else np.arange(args.rows)
@@ -91,9 +92,17 @@ def run(path: Path, order: str, args: argparse.Namespace) -> list[object]:
     planning = plan(internals_of(lake).log.refresh(), (), 0, statistics=internals_of(lake).log.statistics)
     assert not [found for found in planning.merges if found.kind is MergeKind.RECLUSTER]
     return [
-        order, size / 1e6, depth_before, depth_after, deepest, read_before, parts_read(lake, args), result.bytes_out / size,
-        seconds, *duckdb_seconds,
-    ]  # fmt: skip
+        order,
+        size / 1e6,
+        depth_before,
+        depth_after,
+        deepest,
+        read_before,
+        parts_read(lake, args),
+        result.bytes_out / size,
+        seconds,
+        *duckdb_seconds,
+    ]
 
 
 def depth_of(lake: lakebed.Table) -> tuple[float, int]:

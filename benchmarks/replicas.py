@@ -85,11 +85,14 @@ def compact(path: str, replicas: int) -> tuple[float, list[tuple[float, float]]]
     """Seconds that so many processes take together; the merges and processor's seconds of each."""
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", _REPLICA, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            [sys.executable, "-c", _REPLICA, path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
             cwd=Path(__file__).parents[1],
         )
         for _ in range(replicas)
-    ]  # fmt: skip
+    ]
     for process in processes:
         assert process.stdout and process.stdout.readline() == "ready\n"
     started = time.perf_counter()

@@ -157,8 +157,11 @@ def report(
         return of(builds) / max(1, builds.count) / saved if saved > 0 else "never"
 
     measures: list[Callable[[Cost], float]] = [
-        lambda cost: cost.seconds, lambda cost: cost.processor, lambda cost: cost.requests, lambda cost: cost.mb_read,
-    ]  # fmt: skip
+        lambda cost: cost.seconds,
+        lambda cost: cost.processor,
+        lambda cost: cost.requests,
+        lambda cost: cost.mb_read,
+    ]
     table(
         "It pays from so many reads on, for each part that B builds",
         ["read", "by seconds", "by processor's seconds", "by requests", "by MB from the store"],

@@ -50,10 +50,17 @@ def main() -> None:
             )
         rows.append(
             [
-                f"{size:,}", found["index_seconds"], median(found["settle"]), p95(found["settle"]), max(found["settle"]),
-                median(found["apply"]), found["parts_marked"], found["private_mb"], found["file_mb"],
+                f"{size:,}",
+                found["index_seconds"],
+                median(found["settle"]),
+                p95(found["settle"]),
+                max(found["settle"]),
+                median(found["apply"]),
+                found["parts_marked"],
+                found["private_mb"],
+                found["file_mb"],
             ]
-        )  # fmt: skip
+        )
     table(
         "Settling 20,000 changes",
         [

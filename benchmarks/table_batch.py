@@ -213,9 +213,12 @@ def compare(args: argparse.Namespace) -> None:
             for number, sources in enumerate((args.beside, here)):
                 command = [sys.executable, __file__, "--tables", str(args.tables), "--records", str(records)]
                 run = subprocess.Popen(
-                    [*command, "--in-turn", f"{folder}/{number}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                    text=True, env=os.environ | {"PYTHONPATH": str(Path(sources).resolve())},
-                )  # fmt: skip
+                    [*command, "--in-turn", f"{folder}/{number}"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    env=os.environ | {"PYTHONPATH": str(Path(sources).resolve())},
+                )
                 runs.append(stack.enter_context(run))
             for at in range(FIRST_ROUNDS + args.rounds):
                 for number in (0, 1) if at % 2 else (1, 0):
@@ -250,9 +253,13 @@ def opened(path: Path) -> Member:
     internals = internals_of(lake)
     topic = Topic()
     ingest = TableIngest(
-        lake.path, internals.log, topic, decoder("debezium-json", DecoderSchema.of_table(SCHEMA, ("id",), None)),
-        evolution=internals.evolution("its records need it"), quarantine_log=internals.quarantine_log,
-    )  # fmt: skip
+        lake.path,
+        internals.log,
+        topic,
+        decoder("debezium-json", DecoderSchema.of_table(SCHEMA, ("id",), None)),
+        evolution=internals.evolution("its records need it"),
+        quarantine_log=internals.quarantine_log,
+    )
     duties = internals.duties()
 
     def chores() -> None:

@@ -471,13 +471,40 @@ class ListenerLeft:
 
 
 Event: TypeAlias = (
-    BatchCommitted | BatchReplayed | RemarkMade | OffsetsLost | Settled | KeyIndexRebuilt | ViewRefreshed | MergeBegan
-    | MergeEnded | MergeFailed | Uploaded | IngestDelayed | MutationBegan | MutationEnded | MutationFailed | CommitEnded
+    BatchCommitted
+    | BatchReplayed
+    | RemarkMade
+    | OffsetsLost
+    | Settled
+    | KeyIndexRebuilt
+    | ViewRefreshed
+    | MergeBegan
+    | MergeEnded
+    | MergeFailed
+    | Uploaded
+    | IngestDelayed
+    | MutationBegan
+    | MutationEnded
+    | MutationFailed
+    | CommitEnded
     | PartReplicated
-    | SchemaChanged | CommitGivenUp | ClaimChanged | StoreRequested | TaskMeasured | SourceLagged | QueryChanged
-    | TableParked | TableResumed | InvariantViolated | PointTaken | WorkerObserved | HintsReceived
-    | EventsDelivered | ListenerSeen | ListenerLeft
-)  # fmt: skip
+    | SchemaChanged
+    | CommitGivenUp
+    | ClaimChanged
+    | StoreRequested
+    | TaskMeasured
+    | SourceLagged
+    | QueryChanged
+    | TableParked
+    | TableResumed
+    | InvariantViolated
+    | PointTaken
+    | WorkerObserved
+    | HintsReceived
+    | EventsDelivered
+    | ListenerSeen
+    | ListenerLeft
+)
 Listener: TypeAlias = Callable[[Event], None]
 _listeners: list[Listener] = []
 

@@ -45,7 +45,10 @@ RETENTION = "delta.deletedFileRetentionDuration"
 COUNTED = ("checkpoint_interval", "read_budget", "target_part_rows", "settle_after_changes", "settle_after_bytes")
 LASTING = ("log_retention", "tombstone_retention", "settle_after_age", "upload_after")
 REFUSED: list[tuple[str, Any, str]] = [
-    *((RETENTION, text, "it must be an interval such as '7 days'") for text in ("garbage", "soon", "P7D", "", "7", "-1 days")),
+    *(
+        (RETENTION, text, "it must be an interval such as '7 days'")
+        for text in ("garbage", "soon", "P7D", "", "7", "-1 days")
+    ),
     (RETENTION, "interval 1 month", "it must be an interval such as '7 days'"),
     (RETENTION, "1 week and 2 days", "it must be an interval such as '7 days'"),
     (RETENTION, "99999999 days", "it must be at most 36500 days"),
@@ -75,7 +78,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("delta.inCommitTimestampEnablementVersion", "3", "is not supported"),
     ("owner", [7], "a property is a text: write '[7]'"),
     ("owner", None, "a property is a text"),
-]  # fmt: skip
+]
 
 
 @pytest.fixture

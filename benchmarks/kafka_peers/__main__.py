@@ -45,9 +45,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, default=FOLDER / "results-kafka")
     args = parser.parse_args(arguments)
     scale = Scale(
-        args.events, min(args.snapshot, args.events), tuple(args.rates), args.seconds, args.batch_records, args.patience,
+        args.events,
+        min(args.snapshot, args.events),
+        tuple(args.rates),
+        args.seconds,
+        args.batch_records,
+        args.patience,
         args.memory,
-    )  # fmt: skip
+    )
     pythons = {name: python_of(SYSTEMS[name].environment) for name in args.systems}
     spark_kafka_jars()
     now = datetime.now(UTC)

@@ -24,7 +24,9 @@ class Append(DeltaStream):
     def start(self, topic: str) -> None:
         events = changes(records(self._spark, self._feed, topic))
         query = (
-            events.writeStream.format("delta").option("checkpointLocation", self._checkpoint)
-            .trigger(processingTime="0 seconds").start(self._path)
-        )  # fmt: skip
+            events.writeStream.format("delta")
+            .option("checkpointLocation", self._checkpoint)
+            .trigger(processingTime="0 seconds")
+            .start(self._path)
+        )
         self.queries = [query]

@@ -65,9 +65,13 @@ class Hudi:
         events = changes(records(self._spark, self._feed, topic))
         query = (
             events.selectExpr(*COLUMNS, "lsn", "op = 'd' as _hoodie_is_deleted")
-            .writeStream.format("hudi").options(**_OPTIONS).option("checkpointLocation", self._checkpoint)
-            .trigger(processingTime="0 seconds").outputMode("append").start(self._path)
-        )  # fmt: skip
+            .writeStream.format("hudi")
+            .options(**_OPTIONS)
+            .option("checkpointLocation", self._checkpoint)
+            .trigger(processingTime="0 seconds")
+            .outputMode("append")
+            .start(self._path)
+        )
         self.queries = [query]
 
     def commits(self) -> Mapping[str, list[Commit]]:

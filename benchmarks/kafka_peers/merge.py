@@ -38,9 +38,11 @@ class Merge(DeltaStream):
     def start(self, topic: str) -> None:
         events = changes(records(self._spark, self._feed, topic))
         query = (
-            events.writeStream.option("checkpointLocation", self._checkpoint).foreachBatch(self._merge)
-            .trigger(processingTime="0 seconds").start()
-        )  # fmt: skip
+            events.writeStream.option("checkpointLocation", self._checkpoint)
+            .foreachBatch(self._merge)
+            .trigger(processingTime="0 seconds")
+            .start()
+        )
         self.queries = [query]
 
     def _merge(self, batch: DataFrame, number: int) -> None:

@@ -37,9 +37,11 @@ def keep_topic(bootstrap: str, topic: str, ends: Ends, file: Path) -> None:
     with pq.ParquetWriter(file, _SCHEMA, compression="zstd") as writer:
         while rows := list(islice(records, _CHUNK)):
             columns: list[list[Any]] = [
-                [m.partition() for m in rows], [m.offset() for m in rows], [m.timestamp()[1] for m in rows],
+                [m.partition() for m in rows],
+                [m.offset() for m in rows],
+                [m.timestamp()[1] for m in rows],
                 [m.value().decode() for m in rows],
-            ]  # fmt: skip
+            ]
             writer.write_table(pa.table(columns, schema=_SCHEMA))
 
 

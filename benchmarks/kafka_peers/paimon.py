@@ -29,8 +29,12 @@ from benchmarks.kafka_peers.stream import (
 from benchmarks.peers.paimon import PACKAGE, session
 
 _PROPERTIES = {
-    "file.format": "parquet", "primary-key": "id", "bucket": "2", "sequence.field": "lsn", "rowkind.field": "kind",
-}  # fmt: skip
+    "file.format": "parquet",
+    "primary-key": "id",
+    "bucket": "2",
+    "sequence.field": "lsn",
+    "rowkind.field": "kind",
+}
 _KIND = "case op when 'd' then '-D' when 'u' then '+U' else '+I' end as kind"
 
 
@@ -62,9 +66,12 @@ class Paimon:
     def start(self, topic: str) -> None:
         events = changes(records(self._spark, self._feed, topic))
         query = (
-            events.selectExpr(*COLUMNS, "lsn", _KIND).writeStream.option("checkpointLocation", str(self._checkpoint))
-            .foreachBatch(self._append).trigger(processingTime="0 seconds").start()
-        )  # fmt: skip
+            events.selectExpr(*COLUMNS, "lsn", _KIND)
+            .writeStream.option("checkpointLocation", str(self._checkpoint))
+            .foreachBatch(self._append)
+            .trigger(processingTime="0 seconds")
+            .start()
+        )
         self.queries = [query]
 
     def _append(self, batch: DataFrame, number: int) -> None:

@@ -44,11 +44,17 @@ def _drain(run: Run, runs: Sequence[Run], scale: Scale) -> list[list[object]]:
     phase = run.phases[0]
     return [
         [
-            run.system, reader, seconds, int(scale.events / seconds), floor / seconds if floor else "-", phase.cpu_seconds,
-            phase.cpu_seconds / scale.events * 1e6, phase.written_bytes / _MB,
+            run.system,
+            reader,
+            seconds,
+            int(scale.events / seconds),
+            floor / seconds if floor else "-",
+            phase.cpu_seconds,
+            phase.cpu_seconds / scale.events * 1e6,
+            phase.written_bytes / _MB,
         ]
         for reader, seconds in run.drained.items()
-    ]  # fmt: skip
+    ]
 
 
 def _rate(run: Run, number: int) -> list[list[object]]:
@@ -57,11 +63,17 @@ def _rate(run: Run, number: int) -> list[list[object]]:
     phase = run.phases[number + 1]
     return [
         [
-            run.system, reader, int(seen.rate), *(_seconds(value) for value in (seen.p50, seen.p95, seen.p99, seen.max)),
-            phase.lag[reader], "yes" if seen.kept_up else "no", phase.cpu_seconds, phase.written_bytes / _MB,
+            run.system,
+            reader,
+            int(seen.rate),
+            *(_seconds(value) for value in (seen.p50, seen.p95, seen.p99, seen.max)),
+            phase.lag[reader],
+            "yes" if seen.kept_up else "no",
+            phase.cpu_seconds,
+            phase.written_bytes / _MB,
         ]
         for reader, seen in run.freshness[number].items()
-    ]  # fmt: skip
+    ]
 
 
 def _seconds(value: float) -> object:

@@ -35,8 +35,10 @@ class Runner:
     def create(self, name: str) -> Answer:
         self._stream = self._kind(self._spark, self._feed, name)
         return {
-            "settings": dict(self._stream.settings), "spark": self._spark.version, "resolves": self._stream.resolves,
-        }  # fmt: skip
+            "settings": dict(self._stream.settings),
+            "spark": self._spark.version,
+            "resolves": self._stream.resolves,
+        }
 
     def start(self, topic: str) -> Answer:
         self._stopped = False

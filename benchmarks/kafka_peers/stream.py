@@ -93,9 +93,13 @@ class Stream(Protocol):
 def records(spark: SparkSession, feed: Feed, topic: str) -> DataFrame:
     """The topic as Spark's own source reads it."""
     return (
-        spark.readStream.format("kafka").option("kafka.bootstrap.servers", feed.bootstrap).option("subscribe", topic)
-        .option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", feed.batch_records).load()
-    )  # fmt: skip
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", feed.bootstrap)
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", feed.batch_records)
+        .load()
+    )
 
 
 def changes(records: DataFrame) -> DataFrame:
@@ -103,9 +107,12 @@ def changes(records: DataFrame) -> DataFrame:
     parsed = records.selectExpr(f"from_json(cast(value as string), '{_EVENT}') as e")
     values = [name for name in COLUMNS if name not in ("id", "updated_at")]
     return parsed.selectExpr(
-        "coalesce(e.after.id, e.before.id) as id", *(f"e.after.{name}" for name in values),
-        "timestamp_micros(e.after.updated_at) as updated_at", "e.op as op", "e.source.lsn as lsn",
-    )  # fmt: skip
+        "coalesce(e.after.id, e.before.id) as id",
+        *(f"e.after.{name}" for name in values),
+        "timestamp_micros(e.after.updated_at) as updated_at",
+        "e.op as op",
+        "e.source.lsn as lsn",
+    )
 
 
 def newest(changes: DataFrame) -> DataFrame:

@@ -151,9 +151,13 @@ class World:
         )
         self.run = subprocess.Popen(
             [sys.executable, "-c", "import sys; from lakebed.cli import main; sys.exit(main())", "run", str(file)],
-            env=self.environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env=self.environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
             start_new_session=True,
-        )  # fmt: skip
+        )
         self._stack.callback(self._kill_run)
         self._start(self._note_lines, "lines")
 
@@ -349,9 +353,14 @@ for path in sys.stdin:
 
     def __init__(self, world: World) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", self.PROGRAM], env=world.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, text=True, start_new_session=True,
-        )  # fmt: skip
+            [sys.executable, "-c", self.PROGRAM],
+            env=world.environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
         self._root = world.root
 
     def ask(self) -> tuple[int, str]:

@@ -182,10 +182,15 @@ def started(command: Sequence[str], folder: Path) -> Iterator[Runner]:
     log = folder / "log.txt"
     with log.open("w") as output:
         process = subprocess.Popen(
-            [*command, str(events_write), str(answers_read)], cwd=REPOSITORY, stdin=subprocess.DEVNULL, stdout=output,
-            stderr=subprocess.STDOUT, pass_fds=(events_write, answers_read), start_new_session=True,
+            [*command, str(events_write), str(answers_read)],
+            cwd=REPOSITORY,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            pass_fds=(events_write, answers_read),
+            start_new_session=True,
             env={name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))},
-        )  # fmt: skip
+        )
     os.close(events_write)
     os.close(answers_read)
     try:

@@ -71,10 +71,22 @@ def _name(run: Run) -> str:
 
 def _writing(run: Run, each: Figures) -> list[object]:
     return [
-        _name(run), each.batch_median, each.batch_p95, each.batch_max, each.times_plain, each.stalls,
-        each.maintenance_seconds, each.cpu_seconds, each.write_amplification_running, each.write_amplification,
-        each.data_bytes / _MB, each.metadata_bytes / _MB, each.local_bytes / _MB, each.files, each.bytes / _MB,
-    ]  # fmt: skip
+        _name(run),
+        each.batch_median,
+        each.batch_p95,
+        each.batch_max,
+        each.times_plain,
+        each.stalls,
+        each.maintenance_seconds,
+        each.cpu_seconds,
+        each.write_amplification_running,
+        each.write_amplification,
+        each.data_bytes / _MB,
+        each.metadata_bytes / _MB,
+        each.local_bytes / _MB,
+        each.files,
+        each.bytes / _MB,
+    ]
 
 
 def _reading(run: Run, each: Figures) -> list[object]:
@@ -123,9 +135,12 @@ def draw(path: Path, runs: Sequence[Run], scale: Scale, given: Given) -> None:
     left.grid(alpha=0.3, which="both")
     right.axhline(1, color="grey", linewidth=0.8)
     right.set(
-        xscale="log", yscale="log", xlabel="write amplification (bytes written / bytes of changes)",
-        ylabel="fresh aggregate / plain sorted Parquet", title=f"{scale.rows:,} rows, {_kind(scale)}; lower left is better",
-    )  # fmt: skip
+        xscale="log",
+        yscale="log",
+        xlabel="write amplification (bytes written / bytes of changes)",
+        ylabel="fresh aggregate / plain sorted Parquet",
+        title=f"{scale.rows:,} rows, {_kind(scale)}; lower left is better",
+    )
     right.grid(alpha=0.3, which="both")
     for axis in (left.yaxis, right.xaxis, right.yaxis):
         axis.set_major_formatter("{x:g}")

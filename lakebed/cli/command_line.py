@@ -41,8 +41,22 @@ from lakebed.errors import InvalidInput, LakebedError, TableNotFound
 from lakebed.version import __version__
 
 _MODULES = (
-    init, validate, run, tables, health, show, rows, maintenance, source, quarantine, events, serve, fleet, simulate, manual,
-)  # fmt: skip
+    init,
+    validate,
+    run,
+    tables,
+    health,
+    show,
+    rows,
+    maintenance,
+    source,
+    quarantine,
+    events,
+    serve,
+    fleet,
+    simulate,
+    manual,
+)
 GROUPS = {
     "start here": ("init", "validate", "run", "query", "status", "docs"),
     "tables": ("create", "convert", "show", "alter", "restore", "partition"),

@@ -82,9 +82,12 @@ class Commands:
         """
         full = f"{self._parsers._prog_prefix} {name}"
         parser = self._parsers.add_parser(
-            name, help=text, description=text[0].upper() + text[1:] + ".", formatter_class=argparse.RawDescriptionHelpFormatter,
+            name,
+            help=text,
+            description=text[0].upper() + text[1:] + ".",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
             epilog=f"example:\n  {full} {example}\n\nfor the log and for errors: lakebed help logging",
-        )  # fmt: skip
+        )
         parser.summary = text
         logs.add_options(parser)
         if rows:

@@ -120,9 +120,14 @@ class RemoteWarehouse:
             {"name": f.name, "type": type_text(canonical_type(f.type, f.name)), "nullable": f.nullable} for f in schema
         ]
         body: dict[str, Any] = {
-            "name": name, "columns": columns, "keys": list(keys), "sort_key": list(sort_key),
-            "partition_by": list(partition_by), "properties": dict(properties or {}), "types": types,
-        }  # fmt: skip
+            "name": name,
+            "columns": columns,
+            "keys": list(keys),
+            "sort_key": list(sort_key),
+            "partition_by": list(partition_by),
+            "properties": dict(properties or {}),
+            "types": types,
+        }
         if sequence_by is not None:
             body["sequence_by"] = sequence_by
         self._transport.ask("POST", ("tables",), body=body)
@@ -206,9 +211,13 @@ class RemoteTable:
             answer = self.ask("POST", "scan", body=body | {"version": first["version"], "after": answer["next"]})
             files += answer["files"]
         return Scan(
-            root=first["root"], version=first["version"], files=tuple(files), files_of_version=first["files_of_version"],
-            stored_names=first["stored_names"], rows=first["rows"],
-        )  # fmt: skip
+            root=first["root"],
+            version=first["version"],
+            files=tuple(files),
+            files_of_version=first["files_of_version"],
+            stored_names=first["stored_names"],
+            rows=first["rows"],
+        )
 
     def set_properties(
         self, properties: Mapping[str, str | int | float | bool], *, if_version: int | None = None
@@ -235,9 +244,13 @@ class RemoteTable:
     ) -> AlterResult:
         """Change the columns in one commit, as ``Table.alter``. Needs an operator; ``if_version`` as in ``set_properties``."""
         given = {
-            "add": _type_texts(add), "widen": _type_texts(widen), "rename": dict(rename or {}), "drop": list(drop),
-            "relax": list(relax), "comment": dict(comment or {}),
-        }  # fmt: skip
+            "add": _type_texts(add),
+            "widen": _type_texts(widen),
+            "rename": dict(rename or {}),
+            "drop": list(drop),
+            "relax": list(relax),
+            "comment": dict(comment or {}),
+        }
         schema = {name: value for name, value in given.items() if value}
         answer = self.ask("PATCH", body={"schema": schema, "reason": reason}, headers=_if_match(if_version))
         return AlterResult(version=answer["version"], changed=answer["changed"], notes=tuple(answer["notes"]))

@@ -198,8 +198,10 @@ class Cluster:
                 self._away_until = self._clock() + pause
                 _logger.warning(
                     "the cluster %s is tried again in %.0f seconds, until then merges stay in this process: %s",
-                    self.name, pause, why,
-                )  # fmt: skip
+                    self.name,
+                    pause,
+                    why,
+                )
         return ClusterUnavailable(f"the cluster {self.name} can't be used: {why}")
 
     @staticmethod

@@ -50,9 +50,15 @@ class LocalKernel:
         may_spill = not are_few or sum(source.part.rows for source in sources) > FEW_ROWS_MAX
         with measured(self.storage.root, "merge", may_spill=may_spill):
             return merge_parts(
-                sources, spec, output, connection, rows_max=settings.target_part_rows,
-                bytes_max=settings.target_part_bytes, on_progress=progress, read_from=self.storage,
-            )  # fmt: skip
+                sources,
+                spec,
+                output,
+                connection,
+                rows_max=settings.target_part_rows,
+                bytes_max=settings.target_part_bytes,
+                on_progress=progress,
+                read_from=self.storage,
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,14 +159,26 @@ class Merger:
         """``run`` what was planned."""
         predicted = plan.predicted()
         return self.run(
-            plan.inputs, plan.level, kernel, progress=progress, predicted=predicted, claim_id=claim_id,
+            plan.inputs,
+            plan.level,
+            kernel,
+            progress=progress,
+            predicted=predicted,
+            claim_id=claim_id,
             kind=plan.kind.value,
-        )  # fmt: skip
+        )
 
     def run(
-        self, paths: Sequence[str], level: int, kernel: MergeKernel, *, progress: Progress = no_progress,
-        predicted: Mapping[str, object] | None = None, claim_id: str | None = None, kind: str = "",
-    ) -> MergeResult:  # fmt: skip
+        self,
+        paths: Sequence[str],
+        level: int,
+        kernel: MergeKernel,
+        *,
+        progress: Progress = no_progress,
+        predicted: Mapping[str, object] | None = None,
+        claim_id: str | None = None,
+        kind: str = "",
+    ) -> MergeResult:
         """Merge these parts into parts of ``level``.
 
         ``predicted``: the figures of the plan; the commit repeats them beside the actual ones (``Table.compactions``).
@@ -204,9 +216,16 @@ class Merger:
     # -- 1. claim ----------------------------------------------------------------------------------------------------
 
     def claim(
-        self, paths: Sequence[str], level: int, volatile: bool = False, ending: Sequence[Claim] = (),
-        claim_id: str | None = None, *, kind: str = "", uploads: bool = False,
-    ) -> _Claimed:  # fmt: skip
+        self,
+        paths: Sequence[str],
+        level: int,
+        volatile: bool = False,
+        ending: Sequence[Claim] = (),
+        claim_id: str | None = None,
+        *,
+        kind: str = "",
+        uploads: bool = False,
+    ) -> _Claimed:
         """A claim on the parts and the snapshot at its commit; or why there is none. Raises StoreUnavailable, Contention.
 
         ``ending``: claims of this replica that the new one replaces; ``uploads``: see ``Claim``.
@@ -362,8 +381,11 @@ class Merger:
         if found.parked is not None:
             _logger.warning(
                 "%d parts of %s are left alone, because merges of them ended %d processes: %s",
-                len(found.parked.sources), self._storage.root, found.parked.failures, found.parked.sources[0],
-            )  # fmt: skip
+                len(found.parked.sources),
+                self._storage.root,
+                found.parked.failures,
+                found.parked.sources[0],
+            )
 
     def _emit(self, result: str, version: int, claim: Claim) -> None:
         events.emit(
@@ -407,9 +429,16 @@ class Merger:
     # -- 3. commit ---------------------------------------------------------------------------------------------------
 
     def commit(
-        self, claim: Claim, sources: Sources, merged: Sequence[MergedPart], read: Snapshot, *,
-        operation: Operation = Operation.MERGE, predicted: Mapping[str, object] | None = None, tried_before: bool = False,
-    ) -> MergeResult:  # fmt: skip
+        self,
+        claim: Claim,
+        sources: Sources,
+        merged: Sequence[MergedPart],
+        read: Snapshot,
+        *,
+        operation: Operation = Operation.MERGE,
+        predicted: Mapping[str, object] | None = None,
+        tried_before: bool = False,
+    ) -> MergeResult:
         """Put the output in place of the sources. If that is not possible, its files are deleted (step 4).
 
         After StoreUnavailable call it again, with ``tried_before``. If the earlier commit succeeded after all, it is found,
@@ -475,9 +504,13 @@ class Merger:
         return died
 
     def _actions(
-        self, claim: Claim, sources: Sources, merged: Sequence[MergedPart], died: Mapping[str, BitMap64],
+        self,
+        claim: Claim,
+        sources: Sources,
+        merged: Sequence[MergedPart],
+        died: Mapping[str, BitMap64],
         snapshot: Snapshot,
-    ) -> tuple[list[Action], MergeResult]:  # fmt: skip
+    ) -> tuple[list[Action], MergeResult]:
         now_ms = int(self._clock() * 1000)
         dead_of = {part.path: BitMap64(part.dead) for part in merged}
         carried = 0
@@ -494,13 +527,22 @@ class Merger:
         actions: list[Action] = [part.removed(now_ms, data_change=False) for part in leaving]
         for part in kept:
             output = Part(
-                path=part.path, rows=part.rows, bytes=part.bytes, level=claim.level,
+                path=part.path,
+                rows=part.rows,
+                bytes=part.bytes,
+                level=claim.level,
                 min_block=min(source.min_block for source in sources.parts),
                 max_block=max(source.max_block for source in sources.parts),
-                sort_key_version=part.sort_key_version, deletes=part.deletes, has_op_column=part.has_op_column,
-                partition_values=sources.parts[0].partition_values, stats=part.stats, modified_ms=now_ms,
-                deletes_ms=deletes_ms if part.deletes else None, checksum=part.checksum, passes=part.passes,
-            )  # fmt: skip
+                sort_key_version=part.sort_key_version,
+                deletes=part.deletes,
+                has_op_column=part.has_op_column,
+                partition_values=sources.parts[0].partition_values,
+                stats=part.stats,
+                modified_ms=now_ms,
+                deletes_ms=deletes_ms if part.deletes else None,
+                checksum=part.checksum,
+                passes=part.passes,
+            )
             actions.append(AddPart(output.marked(vectors.get(part.path)), data_change=False))
         actions.append(claim.ended())
         result = MergeResult(

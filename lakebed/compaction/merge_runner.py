@@ -455,10 +455,15 @@ class MergeRunner:
                 pause = PARKED_SECONDS if parked else min(BACKOFF_SECONDS_MAX, 2.0**failures.count)
                 failures.not_before = now + pause
         _logger.warning(
-            "a %s of %d parts of %s failed%s: %s", plan.kind.value, len(plan.inputs), self._table,
-            ", its parts are left alone for an hour or longer" if parked else " and will be tried again", error,
-            exc_info=None if isinstance(error, LakebedError) else error, extra=events.ALSO_AN_EVENT,
-        )  # fmt: skip
+            "a %s of %d parts of %s failed%s: %s",
+            plan.kind.value,
+            len(plan.inputs),
+            self._table,
+            ", its parts are left alone for an hour or longer" if parked else " and will be tried again",
+            error,
+            exc_info=None if isinstance(error, LakebedError) else error,
+            extra=events.ALSO_AN_EVENT,
+        )
         if parked:
             self._park(corrupt or plan.inputs, error, count)
         return parked

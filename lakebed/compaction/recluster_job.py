@@ -88,10 +88,17 @@ class ReclusterJob:
     """One job on one table. Raises InvalidInput for a table without an order, or a ``where`` that can't be evaluated."""
 
     def __init__(
-        self, table: str, log: TableLog, storage: PartStorage, *, where: str | None, final: bool,
-        on_progress: Callable[[ReclusterProgress], object] | None, stop: Callable[[], bool],
+        self,
+        table: str,
+        log: TableLog,
+        storage: PartStorage,
+        *,
+        where: str | None,
+        final: bool,
+        on_progress: Callable[[ReclusterProgress], object] | None,
+        stop: Callable[[], bool],
         reads: Callable[[Snapshot], Mapping[str, int]] = lambda snapshot: {},
-    ) -> None:  # fmt: skip
+    ) -> None:
         """``reads``: how often parts were read of late, by path."""
         self._table = table
         self._log = log
@@ -156,9 +163,15 @@ class ReclusterJob:
         if on_cluster is not None:
             on_cluster = replace(on_cluster, kernel=self._watched(on_cluster.kernel))
         self._merge_runner = merge_runner = MergeRunner(
-            self._table, self._log, merger, self._watched(kernel), planner=self._plan,
-            clock=lambda: self._log.now_ms() / 1000, reads=self._reads, on_cluster=on_cluster,
-        )  # fmt: skip
+            self._table,
+            self._log,
+            merger,
+            self._watched(kernel),
+            planner=self._plan,
+            clock=lambda: self._log.now_ms() / 1000,
+            reads=self._reads,
+            on_cluster=on_cluster,
+        )
         while True:
             self._results += merge_runner.run_until_idle()
             if self._stop() or not self._final or not self._is_anything_left(merger):
@@ -199,9 +212,14 @@ class ReclusterJob:
         return depth_by_level(self._seen(snapshot), self._log.statistics)
 
     def _plan(
-        self, snapshot: Snapshot, taken: Collection[str], now_ms: int, in_flight_bytes: int, reads: Mapping[str, int],
+        self,
+        snapshot: Snapshot,
+        taken: Collection[str],
+        now_ms: int,
+        in_flight_bytes: int,
+        reads: Mapping[str, int],
         goal: Goal,
-    ) -> Planning:  # fmt: skip
+    ) -> Planning:
         """The next plan: of the round that has begun, or with ``final`` of the one after it."""
         plans = round_plans(self._seen(snapshot), taken, now_ms, reads, self._log.statistics)
         found = None if self._stop() else next(plans, None)

@@ -241,9 +241,12 @@ class Replication:
                 self._local.give_up_damaged()  # it may be one of the inputs
             self._failures[claim.id] += 1
             _logger.warning(
-                "what %s merges of %s could not be built here: %s", claim.replica, self._root, error,
+                "what %s merges of %s could not be built here: %s",
+                claim.replica,
+                self._root,
+                error,
                 exc_info=None if isinstance(error, LakebedError) else error,
-            )  # fmt: skip
+            )
             return None
 
     def _build(
@@ -265,9 +268,15 @@ class Replication:
             return None
         now_ms = int(self._clock() * 1000)
         one = Materialized(
-            claim=claim, sources=sources.parts, dead=sources.dead, parts=parts, folder=str(begun.parent),
-            made_ms=now_ms, oldest_ms=now_ms, version=snapshot.version,
-        )  # fmt: skip
+            claim=claim,
+            sources=sources.parts,
+            dead=sources.dead,
+            parts=parts,
+            folder=str(begun.parent),
+            made_ms=now_ms,
+            oldest_ms=now_ms,
+            version=snapshot.version,
+        )
         self._folder.keep(one)
         begun.unlink(missing_ok=True)
         for old in within:

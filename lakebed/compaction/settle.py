@@ -67,10 +67,21 @@ from lakebed.notebook import HtmlResult
 _DECIDING = (OP_COLUMN, UNAVAILABLE_COLUMN, MOVES_COLUMN, NEEDS_ROW_COLUMN)
 """Columns that decide, beside keys and sequence, what becomes of a change."""
 CHANGES_MAX = 2_000_000
-_LEAVES_ROWS = frozenset({
-    CommitKind.APPEND, CommitKind.MUTATION, CommitKind.SETTLE, CommitKind.MERGE, CommitKind.UPLOAD, CommitKind.PROPERTIES,
-    CommitKind.CLAIM, CommitKind.HOLD, CommitKind.EXPIRE, CommitKind.DROP_DETACHED, CommitKind.OTHER,
-})  # fmt: skip
+_LEAVES_ROWS = frozenset(
+    {
+        CommitKind.APPEND,
+        CommitKind.MUTATION,
+        CommitKind.SETTLE,
+        CommitKind.MERGE,
+        CommitKind.UPLOAD,
+        CommitKind.PROPERTIES,
+        CommitKind.CLAIM,
+        CommitKind.HOLD,
+        CommitKind.EXPIRE,
+        CommitKind.DROP_DETACHED,
+        CommitKind.OTHER,
+    }
+)
 """Kinds of commits that change no columns, and no rows either unless their parts say so."""
 _logger = logging.getLogger("lakebed.compaction")
 

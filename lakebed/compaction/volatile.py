@@ -72,9 +72,14 @@ class VolatileMerger:
     """Merges of one replica whose output stays on its local disk. Safe to use from several threads."""
 
     def __init__(
-        self, log: TableLog, storage: PartStorage, deletion_vectors: DeletionVectorCache, base: Path,
-        clock: Callable[[], float] = time.time, lease_seconds: float = LEASE_SECONDS,
-    ) -> None:  # fmt: skip
+        self,
+        log: TableLog,
+        storage: PartStorage,
+        deletion_vectors: DeletionVectorCache,
+        base: Path,
+        clock: Callable[[], float] = time.time,
+        lease_seconds: float = LEASE_SECONDS,
+    ) -> None:
         """``base``: the table's folder for materialized parts on this host; the replica takes a free one of its subfolders."""
         folder, name, self._lock_file = replica_folder(base)
         self._folder = MaterializedFolder(folder)
@@ -143,9 +148,15 @@ class VolatileMerger:
         return run(plan.inputs, plan.level, kernel, progress=progress, claim_id=claim_id, kind=plan.kind.value)
 
     def run(
-        self, paths: Sequence[str], level: int, kernel: MergeKernel, *, progress: Progress = no_progress,
-        claim_id: str | None = None, kind: str = "",
-    ) -> MergeResult:  # fmt: skip
+        self,
+        paths: Sequence[str],
+        level: int,
+        kernel: MergeKernel,
+        *,
+        progress: Progress = no_progress,
+        claim_id: str | None = None,
+        kind: str = "",
+    ) -> MergeResult:
         """Merge parts of the view for readers here into a materialized part. Raises what the kernel raises.
 
         What the plan predicted is not reported: an upload is the result of several merges, each with its own plan.
@@ -160,9 +171,15 @@ class VolatileMerger:
                 self._busy -= {one.claim.id for one in chosen}
 
     def run_and_upload(
-        self, paths: Sequence[str], level: int, kernel: MergeKernel, *, progress: Progress = no_progress,
-        claim_id: str | None = None, kind: str = "",
-    ) -> MergeResult:  # fmt: skip
+        self,
+        paths: Sequence[str],
+        level: int,
+        kernel: MergeKernel,
+        *,
+        progress: Progress = no_progress,
+        claim_id: str | None = None,
+        kind: str = "",
+    ) -> MergeResult:
         """Merge parts of the store, and put the output in their place there. Raises what the kernel raises, StoreUnavailable."""
         started, wanted, claim_id = time.perf_counter(), frozenset(paths), claim_id or str(uuid.uuid4())
         with self._lock:
@@ -193,9 +210,17 @@ class VolatileMerger:
                 self._busy -= ids
 
     def _run(
-        self, paths: Sequence[str], level: int, kernel: MergeKernel, progress: Progress, chosen: Sequence[Materialized],
-        claim_id: str | None, *, kind: str, uploads: bool = False,
-    ) -> MergeResult:  # fmt: skip
+        self,
+        paths: Sequence[str],
+        level: int,
+        kernel: MergeKernel,
+        progress: Progress,
+        chosen: Sequence[Materialized],
+        claim_id: str | None,
+        *,
+        kind: str,
+        uploads: bool = False,
+    ) -> MergeResult:
         local = {one.url(part) for one in chosen for part in one.parts}
         normal = [path for path in paths if path not in local]
         sources = [*normal, *(part.path for one in chosen for part in one.sources)]
@@ -288,9 +313,13 @@ class VolatileMerger:
         tried_before = one.claim.id in self._tried
         self._tried.add(one.claim.id)
         result = self._merger.commit(
-            one.claim, Sources(one.sources, one.dead), one.parts, snapshot,
-            operation=Operation.UPLOAD, tried_before=tried_before,
-        )  # fmt: skip
+            one.claim,
+            Sources(one.sources, one.dead),
+            one.parts,
+            snapshot,
+            operation=Operation.UPLOAD,
+            tried_before=tried_before,
+        )
         self._forget(one)
         return replace(result, seconds=time.perf_counter() - started)
 

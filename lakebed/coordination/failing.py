@@ -123,9 +123,13 @@ def parked_again(
     if before is not None:
         pause_ms = min(PARKED_MS_MAX, 2 * max(PARKED_MS, before.not_before_ms - before.since_ms))
     return Failing(
-        sources=tuple(sources), failures=failures, error=error[:_ERROR_LENGTH_MAX], kind=kind, since_ms=now_ms,
+        sources=tuple(sources),
+        failures=failures,
+        error=error[:_ERROR_LENGTH_MAX],
+        kind=kind,
+        since_ms=now_ms,
         not_before_ms=now_ms + pause_ms,
-    )  # fmt: skip
+    )
 
 
 def resume_merges(log: TableLog) -> int:

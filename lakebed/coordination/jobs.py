@@ -155,9 +155,14 @@ def take(log: TableLog, job_id: str, runner: str, lease_ms: int) -> Job | None:
             failed = replace(job, state=JobState.FAILED, error=why, error_kind="Unexpected", ended_ms=now_ms)
             return _proposal(snapshot, failed, None)
         taken = replace(
-            job, state=JobState.RUNNING, runner=runner, attempts=job.attempts + 1, started_ms=now_ms,
-            until_ms=now_ms + lease_ms, progress={},
-        )  # fmt: skip
+            job,
+            state=JobState.RUNNING,
+            runner=runner,
+            attempts=job.attempts + 1,
+            started_ms=now_ms,
+            until_ms=now_ms + lease_ms,
+            progress={},
+        )
         return _proposal(snapshot, taken, taken)
 
     return commit_loop(log, Operation.JOB, build)

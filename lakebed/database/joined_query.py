@@ -55,9 +55,15 @@ def query_tables(sql: str, names: Sequence[str], open_table: Callable[[str], Tab
                 inner = f"_lakebed_{number}"
                 table.storage.attach(connection)
                 register_view(
-                    connection, inner, table.storage, table.pinned.files, table.snapshot.schema,
-                    completed=table.pinned.completed, hides_dead_rows=hides_dead_rows, mapping=table.snapshot.columns,
-                )  # fmt: skip
+                    connection,
+                    inner,
+                    table.storage,
+                    table.pinned.files,
+                    table.snapshot.schema,
+                    completed=table.pinned.completed,
+                    hides_dead_rows=hides_dead_rows,
+                    mapping=table.snapshot.columns,
+                )
                 for schema, own in _known_as(name, names):
                     connection.execute(f"create schema if not exists {catalog}.{quote(schema)}")
                     view = f"{catalog}.{quote(schema)}.{quote(own)}"

@@ -129,9 +129,13 @@ class Warehouse:
         return self.at(at).create_views(spark)
 
     def listen(
-        self, callback: Callable[[TableEvent], object], *, cursor: str = "newest", tables: Sequence[str] = ("*",),
+        self,
+        callback: Callable[[TableEvent], object],
+        *,
+        cursor: str = "newest",
+        tables: Sequence[str] = ("*",),
         kinds: Sequence[str] = (),
-    ) -> Listening:  # fmt: skip
+    ) -> Listening:
         """Call a function with each table event, in a thread, until the result's ``stop()``.
 
         ``cursor``: ``"newest"`` (what comes after now), ``"oldest"`` (all that the logs keep), or the ``cursor`` of an earlier

@@ -42,9 +42,14 @@ class DayOfLooks:
 
 
 def day_of_looks(
-    tables: int, workers: int = 1, *, look_seconds: float = SECONDS_MAX, beat_seconds: float, discovery_seconds: float,
+    tables: int,
+    workers: int = 1,
+    *,
+    look_seconds: float = SECONDS_MAX,
+    beat_seconds: float,
+    discovery_seconds: float,
     schemas: int = 1,
-) -> DayOfLooks:  # fmt: skip
+) -> DayOfLooks:
     """What ``workers`` ask of the store in a day in which nothing happens to ``tables``."""
     pages = schemas + tables / 1000
     return DayOfLooks(

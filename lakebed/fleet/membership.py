@@ -55,8 +55,12 @@ class Worker:
     def to_action(self) -> Domain:
         """The action that sets the entry of this worker."""
         value = {
-            "host": self.host, "cores": self.cores, "beat": self.beat, "since_ms": self.since_ms, "until_ms": self.until_ms,
-        }  # fmt: skip
+            "host": self.host,
+            "cores": self.cores,
+            "beat": self.beat,
+            "since_ms": self.since_ms,
+            "until_ms": self.until_ms,
+        }
         return Domain(WORKER + self.id, orjson.dumps(value).decode())
 
 

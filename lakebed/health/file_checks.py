@@ -63,15 +63,19 @@ def _compared(path: str, expected: _Referred, size: int, snapshot: Snapshot, sto
             size = storage.size(path)
         except FileNotFoundError:
             yield critical(
-                "G1", path, f"the file is missing; version {snapshot.version} needs it: it is {expected.what}",
+                "G1",
+                path,
+                f"the file is missing; version {snapshot.version} needs it: it is {expected.what}",
                 f"restore {path} from a copy of the store; versions before it can be read (table.to_arrow(version=…))",
-            )  # fmt: skip
+            )
             return
     if expected.bytes is not None and size != expected.bytes:
         yield critical(
-            "file", path, f"the file has {size:,} bytes and the log says {expected.bytes:,}: it was cut off or replaced",
+            "file",
+            path,
+            f"the file has {size:,} bytes and the log says {expected.bytes:,}: it was cut off or replaced",
             f"restore {path} from a copy of the store",
-        )  # fmt: skip
+        )
 
 
 def _referred_by(snapshot: Snapshot) -> tuple[dict[str, _Referred], list[Finding]]:
@@ -95,10 +99,11 @@ def _add(referred: dict[str, _Referred], parts: Iterable[Part], what: str) -> It
             vector = part.deletion_vector.file_path() if part.deletion_vector else None
         except Corrupt as error:
             yield critical(
-                "vector", part.path,
+                "vector",
+                part.path,
                 f"which of its rows are dead is not known: the log's reference to the deletion vector can't be read: {error}",
                 "read an older version, and write the table anew from it",
-            )  # fmt: skip
+            )
             continue
         if vector is not None:
             referred[vector] = _Referred(f"the deletion vector of {part.path}")

@@ -53,9 +53,14 @@ class Glance:
     """Looks at one table again and again. Not thread-safe."""
 
     def __init__(
-        self, root: str, path: str = "", clock: Callable[[], float] = time.monotonic,
-        *, runs: Runs | None = None, alone: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        root: str,
+        path: str = "",
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        runs: Runs | None = None,
+        alone: bool = True,
+    ) -> None:
         """``path``: the table as its user writes it, for remedies (default: its root). ``runs``: shared by the tables of a list.
         ``alone``: the table is not shown in its database, so what is wrong with that is told of it.
         """

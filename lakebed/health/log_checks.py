@@ -90,10 +90,11 @@ def _names(commits: list[int], checkpoints: list[int], path: str) -> Iterator[Fi
     """Step 1."""
     if commits and commits[0] > 0 and not any(version >= commits[0] - 1 for version in checkpoints):
         yield critical(
-            "M5", commit_name(commits[0]),
+            "M5",
+            commit_name(commits[0]),
             f"the log is cut off: it begins with version {commits[0]}, and no checkpoint holds what came before",
             f"restore the commits before version {commits[0]}, or a checkpoint, from a copy of the store",
-        )  # fmt: skip
+        )
     for before, after in pairwise(commits):
         if after == before + 1:
             continue
@@ -115,11 +116,12 @@ def _names(commits: list[int], checkpoints: list[int], path: str) -> Iterator[Fi
             yield critical("M5", where, f"{lost}, so no version from {before + 1} on can be read", remedy)
     if checkpoints and checkpoints[-1] > max(commits, default=-1):
         yield critical(
-            "M5", checkpoint_name(checkpoints[-1]),
+            "M5",
+            checkpoint_name(checkpoints[-1]),
             f"the log is cut off: there is a checkpoint of version {checkpoints[-1]}, but the newest commit is "
             f"{max(commits, default=-1)}",
             f"restore the commits up to version {checkpoints[-1]} from a copy of the store; stop all writers until then",
-        )  # fmt: skip
+        )
 
 
 class _Replay:
@@ -341,9 +343,11 @@ def _of_resnapshot(found: Resnapshot, now_ms: int) -> Iterator[Finding]:
         )
     elif found.state == "asked" and now_ms - found.asked_ms > _UNANSWERED_MS:
         yield warning(
-            "resnapshot", "", f"rows were {described(found, now_ms)}: the connector does not answer",
+            "resnapshot",
+            "",
+            f"rows were {described(found, now_ms)}: the connector does not answer",
             "see that the connector runs, with kafka in signal.enabled.channels, and that the pipeline runs; then ask again",
-        )  # fmt: skip
+        )
 
 
 def state_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Finding]:
@@ -392,22 +396,26 @@ def _claim_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Find
         for source in claim.sources:
             if source in claims_by_source:
                 yield critical(
-                    "P4", source, f"the part is a source of two claims, {claims_by_source[source]} and {claim.id}",
+                    "P4",
+                    source,
+                    f"the part is a source of two claims, {claims_by_source[source]} and {claim.id}",
                     "stop all maintenance for five minutes, so that both claims expire, and start it again",
-                )  # fmt: skip
+                )
             claims_by_source[source] = claim.id
         late_seconds = (now_ms - claim.lease_ms) / 1000
         if late_seconds > LEASE_SECONDS:
             yield warning(
-                "claim", claim.domain,
+                "claim",
+                claim.domain,
                 f"the claim of {claim.replica} on {len(claim.sources)} parts was left behind: its lease ended "
                 f"{late_seconds:,.0f} s ago, and nobody has removed it, so nobody maintains the table",
                 f"lakebed maintain {path}",
-            )  # fmt: skip
+            )
         if -late_seconds > LEASE_SECONDS + _CLOCKS_DIFFER_SECONDS:
             yield warning(
-                "claim", claim.domain,
+                "claim",
+                claim.domain,
                 f"the claim of {claim.replica} on {len(claim.sources)} parts ends in {-late_seconds / 3600:,.1f} hours, and a "
                 f"lease lasts {LEASE_SECONDS:.0f} seconds: that machine's clock is ahead, or this one's is behind",
                 "set the clocks right (NTP); if it ends within a day it keeps its parts until then, else it counts as ended",
-            )  # fmt: skip
+            )

@@ -162,10 +162,11 @@ def run_findings(reports: Collection[RunReport], path: str, now_ms: int) -> Iter
         known = {each.error for each in one.down}
         if one.state != "running" and (errors := [error for error in one.errors if error not in known]):
             yield critical(
-                "run", one.host,
+                "run",
+                one.host,
                 f"{one.who} can't go on since {_time(one.since_ms)}: {'; '.join(errors)}",
                 "remove the cause; it tries again by itself",
-            )  # fmt: skip
+            )
         if one.stuck and not one.down:
             what = f"{one.who} does not get on: {'; '.join(one.stuck)}"
             yield warning("run", one.host, what, "see why that takes so long; what fails is tried again")
@@ -230,10 +231,16 @@ class Reporter:
         now_ms = int(now * 1000)
         since_ms = self.report.since_ms if self.report.state == state else now_ms
         self.report = replace(
-            self.report, state=state, errors=tuple(error[:_TEXT_MAX] for error in errors), since_ms=since_ms, at_ms=now_ms,
-            waiting=len(waiting), tables=tuple(replace(one, error=one.error[:_TEXT_MAX]) for one in waiting[:TABLES_MAX]),
-            down=tuple(replace(one, error=one.error[:_TEXT_MAX]) for one in down), stuck=tuple(one[:_TEXT_MAX] for one in stuck),
-        )  # fmt: skip
+            self.report,
+            state=state,
+            errors=tuple(error[:_TEXT_MAX] for error in errors),
+            since_ms=since_ms,
+            at_ms=now_ms,
+            waiting=len(waiting),
+            tables=tuple(replace(one, error=one.error[:_TEXT_MAX]) for one in waiting[:TABLES_MAX]),
+            down=tuple(replace(one, error=one.error[:_TEXT_MAX]) for one in down),
+            stuck=tuple(one[:_TEXT_MAX] for one in stuck),
+        )
 
     def write(self) -> None:
         """Write what was noted, if it is time. Never raises: what can't be written now is tried again later."""
@@ -273,8 +280,9 @@ class Reporter:
             _logger.warning(
                 "the run has ended, and its report %s is left, because %s: lakebed status will say that this run is silent, until"
                 " the next run removes the report",
-                self.report.name, self._left,
-            )  # fmt: skip
+                self.report.name,
+                self._left,
+            )
 
     def _delete(self) -> None:
         try:

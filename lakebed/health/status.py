@@ -222,9 +222,11 @@ class Observer:
         files = self._log.files_before(base)
         if files:
             yield warning(
-                "log", "", f"{len(files):,} files of the log are past twice lakebed.log_retention: nobody cleans up",
+                "log",
+                "",
+                f"{len(files):,} files of the log are past twice lakebed.log_retention: nobody cleans up",
                 f"lakebed maintain {self._path}",
-            )  # fmt: skip
+            )
 
     # -- 2. each time --------------------------------------------------------------------------------------------------
 

@@ -48,10 +48,18 @@ class HttpServer:
             raise InvalidInput("--certificate and --key belong together: give both or none")
         self._socket = _bound(listening)
         config = uvicorn.Config(
-            application, log_config=None, access_log=False, server_header=False, proxy_headers=False, lifespan="off",
-            ws="none", h11_max_incomplete_event_size=HEAD_BYTES_MAX, timeout_graceful_shutdown=_STOP_SECONDS_MAX,
-            ssl_certfile=listening.certificate, ssl_keyfile=listening.key,
-        )  # fmt: skip
+            application,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            lifespan="off",
+            ws="none",
+            h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+            timeout_graceful_shutdown=_STOP_SECONDS_MAX,
+            ssl_certfile=listening.certificate,
+            ssl_keyfile=listening.key,
+        )
         try:
             config.load()
         except (OSError, ValueError) as error:

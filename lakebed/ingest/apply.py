@@ -120,9 +120,13 @@ def frame_changes(
     spec = write_spec_of(snapshot)
     unknown = how.unknown(changes.columns, spec.incoming)
     frame = changes_frame(
-        changes, spec.incoming, how.apply_as_deletes, how.except_columns, policy=policy,
+        changes,
+        spec.incoming,
+        how.apply_as_deletes,
+        how.except_columns,
+        policy=policy,
         rescued=unknown if policy.rescues else (),
-    )  # fmt: skip
+    )
     return RowChanges(spec, strict=strict, unknown_columns=unknown, rescues=policy.rescues), frame, snapshot
 
 

@@ -124,9 +124,15 @@ class Written(Tally):
         return self.lost + sum(part.rows for part in self.quarantined)
 
     def event(
-        self, table: str, version: int, seconds: float, *,
-        commit_seconds: float = 0.0, attempts: int = 1, batch: Transaction | None = None,
-    ) -> events.BatchCommitted:  # fmt: skip
+        self,
+        table: str,
+        version: int,
+        seconds: float,
+        *,
+        commit_seconds: float = 0.0,
+        attempts: int = 1,
+        batch: Transaction | None = None,
+    ) -> events.BatchCommitted:
         """The event of this batch, once it is committed as a version; ``seconds``: what it took in all."""
         return events.BatchCommitted(
             table=table,
@@ -427,9 +433,13 @@ def _entries(
     """What the log says of a batch beside its parts and its positions; and the columns of the source."""
     listed = handover.entry(snapshot, written.quarantined) if handover else None
     sent_again = entry_counting(
-        snapshot, written.read, now_ms, came=written.of_snapshot,
-        deleted=sum(part.deletes for part in written.parts), unusable=written.records_unusable,
-    )  # fmt: skip
+        snapshot,
+        written.read,
+        now_ms,
+        came=written.of_snapshot,
+        deleted=sum(part.deletes for part in written.parts),
+        unusable=written.records_unusable,
+    )
     mixed = topics_of_several(snapshot, written.sources)
     met = {(topic, columns): span for (topic, columns), span in written.met.items() if topic not in mixed}
     columns = followed(snapshot, met, is_emptied=bool(written.truncates))

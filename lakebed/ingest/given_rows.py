@@ -58,13 +58,19 @@ def bring_rows(
         report_remarks(table, result.remarks)
         events.emit(
             written.event(
-                table, result.version, time.perf_counter() - started, commit_seconds=result.commit_seconds,
-                attempts=result.attempts, batch=batch,
+                table,
+                result.version,
+                time.perf_counter() - started,
+                commit_seconds=result.commit_seconds,
+                attempts=result.attempts,
+                batch=batch,
             )
-        )  # fmt: skip
+        )
         log.checkpoint_if_due(snapshot, slack=2)  # if nobody maintains the table, the writer must do this
         return result
     raise Contention(
         f"{table} was purged {ATTEMPTS_MAX} times while a batch was written; apply it again",
-        table=table, operation=operation, attempts=ATTEMPTS_MAX,
-    )  # fmt: skip
+        table=table,
+        operation=operation,
+        attempts=ATTEMPTS_MAX,
+    )

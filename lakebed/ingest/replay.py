@@ -297,9 +297,14 @@ class Replay:
         if not len(moves):
             return False
         late = are_late(
-            moves, snapshot.parts, snapshot.tail_in_order(), spec, self._table_storage,
-            deletion_vectors=self._table_vectors, locator=self._locator(spec),
-        )  # fmt: skip
+            moves,
+            snapshot.parts,
+            snapshot.tail_in_order(),
+            spec,
+            self._table_storage,
+            deletion_vectors=self._table_vectors,
+            locator=self._locator(spec),
+        )
         return bool(late.any())
 
     def _commit(self, snapshot: Snapshot, decoded: _Decoded, entry: Domain, result: ReplayResult) -> bool:

@@ -66,9 +66,16 @@ class RangeIngest:
     """Called by Structured Streaming with every micro-batch of a source that carries ranges."""
 
     def __init__(
-        self, table: str, log: TableLog, stream: RangeChanges, quarantine: str, quarantine_log: Callable[[], TableLog],
-        *, evolution: Evolution, documents: OffsetDocuments,
-    ) -> None:  # fmt: skip
+        self,
+        table: str,
+        log: TableLog,
+        stream: RangeChanges,
+        quarantine: str,
+        quarantine_log: Callable[[], TableLog],
+        *,
+        evolution: Evolution,
+        documents: OffsetDocuments,
+    ) -> None:
         """``evolution``: changes the table where records need it; ``documents``: what the batches of the query read."""
         _check_quarantine(quarantine)
         self._table = table
@@ -172,8 +179,13 @@ class FrameIngest:
     """Called by Structured Streaming with every micro-batch of a user's rows."""
 
     def __init__(
-        self, table: str, log: TableLog, stream: RowChanges, quarantine: str, quarantine_log: Callable[[], TableLog],
-    ) -> None:  # fmt: skip
+        self,
+        table: str,
+        log: TableLog,
+        stream: RowChanges,
+        quarantine: str,
+        quarantine_log: Callable[[], TableLog],
+    ) -> None:
         _check_quarantine(quarantine)
         self._table = table
         self._log = log

@@ -107,9 +107,13 @@ class BatchDone:
         assert self.version is not None
         batch = Transaction(query, batch_id) if batch_id is not None else None
         return self.written.event(
-            table, self.version, self.seconds,
-            commit_seconds=self.commit_seconds, attempts=self.attempts, batch=batch,
-        )  # fmt: skip
+            table,
+            self.version,
+            self.seconds,
+            commit_seconds=self.commit_seconds,
+            attempts=self.attempts,
+            batch=batch,
+        )
 
 
 W = TypeVar("W")
@@ -281,9 +285,16 @@ class TableIngest:
     """Brings ranges of a source into one table. One thread at a time."""
 
     def __init__(
-        self, table: str, log: TableLog, source: RangeReader, decoder: Decoder, *, evolution: Evolution,
-        quarantine_log: Callable[[], TableLog], quarantine: str = "table",
-    ) -> None:  # fmt: skip
+        self,
+        table: str,
+        log: TableLog,
+        source: RangeReader,
+        decoder: Decoder,
+        *,
+        evolution: Evolution,
+        quarantine_log: Callable[[], TableLog],
+        quarantine: str = "table",
+    ) -> None:
         """``evolution``: changes the table where records need it; ``quarantine``: ``table`` or ``fail``."""
         self._table = table
         self._log = log
@@ -324,8 +335,10 @@ class TableIngest:
             raise Contention(
                 f"{self._table}: others read the same topics or changed the schema {ATTEMPTS_MAX} times while a batch was read; "
                 "it is tried again",
-                table=self._table, operation=Operation.STREAMING_UPDATE, attempts=ATTEMPTS_MAX,
-            )  # fmt: skip
+                table=self._table,
+                operation=Operation.STREAMING_UPDATE,
+                attempts=ATTEMPTS_MAX,
+            )
         self._handover.deliver(snapshot)
         self._log.checkpoint_if_due(snapshot, slack=2)  # if nobody maintains the table, the writer must do this
         report_remarks(self._table, result.remarks)
@@ -456,10 +469,16 @@ class TableIngest:
                 f"topic {topic!r} partition {partition}: what the table {self._table} has not read of it is lost: {why}. To "
                 f"continue with the records that are there now, set on_data_loss to 'skip', or for this table alone: lakebed "
                 f"source rewind {self._table} {topic}",
-                table=self._table, topic=topic, partition=partition,
-            )  # fmt: skip
+                table=self._table,
+                topic=topic,
+                partition=partition,
+            )
         _logger.warning(
             "%s: reading of topic %r partition %d starts over at offset %d: %s",
-            self._table, topic, partition, bounds.earliest, why,
-        )  # fmt: skip
+            self._table,
+            topic,
+            partition,
+            bounds.earliest,
+            why,
+        )
         return _Begin(start=bounds.earliest, end=plan.end, topic_id=topic_id)

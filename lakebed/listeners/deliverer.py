@@ -50,9 +50,14 @@ class Deliverer:
     """Delivers until it is closed. ``feed``: one that others of this process use too."""
 
     def __init__(
-        self, root: str, *, feed: Feed | None = None, look_seconds: float = LOOK_SECONDS,
-        beat_seconds: float = BEAT_SECONDS, clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+        self,
+        root: str,
+        *,
+        feed: Feed | None = None,
+        look_seconds: float = LOOK_SECONDS,
+        beat_seconds: float = BEAT_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Raises InvalidInput for a root that can't be one. Nothing begins before ``start``."""
         self.feed = feed or Feed(root)
         self.log = ListenerLog(self.feed.root, clock)

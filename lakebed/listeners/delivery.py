@@ -32,10 +32,17 @@ class Delivery:
     """One listener. ``step`` is for one thread; the properties may be read by any."""
 
     def __init__(
-        self, name: str, feed: Feed, destination: Destination, cursor: Cursor, *,
-        wants_table: Callable[[str], bool], wants: Callable[[TableEvent], bool],
-        keep: Callable[[Mapping[str, At | None]], bool], clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        feed: Feed,
+        destination: Destination,
+        cursor: Cursor,
+        *,
+        wants_table: Callable[[str], bool],
+        wants: Callable[[TableEvent], bool],
+        keep: Callable[[Mapping[str, At | None]], bool],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """``keep``: keeps where the cursor moved to, None for a table that is gone; False: somebody else delivers now."""
         self.name = name
         self.cursor = cursor

@@ -305,11 +305,34 @@ class Dropped(EventFields):
 
 
 TableEvent: TypeAlias = (
-    Created | Adopted | Appended | Settled | Merged | Reclustered | SchemaChanged | PropertiesChanged | Mutated | Truncated
-    | Restored | RowsExpired | PartitionReplaced | PartitionDetached | PartitionAttached | DetachedDropped
-    | VersionsExpired | Parked | Resumed | MergeParked | MergeResumed | Purged | JobChanged
-    | PointReached | PointSettled | Resync | Dropped
-)  # fmt: skip
+    Created
+    | Adopted
+    | Appended
+    | Settled
+    | Merged
+    | Reclustered
+    | SchemaChanged
+    | PropertiesChanged
+    | Mutated
+    | Truncated
+    | Restored
+    | RowsExpired
+    | PartitionReplaced
+    | PartitionDetached
+    | PartitionAttached
+    | DetachedDropped
+    | VersionsExpired
+    | Parked
+    | Resumed
+    | MergeParked
+    | MergeResumed
+    | Purged
+    | JobChanged
+    | PointReached
+    | PointSettled
+    | Resync
+    | Dropped
+)
 EVENT_TYPES: tuple[type[TableEvent], ...] = (
     Created, Adopted, Appended, Settled, Merged, Reclustered, SchemaChanged, PropertiesChanged, Mutated, Truncated,
     Restored, RowsExpired, PartitionReplaced, PartitionDetached, PartitionAttached, DetachedDropped,

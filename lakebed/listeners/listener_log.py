@@ -139,13 +139,18 @@ class ListenerLog:
             actions = [
                 Domain(
                     DELIVERING + name,
-                    orjson.dumps({
-                        "process": process, "beat": beats[name], "error": one.error, "since_ms": one.since_ms,
-                        "behind_seconds": one.behind_seconds,
-                    }).decode(),
+                    orjson.dumps(
+                        {
+                            "process": process,
+                            "beat": beats[name],
+                            "error": one.error,
+                            "since_ms": one.since_ms,
+                            "behind_seconds": one.behind_seconds,
+                        }
+                    ).decode(),
                 )
                 for name, one in said.items()
-            ]  # fmt: skip
+            ]
             names = [prefix + name for name in mine for prefix in (LISTENER, DELIVERING)]
             access = ReadWriteSet(domains=frozenset(names))
             return Proposal(actions=actions, access=access, result=lambda _: frozenset(mine))

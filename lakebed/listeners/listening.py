@@ -21,9 +21,15 @@ class Listening:
     """What ``Warehouse.listen`` returns. In a ``with`` block it stops at the end."""
 
     def __init__(
-        self, root: str, callback: Callback, *, cursor: str = NEWEST, tables: tuple[str, ...], kinds: tuple[str, ...],
+        self,
+        root: str,
+        callback: Callback,
+        *,
+        cursor: str = NEWEST,
+        tables: tuple[str, ...],
+        kinds: tuple[str, ...],
         feed: Feed | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Raises InvalidInput, StoreUnavailable, TableNotFound."""
         wanted = Wanted(tables=tables, kinds=kinds)
         self._feed = feed or Feed(root)

@@ -166,8 +166,12 @@ def _numbered(commit: Commit, table: str, table_id: str) -> _Common:
 
     def common() -> dict[str, Any]:
         return {
-            "table": table, "table_id": table_id, "version": commit.version, "index": next(indices), "time_ms": time_ms,
-        }  # fmt: skip
+            "table": table,
+            "table_id": table_id,
+            "version": commit.version,
+            "index": next(indices),
+            "time_ms": time_ms,
+        }
 
     return common
 
@@ -246,11 +250,23 @@ def _of_parts(commit: Commit, common: _Common) -> Iterator[TableEvent]:
         case CommitKind.MERGE | CommitKind.UPLOAD:
             yield _merged(commit, parts, common)
         case (
-            CommitKind.ALTER | CommitKind.TRUNCATE | CommitKind.REPLACE_PARTITION | CommitKind.DETACH_PARTITION
-            | CommitKind.ATTACH_PARTITION | CommitKind.DROP_DETACHED | CommitKind.CLAIM | CommitKind.HOLD
-            | CommitKind.RESTORE | CommitKind.EXPIRE_ROWS | CommitKind.PURGE
-            | CommitKind.EXPIRE | CommitKind.OTHER | CommitKind.CREATE | CommitKind.CONVERT | CommitKind.PROPERTIES
-        ):  # fmt: skip
+            CommitKind.ALTER
+            | CommitKind.TRUNCATE
+            | CommitKind.REPLACE_PARTITION
+            | CommitKind.DETACH_PARTITION
+            | CommitKind.ATTACH_PARTITION
+            | CommitKind.DROP_DETACHED
+            | CommitKind.CLAIM
+            | CommitKind.HOLD
+            | CommitKind.RESTORE
+            | CommitKind.EXPIRE_ROWS
+            | CommitKind.PURGE
+            | CommitKind.EXPIRE
+            | CommitKind.OTHER
+            | CommitKind.CREATE
+            | CommitKind.CONVERT
+            | CommitKind.PROPERTIES
+        ):
             pass  # its entries say it, or it is no event
         case _:
             assert_never(kind)
@@ -312,16 +328,23 @@ def _of_entry(action: Domain, commit: Commit, parts: _Parts, kind: CommitKind, c
         yield VersionsExpired(**common(), before=int(value["before"]))
     elif domain == REPLACED and kind is CommitKind.REPLACE_PARTITION and not action.removed:
         yield PartitionReplaced(
-            **common(), partition=value["partition"], parts_before=len(parts.removed), parts=len(parts.added),
-            rows=parts.rows, bytes=parts.bytes,
-        )  # fmt: skip
+            **common(),
+            partition=value["partition"],
+            parts_before=len(parts.removed),
+            parts=len(parts.added),
+            rows=parts.rows,
+            bytes=parts.bytes,
+        )
     elif domain == RESTORED and not action.removed:
         yield Restored(**common(), restored=int(value["restored"]))
     elif domain == ROWS_EXPIRED and kind is CommitKind.EXPIRE_ROWS and parts.removed and not action.removed:
         yield RowsExpired(
-            **common(), column=value["column"], before=value["before"], parts_removed=len(parts.removed),
+            **common(),
+            column=value["column"],
+            before=value["before"],
+            parts_removed=len(parts.removed),
             parts_added=len(parts.added),
-        )  # fmt: skip
+        )
     elif domain == PURGED and not action.removed:
         yield Purged(**common(), name=value["id"], rows=value["rows"])
     elif domain.startswith((FAILING, JOB)):
@@ -361,15 +384,25 @@ def _of_work(action: Domain, value: Mapping[str, Any], common: _Common) -> Itera
             yield MergeResumed(**common(), name=name)
             return
         yield MergeParked(
-            **common(), name=name, sources=len(value["sources"]), error=value["kind"], reason=value["error"],
-            failures=value["failures"], not_before_ms=value["not_before_ms"],
-        )  # fmt: skip
+            **common(),
+            name=name,
+            sources=len(value["sources"]),
+            error=value["kind"],
+            reason=value["error"],
+            failures=value["failures"],
+            not_before_ms=value["not_before_ms"],
+        )
     elif value:  # the oldest jobs that have ended are forgotten
         yield JobChanged(
-            **common(), name=action.domain.removeprefix(JOB), work=value["kind"], state=value["state"],
-            by=value.get("by", ""), attempts=value.get("attempts", 0), progress=value.get("progress", {}),
+            **common(),
+            name=action.domain.removeprefix(JOB),
+            work=value["kind"],
+            state=value["state"],
+            by=value.get("by", ""),
+            attempts=value.get("attempts", 0),
+            progress=value.get("progress", {}),
             error=value.get("error", ""),
-        )  # fmt: skip
+        )
 
 
 def _value(action: Domain) -> dict[str, Any]:

@@ -150,11 +150,20 @@ class ChangePart:
     def settled(self, deletion_vector: DeletionVector | None) -> Part:
         """The level-0 base part that this change part becomes; same file, same path."""
         return Part(
-            path=self.path, rows=self.rows, bytes=self.bytes, level=0, min_block=self.version, max_block=self.version,
-            sort_key_version=self.sort_key_version, deletes=self.deletes, has_op_column=True,
-            partition_values=self.partition_values, stats=self.stats, modified_ms=self.modified_ms,
+            path=self.path,
+            rows=self.rows,
+            bytes=self.bytes,
+            level=0,
+            min_block=self.version,
+            max_block=self.version,
+            sort_key_version=self.sort_key_version,
+            deletes=self.deletes,
+            has_op_column=True,
+            partition_values=self.partition_values,
+            stats=self.stats,
+            modified_ms=self.modified_ms,
             checksum=self.checksum,
-        ).marked(deletion_vector)  # fmt: skip
+        ).marked(deletion_vector)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +243,7 @@ class CommitInfo:
 
 Action = (
     AddPart | RemovePart | AddChangePart | RemoveChangePart | Protocol | Metadata | Transaction | Domain | CommitInfo
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,11 +70,16 @@ class Claim:
 
     def _configuration(self) -> str:
         value = {
-            "replica": self.replica, "sources": list(self.sources), "level": self.level, "lease_ms": self.lease_ms,
-            "since_ms": self.since_ms, "volatile": self.volatile, **({"kind": self.kind} if self.kind else {}),
+            "replica": self.replica,
+            "sources": list(self.sources),
+            "level": self.level,
+            "lease_ms": self.lease_ms,
+            "since_ms": self.since_ms,
+            "volatile": self.volatile,
+            **({"kind": self.kind} if self.kind else {}),
             **({"is_made": True} if self.is_made else {}),
             **({"uploads": True} if self.uploads else {}),
-        }  # fmt: skip
+        }
         return orjson.dumps(value).decode()
 
 

@@ -95,9 +95,13 @@ def report_violations(before: Snapshot, commit: Commit, table: str) -> None:
 def _emit(found: list[Violation], table: str, version: int, when: str) -> None:
     for violation in found:
         _logger.error(
-            "version %d of %s breaks invariant %s: %s", version, table, violation.invariant, violation.detail,
+            "version %d of %s breaks invariant %s: %s",
+            version,
+            table,
+            violation.invariant,
+            violation.detail,
             extra=events.ALSO_AN_EVENT,
-        )  # fmt: skip
+        )
         events.emit(
             events.InvariantViolated(
                 table=table, invariant=violation.invariant, version=version, detail=violation.detail, when=when

@@ -159,9 +159,17 @@ class Assembler:
         if ends:
             stats_json = with_needed_order_bounds(stats_json, bound_terms, *ends)
         return MergedPart(
-            path=path, rows=rows, bytes=size, stats=stats_json, deletes=len(dead), has_op_column=bool(len(dead)),
-            dead=dead, provenance=piece, sort_key_version=self._spec.order_version, checksum=checksum,
-        )  # fmt: skip
+            path=path,
+            rows=rows,
+            bytes=size,
+            stats=stats_json,
+            deletes=len(dead),
+            has_op_column=bool(len(dead)),
+            dead=dead,
+            provenance=piece,
+            sort_key_version=self._spec.order_version,
+            checksum=checksum,
+        )
 
     def _row_groups(self, columns: Sequence[str], piece: Provenance) -> Iterator[pa.Table]:
         """The rows of a chunk, in its order: read source after source, then each taken to its place."""

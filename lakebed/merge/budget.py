@@ -117,9 +117,15 @@ def chunk_rows_max(memory_bytes: int, row_bytes: int, limits: MergeLimits) -> in
 
 
 def budget_of(
-    memory_bytes: int, footprint: Footprint, limits: MergeLimits, *, terms: Sequence[SortTerm],
-    files: Sequence[ArrowSource], kept_dictionaries: Sequence[str], in_order: bool,
-) -> Budget:  # fmt: skip
+    memory_bytes: int,
+    footprint: Footprint,
+    limits: MergeLimits,
+    *,
+    terms: Sequence[SortTerm],
+    files: Sequence[ArrowSource],
+    kept_dictionaries: Sequence[str],
+    in_order: bool,
+) -> Budget:
     """The budget of a merge.
 
     ``files``: the sources as Arrow reads them (none: DuckDB does), which then keeps ``kept_dictionaries`` as they are;

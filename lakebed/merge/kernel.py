@@ -121,13 +121,23 @@ def _prepared(
     selection = select_rows(cursor, sources, footers)
     footprint = footprint_of(cursor, sources, footers, selection.rows_read)
     reader = SourceReader(
-        cursor, sources, files, selection, spec, dictionary_columns=footprint.dictionary_columns,
+        cursor,
+        sources,
+        files,
+        selection,
+        spec,
+        dictionary_columns=footprint.dictionary_columns,
         group_rows_max=chunk_rows_max(memory, footprint.row_bytes, limits),
-    )  # fmt: skip
+    )
     budget = budget_of(
-        memory, footprint, limits, terms=terms, files=reader.files, kept_dictionaries=reader.kept_dictionaries,
+        memory,
+        footprint,
+        limits,
+        terms=terms,
+        files=reader.files,
+        kept_dictionaries=reader.kept_dictionaries,
         in_order=reader.in_order,
-    )  # fmt: skip
+    )
     order = output_order(cursor, reader, selection, terms, budget)
     return Assembler(reader, selection, spec, footprint, budget, limits), order
 

@@ -302,38 +302,56 @@ def _dead_at(
 
 def _part(one: Materialized, part: MergedPart, dead: BitMap64) -> Part:
     return Part(
-        path=one.url(part), rows=part.rows, bytes=part.bytes, level=one.claim.level,
+        path=one.url(part),
+        rows=part.rows,
+        bytes=part.bytes,
+        level=one.claim.level,
         min_block=min(source.min_block for source in one.sources),
         max_block=max(source.max_block for source in one.sources),
-        sort_key_version=part.sort_key_version, deletes=part.deletes, has_op_column=part.has_op_column,
-        partition_values=one.sources[0].partition_values, stats=part.stats, modified_ms=one.made_ms,
+        sort_key_version=part.sort_key_version,
+        deletes=part.deletes,
+        has_op_column=part.has_op_column,
+        partition_values=one.sources[0].partition_values,
+        stats=part.stats,
+        modified_ms=one.made_ms,
         deletes_ms=max((source.newest_delete_ms for source in one.sources if source.deletes), default=None),
-        checksum=part.checksum, passes=part.passes,
-    ).marked(inline(dead) if dead else None)  # fmt: skip
+        checksum=part.checksum,
+        passes=part.passes,
+    ).marked(inline(dead) if dead else None)
 
 
 def _to_json(one: Materialized) -> dict[str, Any]:
     claim = one.claim
     return {
         "claim": {
-            "id": claim.id, "replica": claim.replica, "sources": list(claim.sources), "level": claim.level,
-            "lease_ms": claim.lease_ms, "since_ms": claim.since_ms, "volatile": claim.volatile,
+            "id": claim.id,
+            "replica": claim.replica,
+            "sources": list(claim.sources),
+            "level": claim.level,
+            "lease_ms": claim.lease_ms,
+            "since_ms": claim.since_ms,
+            "volatile": claim.volatile,
         },
-        "sources": [
-            {"part": add_to_json(part), "dead": _text(one.dead[part.path])} for part in one.sources
-        ],
+        "sources": [{"part": add_to_json(part), "dead": _text(one.dead[part.path])} for part in one.sources],
         "parts": [
             {
-                "path": part.path, "rows": part.rows, "bytes": part.bytes, "stats": part.stats, "deletes": part.deletes,
-                "has_op_column": part.has_op_column, "dead": _text(part.dead), "checksum": part.checksum,
-                "sort_key_version": part.sort_key_version, "passes": part.passes,
+                "path": part.path,
+                "rows": part.rows,
+                "bytes": part.bytes,
+                "stats": part.stats,
+                "deletes": part.deletes,
+                "has_op_column": part.has_op_column,
+                "dead": _text(part.dead),
+                "checksum": part.checksum,
+                "sort_key_version": part.sort_key_version,
+                "passes": part.passes,
             }
             for part in one.parts
         ],
         "made_ms": one.made_ms,
         "oldest_ms": one.oldest_ms,
         "version": one.version,
-    }  # fmt: skip
+    }
 
 
 def _from_json(value: Mapping[str, Any], folder: str) -> Materialized:
@@ -342,14 +360,20 @@ def _from_json(value: Mapping[str, Any], folder: str) -> Materialized:
     dead = {part.path: _bitmap(entry["dead"]) for part, entry in zip(sources, value["sources"], strict=True)}
     parts = tuple(
         MergedPart(
-            path=entry["path"], rows=entry["rows"], bytes=entry["bytes"], stats=entry["stats"], deletes=entry["deletes"],
-            has_op_column=entry["has_op_column"], dead=_bitmap(entry["dead"]),
+            path=entry["path"],
+            rows=entry["rows"],
+            bytes=entry["bytes"],
+            stats=entry["stats"],
+            deletes=entry["deletes"],
+            has_op_column=entry["has_op_column"],
+            dead=_bitmap(entry["dead"]),
             provenance=Provenance.from_bytes(Path(folder, entry["path"] + ".rows").read_bytes()),
-            sort_key_version=entry["sort_key_version"], checksum=entry["checksum"],
+            sort_key_version=entry["sort_key_version"],
+            checksum=entry["checksum"],
             passes=entry.get("passes", 0),
         )
         for entry in value["parts"]
-    )  # fmt: skip
+    )
     return Materialized(
         claim=claim,
         sources=sources,

@@ -68,11 +68,20 @@ _NAMES = {"level": "part_level"}
 _PLAIN = re.compile(r"[^\s\"=\\\x00-\x1f\x7f]+")
 _LOGGED_BY_OTHERS = frozenset(
     {
-        Operation.STREAMING_UPDATE, Operation.APPLY, Operation.SETTLE, Operation.MERGE, Operation.UPLOAD, Operation.DELETE,
-        Operation.UPDATE, Operation.CLAIM, Operation.EXTEND_CLAIM, Operation.ABANDON_CLAIM, Operation.POINT,
+        Operation.STREAMING_UPDATE,
+        Operation.APPLY,
+        Operation.SETTLE,
+        Operation.MERGE,
+        Operation.UPLOAD,
+        Operation.DELETE,
+        Operation.UPDATE,
+        Operation.CLAIM,
+        Operation.EXTEND_CLAIM,
+        Operation.ABANDON_CLAIM,
+        Operation.POINT,
         Operation.LISTENER,
     }
-)  # fmt: skip
+)
 
 
 def log_events() -> Callable[[], None]:
@@ -122,10 +131,23 @@ def level_of(event: Event) -> int:
         case CommitEnded(result="committed", operation=operation) if operation in _LOGGED_BY_OTHERS:
             return logging.DEBUG
         case (
-            BatchCommitted() | Settled() | ViewRefreshed() | MergeBegan() | MergeEnded() | Uploaded() | PartReplicated()
-            | StoreRequested() | SourceLagged() | TaskMeasured() | RemarkMade() | PointTaken() | WorkerObserved()
-            | HintsReceived() | ListenerSeen() | EventsDelivered(failures=0)
-        ):  # fmt: skip
+            BatchCommitted()
+            | Settled()
+            | ViewRefreshed()
+            | MergeBegan()
+            | MergeEnded()
+            | Uploaded()
+            | PartReplicated()
+            | StoreRequested()
+            | SourceLagged()
+            | TaskMeasured()
+            | RemarkMade()
+            | PointTaken()
+            | WorkerObserved()
+            | HintsReceived()
+            | ListenerSeen()
+            | EventsDelivered(failures=0)
+        ):
             return logging.DEBUG
         case EventsDelivered() | ListenerLeft():
             return logging.INFO

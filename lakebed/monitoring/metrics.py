@@ -147,8 +147,9 @@ class Metrics:
         self._freshness = self._histogram(
             "lakebed_freshness_seconds",
             "Age of changes when they are committed, when every Delta reader sees them, and when a view shows them.",
-            _FRESHNESS_SECONDS, "stage",
-        )  # fmt: skip
+            _FRESHNESS_SECONDS,
+            "stage",
+        )
 
     def _describe_settles_and_merges(self) -> None:
         """What maintenance does."""

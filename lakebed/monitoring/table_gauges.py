@@ -80,11 +80,19 @@ class TableGauges:
         self._findings = gauge(
             "lakebed_findings",
             "Things that are wrong with a table or a database, as lakebed status finds them without looking at files.",
-            "check", "severity",
-        )  # fmt: skip
+            "check",
+            "severity",
+        )
         self._labelled = (
-            self._parts, self._part_bytes, self._claims, self._plans, self._refused, self._written, self._commits, self._findings,
-        )  # fmt: skip
+            self._parts,
+            self._part_bytes,
+            self._claims,
+            self._plans,
+            self._refused,
+            self._written,
+            self._commits,
+            self._findings,
+        )
         self._seen: dict[tuple[Gauge, str], set[tuple[str, ...]]] = {}
 
     def set(self, table: str, state: TableState, now: float) -> None:

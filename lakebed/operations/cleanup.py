@@ -111,9 +111,13 @@ class DeletionCandidate:
 
 
 def expire_snapshots(
-    log: TableLog, storage: PartStorage, older_than_seconds: int | None = None, retain_last: int = 1,
-    dry_run: bool = True, allow_short_retention: bool = False,
-) -> pa.Table:  # fmt: skip
+    log: TableLog,
+    storage: PartStorage,
+    older_than_seconds: int | None = None,
+    retain_last: int = 1,
+    dry_run: bool = True,
+    allow_short_retention: bool = False,
+) -> pa.Table:
     """See ``Table.expire_snapshots``. A row a file that was deleted, or would be (CLEANED_SCHEMA)."""
     if retain_last < 1:
         raise InvalidInput(f"retain_last is {retain_last}; it must be at least 1: the newest version always stays")
@@ -139,9 +143,12 @@ def expire_snapshots(
 
 
 def vacuum(
-    log: TableLog, storage: PartStorage, retention_seconds: int | None = None, dry_run: bool = True,
+    log: TableLog,
+    storage: PartStorage,
+    retention_seconds: int | None = None,
+    dry_run: bool = True,
     allow_short_retention: bool = False,
-) -> pa.Table:  # fmt: skip
+) -> pa.Table:
     """See ``Table.vacuum``. A row a file that was deleted, or would be (CLEANED_SCHEMA)."""
     seconds = _retention(log, retention_seconds, allow_short_retention)
     live = _live_set(
@@ -156,9 +163,12 @@ def vacuum(
 
 
 def remove_orphan_files(
-    log: TableLog, storage: PartStorage, older_than_seconds: int | None = None, dry_run: bool = True,
+    log: TableLog,
+    storage: PartStorage,
+    older_than_seconds: int | None = None,
+    dry_run: bool = True,
     allow_short_retention: bool = False,
-) -> pa.Table:  # fmt: skip
+) -> pa.Table:
     """See ``Table.remove_orphan_files``. A row a file that was deleted, or would be (CLEANED_SCHEMA)."""
     if older_than_seconds is not None:
         _require_long(older_than_seconds, allow_short_retention)
@@ -287,9 +297,15 @@ def time_of_cleaning(log: TableLog, storage: PartStorage) -> int:
 
 
 def _live_set(
-    log: TableLog, storage: PartStorage, now_ms: int, *, retention_seconds: int, write_seconds: int, retain_last: int = 1,
+    log: TableLog,
+    storage: PartStorage,
+    now_ms: int,
+    *,
+    retention_seconds: int,
+    write_seconds: int,
+    retain_last: int = 1,
     every_commit: bool = True,
-) -> LiveSet:  # fmt: skip
+) -> LiveSet:
     newest = log.refresh()
     first = _first_kept(log, newest, now_ms, retention_seconds, retain_last)
     oldest = kept_version(log, first)

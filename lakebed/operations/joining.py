@@ -247,8 +247,9 @@ class Joining:
             _logger.warning(
                 "%d rows of %s come back dead: each meets a delete of the same sequence, and they were merged by a version of "
                 "lakebed that did not record which came later; apply those rows again that should live",
-                guessed.sum(), part.path,
-            )  # fmt: skip
+                guessed.sum(),
+                part.path,
+            )
         return later | guessed
 
     # -- the base ----------------------------------------------------------------------------------------------------

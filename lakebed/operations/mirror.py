@@ -44,9 +44,14 @@ class RowsForSql(Protocol):
     """The rows of a snapshot under a name, in SQL: see ``TableView.rows_for_sql``."""
 
     def __call__(
-        self, snapshot: Snapshot, name: str, hidden: Sequence[pa.Field], where: Expression,
-        run: Callable[[duckdb.DuckDBPyConnection, int], Any], /,
-    ) -> Any: ...  # fmt: skip
+        self,
+        snapshot: Snapshot,
+        name: str,
+        hidden: Sequence[pa.Field],
+        where: Expression,
+        run: Callable[[duckdb.DuckDBPyConnection, int], Any],
+        /,
+    ) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -343,9 +343,12 @@ class Partitions:
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _commit(
-        self, operation: Operation, change: Callable[[Snapshot], _Change | NotYet],
-        discard: Callable[[], None] | None = None, settles: bool = True,
-    ) -> int:  # fmt: skip
+        self,
+        operation: Operation,
+        change: Callable[[Snapshot], _Change | NotYet],
+        discard: Callable[[], None] | None = None,
+        settles: bool = True,
+    ) -> int:
         """Commit a change of the newest snapshot, until that succeeds; returns the version.
 
         ``settles``: the tail is settled at first, and again where the change can't be made of what is in it.
@@ -380,13 +383,23 @@ class Partitions:
         return commit_loop(self._log, operation, build, newest=newest, discard=discard, repeatable=False)
 
     def _joining(
-        self, parts: Mapping[str, Part], whose: str, *, detached: int | None = None,
+        self,
+        parts: Mapping[str, Part],
+        whose: str,
+        *,
+        detached: int | None = None,
         partition: PartitionKey | None = None,
-    ) -> Joining:  # fmt: skip
+    ) -> Joining:
         return Joining(
-            log=self._log, storage=self._storage, deletion_vectors=self._deletion_vectors, locator=self._locator,
-            parts=parts, whose=whose, detached=detached, partition=partition,
-        )  # fmt: skip
+            log=self._log,
+            storage=self._storage,
+            deletion_vectors=self._deletion_vectors,
+            locator=self._locator,
+            parts=parts,
+            whose=whose,
+            detached=detached,
+            partition=partition,
+        )
 
     def _parts_of(self, snapshot: Snapshot, values: PartitionValues) -> list[Part]:
         spec = write_spec_of(snapshot)

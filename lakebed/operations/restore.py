@@ -51,7 +51,7 @@ def restore(
     clock: Callable[[], float] = time.time,
     *,
     positions: bool = False,
-) -> int:  # fmt: skip
+) -> int:
     """Make the table what it was at ``earlier``; returns the version that is.
 
     Raises VersionNotFound (it has expired, or a file of it is gone), Unsupported (it is from before the table was lakebed's),

@@ -93,9 +93,7 @@ class Change:
 
     def written(self) -> dict[str, Any]:
         """As a change row has it."""
-        return {
-            "transaction": self.transaction, "place": self.place, "deletes": self.deletes, "count": self.count
-        }  # fmt: skip
+        return {"transaction": self.transaction, "place": self.place, "deletes": self.deletes, "count": self.count}
 
 
 @dataclass(slots=True)

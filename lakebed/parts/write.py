@@ -72,19 +72,39 @@ class WrittenPart:
     def change_part(self, ordinal: int, *, mutation: bool = False, late: Lateness = Lateness.NONE) -> ChangePart:
         """The file as a part of the tail; its version is set by the commit. ``mutation``, ``late``: see ``ChangePart``."""
         return ChangePart(
-            path=self.path, version=-1, ordinal=ordinal, rows=self.rows, bytes=self.bytes, deletes=self.deletes,
-            incomplete=self.incomplete, moves=self.moves, sort_key_version=self.sort_key_version,
-            partition_values=self.partition_values, stats=self.stats, modified_ms=self.modified_ms, checksum=self.checksum,
-            mutation=mutation, late=late,
-        )  # fmt: skip
+            path=self.path,
+            version=-1,
+            ordinal=ordinal,
+            rows=self.rows,
+            bytes=self.bytes,
+            deletes=self.deletes,
+            incomplete=self.incomplete,
+            moves=self.moves,
+            sort_key_version=self.sort_key_version,
+            partition_values=self.partition_values,
+            stats=self.stats,
+            modified_ms=self.modified_ms,
+            checksum=self.checksum,
+            mutation=mutation,
+            late=late,
+        )
 
     def base_part(self, has_op_column: bool) -> Part:
         """The file as a level-0 part of the base; its block range is set by the commit."""
         return Part(
-            path=self.path, rows=self.rows, bytes=self.bytes, level=0, min_block=-1, max_block=-1,
-            sort_key_version=self.sort_key_version, has_op_column=has_op_column, partition_values=self.partition_values,
-            stats=self.stats, modified_ms=self.modified_ms, checksum=self.checksum,
-        )  # fmt: skip
+            path=self.path,
+            rows=self.rows,
+            bytes=self.bytes,
+            level=0,
+            min_block=-1,
+            max_block=-1,
+            sort_key_version=self.sort_key_version,
+            has_op_column=has_op_column,
+            partition_values=self.partition_values,
+            stats=self.stats,
+            modified_ms=self.modified_ms,
+            checksum=self.checksum,
+        )
 
     def to_json(self) -> str:
         return orjson.dumps({name: getattr(self, name) for name in self.__slots__}).decode()
@@ -113,9 +133,14 @@ def _write_one(rows: pa.Table, values: Mapping[str, str | None], spec: WriteSpec
     order = sort_order(rows, terms) if terms else np.arange(len(rows))
     groups = (order[start : start + ROW_GROUP_ROWS] for start in range(0, len(rows), ROW_GROUP_ROWS))
     path, count, size, checksum, column_stats = write_tables(
-        (rows.take(pa.array(group)) for group in groups), rows.schema, dictionary, ROW_GROUP_ROWS, storage, order=terms,
+        (rows.take(pa.array(group)) for group in groups),
+        rows.schema,
+        dictionary,
+        ROW_GROUP_ROWS,
+        storage,
+        order=terms,
         field_ids=spec.field_ids,
-    )  # fmt: skip
+    )
     stats = delta_stats(count, column_stats, spec.schema)
     is_delete = np.zeros(count, dtype=bool)
     if OP_COLUMN in rows.column_names:

@@ -58,8 +58,10 @@ def check_kafka(section: KafkaSection, settings: KafkaSettings, checkpoint: str,
                 "security.protocol? This machine must also reach the addresses that the broker gives for itself "
                 "(advertised.listeners)"
             ),
-            "source", "config", "bootstrap.servers",
-        )  # fmt: skip
+            "source",
+            "config",
+            "bootstrap.servers",
+        )
         return
     except InvalidInput as error:
         findings.add(error.with_text(f"{error} (the broker is {brokers})"), "source", "config")

@@ -210,9 +210,15 @@ def _work(pipeline: AnyPipeline, metrics: Metrics, only: Role | None) -> Work:
 
 class _Run:
     def __init__(
-        self, pipeline: AnyPipeline, work: Work, metrics: Metrics, watch: Callable[[Look], None],
-        *, roles: tuple[Role, ...], metrics_url: str | None,
-    ) -> None:  # fmt: skip
+        self,
+        pipeline: AnyPipeline,
+        work: Work,
+        metrics: Metrics,
+        watch: Callable[[Look], None],
+        *,
+        roles: tuple[Role, ...],
+        metrics_url: str | None,
+    ) -> None:
         self._pipeline = pipeline
         self._work = work
         self._progress = work.progress

@@ -25,8 +25,12 @@ from lakebed.storage.engine import connect
 
 FILES_MAX = 8
 _FORMAT_OF_SUFFIX = {
-    ".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".parquet": "parquet",
-}  # fmt: skip
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".csv": "csv",
+    ".parquet": "parquet",
+}
 _READERS = {
     "json": "read_json([{}], format = 'newline_delimited', union_by_name = true, maximum_depth = 4)",
     "csv": "read_csv([{}], header = true, union_by_name = true)",
@@ -63,9 +67,10 @@ def _files(folder: str) -> list[Path]:
     except OSError:
         return []
     return [
-        file for file in files
+        file
+        for file in files
         if file.suffix.lower() in _FORMAT_OF_SUFFIX and not file.name.startswith((".", "_")) and file.is_file()
-    ]  # fmt: skip
+    ]
 
 
 def type_of(name: str, kind: pa.DataType) -> str:

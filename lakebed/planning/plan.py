@@ -90,9 +90,15 @@ class MergePlan:
 
     @classmethod
     def of(
-        cls, kind: MergeKind, partition: PartitionKey, parts: Sequence[Part], *, depth_before: int, depth_after: int,
+        cls,
+        kind: MergeKind,
+        partition: PartitionKey,
+        parts: Sequence[Part],
+        *,
+        depth_before: int,
+        depth_after: int,
         why: str,
-    ) -> MergePlan:  # fmt: skip
+    ) -> MergePlan:
         """The plan to merge these parts; depths are those where they lie deepest."""
         bytes_in = sum(part.bytes for part in parts)
         bytes_out = round(sum(part.live_bytes for part in parts))
@@ -120,10 +126,15 @@ class MergePlan:
     def predicted(self) -> dict[str, object]:
         """The figures of the plan that the commit of a merge repeats, to be compared with the actual ones."""
         return {
-            "plan": self.kind.value, "why": self.why, "rowsPredicted": self.rows_in - self.dead_rows,
-            "bytesPredicted": self.bytes_out, "gain": self.gain, "depthBefore": self.depth_before,
-            "depthAfter": self.depth_after, "engine": self.engine,
-        }  # fmt: skip
+            "plan": self.kind.value,
+            "why": self.why,
+            "rowsPredicted": self.rows_in - self.dead_rows,
+            "bytesPredicted": self.bytes_out,
+            "gain": self.gain,
+            "depthBefore": self.depth_before,
+            "depthAfter": self.depth_after,
+            "engine": self.engine,
+        }
 
 
 Plan = SettlePlan | MergePlan

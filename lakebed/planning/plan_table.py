@@ -43,19 +43,32 @@ def plan_table(planning: Planning, columns: ColumnMapping) -> pa.Table:
 def plan_row(plan: Plan, columns: ColumnMapping) -> dict[str, Any]:
     """The row of a plan: PLANS_SCHEMA's columns by name."""
     row: dict[str, Any] = {
-        "what": kind_of(plan), "parts": len(plan.inputs), "rows": plan.rows_in, "bytes_in": plan.bytes_in,
-        "gain": plan.gain, "why": plan.why, "inputs": list(plan.inputs),
-    }  # fmt: skip
+        "what": kind_of(plan),
+        "parts": len(plan.inputs),
+        "rows": plan.rows_in,
+        "bytes_in": plan.bytes_in,
+        "gain": plan.gain,
+        "why": plan.why,
+        "inputs": list(plan.inputs),
+    }
     match plan:
         case SettlePlan():
             return row | {
-                "partition": [], "level": 0, "dead_rows": plan.deletes, "bytes_out": 0,
-                "depth_before": len(plan.inputs), "depth_after": 0,
-            }  # fmt: skip
+                "partition": [],
+                "level": 0,
+                "dead_rows": plan.deletes,
+                "bytes_out": 0,
+                "depth_before": len(plan.inputs),
+                "depth_after": 0,
+            }
         case MergePlan():
             partition = [(columns.logical_name(name), value) for name, value in plan.partition]
             return row | {
-                "partition": partition, "level": plan.level, "dead_rows": plan.dead_rows,
-                "bytes_out": plan.bytes_out, "depth_before": plan.depth_before, "depth_after": plan.depth_after,
-            }  # fmt: skip
+                "partition": partition,
+                "level": plan.level,
+                "dead_rows": plan.dead_rows,
+                "bytes_out": plan.bytes_out,
+                "depth_before": plan.depth_before,
+                "depth_after": plan.depth_after,
+            }
     assert_never(plan)

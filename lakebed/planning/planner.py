@@ -55,9 +55,15 @@ _WHY_NOT = {
 
 
 def plan(
-    snapshot: Snapshot, claimed: Collection[str], now_ms: int, in_flight_bytes: int = 0,
-    reads: Mapping[str, int] | None = None, goal: Goal = Goal.ALL, *, statistics: StatisticsCache | None = None,
-) -> Planning:  # fmt: skip
+    snapshot: Snapshot,
+    claimed: Collection[str],
+    now_ms: int,
+    in_flight_bytes: int = 0,
+    reads: Mapping[str, int] | None = None,
+    goal: Goal = Goal.ALL,
+    *,
+    statistics: StatisticsCache | None = None,
+) -> Planning:
     """What to do next.
 
     ``claimed``: paths that live claims list; ``now_ms``: the time in epoch milliseconds; ``in_flight_bytes``: input bytes of

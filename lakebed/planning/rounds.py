@@ -51,9 +51,12 @@ class Estimate:
 
 
 def round_plans(
-    snapshot: Snapshot, claimed: Collection[str], now_ms: int, reads: Mapping[str, int] | None = None,
+    snapshot: Snapshot,
+    claimed: Collection[str],
+    now_ms: int,
+    reads: Mapping[str, int] | None = None,
     statistics: StatisticsCache | None = None,
-) -> Iterator[MergePlan]:  # fmt: skip
+) -> Iterator[MergePlan]:
     """The plans of the next round, one after the other; they share no part. None: nothing is left to do.
 
     ``now_ms``: the time in epoch milliseconds; ``reads``: how often parts were read in the last hour, by path;
@@ -120,13 +123,16 @@ def estimate(
         parts |= {part.path: part for part in written}
         simulated = replace(simulated, parts=parts)
         out = replace(
-            out, rounds=out.rounds + 1, plans=out.plans + len(plans),
-            parts_in=out.parts_in + sum(len(plan.inputs) for plan in plans), parts_out=out.parts_out + len(written),
+            out,
+            rounds=out.rounds + 1,
+            plans=out.plans + len(plans),
+            parts_in=out.parts_in + sum(len(plan.inputs) for plan in plans),
+            parts_out=out.parts_out + len(written),
             rows=out.rows + sum(part.rows for part in written),
             bytes_in=out.bytes_in + sum(plan.bytes_in for plan in plans),
             bytes_out=out.bytes_out + sum(part.bytes for part in written),
             plan_bytes_max=max(out.plan_bytes_max, *(plan.bytes_in for plan in plans)),
-        )  # fmt: skip
+        )
         if not final:
             break
     return replace(out, depth_after=depth_by_level(simulated, statistics))
@@ -153,9 +159,13 @@ def _simulated(snapshot: Snapshot, statistics: StatisticsCache) -> Snapshot:
             if item.is_constant and item.is_bounded:
                 high = low
             parts[part.path] = replace(
-                part, rows=max(1, part.live_rows), bytes=max(1, round(part.live_bytes)), deletes=0,
-                deletion_vector=None, stats=_stats(low, high),
-            )  # fmt: skip
+                part,
+                rows=max(1, part.live_rows),
+                bytes=max(1, round(part.live_bytes)),
+                deletes=0,
+                deletion_vector=None,
+                stats=_stats(low, high),
+            )
     settings = replace(snapshot.settings, keys=(_PLACE,), sort_key=(_PLACE,), sort_key_frame="", sequence_by=None)
     metadata = Metadata(
         id="simulated",
@@ -187,14 +197,19 @@ def _output(
     cuts[-1] = max(int(item.upper[1]) for item in ranges)
     return [
         Part(
-            path=f"predicted-{number}-{place}", rows=rows * (place + 1) // count - rows * place // count,
-            bytes=max(1, size // count), level=plan.level, min_block=min(part.min_block for part in inputs),
-            max_block=max(part.max_block for part in inputs), sort_key_version=settings.sort_key_version, passes=passes,
+            path=f"predicted-{number}-{place}",
+            rows=rows * (place + 1) // count - rows * place // count,
+            bytes=max(1, size // count),
+            level=plan.level,
+            min_block=min(part.min_block for part in inputs),
+            max_block=max(part.max_block for part in inputs),
+            sort_key_version=settings.sort_key_version,
+            passes=passes,
             partition_values=inputs[0].partition_values,
             stats=_stats(min(cuts[place], cuts[place + 1]), cuts[place + 1]),
         )
         for place in range(count)
-    ]  # fmt: skip
+    ]
 
 
 def _stats(low: int, high: int) -> str:

@@ -47,9 +47,11 @@ _POINTS = 100
 
 
 def simulate(
-    workload: Workload, settings: TableSettings, samples_max: int = 500,
+    workload: Workload,
+    settings: TableSettings,
+    samples_max: int = 500,
     on_progress: Callable[[int, int], object] | None = None,
-) -> Simulation:  # fmt: skip
+) -> Simulation:
     """Run the planner over the workload. The sort key and keys of ``settings`` do not apply.
 
     ``on_progress`` gets how many arrivals were simulated, and of how many.
@@ -188,10 +190,17 @@ class _World:
                 continue
             quantiles = self._lie(rows, min(1.0, replaced / rows), number)
             part = ChangePart(
-                path=f"flush-{self.version:07d}-{number}", version=self.version, ordinal=number, rows=rows, bytes=size,
-                deletes=deletes, partition_values=partition, stats=_stats(rows, quantiles), modified_ms=arrival.at_ms,
+                path=f"flush-{self.version:07d}-{number}",
+                version=self.version,
+                ordinal=number,
+                rows=rows,
+                bytes=size,
+                deletes=deletes,
+                partition_values=partition,
+                stats=_stats(rows, quantiles),
+                modified_ms=arrival.at_ms,
                 sort_key_version=self.settings.sort_key_version,
-            )  # fmt: skip
+            )
             waiting = _Waiting(part, replaced, deletes, quantiles)
             self.ingested_bytes += size
             if self.workload.order == "none":
@@ -353,9 +362,17 @@ class _World:
         )
 
     def _written(
-        self, rows: float, size: float, level: int, where: Sequence[tuple[Floats, float]], *,
-        blocks: tuple[int, int], partition: Mapping[str, str | None], name: str, passes: int = 0,
-    ) -> dict[str, _Stored]:  # fmt: skip
+        self,
+        rows: float,
+        size: float,
+        level: int,
+        where: Sequence[tuple[Floats, float]],
+        *,
+        blocks: tuple[int, int],
+        partition: Mapping[str, str | None],
+        name: str,
+        passes: int = 0,
+    ) -> dict[str, _Stored]:
         """One run of parts of the target size."""
         written: dict[str, _Stored] = {}
         wanted = max(size / self.settings.target_part_bytes, rows / self.settings.target_part_rows)
@@ -363,10 +380,17 @@ class _World:
         part_rows = math.ceil(rows / count)
         for number, quantiles in enumerate(_mixed(where, count)):
             part = Part(
-                path=f"{name}-{number:04d}", rows=part_rows, bytes=math.ceil(size / count), level=level,
-                min_block=blocks[0], max_block=blocks[1], partition_values=partition,
-                stats=_stats(part_rows, quantiles), passes=passes, sort_key_version=self.settings.sort_key_version,
-            )  # fmt: skip
+                path=f"{name}-{number:04d}",
+                rows=part_rows,
+                bytes=math.ceil(size / count),
+                level=level,
+                min_block=blocks[0],
+                max_block=blocks[1],
+                partition_values=partition,
+                stats=_stats(part_rows, quantiles),
+                passes=passes,
+                sort_key_version=self.settings.sort_key_version,
+            )
             written[part.path] = _Stored(part, rows / count, quantiles)
         return written
 
@@ -397,14 +421,20 @@ class _World:
     def sample(self, at_ms: int, planning: Planning) -> Sample:
         elsewhere = make_plans(self.snapshot(), (), at_ms).depth_max if self.held else planning.depth_max
         return Sample(
-            at_ms=at_ms, ingested_bytes=self.ingested_bytes, merged_bytes=self.merged_bytes,
+            at_ms=at_ms,
+            ingested_bytes=self.ingested_bytes,
+            merged_bytes=self.merged_bytes,
             stored_bytes=sum(item.part.bytes for item in self.parts.values()),
             live_bytes=round(sum(item.live * item.part.bytes / item.part.rows for item in self.parts.values())),
-            parts=len(self.parts), tail_parts=len(self.tail), depth_max=planning.depth_max,
-            depth_average=self._depth_average(here=True), backlog_bytes=planning.backlog_bytes,
-            local_bytes=self.local_bytes, depth_max_elsewhere=elsewhere,
+            parts=len(self.parts),
+            tail_parts=len(self.tail),
+            depth_max=planning.depth_max,
+            depth_average=self._depth_average(here=True),
+            backlog_bytes=planning.backlog_bytes,
+            local_bytes=self.local_bytes,
+            depth_max_elsewhere=elsewhere,
             depth_average_elsewhere=self._depth_average(here=False),
-        )  # fmt: skip
+        )
 
     def _depth_average(self, here: bool) -> float:
         """Parts at an average point of the line, averaged over the partitions."""
@@ -433,10 +463,12 @@ def _mixed(pieces: Sequence[tuple[Floats, float]], count: int) -> list[Floats]:
 def _stats(rows: int, quantiles: Floats) -> str:
     return orjson.dumps(
         {
-            "numRecords": rows, "minValues": {"key": int(quantiles[0])}, "maxValues": {"key": int(quantiles[-1])},
+            "numRecords": rows,
+            "minValues": {"key": int(quantiles[0])},
+            "maxValues": {"key": int(quantiles[-1])},
             "nullCount": {"key": 0},
         }
-    ).decode()  # fmt: skip
+    ).decode()
 
 
 def _renamed(item: _Stored) -> _Stored:

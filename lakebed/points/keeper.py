@@ -231,8 +231,9 @@ class PointKeeper:
             self._silent_since = None
             _logger.warning(
                 "no transaction has ended in the topic %s, so there are no points: does the connector have "
-                "provide.transaction.metadata=true, and is this its topic of transactions?", self.topic,
-            )  # fmt: skip
+                "provide.transaction.metadata=true, and is this its topic of transactions?",
+                self.topic,
+            )
 
     def _partitions(self, topics: Collection[str]) -> Mapping[str, int] | None:
         try:
@@ -273,8 +274,9 @@ class PointKeeper:
             _logger.warning(
                 "the end of transaction %s does not come, though later ones have ended for %d minutes: it counts as ended. If "
                 "its changes were lost, as when a replication slot is dropped, lakebed source resnapshot has the rows sent again",
-                window.given_up.pop(0), GIVEN_UP_MS // 60_000,
-            )  # fmt: skip
+                window.given_up.pop(0),
+                GIVEN_UP_MS // 60_000,
+            )
         window.next_offset = one.end
 
     def _point(self, reached: Reached) -> Point:

@@ -62,9 +62,15 @@ class CountedOutcome:
 
 
 def counted_outcomes(
-    tail: pa.Table, newest: _Rows, hits: pa.Table | None, base: Mapping[str, Part], spec: WriteSpec, *,
-    deletion_vectors: DeletionVectorCache, crowded: CrowdedKeys,
-) -> list[CountedOutcome]:  # fmt: skip
+    tail: pa.Table,
+    newest: _Rows,
+    hits: pa.Table | None,
+    base: Mapping[str, Part],
+    spec: WriteSpec,
+    *,
+    deletion_vectors: DeletionVectorCache,
+    crowded: CrowdedKeys,
+) -> list[CountedOutcome]:
     """For each key with counted changes.
 
     ``newest``: the rows of the tail that are the newest of their keys, in the order in which ``hits`` calls them.

@@ -89,9 +89,15 @@ class Resolution:
 
 
 def resolve(
-    base: Mapping[str, Part], change_parts: Sequence[ChangePart], spec: WriteSpec,
-    storage: PartStorage, deletion_vectors: DeletionVectorCache, locator: KeyLocator, *, crowded: CrowdedKeys = NONE_CROWDED,
-) -> Resolution:  # fmt: skip
+    base: Mapping[str, Part],
+    change_parts: Sequence[ChangePart],
+    spec: WriteSpec,
+    storage: PartStorage,
+    deletion_vectors: DeletionVectorCache,
+    locator: KeyLocator,
+    *,
+    crowded: CrowdedKeys = NONE_CROWDED,
+) -> Resolution:
     """The resolution of change parts (in order, oldest first) against the base. Reads parts; changes nothing.
 
     ``crowded``: what the log says of keys with several rows.
@@ -230,9 +236,15 @@ def _dying_rows(
 
 
 def are_late(
-    changes: pa.Table, base: Mapping[str, Part], tail: Sequence[ChangePart], spec: WriteSpec, storage: PartStorage, *,
-    deletion_vectors: DeletionVectorCache, locator: KeyLocator,
-) -> npt.NDArray[np.bool_]:  # fmt: skip
+    changes: pa.Table,
+    base: Mapping[str, Part],
+    tail: Sequence[ChangePart],
+    spec: WriteSpec,
+    storage: PartStorage,
+    *,
+    deletion_vectors: DeletionVectorCache,
+    locator: KeyLocator,
+) -> npt.NDArray[np.bool_]:
     """Which changes are older than what the table has of their keys, settled or not; none without an order."""
     late: npt.NDArray[np.bool_] = np.zeros(len(changes), dtype=bool)
     sequence = spec.sequence_column
@@ -328,9 +340,17 @@ def _cut(tail: pa.Table, change_parts: Sequence[ChangePart], spec: WriteSpec) ->
 
 
 def _complete(
-    wanted: npt.NDArray[np.intp], newest: pa.Table, change_parts: Sequence[ChangePart], base: Mapping[str, Part],
-    hits: pa.Table | None, spec: WriteSpec, *, storage: PartStorage, deletion_vectors: DeletionVectorCache, anew: _Anew,
-) -> tuple[pa.Table | None, dict[str, IncompleteRow]]:  # fmt: skip
+    wanted: npt.NDArray[np.intp],
+    newest: pa.Table,
+    change_parts: Sequence[ChangePart],
+    base: Mapping[str, Part],
+    hits: pa.Table | None,
+    spec: WriteSpec,
+    *,
+    storage: PartStorage,
+    deletion_vectors: DeletionVectorCache,
+    anew: _Anew,
+) -> tuple[pa.Table | None, dict[str, IncompleteRow]]:
     """Whole rows for the keys whose newest change lacks values (``resolve.unavailable_values``), from the tail and the base.
 
     The second value: the changes that can't be whole, by the path of their part.
@@ -427,9 +447,13 @@ def _as_rows(piece: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _rows_of_base(
-    hits: pa.Table, newest: pa.Table, base: Mapping[str, Part], spec: WriteSpec, storage: PartStorage,
+    hits: pa.Table,
+    newest: pa.Table,
+    base: Mapping[str, Part],
+    spec: WriteSpec,
+    storage: PartStorage,
     deletion_vectors: DeletionVectorCache,
-) -> list[pa.Table]:  # fmt: skip
+) -> list[pa.Table]:
     """What the base holds for the keys: their deletes first, then their live rows."""
     out = []
     if spec.sequence_column:

@@ -75,7 +75,7 @@ _COSTS = {
     "do; delta-rs (deltalake for Python), up to 1.6.6 at least, refuses the table",
     _TIMESTAMP_NTZ: "from now on the table needs readers that know Delta's timestamps without time zone: Delta for Spark, DuckDB "
     "and delta-rs do",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -443,8 +443,14 @@ def _wider_than(kind: pa.DataType) -> str:
 
 
 _CANDIDATES = (
-    pa.int16(), pa.int32(), pa.int64(), pa.float64(), pa.decimal128(10, 0), pa.decimal128(20, 0), pa.timestamp("us"),
-)  # fmt: skip
+    pa.int16(),
+    pa.int32(),
+    pa.int64(),
+    pa.float64(),
+    pa.decimal128(10, 0),
+    pa.decimal128(20, 0),
+    pa.timestamp("us"),
+)
 
 # -- compatible changes ----------------------------------------------------------------------------------------------
 

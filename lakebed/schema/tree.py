@@ -80,9 +80,14 @@ def find(fields: list[Json], steps: Sequence[str]) -> Place:
             raise InvalidSchema(f"there is no {path_of(here)!r}: {place.path!r} is of type {named} and {has}")
         type_key, null_key = held[step]
         place = Place(
-            steps=here, field=place.field, siblings=place.siblings, holder=kind, type_key=type_key, null_key=null_key,
+            steps=here,
+            field=place.field,
+            siblings=place.siblings,
+            holder=kind,
+            type_key=type_key,
+            null_key=null_key,
             field_path=f"{place.field_path}.{step}" if place.field_path else step,
-        )  # fmt: skip
+        )
     return place
 
 

@@ -73,14 +73,24 @@ def _openapi(call: Call) -> Answer:
 
 
 HEALTH = Route(
-    method="GET", path="/v1/healthz", operation="health", summary="Whether the service answers.", role=Role.NOBODY,
-    answers={200: record({"status": {"enum": ["serving"]}, "lakebed": {"type": "string"}})}, handle=_healthz,
-)  # fmt: skip
+    method="GET",
+    path="/v1/healthz",
+    operation="health",
+    summary="Whether the service answers.",
+    role=Role.NOBODY,
+    answers={200: record({"status": {"enum": ["serving"]}, "lakebed": {"type": "string"}})},
+    handle=_healthz,
+)
 ROUTES: tuple[Route, ...] = (
     HEALTH,
     Route(
-        method="GET", path="/v1/openapi.json", operation="openapi", summary="This document.", role=Role.NOBODY,
-        answers={200: {"type": "object"}}, handle=_openapi,
+        method="GET",
+        path="/v1/openapi.json",
+        operation="openapi",
+        summary="This document.",
+        role=Role.NOBODY,
+        answers={200: {"type": "object"}},
+        handle=_openapi,
     ),
     *describing.ROUTES,
     *changing.ROUTES,
@@ -90,7 +100,7 @@ ROUTES: tuple[Route, ...] = (
     *event_streams.ROUTES,
     *listener_routes.ROUTES,
     *page_routes.ROUTES,
-)  # fmt: skip
+)
 _DOCUMENT = orjson.dumps(openapi(ROUTES))
 
 
@@ -121,8 +131,11 @@ class Service:
         files = page_routes.FILES if routes is ROUTES else ()
         served += [StarletteRoute(path, self._file, methods=["GET"]) for path in files]
         handlers: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
-            Refused: self._refused, LakebedError: self._failed, HTTPException: self._unknown, Exception: self._unexpected,
-        }  # fmt: skip
+            Refused: self._refused,
+            LakebedError: self._failed,
+            HTTPException: self._unknown,
+            Exception: self._unexpected,
+        }
         zipping = Middleware(GZipMiddleware, minimum_size=_ZIPPED_BYTES_MIN, compresslevel=_ZIP_LEVEL)
         self.app = Starlette(routes=served, exception_handlers=handlers, middleware=[zipping])
 
@@ -138,8 +151,12 @@ class Service:
         self._catalog.close()
 
     async def _serve(
-        self, route: Route, query: Mapping[str, Draft202012Validator], body: Draft202012Validator | None, request: Request
-    ) -> Response:  # fmt: skip
+        self,
+        route: Route,
+        query: Mapping[str, Draft202012Validator],
+        body: Draft202012Validator | None,
+        request: Request,
+    ) -> Response:
         self._require_host(request)
         caller, who = self._caller(route, request)
         header = request.headers.get("authorization")

@@ -79,9 +79,13 @@ def _schema_change(asked: dict[str, Any]) -> SchemaChange:
         for name in ("add", "widen")
     }
     return SchemaChange(
-        add=types["add"], widen=types["widen"], relax=tuple(asked.get("relax", ())), rename=asked.get("rename", {}),
-        drop=tuple(asked.get("drop", ())), comment=asked.get("comment", {}),
-    )  # fmt: skip
+        add=types["add"],
+        widen=types["widen"],
+        relax=tuple(asked.get("relax", ())),
+        rename=asked.get("rename", {}),
+        drop=tuple(asked.get("drop", ())),
+        comment=asked.get("comment", {}),
+    )
 
 
 def unchanged_since(log: TableLog, condition: str | None) -> Callable[[Snapshot], None]:

@@ -169,15 +169,25 @@ _AFTER: Schema = {"type": "string", "minLength": 1, "maxLength": 200_000}
 _STREAM: Schema = {"type": "string"}
 ROUTES = (
     Route(
-        method="GET", path="/v1/events", operation="stream_events",
+        method="GET",
+        path="/v1/events",
+        operation="stream_events",
         summary="Events of all tables, as CloudEvents: from now on, after a cursor, or from the beginning of the logs.",
-        query={"after": _AFTER}, headers={"Last-Event-ID": _AFTER}, media_type="text/event-stream",
-        answers={200: _STREAM}, stream=lambda call: call.streams.of_all(call),
+        query={"after": _AFTER},
+        headers={"Last-Event-ID": _AFTER},
+        media_type="text/event-stream",
+        answers={200: _STREAM},
+        stream=lambda call: call.streams.of_all(call),
     ),
     Route(
-        method="GET", path="/v1/tables/{name}/events", operation="stream_table_events",
+        method="GET",
+        path="/v1/tables/{name}/events",
+        operation="stream_table_events",
         summary="Events of a table, as CloudEvents: from now on, after a version or a cursor, or from the beginning of its log.",
-        query={"after": _AFTER}, headers={"Last-Event-ID": _AFTER}, media_type="text/event-stream",
-        answers={200: _STREAM}, stream=lambda call: call.streams.of_table(call),
+        query={"after": _AFTER},
+        headers={"Last-Event-ID": _AFTER},
+        media_type="text/event-stream",
+        answers={200: _STREAM},
+        stream=lambda call: call.streams.of_table(call),
     ),
-)  # fmt: skip
+)

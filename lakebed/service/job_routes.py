@@ -27,9 +27,7 @@ _DELAY_SECONDS_MAX = 365 * 86_400
 
 def job_value(job: Job, table: str) -> dict[str, Any]:
     """A job as JSON."""
-    times = {
-        "asked": job.asked_ms, "not_before": job.not_before_ms, "started": job.started_ms, "ended": job.ended_ms
-    }  # fmt: skip
+    times = {"asked": job.asked_ms, "not_before": job.not_before_ms, "started": job.started_ms, "ended": job.ended_ms}
     return {
         "id": job.id,
         "table": table,

@@ -41,15 +41,24 @@ def _of_table(path: str) -> Callable[[Call], Answer]:
 
 ROUTES = (
     Route(
-        method="GET", path="/v1/whoami", operation="see_caller", summary="Whose token it is, and what it may do.",
-        answers={200: record({"name": {"type": "string"}, "role": {"enum": ["reader", "operator"]}})}, handle=_who,
+        method="GET",
+        path="/v1/whoami",
+        operation="see_caller",
+        summary="Whose token it is, and what it may do.",
+        answers={200: record({"name": {"type": "string"}, "role": {"enum": ["reader", "operator"]}})},
+        handle=_who,
     ),
-)  # fmt: skip
+)
 OWN_ROUTES = tuple(
     Route(
-        method="GET", path=path, operation=path, summary="For the page alone: it may change.", answers={200: {}},
-        query={"path": NAME, "id": TEXT, "section": TEXT}, handle=_of_table(path),
+        method="GET",
+        path=path,
+        operation=path,
+        summary="For the page alone: it may change.",
+        answers={200: {}},
+        query={"path": NAME, "id": TEXT, "section": TEXT},
+        handle=_of_table(path),
     )
     for path in pages.answers(lambda name: None)
-)  # fmt: skip
+)
 """What is not described, because the page alone asks it."""

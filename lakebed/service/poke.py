@@ -34,9 +34,14 @@ def poke_server(take: Callable[[object], Mapping[str, object]], listening: Liste
         | dict.fromkeys(("looks", "known", "elsewhere", "new", "unrelated"), _ROOTS)
     )
     route = Route(
-        method="POST", path="/poke", operation="poke", summary="Tables have changed: look at them.", body={},
-        answers={202: answer}, handle=poke,
-    )  # fmt: skip
+        method="POST",
+        path="/poke",
+        operation="poke",
+        summary="Tables have changed: look at them.",
+        body={},
+        answers={202: answer},
+        handle=poke,
+    )
     nobodys = new_token()  # everybody on this machine may poke, so no token is needed
     service = Service(Catalog(()), tokens_of(tokens, listening.host, nobodys), listening.host, routes=(HEALTH, route))
     return Server(service, listening)

@@ -81,13 +81,17 @@ def workers_of(survey: Survey, now_ms: int) -> list[dict[str, Any]]:
     busy += [job.runner for _, table in survey.tables for job in table.jobs if job.is_held(now_ms)]
     return [
         {
-            "id": worker.id, "host": worker.host, "cores": worker.cores, "is_alive": worker.id in alive,
+            "id": worker.id,
+            "host": worker.host,
+            "cores": worker.cores,
+            "is_alive": worker.id in alive,
             "since": time_text(worker.since_ms) if worker.since_ms else None,
             "until": time_text(worker.until_ms) if worker.until_ms else None,
-            "running": sum(who.startswith(_process(worker.id)) for who in busy), "waiting": waiting[worker.id],
+            "running": sum(who.startswith(_process(worker.id)) for who in busy),
+            "waiting": waiting[worker.id],
         }
         for worker in sorted(survey.workers.values(), key=lambda worker: worker.id)
-    ]  # fmt: skip
+    ]
 
 
 def _alive(workers: Mapping[str, Worker], now_ms: int) -> dict[str, float]:
@@ -104,35 +108,61 @@ def _tasks(member: Member, table: Surveyed, alive: Mapping[str, float], now_ms: 
         claim = seen.claim
         if claim.is_live(now_ms):
             yield Task(
-                member=member, table=table, state="held" if claim.volatile else "running", what=claim.kind or "merge",
-                who=claim.replica, since_ms=claim.since_ms, until_ms=claim.lease_ms, parts=seen.parts,
+                member=member,
+                table=table,
+                state="held" if claim.volatile else "running",
+                what=claim.kind or "merge",
+                who=claim.replica,
+                since_ms=claim.since_ms,
+                until_ms=claim.lease_ms,
+                parts=seen.parts,
                 bytes=seen.bytes,
-            )  # fmt: skip
+            )
     for job in table.jobs:
         if not job.has_ended:
             yield _job_task(member, table, job, now_ms)
     for failing in table.failing:
         if failing.is_parked(now_ms):
             yield Task(
-                member=member, table=table, state="parked", what="merge", why=f"{failing.kind}: {failing.error}",
-                since_ms=failing.since_ms, until_ms=failing.not_before_ms, parts=len(failing.sources),
-            )  # fmt: skip
+                member=member,
+                table=table,
+                state="parked",
+                what="merge",
+                why=f"{failing.kind}: {failing.error}",
+                since_ms=failing.since_ms,
+                until_ms=failing.not_before_ms,
+                parts=len(failing.sources),
+            )
     if table.settle is not None and table.is_settle_parked(now_ms):
         yield Task(
-            member=member, table=table, state="parked", what="settle", why=table.settle.error,
-            since_ms=table.settle.since_ms, until_ms=table.settle.not_before_ms,
-        )  # fmt: skip
+            member=member,
+            table=table,
+            state="parked",
+            what="settle",
+            why=table.settle.error,
+            since_ms=table.settle.since_ms,
+            until_ms=table.settle.not_before_ms,
+        )
     if table.parked is not None:
         yield Task(
-            member=member, table=table, state="parked", what="ingest", why=f"{table.parked.kind}: {table.parked.error}",
+            member=member,
+            table=table,
+            state="parked",
+            what="ingest",
+            why=f"{table.parked.kind}: {table.parked.error}",
             since_ms=table.parked.since_ms,
-        )  # fmt: skip
+        )
     if table.why and not table.error:
         yield Task(
-            member=member, table=table, state="waiting", what="upkeep", why=table.why, owner=owner_of(member.root, alive),
+            member=member,
+            table=table,
+            state="waiting",
+            what="upkeep",
+            why=table.why,
+            owner=owner_of(member.root, alive),
             standbys=standbys_of(member.root, alive) if table.freshness_seconds else (),
             since_ms=table.tail_since_ms or table.committed_ms,
-        )  # fmt: skip
+        )
 
 
 def _job_task(member: Member, table: Surveyed, job: Job, now_ms: int) -> Task:
@@ -141,11 +171,17 @@ def _job_task(member: Member, table: Surveyed, job: Job, now_ms: int) -> Task:
     else:
         state, why = "waiting", _why_it_waits(table, job, now_ms)
     return Task(
-        member=member, table=table, state=state, what=job.kind, why=why, who=job.runner if state == "running" else "",
+        member=member,
+        table=table,
+        state=state,
+        what=job.kind,
+        why=why,
+        who=job.runner if state == "running" else "",
         since_ms=job.started_ms if state == "running" else job.asked_ms,
         until_ms=job.until_ms if state == "running" else job.not_before_ms,
-        progress=job.progress, job=job.id,
-    )  # fmt: skip
+        progress=job.progress,
+        job=job.id,
+    )
 
 
 def _why_it_waits(table: Surveyed, job: Job, now_ms: int) -> str:

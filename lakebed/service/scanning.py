@@ -32,9 +32,12 @@ def _scan(call: Call) -> Answer:
         snapshot = snapshot_at(internals.log, asked.get("version"), asked.get("timestamp"))
     wanted = columns_wanted(snapshot.logical_schema, asked.get("columns"))
     plan = plan_scan(
-        internals.view, snapshot, asked.get("where"), settled=asked.get("read", "fresh") == "settled",
+        internals.view,
+        snapshot,
+        asked.get("where"),
+        settled=asked.get("read", "fresh") == "settled",
         statistics=internals.log.statistics,
-    )  # fmt: skip
+    )
     after, limit = asked.get("after", 0), asked.get("limit", 1_000)
     mapping = snapshot.columns
     value = {

@@ -106,9 +106,7 @@ class Surveyor:
         members = list(self._members.values())
         known = [(member, seen) for member in members if (seen := member.seen) is not None]
         known.sort(key=lambda each: (each[0].name, each[0].root))
-        return Survey(
-            tables=tuple(known), workers=self._workers, unseen=len(members) - len(known), error=self._error
-        )  # fmt: skip
+        return Survey(tables=tuple(known), workers=self._workers, unseen=len(members) - len(known), error=self._error)
 
     # -- the thread ----------------------------------------------------------------------------------------------------
 

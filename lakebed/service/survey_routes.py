@@ -29,9 +29,11 @@ T = TypeVar("T")
 def _about(survey: Survey) -> dict[str, Any]:
     looked = survey.looked_ms
     return {
-        "tables": len(survey.tables), "unseen": survey.unseen, "error": survey.error,
+        "tables": len(survey.tables),
+        "unseen": survey.unseen,
+        "error": survey.error,
         "looked_at": None if looked is None else time_text(looked),
-    }  # fmt: skip
+    }
 
 
 def _found(survey: Survey, call: Call) -> list[tuple[Member, Surveyed]]:
@@ -62,23 +64,31 @@ def _survey(call: Call) -> Answer:
     page, end = _page_of(found, call)
     rows = [_row(member, table, state, now_ms) for member, table, state in page]
     states = {state.value: counts[state] for state in TableState if counts[state]}
-    return Answer(
-        value={"survey": _about(survey), "states": states, "found": len(found), "rows": rows, "next": end}
-    )  # fmt: skip
+    return Answer(value={"survey": _about(survey), "states": states, "found": len(found), "rows": rows, "next": end})
 
 
 def _row(member: Member, table: Surveyed, state: TableState, now_ms: int) -> dict[str, Any]:
     was_read = table.version >= 0
     return {
-        "name": member.name, "root": member.root, "state": state.value, "why": _why(table, now_ms),
+        "name": member.name,
+        "root": member.root,
+        "state": state.value,
+        "why": _why(table, now_ms),
         "version": table.version if was_read else None,
         "committed_at": time_text(table.committed_ms) if was_read else None,
-        "rows": table.rows, "bytes": table.bytes, "parts": table.parts, "tail_rows": table.tail_rows,
+        "rows": table.rows,
+        "bytes": table.bytes,
+        "parts": table.parts,
+        "tail_rows": table.tail_rows,
         "tail_since": None if table.tail_since_ms is None else time_text(table.tail_since_ms),
-        "late_seconds": table.late_seconds(now_ms), "freshness_seconds": table.freshness_seconds,
-        "depth": table.depth, "read_budget": table.read_budget, "tier": table.tier, "pool": table.pool,
+        "late_seconds": table.late_seconds(now_ms),
+        "freshness_seconds": table.freshness_seconds,
+        "depth": table.depth,
+        "read_budget": table.read_budget,
+        "tier": table.tier,
+        "pool": table.pool,
         "jobs": sum(not job.has_ended for job in table.jobs),
-    }  # fmt: skip
+    }
 
 
 def _why(table: Surveyed, now_ms: int) -> str:
@@ -181,13 +191,24 @@ def _queue(call: Call) -> Answer:
 def _task(task: Task, now_ms: int) -> dict[str, Any]:
     times = {"since": task.since_ms, "until": task.until_ms}
     return {
-        "table": task.member.name, "root": task.member.root, "state": task.state, "what": task.what, "why": task.why,
-        "who": task.who, "owner": task.owner, "standbys": list(task.standbys), "tier": task.table.tier, "pool": task.table.pool,
+        "table": task.member.name,
+        "root": task.member.root,
+        "state": task.state,
+        "what": task.what,
+        "why": task.why,
+        "who": task.who,
+        "owner": task.owner,
+        "standbys": list(task.standbys),
+        "tier": task.table.tier,
+        "pool": task.table.pool,
         **{name: time_text(value) if value else None for name, value in times.items()},
         "tail_since": None if task.table.tail_since_ms is None else time_text(task.table.tail_since_ms),
-        "late_seconds": task.table.late_seconds(now_ms), "parts": task.parts, "bytes": task.bytes,
-        "progress": dict(task.progress), "job": task.job,
-    }  # fmt: skip
+        "late_seconds": task.table.late_seconds(now_ms),
+        "parts": task.parts,
+        "bytes": task.bytes,
+        "progress": dict(task.progress),
+        "job": task.job,
+    }
 
 
 _TEXT: Schema = {"type": "string"}

@@ -113,13 +113,28 @@ def surveyed(snapshot: Snapshot, now_ms: int, statistics: StatisticsCache) -> Su
     if oldest is not None and settings.freshness_seconds is not None:
         late_from = oldest + settings.freshness_seconds * 1000
     return Surveyed(
-        table_id=snapshot.metadata.id, version=snapshot.version, committed_ms=snapshot.timestamp_ms, rows=figures.rows,
-        bytes=figures.bytes, parts=figures.parts, tail_rows=figures.tail_rows, tail_since_ms=oldest, late_from_ms=late_from,
-        depth=planning.depth_max, read_budget=settings.read_budget, tier=settings.tier, pool=settings.pool,
-        freshness_seconds=settings.freshness_seconds, why=work.why, due_ms=work.due_ms, jobs=jobs_of(snapshot),
-        claims=_claims(snapshot), failing=tuple(failing_of(snapshot).values()), parked=parked_of(snapshot),
+        table_id=snapshot.metadata.id,
+        version=snapshot.version,
+        committed_ms=snapshot.timestamp_ms,
+        rows=figures.rows,
+        bytes=figures.bytes,
+        parts=figures.parts,
+        tail_rows=figures.tail_rows,
+        tail_since_ms=oldest,
+        late_from_ms=late_from,
+        depth=planning.depth_max,
+        read_budget=settings.read_budget,
+        tier=settings.tier,
+        pool=settings.pool,
+        freshness_seconds=settings.freshness_seconds,
+        why=work.why,
+        due_ms=work.due_ms,
+        jobs=jobs_of(snapshot),
+        claims=_claims(snapshot),
+        failing=tuple(failing_of(snapshot).values()),
+        parked=parked_of(snapshot),
         settle=parked_settle(snapshot, now_ms),
-    )  # fmt: skip
+    )
 
 
 def _claims(snapshot: Snapshot) -> tuple[ClaimSeen, ...]:

@@ -41,9 +41,13 @@ def comparable(value: Any, kind: pa.DataType) -> Any:
 def has_bounds(kind: pa.DataType) -> bool:
     """Whether bounds of the type are used at all."""
     return bool(
-        pa.types.is_string(kind) or pa.types.is_timestamp(kind) or pa.types.is_integer(kind)
-        or pa.types.is_date(kind) or pa.types.is_decimal(kind) or pa.types.is_floating(kind)
-    )  # fmt: skip
+        pa.types.is_string(kind)
+        or pa.types.is_timestamp(kind)
+        or pa.types.is_integer(kind)
+        or pa.types.is_date(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_floating(kind)
+    )
 
 
 def lowest(bound: Any, kind: pa.DataType) -> Any:

@@ -133,9 +133,15 @@ class Internals:
     # -- ingest --------------------------------------------------------------------------------------------------------
 
     def start_ingest(
-        self, stream: Any, frame: DataFrame, *, checkpoint: str | None = None, query_name: str = "ingest",
-        quarantine: str = "table", trigger: Mapping[str, Any] | None = None,
-    ) -> StreamingQuery:  # fmt: skip
+        self,
+        stream: Any,
+        frame: DataFrame,
+        *,
+        checkpoint: str | None = None,
+        query_name: str = "ingest",
+        quarantine: str = "table",
+        trigger: Mapping[str, Any] | None = None,
+    ) -> StreamingQuery:
         """Like ``Table.ingest``, for a stream whose tasks turn their input into changes themselves (see ``lakebed.ingest``)."""
         place = spark_path(checkpoint) if checkpoint else f"{self.storage.spark_root}/{STREAMS_FOLDER}/{query_name}"
         common = self.path, self.log, stream, quarantine, self.quarantine_log

@@ -50,10 +50,14 @@ class TableMaintenance:
         return self._internals.compaction.compact()
 
     def recluster(
-        self, where: str | None = None, final: bool = False,
+        self,
+        where: str | None = None,
+        final: bool = False,
         on_progress: Callable[[ReclusterProgress], object] | None = None,
-        stop: Callable[[], bool] | None = None, dry_run: bool = False, spark: SparkSession | None = None,
-    ) -> ReclusterResult:  # fmt: skip
+        stop: Callable[[], bool] | None = None,
+        dry_run: bool = False,
+        spark: SparkSession | None = None,
+    ) -> ReclusterResult:
         """Sort parts of the base together, so that fewer of them lie over a point of the sort key; returns what it did.
 
         One call makes the lowest level that is deeper than ``lakebed.recluster_depth`` as shallow as that; ``final``: go on
@@ -142,9 +146,12 @@ class TableMaintenance:
         return cleanup.clean_log(self._log, self._storage)
 
     def expire_snapshots(
-        self, older_than: str | timedelta | None = None, retain_last: int = 1, dry_run: bool = True,
+        self,
+        older_than: str | timedelta | None = None,
+        retain_last: int = 1,
+        dry_run: bool = True,
         allow_short_retention: bool = False,
-    ) -> pa.Table:  # fmt: skip
+    ) -> pa.Table:
         """Expire versions older than ``older_than`` except the newest ``retain_last``: delete their log files and data files.
 
         ``older_than``: ``"7 days"`` or a timedelta, by default ``delta.deletedFileRetentionDuration`` (7 days); less than

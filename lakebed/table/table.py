@@ -115,7 +115,7 @@ def convert(
     """
     settings = TableSettings(
         keys=column_names(keys, "keys"), sort_key=column_names(sort_key, "sort_key"), sequence_by=sequence_by
-    )  # fmt: skip
+    )
     root = _root(path)
 
     def read_columns(log: TableLog, snapshot: Snapshot, columns: list[str]) -> pa.Table:
@@ -249,8 +249,11 @@ class Table:
         changes to those that they had before. Raises InvalidChanges, StoreUnavailable, Contention.
         """
         internals = self._internals
-        how = How(apply_as_deletes=apply_as_deletes, except_columns=except_column_list,
-                  policy=EvolvePolicy(allowed=frozenset(evolve), on_mismatch=on_mismatch, columns=columns or {}))  # fmt: skip
+        how = How(
+            apply_as_deletes=apply_as_deletes,
+            except_columns=except_column_list,
+            policy=EvolvePolicy(allowed=frozenset(evolve), on_mismatch=on_mismatch, columns=columns or {}),
+        )
         evolution = internals.evolution("changes that were applied need it")
         return apply(self.path, internals.log, changes, how, evolution, internals.quarantine_log, batch_id=batch_id)
 
@@ -279,8 +282,11 @@ class Table:
         """
         internals = self._internals
         require_keys(write_spec_of(internals.log.refresh()).incoming, keys, sequence_by)
-        how = How(apply_as_deletes=apply_as_deletes, except_columns=except_column_list,
-                  policy=EvolvePolicy(allowed=frozenset(evolve), on_mismatch=on_mismatch, columns=columns or {}))  # fmt: skip
+        how = How(
+            apply_as_deletes=apply_as_deletes,
+            except_columns=except_column_list,
+            policy=EvolvePolicy(allowed=frozenset(evolve), on_mismatch=on_mismatch, columns=columns or {}),
+        )
         evolution = internals.evolution(f"the DataFrame of the stream {query_name} needs it")
         stream, frame, _ = frame_changes(changes, how, internals.log, evolution, strict=on_mismatch == "fail")
         return internals.start_ingest(

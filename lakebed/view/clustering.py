@@ -143,9 +143,7 @@ def _row(level: int | None, order: tuple[str, ...], terms: tuple[SortTerm, ...],
 
 
 def _deep(found: DeepRange, terms: tuple[SortTerm, ...]) -> dict[str, Any]:
-    return {
-        "depth": found.depth, "from": readable(found.range.lower, terms), "to": readable(found.range.upper, terms)
-    }  # fmt: skip
+    return {"depth": found.depth, "from": readable(found.range.lower, terms), "to": readable(found.range.upper, terms)}
 
 
 def readable(bound: Bound, terms: tuple[SortTerm, ...]) -> str:

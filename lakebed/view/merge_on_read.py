@@ -177,9 +177,15 @@ class TableView:
             whole_keys = set(among.column_names) == set(spec.keys)
             known = self._locator(spec).known(among.drop_null()) if whole_keys else None
             found = rows_at_positions(
-                connection, self._storage, files, snapshot.schema, among, columns=wanted, known=known,
+                connection,
+                self._storage,
+                files,
+                snapshot.schema,
+                among,
+                columns=wanted,
+                known=known,
                 before_reading=lambda read: self._verify(snapshot, read),
-            )  # fmt: skip
+            )
             if found is None:
                 self._verify(snapshot, files)
             joined = to_arrow(
@@ -210,9 +216,15 @@ class TableView:
 
             def run(hidden: bool) -> pa.Table:
                 register_view(
-                    connection, name, self._storage, pinned.files, snapshot.schema, completed=pinned.completed,
-                    hides_dead_rows=hidden, mapping=snapshot.columns,
-                )  # fmt: skip
+                    connection,
+                    name,
+                    self._storage,
+                    pinned.files,
+                    snapshot.schema,
+                    completed=pinned.completed,
+                    hides_dead_rows=hidden,
+                    mapping=snapshot.columns,
+                )
                 require_intact_for_query(
                     connection, self._storage, pinned.files, snapshot.schema, sql, snapshot.settings.verify_reads
                 )
@@ -361,9 +373,14 @@ class TableView:
         resolution = Resolution()
         if snapshot.tail:
             resolution = resolve(
-                snapshot.parts, snapshot.tail_in_order(), spec, self._storage, self._deletion_vectors, self._locator(spec),
+                snapshot.parts,
+                snapshot.tail_in_order(),
+                spec,
+                self._storage,
+                self._deletion_vectors,
+                self._locator(spec),
                 crowded=crowded_keys_of(snapshot),
-            )  # fmt: skip
+            )
         files = self._files(snapshot, resolution, spec, local_parts)
         pinned = Pinned(
             version=snapshot.version,

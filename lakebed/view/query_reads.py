@@ -66,9 +66,13 @@ def parts_that_a_query_reads(
 
 
 def require_intact_for_query(
-    connection: duckdb.DuckDBPyConnection, storage: PartStorage, files: Sequence[_Scanned], schema: pa.Schema, sql: str,
+    connection: duckdb.DuckDBPyConnection,
+    storage: PartStorage,
+    files: Sequence[_Scanned],
+    schema: pa.Schema,
+    sql: str,
     verify_reads: VerifyReads,
-) -> None:  # fmt: skip
+) -> None:
     """``require_intact_reads`` for the files of a view, registered on the connection, that a query reads.
 
     Of many bytes, those that its plan reads; all if there are statements besides a query. Raises Corrupt.

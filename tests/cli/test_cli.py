@@ -74,9 +74,11 @@ def lakebed_here(*arguments: str, cwd: Path, env: dict[str, str] | None = None) 
     """The same in this process: a second less, for what the process has no part in."""
     out, errors = io.StringIO(), io.StringIO()
     with (
-        contextlib.chdir(cwd), contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors),
+        contextlib.chdir(cwd),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(errors),
         patch.dict(os.environ, env or {}),
-    ):  # fmt: skip
+    ):
         code: Any
         try:
             code = main(arguments)
@@ -309,8 +311,11 @@ def test_ctrl_c_stops_a_run_in_order_and_a_second_run_carries_on_each_event_once
     with log.open("w") as out:
         running = subprocess.Popen(
             command("run", str(ORDERS), "--rate", "2000", "--metrics-port", str(port)),
-            cwd=tmp_path, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
+            cwd=tmp_path,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
     try:
         wait_until(lambda: _rows_ingested(port) > 0, log.read_text, moving=work_of(running.pid))
         os.killpg(running.pid, signal.SIGINT)  # as a terminal does: to the whole group

@@ -238,9 +238,12 @@ def test_rows_with_long_texts_and_great_numbers_fit(width: int) -> None:
     }
     reason = {"reason": TEXT, "records": 10**9, "newest": NOW.replace(year=2025)}
     for view, row, schema in (
-        (views.CLAIMS, claim, CLAIMS_SCHEMA), (views.COMPACTIONS, merge, COMPACTIONS_SCHEMA), (views.FILES, file, None),
-        (views.QUARANTINE, refused, None), (views.REASONS, reason, None),
-    ):  # fmt: skip
+        (views.CLAIMS, claim, CLAIMS_SCHEMA),
+        (views.COMPACTIONS, merge, COMPACTIONS_SCHEMA),
+        (views.FILES, file, None),
+        (views.QUARANTINE, refused, None),
+        (views.REASONS, reason, None),
+    ):
         columns, below = columns_of(pa.Table.from_pylist([row], schema), view, NOW)
         lines = list(lay_out(columns, width, below).lines)
         assert set(lines[1]) == {"─"}, "it is a table"

@@ -44,8 +44,12 @@ def test_a_file_for_a_folder_takes_columns_and_deletes_from_what_is_there(capsys
     assert main(["init", "shop.yml", "--source", "files", "--folder", "inbox", "--keys", "id"]) == 0
     pipeline = load("shop.yml")
     assert dict(pipeline.table.schema) == {
-        "id": "long not null", "price": "double", "at": "timestamp", "tags": "array<string>", "where": "struct<x: long>",
-    }  # fmt: skip
+        "id": "long not null",
+        "price": "double",
+        "at": "timestamp",
+        "tags": "array<string>",
+        "where": "struct<x: long>",
+    }
     assert pipeline.format.operation_field == "op"  # type: ignore[union-attr]
     assert main(["validate", "shop.yml"]) == 0
     assert "next: lakebed run shop.yml" in capsys.readouterr().out
@@ -177,8 +181,9 @@ def test_columns_of_other_files(tmp_path: Path) -> None:
     assert (format_of(str(folder)), columns_of(str(folder), "csv")) == ("csv", {"id": "long", "name": "string"})
     assert (format_of("nowhere"), columns_of("nowhere", "json")) == (None, {})
     assert parse_columns("a: map<string, long>, b: decimal(3, 1) not null") == {
-        "a": "map<string, long>", "b": "decimal(3, 1) not null",
-    }  # fmt: skip
+        "a": "map<string, long>",
+        "b": "decimal(3, 1) not null",
+    }
 
 
 def test_a_file_for_a_database_validates(capsys: pytest.CaptureFixture[str]) -> None:

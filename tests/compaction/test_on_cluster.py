@@ -134,9 +134,12 @@ def cluster_of(session: Session, **settings: Any) -> Cluster:
 def deep(path: Path, days: int = 1, rows: int = 3) -> lakebed.Table:
     """A table with a merge due in each partition."""
     table = lakebed.create(
-        path, SCHEMA, keys=["id", "day"], partition_by=["day"],
+        path,
+        SCHEMA,
+        keys=["id", "day"],
+        partition_by=["day"],
         properties={"lakebed.read_budget": "2", "lakebed.recluster_depth": "1"},
-    )  # fmt: skip
+    )
     for batch in range(4):
         each = [(row * 4 + batch, str(day), "v" * 100) for day in range(days) for row in range(rows)]
         table.apply(pa.table(dict(zip(SCHEMA.names, map(list, zip(*each, strict=True)), strict=True)), SCHEMA))

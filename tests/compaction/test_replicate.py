@@ -222,9 +222,12 @@ def test_it_goes_when_its_claim_goes(how: str, hosts: Hosts, monkeypatch: pytest
         hosts.end(one.claim)
     elif how == "taken over":
         late = Merger(
-            hosts.a.log, storage_of(hosts.a.table), deletion_vectors_of(hosts.a.table), "late",
+            hosts.a.log,
+            storage_of(hosts.a.table),
+            deletion_vectors_of(hosts.a.table),
+            "late",
             clock=lambda: one.claim.lease_ms / 1000 + 1,
-        )  # fmt: skip
+        )
         assert late.run(hosts.paths(), 1, hosts.a.kernel()).outcome is MergeOutcome.COMPLETED
     elif how == "replaced":
         hosts.a.table.truncate()
@@ -246,9 +249,7 @@ def test_it_goes_when_its_claim_goes(how: str, hosts: Hosts, monkeypatch: pytest
 
 
 def test_what_is_uploaded_at_once_is_not_built(hosts: Hosts) -> None:
-    merger = VolatileMerger(
-        hosts.a.log, storage_of(hosts.a.table), deletion_vectors_of(hosts.a.table), hosts.a.base
-    )  # fmt: skip
+    merger = VolatileMerger(hosts.a.log, storage_of(hosts.a.table), deletion_vectors_of(hosts.a.table), hosts.a.base)
     seen: list[object] = []
 
     def look() -> None:
@@ -264,9 +265,12 @@ def test_claims_of_this_host_and_claims_that_are_not_live_are_left_alone(hosts: 
     hosts.a.log.refresh()
     assert compaction_of(hosts.a.table).replication.look(hosts.a.kernel()) is None, "its own"
     late = Replication(
-        hosts.b.log, storage_of(hosts.b.table), deletion_vectors_of(hosts.b.table), LocalParts(hosts.b.base),
+        hosts.b.log,
+        storage_of(hosts.b.table),
+        deletion_vectors_of(hosts.b.table),
+        LocalParts(hosts.b.base),
         clock=lambda: one.claim.lease_ms / 1000 + 1,
-    )  # fmt: skip
+    )
     hosts.b.log.refresh()
     assert late.look(hosts.b.kernel()) is None, "its lease has ended"
     assert not hosts.b.held()

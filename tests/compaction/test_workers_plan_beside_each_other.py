@@ -36,9 +36,14 @@ class HeldPlanner:
     calls: int = 0
 
     def __call__(
-        self, snapshot: Snapshot, taken: Collection[str], now_ms: int, in_flight_bytes: int, reads: Mapping[str, int],
+        self,
+        snapshot: Snapshot,
+        taken: Collection[str],
+        now_ms: int,
+        in_flight_bytes: int,
+        reads: Mapping[str, int],
         goal: Goal,
-    ) -> Planning:  # fmt: skip
+    ) -> Planning:
         self.calls += 1
         planning = plan(snapshot, taken, now_ms, in_flight_bytes, reads, goal)
         self.begun.release()

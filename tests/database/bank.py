@@ -116,9 +116,13 @@ class Copy:
             self.keeper.add(topic, topic.removeprefix("bank."), internals.log.refresh())
             columns = DecoderSchema.of_table(table.schema, ("id",), "source.lsn")
             self.ingests[topic] = TableIngest(
-                table.path, internals.log, source, decoder("debezium-json", columns),
-                evolution=internals.evolution("its records need it"), quarantine_log=internals.quarantine_log,
-            )  # fmt: skip
+                table.path,
+                internals.log,
+                source,
+                decoder("debezium-json", columns),
+                evolution=internals.evolution("its records need it"),
+                quarantine_log=internals.quarantine_log,
+            )
 
     def batch(self, ends: dict[tuple[str, int], int] | None = None) -> Point | None:
         """Read what there is, up to ``ends`` where they say so."""

@@ -28,9 +28,10 @@ LEFT_OUT = {"audit.transfers": "its type is impossible"}
 def lagging(bank: Bank, draw: random.Random) -> dict[tuple[str, int], int]:
     """The ends that a planner sees, where some topics lag behind the others."""
     return {
-        place: draw.randint(0, end) for place, end in bank.source.ends().items()
+        place: draw.randint(0, end)
+        for place, end in bank.source.ends().items()
         if draw.random() < 0.5 and place[0] != TRANSACTIONS
-    }  # fmt: skip
+    }
 
 
 def seen_in(moment: lakebed.Moment) -> tuple[int, int]:

@@ -33,8 +33,15 @@ PROMOTIONS = {
     "string": ("bytes",),
 }
 DEFAULTS: dict[str, Any] = {
-    "null": None, "boolean": True, "int": -7, "long": 2**40, "float": 0.5, "double": -2.25, "bytes": "\xff\x00", "string": "né",
-}  # fmt: skip
+    "null": None,
+    "boolean": True,
+    "int": -7,
+    "long": 2**40,
+    "float": 0.5,
+    "double": -2.25,
+    "bytes": "\xff\x00",
+    "string": "né",
+}
 
 
 class World:

@@ -171,8 +171,10 @@ def _least(case: Case, failure: type[Exception], folder: str) -> list[Any]:
                 continue
         else:
             size //= 2
-    return [records[name].cast(pa.int64()).to_pylist() if name == "timestamp" else records[name].to_pylist()
-            for name in ("key", "value", "timestamp")]  # fmt: skip
+    return [
+        records[name].cast(pa.int64()).to_pylist() if name == "timestamp" else records[name].to_pylist()
+        for name in ("key", "value", "timestamp")
+    ]
 
 
 def main() -> None:

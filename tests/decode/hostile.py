@@ -41,9 +41,18 @@ EPOCHS += [
 EPOCHS += [9 * 10**15, 9 * 10**15 + 1, (2**63 - 1) // 1000, (2**63 - 1) // 1000 + 1, -62_135_596_800_000_000]
 EPOCHS += [253_402_300_800_000_000, 253_402_300_799_999_999, -62_135_596_800_000_001, 86_400_000_000]
 EPOCHS += [
-    9_223_372_036_825_200, -9_223_372_036_832_400, 9_223_372_022_400_000_000, 9_223_372_022_399_999_999, 2**63 - 1,
-    -(2**63), -(2**63) + 1, 9_223_372_022_400_000, 9_223_372_022_399_999, -9_223_372_022_400_000, -9_223_372_022_400_001,
-]  # fmt: skip
+    9_223_372_036_825_200,
+    -9_223_372_036_832_400,
+    9_223_372_022_400_000_000,
+    9_223_372_022_399_999_999,
+    2**63 - 1,
+    -(2**63),
+    -(2**63) + 1,
+    9_223_372_022_400_000,
+    9_223_372_022_399_999,
+    -9_223_372_022_400_000,
+    -9_223_372_022_400_001,
+]
 DAYS = [-719_163, -719_162, 2_932_896, 2_932_897, -(2**31), 2**31 - 1, 2**31, 0, -1, 19_782]
 DAYS += [2_146_033_979, -622_191_234, -625_821_271, -2_147_472_692, -2_147_472_691, -2_147_472_690, -735_160]
 DAYS += [-(2**31) + 1, 2**31 - 2]
@@ -411,8 +420,11 @@ class Hostile:
         if pa.types.is_decimal(kind):
             variable = lambda: f'{{"scale":{rng.randint(0, kind.scale)},"value":"{b64(self._unscaled(kind))}"}}'  # noqa: E731
             return [
-                lambda: self._digits(kind), lambda: text(self._digits(kind)), lambda: text(b64(self._unscaled(kind))), variable
-            ]  # fmt: skip
+                lambda: self._digits(kind),
+                lambda: text(self._digits(kind)),
+                lambda: text(b64(self._unscaled(kind))),
+                variable,
+            ]
         if pa.types.is_date32(kind):
             days = [day for day in DAYS if day < 2**31]
             return [
@@ -422,9 +434,11 @@ class Hostile:
             ]
         zone = "Z" if kind.tz else ""
         return [
-            lambda: str(rng.choice(EPOCHS)), lambda: str(1_700_000_000_000 + rng.randint(0, 9)), lambda: str(rng.randint(-9, 9)),
+            lambda: str(rng.choice(EPOCHS)),
+            lambda: str(1_700_000_000_000 + rng.randint(0, 9)),
+            lambda: str(rng.randint(-9, 9)),
             lambda: text(f"{rng.choice(DATES[1:5])}T{rng.randint(0, 23):02}:00:00.{rng.randint(0, 999)}{zone}"),
-        ]  # fmt: skip
+        ]
 
     def _unscaled(self, kind: pa.DataType) -> int:
         digits = self.rng.choice([1, min(3, kind.precision), kind.precision, kind.precision + self._rarely(0.05)])
@@ -541,11 +555,16 @@ class Hostile:
             return text(rng.choice(texts))
         scale = rng.choice([0, 1, 2])
         forms: list[list[Any]] = [
-            [rng.choice(texts)], ["b68a35a7-17ad-35b3-af2a-ae46edb4545a"], list(raw), [float(one) for one in raw],
-            [one / 10**scale for one in raw], [base64.b64encode(bytes([one])).decode() for one in raw],
+            [rng.choice(texts)],
+            ["b68a35a7-17ad-35b3-af2a-ae46edb4545a"],
+            list(raw),
+            [float(one) for one in raw],
+            [one / 10**scale for one in raw],
+            [base64.b64encode(bytes([one])).decode() for one in raw],
             [{"scale": scale, "value": base64.b64encode(bytes([one])).decode()} for one in raw],
-            [True] * len(raw), [1] * len(raw),
-        ]  # fmt: skip
+            [True] * len(raw),
+            [1] * len(raw),
+        ]
         chosen = rng.choice(forms)
         return json.dumps([*chosen[:-1], rng.choice(chosen)] if rng.random() < 0.3 else chosen)
 

@@ -73,8 +73,14 @@ def test_events_that_come_again_late_and_in_any_batches_change_nothing(tmp_path:
 
 
 def test_a_file_with_a_higher_number_is_later_whatever_the_position_in_it() -> None:
-    places = [("binlog.000007", 4), ("binlog.000007", 2**40 - 1), ("binlog.000008", 4), ("binlog.999999", 9),
-              ("binlog.1000000", 4), ("binlog.8388607", 2**40 - 1)]  # fmt: skip
+    places = [
+        ("binlog.000007", 4),
+        ("binlog.000007", 2**40 - 1),
+        ("binlog.000008", 4),
+        ("binlog.999999", 9),
+        ("binlog.1000000", 4),
+        ("binlog.8388607", 2**40 - 1),
+    ]
     positions = [binlog_position(pos, file) for file, pos in places]
     assert all(position is not None for position in positions)
     assert positions == sorted(positions, key=int)

@@ -54,8 +54,10 @@ def decode(
 
 def rows(decoded: Decoded) -> list[dict[str, Any]]:
     assert decoded.schema_needed is None
-    return [{name: value for name, value in row.items() if not name.startswith("_lakebed")}
-            for row in decoded.changes.to_pylist()]  # fmt: skip
+    return [
+        {name: value for name, value in row.items() if not name.startswith("_lakebed")}
+        for row in decoded.changes.to_pylist()
+    ]
 
 
 def created(fields: list[dict[str, Any]], **after: Any) -> dict[str, Any]:
@@ -149,9 +151,10 @@ ODD = [
     },
 ]
 LEFT_OUT = {
-    "vector (no column can have its type)", "_lakebed_op (names that begin with '_lakebed_' are reserved for lakebed)",
+    "vector (no column can have its type)",
+    "_lakebed_op (names that begin with '_lakebed_' are reserved for lakebed)",
     "place. (a name must not be empty)",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("one_by_one", [False, True])
@@ -384,8 +387,9 @@ ID_COLUMN = pa.field("id", pa.int64(), False)
 
 
 @pytest.mark.parametrize(
-    "schema", [3, {"fields": 3}, {"fields": [{}]}, {"fields": [{"field": "after", "fields": [{"field": "x", "type": "array"}]}]}]
-)  # fmt: skip
+    "schema",
+    [3, {"fields": 3}, {"fields": [{}]}, {"fields": [{"field": "after", "fields": [{"field": "x", "type": "array"}]}]}],
+)
 def test_a_schema_that_is_none_has_a_reason(schema: Any) -> None:
     with pytest.raises(Unreadable, match="schema"):
         row_of_envelope(schema)

@@ -148,9 +148,11 @@ def test_flat_objects_are_read_the_same_by_columns_and_one_by_one(
     values: list[Any], keys: tuple[str, ...], sequence_by: str | None, given_keys: list[Any]
 ) -> None:
     rows = json_rows.JsonRows(
-        DecoderSchema(COLUMNS, keys, sequence_by if keys else None), operation_field="text" if keys else None,
-        delete_values=("", "a"), upsert_values=("b", "0"),
-    )  # fmt: skip
+        DecoderSchema(COLUMNS, keys, sequence_by if keys else None),
+        operation_field="text" if keys else None,
+        delete_values=("", "a"),
+        upsert_values=("b", "0"),
+    )
     check(rows, records(values, given_keys[: len(values)]))
 
 

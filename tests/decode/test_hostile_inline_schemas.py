@@ -34,8 +34,35 @@ FIELDS = [
     {"type": "map", "field": "m", "keys": {"type": "string"}, "values": {"type": "int32"}},
     {"type": "bytes", "field": "d", "name": DECIMAL, "parameters": {"scale": "2", "connect.decimal.precision": "10"}},
 ]  # fmt: skip
-WORDS = [None, True, 0, -1, 2**70, "", "x", "\ud800", "int32", "string", "struct", "array", "map", "bytes", [], {}, [{}],
-         "a.b", "`", "_lakebed_x", "io.debezium.time.Date", DECIMAL, 1.5, "id", "qty", "QTY", "x" * 3000]  # fmt: skip
+WORDS = [
+    None,
+    True,
+    0,
+    -1,
+    2**70,
+    "",
+    "x",
+    "\ud800",
+    "int32",
+    "string",
+    "struct",
+    "array",
+    "map",
+    "bytes",
+    [],
+    {},
+    [{}],
+    "a.b",
+    "`",
+    "_lakebed_x",
+    "io.debezium.time.Date",
+    DECIMAL,
+    1.5,
+    "id",
+    "qty",
+    "QTY",
+    "x" * 3000,
+]
 KEYS = ["type", "field", "fields", "items", "keys", "values", "name", "parameters", "optional"]
 
 

@@ -51,9 +51,14 @@ class Lake:
     """A table that follows a source. ``piece``: how many records are decoded at once."""
 
     def __init__(
-        self, folder: Path, *, columns: pa.Schema = COLUMNS, sequence_by: str | None = "source.lsn", partitions: int = 1,
+        self,
+        folder: Path,
+        *,
+        columns: pa.Schema = COLUMNS,
+        sequence_by: str | None = "source.lsn",
+        partitions: int = 1,
         piece: int = 1_000,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.table = lakebed.create(folder / "t", columns, keys=["id"], sequence_by=sequence_by)
         self.topics = KeyedTopics(piece=piece)
         self.partitions = partitions

@@ -83,8 +83,10 @@ FORMS = [*WITHOUT_SCHEMA, *WITH_SCHEMA]
 @pytest.fixture(params=["fast", "without native code", "one by one"])
 def reading(request: pytest.FixtureRequest) -> Iterator[None]:
     ways: dict[str, Callable[[], AbstractContextManager[None]]] = {
-        "fast": nullcontext, "without native code": without_native_code, "one by one": only_one_by_one,
-    }  # fmt: skip
+        "fast": nullcontext,
+        "without native code": without_native_code,
+        "one by one": only_one_by_one,
+    }
     with ways[request.param]():
         yield
 

@@ -262,8 +262,11 @@ def test_the_old_row_of_a_key_that_moves_goes_with_the_order_of_the_new_one(form
     changes = [({"what": "x"}, event("u", row(9, 6, "b"), before)) for before in (row(1), row(1, 5, "a"))]
     decoded = read(format, changes, DecoderSchema(COLUMNS, ("id",), "code"))
     assert decoded.changes.select(["id", "code"]).to_pylist() == [
-        {"id": 1, "code": 6}, {"id": 9, "code": 6}, {"id": 1, "code": 5}, {"id": 9, "code": 6},
-    ]  # fmt: skip
+        {"id": 1, "code": 6},
+        {"id": 9, "code": 6},
+        {"id": 1, "code": 5},
+        {"id": 9, "code": 6},
+    ]
 
 
 # -- tables whose keys are those of the message key ----------------------------------------------------------------------

@@ -89,16 +89,35 @@ def test_logical_types_are_those_that_arrow_lacks(order: Topic) -> None:
 def test_an_empty_message_has_zeros_and_nulls(order: Topic) -> None:
     row = order.row(b"")
     zeros = {name: row[name] for name in ("id", "u64", "real", "flag", "text", "raw", "state", "numbers", "counts")}
-    assert zeros == {"id": 0, "u64": 0, "real": 0.0, "flag": False, "text": "", "raw": b"", "state": "NEW", "numbers": [],
-                     "counts": []}  # fmt: skip
+    assert zeros == {
+        "id": 0,
+        "u64": 0,
+        "real": 0.0,
+        "flag": False,
+        "text": "",
+        "raw": b"",
+        "state": "NEW",
+        "numbers": [],
+        "counts": [],
+    }
     assert {row[name] for name in ("maybe", "card", "voucher", "cash", "at", "total")} == {None}
 
 
 def test_the_largest_numbers_keep_every_digit(order: Topic) -> None:
     m = order.message(
-        id=-(2**63), i32=-(2**31), u32=2**32 - 1, u64=2**64 - 1, s32=-(2**31), s64=2**63 - 1, f32=2**32 - 1, f64=2**64 - 1,
-        sf32=-1, sf64=-(2**63), real=5e-324, single=1.5,
-    )  # fmt: skip
+        id=-(2**63),
+        i32=-(2**31),
+        u32=2**32 - 1,
+        u64=2**64 - 1,
+        s32=-(2**31),
+        s64=2**63 - 1,
+        f32=2**32 - 1,
+        f64=2**64 - 1,
+        sf32=-1,
+        sf64=-(2**63),
+        real=5e-324,
+        single=1.5,
+    )
     row = order.row(m)
     assert (row["id"], row["i32"], row["u32"], row["u64"]) == (-(2**63), -(2**31), 2**32 - 1, 2**64 - 1)
     assert (row["s32"], row["s64"], row["f32"], row["f64"]) == (-(2**31), 2**63 - 1, 2**32 - 1, 2**64 - 1)

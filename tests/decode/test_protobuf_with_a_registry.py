@@ -65,8 +65,12 @@ def test_records_of_the_registrys_own_serializers_become_rows(registry: Registry
     assert rows == [(5, "a", "2024-02-29")] * 2
 
     item = {"$id": "item.json", "type": "object", "properties": {"sku": {"type": "string"}}}
-    schema = {"title": "Order", "type": "object", "required": ["id"],
-              "properties": {"id": {"type": "integer"}, "item": {"$ref": "item.json"}}}  # fmt: skip
+    schema = {
+        "title": "Order",
+        "type": "object",
+        "required": ["id"],
+        "properties": {"id": {"type": "integer"}, "item": {"$ref": "item.json"}},
+    }
     client.register_schema("item.json", Schema(json.dumps(item), "JSON"))
     whole = Schema(json.dumps(schema), "JSON", [SchemaReference("item.json", "item.json", 1)])
     json_serializer = JSONSerializer(whole, client)

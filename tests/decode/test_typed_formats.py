@@ -84,8 +84,11 @@ def test_debeziums_events_of_protobuf_are_changes_and_their_keys_are_another_mes
         keys = [framed(number, b"\2\2" + key(id=7).SerializeToString())] * 3
         decoded = of_registry("debezium-protobuf", registry).decode(records(values, keys))
     assert changes(decoded) == [
-        (1, "a", MICROS, "u", 9), (1, None, None, "d", 9), (2, None, None, "u", 9), (7, None, None, "d", 9),
-    ]  # fmt: skip
+        (1, "a", MICROS, "u", 9),
+        (1, None, None, "d", 9),
+        (2, None, None, "u", 9),
+        (7, None, None, "d", 9),
+    ]
 
 
 def test_rows_of_protobuf_of_a_file_have_no_header(messages: Any) -> None:

@@ -226,8 +226,13 @@ def test_rows_of_several_messages_and_schemas_become_changes_in_their_order(regi
     one, two = registry.register(first, "PROTOBUF"), registry.register(second, "PROTOBUF")
     places = ((first, (0,)), (first, (1,)), (second, (0,)))
     a, b, c = (message_factory.GetMessageClass(compiled(text, {}, place)) for text, place in places)
-    values = [framed(one, b"\0", a(id=1, name="x")), framed(one, b"\x02\x02", b(id=2, name="y")), framed(two, b"\0", c(id=3)),
-              framed(one, b"\0", a(id=4)), None]  # fmt: skip
+    values = [
+        framed(one, b"\0", a(id=1, name="x")),
+        framed(one, b"\x02\x02", b(id=2, name="y")),
+        framed(two, b"\0", c(id=3)),
+        framed(one, b"\0", a(id=4)),
+        None,
+    ]
     shape = DecoderSchema(pa.schema([pa.field("id", pa.int64(), False), pa.field("name", pa.string())]), ("id",))
     decoded = of("protobuf", registry, shape).decode(records(values))
     assert decoded.quarantined.num_rows == 0 and decoded.ignored == 1

@@ -73,9 +73,13 @@ def test_rows_that_are_read_one_by_one_have_the_operations_of_the_others() -> No
     plain = [(0, "u"), (1, "u"), (2, "d")]
     assert [(row["id"], row["_lakebed_op"]) for row in decoder.decode(rows_of(rows)).changes.to_pylist()] == plain
     alone = of_avro(
-        PLAIN_FIELDS, events=False, operation_field="op", delete_values=("gone",), upsert_values=("new",),
+        PLAIN_FIELDS,
+        events=False,
+        operation_field="op",
+        delete_values=("gone",),
+        upsert_values=("new",),
         options=JsonOptions(unknown_fields="rescue"),
-    )  # fmt: skip
+    )
     assert [(row["id"], row["_lakebed_op"]) for row in alone.decode(rows_of(rows)).changes.to_pylist()] == plain
 
 
@@ -111,9 +115,14 @@ def test_values_that_are_no_numbers_are_read_one_by_one_as_they_are() -> None:
 @pytest.mark.parametrize(("events", "unknown"), [(True, {"more": 1}), (False, {"more": 1, "odd": 1})])
 def test_members_that_a_json_schema_lacks_are_counted_if_they_are_of_the_row(events: bool, unknown: Any) -> None:
     row = {"type": "object", "properties": {"id": {"type": "integer"}}}
-    schema = row if not events else {
-        "type": "object", "properties": {"op": {"type": "string"}, "after": row, "before": row},
-    }  # fmt: skip
+    schema = (
+        row
+        if not events
+        else {
+            "type": "object",
+            "properties": {"op": {"type": "string"}, "after": row, "before": row},
+        }
+    )
     value = {"id": 1, "more": 2}
     value = {"op": "c", "after": value, "odd": 1} if events else value | {"odd": 1}
     decoder = TypedRecords(

@@ -78,8 +78,13 @@ def assert_equal(avro: Decoded, json: Decoded) -> None:
     assert avro.quarantined["offset"].to_pylist() == json.quarantined["offset"].to_pylist()
     assert avro.quarantined["reason"].to_pylist() == json.quarantined["reason"].to_pylist()
     for name in (
-        "truncates", "event_time_max", "ignored", "truncated", "remarks", "met",
-    ):  # fmt: skip
+        "truncates",
+        "event_time_max",
+        "ignored",
+        "truncated",
+        "remarks",
+        "met",
+    ):
         assert getattr(avro, name) == getattr(json, name), name
 
 
@@ -207,8 +212,11 @@ def test_rows_are_upserts_or_deletes_by_their_operation_and_tombstones_delete_th
     )
     decoded = decoder.decode(table)
     assert [(each["id"], each["qty"], each["_lakebed_op"]) for each in decoded.changes.to_pylist()] == [
-        (1, 1, "u"), (2, None, "d"), (9, None, "d"), (4, 1, "u"),
-    ]  # fmt: skip
+        (1, 1, "u"),
+        (2, None, "d"),
+        (9, None, "d"),
+        (4, 1, "u"),
+    ]
     assert decoded.ignored == 1 and decoded.remarks.get("unknown_operation", {}) == {"what": 1}
     assert decoded.quarantined["offset"].to_pylist() == [3]
 

@@ -69,9 +69,16 @@ class DatabaseProcess(RunProcess):
     """``lakebed run`` of a database. ``root``: where its tables are, a folder or in an object store."""
 
     def __init__(
-        self, kafka: KafkaServer, database: ManyTables, folder: Path, *, root: str, registry: RegistryServer | None,
-        max_age_seconds: float, more: Mapping[str, Any] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        kafka: KafkaServer,
+        database: ManyTables,
+        folder: Path,
+        *,
+        root: str,
+        registry: RegistryServer | None,
+        max_age_seconds: float,
+        more: Mapping[str, Any] | None = None,
+    ) -> None:
         self.root = root
         self._kafka, self._schema, self._prefix = kafka, database.schema, f"{database.name}.{database.schema}."
         self._logs: dict[str, TableLog] = {}
@@ -166,10 +173,22 @@ class DatabaseProcess(RunProcess):
 
 
 def run_and_compare(
-    kafka: KafkaServer, database: ManyTables, folder: Path, *, registry: RegistryServer | None, kills: int, seed: int,
-    per_second: int, points: bool, points_compared_max: int = 1_000_000, root: str | None = None, max_age_seconds: float = 2.0,
-    points_min: int = 0, probes: int = PROBES, say: Callable[[str], None] = print,
-) -> Outcome:  # fmt: skip
+    kafka: KafkaServer,
+    database: ManyTables,
+    folder: Path,
+    *,
+    registry: RegistryServer | None,
+    kills: int,
+    seed: int,
+    per_second: int,
+    points: bool,
+    points_compared_max: int = 1_000_000,
+    root: str | None = None,
+    max_age_seconds: float = 2.0,
+    points_min: int = 0,
+    probes: int = PROBES,
+    say: Callable[[str], None] = print,
+) -> Outcome:
     """Runs the whole; raises AssertionError naming the table and what differs.
 
     ``points_min``: clients go on until there are so many points. ``probes``: how many quiet tables get a row whose way is
@@ -181,9 +200,14 @@ def run_and_compare(
         more = {"points": {"transaction_topic": f"{database.name}.transaction", "settle_seconds": 1.0}}
     signals, topics = _signals(kafka, database)
     process = DatabaseProcess(
-        kafka, database, folder, root=root or str(folder / "shop"), registry=registry, max_age_seconds=max_age_seconds,
+        kafka,
+        database,
+        folder,
+        root=root or str(folder / "shop"),
+        registry=registry,
+        max_age_seconds=max_age_seconds,
         more={**more, **topics},
-    )  # fmt: skip
+    )
     try:
         # Clients write while the connector takes its snapshot, and while its rows are read.
         with database.load(folder, per_second):

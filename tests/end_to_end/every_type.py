@@ -79,14 +79,16 @@ def _mariadb_rows(table: str, expression: str) -> str:
 
 DIALECTS = {
     "postgres": Dialect(
-        "postgres", POSTGRES,
+        "postgres",
+        POSTGRES,
         "create extension citext; create extension hstore; create extension ltree; "
         "create type mood as enum ('sad', 'happy'); create domain positive as int check (value > 0); "
         "create type pair as (a int, b text);",
-        "public", _postgres_rows,
+        "public",
+        _postgres_rows,
     ),
     "mariadb": Dialect("mariadb", MARIADB, "", "types", _mariadb_rows),
-}  # fmt: skip
+}
 
 
 @dataclass
@@ -126,9 +128,11 @@ def run(
     for table, case in zip(tables, dialect.cases, strict=True):
         database.sql("\n".join(_made(table, case, dialect)), name)
     connector = connect.capture(
-        name, [f"{dialect.schema}.{table}" for table in tables], f"{dialect.name}types",
+        name,
+        [f"{dialect.schema}.{table}" for table in tables],
+        f"{dialect.name}types",
         {"value.converter.schemas.enable": "true", "key.converter.schemas.enable": "true", **dict(_JSON)},
-    )  # fmt: skip
+    )
     for table, case in zip(tables, dialect.cases, strict=True):
         database.sql("\n".join(_changed(table, case)), name)
     connect.wait_until_sent(connector)  # type: ignore[attr-defined]
@@ -159,8 +163,9 @@ def _bootstrapped(
         f"table: {{path: '{path}', keys: [id]}}\nsource: {{kind: kafka, topics: [t], config: {{bootstrap.servers: 'x:1'}}}}\n"
         f"format: debezium-json\nbootstrap:\n  kind: jdbc\n  url: '{jdbc.url}'\n  table: {name}\n"
         f"  options: {{user: {jdbc.user}, password: ''}}\n  position: {{t: {{'0': 0}}}}\n",
-        "bootstrap.yml", {},
-    )  # fmt: skip
+        "bootstrap.yml",
+        {},
+    )
     assert isinstance(pipeline, Pipeline) and pipeline.bootstrap is not None
     shape = Shape(columns=made.schema, keys=("id",), sequence_by=None)
     try:
@@ -253,10 +258,13 @@ class _Reading:
             found.table.schema, tuple(detail["keys"]), detail["sequence_by"], self._pipeline.policy_of(found.wishes)
         )
         ingest = TableIngest(
-            found.table.path, internals.log, self._reader,
+            found.table.path,
+            internals.log,
+            self._reader,
             decoder(self._pipeline.format_kind, shape, decoder_options(self._pipeline)),
-            evolution=internals.evolution("its records need it"), quarantine_log=internals.quarantine_log,
-        )  # fmt: skip
+            evolution=internals.evolution("its records need it"),
+            quarantine_log=internals.quarantine_log,
+        )
         run_alone(ingest.batch(ranges), lambda work: in_this_process(work.task, work.ranges))
         return found.table
 

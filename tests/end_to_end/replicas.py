@@ -132,9 +132,18 @@ class Outcome:
 
 
 def fight(
-    server: S3Server, proxy: FaultProxy, folder: Path, *, kills: int, kill_seconds: float, seed: int, volatile: Volatile,
-    roles: Sequence[str] = ("replica",) * 3, lease_seconds: float = 6.0, say: Callable[[str], None] = print,
-) -> Outcome:  # fmt: skip
+    server: S3Server,
+    proxy: FaultProxy,
+    folder: Path,
+    *,
+    kills: int,
+    kill_seconds: float,
+    seed: int,
+    volatile: Volatile,
+    roles: Sequence[str] = ("replica",) * 3,
+    lease_seconds: float = 6.0,
+    say: Callable[[str], None] = print,
+) -> Outcome:
     """Runs the whole; the AWS variables point at the proxy. Raises AssertionError naming what went wrong.
 
     ``kills``: how many, about ``kill_seconds`` apart. The members go on until somebody has merged and, if a reader is among

@@ -105,9 +105,16 @@ def section_of(kind: Format, registry: RegistryServer | None) -> tuple[dict[str,
 
 
 def change_and_compare(
-    kafka: KafkaServer, database: ChangingDatabase, folder: Path, *, registry: RegistryServer | None, sequence_by: str,
-    seed: int, rounds_down: int = 1, say: Callable[[str], None] = print,
-) -> Outcome:  # fmt: skip
+    kafka: KafkaServer,
+    database: ChangingDatabase,
+    folder: Path,
+    *,
+    registry: RegistryServer | None,
+    sequence_by: str,
+    seed: int,
+    rounds_down: int = 1,
+    say: Callable[[str], None] = print,
+) -> Outcome:
     """Runs the whole; without a registry records are JSON with their schema. Raises AssertionError naming what differs.
 
     ``rounds_down``: how often the pipeline is killed, and steps are taken while it is down.
@@ -147,9 +154,15 @@ def change_and_compare(
     rows = assert_same(table, database)
     database.release()
     return Outcome(
-        steps=len(database.steps), steps_while_down=len(down), kills=kills, records=sum(ends.values()), rows=rows,
-        versions=table.version, schemas=changes_of(table), seconds=time.monotonic() - started,
-    )  # fmt: skip
+        steps=len(database.steps),
+        steps_while_down=len(down),
+        kills=kills,
+        records=sum(ends.values()),
+        rows=rows,
+        versions=table.version,
+        schemas=changes_of(table),
+        seconds=time.monotonic() - started,
+    )
 
 
 def _steps_while_down(steps: int, rounds: int, chance: random.Random) -> frozenset[int]:

@@ -41,9 +41,16 @@ def main() -> None:
             connector = stack.enter_context(DebeziumMariaDb(kafka, mariadb))
             database = ManyMariaDbTables("shop", mariadb, connector, hot=given.hot, quiet=given.quiet)
         outcome = run_and_compare(
-            kafka, database, folder, registry=registry if given.format == "avro" else None, kills=given.kills,
-            seed=given.seed, per_second=given.rate, points=given.points, say=lambda text: print(text, flush=True),
-        )  # fmt: skip
+            kafka,
+            database,
+            folder,
+            registry=registry if given.format == "avro" else None,
+            kills=given.kills,
+            seed=given.seed,
+            per_second=given.rate,
+            points=given.points,
+            say=lambda text: print(text, flush=True),
+        )
     print(outcome, flush=True)
     print("every table is the database's")
 

@@ -44,10 +44,15 @@ def main() -> None:
                             else ChangingMariaDb(name, mariadb, worker)
                         )
                         outcome = change_and_compare(
-                            kafka, database, folder, registry=registry if kind == "avro" else None,
-                            sequence_by="source.lsn" if source == "postgres" else "source.pos", seed=seed, rounds_down=2,
+                            kafka,
+                            database,
+                            folder,
+                            registry=registry if kind == "avro" else None,
+                            sequence_by="source.lsn" if source == "postgres" else "source.pos",
+                            seed=seed,
+                            rounds_down=2,
                             say=lambda text: print(text, flush=True),
-                        )  # fmt: skip
+                        )
                     print(outcome, flush=True)
     print("every table is the database's")
 

@@ -54,8 +54,27 @@ SCHEMA = pa.schema(
         ("note", pa.string()), ("stamp", pa.timestamp("us", "UTC")), ("double", pa.int64()),
     ]
 )  # fmt: skip
-TYPES = ("bigint not null", "string", "smallint", "int", "decimal(12,2)", "double", "float", "boolean", "date", "timestamp",
-         "timestamp_ntz", "string", "string", "string", "binary", "array<string>", "string", "timestamp", "bigint")  # fmt: skip
+TYPES = (
+    "bigint not null",
+    "string",
+    "smallint",
+    "int",
+    "decimal(12,2)",
+    "double",
+    "float",
+    "boolean",
+    "date",
+    "timestamp",
+    "timestamp_ntz",
+    "string",
+    "string",
+    "string",
+    "binary",
+    "array<string>",
+    "string",
+    "timestamp",
+    "bigint",
+)
 
 
 def test_rows_of_jdbc_and_changes_of_a_topic_through_sql_are_the_rows_of_the_database(
@@ -117,12 +136,15 @@ def assert_same(table: lakebed.Table, postgres: PostgresServer) -> None:
     quarantine = Path(f"{table.path}_quarantine")
     assert not quarantine.exists(), lakebed.open(quarantine).to_arrow().slice(0, 3).to_pylist()
     texts = {"tag", "doc", "mood"}
-    parts = [f"{name}::text as {name}" if name in texts else f'{as_json(SCHEMA.field(name))} as {name}'
-             for name in SCHEMA.names[:-1]]  # fmt: skip
+    parts = [
+        f"{name}::text as {name}" if name in texts else f"{as_json(SCHEMA.field(name))} as {name}"
+        for name in SCHEMA.names[:-1]
+    ]
     lines = postgres.sql(
         f"select row_to_json(r)::text from (select {', '.join(parts)}, qty * 2::bigint as double from orders "
-        "where region <> 'test') r", NAME,
-    )  # fmt: skip
+        "where region <> 'test') r",
+        NAME,
+    )
     expected, rows = Counter(comparable(rows_of(lines), SCHEMA)), Counter(comparable(table.to_arrow(), SCHEMA))
     assert sum(expected.values()) > 400
     missing, surplus = expected - rows, rows - expected

@@ -51,10 +51,20 @@ def test_a_database_of_mariadb_in_an_object_store_too_and_rows_that_are_lost_are
 ) -> None:
     database = ManyMariaDbTables("manymaria", mariadb, debezium_mariadb, hot=2, quiet=3)
     outcome = run_and_compare(
-        kafka, database, tmp_path, registry=registry, kills=1, seed=168, per_second=40, points=True, points_compared_max=12,
-        max_age_seconds=0.5, points_min=POINTS, probes=1,
+        kafka,
+        database,
+        tmp_path,
+        registry=registry,
+        kills=1,
+        seed=168,
+        per_second=40,
+        points=True,
+        points_compared_max=12,
+        max_age_seconds=0.5,
+        points_min=POINTS,
+        probes=1,
         root=f"s3://{s3.create_bucket()}/lake/shop",
-    )  # fmt: skip
+    )
     print(outcome)
     assert outcome.points >= POINTS // 2
     assert outcome.torn_without_points, "versions without points were whole too, so the test shows nothing"

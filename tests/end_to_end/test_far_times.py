@@ -24,8 +24,13 @@ TIMES = {
     "coarse": (LOCAL, "timestamp(3)"),
     "seen": (STAMP, "timestamptz"),
 }
-SCHEMA = pa.schema([("id", pa.int64()), *((name, kind) for name, (kind, _) in TIMES.items()),
-                    *((f"{name}s", pa.list_(kind)) for name, (kind, _) in TIMES.items())])  # fmt: skip
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int64()),
+        *((name, kind) for name, (kind, _) in TIMES.items()),
+        *((f"{name}s", pa.list_(kind)) for name, (kind, _) in TIMES.items()),
+    ]
+)
 COLUMNS = [f"{name} {kind}" for name, (_, kind) in TIMES.items()] + [
     f"{name}s {kind}[]" for name, (_, kind) in TIMES.items()
 ]
@@ -74,5 +79,9 @@ def test_an_infinity_is_one_in_every_mode(
 
 def _numbers() -> pa.Schema:
     plain = {DAY: pa.int32(), STAMP: pa.int64(), LOCAL: pa.int64()}
-    return pa.schema([(f.name, plain.get(f.type) or (pa.list_(plain[f.type.value_type]) if pa.types.is_list(f.type) else f.type))
-                      for f in SCHEMA])  # fmt: skip
+    return pa.schema(
+        [
+            (f.name, plain.get(f.type) or (pa.list_(plain[f.type.value_type]) if pa.types.is_list(f.type) else f.type))
+            for f in SCHEMA
+        ]
+    )

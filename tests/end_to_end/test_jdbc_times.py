@@ -124,8 +124,14 @@ def test_postgresqls_times_are_exact(zone: str, place: str, postgres: PostgresSe
 
 def test_mariadbs_times_are_exact(mariadb: MariaDbServer, tmp_path: Path) -> None:
     name, zone = NAME, "America/New_York"
-    moments = ["0001-01-01", "1500-02-28 01:02:03.123456", "1582-10-10 01:02:03", "1883-11-18 12:01:00", "2024-03-10 02:30:00",
-               "9999-12-31 23:59:59.999999"]  # fmt: skip
+    moments = [
+        "0001-01-01",
+        "1500-02-28 01:02:03.123456",
+        "1582-10-10 01:02:03",
+        "1883-11-18 12:01:00",
+        "2024-03-10 02:30:00",
+        "9999-12-31 23:59:59.999999",
+    ]
     stamps = ["1970-01-02", "2024-03-10 02:30:00.5", "2024-11-03 01:30:00", "2038-01-19 03:14:07"]
     values = ", ".join(f"({number}, '{one}', null, '{one}', '{one}')" for number, one in enumerate(moments))
     seen = ", ".join(f"({50 + number}, null, '{one}', null, null)" for number, one in enumerate(stamps))

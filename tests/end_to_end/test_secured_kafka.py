@@ -53,13 +53,20 @@ def secured_kafka() -> Iterator[SecuredKafkaServer]:
 def start(server: SecuredKafkaServer, folder: Path, password: str, *arguments: str) -> subprocess.Popen[str]:
     (folder / "prices.yml").write_text(PIPELINE)
     environment = {
-        "KAFKA": server.secured_bootstrap, "KAFKA_USER": USER, "KAFKA_PASSWORD": password, "CA": str(server.ca_file)
-    }  # fmt: skip
+        "KAFKA": server.secured_bootstrap,
+        "KAFKA_USER": USER,
+        "KAFKA_PASSWORD": password,
+        "CA": str(server.ca_file),
+    }
     code = "import sys; from lakebed.cli import main; sys.exit(main())"
     return subprocess.Popen(
         [sys.executable, "-c", code, "run", "prices.yml", "--metrics-port", "off", *arguments],
-        cwd=folder, env=os.environ | environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+        cwd=folder,
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:

@@ -33,23 +33,41 @@ MARIADB: tuple[Case, ...] = (
     Case("bit(1)", ("b'1'", "b'0'"), "case {} when b'1' then 'true' when b'0' then 'false' end"),
     Case("bit(8)", ("b'10000001'",), "lower(hex({}))"),
     *_of("char(5)", "varchar(20)", "tinytext", "text", "mediumtext", "longtext", values=("'a b'", "'ünï'", "''")),
-    *(Case(kind, ("x'00ff10'",), "lower(hex({}))") for kind in
-      ("binary(3)", "varbinary(10)", "tinyblob", "blob", "mediumblob", "longblob")),
+    *(
+        Case(kind, ("x'00ff10'",), "lower(hex({}))")
+        for kind in ("binary(3)", "varbinary(10)", "tinyblob", "blob", "mediumblob", "longblob")
+    ),
     *_of("date", values=("'2024-02-29'", "'1969-12-31'", "'9999-12-31'", "'0101-01-05'")),
     Case("time", ("'12:34:56'", "'-01:02:03'", "'838:59:59'"), "cast({} as char)", _clock),
     Case("time(6)", ("'12:34:56.789'",), "trim(trailing '0' from cast({} as char))", _clock),
-    *(Case(kind, ("'2024-02-29 12:00:00'", "'1969-12-31 23:59:59'", "'9999-12-31 23:59:59'"), _MICROS)
-      for kind in ("datetime", "datetime(3)", "datetime(6)")),
-    *(Case(kind, ("'2024-02-29 12:00:00'", "'1970-01-02 00:00:01'"), "cast(unix_timestamp({}) * 1000000 as signed)",
-           lambda value: plain(value))
-      for kind in ("timestamp", "timestamp(6)")),
+    *(
+        Case(kind, ("'2024-02-29 12:00:00'", "'1969-12-31 23:59:59'", "'9999-12-31 23:59:59'"), _MICROS)
+        for kind in ("datetime", "datetime(3)", "datetime(6)")
+    ),
+    *(
+        Case(
+            kind,
+            ("'2024-02-29 12:00:00'", "'1970-01-02 00:00:01'"),
+            "cast(unix_timestamp({}) * 1000000 as signed)",
+            lambda value: plain(value),
+        )
+        for kind in ("timestamp", "timestamp(6)")
+    ),
     *_of("year", values=("2024", "1901")),
     *_of("enum('sad','happy')", values=("'sad'",)),
     *_of("set('a','b')", values=("'a,b'", "''")),
     Case("json", ("'{\"a\": [1, null]}'",), "concat({}, '')", lambda value: json.dumps(json.loads(value))),
     *_of("uuid", values=("'123e4567-e89b-12d3-a456-426614174000'",)),
-    Case("point", ("point(1.5, -2)",), "concat('(', st_x({0}), ',', st_y({0}), ')')",
-         lambda value: f"({plain(value['x'])},{plain(value['y'])})"),
-    Case("geometry", ("st_geomfromtext('linestring(0 0, 1 1)')",), "lower(hex(st_aswkb({})))",
-         lambda value: str(value["wkb"].hex())),
-)  # fmt: skip
+    Case(
+        "point",
+        ("point(1.5, -2)",),
+        "concat('(', st_x({0}), ',', st_y({0}), ')')",
+        lambda value: f"({plain(value['x'])},{plain(value['y'])})",
+    ),
+    Case(
+        "geometry",
+        ("st_geomfromtext('linestring(0 0, 1 1)')",),
+        "lower(hex(st_aswkb({})))",
+        lambda value: str(value["wkb"].hex()),
+    ),
+)

@@ -52,8 +52,10 @@ def test_dates_of_all_years_and_infinities(tmp_path: Path, spark: SparkSession, 
     """Statistics do not stop a reader: those of years that Python lacks are left out, an infinity is a day of the year 9999."""
     day = pa.array([6_666_479, -735_160, 2**31 - 1, -(2**31), 2_932_897, 0], pa.int32()).view(pa.date32())
     micros = pa.array([2**63 - 1, -(2**63), 575_983_828_800_123_456, -63_517_780_799_876_544, 2**62, 0], pa.int64())
-    rows = pa.table([pa.array(range(6)), day, micros.view(pa.timestamp("us", "UTC")), micros.view(pa.timestamp("us"))],
-                    ["id", "day", "seen", "local"])  # fmt: skip
+    rows = pa.table(
+        [pa.array(range(6)), day, micros.view(pa.timestamp("us", "UTC")), micros.view(pa.timestamp("us"))],
+        ["id", "day", "seen", "local"],
+    )
     table = lakebed.create(tmp_path / "t", rows.schema, keys=["id"], sort_key=["seen"])
     for part in (rows, rows.slice(0, 1), rows.slice(2, 1)):
         table.apply(part)

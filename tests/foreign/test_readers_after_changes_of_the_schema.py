@@ -96,11 +96,15 @@ def rows(schema: pa.Schema, numbers: range) -> pa.Table:
     """Rows of these numbers; one of two of them lacks what may be null."""
     listed = [
         {
-            each.name: number if each.name == "id" else None if each.nullable and number % 3 == 2 else value(each.type, number)
+            each.name: number
+            if each.name == "id"
+            else None
+            if each.nullable and number % 3 == 2
+            else value(each.type, number)
             for each in schema
         }
         for number in numbers
-    ]  # fmt: skip
+    ]
     return pa.Table.from_pylist(listed, schema)
 
 

@@ -223,9 +223,10 @@ class _Going:
             return any(word in self.printed() for word in READY) and not _missing(wanted, self.printed())
 
         wait_until(
-            is_at_work, lambda: f"{self._command}\nhas not printed {wanted}, but:\n{self.printed()}",
+            is_at_work,
+            lambda: f"{self._command}\nhas not printed {wanted}, but:\n{self.printed()}",
             moving=work_of(self._process.pid),
-        )  # fmt: skip
+        )
 
     def interrupt(self) -> int:
         if self._process.poll() is None:

@@ -123,10 +123,15 @@ NOT_JSON = [
     '{"a":' * 900 + "1" + "}" * 900,
 ]
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text(max_size=20)
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=20)
     | st.sampled_from([10**18, -1, 1e308, "x" * 100_000, "2026-01-01"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3), max_leaves=5,
-)  # fmt: skip
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
 
 
 def spoiled(whole: dict[str, Any], rng: random.Random, value: object) -> dict[str, Any]:
@@ -222,9 +227,10 @@ def hostile_texts(name: str, whole: dict[str, Any]) -> list[str]:
     rng = random.Random(name)
     values = [None, -1, 10**18, 2**64 - 1, 1e308, "", "x", "x" * 100_000, True, [], {}, [[1]], {"a": None}]
     return [
-        "{", orjson.dumps(whole | {"later": 1}).decode(),
+        "{",
+        orjson.dumps(whole | {"later": 1}).decode(),
         *(orjson.dumps(spoiled(whole, rng, rng.choice(values))).decode() for _ in range(SEEDS)),
-    ]  # fmt: skip
+    ]
 
 
 def use(root: Path) -> list[str]:

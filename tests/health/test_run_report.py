@@ -306,10 +306,14 @@ def test_a_table_whose_store_hangs_has_no_figures_and_its_run_says_what_is_down(
 
     shown: list[tuple[float | None, ...]] = []
     work = SimpleNamespace(
-        path=path, progress=Progress(path), table="a table", end_ingest=has_ended.set,
+        path=path,
+        progress=Progress(path),
+        table="a table",
+        end_ingest=has_ended.set,
         watches=[SimpleNamespace(down=Down("store", "it does not answer", 1_000))],
-        observe=lambda: is_told.wait(STILL_SECONDS_MAX), end_maintenance=lambda waiting: is_told.wait(STILL_SECONDS_MAX),
-    )  # fmt: skip
+        observe=lambda: is_told.wait(STILL_SECONDS_MAX),
+        end_maintenance=lambda waiting: is_told.wait(STILL_SECONDS_MAX),
+    )
     monkeypatch.setattr(metrics, "found", found)
     monkeypatch.setattr(pipeline_run, "Metrics", lambda: metrics)
     monkeypatch.setattr(pipeline_run, "_work", lambda *arguments: work)

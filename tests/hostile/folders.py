@@ -220,9 +220,16 @@ def run(seed: int, folder: Path, steps: int = 14) -> World:
     table = lakebed.create(folder / "t", SCHEMA, keys=["id"]).path
     world = World(rng, folder / "in", table, rng.choice(["json", "debezium-json", "parquet"]))
     kinds = [
-        world.appear, world.appear, world.batch, world.batch, world.batch, world.write_again, world.remove,
-        world.appear_hidden_or_empty, world.lose_the_checkpoint,
-    ]  # fmt: skip
+        world.appear,
+        world.appear,
+        world.batch,
+        world.batch,
+        world.batch,
+        world.write_again,
+        world.remove,
+        world.appear_hidden_or_empty,
+        world.lose_the_checkpoint,
+    ]
     step = "the first step"
     try:
         with patch.object(reader, "SPLIT_BYTES", rng.choice([64, 500, 1 << 20])):

@@ -430,9 +430,20 @@ def clean(world: World, environment: pytest.MonkeyPatch) -> None:
 
 
 _ACTIONS: list[Callable[[World, pytest.MonkeyPatch], None]] = [
-    *[apply] * 7, *[settle] * 4, *[compact] * 3, *[mutate] * 3, recluster, new_sort_key, new_properties, truncate, reopen, reopen,
-    clean, clean, refused,
-]  # fmt: skip
+    *[apply] * 7,
+    *[settle] * 4,
+    *[compact] * 3,
+    *[mutate] * 3,
+    recluster,
+    new_sort_key,
+    new_properties,
+    truncate,
+    reopen,
+    reopen,
+    clean,
+    clean,
+    refused,
+]
 _MERGES_MAX = 60
 
 

@@ -202,9 +202,20 @@ def unpack_packages(packages: Sequence[str], staging: Path, missing: str) -> Non
     archives = staging / "archives"
     (archives / "partial").mkdir(parents=True)
     download = [
-        "apt-get", "-q", "-y", "-o", "Debug::NoLocking=true", "-o", f"Dir::Cache::archives={archives}",
-        "-o", "APT::Sandbox::User=", "--no-install-recommends", "--download-only", "install", *packages,
-    ]  # fmt: skip
+        "apt-get",
+        "-q",
+        "-y",
+        "-o",
+        "Debug::NoLocking=true",
+        "-o",
+        f"Dir::Cache::archives={archives}",
+        "-o",
+        "APT::Sandbox::User=",
+        "--no-install-recommends",
+        "--download-only",
+        "install",
+        *packages,
+    ]
     _apt_get(download, missing)
     for package in archives.glob("*.deb"):
         _run(["dpkg-deb", "-x", str(package), str(staging)], {})

@@ -103,8 +103,14 @@ class Source:
             self.events.append((self._key(key), None, self._headers(headers)))
 
     def _send(
-        self, op: str, key: int, before: Any, after: Any, headers: Mapping[str, bytes] | None = None, lsn: int | None = None
-    ) -> None:  # fmt: skip
+        self,
+        op: str,
+        key: int,
+        before: Any,
+        after: Any,
+        headers: Mapping[str, bytes] | None = None,
+        lsn: int | None = None,
+    ) -> None:
         source = {
             "connector": "postgresql", "ts_ms": 1_700_000_000_000, "table": "t", "txId": None if op == "r" else self.transaction,
             "lsn": lsn or self.lsn, "sequence": json.dumps([str(self.commit) if self.commit else None, str(lsn or self.lsn)]),

@@ -41,10 +41,13 @@ class Copy:
         self.table = lakebed.open(path)
         internals = internals_of(self.table)
         self.ingest = TableIngest(
-            self.table.path, internals.log, self.source,
+            self.table.path,
+            internals.log,
+            self.source,
             decoder("debezium-json", DecoderSchema.of_table(COLUMNS, ("id",), order), {}),
-            evolution=internals.evolution("its records need it"), quarantine_log=internals.quarantine_log,
-        )  # fmt: skip
+            evolution=internals.evolution("its records need it"),
+            quarantine_log=internals.quarantine_log,
+        )
 
     def feed(self, *events: dict[str, Any], partition: int = 0) -> Copy:
         self.source.add("t", partition, *events)

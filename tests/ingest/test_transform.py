@@ -104,9 +104,13 @@ class Transformed(Layer):
         columns = DecoderSchema(inside.log.refresh().logical_schema, settings.keys, settings.sequence_by)
         inner = ChangeRows(DecoderSchema(self.transform.columns, ("id",)))
         self.ingest = TableIngest(
-            self.copy.path, inside.log, UpstreamReader(self.settings), SourceRows(inner, columns, self.transform),
-            evolution=inside.evolution("nothing"), quarantine_log=inside.quarantine_log,
-        )  # fmt: skip
+            self.copy.path,
+            inside.log,
+            UpstreamReader(self.settings),
+            SourceRows(inner, columns, self.transform),
+            evolution=inside.evolution("nothing"),
+            quarantine_log=inside.quarantine_log,
+        )
 
     def batch(self) -> Any:
         end = self.planner.next(self.checkpoint)

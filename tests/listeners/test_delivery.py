@@ -84,9 +84,15 @@ class Process:
             self.delivery = None
         if "shop" in mine and self.delivery is None:
             self.delivery = Delivery(
-                "shop", self.feed, self.receiver, self.log.cursor("shop"), wants_table=LISTENER.wants_table,
-                wants=LISTENER.wants, keep=lambda moved: self.log.move("shop", self.name, moved), clock=self.clock,
-            )  # fmt: skip
+                "shop",
+                self.feed,
+                self.receiver,
+                self.log.cursor("shop"),
+                wants_table=LISTENER.wants_table,
+                wants=LISTENER.wants,
+                keep=lambda moved: self.log.move("shop", self.name, moved),
+                clock=self.clock,
+            )
 
     def step(self) -> None:
         if self.delivery is not None and not self.delivery.is_lost:
@@ -306,9 +312,15 @@ def test_only_the_kinds_and_tables_that_are_wanted_come_but_losses_always(world:
 
     def deliver(cursor: Cursor) -> None:
         delivery = Delivery(
-            "shop", Feed(str(world.root), clock=clock), receiver, cursor, wants_table=listener.wants_table,
-            wants=listener.wants, keep=lambda moved: True, clock=clock,
-        )  # fmt: skip
+            "shop",
+            Feed(str(world.root), clock=clock),
+            receiver,
+            cursor,
+            wants_table=listener.wants_table,
+            wants=listener.wants,
+            keep=lambda moved: True,
+            clock=clock,
+        )
         while delivery.step() == 0.0:
             pass
 

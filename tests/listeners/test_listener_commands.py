@@ -45,8 +45,10 @@ def ran(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> t
 def test_events_are_printed_for_people_and_for_programs(lake: str, capsys: pytest.CaptureFixture[str]) -> None:
     lines, note = ran(capsys, "events", "print", lake, "--table", "public.*")
     assert [" ".join(line.split()[1:4]) for line in lines] == [
-        "public.orders 0 created", "public.orders 1 appended", "public.orders 2 settled",
-    ]  # fmt: skip
+        "public.orders 0 created",
+        "public.orders 1 appended",
+        "public.orders 2 settled",
+    ]
     assert "rows=3 deletes=0" in lines[1]
     found = re.search(r"--after (\S+)", note)
     assert found is not None

@@ -127,9 +127,13 @@ def test_a_silent_store_ends_it_and_the_error_says_whether_to_repeat_it(repeatab
     store.read = _unanswered  # type: ignore[method-assign]
     with pytest.raises(StoreUnavailable, match=advice):
         commit_loop(
-            log, Operation.UPDATE, lambda snapshot: proposal(), first=log._newest, discard=files.discard,
+            log,
+            Operation.UPDATE,
+            lambda snapshot: proposal(),
+            first=log._newest,
+            discard=files.discard,
             repeatable=repeatable,
-        )  # fmt: skip
+        )
     assert files.discarded == 0, "the commit may stand, so its files may be the table's"
 
 

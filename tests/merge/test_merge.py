@@ -219,8 +219,12 @@ def test_foreign_parts_are_read_with_the_partition_of_the_log_and_the_types_of_t
     values: dict[str, str | None] = {"day": "2026-03-04", "raw": "a\xff", "region": ""}
     moment = pa.array([1_700_000_000_000_001, None], pa.int64())
     rows = pa.table(
-        {"id": pa.array([2, 1], pa.int32()), "at": moment.cast(pa.timestamp("us")), "local": moment.cast(pa.timestamp("us"))}
-    )  # fmt: skip
+        {
+            "id": pa.array([2, 1], pa.int32()),
+            "at": moment.cast(pa.timestamp("us")),
+            "local": moment.cast(pa.timestamp("us")),
+        }
+    )
     sources = [foreign(tmp_path, rows, values, use_deprecated_int96_timestamps=True), foreign(tmp_path, rows, values)]
     [part] = merged(tmp_path, sources, spec)
     found = stored(tmp_path, part)

@@ -294,8 +294,10 @@ def expected(case: Case) -> dict[str, Any]:
 
 def promtool_test(case: Case) -> dict[str, Any]:
     moments: Sequence[tuple[int | None, list[dict[str, Any]]]] = (
-        (case.silent, []), (case.fires, [expected(case)]), (case.resolved, []),
-    )  # fmt: skip
+        (case.silent, []),
+        (case.fires, [expected(case)]),
+        (case.resolved, []),
+    )
     return {
         "interval": "1m",
         "input_series": [{"series": of_table(name), "values": values} for name, values in case.series.items()],

@@ -131,9 +131,13 @@ class World:
         self.asked += 1
         snapshot, id = self.log.refresh(), f"signal {self.asked}"
         asked = Resnapshot(
-            id=id, topic=TOPIC, asked_ms=self.log.now_ms(), begin=self.ends(), notifications={0: len(self.notifications)},
+            id=id,
+            topic=TOPIC,
+            asked_ms=self.log.now_ms(),
+            begin=self.ends(),
+            notifications={0: len(self.notifications)},
             mirror_from=internals_of(self.table).mirror().begin(snapshot),
-        )  # fmt: skip
+        )
         storage = internals_of(self.table).storage
         ask(self.log, asked, restarting(storage, TOPIC, asked.begin) if needs_restart(snapshot) else None)
         self.signal(id)

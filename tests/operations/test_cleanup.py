@@ -128,9 +128,11 @@ class Hooked:
     """A storage that calls ``after_list`` when a listing has ended, and ``before_delete`` before each deletion."""
 
     def __init__(
-        self, inner: PartStorage, after_list: Callable[[], object] | None = None,
+        self,
+        inner: PartStorage,
+        after_list: Callable[[], object] | None = None,
         before_delete: Callable[[str], object] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._inner, self._after_list, self._before_delete = inner, after_list, before_delete
 
     def __getattr__(self, name: str) -> Any:
@@ -546,9 +548,7 @@ def emptied_before_the_tail_was_settled(table: lakebed.Table) -> None:
     table.truncate()
 
 
-@pytest.mark.parametrize(
-    "empty", [emptied_by_truncate, emptied_by_a_delete, emptied_before_the_tail_was_settled]
-)  # fmt: skip
+@pytest.mark.parametrize("empty", [emptied_by_truncate, emptied_by_a_delete, emptied_before_the_tail_was_settled])
 @pytest.mark.parametrize("clean", ["expire_snapshots", "vacuum", "a running maintenance"])
 def test_a_table_of_which_the_log_tells_how_it_was_emptied_is_cleaned(
     tmp_path: Path, empty: Callable[[lakebed.Table], None], clean: str

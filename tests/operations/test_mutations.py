@@ -494,9 +494,13 @@ class World:
         self.hidden = sequence == "lsn"
         partition_by = self.random.choice([(), ("region",)])
         self.table = make(
-            folder, [], self.keyed, sequence_by=sequence, partition_by=partition_by,
+            folder,
+            [],
+            self.keyed,
+            sequence_by=sequence,
+            partition_by=partition_by,
             properties={"lakebed.checkpoint_interval": "5"},
-        )  # fmt: skip
+        )
         self.other = lakebed.open(self.table.path)
         self.oracle = Oracle(("id",) if self.keyed else (), tuple(SCHEMA.names), "seq" if sequence else None)
         self.states: dict[int, list[Row]] = {0: []}
@@ -508,9 +512,12 @@ class World:
             self.clock += 1
             late = rng.choice([0, 0, 5])
             one = row(
-                rng.randrange(8), rng.choice([None, rng.randrange(50)]), rng.choice(["eu", "us", None]),
-                self.clock - rng.randrange(late + 1), rng.choice("uuud") if self.keyed else "u",
-            )  # fmt: skip
+                rng.randrange(8),
+                rng.choice([None, rng.randrange(50)]),
+                rng.choice(["eu", "us", None]),
+                self.clock - rng.randrange(late + 1),
+                rng.choice("uuud") if self.keyed else "u",
+            )
             if partial and self.keyed and one["op"] == "u" and rng.random() < 0.5:
                 one |= {"value": None, "missing": ["value"]}
             out.append(one)

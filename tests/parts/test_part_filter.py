@@ -74,11 +74,12 @@ leaf = st.one_of(
 predicate = st.recursive(
     leaf,
     lambda inner: st.one_of(
-        st.builds("({} and {})".format, inner, inner), st.builds("({} or {})".format, inner, inner),
+        st.builds("({} and {})".format, inner, inner),
+        st.builds("({} or {})".format, inner, inner),
         st.builds("not ({})".format, inner),
     ),
     max_leaves=4,
-)  # fmt: skip
+)
 row = st.fixed_dictionaries({name: st.none() | st.sampled_from(VALUES[name]) for name in SCHEMA.names})
 
 
@@ -171,11 +172,15 @@ def test_what_was_read_of_statistics_is_kept_and_says_the_same_of_other_files() 
         sought = world.randrange(110)
         for where, wanted in (
             (f"i = {sought}", [file for file in files if holds(file, sought)]),
-            (f"s = 'x' and i = {sought}", [
-                file for file in files if holds(file, sought) and file.partition_values.get("s", "x") == "x"
-            ]),
-            ("f > 12.0", [file for file in files if bound(file, "max", "f") > 12 or not file.path.startswith("_lakebed/")]),
-        ):  # fmt: skip
+            (
+                f"s = 'x' and i = {sought}",
+                [file for file in files if holds(file, sought) and file.partition_values.get("s", "x") == "x"],
+            ),
+            (
+                "f > 12.0",
+                [file for file in files if bound(file, "max", "f") > 12 or not file.path.startswith("_lakebed/")],
+            ),
+        ):
             assert parts_that_may_match(connect(), files, SCHEMA, expression(where, "where"), known) == (
                 wanted if len(files) > 1 else files
             )

@@ -122,9 +122,14 @@ class PipelineInMemory:
     def _ingest_of(self, pipeline: Pipeline, table: lakebed.Table) -> TableIngest:
         internals = internals_of(table)
         return TableIngest(
-            table.path, internals.log, self.source, open_decoder(pipeline, table), quarantine=pipeline.quarantine,
-            evolution=internals.evolution("its records need it"), quarantine_log=internals.quarantine_log,
-        )  # fmt: skip
+            table.path,
+            internals.log,
+            self.source,
+            open_decoder(pipeline, table),
+            quarantine=pipeline.quarantine,
+            evolution=internals.evolution("its records need it"),
+            quarantine_log=internals.quarantine_log,
+        )
 
 
 def _encoded(record: Sent) -> Keyed:

@@ -85,8 +85,11 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
     pipeline = read(TABLE + GENERATED)
     assert isinstance(pipeline.source, GeneratorSection)
     assert (pipeline.format_kind, pipeline.trigger_seconds, pipeline.quarantine, pipeline.maintain) == (
-        "debezium-json", 0.0, "table", True,
-    )  # fmt: skip
+        "debezium-json",
+        0.0,
+        "table",
+        True,
+    )
     assert (pipeline.metrics.port, pipeline.metrics.host) == (9464, "127.0.0.1")
     assert (pipeline.page.port, pipeline.page.host) == (9466, "127.0.0.1")
 

@@ -217,9 +217,12 @@ def test_all_findings_are_reported_at_once_each_with_its_line(tmp_path: Path) ->
         line, name = int(text.split()[1].rstrip(":")), text.split()[2].rstrip(":")
         assert lines[line - 1].strip().lstrip("- ").startswith(name.split("[")[0].rpartition(".")[2]) or "[" in name
     assert [text.split()[2] for text in others] == [
-        "table.keys[0]:", "table.partition_by[0]:", "table.sequence_by:", "format.except_columns[0]:",
+        "table.keys[0]:",
+        "table.partition_by[0]:",
+        "table.sequence_by:",
+        "format.except_columns[0]:",
         "format.apply_as_deletes:",
-    ]  # fmt: skip
+    ]
 
 
 def test_a_wrong_folder_does_not_hide_what_else_is_wrong(tmp_path: Path) -> None:
@@ -229,8 +232,13 @@ def test_a_wrong_folder_does_not_hide_what_else_is_wrong(tmp_path: Path) -> None
     (tmp_path / "file").touch()
     message = complaint(pipeline_of(tmp_path, table, source=source, format=form, checkpoint=str(tmp_path / "file")))
     assert [line.split()[2] for line in message.splitlines()[1:]] == [
-        "table.path:", "checkpoint:", "source.folder:", "table.keys[0]:", "table.sequence_by:", "format.delete_values:",
-    ]  # fmt: skip
+        "table.path:",
+        "checkpoint:",
+        "source.folder:",
+        "table.keys[0]:",
+        "table.sequence_by:",
+        "format.delete_values:",
+    ]
 
 
 def test_all_that_is_wrong_with_the_form_of_a_file_is_reported_at_once() -> None:
@@ -238,8 +246,11 @@ def test_all_that_is_wrong_with_the_form_of_a_file_is_reported_at_once() -> None
     with pytest.raises(InvalidInput) as raised:
         parse_pipeline(text, "p.yml", {})
     assert [line.split(": ")[0] for line in str(raised.value).splitlines()] == [
-        "p.yml has 3 errors:", "  line 3", "  line 6", "  line 5",
-    ]  # fmt: skip
+        "p.yml has 3 errors:",
+        "  line 3",
+        "  line 6",
+        "  line 5",
+    ]
     with pytest.raises(InvalidInput, match=r"has 2 errors:\n  line 1.*'lng'.*\n  line 1.*'strin'"):
         parse_pipeline("table: {path: t, schema: {a: lng, b: strin}}\nsource: {kind: generator}", "p.yml", {})
 

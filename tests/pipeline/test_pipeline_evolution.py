@@ -97,8 +97,14 @@ def test_a_column_that_can_not_keep_what_is_rescued_is_reported(tmp_path: Path) 
     assert "'_rescued'" in complaint(tmp_path, on_mismatch="rescue", table=table)
 
 
-EVOLVED = {"id": "long not null", "qty": "long", "note": "string", "where": "struct<zip: int, city: string>",
-           "coupon": "string", "_rescued": "string"}  # fmt: skip
+EVOLVED = {
+    "id": "long not null",
+    "qty": "long",
+    "note": "string",
+    "where": "struct<zip: int, city: string>",
+    "coupon": "string",
+    "_rescued": "string",
+}
 
 
 def test_a_table_that_evolved_is_taken_back_by_the_file_that_let_it(tmp_path: Path) -> None:

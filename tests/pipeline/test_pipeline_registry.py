@@ -138,9 +138,19 @@ def test_a_first_file_has_the_columns_and_keys_that_the_registry_knows(capsys: p
             {"type": "record", "name": "Key", "fields": [{"name": "id", "type": "long"}]}, subject="shop.orders-key"
         )
         command = [
-            "init", "new.yml", "--source", "kafka", "--bootstrap-servers", "localhost:1", "--topic", "shop.orders",
-            "--record-format", "debezium-avro", "--registry", registry.url,
-        ]  # fmt: skip
+            "init",
+            "new.yml",
+            "--source",
+            "kafka",
+            "--bootstrap-servers",
+            "localhost:1",
+            "--topic",
+            "shop.orders",
+            "--record-format",
+            "debezium-avro",
+            "--registry",
+            registry.url,
+        ]
         assert main(command) == 0
         assert main([*command[:1], "no.yml", *command[2:7], "nowhere", *command[8:]]) == 2
     assert "the columns of nowhere are not known: subject 'nowhere-value': " in capsys.readouterr().err

@@ -79,12 +79,17 @@ def hostile_parts(world: random.Random, bounds: Bounds) -> list[Part]:
 def hostile_settings(world: random.Random) -> TableSettings:
     keys = world.choice(((), ("key",)))
     return TableSettings(
-        keys=keys, sort_key=world.choice(((), ("key",), ("key desc",))), sequence_by="key" if keys else None,
-        sort_key_version=2, merge=world.choice(POLICIES), read_budget=world.choice((1, 1, 1, 2, 3, 8)),
+        keys=keys,
+        sort_key=world.choice(((), ("key",), ("key desc",))),
+        sequence_by="key" if keys else None,
+        sort_key_version=2,
+        merge=world.choice(POLICIES),
+        read_budget=world.choice((1, 1, 1, 2, 3, 8)),
         recluster_depth=parse_depth(world.choice(("1", "1.5", "2", "10%"))),
         off_peak=world.choice((None, parse_hours("22:00-06:00"))),
-        plan_bytes_max=world.choice((256, 500, 2000)) * MB, purge_dead_ratio=world.choice((0.01, 0.3)),
-    )  # fmt: skip
+        plan_bytes_max=world.choice((256, 500, 2000)) * MB,
+        purge_dead_ratio=world.choice((0.01, 0.3)),
+    )
 
 
 def hostilely_merged(

@@ -82,11 +82,9 @@ def text_of(found: list[Case]) -> str:
     """The text of a file."""
     return "\n".join(
         f"# {case.title}\n"
-        + "\n".join(
-            "\n".join([block.command, *block.lines, "----", *block.expected]) + "\n" for block in case.blocks
-        )
+        + "\n".join("\n".join([block.command, *block.lines, "----", *block.expected]) + "\n" for block in case.blocks)
         for case in found
-    )  # fmt: skip
+    )
 
 
 def _define(arguments: list[str], lines: tuple[str, ...]) -> Snapshot:

@@ -86,10 +86,16 @@ def random_parts(world: random.Random, count: int, **fields: Any) -> list[Part]:
         rows = world.randrange(1, 5000)
         out.append(
             part(
-                f"part-{number:03d}", low, low + world.choice((0, 5, 100, 1000)), world.randrange(1, 120) * MB, rows,
-                world.randrange(rows) if world.random() < 0.3 else 0, level=world.randrange(3), **fields,
+                f"part-{number:03d}",
+                low,
+                low + world.choice((0, 5, 100, 1000)),
+                world.randrange(1, 120) * MB,
+                rows,
+                world.randrange(rows) if world.random() < 0.3 else 0,
+                level=world.randrange(3),
+                **fields,
             )
-        )  # fmt: skip
+        )
     return out
 
 
@@ -196,10 +202,19 @@ def test_binomial_merges_down_to_the_run_that_has_waited_enough() -> None:
 
 def test_settings_travel_as_properties() -> None:
     settings = TableSettings(
-        read_budget=3, target_part_bytes=MB, target_part_rows=5, merge="tiered", merge_first="lightest",
-        plan_bytes_max=2 * MB, purge_dead_ratio=0.5, settle_after_changes=1, settle_after_bytes=2,
-        settle_after_age_seconds=90, off_peak=parse_hours("01:00-05:00"), volatile="off",
-    )  # fmt: skip
+        read_budget=3,
+        target_part_bytes=MB,
+        target_part_rows=5,
+        merge="tiered",
+        merge_first="lightest",
+        plan_bytes_max=2 * MB,
+        purge_dead_ratio=0.5,
+        settle_after_changes=1,
+        settle_after_bytes=2,
+        settle_after_age_seconds=90,
+        off_peak=parse_hours("01:00-05:00"),
+        volatile="off",
+    )
     assert parse_settings(settings.to_properties()) == settings
     assert parse_settings({"lakebed.volatile": "auto"}) == TableSettings()
 

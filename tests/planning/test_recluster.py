@@ -74,10 +74,12 @@ def merged(snapshot: Snapshot, done: MergePlan, number: int) -> Snapshot:
         piece = keys[place : place + step]
         name = f"m{number}-{place}"
         parts[name] = replace(
-            part(name, piece[0], piece[-1], max(1, size * len(piece) // len(keys))), level=done.level,
-            min_block=min(item.min_block for item in inputs), max_block=max(item.max_block for item in inputs),
+            part(name, piece[0], piece[-1], max(1, size * len(piece) // len(keys))),
+            level=done.level,
+            min_block=min(item.min_block for item in inputs),
+            max_block=max(item.max_block for item in inputs),
             sort_key_version=snapshot.settings.sort_key_version,
-        )  # fmt: skip
+        )
     return replace(snapshot, parts=parts)
 
 
@@ -212,9 +214,16 @@ def levels(snapshot: Snapshot) -> dict[int, tuple[int, float, bool]]:
 def test_five_hundred_parts_in_random_order_are_written_twice_at_most(row_bytes: int) -> None:
     rng = random.Random(1)
     parts = [
-        part(f"new-{number}", rng.randrange(100), 10_000 - rng.randrange(100), 20_000 * row_bytes, 20_000, sort_key_version=1)
+        part(
+            f"new-{number}",
+            rng.randrange(100),
+            10_000 - rng.randrange(100),
+            20_000 * row_bytes,
+            20_000,
+            sort_key_version=1,
+        )
         for number in range(500)
-    ]  # fmt: skip
+    ]
     snapshot = table(parts, RECLUSTERED)
     after, written, _ = until_nothing_is_left(snapshot)
     assert written <= 2 * sum(item.bytes for item in parts)

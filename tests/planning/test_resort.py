@@ -56,8 +56,10 @@ def test_what_many_wait_for_does_not_wait_for_what_nobody_reads() -> None:
     hot = {"old-4": 100, "old-6": 60, "old-7": 40}
     found = order(snapshot, hot)
     assert [set(inputs) for inputs in found] == [
-        {"old-4", "old-6"}, {"old-7"}, {"old-1", "old-2", "old-3", "old-5", "old-8"},
-    ]  # fmt: skip
+        {"old-4", "old-6"},
+        {"old-7"},
+        {"old-1", "old-2", "old-3", "old-5", "old-8"},
+    ]
     assert [set(inputs) for inputs in order(snapshot, {})] == [{f"old-{number}" for number in range(1, 9)}]
 
 

@@ -60,12 +60,14 @@ def test_a_connector_that_was_down_sends_the_last_ones_again_and_loses_none() ->
     window.observe([begin("4", 6, 4 * MINUTE)])
     hours = 60 * MINUTE
     again = [one for number in (2, 3, 4) for one in (begin(str(number), 0, hours), end(str(number), 0, hours))]
-    window.observe([
-        TransactionRecord(
-            id=one.id, offset=7 + place, time_ms=hours, written_ms=hours + place * MINUTE * 5, events=one.events
-        )
-        for place, one in enumerate(again)
-    ])  # fmt: skip
+    window.observe(
+        [
+            TransactionRecord(
+                id=one.id, offset=7 + place, time_ms=hours, written_ms=hours + place * MINUTE * 5, events=one.events
+            )
+            for place, one in enumerate(again)
+        ]
+    )
     assert not window.given_up and not window.open and [one.id for one in window.ends] == ["1", "2", "3", "4"]
 
 

@@ -55,8 +55,9 @@ def test_a_snapshot_has_the_whole_map_and_a_commit_only_what_changed(points: Poi
     commit = points.log.read_commit(taken.version)
     assert commit is not None
     assert sorted(action.domain for action in commit.actions if hasattr(action, "domain")) == [
-        "lakebed.point", "lakebed.point_table.public.a",
-    ]  # fmt: skip
+        "lakebed.point",
+        "lakebed.point_table.public.a",
+    ]
 
 
 def test_a_point_that_is_not_later_is_not_taken(points: PointLog) -> None:

@@ -44,9 +44,15 @@ class Copy:
     """A table of a topic of events with schemas, and what reads it."""
 
     def __init__(
-        self, path: Path, columns: pa.Schema = COLUMNS, policy: EvolvePolicy = GROWS, after: Copy | None = None,
-        sources: tuple[str, ...] = (), format: str = "debezium-json", **options: Any,
-    ) -> None:  # fmt: skip
+        self,
+        path: Path,
+        columns: pa.Schema = COLUMNS,
+        policy: EvolvePolicy = GROWS,
+        after: Copy | None = None,
+        sources: tuple[str, ...] = (),
+        format: str = "debezium-json",
+        **options: Any,
+    ) -> None:
         """``after``: what read the topic before. ``options``: of the format."""
         self.source, self.at = (MemorySource(), 0) if after is None else (after.source, after.at)
         if not path.exists():
@@ -55,15 +61,23 @@ class Copy:
         internals = internals_of(self.table)
         reads = DecoderSchema.of_table(columns, ("id",), "source.lsn", policy)
         self.ingest = TableIngest(
-            self.table.path, internals.log, self.source,
+            self.table.path,
+            internals.log,
+            self.source,
             decoder(format, replace(reads, source=SourceRules(tables=sources)), options),
-            evolution=internals.evolution("its records need it"), quarantine_log=internals.quarantine_log,
-        )  # fmt: skip
+            evolution=internals.evolution("its records need it"),
+            quarantine_log=internals.quarantine_log,
+        )
 
     def add(
-        self, *fields: dict[str, Any], ms: int | None = None, partition: int = 0, topic: str = "t",
-        op: str = "u", **row: Any,
-    ) -> Copy:  # fmt: skip
+        self,
+        *fields: dict[str, Any],
+        ms: int | None = None,
+        partition: int = 0,
+        topic: str = "t",
+        op: str = "u",
+        **row: Any,
+    ) -> Copy:
         """An event is sent, by whose schema rows have these fields besides the key."""
         self.at += 1
         ms = self.at if ms is None else ms
@@ -238,8 +252,9 @@ def test_values_that_were_left_out_before_their_column_was_added_are_missing(tmp
     assert [one.check for one in Observer(copy.table.path).look().findings] == ["unknown_field"]
     done = copy.table.alter(add={"coupon": "int"})
     assert (copy.advised, done.notes) == (
-        ["coupon"], ("rows that came before lack values that the source has: lakebed status says what to do",)
-    )  # fmt: skip
+        ["coupon"],
+        ("rows that came before lack values that the source has: lakebed status says what to do",),
+    )
 
 
 def test_values_of_a_field_that_could_not_be_a_column_are_missing_when_it_gets_a_name(tmp_path: Path) -> None:

@@ -55,9 +55,11 @@ def text_of(data: bytes) -> str:
 TEXTS = of("array", "v", items={"type": "string", "optional": True})
 NUMBERS = of("array", "v", items={"type": "int32", "optional": True})
 GEOMETRY = of(
-    "struct", "v", name="io.debezium.data.geometry.Geometry",
+    "struct",
+    "v",
+    name="io.debezium.data.geometry.Geometry",
     fields=[{"type": "bytes", "field": "wkb"}, {"type": "int32", "field": "srid", "optional": True}],
-)  # fmt: skip
+)
 POINT = bytes.fromhex("0101000000000000000000f03f0000000000000040")
 
 REPORTS = [

@@ -131,11 +131,14 @@ def test_a_rename_follows_in_every_property_and_in_the_partition_columns() -> No
     )
     before = Evolved(
         metadata=Metadata(
-            id="t", schema_string=before.metadata.schema_string, partition_columns=("day",),
-            configuration=dict(before.metadata.configuration) | {"delta.dataSkippingStatsColumns": "id, qty,address.zip"},
+            id="t",
+            schema_string=before.metadata.schema_string,
+            partition_columns=("day",),
+            configuration=dict(before.metadata.configuration)
+            | {"delta.dataSkippingStatsColumns": "id, qty,address.zip"},
         ),
         protocol=before.protocol,
-    )  # fmt: skip
+    )
     after = changed(before, rename={"id": "order id", "day": "on", "qty": "n", "legacy": "x-y"})
     state = snapshot(after)
     assert state.logical_settings.keys == ("order id", "on")
@@ -320,9 +323,13 @@ def test_a_path_is_read_as_it_is_written(path: str) -> None:
 
 def test_a_change_is_the_same_after_json() -> None:
     change = SchemaChange(
-        add={"a": pa.decimal128(5, 2), "b.c": ADDRESS}, widen={"q": pa.int64()}, relax=("r",), rename={"a.b": "c"},
-        drop=("d",), comment={"x": "y"},
-    )  # fmt: skip
+        add={"a": pa.decimal128(5, 2), "b.c": ADDRESS},
+        widen={"q": pa.int64()},
+        relax=("r",),
+        rename={"a.b": "c"},
+        drop=("d",),
+        comment={"x": "y"},
+    )
     assert SchemaChange.from_json(json.loads(json.dumps(change.to_json()))) == change
     assert SchemaChange.from_json({}) == SchemaChange() and not SchemaChange()
 

@@ -23,9 +23,12 @@ from tests.service.conftest import TOKENS, Serve, Served
 
 STREAMS = {"stream_events", "stream_table_events"}
 ASKED = settings(
-    max_examples=int(os.environ.get("LAKEBED_EXAMPLES", "15")), deadline=None, database=None, phases=[Phase.generate],
+    max_examples=int(os.environ.get("LAKEBED_EXAMPLES", "15")),
+    deadline=None,
+    database=None,
+    phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
-)  # fmt: skip
+)
 """How often each route is asked."""
 
 
@@ -88,9 +91,15 @@ def test_the_document_is_sound(described: Described) -> None:
 def test_each_route_answers_as_it_is_described(described: Described) -> None:
     one = {"name": "orders"}
     for operation_id in (
-        "describe_table", "list_partitions", "list_schemas", "list_claims", "list_compactions", "list_parts", "plan_table",
+        "describe_table",
+        "list_partitions",
+        "list_schemas",
+        "list_claims",
+        "list_compactions",
+        "list_parts",
+        "plan_table",
         "list_jobs",
-    ):  # fmt: skip
+    ):
         described.ask(operation_id, one, {})
     described.ask("health", {}, {})
     described.ask("openapi", {}, {})

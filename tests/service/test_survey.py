@@ -52,9 +52,15 @@ def put_claim(table: lakebed.Table, replica: str, volatile: bool = False, source
     log = log_of(table)
     snapshot, now_ms = log.refresh(), log.now_ms()
     claim = Claim(
-        id=f"c-{replica}", replica=replica, sources=sources or tuple(snapshot.parts)[:1], level=1, lease_ms=now_ms + 90_000,
-        since_ms=now_ms - 5_000, volatile=volatile, kind="recluster",
-    )  # fmt: skip
+        id=f"c-{replica}",
+        replica=replica,
+        sources=sources or tuple(snapshot.parts)[:1],
+        level=1,
+        lease_ms=now_ms + 90_000,
+        since_ms=now_ms - 5_000,
+        volatile=volatile,
+        kind="recluster",
+    )
     info = CommitInfo(operation="CLAIM", commit_id="", metrics={}, engine="test")
     log.commit(snapshot, [claim.to_action()], info, BLIND)
     return claim

@@ -116,9 +116,11 @@ class Cast:
 def create(cast: Cast, log: TableLog) -> None:
     """Write version 0."""
     protocol = Protocol(
-        3, 7, frozenset({"deletionVectors"}),
+        3,
+        7,
+        frozenset({"deletionVectors"}),
         frozenset({"deletionVectors", "domainMetadata", "appendOnly", "invariants", GATE_FEATURE}),
-    )  # fmt: skip
+    )
     properties = {
         "delta.enableDeletionVectors": "true",
         FORMAT_PROPERTY: str(FORMAT),
@@ -205,9 +207,13 @@ def sleeper(cast: Cast) -> Callable[[Actor], None]:
 
 
 def _append(
-    cast: Cast, log: TableLog, storage: SimulatedStorage, actor: Actor, batch: Transaction | None,
+    cast: Cast,
+    log: TableLog,
+    storage: SimulatedStorage,
+    actor: Actor,
+    batch: Transaction | None,
     known: Snapshot | None = None,
-) -> Outcome | None:  # fmt: skip
+) -> Outcome | None:
     try:
         seen = known or log.refresh()
         spec = write_spec_of(seen)  # the sort key may change before the commit

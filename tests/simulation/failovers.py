@@ -126,9 +126,13 @@ class Failover:
 
         def build(snapshot: Snapshot) -> Proposal[None]:
             part = ChangePart(
-                path=path, version=snapshot.version + 1, ordinal=0, rows=1, bytes=100,
+                path=path,
+                version=snapshot.version + 1,
+                ordinal=0,
+                rows=1,
+                bytes=100,
                 modified_ms=int((START + self.now) * 1000),
-            )  # fmt: skip
+            )
             return Proposal(actions=[AddChangePart(part)], access=BLIND, result=lambda _: None)
 
         commit_loop(self.log_of(table.root), Operation.APPLY, build)

@@ -271,9 +271,15 @@ def live_rows(snapshot: Snapshot, storage: SimulatedStorage, deletion_vectors: D
 
 
 def resolve(
-    base: Mapping[str, Part], change_parts: Sequence[ChangePart], spec: WriteSpec,
-    storage: PartStorage, deletion_vectors: DeletionVectorCache, locator: object, *, crowded: object,
-) -> Resolution:  # fmt: skip
+    base: Mapping[str, Part],
+    change_parts: Sequence[ChangePart],
+    spec: WriteSpec,
+    storage: PartStorage,
+    deletion_vectors: DeletionVectorCache,
+    locator: object,
+    *,
+    crowded: object,
+) -> Resolution:
     """See ``lakebed.resolve.resolve``; there is no ``sequence_by`` here, and no row gets another key."""
     store = of(storage)
     newest: dict[int, tuple[str, int]] = {}

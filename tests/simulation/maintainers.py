@@ -398,9 +398,13 @@ def partitioner(cast: Cast) -> Callable[[Actor], None]:
         log, storage = cast.open(actor)
         locator = Locator(storage)
         partitions = Partitions(
-            log, storage, DeletionVectorCache(storage), lambda: settle_all(log, storage), lambda spec: locator,
+            log,
+            storage,
+            DeletionVectorCache(storage),
+            lambda: settle_all(log, storage),
+            lambda spec: locator,
             lambda: cast.world.clock(actor),
-        )  # fmt: skip
+        )
         while not cast.world.closing:
             cast.world.begin_anew(actor)
             try:

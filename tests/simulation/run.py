@@ -36,9 +36,13 @@ class Report:
 
 
 def simulate(
-    seed: int, steps: int = STEPS, new_store: Callable[[], LogStore] = MemoryLogStore, *, patient_holder: bool = False,
+    seed: int,
+    steps: int = STEPS,
+    new_store: Callable[[], LogStore] = MemoryLogStore,
+    *,
+    patient_holder: bool = False,
     replicating: bool = False,
-) -> Report:  # fmt: skip
+) -> Report:
     """Run one world. Raises AssertionError naming the seed, with the end of the trace, if anybody complains.
 
     ``patient_holder``: a reader is there that holds what it reads past the retention, which few worlds have otherwise.
@@ -50,9 +54,15 @@ def simulate(
     auditor = Auditor(world, objects, log_retention_seconds=world.random.choice((1, 60, 300, 20_000)))
     with tempfile.TemporaryDirectory(prefix="lakebed-simulation-") as folder:
         cast = Cast(
-            world, auditor, objects, new_store(), Path(folder), keyed=world.random.random() < 0.75,
-            partitioned=world.random.random() < 0.6, replicating=replicating,
-        )  # fmt: skip
+            world,
+            auditor,
+            objects,
+            new_store(),
+            Path(folder),
+            keyed=world.random.random() < 0.75,
+            partitioned=world.random.random() < 0.6,
+            replicating=replicating,
+        )
         try:
             with installed(world, cast.beats):
                 _run(cast, steps, patient_holder)

@@ -121,9 +121,13 @@ def _matches(part: Part, rows: str, dead: BitMap64, mutation: Change, storage: P
 
 
 def _new_rows(
-    dying: Mapping[str, BitMap64], snapshot: Snapshot, mutation: Change, spec: WriteSpec, named: WriteSpec,
+    dying: Mapping[str, BitMap64],
+    snapshot: Snapshot,
+    mutation: Change,
+    spec: WriteSpec,
+    named: WriteSpec,
     storage: PartStorage,
-) -> Iterator[WrittenPart]:  # fmt: skip
+) -> Iterator[WrittenPart]:
     """Step 2 of ``mutate_unkeyed``."""
     store = of(storage)
     rows = [mutation.changed(store.rows(path)[at]) for path, dead in dying.items() for at in dead]

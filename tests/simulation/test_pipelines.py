@@ -33,9 +33,21 @@ def test_every_version_of_every_table_has_the_records_below_its_positions_each_o
     for seed in range(SEEDS):
         total += simulate(seed).counts
     for happened in (
-        "crash", "before", "after", "delayed", "committed", "nothing to do", "failed", "checkpoint lost",
-        "checkpoint old", "checkpoint foreign", "settled", "quarantined", "worked again", "restored",
-    ):  # fmt: skip
+        "crash",
+        "before",
+        "after",
+        "delayed",
+        "committed",
+        "nothing to do",
+        "failed",
+        "checkpoint lost",
+        "checkpoint old",
+        "checkpoint foreign",
+        "settled",
+        "quarantined",
+        "worked again",
+        "restored",
+    ):
         assert total[happened] > 0, f"nothing of the kind {happened!r} happened: {dict(total)}"
 
 
@@ -111,9 +123,10 @@ def a_restore_remembers_truncates_that_are_read_again(broken: pytest.MonkeyPatch
 
 
 FIRST = {
-    a_restore_leaves_positions_where_they_are: 3, a_restore_remembers_truncates_that_are_read_again: 8,
+    a_restore_leaves_positions_where_they_are: 3,
+    a_restore_remembers_truncates_that_are_read_again: 8,
     the_checkpoint_decides_where_a_batch_begins: 1,
-}  # fmt: skip
+}
 """The world to begin with: one where the break shows, or one a little before it."""
 
 

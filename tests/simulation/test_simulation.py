@@ -49,12 +49,33 @@ def test_every_version_shows_the_rows_of_the_oracle_and_nothing_needed_is_delete
     for seed in range(first, first + 25):
         total += simulate(seed).counts
     for happened in (
-        "crash", "before", "after", "delayed", "committed", "conflicted", "jump", "held", "files deleted", "merge",
-        "local merge completed", "overlay", "upload", "carried", "delete", "update", "detach partition", "restore",
-        "purged", "purged rows",
-        "rows expired", "set sort key", "jobs finished", "altered", "passed a change of the columns",
+        "crash",
+        "before",
+        "after",
+        "delayed",
+        "committed",
+        "conflicted",
+        "jump",
+        "held",
+        "files deleted",
+        "merge",
+        "local merge completed",
+        "overlay",
+        "upload",
+        "carried",
+        "delete",
+        "update",
+        "detach partition",
+        "restore",
+        "purged",
+        "purged rows",
+        "rows expired",
+        "set sort key",
+        "jobs finished",
+        "altered",
+        "passed a change of the columns",
         *(["sorted by version 2"] if first < 100 else []),  # it is too rare for each 25 worlds
-    ):  # fmt: skip
+    ):
         assert total[happened] > 0, f"seeds from {first} on: nothing of the kind {happened!r} happened"
 
 
@@ -469,10 +490,13 @@ BREAKS: Mapping[Break, str] = {
     replicated_parts_are_kept_for_readers_after_a_purge: "purge: the local file",
 }
 REPLICATING = {
-    replicated_parts_have_rows_that_were_dead, local_parts_are_read_without_what_died_since,
-    local_parts_are_read_at_older_versions, local_parts_are_read_when_their_sources_have_left,
-    replicated_parts_outlive_their_claims, replicated_parts_are_kept_for_readers_after_a_purge,
-}  # fmt: skip
+    replicated_parts_have_rows_that_were_dead,
+    local_parts_are_read_without_what_died_since,
+    local_parts_are_read_at_older_versions,
+    local_parts_are_read_when_their_sources_have_left,
+    replicated_parts_outlive_their_claims,
+    replicated_parts_are_kept_for_readers_after_a_purge,
+}
 FIRST = {  # the world to begin with, one where the break shows or a little before it
     careless_attach: 645, careless_replace: 24, a_damaged_local_file_is_used: 2278, a_mutation_overlooks_claimed_parts: 72,
     a_stored_name_is_used_again: 55, an_upload_forgets_what_died_meanwhile: 17,
@@ -494,12 +518,14 @@ PATIENT = {a_cleanup_overlooks_holds}  # it shows where a reader holds a version
     ("break_it", "complaint"),
     [
         pytest.param(
-            break_it, complaint, id=break_it.__name__,
+            break_it,
+            complaint,
+            id=break_it.__name__,
             marks=[pytest.mark.slow] if break_it in RARE or "without a conflict" in break_it.__name__ else [],
         )
         for break_it, complaint in BREAKS.items()
     ],
-)  # fmt: skip
+)
 def test_the_auditor_sees_that(break_it: Break, complaint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     break_it(monkeypatch)
     with pytest.raises(AssertionError, match=rf"seed \d+: .*({complaint})"):

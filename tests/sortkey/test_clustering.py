@@ -36,12 +36,14 @@ def test_depth_and_overlaps_are_what_counting_finds(parts: list[Placed]) -> None
     depths = [points_over(one, parts) for one in parts]
     meetings = [
         sum(
-            other is not one and other.partition == one.partition
-            and other.range.lower <= one.range.upper and one.range.lower <= other.range.upper
+            other is not one
+            and other.partition == one.partition
+            and other.range.lower <= one.range.upper
+            and one.range.lower <= other.range.upper
             for other in parts
         )
         for one in parts
-    ]  # fmt: skip
+    ]
     assert found.average_depth == sum(depths) / len(parts)
     assert found.max_depth == max(depths)
     assert found.average_overlaps == sum(meetings) / len(parts)
@@ -57,9 +59,10 @@ def test_the_deepest_stretch_is_as_deep_as_the_deepest_part(parts: list[Placed])
     deepest = found.deepest[0]
     assert deepest.depth == found.max_depth
     over = [
-        one for one in parts
+        one
+        for one in parts
         if one.partition == deepest.partition and one.range.lower <= deepest.range.lower <= one.range.upper
-    ]  # fmt: skip
+    ]
     assert len(over) == deepest.depth
 
 

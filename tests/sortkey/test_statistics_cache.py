@@ -27,10 +27,7 @@ def text_of(world: random.Random) -> str | None:
     if world.random() < 0.1:
         return None
     low, width = world.randrange(30), world.choice((0, 1, 10))
-    ends = [
-        {"n": n, "s": f"k{n:02d}", "d": float(Decimal(n) / 16), "f": n / 8}
-        for n in (low, low + width)
-    ]  # fmt: skip
+    ends = [{"n": n, "s": f"k{n:02d}", "d": float(Decimal(n) / 16), "f": n / 8} for n in (low, low + width)]
     for name in world.sample(SCHEMA.names, world.choice((0, 0, 1))):
         del ends[0][name]
     nulls = {name: world.choice((0, 0, 3)) for name in SCHEMA.names}
@@ -74,16 +71,18 @@ def test_exact_decimals_stay_exact_beside_other_columns() -> None:
     first, second = known.ranges(texts, order_columns(SCHEMA, ["d"], ())).lower
     assert first < second
     assert known.bounds(texts, SCHEMA.field("d"))[0].to_pylist() == [
-        Decimal("1234567890123456789.0001"), Decimal("1234567890123456789.0002")
-    ]  # fmt: skip
+        Decimal("1234567890123456789.0001"),
+        Decimal("1234567890123456789.0002"),
+    ]
 
 
 def test_bounds_that_another_writer_wrote_in_its_own_way_are_not_known_and_those_of_others_are() -> None:
     known = StatisticsCache()
     assert known.bounds(['{"minValues":{"n":1},"maxValues":{"n":2}}'], SCHEMA.field("n"))[1].to_pylist() == [2]
     texts = [
-        '{"minValues":{"n":"one"},"maxValues":{"n":"two"}}', '{"minValues":{"n":1},"maxValues":{"n":2}}',
-    ]  # fmt: skip
+        '{"minValues":{"n":"one"},"maxValues":{"n":"two"}}',
+        '{"minValues":{"n":1},"maxValues":{"n":2}}',
+    ]
     assert known.bounds(texts, SCHEMA.field("n"))[0].to_pylist() == [None, 1]
 
 

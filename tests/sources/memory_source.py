@@ -119,9 +119,14 @@ class Process:
     """One process that brings a source into a table."""
 
     def __init__(
-        self, path: str, source: MemorySource, *, policy: EvolvePolicy = FIXED, reading: Decoder | None = None,
+        self,
+        path: str,
+        source: MemorySource,
+        *,
+        policy: EvolvePolicy = FIXED,
+        reading: Decoder | None = None,
         quarantine: str = "table",
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.table = lakebed.open(path)
         internals = internals_of(self.table)
         snapshot = internals.log.refresh()
@@ -129,9 +134,14 @@ class Process:
         columns = DecoderSchema.of_table(snapshot.logical_schema, keys, None, policy)
         self.source = source
         self.ingest = TableIngest(
-            path, internals.log, source, reading or decoder("json", columns), quarantine=quarantine,
-            evolution=internals.evolution("its records need it"), quarantine_log=internals.quarantine_log,
-        )  # fmt: skip
+            path,
+            internals.log,
+            source,
+            reading or decoder("json", columns),
+            quarantine=quarantine,
+            evolution=internals.evolution("its records need it"),
+            quarantine_log=internals.quarantine_log,
+        )
 
     def run(
         self,
@@ -200,9 +210,13 @@ def ingest_of(table: lakebed.Table, source: MemorySource, reading: Decoder) -> C
     """Reads what is new of the source into a table, a batch a call, which may be given how the work is done."""
     internals, read = internals_of(table), dict[Place, int]()
     ingest = TableIngest(
-        table.path, internals.log, source, reading, evolution=internals.evolution("its records need it"),
+        table.path,
+        internals.log,
+        source,
+        reading,
+        evolution=internals.evolution("its records need it"),
         quarantine_log=internals.quarantine_log,
-    )  # fmt: skip
+    )
 
     def batch(run: Callable[[WriteWork], Written] = here) -> BatchDone:
         ranges = source.planned(read or None)

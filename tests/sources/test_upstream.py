@@ -75,9 +75,13 @@ class Layer:
         keys, sequence_by = snapshot.logical_settings.keys, snapshot.logical_settings.sequence_by
         columns = DecoderSchema.of_table(snapshot.logical_schema, keys, sequence_by, self.policy)
         self.ingest = TableIngest(
-            table.path, inside.log, UpstreamReader(self.settings), ChangeRows(columns),
-            evolution=inside.evolution("its records need it"), quarantine_log=inside.quarantine_log,
-        )  # fmt: skip
+            table.path,
+            inside.log,
+            UpstreamReader(self.settings),
+            ChangeRows(columns),
+            evolution=inside.evolution("its records need it"),
+            quarantine_log=inside.quarantine_log,
+        )
 
     def batch(self) -> BatchDone | None:
         """The next batch; None if there is nothing to read."""

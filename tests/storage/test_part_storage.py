@@ -132,11 +132,17 @@ def test_files_are_listed_by_prefix_at_any_depth(storage: PartStorage) -> None:
     for path in ("a.parquet", "_lakebed/1.parquet", "_lakebed/2.parquet", "_lakebed/deep/er.bin", "b/a.parquet"):
         storage.write_bytes(path, path.encode())
     assert sorted(path for path, _, _ in storage.list()) == [
-        "_lakebed/1.parquet", "_lakebed/2.parquet", "_lakebed/deep/er.bin", "a.parquet", "b/a.parquet",
-    ]  # fmt: skip
+        "_lakebed/1.parquet",
+        "_lakebed/2.parquet",
+        "_lakebed/deep/er.bin",
+        "a.parquet",
+        "b/a.parquet",
+    ]
     assert sorted(path for path, _, _ in storage.list("_lakebed/")) == [
-        "_lakebed/1.parquet", "_lakebed/2.parquet", "_lakebed/deep/er.bin",
-    ]  # fmt: skip
+        "_lakebed/1.parquet",
+        "_lakebed/2.parquet",
+        "_lakebed/deep/er.bin",
+    ]
     assert [path for path, _, _ in storage.list("_lakebed/2")] == ["_lakebed/2.parquet"]
     assert list(storage.list("nowhere/at/all")) == []
 

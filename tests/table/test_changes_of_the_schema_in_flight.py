@@ -302,9 +302,11 @@ def test_the_doctor_finds_a_part_that_the_schema_can_not_read(tmp_path: Path) ->
     assert narrower != snapshot.metadata.schema_string
     with mock.patch("lakebed.log.table_log.require_sound"):
         log.commit(
-            snapshot, [dataclasses.replace(snapshot.metadata, schema_string=narrower)],
-            CommitInfo(operation="X", commit_id="", engine=ENGINE), BLIND,
-        )  # fmt: skip
+            snapshot,
+            [dataclasses.replace(snapshot.metadata, schema_string=narrower)],
+            CommitInfo(operation="X", commit_id="", engine=ENGINE),
+            BLIND,
+        )
     found = [finding for finding in lakebed.open(table.path).doctor(deep=True).findings if finding.check == "C1"]
     assert len(found) >= len(snapshot.parts)
     assert any("'v' is int32, which can't be read as int16" in finding.what for finding in found)

@@ -138,10 +138,14 @@ def conflicts(table: lakebed.Table) -> list[Conflict | None]:
         removed = {action.path: () for action in commit.actions if isinstance(action, RemovePart)}
         domains = frozenset(action.domain for action in commit.actions if isinstance(action, RemoveChangePart))
         for access in (
-            ReadWriteSet(), ReadWriteSet(parts={"x": (("region", "eu"),)}), ReadWriteSet(parts=removed),
-            ReadWriteSet(change_parts=domains or frozenset(["x"]), looked_up_keys=True), ReadWriteSet(read_changes=True),
-            ReadWriteSet(whole_table=True), ReadWriteSet(claimed=frozenset(removed)),
-        ):  # fmt: skip
+            ReadWriteSet(),
+            ReadWriteSet(parts={"x": (("region", "eu"),)}),
+            ReadWriteSet(parts=removed),
+            ReadWriteSet(change_parts=domains or frozenset(["x"]), looked_up_keys=True),
+            ReadWriteSet(read_changes=True),
+            ReadWriteSet(whole_table=True),
+            ReadWriteSet(claimed=frozenset(removed)),
+        ):
             for scope in ("table", "partition", "file"):
                 found.append(find_conflict(access, Transaction("lakebed.ingest.query", 1), scope, commit))
     return found
@@ -172,8 +176,10 @@ def test_a_log_whose_commit_infos_are_gone_or_wrong_is_the_same_table(
     figures = [[figures_of(commit) for commit in commits(each)] for each in (table, copy)]
     for mine, theirs in zip(*figures, strict=True):
         assert (mine.writer, mine.written_bytes, mine.ingested_rows) == (
-            theirs.writer, theirs.written_bytes, theirs.ingested_rows,
-        )  # fmt: skip
+            theirs.writer,
+            theirs.written_bytes,
+            theirs.ingested_rows,
+        )
     waiting = [unsettled_mutations(log_of(each)).drop_columns(["where", "timestamp"]) for each in (table, copy)]
     assert waiting[0] == waiting[1]
     if has_times:

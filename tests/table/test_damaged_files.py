@@ -77,9 +77,12 @@ PARTITIONED = SCHEMA.append(pa.field("p", pa.string())).append(pa.field("at", pa
 def everything(tmp_path: Path) -> tuple[lakebed.Table, str]:
     """A table with keys of which each part, base and tail, is read by what follows; and a partition that was detached."""
     table = lakebed.create(
-        tmp_path / "t", PARTITIONED, keys=["id"], partition_by=["p"],
+        tmp_path / "t",
+        PARTITIONED,
+        keys=["id"],
+        partition_by=["p"],
         properties={"lakebed.ttl": "at: 10000 days", "lakebed.read_budget": "1"},
-    )  # fmt: skip
+    )
 
     def some(ids: range, partition: str) -> pa.Table:
         more = rows(ids).append_column("p", pa.array([partition] * len(ids)))

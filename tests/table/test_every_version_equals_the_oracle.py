@@ -64,17 +64,27 @@ def make_world(seed: int, folder: Path) -> World:
     ]  # fmt: skip
     schema = pa.schema(fields)
     table = lakebed.create(
-        folder / "table", schema, keys=keys, sort_key=rng.choice([(), ("region", "value"), ("value",)]), sequence_by=sequence,
+        folder / "table",
+        schema,
+        keys=keys,
+        sort_key=rng.choice([(), ("region", "value"), ("value",)]),
+        sequence_by=sequence,
         partition_by=rng.choice([(), (), ("region",)]),
         properties={
             "lakebed.checkpoint_interval": str(rng.choice([2, 5, 100])),
             "lakebed.read_budget": str(rng.choice([1, 2, 8])),
         },
-    )  # fmt: skip
+    )
     world = World(
-        rng, table, Oracle(keys, tuple(schema.names), sequence), sequence == "lsn",
-        bool(keys) and rng.random() < 0.4, schema, rng.choice([2, 12]), rng.choice([0.2, 0.6]),
-    )  # fmt: skip
+        rng,
+        table,
+        Oracle(keys, tuple(schema.names), sequence),
+        sequence == "lsn",
+        bool(keys) and rng.random() < 0.4,
+        schema,
+        rng.choice([2, 12]),
+        rng.choice([0.2, 0.6]),
+    )
     remember(world, 0)
     return world
 

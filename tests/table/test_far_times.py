@@ -38,9 +38,15 @@ SCHEMA = pa.schema(
 )
 DAYS = [6_666_479, -735_160, 2_932_897, -719_163, 2**31 - 2, -(2**31) + 2, 19_000, None]
 MICROS = [
-    575_983_828_800_123_456, -63_517_780_799_876_544, 253_402_300_800_000_000, -62_135_596_800_000_001,
-    9_223_372_022_399_999_999, -9_223_372_022_400_000_000, 1_700_000_000_000_000, None,
-]  # fmt: skip
+    575_983_828_800_123_456,
+    -63_517_780_799_876_544,
+    253_402_300_800_000_000,
+    -62_135_596_800_000_001,
+    9_223_372_022_399_999_999,
+    -9_223_372_022_400_000_000,
+    1_700_000_000_000_000,
+    None,
+]
 FAR = "\"at\" > timestamptz '9999-12-31 23:59:59.999999+00' or day < date '0001-01-01'"
 
 
@@ -110,8 +116,14 @@ def test_every_command_shows_it_and_maintenance_keeps_it(
             assert (shown["day"], shown["at"], shown["days"]) == (None, None, [None])
             continue
         texts = iso_text(day, DAY), iso_text(at, STAMP)
-        assert shown == {"id": number, "day": texts[0], "at": texts[1], "local": iso_text(at, LOCAL),
-                         "place": {"at": texts[1], "day": texts[0]}, "days": [texts[0]]}  # fmt: skip
+        assert shown == {
+            "id": number,
+            "day": texts[0],
+            "at": texts[1],
+            "local": iso_text(at, LOCAL),
+            "place": {"at": texts[1], "day": texts[0]},
+            "days": [texts[0]],
+        }
 
 
 def test_pandas_gets_numpys_dates_where_python_has_none(tmp_path: Path) -> None:

@@ -36,8 +36,13 @@ VIRTUAL = [  # columns that DuckDB, Spark and Delta's readers add to what a file
 MIXED_CASE = ["File_Index", "FILE_ROW_NUMBER", "FileName", "RowId", "PART", "Row", "C0", "Probe", "_METADATA"]
 ODD = [
     *MAPPED_NAMES,
-    "_change_type", "_Change_Sequence", "_commit_version", "__commit_version", "_Commit_Timestamp", "a" * 300,
-]  # fmt: skip
+    "_change_type",
+    "_Change_Sequence",
+    "_commit_version",
+    "__commit_version",
+    "_Commit_Timestamp",
+    "a" * 300,
+]
 REFUSED = ["_lakebed_op", "_LAKEBED_Seq", "_tmp_metadata_row_index", "_Metadata"]
 FOLDERS = (
     "parts", "merge", "resolve", "sql", "storage", "keyindex", "telemetry", "view", "planning", "compaction", "operations",
@@ -109,9 +114,13 @@ class World:
         self.schema = pa.schema([*columns, pa.field(self.value, pa.string()), pa.field(self.place, pa.string())])
         self.path = str(path)
         self.table = lakebed.create(
-            path, self.schema, keys=keys, sequence_by=self.sequence, partition_by=[self.place],
+            path,
+            self.schema,
+            keys=keys,
+            sequence_by=self.sequence,
+            partition_by=[self.place],
             properties={"lakebed.read_budget": "1"},
-        )  # fmt: skip
+        )
         self.oracle = Oracle(tuple(keys), tuple(self.schema.names), self.sequence)
         self.schema = self.schema.insert(0, pa.field("~op", pa.string()))
 

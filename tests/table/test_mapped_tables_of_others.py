@@ -74,9 +74,7 @@ def mapped_table(path: Path) -> str:
     }
     new_bounds = {"minValues": {"col-1": 3}, "maxValues": {"col-1": 3}}
     nulls = {"nullCount": {"col-1": 0, "b": 0}}
-    files = [
-        File(old, {**old_bounds, **nulls}, {"col-5": "eu"}), File(new, {**new_bounds, **nulls}, {"col-5": "us"})
-    ]  # fmt: skip
+    files = [File(old, {**old_bounds, **nulls}, {"col-5": "eu"}), File(new, {**new_bounds, **nulls}, {"col-5": "us"})]
     return table_with(path, fields, files, "name", FEATURES)
 
 

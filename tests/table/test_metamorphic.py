@@ -121,10 +121,14 @@ class Life:
         self.rows_at: dict[int, list[Row]] = {}  # settled versions
         self.done: Counter[str] = Counter()
         lakebed.create(
-            self.path, SCHEMA, keys=stream.keys, sequence_by=stream.sequence_by,
+            self.path,
+            SCHEMA,
+            keys=stream.keys,
+            sequence_by=stream.sequence_by,
             sort_key=sort_key,
-            partition_by=self.random.choice([(), (), ("region",)]), properties=self.settings,
-        )  # fmt: skip
+            partition_by=self.random.choice([(), (), ("region",)]),
+            properties=self.settings,
+        )
         self.replicas: list[Replica] = []
         for number in range(self.random.choice([1, 3])):
             cache = folder / f"replica-{number}"

@@ -73,8 +73,9 @@ def test_a_column_of_such_a_name_is_added_to_a_table_with_plain_names(tmp_path: 
     table.apply([{"id": 2, "s": {"a": 1, "b c": 2}, "unit,price": {"x y": 3}}])
     table.settle()
     assert in_order(table.to_arrow().to_pylist()) == [
-        {"id": 1, "s": {"a": 1, "b c": None}, "unit,price": None}, {"id": 2, "s": {"a": 1, "b c": 2}, "unit,price": {"x y": 3}},
-    ]  # fmt: skip
+        {"id": 1, "s": {"a": 1, "b c": None}, "unit,price": None},
+        {"id": 2, "s": {"a": 1, "b c": 2}, "unit,price": {"x y": 3}},
+    ]
     change = json.loads(table.inspect.schemas().to_pylist()[1]["change"])
     assert str(SchemaChange.from_json(change)) == "add unit,price struct<`x y`: long>"
     table.alter(rename={"unit,price": "Unit Price"})
@@ -87,8 +88,9 @@ def test_rows_bring_such_columns(tmp_path: Path) -> None:
     table.apply([{"id": 1, "Order Date": "2026", "s": {"x y": 1}}], evolve=["add"])
     table.apply([{"ID": 2, "ORDER date": "2027", "S": {"X Y": 2}}], evolve=["add"])
     assert in_order(table.to_arrow().to_pylist()) == [
-        {"id": 1, "Order Date": "2026", "s": {"x y": 1}}, {"id": 2, "Order Date": "2027", "s": {"x y": 2}},
-    ]  # fmt: skip
+        {"id": 1, "Order Date": "2026", "s": {"x y": 1}},
+        {"id": 2, "Order Date": "2027", "s": {"x y": 2}},
+    ]
     assert table.schema.names == ["id", "Order Date", "s"]
 
 

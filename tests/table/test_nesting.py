@@ -19,8 +19,10 @@ IN = {
     "map": lambda kind: pa.map_(pa.string(), kind),
 }
 AROUND: dict[str, Any] = {
-    "struct": lambda value: {"a": value}, "list": lambda value: [value], "map": lambda value: [("k", value)],
-}  # fmt: skip
+    "struct": lambda value: {"a": value},
+    "list": lambda value: [value],
+    "map": lambda value: [("k", value)],
+}
 DEEPEST = {"struct": LEVELS_MAX, "list": LEVELS_MAX // 2, "map": LEVELS_MAX // 2}
 
 

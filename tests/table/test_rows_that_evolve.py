@@ -93,8 +93,10 @@ def test_a_column_that_was_renamed_in_the_table_comes_under_its_first_name_too(t
     table.apply([{"id": 3, "qty": 3, "note": "c"}, {"id": 1, "qty": 0, "note": ""}], "id = 1", evolve=["add"])
     table.apply([{"number": 4, "qty": 4, "remark": "d"}])
     assert sorted(map(tuple, (row.values() for row in table.to_arrow().to_pylist()))) == [
-        (2, 2, "b"), (3, 3, "c"), (4, 4, "d"),
-    ]  # fmt: skip
+        (2, 2, "b"),
+        (3, 3, "c"),
+        (4, 4, "d"),
+    ]
     table.alter(add={"note": "string"})
     table.apply([{"id": 5, "qty": 5, "remark": "e", "note": "another"}])
     assert (5, 5, "e", "another") in [tuple(row.values()) for row in table.to_arrow().to_pylist()]
@@ -103,13 +105,22 @@ def test_a_column_that_was_renamed_in_the_table_comes_under_its_first_name_too(t
 def test_what_does_not_fit_is_kept_as_json(tmp_path: Path) -> None:
     table = table_at(tmp_path, on_mismatch="rescue")
     assert "_rescued" not in table.schema.names
-    table.apply([{"id": 3, "qty": 2**40, "note": "c", "tag": None}, {"id": 4, "qty": 4, "note": "d", "tag": "x"}],
-                on_mismatch="rescue")  # fmt: skip
+    table.apply(
+        [{"id": 3, "qty": 2**40, "note": "c", "tag": None}, {"id": 4, "qty": 4, "note": "d", "tag": "x"}],
+        on_mismatch="rescue",
+    )
     table.apply([{"id": 5, "qty": "many", "note": "e"}, {"id": 6, "qty": None, "note": "f"}], on_mismatch="rescue")
     table.apply([{"id": 7, "qty": 7, "note": "g"}], on_mismatch="rescue")
     found = {row["id"]: (row["qty"], row["_rescued"] and json.loads(row["_rescued"])) for row in rows(table)}
-    assert found == {1: (1, None), 2: (2, None), 3: (None, {"qty": 2**40}), 4: (4, {"tag": "x"}),
-                     5: (None, {"qty": "many"}), 6: (None, None), 7: (7, None)}  # fmt: skip
+    assert found == {
+        1: (1, None),
+        2: (2, None),
+        3: (None, {"qty": 2**40}),
+        4: (4, {"tag": "x"}),
+        5: (None, {"qty": "many"}),
+        6: (None, None),
+        7: (7, None),
+    }
     with pytest.raises(InvalidChanges, match="'id'"):
         table.apply([{"id": "x", "qty": 1, "note": "g"}], on_mismatch="rescue")
 
@@ -122,8 +133,7 @@ def test_rows_that_do_not_fit_are_set_aside(tmp_path: Path) -> None:
     assert rows(table) == [*ROWS, good]
     aside = lakebed.open(table.path + QUARANTINE_SUFFIX).to_arrow()
     assert [json.loads(value)["id"] for value in sorted(aside["value"].to_pylist())] == [4, 5]
-    table.apply([{"id": 6, "qty": "many", "note": "f"}, {"id": 7, "qty": None, "note": "g"}],
-                on_mismatch="quarantine")  # fmt: skip
+    table.apply([{"id": 6, "qty": "many", "note": "f"}, {"id": 7, "qty": None, "note": "g"}], on_mismatch="quarantine")
     assert len(lakebed.open(table.path + QUARANTINE_SUFFIX).to_arrow()) == 4
     assert rows(table) == [*ROWS, good]
 

@@ -65,10 +65,13 @@ def make_world(seed: int, folder: Path) -> World:
     key = rng.choice(["id", "id", "id", None])
     partition = rng.choice([None, None, "p"])
     table = lakebed.create(
-        folder / "table", pa.schema(fields), keys=[key] if key else [], partition_by=[partition] if partition else [],
+        folder / "table",
+        pa.schema(fields),
+        keys=[key] if key else [],
+        partition_by=[partition] if partition else [],
         sort_key=rng.choice([[], ["n"], ["p", "n desc"]]) if not partition else [],
         properties={"lakebed.checkpoint_interval": str(rng.choice([2, 5, 100]))},
-    )  # fmt: skip
+    )
     world = World(rng, folder, table, Model(table.schema, key, partition), [])
     world.keys = list({repr(one): one for one in (value_of(rng, key_kind) for _ in range(12))}.values())
     world.remember()

@@ -386,8 +386,11 @@ def test_schema_properties_and_writers_are_those_of_the_table(orders: lakebed.Ta
     page = serve(orders)
     shape = page.of("table", orders)["shape"]
     assert [(one["name"], one["is_nullable"]) for one in shape["columns"]] == [
-        ("order_id", False), ("region", True), ("created", True), ("amount", True)
-    ]  # fmt: skip
+        ("order_id", False),
+        ("region", True),
+        ("created", True),
+        ("amount", True),
+    ]
     assert shape["properties"]["lakebed.read_budget"] == "2"
     wait_until(lambda: page.of("timeline", orders)["is_whole"])
     timeline = page.of("timeline", orders)
@@ -408,8 +411,10 @@ def test_the_quarantine_is_counted_by_reason(serve: Serve, tmp_path: Path) -> No
     beside.apply(pa.table(records, QUARANTINE_SCHEMA))
     told = serve(table).of("table", table)
     assert [(one["records"], one["reason"]) for one in told["quarantine"]["reasons"]] == [
-        (3, "too long"), (1, "<b>no key"), (1, "")
-    ]  # fmt: skip
+        (3, "too long"),
+        (1, "<b>no key"),
+        (1, ""),
+    ]
     [finding] = told["findings"]
     assert (finding["check"], finding["runbook"]) == ("quarantine", "LakebedQuarantineGrowing")
 
@@ -453,11 +458,12 @@ def test_credentials_are_never_shown(
     orders: lakebed.Table, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        watch.Observer, "look",
+        watch.Observer,
+        "look",
         lambda self: (_ for _ in ()).throw(
             InvalidInput("no answer from https://ann:s3cr3t@host/x?X-Amz-Signature=abc&secret=def")
         ),
-    )  # fmt: skip
+    )
     page = serve(orders, str(tmp_path / "x"))
     body = page.ask("/api/tables")[1].decode()
     assert "https://***@host/x" in body and not re.search("s3cr3t|abc|def|ann:", body)

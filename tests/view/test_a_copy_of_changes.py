@@ -112,8 +112,12 @@ def test_a_sequence_that_is_no_column_is_reported_beside_the_rows(tmp_path: Path
     (found,) = versions_with_changes(table.path, version, version)
     (batch,) = read_version(table.path, found)
     assert batch.schema.names == [
-        *SCHEMA.names, "_change_type", ChangeNames().sequence, "_commit_version", "_commit_timestamp",
-    ]  # fmt: skip
+        *SCHEMA.names,
+        "_change_type",
+        ChangeNames().sequence,
+        "_commit_version",
+        "_commit_timestamp",
+    ]
     assert batch[ChangeNames().sequence].to_pylist() == [7, 8]
 
 

@@ -19,8 +19,14 @@ from lakebed.view import lookup
 from tests.view.damage import UNVERIFIED, keep_row_groups
 
 SCHEMA = pa.schema(
-    [("id", pa.int64()), ("shop", pa.string()), ("x", pa.float64()), ("region", pa.string()), ("tags", pa.list_(pa.string()))]
-)  # fmt: skip
+    [
+        ("id", pa.int64()),
+        ("shop", pa.string()),
+        ("x", pa.float64()),
+        ("region", pa.string()),
+        ("tags", pa.list_(pa.string())),
+    ]
+)
 
 
 def rows_of(rng: random.Random, ids: list[int]) -> pa.Table:

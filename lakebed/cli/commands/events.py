@@ -50,9 +50,11 @@ def _add_print(family: Commands) -> None:
 
 def _add_listen(family: Commands) -> None:
     listen = family.add(
-        "listen", "add, change or remove a listener for the events of tables", _listen,
+        "listen",
+        "add, change or remove a listener for the events of tables",
+        _listen,
         "lake shop --webhook https://hooks.example/lake --table 'public.*'",
-    )  # fmt: skip
+    )
     listen.add_argument("path", metavar="FOLDER", help="the folder of the tables")
     listen.add_argument("name", metavar="NAME", help="of the listener: a-z, 0-9, - and _")
     where = listen.add_mutually_exclusive_group(required=True)
@@ -64,13 +66,19 @@ def _add_listen(family: Commands) -> None:
     )
     listen.add_argument("--topic", metavar="NAME", help="kafka: the topic")
     listen.add_argument(
-        "--config", action="append", default=[], metavar="NAME=VALUE",
+        "--config",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
         help="kafka: a setting of the client, such as security.protocol=SASL_SSL; may be given several times",
-    )  # fmt: skip
+    )
     listen.add_argument(
-        "--from", dest="begin", choices=("newest", "oldest"), default="newest",
+        "--from",
+        dest="begin",
+        choices=("newest", "oldest"),
+        default="newest",
         help="where a new listener begins (default: newest)",
-    )  # fmt: skip
+    )
     _add_wanted(listen)
 
 
@@ -79,9 +87,13 @@ def _add_wanted(parser: argparse.ArgumentParser) -> None:
         "--table", dest="tables", action="append", metavar="PATTERN", help="such as 'public.*' (default: all tables)"
     )
     parser.add_argument(
-        "--kind", dest="kinds", action="append", default=[], metavar="KIND",
+        "--kind",
+        dest="kinds",
+        action="append",
+        default=[],
+        metavar="KIND",
         help="such as appended (default: all); may be given several times, as --table may",
-    )  # fmt: skip
+    )
 
 
 def _print(options: argparse.Namespace) -> int:
@@ -184,11 +196,18 @@ def _list(options: argparse.Namespace) -> int:
     for name, one in there.items():
         by, target = delivering.get(name), one.target
         where = f"{target.servers} {target.topic}" if isinstance(target, KafkaTopic) else target.url
-        rows.append({
-            "listener": name, "to": where, "tables": ", ".join(one.tables), "kinds": ", ".join(one.kinds) or "all",
-            "delivered_by": by.process if by else None, "behind_seconds": by.behind_seconds if by else None,
-            "failing_since": by.since_ms or None if by else None, "error": by.error or None if by else None,
-        })  # fmt: skip
+        rows.append(
+            {
+                "listener": name,
+                "to": where,
+                "tables": ", ".join(one.tables),
+                "kinds": ", ".join(one.kinds) or "all",
+                "delivered_by": by.process if by else None,
+                "behind_seconds": by.behind_seconds if by else None,
+                "failing_since": by.since_ms or None if by else None,
+                "error": by.error or None if by else None,
+            }
+        )
     text, stamp = pa.string(), pa.timestamp("ms", "UTC")
     kinds = [text, text, text, text, text, pa.float64(), stamp, text]
     names = ["listener", "to", "tables", "kinds", "delivered_by", "behind_seconds", "failing_since", "error"]

@@ -167,10 +167,16 @@ def _run(options: argparse.Namespace) -> int:
     while not done.wait(min(1.0 if before is None else _SAY_SECONDS, _left(ends_at))) and _left(ends_at) > 0:
         state = worker.state()
         figures = {
-            "workers": len(state.workers), "tables": state.known, "owned": state.owned,
-            "standing_by": state.standing_by, "unseen": state.unseen,
-            "active": state.active, "waiting": state.waiting, "looks": state.looks, "troubles": len(state.troubles),
-        }  # fmt: skip
+            "workers": len(state.workers),
+            "tables": state.known,
+            "owned": state.owned,
+            "standing_by": state.standing_by,
+            "unseen": state.unseen,
+            "active": state.active,
+            "waiting": state.waiting,
+            "looks": state.looks,
+            "troubles": len(state.troubles),
+        }
         if options.log_format == "json":
             log_fields(logging.INFO, "fleet", figures)
         elif figures["owned"] and figures != before:

@@ -33,16 +33,21 @@ _STYLES = {"ok": "green", "warning": "yellow", "critical": "red"}
 def add_to(commands: Commands) -> None:
     """Add the commands."""
     status = commands.add(
-        "status", "show whether tables are healthy, and if not, why and what to do", _status, "lake/orders",
+        "status",
+        "show whether tables are healthy, and if not, why and what to do",
+        _status,
+        "lake/orders",
         rows=True,
-    )  # fmt: skip
+    )
     doctor = commands.add(
         "doctor", "check the logs and files of tables against every invariant", _doctor, "lake/orders --deep", rows=True
     )
     resume = commands.add(
-        "resume", "try again what is parked because it kept failing", _resume,
+        "resume",
+        "try again what is parked because it kept failing",
+        _resume,
         "lake public.orders",
-    )  # fmt: skip
+    )
     status.add_argument("path", metavar="PATH", help="a table, or a folder of tables: a row for each")
     doctor.add_argument("path", metavar="PATH", help="a table, or a folder of tables: each of them")
     looks = status.add_mutually_exclusive_group()
@@ -54,9 +59,10 @@ def add_to(commands: Commands) -> None:
         "tables", nargs="*", metavar="TABLE", help="tables of the folder, such as public.orders (default: all)"
     )
     resume.add_argument(
-        "--remove-entry", metavar="NAME",
+        "--remove-entry",
+        metavar="NAME",
         help="remove this entry of the table's log, which can't be read (docs/runbook.md)",
-    )  # fmt: skip
+    )
 
 
 def _status(options: argparse.Namespace) -> int:

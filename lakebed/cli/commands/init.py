@@ -36,9 +36,11 @@ _OPERATION_FIELDS = ("op", "__op", "operation", "_op")
 def add_to(commands: Commands) -> None:
     """Add ``init``."""
     init = commands.add(
-        "init", "write a pipeline file; on a terminal, by questions", _init,
+        "init",
+        "write a pipeline file; on a terminal, by questions",
+        _init,
         "orders.yml --source files --folder inbox --keys id",
-    )  # fmt: skip
+    )
     add = init.add_argument
     add("output", metavar="FILE", nargs="?", default="pipeline.yml", help="default: pipeline.yml")
     add("--source", metavar="KIND", help="kafka, files or generator")
@@ -252,9 +254,15 @@ class _Questions:
         self._missing: list[str] = []
 
     def __call__(
-        self, option: str, question: str, default: str, given: str | None = None, *, optional: bool = False,
+        self,
+        option: str,
+        question: str,
+        default: str,
+        given: str | None = None,
+        *,
+        optional: bool = False,
         check: Check = lambda value: None,
-    ) -> str:  # fmt: skip
+    ) -> str:
         """The value of an option: the given one, or an answer.
 
         Args:

@@ -30,27 +30,37 @@ _CLEANINGS = {
 def add_to(commands: Commands) -> None:
     """Add the commands."""
     compact = commands.add(
-        "compact", "settle the tail of a table, and merge its parts", _compact, "lake/orders",
+        "compact",
+        "settle the tail of a table, and merge its parts",
+        _compact,
+        "lake/orders",
         rows=True,
-    )  # fmt: skip
+    )
     compact.add_argument(
         "--only",
         choices=("settle", "merge"),
         help="settle: only have every Delta reader see the tail; merge: only merge",
     )
     recluster = commands.add(
-        "recluster", "sort parts together, so that fewer cover a point of the sort key", _recluster,
-        "lake/orders --final", rows=True,
-    )  # fmt: skip
+        "recluster",
+        "sort parts together, so that fewer cover a point of the sort key",
+        _recluster,
+        "lake/orders --final",
+        rows=True,
+    )
     clean = commands.add(
-        "clean", "expire old rows and versions, and delete files that nothing needs", _clean,
-        "lake/orders --no-dry-run", rows=True,
-    )  # fmt: skip
+        "clean",
+        "expire old rows and versions, and delete files that nothing needs",
+        _clean,
+        "lake/orders --no-dry-run",
+        rows=True,
+    )
     takes_table(compact, recluster, clean)
     recluster.add_argument(
-        "--final", action="store_true",
+        "--final",
+        action="store_true",
         help="go on until every level is shallow and every part is sorted; without it, one level",
-    )  # fmt: skip
+    )
     recluster.add_argument("--where", metavar="SQL", help="only parts that may hold rows for which this is true")
     recluster.add_argument("--dry-run", action="store_true", help="only estimate what it would read and write")
     whats = "; ".join(f"{name}: {text}" for name, text in _CLEANINGS.items())
@@ -59,15 +69,17 @@ def add_to(commands: Commands) -> None:
         "--no-dry-run", action="store_false", dest="dry_run", help="do it; without it, it is only listed"
     )
     clean.add_argument(
-        "--older-than", metavar="AGE",
+        "--older-than",
+        metavar="AGE",
         help="of versions or files, such as '7 days' (default: the table's delta.deletedFileRetentionDuration; of orphans "
         "3 days)",
-    )  # fmt: skip
+    )
     clean.add_argument("--retain-last", type=int, metavar="N", help="keep the newest N versions (default: 1)")
     clean.add_argument(
-        "--allow-short-retention", action="store_true",
+        "--allow-short-retention",
+        action="store_true",
         help="allow less than an hour; make sure that nobody else uses the table",
-    )  # fmt: skip
+    )
 
 
 def _compact(options: argparse.Namespace) -> int:

@@ -22,30 +22,41 @@ def add_to(commands: Commands) -> None:
         "update", "set columns of rows", _update, "lake/orders --set amount=amount*2 --where 'id = 7'", rows=True
     )
     purge = commands.add(
-        "purge", "erase rows for good, in all versions", _purge, "lake/orders --where 'customer_id = 7' --dry-run",
+        "purge",
+        "erase rows for good, in all versions",
+        _purge,
+        "lake/orders --where 'customer_id = 7' --dry-run",
         rows=True,
-    )  # fmt: skip
+    )
     takes_table(delete, update, purge)
     which = delete.add_mutually_exclusive_group(required=True)
     which.add_argument("--where", help=_WHERE)
     which.add_argument("--all", action="store_true", help="all rows, those of the tail too, without reading them")
     update.add_argument(
-        "--set", action="append", required=True, metavar="COLUMN=EXPRESSION", dest="assignments",
+        "--set",
+        action="append",
+        required=True,
+        metavar="COLUMN=EXPRESSION",
+        dest="assignments",
         help="the new value of a column, computed from the old row; repeatable",
-    )  # fmt: skip
+    )
     for command in (update, purge):
         command.add_argument("--where", required=True, help=_WHERE)
     purge.add_argument("--dry-run", action="store_true", help="only list the files that have such rows")
     purge.add_argument("--force", action="store_true", help="end the holds of readers on older versions")
     purge.add_argument(
-        "--quarantine", metavar="CONDITION",
+        "--quarantine",
+        metavar="CONDITION",
         help="which records of the quarantine go, over its columns; 'true' for all (default: those with a key of the rows)",
-    )  # fmt: skip
+    )
     family = commands.family("partition", "take partitions out of a table, and put them back")
     detach = family.add(
-        "detach", "remove a partition from a table; it can be attached again or dropped", _detach,
-        "lake/orders day=2026-01-31", rows=True,
-    )  # fmt: skip
+        "detach",
+        "remove a partition from a table; it can be attached again or dropped",
+        _detach,
+        "lake/orders day=2026-01-31",
+        rows=True,
+    )
     attach = family.add("attach", "put a detached partition back", _attach, "lake/orders NAME", rows=True)
     drop = family.add("drop", "delete a detached partition for good", _drop, "lake/orders NAME", rows=True)
     add_kind(family, "list", "detached", "list the partitions that are detached")

@@ -18,9 +18,12 @@ if TYPE_CHECKING:
 def add_to(commands: Commands) -> None:
     """Add ``simulate``."""
     parser = commands.add(
-        "simulate", "simulate days of merges in seconds", _simulate,
-        "--days 7 --rate 5000 --read-budget 6", rows=True,
-    )  # fmt: skip
+        "simulate",
+        "simulate days of merges in seconds",
+        _simulate,
+        "--days 7 --rate 5000 --read-budget 6",
+        rows=True,
+    )
     add = parser.add_argument
     add("--from", dest="source", metavar="TABLE", help="take the arrivals of the last days, and the settings, from it")
     add("--days", type=up_to(3_660), default=1.0, metavar="N", help="days to simulate (default: 1)")

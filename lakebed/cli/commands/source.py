@@ -18,14 +18,19 @@ def add_to(commands: Commands) -> None:
         "positions", "list up to which offsets a table has read its source", _positions, "lake/orders", rows=True
     )
     rewind = family.add(
-        "rewind", "have a table read a topic of its source again, while its pipeline runs", _rewind,
-        "lake/orders shop.public.orders --partition 0 --to 1200", rows=True,
-    )  # fmt: skip
+        "rewind",
+        "have a table read a topic of its source again, while its pipeline runs",
+        _rewind,
+        "lake/orders shop.public.orders --partition 0 --to 1200",
+        rows=True,
+    )
     restart = family.add(
         "restart-order",
         "have what a table reads from now on count as newer than all that it has: its source goes on at lower positions",
-        _restart_order, "lake/orders", rows=True,
-    )  # fmt: skip
+        _restart_order,
+        "lake/orders",
+        rows=True,
+    )
     takes_table(positions, rewind, restart)
     rewind.add_argument("topic", metavar="TOPIC", help="as lakebed source positions lists it")
     rewind.add_argument(
@@ -37,9 +42,11 @@ def add_to(commands: Commands) -> None:
     rewind.add_argument("--partition", type=int, metavar="N", help="of one partition only")
     add_yes(rewind)
     resnapshot = family.add(
-        "resnapshot", "have Debezium send all rows of tables again, while everything goes on", _resnapshot,
+        "resnapshot",
+        "have Debezium send all rows of tables again, while everything goes on",
+        _resnapshot,
         "shop.yml public.orders --wait",
-    )  # fmt: skip
+    )
     resnapshot.add_argument(
         "file", metavar="FILE", help="the pipeline file of the database, which names the signal_topic"
     )
@@ -50,9 +57,10 @@ def add_to(commands: Commands) -> None:
         "--where", metavar="SQL", help='only rows for which this is true, in the SQL of the source, such as "id > 17"'
     )
     resnapshot.add_argument(
-        "--mirror", action=argparse.BooleanOptionalAction,
+        "--mirror",
+        action=argparse.BooleanOptionalAction,
         help="when all have come, remove those that the source no longer has (default: database.mirror)",
-    )  # fmt: skip
+    )
     resnapshot.add_argument(
         "--wait", action="store_true", help="show how far it is, until it is over (database.notification_topic)"
     )

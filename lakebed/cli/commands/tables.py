@@ -30,9 +30,12 @@ if TYPE_CHECKING:
 def add_to(commands: Commands) -> None:
     """Add the commands."""
     query = commands.add(
-        "query", "query the newest version of a table, tail included, in SQL", _query,
-        "lake/orders 'select count(*) from orders'", rows=True,
-    )  # fmt: skip
+        "query",
+        "query the newest version of a table, tail included, in SQL",
+        _query,
+        "lake/orders 'select count(*) from orders'",
+        rows=True,
+    )
     takes_table(query)
     query.add_argument("sql", metavar="SQL", help="in DuckDB's dialect; the table has the name of its folder")
     query.add_argument("--name", help="another name for the table in the SQL")
@@ -42,17 +45,21 @@ def add_to(commands: Commands) -> None:
         help="allow any statement, also to read and write files; for trusted SQL only",
     )
     create = commands.add(
-        "create", "create a table", _create,
+        "create",
+        "create a table",
+        _create,
         "lake/orders --schema 'id long not null, name string, updated_at timestamp' --keys id --sequence-by updated_at",
-    )  # fmt: skip
+    )
     convert = commands.add(
         "convert", "adopt a Delta table, without rewriting its files", _convert, "lake/orders --keys id"
     )
     takes_table(create, convert)
     create.add_argument(
-        "--schema", required=True, metavar="COLUMNS",
+        "--schema",
+        required=True,
+        metavar="COLUMNS",
         help="names and types, such as 'id long not null, name string'; or a YAML file with them, or with a pipeline",
-    )  # fmt: skip
+    )
     for each in (create, convert):
         each.add_argument(
             "--keys", metavar="NAMES", help="columns that identify a row (default: none, rows are only added)"
@@ -74,9 +81,12 @@ def add_to(commands: Commands) -> None:
 
 def _add_alter(commands: Commands) -> Parser:
     alter = commands.add(
-        "alter", "change the columns or the sort key of a table", _alter,
-        "lake/orders --add coupon:string --widen qty:long", rows=True,
-    )  # fmt: skip
+        "alter",
+        "change the columns or the sort key of a table",
+        _alter,
+        "lake/orders --add coupon:string --widen qty:long",
+        rows=True,
+    )
     takes_table(alter)
     for option, form, text in (
         ("--add", "NAME:TYPE", "a column to add, such as coupon:string; null in the rows that are there"),

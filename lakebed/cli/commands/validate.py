@@ -28,9 +28,11 @@ TOPICS_SHOWN_MAX = 200
 def add_to(commands: Commands) -> None:
     """Add ``validate``."""
     parser = commands.add(
-        "validate", "check a pipeline file and print its settings",
-        lambda options: validate(options.file, options.connect), "pipeline.yml --connect",
-    )  # fmt: skip
+        "validate",
+        "check a pipeline file and print its settings",
+        lambda options: validate(options.file, options.connect),
+        "pipeline.yml --connect",
+    )
     parser.add_argument("file", metavar="FILE", help="the pipeline file")
     parser.add_argument("--connect", action="store_true", help="also ask the broker for the topics, and the stores")
 

@@ -244,11 +244,16 @@ def log_summary(outcome: Outcome) -> None:
 def _progress(look: Look) -> dict[str, Value]:
     figures, state = look.figures, look.state
     fields: dict[str, Value | None] = {
-        "phase": look.phase, "metrics_url": look.metrics_url, "page_url": look.page_url, "rows": figures.rows,
-        "rows_per_second": round(figures.rows_per_second, 1), "committed_after_seconds": figures.committed.recent,
-        "visible_after_seconds": figures.visible.recent, "write_amplification": figures.write_amplification,
+        "phase": look.phase,
+        "metrics_url": look.metrics_url,
+        "page_url": look.page_url,
+        "rows": figures.rows,
+        "rows_per_second": round(figures.rows_per_second, 1),
+        "committed_after_seconds": figures.committed.recent,
+        "visible_after_seconds": figures.visible.recent,
+        "write_amplification": figures.write_amplification,
         "last_error": figures.last_error,
-    }  # fmt: skip
+    }
     if isinstance(state, DatabaseState):
         fields |= _counted(state)
     elif state:

@@ -37,20 +37,33 @@ class _Step(ctypes.Structure):
     """``struct step`` of avro_to_arrow.c."""
 
     _fields_ = [
-        ("code", ctypes.c_int32), ("column", ctypes.c_int32), ("size", ctypes.c_int32), ("values", ctypes.c_int32),
-        ("first", ctypes.c_int32), ("children", ctypes.c_int32),
-    ]  # fmt: skip
+        ("code", ctypes.c_int32),
+        ("column", ctypes.c_int32),
+        ("size", ctypes.c_int32),
+        ("values", ctypes.c_int32),
+        ("first", ctypes.c_int32),
+        ("children", ctypes.c_int32),
+    ]
 
 
 class _Task(ctypes.Structure):
     """``struct avro_task`` of avro_to_arrow.c."""
 
     _fields_ = [
-        ("fields", ctypes.c_void_p), ("steps", ctypes.c_void_p), ("children", ctypes.c_void_p), ("spans", ctypes.c_void_p),
-        ("offsets", ctypes.c_void_p), ("data", ctypes.c_void_p), ("faults", ctypes.c_void_p), ("at", ctypes.c_void_p),
-        ("rows", ctypes.c_int64), ("values_min", ctypes.c_int64), ("values_a_byte", ctypes.c_int64),
-        ("field_count", ctypes.c_int32), ("start", ctypes.c_int32),
-    ]  # fmt: skip
+        ("fields", ctypes.c_void_p),
+        ("steps", ctypes.c_void_p),
+        ("children", ctypes.c_void_p),
+        ("spans", ctypes.c_void_p),
+        ("offsets", ctypes.c_void_p),
+        ("data", ctypes.c_void_p),
+        ("faults", ctypes.c_void_p),
+        ("at", ctypes.c_void_p),
+        ("rows", ctypes.c_int64),
+        ("values_min", ctypes.c_int64),
+        ("values_a_byte", ctypes.c_int64),
+        ("field_count", ctypes.c_int32),
+        ("start", ctypes.c_int32),
+    ]
 
 
 class NativeReader:

@@ -117,9 +117,13 @@ class ChangeRules:
         handled = upsert | delete | message | taken
         read = upsert & np.asarray(pc.fill_null(pc.equal(events.operation, "r"), False))
         fast = FastReading(
-            rows, handled, int(message.sum()), int(taken.sum()), of_snapshot=int(read.sum()),
+            rows,
+            handled,
+            int(message.sum()),
+            int(taken.sum()),
+            of_snapshot=int(read.sum()),
             sources=self._learned(tables, upsert | delete, numbers),
-        )  # fmt: skip
+        )
         return fast.remarked(unlikely_remarks_of(events.unlikely, upsert))
 
     def _tables(self, events: Events, records: pa.RecordBatch) -> list[OfOneTable]:

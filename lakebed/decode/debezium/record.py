@@ -87,9 +87,14 @@ def event_of(
         raise Unreadable("not a JSON object")
     fields = schemas.of(schema)
     reading = Event(
-        event, columns_of_envelope(schema), record, fields.decoder_schema, options,
-        has_schema=schema is not None, fields=fields.said,
-    )  # fmt: skip
+        event,
+        columns_of_envelope(schema),
+        record,
+        fields.decoder_schema,
+        options,
+        has_schema=schema is not None,
+        fields=fields.said,
+    )
     return reading, fields
 
 

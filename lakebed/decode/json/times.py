@@ -22,7 +22,7 @@ from lakebed.far_times import (
     MINUS_INFINITY_MICROS,
     finite_day,
     sign_of_day,
-)  # fmt: skip
+)
 
 _DAY = r"([+-]?\d{4,9})-(\d\d)-(\d\d)"
 _CLOCK = r"(\d\d)(?::?(\d\d)(?::?(\d\d)(?:\.(\d{1,9}))?)?)?"

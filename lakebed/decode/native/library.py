@@ -26,21 +26,33 @@ class Field(ctypes.Structure):
     """``struct field`` of arrow_columns.h."""
 
     _fields_ = [
-        ("kind", ctypes.c_int32), ("width", ctypes.c_int32), ("precision", ctypes.c_int32), ("scale", ctypes.c_int32),
-        ("first_child", ctypes.c_int32), ("children", ctypes.c_int32), ("name", ctypes.c_char_p),
-        ("name_length", ctypes.c_int32), ("watched", ctypes.c_int32),
-    ]  # fmt: skip
+        ("kind", ctypes.c_int32),
+        ("width", ctypes.c_int32),
+        ("precision", ctypes.c_int32),
+        ("scale", ctypes.c_int32),
+        ("first_child", ctypes.c_int32),
+        ("children", ctypes.c_int32),
+        ("name", ctypes.c_char_p),
+        ("name_length", ctypes.c_int32),
+        ("watched", ctypes.c_int32),
+    ]
 
 
 class ArrowArray(ctypes.Structure):
     """``struct ArrowArray`` of Arrow's C data interface."""
 
     _fields_ = [
-        ("length", ctypes.c_int64), ("null_count", ctypes.c_int64), ("offset", ctypes.c_int64),
-        ("n_buffers", ctypes.c_int64), ("n_children", ctypes.c_int64), ("buffers", ctypes.c_void_p),
-        ("children", ctypes.c_void_p), ("dictionary", ctypes.c_void_p), ("release", ctypes.c_void_p),
+        ("length", ctypes.c_int64),
+        ("null_count", ctypes.c_int64),
+        ("offset", ctypes.c_int64),
+        ("n_buffers", ctypes.c_int64),
+        ("n_children", ctypes.c_int64),
+        ("buffers", ctypes.c_void_p),
+        ("children", ctypes.c_void_p),
+        ("dictionary", ctypes.c_void_p),
+        ("release", ctypes.c_void_p),
         ("private_data", ctypes.c_void_p),
-    ]  # fmt: skip
+    ]
 
 
 class Unknown(ctypes.Structure):
@@ -59,37 +71,58 @@ class Lower(ctypes.Structure):
     """``struct lower`` of json_to_arrow.c."""
 
     _fields_ = [
-        ("name", ctypes.c_char_p), ("length", ctypes.c_int32), ("node", ctypes.c_int32), ("is_read", ctypes.c_int32),
-    ]  # fmt: skip
+        ("name", ctypes.c_char_p),
+        ("length", ctypes.c_int32),
+        ("node", ctypes.c_int32),
+        ("is_read", ctypes.c_int32),
+    ]
 
 
 class Task(ctypes.Structure):
     """``struct task`` of json_to_arrow.c."""
 
     _fields_ = [
-        ("fields", ctypes.c_void_p), ("skipped", ctypes.c_void_p), ("lower", ctypes.c_void_p), ("offsets", ctypes.c_void_p),
-        ("data", ctypes.c_void_p), ("sure", ctypes.c_void_p), ("met", ctypes.c_void_p), ("unknown", ctypes.c_void_p),
-        ("rows", ctypes.c_int64), ("field_count", ctypes.c_int32), ("skipped_count", ctypes.c_int32),
-        ("lower_count", ctypes.c_int32), ("unknown_count", ctypes.c_int32),
-    ]  # fmt: skip
+        ("fields", ctypes.c_void_p),
+        ("skipped", ctypes.c_void_p),
+        ("lower", ctypes.c_void_p),
+        ("offsets", ctypes.c_void_p),
+        ("data", ctypes.c_void_p),
+        ("sure", ctypes.c_void_p),
+        ("met", ctypes.c_void_p),
+        ("unknown", ctypes.c_void_p),
+        ("rows", ctypes.c_int64),
+        ("field_count", ctypes.c_int32),
+        ("skipped_count", ctypes.c_int32),
+        ("lower_count", ctypes.c_int32),
+        ("unknown_count", ctypes.c_int32),
+    ]
 
 
 class ProtobufMember(ctypes.Structure):
     """``struct member`` of protobuf_to_arrow.c."""
 
     _fields_ = [
-        ("number", ctypes.c_uint32), ("encoding", ctypes.c_int32), ("absence", ctypes.c_int32), ("oneof", ctypes.c_int32),
+        ("number", ctypes.c_uint32),
+        ("encoding", ctypes.c_int32),
+        ("absence", ctypes.c_int32),
+        ("oneof", ctypes.c_int32),
         ("nodes", ctypes.c_int32),
-    ]  # fmt: skip
+    ]
 
 
 class ProtobufTask(ctypes.Structure):
     """``struct task`` of protobuf_to_arrow.c."""
 
     _fields_ = [
-        ("fields", ctypes.c_void_p), ("members", ctypes.c_void_p), ("by_number", ctypes.c_void_p), ("offsets", ctypes.c_void_p),
-        ("data", ctypes.c_void_p), ("outcome", ctypes.c_void_p), ("rows", ctypes.c_int64), ("field_count", ctypes.c_int32),
-    ]  # fmt: skip
+        ("fields", ctypes.c_void_p),
+        ("members", ctypes.c_void_p),
+        ("by_number", ctypes.c_void_p),
+        ("offsets", ctypes.c_void_p),
+        ("data", ctypes.c_void_p),
+        ("outcome", ctypes.c_void_p),
+        ("rows", ctypes.c_int64),
+        ("field_count", ctypes.c_int32),
+    ]
 
 
 @functools.cache

@@ -131,11 +131,16 @@ _SCALARS: Mapping[int, tuple[pa.DataType, Encoding]] = {
 _NATURAL = {pa.uint32(): pa.int64(), pa.uint64(): pa.decimal128(20, 0)}
 _SMALL = {"int8": pa.int8(), "int16": pa.int16()}
 _JSON_MESSAGES = ("google.protobuf.Struct", "google.protobuf.Value", "google.protobuf.ListValue")
-_WRAPPERS = {f"google.protobuf.{name}Value" for name in
-             ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")}  # fmt: skip
+_WRAPPERS = {
+    f"google.protobuf.{name}Value"
+    for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
+}
 _LONG, _INT, _UINT, _BYTES = (
-    FieldDescriptor.TYPE_INT64, FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_UINT32, FieldDescriptor.TYPE_BYTES
-)  # fmt: skip
+    FieldDescriptor.TYPE_INT64,
+    FieldDescriptor.TYPE_INT32,
+    FieldDescriptor.TYPE_UINT32,
+    FieldDescriptor.TYPE_BYTES,
+)
 _KNOWN: Mapping[str, tuple[Meaning, pa.DataType, Mapping[str, int]]] = {
     "google.protobuf.Timestamp": (Meaning.TIMESTAMP, pa.timestamp("us", "UTC"), {"seconds": _LONG, "nanos": _INT}),
     "google.protobuf.Duration": (Meaning.DURATION, pa.decimal128(21, 9), {"seconds": _LONG, "nanos": _INT}),

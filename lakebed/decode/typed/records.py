@@ -453,9 +453,16 @@ class _TypedReader:
     ) -> Event:
         schema, said = (self._decoder_schema, None) if shape is None else (shape.decoder_schema, shape.said)
         return Event(
-            event, logical, record, schema, self._options, has_schema=True, key_of=self._keys.of, fields=said,
+            event,
+            logical,
+            record,
+            schema,
+            self._options,
+            has_schema=True,
+            key_of=self._keys.of,
+            fields=said,
             is_row=not self._settings.events,
-        )  # fmt: skip
+        )
 
 
 def _as_json(rows: pa.RecordBatch) -> Iterator[dict[str, Any] | Unreadable]:

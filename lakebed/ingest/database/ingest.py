@@ -124,9 +124,15 @@ class DatabaseIngest:
     """Called by Structured Streaming with every micro-batch; serves one query after the other until ``close``."""
 
     def __init__(
-        self, path: str, open_table: Open, *, points: Points | None = None, runner: Runner | None = None,
-        clock: Callable[[], float] = time.monotonic, look_seconds: float = PARKED_LOOK_SECONDS,
-    ) -> None:  # fmt: skip
+        self,
+        path: str,
+        open_table: Open,
+        *,
+        points: Points | None = None,
+        runner: Runner | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        look_seconds: float = PARKED_LOOK_SECONDS,
+    ) -> None:
         """``path``: of the database. ``look_seconds``: how often the logs of parked tables are looked at."""
         self.path = path
         self._clock = clock

@@ -23,7 +23,7 @@ from lakebed.far_times import (
     MINUS_INFINITY_DAY,
     MINUS_INFINITY_MICROS,
     infinite_days,
-)  # fmt: skip
+)
 from lakebed.quoting import literal
 
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?\z"

@@ -159,9 +159,11 @@ def _decoded(version: int, files: Iterable[bytes]) -> Snapshot:
     for file in files:
         require_whole(file, _CHECKSUM)
         table = pq.ParquetFile(
-            pa.BufferReader(file), pre_buffer=False, coerce_int96_timestamp_unit=_INT96_UNIT,
+            pa.BufferReader(file),
+            pre_buffer=False,
+            coerce_int96_timestamp_unit=_INT96_UNIT,
             page_checksum_verification=True,  # Spark writes them
-        ).read(use_threads=False)  # fmt: skip
+        ).read(use_threads=False)
         key_values = table.schema.metadata or {}
         digest, timestamp_ms = key_values.get(_DIGEST, b"").decode(), int(key_values.get(_TIMESTAMP, 0))
         there = set(table.column_names)

@@ -205,9 +205,14 @@ def remove_from_json(body: Mapping[str, Any]) -> RemovePart:
 def change_part_to_text(part: ChangePart) -> str:
     """The configuration of a change part's domain."""
     value: dict[str, Any] = {
-        "path": part.path, "version": part.version, "ordinal": part.ordinal, "rows": part.rows, "bytes": part.bytes,
-        "deletes": part.deletes, "modified_ms": part.modified_ms,
-    }  # fmt: skip
+        "path": part.path,
+        "version": part.version,
+        "ordinal": part.ordinal,
+        "rows": part.rows,
+        "bytes": part.bytes,
+        "deletes": part.deletes,
+        "modified_ms": part.modified_ms,
+    }
     if part.incomplete:
         value["incomplete"] = part.incomplete
     if part.moves:

@@ -130,11 +130,19 @@ def _of_all_tables() -> Dashboard:
     firing = 'count(ALERTS{alertname=~"Lakebed.*",alertstate="firing"}) or vector(0)'
     for title, expression, text, bad in (
         ("Tables", "count(max by (table) (lakebed_version))", "Tables that some process reports.", ()),
-        ("Unreadable", "count(max by (table) (lakebed_table_up) == 0) or vector(0)",
-         "Tables that could not be read the last time.", ((1, BAD),)),
-        ("Alerts", firing, "Alerts of lakebed that fire now. `lakebed docs runbook` says what to do.",
-         ((1, DOUBTFUL), (5, BAD))),
-    ):  # fmt: skip
+        (
+            "Unreadable",
+            "count(max by (table) (lakebed_table_up) == 0) or vector(0)",
+            "Tables that could not be read the last time.",
+            ((1, BAD),),
+        ),
+        (
+            "Alerts",
+            firing,
+            "Alerts of lakebed that fire now. `lakebed docs runbook` says what to do.",
+            ((1, DOUBTFUL), (5, BAD)),
+        ),
+    ):
         board.with_panel(_figure(title, COUNT, expression, text, bad))
     board.with_panel(_all_tables_now(every, p95))
     board.with_row(Row("Coming in"))

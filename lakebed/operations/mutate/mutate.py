@@ -87,9 +87,14 @@ class RowsForSql(Protocol):
     """The rows of a snapshot under a name, in SQL: see ``TableView.rows_for_sql``."""
 
     def __call__(
-        self, snapshot: Snapshot, name: str, hidden: Sequence[pa.Field], where: Expression,
-        run: Callable[[duckdb.DuckDBPyConnection, int], _Pending], /,
-    ) -> _Pending: ...  # fmt: skip
+        self,
+        snapshot: Snapshot,
+        name: str,
+        hidden: Sequence[pa.Field],
+        where: Expression,
+        run: Callable[[duckdb.DuckDBPyConnection, int], _Pending],
+        /,
+    ) -> _Pending: ...
 
 
 Beside: TypeAlias = Callable[[Snapshot, int], Sequence[Domain] | None]
@@ -109,12 +114,14 @@ def mutate(
     Raises InvalidInput, Contention; StoreUnavailable, after which the timeline shows whether it was committed.
     """
     mutating = _Mutating(
-        log=log, storage=storage, rows_for_sql=rows_for_sql, mutation=mutation, started=time.perf_counter(),
+        log=log,
+        storage=storage,
+        rows_for_sql=rows_for_sql,
+        mutation=mutation,
+        started=time.perf_counter(),
         beside=beside,
-    )  # fmt: skip
-    return commit_loop(
-        log, mutation.operation, mutating.build, discard=mutating.discard, repeatable=False
-    )  # fmt: skip
+    )
+    return commit_loop(log, mutation.operation, mutating.build, discard=mutating.discard, repeatable=False)
 
 
 @dataclass(slots=True, kw_only=True)

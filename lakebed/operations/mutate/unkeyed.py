@@ -56,9 +56,7 @@ def mutate_unkeyed(
     mutating = _Mutating(
         log=log, storage=storage, deletion_vectors=deletion_vectors, mutation=mutation, started=time.perf_counter()
     )
-    return commit_loop(
-        log, mutation.operation, mutating.build, discard=mutating.discard, repeatable=False
-    )  # fmt: skip
+    return commit_loop(log, mutation.operation, mutating.build, discard=mutating.discard, repeatable=False)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -197,9 +195,13 @@ def _registered(connection: duckdb.DuckDBPyConnection, rows: BitMap64) -> Abstra
 
 
 def _write(
-    dying: Mapping[str, BitMap64], snapshot: Snapshot, mutation: Mutation, spec: WriteSpec, named: WriteSpec,
+    dying: Mapping[str, BitMap64],
+    snapshot: Snapshot,
+    mutation: Mutation,
+    spec: WriteSpec,
+    named: WriteSpec,
     storage: PartStorage,
-) -> Iterator[WrittenPart]:  # fmt: skip
+) -> Iterator[WrittenPart]:
     """The new rows of an update, in parts that may hold rows of several."""
     connection, incoming = connect(), spec.incoming
     batches = (

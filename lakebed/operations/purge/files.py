@@ -120,8 +120,9 @@ class Clearing:
         raise Contention(
             f"the rows are out of {self.log.root}, but files that have them stay while readers hold older versions: "
             f"{spelled(held)}; the maintenance of the table goes on when they have ended, or purge again with force",
-            table=self.log.root, operation=Operation.PURGE.value,
-        )  # fmt: skip
+            table=self.log.root,
+            operation=Operation.PURGE.value,
+        )
 
     # -- 4. the log --------------------------------------------------------------------------------------------------
 

@@ -109,9 +109,13 @@ class Purge:
             for file in self._finish(replace(state, force=state.force or force))
         ]
         state = PurgeState(
-            id=str(uuid.uuid4()), where=where, columns=which.columns, quarantine=quarantine, force=force,
+            id=str(uuid.uuid4()),
+            where=where,
+            columns=which.columns,
+            quarantine=quarantine,
+            force=force,
             until_ms=self.log.now_ms() + LEASE_MS,
-        )  # fmt: skip
+        )
         self._begin(state)
         return report_table([*files, *self._finish(state, found, kinds)])
 
@@ -160,9 +164,13 @@ class Purge:
             rows = found.rows_by_file()
         files += self.table.clear_local(self.log.refresh())
         cleared = Clearing(
-            log=self.log, storage=self.storage, state=state, rows=rows, kinds=kinds or {},
+            log=self.log,
+            storage=self.storage,
+            state=state,
+            rows=rows,
+            kinds=kinds or {},
             look=None if found is None else found.rows_in,
-        ).run()  # fmt: skip
+        ).run()
         # Of files that were looked at, only those are of interest that had a row.
         files += [file for file in cleared if file.rows or file.note or kinds is None]
         if all(file.gone_ms is not None for file in cleared):
@@ -220,12 +228,14 @@ class Purge:
         sizes = files_of(self.storage)
         return [
             PurgedFile(
-                path=path, where=kinds.get(path, "uncommitted"), bytes=sizes[path][0] if path in sizes else None,
+                path=path,
+                where=kinds.get(path, "uncommitted"),
+                bytes=sizes[path][0] if path in sizes else None,
                 rows=len(rows),
             )
             for path, rows in found.matching.items()
             if rows
-        ]  # fmt: skip
+        ]
 
     def _rows_out(self, state: PurgeState, found: RowsToPurge, kinds: dict[str, str]) -> list[PurgedFile]:
         """Steps 2 and 3. ``kinds`` gets the files that came meanwhile. Raises Contention."""
@@ -252,8 +262,10 @@ class Purge:
         raise Contention(
             f"rows for which the condition is true keep coming into {self.log.root}, so the purge did not end after {ROUNDS_MAX} "
             "rounds: let their source stop sending them; maintenance, or the next purge, goes on with it",
-            table=self.log.root, operation=Operation.PURGE.value, attempts=ROUNDS_MAX,
-        )  # fmt: skip
+            table=self.log.root,
+            operation=Operation.PURGE.value,
+            attempts=ROUNDS_MAX,
+        )
 
     def _out_of_quarantine(self, found: RowsToPurge, state: PurgeState) -> list[PurgedFile]:
         self.table.deliver()
@@ -268,11 +280,15 @@ class Purge:
         report = purge.run(where, force=state.force).to_pylist()
         return [
             PurgedFile(
-                path=f"{purge.log.root}/{row['path']}", where=QUARANTINE, bytes=row["bytes"], rows=row["rows"],
-                gone_ms=None if row["gone_at"] is None else int(row["gone_at"].timestamp() * 1000), note=row["note"],
+                path=f"{purge.log.root}/{row['path']}",
+                where=QUARANTINE,
+                bytes=row["bytes"],
+                rows=row["rows"],
+                gone_ms=None if row["gone_at"] is None else int(row["gone_at"].timestamp() * 1000),
+                note=row["note"],
             )
             for row in report
-        ]  # fmt: skip
+        ]
 
     def _in_quarantine(self, found: RowsToPurge, which: PurgeCondition, quarantine: str | None) -> list[PurgedFile]:
         """For a dry run."""
@@ -293,8 +309,9 @@ class Purge:
         if any(domain.startswith(REPLAY) for domain in self.log.refresh().domains):
             raise Contention(
                 f"a replay of the quarantine of {self.log.root} is not at its end: replay it again, then purge again",
-                table=self.log.root, operation=Operation.PURGE.value,
-            )  # fmt: skip
+                table=self.log.root,
+                operation=Operation.PURGE.value,
+            )
 
     # -- 3. versions end ---------------------------------------------------------------------------------------------
 

@@ -267,11 +267,21 @@ class RowsToPurge:
             if len(dead[one.path]) == one.rows and not one.deletes:
                 continue
             part = replace(
-                of, path=one.path, rows=one.rows, bytes=one.bytes, stats=one.stats, checksum=one.checksum,
-                sort_key_version=one.sort_key_version, deletes=one.deletes, has_op_column=one.has_op_column,
-                deletes_ms=of.newest_delete_ms if one.deletes else None, modified_ms=int(self.clock() * 1000),
-                passes=one.passes, deletion_vector=None, spelling=None,
-            )  # fmt: skip
+                of,
+                path=one.path,
+                rows=one.rows,
+                bytes=one.bytes,
+                stats=one.stats,
+                checksum=one.checksum,
+                sort_key_version=one.sort_key_version,
+                deletes=one.deletes,
+                has_op_column=one.has_op_column,
+                deletes_ms=of.newest_delete_ms if one.deletes else None,
+                modified_ms=int(self.clock() * 1000),
+                passes=one.passes,
+                deletion_vector=None,
+                spelling=None,
+            )
             yield part.marked(vectors.get(one.path))
 
     def _rewrite_detached(self, one: Detached) -> None:

@@ -192,5 +192,7 @@ def _check_transactions(pipeline: DatabasePipeline, settings: KafkaSettings, fin
     if len(partitions) > 1:
         findings.wrong(
             f"the topic {topic} has {len(partitions)} partitions, so its transactions have no order; make it anew with one",
-            "database", "points", "transaction_topic",
-        )  # fmt: skip
+            "database",
+            "points",
+            "transaction_topic",
+        )

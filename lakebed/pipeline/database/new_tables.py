@@ -452,9 +452,7 @@ class _TypedRows:
         header = record.headers.get(KEY_SCHEMA)
         key, key_error = _key_read(lambda key: self._key(key, header), record.key)
         bare = pa.schema([one.remove_metadata() for one in columns])
-        found = Rows(
-            columns=bare, key=key.fields or None, key_error=key_error, operation=operation, row=key.row
-        )  # fmt: skip
+        found = Rows(columns=bare, key=key.fields or None, key_error=key_error, operation=operation, row=key.row)
         if not self.events:
             return found
         members, _ = members_of(rows, "source")

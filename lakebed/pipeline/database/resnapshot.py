@@ -147,9 +147,10 @@ class Asking:
         """Raises InvalidInput if nobody tells how far a snapshot is."""
         if self._pipeline.database.notification_topic is None:
             raise self._wrong(
-                "database", "notification_topic is missing, so nobody says how far it is; leave --wait out, or set it to the "
+                "database",
+                "notification_topic is missing, so nobody says how far it is; leave --wait out, or set it to the "
                 "connector's notification.sink.topic.name",
-            )  # fmt: skip
+            )
 
     def follow(self, sent: Sent, tell: Callable[[str], None]) -> SnapshotProgress:
         """Wait until the connector has read all that the signal asked for; ``tell`` is given each step in words.

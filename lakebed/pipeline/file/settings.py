@@ -137,8 +137,11 @@ class GeneratorSection:
 
 SourceSection = KafkaSection | FilesSection | LakebedSection | GeneratorSection
 _SOURCE_SECTIONS: dict[str, type[Any]] = {
-    "kafka": KafkaSection, "files": FilesSection, "lakebed": LakebedSection, "generator": GeneratorSection,
-}  # fmt: skip
+    "kafka": KafkaSection,
+    "files": FilesSection,
+    "lakebed": LakebedSection,
+    "generator": GeneratorSection,
+}
 _ONLY_FORMATS = {"generator": "debezium-json", "lakebed": CHANGES}
 """Sources whose records are of one format, which need not be written."""
 

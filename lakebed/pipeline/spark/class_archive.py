@@ -85,8 +85,11 @@ class ClassArchive:
             ]
             process = subprocess.Popen(
                 ["nice", "-n", "19", *java, *options, "-cp", class_path],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-            )  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
             while process.poll() is None:
                 if self._over.wait(0.2):
                     process.kill()

@@ -87,11 +87,21 @@ class QuickStart:
         scala = launcher.name.split("_")[1].split("-")[0]
         settings = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
         done = subprocess.run(
-            [java_path(), _COMPILER, _COLLECTOR, "-cp", str(launcher), "org.apache.spark.launcher.Main",
-             "org.apache.spark.deploy.SparkSubmit", *settings, "pyspark-shell"],
+            [
+                java_path(),
+                _COMPILER,
+                _COLLECTOR,
+                "-cp",
+                str(launcher),
+                "org.apache.spark.launcher.Main",
+                "org.apache.spark.deploy.SparkSubmit",
+                *settings,
+                "pyspark-shell",
+            ],
             env=environment | {"SPARK_HOME": str(self.jars.parent), "SPARK_SCALA_VERSION": scala},
-            capture_output=True, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            check=False,
+        )
         # What it prints is an empty line, then words that each end with a null byte.
         words = [word.decode() for word in done.stdout.partition(b"\n")[2].split(b"\0")[:-1]]
         if done.returncode or "-cp" not in words:
@@ -113,9 +123,13 @@ def started(
         if given_up():
             raise JavaEnded
         process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
+            command,
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
             env={**environment, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(port_file)},
-        )  # fmt: skip
+        )
         while not port_file.exists():  # Java renames it to there
             if process.poll() is not None or given_up():
                 process.kill()

@@ -53,8 +53,13 @@ _REFUSED: Mapping[str, tuple[str, str]] = {
     "wholetext": ("false", "a file has one document a line"),
 }
 _TRUE_OR_FALSE = (
-    "recursiveFileLookup", "ignoreMissingFiles", "ignoreCorruptFiles", "header", "enforceSchema", "multiLine",
-)  # fmt: skip
+    "recursiveFileLookup",
+    "ignoreMissingFiles",
+    "ignoreCorruptFiles",
+    "header",
+    "enforceSchema",
+    "multiLine",
+)
 _MODES = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
 
 

@@ -145,8 +145,9 @@ class UpstreamPlanner:
         except LakebedError as error:
             _logger.warning(
                 "%s can't be made to keep what this pipeline has not read, so a cleanup of it may lose changes: %s",
-                self._settings.path, error,
-            )  # fmt: skip
+                self._settings.path,
+                error,
+            )
         self._held, self._held_ms = held, now_ms
 
     def _reader(self) -> str:

@@ -141,8 +141,16 @@ def s3_client() -> Any:
 
 def s3_access() -> tuple[Any, Any]:
     """That client, and its credentials, which renew themselves where they end (botocore's); None if there are none."""
-    names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY",
-             "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION")  # fmt: skip
+    names = (
+        "AWS_ENDPOINT_URL_S3",
+        "AWS_ENDPOINT_URL",
+        "AWS_PROFILE",
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "AWS_REGION",
+        "AWS_DEFAULT_REGION",
+    )
     identity = tuple(os.environ.get(name) for name in names)
     found = _clients.get(identity)
     if found is None:

@@ -50,9 +50,15 @@ class Database:
     """One process that keeps the tables below a folder. ``patience_seconds``: of its batches."""
 
     def __init__(
-        self, folder: Path, source: MemorySource, *, patience_seconds: float = 30.0, points: Points | None = None,
-        reading: Decoder | None = None, together: Together = nullcontext,
-    ) -> None:  # fmt: skip
+        self,
+        folder: Path,
+        source: MemorySource,
+        *,
+        patience_seconds: float = 30.0,
+        points: Points | None = None,
+        reading: Decoder | None = None,
+        together: Together = nullcontext,
+    ) -> None:
         self.folder, self.source = folder, source
         self.opening: Callable[[str], None] = lambda topic: None
         self.now = 0.0

@@ -55,9 +55,15 @@ class Process:
     """One process with a checkpoint of its own, or one that it was given."""
 
     def __init__(
-        self, table: str, folder: Path | str, format: Any = "json", *, checkpoint: dict[str, Any] | None = None,
-        run: Run | None = None, **settings: Any,
-    ) -> None:  # fmt: skip
+        self,
+        table: str,
+        folder: Path | str,
+        format: Any = "json",
+        *,
+        checkpoint: dict[str, Any] | None = None,
+        run: Run | None = None,
+        **settings: Any,
+    ) -> None:
         self.table = lakebed.open(table)
         internals = internals_of(self.table)
         snapshot = internals.log.refresh()
@@ -70,9 +76,13 @@ class Process:
         self.checkpoint: dict[str, Any] = {} if checkpoint is None else checkpoint
         decoding: Decoder = decoder(format, shape) if self.settings.has_lines else FileRows(shape)
         self.ingest = FilesIngest(
-            self.table.path, internals.log, self.reader, decoding,
-            evolution=internals.evolution("nothing"), quarantine_log=internals.quarantine_log,
-        )  # fmt: skip
+            self.table.path,
+            internals.log,
+            self.reader,
+            decoding,
+            evolution=internals.evolution("nothing"),
+            quarantine_log=internals.quarantine_log,
+        )
         self.run = run or here
 
     def plan(self) -> dict[str, Any] | None:

@@ -64,9 +64,13 @@ def run(
     reader, decoding = sources.open_source(pipeline, columns).reader, sources.open_decoder(pipeline, opened)
     internals = internals_of(opened)
     ingest = FilesIngest(
-        opened.path, internals.log, reader, decoding,
-        evolution=internals.evolution("nothing"), quarantine_log=internals.quarantine_log,
-    )  # fmt: skip
+        opened.path,
+        internals.log,
+        reader,
+        decoding,
+        evolution=internals.evolution("nothing"),
+        quarantine_log=internals.quarantine_log,
+    )
     transform = decoding.transform if isinstance(decoding, SourceRows) else None
     document = FilesPlanner(reader.settings).next({})
     run_alone(ingest.batch(reader.ranges({}, document)), lambda work: run_in_tasks(work, spark, transform))
@@ -357,8 +361,12 @@ def test_times_without_an_offset_are_in_the_zone_that_an_option_names(spark: Spa
     table = {"keys": ["id"], "schema": {"id": "long not null", "at": "timestamp"}}
     made = run(spark, tmp_path, "csv", table=table, options={"timeZone": "Europe/Berlin"})
     assert [f"{at:%Y-%m-%d %H}" for _, at in rows(made)] == [
-        "2024-07-05 05", "2024-07-05 07", "2024-07-04 22", "2024-07-05 05", "9999-12-31 00",
-    ]  # fmt: skip
+        "2024-07-05 05",
+        "2024-07-05 07",
+        "2024-07-04 22",
+        "2024-07-05 05",
+        "9999-12-31 00",
+    ]
 
 
 @pytest.mark.parametrize("form", ["json", "csv", "parquet"])

@@ -41,10 +41,24 @@ def paths(folder: Path | str, **options: str) -> list[str]:
 def inbox(tmp_path: Path) -> Path:
     """Files of all kinds, each with a byte."""
     for name in [
-        "a.json", "b.csv", "c.json.tmp", "_hidden.json", ".hidden.json", "d._COPYING_", "_x=1.json", "below/e.json",
-        "day=1/f.json", "day=1/hour=2/g.json", "day=1/_temporary/h.json", "day=1/below/i.json", "_y/j.json", ".z/k.json",
-        "_day=3/l.json", "_SUCCESS", "_metadata",
-    ]:  # fmt: skip
+        "a.json",
+        "b.csv",
+        "c.json.tmp",
+        "_hidden.json",
+        ".hidden.json",
+        "d._COPYING_",
+        "_x=1.json",
+        "below/e.json",
+        "day=1/f.json",
+        "day=1/hour=2/g.json",
+        "day=1/_temporary/h.json",
+        "day=1/below/i.json",
+        "_y/j.json",
+        ".z/k.json",
+        "_day=3/l.json",
+        "_SUCCESS",
+        "_metadata",
+    ]:
         path = tmp_path / "in" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("x")
