@@ -98,21 +98,8 @@ def run(spark: Any, args: argparse.Namespace, budget: int, volatile: str) -> lis
             written.look()
         if query is None:
             bytes_written = written.look() - before
-            return [
-                "none",
-                "off",
-                median(seconds),
-                p95(seconds),
-                "-",
-                "-",
-                "-",
-                "-",
-                "-",
-                "-",
-                batches + 1,
-                bytes_written / changed,
-                "-",
-            ]
+            row = ["none", "off", median(seconds), p95(seconds), *["-"] * 6]
+            return [*row, batches + 1, bytes_written / changed, "-"]
         runs = len(internals_of(orders).view.pin(internals_of(orders).log.refresh()).files)
         query.stop()
         internals_of(orders).compaction.close()

@@ -237,22 +237,19 @@ class VolatileMerger:
                 output = self._folder.storage_of(claim)
                 merged = kernel.merge(kernel_sources, write_spec_of(snapshot), output, progress)
             parts = inputs.traced(merged)
-            if (
-                claim.domain not in self._log.refresh().domains
-            ):  # a purge may have ended it: its rows must not stay here
+            is_there = claim.domain in self._log.refresh().domains
+            if not is_there:  # a purge has ended it: its rows must not stay here
                 self._folder.drop(claim.id, grace_seconds=0)
                 return MergeResult(outcome=MergeOutcome.OVERTAKEN, claim=claim.id)
-            place = str(self._folder.folder / claim.id)
             now_ms = int(self._clock() * 1000)
-            oldest_ms = min((one.oldest_ms for one in chosen), default=now_ms)
             one = Materialized(
                 claim=replace(claim, is_made=True),
                 sources=read.parts,
                 dead=read.dead,
                 parts=parts,
-                folder=place,
+                folder=str(self._folder.folder / claim.id),
                 made_ms=now_ms,
-                oldest_ms=oldest_ms,
+                oldest_ms=min((one.oldest_ms for one in chosen), default=now_ms),
                 version=snapshot.version,
             )
             self._folder.keep(one)
