@@ -23,6 +23,8 @@ ROOT = Path(__file__).parents[1]
 FUNCTION_LINES_MAX = 70
 POSITIONAL_MAX = 6
 LINE_MAX = 130
+TERMS_MAX = 50
+README_WORDS_MAX = 1_500
 FILE_LINES_MAX = 650
 PRIVATES_MAX = 43  # times that tests reach into an underscore of the code's: breaks that are made on purpose, mostly
 
@@ -140,6 +142,39 @@ def test_every_module_says_what_it_is_for() -> None:
         name_of(file) for file in files(".py") if not needs_no_docstring(file) and not ast.get_docstring(tree(file))
     ]
     assert silent == []
+
+
+# -- papers ----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_glossary_has_few_terms_and_each_once() -> None:
+    terms = re.findall(r"^\| \*\*(.+?)\*\*", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)
+    assert [term for term, count in Counter(terms).items() if count > 1] == []
+    assert len(terms) <= TERMS_MAX
+
+
+def test_every_page_says_first_whom_it_is_for() -> None:
+    def opening(page: Path) -> str:
+        return page.read_text().split("\n\n")[1]
+
+    pages = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs/guides").glob("*.md")]
+    readers = re.compile(
+        r"\bfor (those|everyone|(\w+ )?(operators|analysts|engineers|developers|contributors))\b", re.IGNORECASE
+    )
+    assert [name_of(page) for page in pages if not readers.search(opening(page))] == []
+
+
+def test_the_readme_is_read_in_five_minutes() -> None:
+    assert len((ROOT / "README.md").read_text().split()) <= README_WORDS_MAX
+
+
+def test_pages_say_neither_somebody_nor_anew() -> None:
+    found = [
+        f"{name_of(page)}: {word}"
+        for page in files(".md")
+        for word in re.findall(r"\b(?:somebody|anew)\b", page.read_text(), re.IGNORECASE)
+    ]
+    assert found == []
 
 
 # -- dead code -----------------------------------------------------------------------------------------------------------
