@@ -95,6 +95,12 @@ def nothing_of_a_test_goes_on_working() -> Iterator[None]:
     )
 
 
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this process keeps on disk beside tables, such as key indexes, is in a folder of the test."""
+    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+
+
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[KafkaServer]:
     """A Kafka broker; topics are the tests' own, so give them names of their own."""

@@ -24,17 +24,7 @@ from lakebed.storage.roots import S3Root
 from lakebed.storage.s3 import client as s3_client
 from lakebed.storage.s3 import objects as s3_objects
 from lakebed.waits import BATCH_SECONDS, REQUEST_SECONDS, Stuck, waiting_for
-
-
-@dataclass
-class Clock:
-    """A clock that a test sets."""
-
-    seconds: float = 1_000.0
-
-    def __call__(self) -> float:
-        return self.seconds
-
+from tests.clock import Clock
 
 # -- a look ----------------------------------------------------------------------------------------------------------
 
@@ -50,7 +40,7 @@ def test_what_does_not_answer_is_down_since_the_first_look_that_failed_until_one
     watch = Watch("kafka", ask, clock=clock)
     found = []
     for _ in answers:
-        clock.seconds += 1
+        clock.now += 1
         watch.look()
         found.append((watch.down.error, watch.down.since_ms) if watch.down else None)
     assert found == [None, ("no", 1_002_000), ("still no", 1_002_000), None, None, None]
@@ -95,7 +85,7 @@ def test_a_look_that_hangs_is_a_trouble_before_its_client_gives_up() -> None:
     thread.start()
     asked.wait()
     assert watch.trouble is None
-    clock.seconds += ANSWER_SECONDS + 1
+    clock.now += ANSWER_SECONDS + 1
     assert watch.down is not None and watch.down.since_ms == 1_000_000 and "has not answered" in watch.down.error
     answers.set()
     thread.join()
@@ -123,12 +113,12 @@ def test_a_store_that_hangs_does_not_make_looks_rare() -> None:
     clock = Clock(0.0)
 
     def work() -> None:  # it waits for minutes, and computes for a moment
-        clock.seconds += 0.001
+        clock.now += 0.001
 
     seldom(work, done, clock)  # type: ignore[arg-type]
     assert pauses == [SAMPLE_SECONDS] * 3
     pauses.clear()
-    seldom(lambda: setattr(clock, "seconds", clock.seconds + 1.0), done, clock)  # type: ignore[arg-type]
+    seldom(lambda: setattr(clock, "now", clock.now + 1.0), done, clock)  # type: ignore[arg-type]
     assert pauses == pytest.approx([1.0 / SAMPLE_SHARE] * 3)
 
 
@@ -175,7 +165,7 @@ class Connector:
         """Whether it is after so many seconds, of which each has a look, and each a heartbeat if it ``beats``."""
         found = False
         for _ in range(int(seconds)):
-            self.clock.seconds += 1
+            self.clock.now += 1
             self.brokers.ends[f"{PREFIX}shop"] += beats
             try:
                 self.heartbeats.look()
@@ -277,13 +267,13 @@ def test_a_store_that_refuses_all_writes_is_down_until_one_has_success() -> None
     failing = s3_client.FailingWrites(clock)
     failing.failed("lake", "507")
     assert failing.error("lake") is None, "the next attempt may have success"
-    clock.seconds += s3_client.WRITES_SECONDS
+    clock.now += s3_client.WRITES_SECONDS
     failing.failed("lake", "507 again")
     assert (failing.error("lake"), failing.error("other")) == ("507 again", None)
     failing.worked("lake")
     assert failing.error("lake") is None
     failing.failed("lake", "507")
-    clock.seconds += s3_client.WRITES_SECONDS_MAX + 1
+    clock.now += s3_client.WRITES_SECONDS_MAX + 1
     assert failing.error("lake") is None, "nobody writes any more"
     failing.failed("lake", "507")
     assert failing.error("lake") is None, "that is another time"
@@ -295,7 +285,7 @@ def test_a_write_that_fails_is_what_the_watch_over_a_store_says(monkeypatch: pyt
     monkeypatch.setattr(s3_client, "writes", s3_objects.writes)
     monkeypatch.setattr(s3_objects, "s3_access", lambda: (None, None))
     monkeypatch.setattr(s3_objects, "is_there", lambda *given: False if reads[0] else None)
-    monkeypatch.setattr(s3_client.time, "sleep", lambda seconds: clock.__setattr__("seconds", clock.seconds + 1))
+    monkeypatch.setattr(s3_client.time, "sleep", lambda seconds: clock.sleep(1))
     full = {"Error": {"Code": "Full"}, "ResponseMetadata": {"HTTPStatusCode": 507}}
 
     def refuses(**given: object) -> None:
@@ -360,17 +350,17 @@ def test_no_request_of_an_impatient_process_takes_longer_than_it_may(monkeypatch
     for name in ("_patience_seconds", "timeouts", "_clients"):
         monkeypatch.setattr(s3_client, name, getattr(s3_client, name))
     monkeypatch.setattr(s3_client.time, "monotonic", clock)
-    monkeypatch.setattr(s3_client.time, "sleep", lambda seconds: clock.__setattr__("seconds", clock.seconds + seconds))
+    monkeypatch.setattr(s3_client.time, "sleep", clock.sleep)
     monkeypatch.setattr(s3_client, "s3_client", lambda: None)
 
     def hangs(client: object) -> tuple[None, int, int]:
-        clock.seconds += s3_client.timeouts[1]
+        clock.now += s3_client.timeouts[1]
         raise ReadTimeoutError(endpoint_url="http://nobody")
 
     s3_client.be_impatient(10.0)
     with pytest.raises(StoreUnavailable):
         s3_client.with_retries(RequestCounter(), "get", S3Root("lake", ""), "a", hangs)
-    assert clock.seconds - began <= 10.0
+    assert clock.now - began <= 10.0
 
 
 # -- what waits for what ---------------------------------------------------------------------------------------------
@@ -406,15 +396,15 @@ def test_a_request_that_takes_long_is_named_and_a_batch_with_all_that_it_waits_f
     stuck = Stuck(clock)
     with waiting_for("a job", is_work=True):
         assert stuck.found(1, True) == []
-        clock.seconds += REQUEST_SECONDS + 1
+        clock.now += REQUEST_SECONDS + 1
         assert stuck.found(1, True) == [], "a job may take long"
-        clock.seconds = 1_000 + BATCH_SECONDS + 1
+        clock.now = 1_000 + BATCH_SECONDS + 1
         assert stuck.found(1, True) == [
             f"a batch has not ended for {BATCH_SECONDS + 1:.0f} s",
             f"MainThread has waited for {BATCH_SECONDS + 1:.0f} s for a job",
         ]
         assert stuck.found(2, True) == stuck.found(2, False) == [], "it has ended"
     with waiting_for("put of s3://lake/a"):
-        clock.seconds += REQUEST_SECONDS + 1
+        clock.now += REQUEST_SECONDS + 1
         assert stuck.found(2, True) == [f"MainThread has waited for {REQUEST_SECONDS + 1:.0f} s for put of s3://lake/a"]
     assert stuck.found(2, True) == []

@@ -37,8 +37,7 @@ SECONDS_MAX = 60.0
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+def quick_restarts(own_cache: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lakebed.failures.PAUSE_SECONDS_MAX", 0.01)
 
 

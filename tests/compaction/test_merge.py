@@ -30,18 +30,11 @@ from lakebed.planning.plan import Goal
 from lakebed.planning.uploads import UploadRules
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
+from tests.clock import Clock
 from tests.internals import compaction_of, deletion_vectors_of, log_of, storage_of, table_of
 
 SCHEMA = pa.schema([("id", pa.int64()), ("value", pa.string())])
 ALL = UploadRules(age_seconds=0, local_bytes_max=0)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_900_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
@@ -137,7 +130,7 @@ def test_of_two_merges_of_one_part_the_second_ends_before_it_costs_anything(tabl
 
 
 def test_a_lease_that_ended_lets_another_replica_take_over_and_the_first_gives_up(table: lakebed.Table) -> None:
-    clock = Clock()
+    clock = Clock(1_900_000_000.0)
     late = merger(table, "late", clock)
     before = files(table)
 
@@ -152,7 +145,7 @@ def test_a_lease_that_ended_lets_another_replica_take_over_and_the_first_gives_u
 
 
 def test_a_merge_whose_lease_ended_is_still_completed_if_nobody_took_over(table: lakebed.Table) -> None:
-    clock = Clock()
+    clock = Clock(1_900_000_000.0)
 
     def sleep() -> None:
         clock.now += 3600
@@ -163,7 +156,7 @@ def test_a_merge_whose_lease_ended_is_still_completed_if_nobody_took_over(table:
 def test_a_claim_of_a_replica_that_is_gone_for_two_leases_is_ended_by_another_and_no_other_claim_is(
     table: lakebed.Table,
 ) -> None:
-    clock = Clock()
+    clock = Clock(1_900_000_000.0)
     mine, gone = merger(table, "mine", clock), merger(table, "gone", clock)
     a, b, c = paths(table)
     gone.claim([a, b], 1)
@@ -245,7 +238,7 @@ def test_a_part_that_can_not_be_read_is_parked_and_reported_and_the_others_are_m
     Path(table.path, broken).write_bytes(b"PAR1 rubbish")
     failed: list[Event] = []
     stop = listen(lambda event: failed.append(event) if isinstance(event, MergeFailed) else None)
-    clock = Clock()
+    clock = Clock(1_900_000_000.0)
     merge_runner = MergeRunner(
         table.path, log_of(table), merger(table), LocalKernel(storage_of(table), log_of(table).refresh), clock=clock
     )
@@ -264,7 +257,7 @@ def test_a_part_that_can_not_be_read_is_parked_and_reported_and_the_others_are_m
 
 
 def test_a_plan_that_keeps_failing_is_tried_later_and_later_and_then_parked(table: lakebed.Table) -> None:
-    clock = Clock()
+    clock = Clock(1_900_000_000.0)
 
     def fail() -> None:
         raise Unexpected("a value can't be sorted")
@@ -376,7 +369,7 @@ def test_a_materialized_part_that_was_damaged_is_dropped_and_nothing_is_lost(tab
 
 
 def test_an_upload_that_was_overtaken_deletes_its_object(table: lakebed.Table) -> None:
-    clock = Clock()
+    clock = Clock(1_900_000_000.0)
     replica = volatile(table, clock)
     replica.run(paths(table)[:2], 1, kernel())
     clock.now += 3600
@@ -432,7 +425,7 @@ def test_an_object_whose_commit_came_late_is_never_deleted_by_the_replica_that_w
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fate: str, restarts: bool
 ) -> None:
     monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
-    clock = Clock()
+    clock = Clock(1_900_000_000.0)
     table = lakebed.create(tmp_path / "table", SCHEMA, keys=["id"], partition_by=["value"])
     for start in (0, 10, 20):
         upsert(table, range(start, start + 10))

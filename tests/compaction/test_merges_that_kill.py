@@ -19,7 +19,8 @@ from lakebed.errors import StoreUnavailable
 from lakebed.log.claims import Claim, claims_of
 from lakebed.log.entries import LOST
 from lakebed.log.stores.local import LocalLogStore
-from tests.compaction.test_merge import Clock, kernel, merger, paths, volatile
+from tests.clock import Clock
+from tests.compaction.test_merge import kernel, merger, paths, volatile
 from tests.compaction.test_parked_merges import five_parts
 from tests.internals import deletion_vectors_of, log_of, storage_of
 from tests.waiting import ran
@@ -82,7 +83,7 @@ def test_a_part_whose_merge_kills_the_process_is_parked_after_three_and_the_rest
 
 
 def test_whoever_takes_over_for_the_third_time_parks_the_part_and_merges_the_others(table: lakebed.Table) -> None:
-    clock, (a, b, c, d, *_) = Clock(), paths(table)
+    clock, (a, b, c, d, *_) = Clock(1_900_000_000.0), paths(table)
     lose(table, clock, [a, b], "first")
     claimed(merger(table, "second", clock), [b, c])
     clock.now += LEASE_SECONDS + 1
@@ -102,7 +103,7 @@ def test_whoever_takes_over_for_the_third_time_parks_the_part_and_merges_the_oth
 
 
 def test_after_the_time_one_more_loss_parks_for_twice_as_long(table: lakebed.Table) -> None:
-    clock, (a, b, c, *_) = Clock(), paths(table)
+    clock, (a, b, c, *_) = Clock(1_900_000_000.0), paths(table)
     for name in ("1", "2", "3"):
         lose(table, clock, [a], name)
     clock.now += PARKED_MS / 1000
@@ -114,7 +115,7 @@ def test_after_the_time_one_more_loss_parks_for_twice_as_long(table: lakebed.Tab
 
 
 def test_losses_of_different_parts_and_of_other_days_park_nothing(table: lakebed.Table) -> None:
-    clock, (a, b, c, d, *_) = Clock(), paths(table)
+    clock, (a, b, c, d, *_) = Clock(1_900_000_000.0), paths(table)
     for name, sources in (("1", [a, b]), ("2", [c, d]), ("3", [a, c]), ("4", [b, d])):
         lose(table, clock, sources, name)
     assert not parked(table, clock)
@@ -125,7 +126,7 @@ def test_losses_of_different_parts_and_of_other_days_park_nothing(table: lakebed
 
 
 def test_a_completed_merge_ends_the_count(table: lakebed.Table) -> None:
-    clock, (a, b, *_) = Clock(), paths(table)
+    clock, (a, b, *_) = Clock(1_900_000_000.0), paths(table)
     for name in ("1", "2"):
         lose(table, clock, [a, b], name)
     assert merger(table, "whole", clock).run([a, b], 1, kernel()).outcome is MergeOutcome.COMPLETED
@@ -139,7 +140,7 @@ def test_a_completed_merge_ends_the_count(table: lakebed.Table) -> None:
 def test_a_process_that_was_only_asleep_takes_its_loss_back_and_what_was_parked_for_it(
     table: lakebed.Table, how: str
 ) -> None:
-    clock, (a, b, *_) = Clock(), paths(table)
+    clock, (a, b, *_) = Clock(1_900_000_000.0), paths(table)
     for name in ("1", "2"):
         lose(table, clock, [a], name)
     asleep = merger(table, "asleep", clock)
@@ -167,7 +168,7 @@ def test_a_process_that_was_only_asleep_takes_its_loss_back_and_what_was_parked_
 def test_a_process_whose_store_does_not_answer_for_longer_than_its_lease_is_not_taken_for_killed(
     table: lakebed.Table, at: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock, (a, b, *_) = Clock(), paths(table)
+    clock, (a, b, *_) = Clock(1_900_000_000.0), paths(table)
     worker = merger(table, "worker", clock)
     for _ in range(2 * LOST_MAX):
         with monkeypatch.context() as outage:
@@ -192,7 +193,7 @@ def test_a_process_whose_store_does_not_answer_for_longer_than_its_lease_is_not_
 
 
 def test_a_process_that_stops_on_purpose_loses_nothing(table: lakebed.Table) -> None:
-    clock = Clock()
+    clock = Clock(1_900_000_000.0)
     stopping = merger(table, "stops", clock)
     result = stopping.run(paths(table)[:2], 1, kernel(after=stopping.close))
     assert result.outcome is MergeOutcome.OVERTAKEN
@@ -207,7 +208,7 @@ def test_a_replica_whose_merges_had_ended_loses_none_of_them(table: lakebed.Tabl
     [claim] = claims_of(log_of(table).refresh().domains).values()
     assert claim.is_made
     replica.close()
-    clock = Clock()
+    clock = Clock(1_900_000_000.0)
     clock.now = claim.lease_ms / 1000 + 3 * LEASE_SECONDS
     merger(table, "tidy", clock).tidy()
     domains = log_of(table).refresh().domains
@@ -215,7 +216,7 @@ def test_a_replica_whose_merges_had_ended_loses_none_of_them(table: lakebed.Tabl
 
 
 def test_a_fleet_that_is_killed_twice_goes_on(table: lakebed.Table) -> None:
-    clock = Clock()
+    clock = Clock(1_900_000_000.0)
     for name in ("monday", "tuesday"):
         lose(table, clock, paths(table), name)
     log, storage = log_of(table), storage_of(table)

@@ -122,8 +122,7 @@ class Session:
 
 
 @pytest.fixture(autouse=True)
-def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+def quick(own_cache: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clusters, "_LOOK_SECONDS", 0.02)
 
 

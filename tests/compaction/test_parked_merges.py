@@ -23,17 +23,10 @@ from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog
 from lakebed.merge.kernel import MergedPart, MergeSource
 from lakebed.monitoring.event_log import level_of
+from tests.clock import Clock
 from tests.internals import deletion_vectors_of, log_of, storage_of
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
-
-
-@dataclass
-class Clock:
-    now: float = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
@@ -99,7 +92,7 @@ class Process:
 def test_a_merge_that_failed_here_is_left_alone_by_another_process_and_by_one_that_starts_anew(
     table: lakebed.Table,
 ) -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     first = Process(table, clock, fails=True)
     assert first.try_for() == FAILURES_MAX
     [failing] = failing_of(first.log.refresh()).values()
@@ -115,7 +108,7 @@ def test_what_no_part_has_caused_parks_nothing_however_long_it_lasts(
     table: lakebed.Table, error: LakebedError, caplog: pytest.LogCaptureFixture
 ) -> None:
     told: list[events.Event] = []
-    process = Process(table, Clock(), fails=True, error=error)
+    process = Process(table, Clock(0.0), fails=True, error=error)
     end = events.listen(told.append)
     tries = process.try_for(7200)
     end()
@@ -134,7 +127,7 @@ def test_what_no_part_has_caused_parks_nothing_however_long_it_lasts(
 def test_a_merge_too_large_for_the_disk_lets_others_go_first_and_waits_longer_but_is_not_parked(
     table: lakebed.Table, caplog: pytest.LogCaptureFixture
 ) -> None:
-    process = Process(table, Clock(), fails=True, error=FULL)
+    process = Process(table, Clock(0.0), fails=True, error=FULL)
     large = process.kernel.only = next(iter(process.log.refresh().parts))
     tries = []
     for minute in range(12):
@@ -149,7 +142,7 @@ def test_a_merge_too_large_for_the_disk_lets_others_go_first_and_waits_longer_bu
 
 
 def test_what_waited_for_a_disk_and_was_merged_elsewhere_waits_no_more(table: lakebed.Table) -> None:
-    process = Process(table, Clock(), fails=True, error=FULL)
+    process = Process(table, Clock(0.0), fails=True, error=FULL)
     assert process.try_for(60) and process.merge_runner.trouble is FULL
     table.maintenance.compact()
     process.try_for(60)
@@ -157,7 +150,7 @@ def test_what_waited_for_a_disk_and_was_merged_elsewhere_waits_no_more(table: la
 
 
 def test_while_the_disk_is_full_new_parts_are_no_reason_to_try_at_once(table: lakebed.Table) -> None:
-    process, tries = Process(table, Clock(), fails=True, error=FULL), 0
+    process, tries = Process(table, Clock(0.0), fails=True, error=FULL), 0
     for batch in range(30):
         table.apply(pa.table({"id": list(range(batch, 100, 3)), "v": [batch] * len(range(batch, 100, 3))}, SCHEMA))
         table.settle()
@@ -166,7 +159,7 @@ def test_while_the_disk_is_full_new_parts_are_no_reason_to_try_at_once(table: la
 
 
 def test_after_the_time_it_is_tried_once_and_parked_for_twice_as_long(table: lakebed.Table) -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     Process(table, clock, fails=True).try_for()
     pauses = []
     for _ in range(7):
@@ -178,7 +171,7 @@ def test_after_the_time_it_is_tried_once_and_parked_for_twice_as_long(table: lak
 
 
 def test_resumed_it_is_merged_at_once_also_by_the_process_in_which_it_failed(table: lakebed.Table) -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     process = Process(table, clock, fails=True)
     process.try_for()
     assert table.maintenance.resume() and not table.maintenance.resume()

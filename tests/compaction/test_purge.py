@@ -18,9 +18,7 @@ from tests.internals import deletion_vectors_of, log_of, storage_of
 SCHEMA = pa.schema([("id", pa.int64()), ("seq", pa.int64())])
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def changes(ids: range, seq: int, op: str = "u") -> pa.Table:

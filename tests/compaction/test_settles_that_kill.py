@@ -35,7 +35,7 @@ from lakebed.service.survey import Member
 from lakebed.service.surveyed import TableState, state_of, surveyed
 from lakebed.sortkey.statistics_cache import StatisticsCache
 from lakebed.table.table import internals_of
-from tests.compaction.test_merge import Clock
+from tests.clock import Clock
 from tests.internals import log_of
 from tests.waiting import ran
 
@@ -140,7 +140,7 @@ def test_a_process_that_saw_the_change_come_leaves_it_alone_once_three_others_we
 
 
 def test_what_is_parked_is_shown_in_the_queue_and_is_no_work_of_a_fleet(table: lakebed.Table) -> None:
-    clock = Clock()
+    clock = Clock(1_900_000_000.0)
     log = log_at(table, clock)
     assert try_to_settle(log, "a", "b", "c")
     assert not try_to_settle(log, "d"), "three were enough"
@@ -161,7 +161,7 @@ def test_what_is_parked_is_shown_in_the_queue_and_is_no_work_of_a_fleet(table: l
 
 def test_no_process_stands_by_for_a_settle_that_kills(table: lakebed.Table) -> None:
     table.set_properties({"lakebed.freshness": "60 seconds"})
-    clock = Clock()
+    clock = Clock(1_900_000_000.0)
     log = log_at(table, clock)
     due_ms = standby_due_ms(log.refresh(), 1, log.now_ms())
     assert due_ms is not None and due_ms < log.now_ms() + 60_000
@@ -170,7 +170,7 @@ def test_no_process_stands_by_for_a_settle_that_kills(table: lakebed.Table) -> N
 
 
 def test_after_the_time_one_more_try_parks_for_twice_as_long_and_a_day_at_most(table: lakebed.Table) -> None:
-    clock = Clock()
+    clock = Clock(1_900_000_000.0)
     log = log_at(table, clock)
     try_to_settle(log, "a", "b", "c")
     pauses = []
@@ -185,7 +185,7 @@ def test_after_the_time_one_more_try_parks_for_twice_as_long_and_a_day_at_most(t
 
 
 def test_processes_that_are_killed_once_a_day_park_nothing(table: lakebed.Table) -> None:
-    clock = Clock()
+    clock = Clock(1_900_000_000.0)
     log = log_at(table, clock)
     for day in "abcd":
         assert try_to_settle(log, day)
@@ -194,7 +194,7 @@ def test_processes_that_are_killed_once_a_day_park_nothing(table: lakebed.Table)
 
 
 def test_a_process_that_fails_and_tries_again_counts_once_and_an_orderly_end_not_at_all(table: lakebed.Table) -> None:
-    clock = Clock()
+    clock = Clock(1_900_000_000.0)
     log = log_at(table, clock)
     assert try_to_settle(log, "a", "a", "a", "a", "b")
     assert [each.process for each in attempts_of(log.refresh()).attempts] == ["a", "b"]
@@ -251,7 +251,7 @@ def test_the_settle_of_a_point_is_parked_too(table: lakebed.Table) -> None:
 
 
 def test_a_time_far_ahead_counts_as_over(table: lakebed.Table) -> None:
-    clock = Clock()
+    clock = Clock(1_900_000_000.0)
     log = log_at(table, clock)
     try_to_settle(log, "a", "b", "c")
     now_ms = log.now_ms() - 2 * DAY_MS

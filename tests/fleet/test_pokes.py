@@ -39,9 +39,8 @@ looked_at_soon: set[watched.Watched] = set()
 
 
 @pytest.fixture(autouse=True)
-def seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def seldom(own_cache: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """No look and no discovery comes by itself in the time of a test, and no commit of this process is heard."""
-    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(worker, "BEAT_SECONDS", 0.1)
     monkeypatch.setattr(worker, "DISCOVERY_SECONDS", HOUR)
     monkeypatch.setattr(worker, "HINTED_DISCOVERY_SECONDS", 0.2)

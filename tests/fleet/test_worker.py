@@ -29,8 +29,7 @@ LIMITS = Limits(cores=1, memory_bytes=1 << 30)
 
 
 @pytest.fixture(autouse=True)
-def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+def quick(own_cache: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lakebed.fleet.worker.BEAT_SECONDS", 0.1)
     monkeypatch.setattr("lakebed.fleet.worker.DISCOVERY_SECONDS", 0.2)
     monkeypatch.setattr(watched, "REST_SECONDS", 0.2)

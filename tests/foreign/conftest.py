@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -17,5 +16,5 @@ def duckdb_delta() -> Iterator[ForeignDuckDB]:
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+def every_test_has_its_own_cache(own_cache: None) -> None:
+    """No test of this folder finds what another one kept."""

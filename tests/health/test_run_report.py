@@ -36,19 +36,11 @@ from lakebed.pipeline.file.settings import parse_any
 from lakebed.pipeline.spark.driver import SparkStart
 from lakebed.ui.members import Members
 from lakebed.ui.watch import Watched
+from tests.clock import Clock
 from tests.waiting import STILL_SECONDS_MAX
 
 KAFKA = "kafka at broker:9092 did not answer: timed out"
 SICK = Waiting(name="shop.public.sick", state="new", error="no column can be made of it")
-
-
-class Clock:
-    """A clock that a test sets."""
-
-    seconds = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.seconds
 
 
 class CountingStore(MemoryLogStore):
@@ -80,20 +72,20 @@ class World(NamedTuple):
 
 @pytest.fixture
 def world() -> World:
-    return World(CountingStore(), Clock())
+    return World(CountingStore(), Clock(1_000_000.0))
 
 
 def test_a_state_is_written_when_it_changes_and_else_once_a_minute(world: World) -> None:
     run = world.reporter("a")
     for _ in range(130):
         run.say("running", [])
-        world.clock.seconds += 1
+        world.clock.now += 1
     assert world.store.puts == 3
     run.say("trying again", [KAFKA])
     assert world.store.puts == 4
     [told] = world.told()
     assert KAFKA in told and "the pipeline on a (process 1) can't go on since 1970-01-12" in told
-    world.clock.seconds += 2
+    world.clock.now += 2
     run.say("running", [], [SICK])
     assert world.told() == [] and waiting_of(reports_of(world.store).reports, int(world.clock() * 1000)) == {
         SICK.name: SICK
@@ -105,7 +97,7 @@ def test_a_state_is_written_when_it_changes_and_else_once_a_minute(world: World)
 def test_a_run_that_was_killed_or_has_no_room_is_silent_until_another_does_its_work(world: World) -> None:
     world.reporter("a").say("running", [], [SICK])
     world.store.is_full = True
-    world.clock.seconds += run_report.SILENT_SECONDS + 1
+    world.clock.now += run_report.SILENT_SECONDS + 1
     world.reporter("b").say("running", [])
     [told] = world.told()
     assert "the pipeline on a (process 1) has said nothing since" in told
@@ -178,11 +170,11 @@ def test_what_is_down_is_named_though_the_run_goes_on_and_what_it_can_do_nothing
     run.say("running", [], down=[Down("registry", "no answer", 999_900_000)])
     [told] = world.told()
     assert "needs what is down: registry since 1970-01-12 13:45:00 UTC: no answer" in told
-    world.clock.seconds += 2
+    world.clock.now += 2
     run.say("trying again", [KAFKA], down=[down])
     assert [KAFKA in told for told in world.told()] == [True]
     assert [one.down for one in reports_of(world.store).reports] == [(down,)]
-    world.clock.seconds += 2
+    world.clock.now += 2
     run.say("running", [], stuck=["lakebed-table_1 has waited for 31 s for put of s3://lake/a"])
     [told] = world.told()
     assert "does not get on: lakebed-table_1 has waited for 31 s" in told
@@ -212,7 +204,7 @@ def test_a_file_that_is_no_report_of_its_name_is_left_out_and_left_alone(
 def test_a_clock_that_is_set_back_does_not_silence_a_run(world: World) -> None:
     run = world.reporter("a")
     run.say("running", [])
-    world.clock.seconds -= 3_600
+    world.clock.now -= 3_600
     run.say("trying again", [KAFKA])
     assert KAFKA in world.told()[0]
 
@@ -409,7 +401,7 @@ def test_the_page_of_a_database_shows_its_pipeline_once_and_topics_that_are_no_t
 def test_lists_of_tables_read_the_reports_of_a_database_once_in_ten_seconds(
     shop: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock, read = Clock(), list[str]()
+    clock, read = Clock(1_000_000.0), list[str]()
 
     def reports(store: SimpleNamespace) -> run_report.Reports:
         read.append(store.root)
@@ -421,7 +413,7 @@ def test_lists_of_tables_read_the_reports_of_a_database_once_in_ten_seconds(
     for _ in range(60):
         for name in ("orders", "items"):
             assert list(seen.of_table(f"{shop}/public/{name}", is_fed=True, alone=False)) == []
-        clock.seconds += 1
+        clock.now += 1
     assert Counter(read) == {str(shop): 6, f"{shop}/public/orders": 1, f"{shop}/public/items": 1}
 
 
@@ -433,9 +425,9 @@ def test_a_store_that_refuses_writes_is_found_also_by_a_look_in_which_a_run_fall
     monkeypatch.setattr(runs, "look_at_disk", lambda path: iter(()))
     monkeypatch.setattr(runs, "open_objects", lambda place: SimpleNamespace(refused_write=lambda name: f"{name}: 507"))
     seen = runs.Runs(world.clock)
-    world.clock.seconds += run_report.SILENT_SECONDS
+    world.clock.now += run_report.SILENT_SECONDS
     assert not seen.of_database("s3://lake/shop").findings
-    world.clock.seconds += 1
+    world.clock.now += 1
     assert [one.what for one in seen.refused_writes("s3://lake/shop")] != []
 
 

@@ -25,9 +25,7 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64()
 DAY = 86_400
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def new_table(tmp_path: Path, batches: int = 3, **properties: str) -> lakebed.Table:

@@ -14,10 +14,7 @@ from lakebed.cli import main
 from tests.listeners.receiver import Received, receiver
 from tests.listeners.test_listening import changes, make
 
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture

@@ -24,7 +24,8 @@ from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog
 from lakebed.operations.create import create_log
 from lakebed.settings import TableSettings
-from tests.log.test_table_log import SCHEMA, Clock, change_part
+from tests.clock import Clock
+from tests.log.test_table_log import SCHEMA, change_part
 
 TABLES = {"orders": "orders", "public.items": "public/items", "plain": "default/plain"}
 
@@ -35,7 +36,7 @@ class World:
     def __init__(self, root: Path, rng: random.Random) -> None:
         self.root = root
         self.rng = rng
-        self.clock = Clock()
+        self.clock = Clock(1_800_000_000.0, step=1.0)
         self.logs: dict[str, TableLog] = {}
         self.events: dict[str, dict[int, tuple[TableEvent, ...]]] = defaultdict(dict)
         self._parts = 0

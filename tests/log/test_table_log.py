@@ -35,20 +35,10 @@ from lakebed.operations.create import create_log
 from lakebed.settings import TableSettings
 from lakebed.sortkey import statistics_cache
 from lakebed.sortkey.ranges import order_columns
+from tests.clock import Clock
 
 INFO = CommitInfo(operation="TEST", commit_id="", blind_append=True)
 SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string())])
-
-
-class Clock:
-    """Time that moves a second whenever it is asked for."""
-
-    def __init__(self) -> None:
-        self.now = 1_800_000_000.0
-
-    def __call__(self) -> float:
-        self.now += 1
-        return self.now
 
 
 class SilentStore(MemoryLogStore):
@@ -69,7 +59,7 @@ class SilentStore(MemoryLogStore):
 
 
 def new_log(settings: TableSettings | None = None, store: MemoryLogStore | None = None) -> TableLog:
-    log = TableLog(store or MemoryLogStore(), Clock(), sleep=lambda seconds: None)
+    log = TableLog(store or MemoryLogStore(), Clock(1_800_000_000.0, step=1.0), sleep=lambda seconds: None)
     outcome = create_log(log, SCHEMA, settings or TableSettings(keys=("id",)), (), {}, "test")
     assert isinstance(outcome, Committed)
     return log
@@ -369,7 +359,7 @@ def test_what_left_is_remembered_as_long_as_a_few_cleanups_need_it(log_retention
 
 
 def test_a_cleaned_log_keeps_every_version_within_retention_readable() -> None:
-    clock = Clock()
+    clock = Clock(1_800_000_000.0, step=1.0)
     log = TableLog(MemoryLogStore(), clock, sleep=lambda seconds: None)
     create_log(log, SCHEMA, TableSettings(), (), {}, "test")
     for number in range(20):
@@ -512,7 +502,7 @@ def test_a_commit_of_another_writer_needs_no_checksum() -> None:
 def test_a_writer_that_slept_through_a_cleanup_does_not_take_a_name_that_became_free() -> None:
     store = MemoryLogStore()
     log = new_log(TableSettings(keys=("id",), log_retention_seconds=60), store)
-    asleep = TableLog(store, Clock(), sleep=lambda seconds: None)
+    asleep = TableLog(store, Clock(1_800_000_000.0, step=1.0), sleep=lambda seconds: None)
     read = asleep.refresh()
     for number in range(30):
         committed(log.commit(log.refresh(), [change_part(f"p{number}")], INFO, BLIND))
@@ -557,7 +547,7 @@ def test_the_time_of_commits_grows_when_the_clock_does_not() -> None:
 def test_a_refresh_sees_all_that_others_committed_meanwhile() -> None:
     store = MemoryLogStore()
     log = new_log(store=store)
-    other = TableLog(store, Clock(), sleep=lambda seconds: None)
+    other = TableLog(store, Clock(1_800_000_000.0, step=1.0), sleep=lambda seconds: None)
     for number in range(3):
         committed(other.commit(other.refresh(), [change_part(f"p{number}")], INFO, BLIND))
     assert log.refresh() == other.refresh()
@@ -573,7 +563,7 @@ def test_a_hint_at_a_checkpoint_that_is_gone_does_not_hide_the_table() -> None:
     store.delete(checkpoint_name(6))
     for version in range(3):
         store.delete(commit_name(version))
-    assert TableLog(store, Clock()).refresh() == snapshot
+    assert TableLog(store, Clock(1_800_000_000.0, step=1.0)).refresh() == snapshot
 
 
 def test_a_version_is_found_by_its_time() -> None:

@@ -56,6 +56,7 @@ from lakebed.monitoring.progress import Progress
 from lakebed.monitoring.table_gauges import TableGauges
 from lakebed.monitoring.table_state import Clustered, Planned, Recent, Stored, TableState
 from lakebed.ui.live import Live
+from tests.clock import Clock
 from tests.internals import log_of
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
@@ -116,14 +117,6 @@ def settled(version: int) -> Settled:
         seconds=0.05,
         bytes_written=100,
     )
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 EVENTS = (

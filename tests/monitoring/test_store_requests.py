@@ -23,10 +23,7 @@ from tests.monitoring.requests_of_tasks import BATCHES
 from tests.monitoring.test_truth import SCHEMA, Read, batch
 from tests.waiting import ran
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def test_every_request_is_counted_with_its_bytes_and_its_answer(flaky_s3: FaultProxy, s3_server: S3Server) -> None:

@@ -39,6 +39,7 @@ from lakebed.storage.delete_each import delete_each
 from lakebed.storage.local_part_storage import LocalPartStorage
 from lakebed.storage.part_storage import PartStorage
 from lakebed.table import internals_of
+from tests.clock import Clock
 from tests.infra.s3 import S3Server
 from tests.internals import log_of, storage_of
 from tests.oracle import Row, in_order
@@ -52,17 +53,7 @@ NOW = 4_000_000_000.0  # far ahead of the disk's clock: every file is old, so th
 NO_TIME = "0 seconds"
 
 
-class Clock:
-    def __init__(self, now: float = NOW) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture(autouse=True)
@@ -281,7 +272,7 @@ def test_on_s3_orphans_and_expired_files_go(s3: S3Server, monkeypatch: pytest.Mo
     from lakebed.storage.remote_part_storage import RemotePartStorage
 
     monkeypatch.setattr(RemotePartStorage, "now", lambda self: 2 * NOW)
-    clock = Clock()
+    clock = Clock(NOW)
     table = at(lakebed.create(f"s3://{s3.create_bucket()}/t", SCHEMA, keys=["id"]), clock)
     storage_of(table).write_bytes("_lakebed/nobody.parquet", b"x")
     for day in range(4):
@@ -311,7 +302,7 @@ def needed_by(table: lakebed.Table, first: int) -> set[str]:
 
 
 def test_exactly_the_files_that_kept_versions_name_are_left(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = Clock(NOW)
     table = a_table(tmp_path, clock)
     before = files(table)
     first = table.version - 4  # two versions of today, two of yesterday, and the one that was current at the horizon
@@ -323,7 +314,7 @@ def test_exactly_the_files_that_kept_versions_name_are_left(tmp_path: Path) -> N
 
 
 def test_a_change_part_that_never_joined_the_base_goes_when_its_versions_expired(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = Clock(NOW)
     table = at(lakebed.create(tmp_path / "t", SCHEMA, keys=["id"]), clock)
     table.apply(rows_of(0))
     [first] = table.inspect.parts()["path"].to_pylist()
@@ -337,7 +328,7 @@ def test_a_change_part_that_never_joined_the_base_goes_when_its_versions_expired
 
 
 def test_a_dry_run_is_the_default_deletes_nothing_and_tells_what_would_go(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = Clock(NOW)
     table = a_table(tmp_path, clock)
     put(table, "_lakebed/nobody.parquet")
     put(table, "_lakebed/.lakebed-tmp-0.parquet")
@@ -351,7 +342,7 @@ def test_a_dry_run_is_the_default_deletes_nothing_and_tells_what_would_go(tmp_pa
 
 
 def test_orphans_go_by_age_and_other_files_stay(tmp_path: Path) -> None:
-    table = a_table(tmp_path, Clock(), days=1)
+    table = a_table(tmp_path, Clock(NOW), days=1)
     old = [put(table, "_lakebed/nobody.parquet"), put(table, "_lakebed/deletion_vector_nobody.bin")]
     crashed = put(table, "_lakebed/.lakebed-tmp-1.parquet")
     young = put(table, "_lakebed/soon.parquet", age=timedelta(days=2))
@@ -369,7 +360,7 @@ def test_orphans_go_by_age_and_other_files_stay(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("clean", ["vacuum", "a running maintenance"])
 def test_what_a_killed_writer_left_in_the_log_goes_by_age(tmp_path: Path, clean: str) -> None:
-    clock = Clock()
+    clock = Clock(NOW)
     table = at(lakebed.create(tmp_path / "t", SCHEMA, keys=["id"]), clock)
     left = put(table, "_delta_log/.lakebed-tmp-1.json", age=timedelta(days=20))
     young = put(table, "_delta_log/.lakebed-tmp-2.json", age=timedelta(hours=1))
@@ -383,7 +374,7 @@ def test_what_a_killed_writer_left_in_the_log_goes_by_age(tmp_path: Path, clean:
 
 
 def test_what_a_claim_under_way_may_have_written_is_no_orphan(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = Clock(NOW)
     table = a_table(tmp_path, clock, days=1)
     output = put(table, "_lakebed/output.parquet", age=timedelta(days=5))
     since = int((clock.now - 6 * DAY) * 1000)
@@ -399,7 +390,7 @@ def test_what_a_claim_under_way_may_have_written_is_no_orphan(tmp_path: Path) ->
 
 
 def test_any_file_that_an_entry_of_the_log_mentions_stays(tmp_path: Path) -> None:
-    table = a_table(tmp_path, Clock(), days=1)
+    table = a_table(tmp_path, Clock(NOW), days=1)
     spaced = put(table, "_lakebed/a b.parquet")
     entry = {"parts": [{"path": "_lakebed/a%20b.parquet"}], "more": {"sources": ["_lakebed/c.parquet"]}}
     mentioned = put(table, "_lakebed/c.parquet")
@@ -411,7 +402,7 @@ def test_any_file_that_an_entry_of_the_log_mentions_stays(tmp_path: Path) -> Non
 
 
 def test_files_of_a_converted_table_go_and_those_of_tables_below_it_stay(tmp_path: Path) -> None:
-    root, clock = tmp_path / "t", Clock()
+    root, clock = tmp_path / "t", Clock(NOW)
     for number in range(2):
         write_deltalake(str(root), pa.table({"id": [number], "v": ["a"]}), mode="append")
     table = at(lakebed.convert(root, keys=["id"]), clock)
@@ -433,7 +424,7 @@ def test_files_of_a_converted_table_go_and_those_of_tables_below_it_stay(tmp_pat
 
 
 def test_the_newest_versions_stay_when_asked_to(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = Clock(NOW)
     table = a_table(tmp_path, clock)
     newest, clock.now = table.version, clock.now + 30 * DAY
     table.maintenance.expire_snapshots("1 day", retain_last=5, dry_run=False)
@@ -445,7 +436,7 @@ def test_the_newest_versions_stay_when_asked_to(tmp_path: Path) -> None:
 
 
 def test_a_writer_that_sleeps_while_all_versions_it_knows_expire_does_its_work_again(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = Clock(NOW)
     table = at(lakebed.create(tmp_path / "t", SCHEMA, keys=["id"]), clock)
     asleep = log_of(table).refresh()
     for day in range(3):
@@ -465,7 +456,7 @@ def test_a_writer_that_sleeps_while_all_versions_it_knows_expire_does_its_work_a
 
 @pytest.mark.parametrize("call", ["expire_snapshots", "vacuum", "remove_orphan_files"])
 def test_a_short_retention_is_refused(tmp_path: Path, call: str) -> None:
-    table = a_table(tmp_path, Clock(), days=1)
+    table = a_table(tmp_path, Clock(NOW), days=1)
     with pytest.raises(InvalidInput, match="allow_short_retention"):
         getattr(table.maintenance, call)("59 minutes")
     with pytest.raises(InvalidInput, match="short retention"):
@@ -520,7 +511,7 @@ def test_a_clock_days_ahead_takes_no_file_that_the_store_calls_young(
 def test_what_a_writer_has_not_committed_yet_stays_however_short_the_retention_property(
     tmp_path: Path, call: str
 ) -> None:
-    table = a_table(tmp_path, Clock(), days=3)
+    table = a_table(tmp_path, Clock(NOW), days=3)
     table.set_properties({"delta.deletedFileRetentionDuration": NO_TIME})
     young = put(table, "_lakebed/part-young.parquet", timedelta(hours=71))
     vector = put(table, "_lakebed/deletion_vector_young.bin", timedelta(hours=71))
@@ -553,7 +544,7 @@ def emptied_before_the_tail_was_settled(table: lakebed.Table) -> None:
 def test_a_table_of_which_the_log_tells_how_it_was_emptied_is_cleaned(
     tmp_path: Path, empty: Callable[[lakebed.Table], None], clean: str
 ) -> None:
-    clock = Clock()
+    clock = Clock(NOW)
     table = a_table(tmp_path, clock, days=2)
     clock.now += DAY
     empty(table)
@@ -578,7 +569,7 @@ def test_a_table_of_which_the_log_tells_how_it_was_emptied_is_cleaned(
 def test_an_empty_live_set_that_the_log_does_not_explain_stops_everything(
     tmp_path: Path, dry_run: bool, lost: str
 ) -> None:
-    clock = Clock()
+    clock = Clock(NOW)
     table = a_table(tmp_path, clock, days=2)
     if lost == "all of the log":
         shutil.rmtree(tmp_path / "t" / "_delta_log")
@@ -614,7 +605,7 @@ def test_a_table_that_a_purge_found_empty_is_cleaned(
     tmp_path: Path, empty: Callable[[lakebed.Table], None] | None, clean: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(purge_files, "FOLLOW_SECONDS", 0.0)
-    clock = Clock()
+    clock = Clock(NOW)
     table = a_table(tmp_path, clock, days=2)
     if empty:
         empty(table)
@@ -635,7 +626,7 @@ def test_parts_that_a_checkpoint_after_a_purge_lost_stay(
     tmp_path: Path, lost: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(purge_files, "FOLLOW_SECONDS", 0.0)
-    clock = Clock()
+    clock = Clock(NOW)
     table = a_table(tmp_path, clock, days=2)
     table.purge("id > 0" if lost == "after the purge" else "id = 1")
     first = log_of(table).oldest_version()
@@ -658,7 +649,7 @@ def test_parts_that_a_checkpoint_after_a_purge_lost_stay(
 
 
 def test_an_entry_that_cannot_be_read_stops_everything(tmp_path: Path) -> None:
-    table = a_table(tmp_path, Clock())
+    table = a_table(tmp_path, Clock(NOW))
     log_of(table).commit(
         log_of(table).refresh(), [Domain("lakebed.later", "?")], CommitInfo(operation="X", commit_id=""), BLIND
     )
@@ -674,7 +665,7 @@ class CrashError(Exception):
 def test_a_crash_in_the_middle_leaves_kept_versions_whole_and_the_next_cleanup_ends_it(
     tmp_path: Path, survived: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = Clock()
+    clock = Clock(NOW)
     table = a_table(tmp_path, clock)
     left = survived
 
@@ -711,7 +702,7 @@ def test_a_crash_in_the_middle_leaves_kept_versions_whole_and_the_next_cleanup_e
 
 
 def test_a_file_that_cannot_be_deleted_is_tried_again(tmp_path: Path) -> None:
-    table = a_table(tmp_path, Clock())
+    table = a_table(tmp_path, Clock(NOW))
     candidates = table.maintenance.vacuum("1 day")["path"].to_pylist()
 
     def fail(path: str) -> None:
@@ -727,7 +718,7 @@ def test_a_file_that_cannot_be_deleted_is_tried_again(tmp_path: Path) -> None:
 
 
 def test_a_held_version_outlives_every_cleanup_until_it_is_released(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = Clock(NOW)
     table = a_table(tmp_path, clock)
     rows = table.to_arrow(version=3).to_pylist()
     with table.maintenance.hold(3, 100 * DAY) as version:
@@ -749,7 +740,7 @@ def test_a_held_version_outlives_every_cleanup_until_it_is_released(tmp_path: Pa
 
 
 def test_a_hold_that_ran_out_holds_nothing_and_is_taken_out_of_the_log(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = Clock(NOW)
     table = a_table(tmp_path, clock)
     holding = table.maintenance.hold(3, 60)
     holding.__enter__()
@@ -762,7 +753,7 @@ def test_a_hold_that_ran_out_holds_nothing_and_is_taken_out_of_the_log(tmp_path:
 
 
 def test_a_reader_that_takes_hold_while_a_cleanup_lists_keeps_its_version(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = Clock(NOW)
     table = a_table(tmp_path, clock)
     rows = table.to_arrow(version=3).to_pylist()
     other = at(lakebed.open(table.path), clock)
@@ -783,7 +774,7 @@ def onward(table: lakebed.Table, version: int, seconds: int) -> Hold:
 
 
 def test_a_reader_of_changes_finds_every_later_version_whatever_is_cleaned(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = Clock(NOW)
     table = a_table(tmp_path, clock)
     rows = change_rows_of(table, clock, 3)
     begin_hold(log_of(table), onward(table, 2, 100 * DAY))
@@ -801,7 +792,7 @@ def test_a_reader_of_changes_finds_every_later_version_whatever_is_cleaned(tmp_p
 
 
 def test_a_reader_of_changes_that_comes_while_a_cleanup_lists_loses_nothing(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = Clock(NOW)
     table = a_table(tmp_path, clock)
     rows = change_rows_of(table, clock, 3)
     other = at(lakebed.open(table.path), clock)
@@ -811,7 +802,7 @@ def test_a_reader_of_changes_that_comes_while_a_cleanup_lists_loses_nothing(tmp_
 
 
 def test_a_reader_that_comes_after_the_mark_is_refused(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = Clock(NOW)
     table = a_table(tmp_path, clock)
     other = at(lakebed.open(table.path), clock)
     refused = []
@@ -826,7 +817,7 @@ def test_a_reader_that_comes_after_the_mark_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_is_committed_while_a_cleanup_lists_stays(tmp_path: Path) -> None:
-    table = a_table(tmp_path, Clock())
+    table = a_table(tmp_path, Clock(NOW))
     late = put(table, "_lakebed/late.parquet")
     entry = Domain("lakebed.detached.late", json.dumps({"parts": [{"path": "_lakebed/late.parquet"}]}))
 
@@ -877,7 +868,7 @@ def test_the_commands_only_list_unless_asked_to_delete(tmp_path: Path, capsys: p
 
 def test_rounds_are_bounded_and_come_to_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cleanup, "DELETIONS_MAX", 3)
-    clock = Clock()
+    clock = Clock(NOW)
     table = a_table(tmp_path, clock, days=30)
     before = files(table)
     tidy = BackgroundCleanup(log_of(table), storage_of(table), clock)
@@ -892,7 +883,7 @@ def test_rounds_are_bounded_and_come_to_an_end(tmp_path: Path, monkeypatch: pyte
 
 
 def test_an_hourly_round_deletes_expired_parts_without_listing_and_a_daily_one_the_rest(tmp_path: Path) -> None:
-    clock, lists = Clock(), []
+    clock, lists = Clock(NOW), []
     table = a_table(tmp_path, clock, days=8)
     tidy = BackgroundCleanup(log_of(table), hooked(table, after_list=lambda: lists.append(True)), clock)
     clock.now += 12 * HOUR

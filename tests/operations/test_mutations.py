@@ -40,9 +40,7 @@ SEEDS = int(os.environ.get("LAKEBED_SEEDS", "25"))
 SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string()), ("value", pa.int64()), ("seq", pa.int64())])
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def row(id: int, value: int | None, region: str | None = "eu", seq: int = 1, op: str = "u") -> Row:

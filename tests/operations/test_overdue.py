@@ -12,8 +12,9 @@ import lakebed
 from lakebed.health.file_checks import look_for_orphans
 from lakebed.operations.cleanup import BackgroundCleanup, overdue
 from lakebed.storage.local_part_storage import LocalPartStorage
+from tests.clock import Clock
 from tests.internals import log_of, storage_of
-from tests.operations.test_cleanup import DAY, NOW, SCHEMA, Clock, at, put, rows_of, written_now
+from tests.operations.test_cleanup import DAY, NOW, SCHEMA, at, put, rows_of, written_now
 
 HOUR = DAY // 24
 
@@ -26,7 +27,7 @@ def store_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_nothing_is_overdue_in_a_table_that_is_maintained(seed: int, tmp_path: Path) -> None:
-    rng, clock = random.Random(seed), Clock()
+    rng, clock = random.Random(seed), Clock(NOW)
     table = at(lakebed.create(tmp_path / "t", SCHEMA, keys=["id"]), clock)
     tidy = BackgroundCleanup(log_of(table), storage_of(table), clock)
     left: list[Path] = []
@@ -48,7 +49,7 @@ def test_nothing_is_overdue_in_a_table_that_is_maintained(seed: int, tmp_path: P
 
 
 def test_what_nobody_deletes_is_reported_later_than_maintenance_would_delete_it(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = Clock(NOW)
     table = at(lakebed.create(tmp_path / "t", SCHEMA, keys=["id"]), clock)
     file = put(table, "_lakebed/orphan.parquet", age=timedelta())
     told = []
@@ -70,7 +71,7 @@ def test_what_nobody_deletes_is_reported_later_than_maintenance_would_delete_it(
 
 
 def test_an_orphan_of_a_quiet_table_is_reported_too(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = Clock(NOW)
     table = at(lakebed.create(tmp_path / "t", SCHEMA, keys=["id"]), clock)
     table.apply(rows_of(1))
     put(table, "_lakebed/orphan.parquet", age=timedelta())

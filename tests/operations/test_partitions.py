@@ -45,9 +45,7 @@ SEEDS = int(os.environ.get("LAKEBED_SEEDS", "25"))
 EU, US = {"region": "eu"}, {"region": "us"}
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def two_partitions(folder: Path, keyed: bool = True, **options: Any) -> lakebed.Table:

@@ -46,9 +46,7 @@ from tests.waiting import wait_until
 SCHEMA = pa.schema([("id", pa.int64()), ("email", pa.string()), ("v", pa.int64())])
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture(autouse=True)

@@ -36,10 +36,7 @@ from tests.operations.test_mutations import SCHEMA, batch, make, row, values
 from tests.operations.test_partitions import EU, two_partitions
 from tests.oracle import in_order
 
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def rows_at(table: lakebed.Table, version: int | None = None) -> list[dict[str, Any]]:

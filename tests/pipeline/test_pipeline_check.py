@@ -43,9 +43,8 @@ SPARK_STARTED = AssertionError("Spark was started")
 
 
 @pytest.fixture(autouse=True)
-def no_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def no_spark(own_cache: None, tmp_path: Path) -> Iterator[None]:
     """Whatever starts Spark fails the test."""
-    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
     (tmp_path / "in").mkdir()
     with (
         patch("lakebed.pipeline.spark.driver.SparkStart.wait", side_effect=SPARK_STARTED),

@@ -24,8 +24,7 @@ COLUMNS = pa.schema(
 
 
 @pytest.fixture(autouse=True)
-def no_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+def no_spark(own_cache: None) -> Iterator[None]:
     with patch("lakebed.session.require_java", side_effect=AssertionError("Spark was started")):
         yield
 

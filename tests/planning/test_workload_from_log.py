@@ -16,6 +16,7 @@ from lakebed.parts.changes import OP_COLUMN
 from lakebed.planning.simulator import simulate
 from lakebed.planning.workload import Arrival
 from lakebed.planning.workload_from_log import recorded_workload
+from tests.clock import Clock
 from tests.internals import log_of
 
 SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string())])
@@ -23,21 +24,12 @@ HOUR, DAY = 3600, 86_400
 MIDNIGHT = 4_000_060_800.0
 
 
-class Clock:
-    now = MIDNIGHT
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(MIDNIGHT)
 
 
 def make(folder: Path, clock: Clock, **options: Any) -> lakebed.Table:

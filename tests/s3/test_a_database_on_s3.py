@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -22,9 +21,7 @@ from tests.infra.s3 import S3Server
 ODD_NAMES = ("default.x", "plain", "größe.a b%20c", "a.b.c", "_hidden.+&=?", "x." + "long" * 60, "x.y_quarantine")
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def test_at_every_point_no_money_is_missing(s3: S3Server, capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,9 +28,7 @@ ONE_PERCENT = FaultRates(before=0.004, reset=0.003, after=0.003)
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 class Prefix(str):

@@ -24,8 +24,8 @@ TOKENS = {"reader": "a-reader's-token", "operator": "an-operator's-token"}
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+def every_test_has_its_own_cache(own_cache: None) -> None:
+    """No test of this folder finds what another one kept."""
 
 
 class Served:

@@ -30,6 +30,7 @@ from lakebed.sources.upstream.reader import UpstreamReader, UpstreamSettings, ra
 from lakebed.sources.upstream.records import SEQUENCE
 from lakebed.storage.local_part_storage import LocalPartStorage
 from lakebed.table import internals_of
+from tests.clock import Clock
 from tests.ingest.crashes import POINTS, Crash, dying
 from tests.internals import log_of
 from tests.oracle import Row, in_order
@@ -41,9 +42,7 @@ ALL: frozenset[Any] = frozenset(["add", "widen", "relax"])
 HOUR = 3600
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture(autouse=True)
@@ -248,13 +247,6 @@ def forget(table: lakebed.Table, clock: Any) -> None:
     table.maintenance.clean_log()
 
 
-class Clock:
-    now = 1_900_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def some_history(upstream: lakebed.Table, clock: Clock) -> None:
     log_of(upstream).clock = clock
     for number in range(6):
@@ -269,7 +261,7 @@ def at(layer: Layer, clock: Clock) -> Layer:
 
 
 def test_nothing_expires_that_a_layer_has_not_read(tmp_path: Path) -> None:
-    clock, upstream = Clock(), a_table(tmp_path)
+    clock, upstream = Clock(1_900_000_000.0), a_table(tmp_path)
     log_of(upstream).clock = clock
     layer = at(a_layer(upstream, tmp_path), clock)
     upstream.apply(as_arrow([change(9, 9, "first")], upstream))
@@ -283,7 +275,7 @@ def test_nothing_expires_that_a_layer_has_not_read(tmp_path: Path) -> None:
 
 
 def test_a_hold_moves_on_as_the_layer_reads_but_not_with_each_batch(tmp_path: Path) -> None:
-    clock, upstream = Clock(), a_table(tmp_path)
+    clock, upstream = Clock(1_900_000_000.0), a_table(tmp_path)
     log_of(upstream).clock = clock
     layer = at(a_layer(upstream, tmp_path), clock)
     held = []
@@ -296,7 +288,7 @@ def test_a_hold_moves_on_as_the_layer_reads_but_not_with_each_batch(tmp_path: Pa
 
 
 def test_changes_that_expired_before_a_layer_began_are_an_error_that_says_so(tmp_path: Path) -> None:
-    clock, upstream = Clock(), a_table(tmp_path)
+    clock, upstream = Clock(1_900_000_000.0), a_table(tmp_path)
     some_history(upstream, clock)
     forget(upstream, clock)
     with pytest.raises(
@@ -306,7 +298,7 @@ def test_changes_that_expired_before_a_layer_began_are_an_error_that_says_so(tmp
 
 
 def test_what_was_lost_is_skipped_if_asked(tmp_path: Path) -> None:
-    clock, upstream = Clock(), a_table(tmp_path)
+    clock, upstream = Clock(1_900_000_000.0), a_table(tmp_path)
     some_history(upstream, clock)
     layer = at(a_layer(upstream, tmp_path, on_data_loss="skip"), clock)
     [first] = ranges_between({}, layer.planner.next({}))
@@ -355,7 +347,7 @@ def test_a_layer_begins_at_the_version_that_it_is_told(starting: Any, expected: 
 
 
 def test_a_layer_that_begins_with_the_whole_table_needs_no_earlier_version(tmp_path: Path) -> None:
-    clock, upstream = Clock(), a_table(tmp_path)
+    clock, upstream = Clock(1_900_000_000.0), a_table(tmp_path)
     some_history(upstream, clock)
     upstream.apply(as_arrow([change(1, 90, None, "d"), change(7, 7, "tail")], upstream))
     forget(upstream, clock)

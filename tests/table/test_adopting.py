@@ -35,9 +35,7 @@ Row = dict[str, Any]
 NANOS = [1_700_000_000_123_456_789, 1_700_000_000_123_456_500, -1, -1_999]
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def moment(micros: int) -> datetime.datetime:

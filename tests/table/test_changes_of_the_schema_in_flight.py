@@ -66,9 +66,7 @@ def rows(*numbers: int, value: int | None = None) -> pa.Table:
     return pa.Table.from_pylist([row(number, value) for number in numbers], SCHEMA)
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def made(path: Path, keys: Sequence[str] = ("id",)) -> lakebed.Table:

@@ -28,9 +28,7 @@ __all__ = ["duckdb_delta"]  # a fixture
 ODD = [None, "a b", "50%/ü", "k=v", "a/b", "%20", "it's"]
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def parquet_files(folder: Path) -> dict[str, tuple[int, int]]:

@@ -28,9 +28,7 @@ FLIPS = int(os.environ.get("LAKEBED_FLIPS", "40"))
 SCHEMA = pa.schema([pa.field("id", pa.int64(), False), ("text", pa.string()), ("ratio", pa.float64())])
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def rows(ids: range) -> pa.Table:

@@ -97,9 +97,7 @@ def test_the_words_are_found() -> None:
     assert {"row", "part", "probe", "position", "file_index", "total", "lakebed_wanted"} <= {*words_of_the_code()}
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 class World:

@@ -20,9 +20,7 @@ from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN
 SCHEMA = pa.schema([("id", pa.int64()), ("value", pa.string()), ("other", pa.string()), ("seq", pa.int64())])
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def upsert(seq: int, value: str | None, other: str | None = None, missing: tuple[str, ...] = ()) -> dict[str, Any]:

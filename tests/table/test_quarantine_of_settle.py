@@ -27,9 +27,7 @@ SCHEMA = pa.schema(
 HIDDEN = [pa.field(OP_COLUMN, pa.string()), pa.field(UNAVAILABLE_COLUMN, pa.list_(pa.string()))]
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def change(id: int, other: str, text: str | None = None, seq: int = 1, op: str = "u") -> dict[str, Any]:

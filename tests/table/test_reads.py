@@ -37,12 +37,12 @@ HOUR = 3600
 PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1  # of Linux: without it permissions hold for root too
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
-class Clock:
+class AheadOfTheDisk:
+    """The time, which a test moves on while files keep that of the disk."""
+
     def __init__(self) -> None:
         self.ahead = 0.0
 
@@ -148,7 +148,7 @@ def test_reads_of_several_processes_are_added_up(table: lakebed.Table) -> None:
 
 
 def test_each_file_is_read_once_and_the_folder_is_listed_once_a_minute(table: lakebed.Table) -> None:
-    clock = log_of(table).clock = Clock()
+    clock = log_of(table).clock = AheadOfTheDisk()
     put_reads(table, int(time.time()), b'{"a": 1}')
     asked = []
     for ahead in (0, 1, 59, 61, 62, 125):
@@ -204,7 +204,7 @@ assert not [thread for thread in threading.enumerate() if thread is not threadin
 def test_a_process_that_maintains_counts_its_own_reads_in_memory_for_an_hour(
     uncounted: lakebed.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = log_of(uncounted).clock = Clock()
+    clock = log_of(uncounted).clock = AheadOfTheDisk()
     put_reads(uncounted, int(time.time()), b'{"a": 1}')  # of the time when the property was on
     before = files_of(uncounted)
     internals_of(uncounted).compaction.in_background(None)
@@ -265,7 +265,7 @@ def test_a_table_that_is_gone_does_not_come_back(table: lakebed.Table) -> None:
 def test_a_file_of_reads_that_is_none_is_ignored_and_reported_once(
     data: bytes, table: lakebed.Table, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock = log_of(table).clock = Clock()
+    clock = log_of(table).clock = AheadOfTheDisk()
     table.to_arrow(where="id < 10")
     bad = put_reads(table, int(time.time()), data)
     with caplog.at_level(logging.DEBUG, "lakebed.reads"):
@@ -296,7 +296,7 @@ def put_reads(table: lakebed.Table, seconds: int, data: bytes) -> Path:
 
 
 def test_reads_count_for_an_hour_and_their_files_go_then(table: lakebed.Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = log_of(table).clock = Clock()
+    clock = log_of(table).clock = AheadOfTheDisk()
     monkeypatch.setattr(LocalPartStorage, "now", lambda storage: clock())
     table.to_arrow(where="id < 10")
     published(table)
@@ -313,7 +313,7 @@ def test_reads_count_for_an_hour_and_their_files_go_then(table: lakebed.Table, m
 def test_a_running_maintenance_removes_old_files_of_reads(
     table: lakebed.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = log_of(table).clock = Clock()
+    clock = log_of(table).clock = AheadOfTheDisk()
     monkeypatch.setattr(LocalPartStorage, "now", lambda storage: clock())
     internals_of(table).tidy_up.run_once()  # the one that lists everything
     table.to_arrow(where="id < 10")

@@ -12,10 +12,7 @@ import lakebed
 from lakebed.errors import InvalidChanges, InvalidInput, InvalidSchema
 from tests.table.values import KEYS, ODD_NAMES, PARTITIONS, TYPES
 
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def rows_of(table: pa.Table) -> list[str]:

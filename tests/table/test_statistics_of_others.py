@@ -27,9 +27,7 @@ UTC = datetime.UTC
 MOMENT = datetime.datetime(2024, 1, 1, 0, 0, 0, 123_456, tzinfo=UTC)
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ from playwright.sync_api import Browser
 import lakebed
 from lakebed.ui.live import Live
 from lakebed.ui.server import PageServer
+from tests.clock import Clock
 from tests.infra.chromium import browser
-from tests.ui.tables import Clock, lived_in
+from tests.ui.tables import lived_in
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +27,8 @@ def chromium() -> Iterator[Browser]:
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+def every_test_has_its_own_cache(own_cache: None) -> None:
+    """No test of this folder finds what another one kept."""
 
 
 class Served:

@@ -17,8 +17,9 @@ from typing import Literal
 from playwright.sync_api import FloatRect
 
 from lakebed.ui.server import PageServer
+from tests.clock import Clock
 from tests.infra.chromium import browser
-from tests.ui.tables import Clock, batch, claim, lived_in, orders
+from tests.ui.tables import batch, claim, lived_in, orders
 
 
 def main() -> None:

@@ -19,6 +19,7 @@ from lakebed.log.table_log import Committed, Outcome, TableLog
 from lakebed.operations.create import create_log
 from lakebed.settings import TableSettings
 from lakebed.version import ENGINE
+from tests.clock import Clock
 from tests.internals import log_of, table_of
 
 SCHEMA = pa.schema(
@@ -30,16 +31,6 @@ SCHEMA = pa.schema(
     ]
 )
 REGIONS = ("eu-north", "eu-west", "us-east", "us-west")
-
-
-class Clock:
-    """A time that is set."""
-
-    def __init__(self, now: float) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class _LikeLargeParts(TableLog):

@@ -33,9 +33,10 @@ from lakebed.ui import looking, runbook, watch
 from lakebed.ui.live import Live
 from lakebed.ui.server import PageServer
 from lakebed.ui.texts import blotted, shown
+from tests.clock import Clock
 from tests.infra.s3 import S3Server
 from tests.ui.conftest import Serve, Served
-from tests.ui.tables import Clock, batch, claim
+from tests.ui.tables import batch, claim
 from tests.waiting import outcome, wait_until
 
 ONE = pa.schema([pa.field("id", pa.int64(), nullable=False)])

@@ -12,12 +12,8 @@ from lakebed.sortkey.clustering import clustering
 from lakebed.ui import history as module
 from lakebed.ui.history import History
 from lakebed.view.clustering import placed
-from tests.ui.tables import Clock, claim, lived_in
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+from tests.clock import Clock
+from tests.ui.tables import claim, lived_in
 
 
 def test_every_point_of_a_curve_is_what_that_version_was(tmp_path: Path) -> None:

@@ -17,9 +17,10 @@ from benchmarks.ui import many_parts
 from lakebed.coordination.parked import Parked, park
 from lakebed.positions.point_log import Point, PointLog, TableAt
 from lakebed.table import internals_of
+from tests.clock import Clock
 from tests.ui import live_page
 from tests.ui.conftest import Serve, ServeDatabase
-from tests.ui.tables import Clock, batch, claim, lived_in
+from tests.ui.tables import batch, claim, lived_in
 from tests.ui.watched_page import TIMEOUT_MS, watched_page
 
 pytestmark = pytest.mark.slow

@@ -29,9 +29,10 @@ from lakebed.service.catalog import Catalog
 from lakebed.service.job_loop import JobLoop
 from lakebed.service.server import Server
 from lakebed.service.tokens import Role
+from tests.clock import Clock
 from tests.internals import log_of
 from tests.service.conftest import TOKENS, tokens_for_tests
-from tests.ui.tables import Clock, claim, lived_in
+from tests.ui.tables import claim, lived_in
 from tests.ui.watched_page import TIMEOUT_MS, watched_page
 from tests.waiting import wait_until
 

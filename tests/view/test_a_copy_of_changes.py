@@ -28,9 +28,7 @@ SEEDS = int(os.environ.get("LAKEBED_SEEDS", "4"))
 SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string()), ("small", pa.int64()), ("large", pa.string())])
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def change(id: int, small: int, large: str | None = None, op: str = "u", **more: Any) -> Row:

@@ -22,6 +22,7 @@ from lakebed.sources.files.reader import FilesReader
 from lakebed.sources.files.settings import FilesSettings
 from lakebed.sources.reading import grouped
 from lakebed.table import internals_of
+from tests.clock import Clock
 from tests.internals import log_of
 
 Run = Callable[[WriteWork], Written]
@@ -39,16 +40,6 @@ def write(folder: Path | str, name: str, rows: Sequence[Any], time: float | None
         os.utime(hidden, ns=(int(time * 1e9), int(time * 1e9)))
     os.replace(hidden, path)
     return path
-
-
-class Clock:
-    """A clock that moves when somebody moves it."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Process:
@@ -71,7 +62,7 @@ class Process:
         shape = DecoderSchema.of_table(snapshot.logical_schema, own.keys, own.sequence_by)
         self.settings = FilesSettings(folder=str(folder), format=format, table=self.table.path, **settings)
         self.reader = FilesReader(self.settings, None if self.settings.has_lines else snapshot.logical_schema)
-        self.clock = Clock()
+        self.clock = Clock(0.0)
         self.planner = FilesPlanner(self.settings, self.clock)
         self.checkpoint: dict[str, Any] = {} if checkpoint is None else checkpoint
         decoding: Decoder = decoder(format, shape) if self.settings.has_lines else FileRows(shape)
