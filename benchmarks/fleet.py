@@ -1,10 +1,7 @@
 """What a fleet of workers costs on many tables, and whether it keeps its promises while workers are killed.
 
-    python -m benchmarks.fleet [--tables 2000] [--idle 10000] [--only idle|idle-local|busy|look] [--seconds 300] [--phase 60]
+    python -m benchmarks.fleet [--tables 2000] [--idle 10000] [--only idle|idle-local|busy] [--seconds 300] [--phase 60]
                                [--workers 3] [--kills 2] [--writers 1]
-
-*Look*: the processor's time of one look at an object that is not there: as boto3 asks, with a presigned url, and as it is done
-(``storage.s3.quick_look``); with connections that the server keeps, as S3 does, and with those that it closes.
 
 *Idle*: one worker and tables to which nothing has come for days, in a real S3 server on loopback and on the local disk. Printed
 is the worker's share of a core, over a whole period of looks, and its looks beside those of the formula (``lakebed.fleet.cost``).
@@ -31,16 +28,13 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pyarrow as pa
-from botocore.exceptions import ClientError
-from urllib3 import PoolManager
 
 import lakebed
 from benchmarks.workload import table as print_table
@@ -52,9 +46,6 @@ from lakebed.log.stores import MemoryLogStore, open_store
 from lakebed.log.table_log import TableLog
 from lakebed.operations.create import NewTable, create
 from lakebed.planning.planner import plan
-from lakebed.storage.roots import S3Root
-from lakebed.storage.s3.client import s3_client
-from lakebed.storage.s3.objects import S3Objects
 from tests.infra.s3 import S3Server, aws_environment
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
@@ -62,7 +53,6 @@ FRESHNESS_SECONDS = 30
 P0_EVERY = 20
 DAYS_AGO = 10
 SAY_SECONDS = 1.0
-LOOKS = 500
 
 
 def main() -> None:
@@ -76,7 +66,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=3, help="busy: how many workers there are")
     parser.add_argument("--kills", type=int, default=2, help="busy: how many workers are killed, fewer than there are")
     parser.add_argument("--writers", type=int, default=1, help="busy: processes that flood the tables")
-    parser.add_argument("--only", choices=("idle", "idle-local", "busy", "look"))
+    parser.add_argument("--only", choices=("idle", "idle-local", "busy"))
     parser.add_argument("--worker", nargs=2, metavar=("ROOT", "NAME"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
@@ -84,10 +74,6 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         os.environ["LAKEBED_CACHE_DIR"] = f"{folder}/cache"
-        if args.only in (None, "look"):
-            look()
-        if args.only == "look":
-            return
         if args.only in (None, "idle-local"):
             idle("local disk", f"{folder}/lake", args.idle, args.seconds)
         if args.only == "idle-local":
@@ -104,40 +90,6 @@ class KeepingServer(S3Server):
 
     def environment(self) -> dict[str, str]:
         return {**super().environment(), "VGW_KEEP_ALIVE": "true"}
-
-
-# -- one look ----------------------------------------------------------------------------------------------------------
-
-
-def look() -> None:
-    """The processor's time of a look, by who asks."""
-    rows: list[list[object]] = []
-    for kind, server in (("closed", S3Server()), ("kept", KeepingServer())):
-        with server, aws_environment(server.endpoint):
-            bucket, client = server.create_bucket(), s3_client()
-            objects, pool = S3Objects(S3Root(bucket, "lake")), PoolManager()
-
-            def by_boto3(key: str, client: Any = client, bucket: str = bucket) -> None:
-                with suppress(ClientError):
-                    client.head_object(Bucket=bucket, Key=key)
-
-            def by_url(key: str, client: Any = client, bucket: str = bucket, pool: PoolManager = pool) -> None:
-                url = client.generate_presigned_url("head_object", Params={"Bucket": bucket, "Key": key})
-                pool.request("HEAD", url, retries=False, redirect=False)
-
-            asked: dict[str, Callable[[str], object]] = {
-                "boto3": by_boto3,
-                "presigned url": by_url,
-                "quick look": objects.has,
-            }
-            spent = dict.fromkeys(asked, 0.0)
-            for number in range(20 + LOOKS):  # in turn, so that whatever else runs here disturbs all alike
-                for name, ask in asked.items():
-                    began = time.thread_time()
-                    ask(f"public/t{number}/_delta_log/{number:020d}.json")
-                    spent[name] += time.thread_time() - began if number >= 20 else 0.0
-            rows.append([kind, *(round(1e6 * seconds / LOOKS) for seconds in spent.values())])
-    print_table("CPU microseconds of one look at S3", ["connections", *asked], rows)
 
 
 # -- one worker, as a process ------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import namedtuple
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
 
 from lakebed import waits
-from lakebed.errors import Retry, StoreUnavailable
+from lakebed.errors import InvalidInput, Retry, StoreUnavailable
 from lakebed.pipeline import watches
 from lakebed.pipeline.seldom import SAMPLE_SECONDS, SAMPLE_SHARE, seldom
 from lakebed.pipeline.watches import ANSWER_SECONDS, Watch, folder_watches, require_room
@@ -280,18 +281,17 @@ def test_a_store_that_refuses_all_writes_is_down_until_one_has_success() -> None
 
 
 def test_a_write_that_fails_is_what_the_watch_over_a_store_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, reads = Clock(), [True]
+    clock = Clock()
     monkeypatch.setattr(s3_objects, "writes", s3_client.FailingWrites(clock))
     monkeypatch.setattr(s3_client, "writes", s3_objects.writes)
-    monkeypatch.setattr(s3_objects, "s3_access", lambda: (None, None))
-    monkeypatch.setattr(s3_objects, "is_there", lambda *given: False if reads[0] else None)
     monkeypatch.setattr(s3_client.time, "sleep", lambda seconds: clock.sleep(1))
     full = {"Error": {"Code": "Full"}, "ResponseMetadata": {"HTTPStatusCode": 507}}
 
     def refuses(**given: object) -> None:
         raise ClientError(full, "PutObject")  # type: ignore[arg-type]
 
-    monkeypatch.setattr(s3_client, "s3_client", lambda: SimpleNamespace(put_object=refuses))
+    reads = {"head_object": lambda **given: {}}
+    monkeypatch.setattr(s3_client, "s3_client", lambda: SimpleNamespace(**reads, put_object=refuses))
     objects = s3_objects.S3Objects(S3Root("lake", "shop"))
     [watch] = [one for one in watches.store_watches("s3://lake/shop") if one.name == "store"]
     watch.look()
@@ -300,10 +300,41 @@ def test_a_write_that_fails_is_what_the_watch_over_a_store_says(monkeypatch: pyt
         objects.put("orders/a.parquet", b"a")
     watch.look()
     assert watch.down is not None and "put of s3://lake/shop/orders/a.parquet failed" in watch.down.error
-    monkeypatch.setattr(s3_client, "s3_client", lambda: SimpleNamespace(put_object=lambda **given: None))
+    monkeypatch.setattr(s3_client, "s3_client", lambda: SimpleNamespace(**reads, put_object=lambda **given: None))
     objects.put("orders/a.parquet", b"a")
     watch.look()
     assert watch.down is None
+
+
+@pytest.mark.parametrize(
+    "answers, raises",
+    [
+        ([200], None),
+        ([404], None),
+        ([503, 404], None),
+        ([503, 503], StoreUnavailable),
+        (["hangs"], StoreUnavailable),
+        ([403], InvalidInput),
+    ],
+)
+def test_a_store_that_answers_is_asked_once_and_one_that_refuses_twice(
+    monkeypatch: pytest.MonkeyPatch, answers: list[int | str], raises: type[Exception] | None
+) -> None:
+    clock, current = Clock(), iter(answers)
+
+    def head(**given: object) -> None:
+        if (status := next(current)) == "hangs":
+            clock.sleep(s3_objects.HANGS_SECONDS)
+            raise ReadTimeoutError(endpoint_url="http://nobody")
+        if status != 200:
+            answer = {"Error": {"Code": str(status)}, "ResponseMetadata": {"HTTPStatusCode": status}}
+            raise ClientError(answer, "HeadObject")  # type: ignore[arg-type]
+
+    monkeypatch.setattr(s3_client, "s3_client", lambda: SimpleNamespace(head_object=head))
+    monkeypatch.setattr(s3_client.time, "monotonic", clock)
+    with nullcontext() if raises is None else pytest.raises(raises):
+        s3_objects.S3Objects(S3Root("lake", "shop")).require_answer()
+    assert not list(current)
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ _MISSING_CODES = {"NoSuchKey", "404", "NotFound"}
 _patience_seconds = PATIENCE_SECONDS
 timeouts: tuple[float, float] = (_CONNECT_TIMEOUT_SECONDS, _READ_TIMEOUT_SECONDS)
 _lock = threading.Lock()
-_clients: dict[tuple[str | None, ...], tuple[Any, Any]] = {}
+_clients: dict[tuple[str | None, ...], Any] = {}
 
 
 def _after_fork_in_child() -> None:
@@ -136,11 +136,6 @@ def forget_connections() -> None:
 
 def s3_client() -> Any:
     """The client for the environment's endpoint and credentials, made once a process and environment."""
-    return s3_access()[0]
-
-
-def s3_access() -> tuple[Any, Any]:
-    """That client, and its credentials, which renew themselves where they end (botocore's); None if there are none."""
     names = (
         "AWS_ENDPOINT_URL_S3",
         "AWS_ENDPOINT_URL",
@@ -161,14 +156,13 @@ def s3_access() -> tuple[Any, Any]:
     return found
 
 
-def _new_client() -> tuple[Any, Any]:
+def _new_client() -> Any:
     common: dict[str, Any] = {
         "retries": {"total_max_attempts": 1},
         "connect_timeout": timeouts[0],
         "read_timeout": timeouts[1],
         "max_pool_connections": _CONNECTIONS_MAX,
         "tcp_keepalive": True,
-        "signature_version": "s3v4",  # as all requests have by default, but for presigned urls (s3_quick_look)
         "user_agent_extra": "lakebed",
     }
     region = os.environ.get("AWS_REGION")  # boto3 knows only AWS_DEFAULT_REGION; every other AWS SDK this one
@@ -177,14 +171,14 @@ def _new_client() -> tuple[Any, Any]:
         client = session.client("s3", config=Config(**common))
         host = urlsplit(client.meta.endpoint_url).hostname or ""
         if host.endswith((".amazonaws.com", ".amazonaws.com.cn")):
-            return client, session.get_credentials()
+            return client
         # A server of one's own rarely has a DNS name for every bucket, nor boto3's newest checksum trailers.
         plain: dict[str, Any] = {"s3": {"addressing_style": "path"}}
         if "AWS_REQUEST_CHECKSUM_CALCULATION" not in os.environ:
             plain["request_checksum_calculation"] = "when_required"
         if "AWS_RESPONSE_CHECKSUM_VALIDATION" not in os.environ:
             plain["response_checksum_validation"] = "when_required"
-        return session.client("s3", config=Config(**common, **plain)), session.get_credentials()
+        return session.client("s3", config=Config(**common, **plain))
     except ProfileNotFound as error:
         raise InvalidInput(f"{error}; set AWS_PROFILE to a profile of ~/.aws/config or unset it") from error
     except (BotoCoreError, ValueError) as error:

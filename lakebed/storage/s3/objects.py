@@ -40,13 +40,11 @@ from lakebed.storage.s3.client import (
     is_transient,
     never_arrived,
     result_of,
-    s3_access,
     s3_client,
     status_of,
     with_retries,
     writes,
 )
-from lakebed.storage.s3.quick_look import is_there
 from lakebed.waits import waiting_for
 
 T = TypeVar("T")
@@ -120,18 +118,12 @@ class S3Objects:
         return self._ask("get_range", path, send)
 
     def has(self, path: str) -> bool:
-        """Whether there is such an object. It costs the processor less than any other request (``s3_quick_look``)."""
-        found = is_there(*s3_access(), self.place.bucket, self.place.key(path))
-        if found is None:  # ask as usual, which retries and explains
-            try:
-                self.size(path)
-                return True
-            except FileNotFoundError:
-                return False
-        self._counter.count("head", failures=not found)
-        result = "ok" if found else "missing"
-        events.emit(events.StoreRequested(table=self.root, operation="head", result=result))
-        return found
+        """Whether there is such an object."""
+        try:
+            self._require(path)
+        except FileNotFoundError:
+            return False
+        return True
 
     def require_answer(self) -> None:
         """Raises StoreUnavailable if the store does not answer now, InvalidInput if it refuses. It sends two requests at most."""
@@ -143,11 +135,19 @@ class S3Objects:
 
     def _require_answer(self) -> None:
         path, began = "_lakebed/is-there", time.monotonic()
-        if is_there(*s3_access(), self.place.bucket, self.place.key(path)) is None:
-            if time.monotonic() - began >= HANGS_SECONDS:
-                raise StoreUnavailable(f"{self.root} has not answered for {HANGS_SECONDS} s", path=self.root)
-            with suppress(FileNotFoundError):
-                self._ask("head", path, lambda client, target: (client.head_object(**target), 0, 0), attempts_max=1)
+        with suppress(FileNotFoundError):
+            try:
+                self._require(path, attempts_max=1)
+            except StoreUnavailable:
+                if time.monotonic() - began >= HANGS_SECONDS:
+                    raise
+                self._require(
+                    path, attempts_max=1
+                )  # it refused, or closed the connection, and may answer a moment later
+
+    def _require(self, path: str, attempts_max: int = ATTEMPTS_MAX) -> None:
+        """Raises FileNotFoundError if there is no such object."""
+        self._ask("head", path, lambda client, target: (client.head_object(**target), 0, 0), attempts_max)
 
     def require_writes(self) -> None:
         """Raises StoreUnavailable if writes of this process fail, though the store answers reads. It sends no request."""
