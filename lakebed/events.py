@@ -423,7 +423,7 @@ class WorkerObserved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HintsReceived:
-    """A worker of a fleet got a message of hints. ``table``: the first root of the fleet; ``source``: http, kafka or sqs.
+    """A worker of a fleet got a message of hints. ``table``: the first root of the fleet.
 
     The others count its hints by what the worker makes of them (``lakebed.fleet.worker.Heard``); ``malformed``: those that it
     can't read.
@@ -431,7 +431,6 @@ class HintsReceived:
 
     table: str
     worker: str
-    source: str
     looks: int = 0
     known: int = 0
     elsewhere: int = 0

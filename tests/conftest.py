@@ -44,7 +44,7 @@ SERVER_FIXTURES = frozenset(
     {"kafka", "postgres", "debezium", "registry", "mariadb", "debezium_mariadb", "s3", "flaky_s3"}
 )
 
-WORKING = tuple(f"lakebed-{what}" for what in ("maintain", "merge", "chore", "lease", "look", "job", "listen", "hints"))
+WORKING = tuple(f"lakebed-{what}" for what in ("maintain", "merge", "chore", "lease", "look", "job", "listen"))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -6,7 +6,6 @@
 1. Of the events only those count that say that a commit was written: its key ends with ``/_delta_log/<version>.json``.
 2. Keys are URL-encoded, as a form is (``+`` for a space). Some servers do not encode them, so the key as it stands is a candidate
    too: a table that does not exist is nobody's.
-3. A message of SNS has the event as text within it.
 
 A hint is never needed, and never believed: whoever gets it looks at the log. So one that is lost, late or wrong costs nothing, or
 a look.
@@ -18,8 +17,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote_plus
-
-import orjson
 
 from lakebed.errors import InvalidInput, LakebedError
 from lakebed.log.files.names import LOG_FOLDER
@@ -46,15 +43,8 @@ class Message:
     malformed: int = 0
 
 
-def message_of(body: bytes) -> Message:
-    """What a message in JSON says. Raises InvalidInput for one of another form."""
-    return message_in(_parsed(body))
-
-
-def message_in(value: object) -> Message:
-    """What a message says. Raises InvalidInput for one of another form."""
-    if isinstance(value, dict) and value.get("Type") == "Notification" and isinstance(value.get("Message"), str):
-        value = _parsed(value["Message"].encode("utf-8", "surrogatepass"))  # SNS; it wraps once
+def message_of(value: object) -> Message:
+    """What the JSON of a message says. Raises InvalidInput for one of another form."""
     match value:
         case str():
             return Message(hints=(_of_root(value, "the body"),))
@@ -67,14 +57,6 @@ def message_in(value: object) -> Message:
         case {"Event": "s3:TestEvent"}:  # what S3 sends when notifications are set up
             return Message()
     raise InvalidInput(f"a hint is {FORMS}; this is {_shown(value)}")
-
-
-def _parsed(body: bytes) -> object:
-    try:
-        value: object = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise InvalidInput(f"a hint is {FORMS}; this is no JSON: {error}") from None
-    return value
 
 
 def _of_root(root: object, place: str) -> Hint:

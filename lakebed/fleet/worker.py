@@ -31,11 +31,11 @@ from lakebed.compaction.maintenance import TableMaintainers
 from lakebed.compaction.scheduler import ScheduledJob, Scheduler
 from lakebed.coordination.log_cache import LogCache
 from lakebed.discovery.folders import may_be_found, require_apart, tables_in
-from lakebed.errors import LakebedError
+from lakebed.errors import InvalidInput, LakebedError
 from lakebed.failures import Outage
 from lakebed.fleet.hashing import ranks_of
 from lakebed.fleet.hint_pace import HintPace
-from lakebed.fleet.hints import Hint
+from lakebed.fleet.hints import Hint, message_of
 from lakebed.fleet.membership import BEAT_SECONDS, Membership, Worker, fleet_log
 from lakebed.fleet.watched import Watched
 from lakebed.jobs.runner import JobRunner
@@ -203,6 +203,21 @@ class FleetWorker:
         self._maintenance.look(root)
         self._scheduler.wake(watched[1])
         return True
+
+    def poked(self, body: object) -> Mapping[str, object]:
+        """Take the JSON of a poke; returns the roots of its tables by what this worker makes of each. Raises InvalidInput."""
+        try:
+            message = message_of(body)
+        except InvalidInput:
+            events.emit(events.HintsReceived(table=self.roots[0], worker=self.id, malformed=1))
+            raise
+        heard: dict[str, list[str]] = {each.value: [] for each in Heard}
+        for hint in message.hints:
+            root, what = self.hear(hint)
+            heard[what].append(root)
+        counts = {what: len(roots) for what, roots in heard.items()}
+        events.emit(events.HintsReceived(table=self.roots[0], worker=self.id, malformed=message.malformed, **counts))
+        return {"worker": self.id, **heard, "malformed": message.malformed}
 
     def hear(self, hint: Hint) -> tuple[str, Heard]:
         """Take a hint from outside; returns the root of the table, and what this worker makes of it. Makes no request itself."""

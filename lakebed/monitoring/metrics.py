@@ -519,13 +519,13 @@ class Metrics:
             "lakebed_fleet_looks", "Requests that only asked for a new version of a table."
         )
         self._fleet_hints = self._counter(
-            "lakebed_fleet_hints", "Hints of tables that have changed, by what became of them.", "source", "result"
+            "lakebed_fleet_hints", "Hints of tables that have changed, by what became of them.", "result"
         )
 
     def _fleet(self, event: WorkerObserved | HintsReceived) -> None:
         if isinstance(event, HintsReceived):
             for result in _HINT_RESULTS:
-                self._fleet_hints.labels(event.table, event.source, result).inc(getattr(event, result))
+                self._fleet_hints.labels(event.table, result).inc(getattr(event, result))
             return
         self._fleet_workers.labels(event.table).set(event.workers)
         for state in ("known", "owned", "active", "waiting", "troubled"):

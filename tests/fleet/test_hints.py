@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-import orjson
 import pytest
 
 from lakebed.errors import InvalidInput
@@ -19,19 +17,19 @@ def event(key: Any, bucket: Any = "lake", **more: Any) -> dict[str, Any]:
 
 
 def roots(*records: Any) -> list[tuple[str, ...]]:
-    message = message_of(orjson.dumps({"Records": records}))
+    message = message_of({"Records": [*records]})
     assert not message.malformed
     return [hint.roots for hint in message.hints]
 
 
 def test_the_root_of_a_table_or_a_list_of_them() -> None:
-    assert message_of(b'"s3a://lake/shop/orders/"').hints == (Hint(("s3://lake/shop/orders",)),)
-    assert message_of(b'["/lake/a", "s3://lake/b"]').hints == (Hint(("/lake/a",)), Hint(("s3://lake/b",)))
-    assert message_of(b"[]").hints == ()
+    assert message_of("s3a://lake/shop/orders/").hints == (Hint(("s3://lake/shop/orders",)),)
+    assert message_of(["/lake/a", "s3://lake/b"]).hints == (Hint(("/lake/a",)), Hint(("s3://lake/b",)))
+    assert message_of([]).hints == ()
 
 
 def test_an_event_of_a_commit_is_a_hint_with_its_version() -> None:
-    [hint] = message_of(orjson.dumps({"Records": [event(f"shop/orders/{COMMIT}")]})).hints
+    [hint] = message_of({"Records": [event(f"shop/orders/{COMMIT}")]}).hints
     assert hint == Hint(("s3://lake/shop/orders",), 7)
     assert roots(event(COMMIT)) == [("s3://lake",)], "a bucket that is a table"
 
@@ -80,16 +78,8 @@ def test_a_key_that_is_encoded_as_a_whole_is_read() -> None:
     assert roots(event(f"shop/t/{COMMIT}".replace("/", "%2F"))) == [("s3://lake/shop/t",)]
 
 
-def test_the_message_of_a_topic_of_sns_has_the_event_as_text() -> None:
-    inner = json.dumps({"Records": [event(f"a/{COMMIT}")]})
-    assert message_of(orjson.dumps({"Type": "Notification", "Message": inner})).hints == (Hint(("s3://lake/a",), 7),)
-    twice = {"Type": "Notification", "Message": json.dumps({"Type": "Notification", "Message": inner})}
-    with pytest.raises(InvalidInput, match="a hint is"):
-        message_of(orjson.dumps(twice))
-
-
 def test_the_event_that_s3_sends_to_try_a_notification_says_nothing() -> None:
-    assert message_of(b'{"Service": "Amazon S3", "Event": "s3:TestEvent", "Bucket": "lake"}').hints == ()
+    assert message_of({"Service": "Amazon S3", "Event": "s3:TestEvent", "Bucket": "lake"}).hints == ()
 
 
 @pytest.mark.parametrize(
@@ -107,27 +97,11 @@ def test_the_event_that_s3_sends_to_try_a_notification_says_nothing() -> None:
     ],
 )
 def test_a_record_of_another_form_is_counted_and_the_others_are_taken(record: Any) -> None:
-    message = message_of(orjson.dumps({"Records": [record, event(f"a/{COMMIT}")]}))
+    message = message_of({"Records": [record, event(f"a/{COMMIT}")]})
     assert message.malformed == 1 and [hint.roots for hint in message.hints] == [("s3://lake/a",)]
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"{",
-        b"7",
-        b"null",
-        b"{}",
-        b"[7]",
-        b'["gopher://x/y"]',
-        b'[""]',
-        b'{"Records": 7}',
-        b'"\\u0000"',
-        b"\xff",
-        b"[" * 9_999,
-    ],
-)
-def test_a_message_of_another_form_is_refused(body: bytes) -> None:
+@pytest.mark.parametrize("body", [7, None, {}, [7], ["gopher://x/y"], [""], {"Records": 7}, "\0"])
+def test_a_message_of_another_form_is_refused(body: object) -> None:
     with pytest.raises(InvalidInput):
         message_of(body)

@@ -22,7 +22,6 @@ from lakebed.coordination.log_cache import LogCache
 from lakebed.discovery.looks import hinted_pause_seconds
 from lakebed.errors import InvalidInput
 from lakebed.fleet import hint_pace, watched, worker
-from lakebed.fleet.hearing import Hearing
 from lakebed.fleet.hints import Hint
 from lakebed.fleet.worker import FleetWorker, Heard, Limits
 from lakebed.http.server import Listening
@@ -254,7 +253,7 @@ class Port:
 
 @contextmanager
 def listening(one: FleetWorker, tokens: str | None = None) -> Iterator[Port]:
-    server = poke_server(Hearing(one).poked, Listening(port=0), tokens)
+    server = poke_server(one.poked, Listening(port=0), tokens)
     server.start()
     try:
         yield Port(server.url)

@@ -457,13 +457,10 @@ def test_many_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         return len(log_of(deep).refresh().parts) == 1
 
     [port] = free_ports(1)
-    sqs = {"AWS_ENDPOINT_URL_SQS": "http://127.0.0.1:1", "AWS_REGION": "eu-central-1", "AWS_ACCESS_KEY_ID": ACCESS_KEY}
     around = Circumstances(
-        environment={**sqs, "AWS_SECRET_ACCESS_KEY": SECRET_KEY},
         given={"table": table},
         instead={
             "s3://lake/shop": str(tmp_path / "shop"),
-            "broker:9092": "127.0.0.1:1",  # nobody is there, which must not stop a worker
             "--poke-port 9468": f"--poke-port {port}",
             "http://127.0.0.1:9468": f"http://127.0.0.1:{port}",
         },

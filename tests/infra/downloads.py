@@ -78,11 +78,6 @@ def mariadb_folder() -> Path:
     return fetch_once("mariadb", " ".join(MARIADB).encode(), lambda staging: unpack_packages(MARIADB, staging, needed))
 
 
-def elasticmq_jars() -> Path:
-    """The folder with the jars of a server of SQS's API."""
-    return _maven_jars("elasticmq")
-
-
 def spark_kafka_jars() -> Path:
     """The folder with Spark's own Kafka source, which a benchmark compares with."""
     return _maven_jars("spark-kafka")
@@ -268,7 +263,6 @@ def fetch_all() -> None:
         "debezium-mariadb": debezium_mariadb_jars,
         "registry": registry_folder,
         "mariadb": mariadb_folder,
-        "elasticmq": elasticmq_jars,
         "versitygw": versitygw,
         "chart": chart_renderer,
         "spark": class_archive,

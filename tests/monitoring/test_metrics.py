@@ -211,7 +211,7 @@ EVENTS = (
         table="t", worker="a", workers=3, known=10_000, owned=3_333, active=7, waiting=2, waiting_seconds=4.5, troubled=1,
         looks=12,
     ),
-    HintsReceived(table="t", worker="a", source="http", looks=2, known=1, malformed=1),
+    HintsReceived(table="t", worker="a", looks=2, known=1, malformed=1),
 )  # fmt: skip
 
 

@@ -16,9 +16,7 @@ from lakebed.errors import InvalidInput, MissingPrerequisite
 
 if TYPE_CHECKING:
     from lakebed.compaction.cluster import Cluster
-    from lakebed.fleet.hearing import Hearing
-    from lakebed.fleet.hint_reader import HintReader
-    from lakebed.fleet.worker import Limits
+    from lakebed.fleet.worker import FleetWorker, Limits
     from lakebed.service.server import Server
 
 _SAY_SECONDS = 60.0
@@ -67,21 +65,6 @@ def add_to(commands: Commands) -> None:
         type=int,
         metavar="PORT",
         help="take POST /poke at this port, 0: any: tables have changed (default: none)",
-    )
-    run.add_argument(
-        "--hints",
-        action="append",
-        default=[],
-        metavar="URL",
-        help="read the events of S3 from a queue: kafka://HOST:PORT/TOPIC or sqs://QUEUE; repeatable",
-    )
-    run.add_argument(
-        "--kafka-config",
-        type=_setting,
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a setting of the client for --hints kafka://…, such as security.protocol=SASL_SSL; repeatable",
     )
     run.add_argument("--tokens", metavar="FILE", help="who may poke: lines that lakebed serve token makes")
     run.add_argument("--host", default="127.0.0.1", help="where both ports listen (default: 127.0.0.1)")
@@ -134,8 +117,6 @@ def _estimate(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     """Work until Ctrl-C or SIGTERM, or for ``--duration`` seconds."""
-    from lakebed.fleet.hearing import Hearing
-    from lakebed.fleet.hint_sources import hint_readers
     from lakebed.fleet.worker import FleetWorker, Limits
     from lakebed.monitoring.event_log import log_fields
     from lakebed.monitoring.metrics import Metrics
@@ -153,13 +134,10 @@ def _run(options: argparse.Namespace) -> int:
     server = None
     if options.metrics_port is not None:
         server = metrics.serve(options.host, options.metrics_port, "--metrics-port")
-    hearing = Hearing(worker)
-    hears: list[HintReader | Server] = [*hint_readers(options.hints, dict(options.kafka_config), hearing)]
-    if options.poke_port is not None:
-        hears.append(_poke_server(options, hearing))
+    pokes = None if options.poke_port is None else _poke_server(options, worker)
     worker.start()
-    for each in hears:
-        each.start()
+    if pokes is not None:
+        pokes.start()
     if options.log_format != "json":
         print(f"lakebed: worker {worker.id} of the fleet at {worker.roots[0]}", file=sys.stderr, flush=True)
     ends_at = time.monotonic() + options.duration if options.duration else None
@@ -186,8 +164,8 @@ def _run(options: argparse.Namespace) -> int:
                 flush=True,
             )
         before = figures if figures["owned"] else None
-    for each in hears:
-        each.close()
+    if pokes is not None:
+        pokes.close()
     worker.close()
     unlisten()
     if server is not None:
@@ -195,7 +173,7 @@ def _run(options: argparse.Namespace) -> int:
     return exit_codes.OK
 
 
-def _poke_server(options: argparse.Namespace, hearing: Hearing) -> Server:
+def _poke_server(options: argparse.Namespace, worker: FleetWorker) -> Server:
     """The server of pokes; its port is taken. Raises InvalidInput, MissingPrerequisite."""
     try:
         from lakebed.http.server import Listening
@@ -203,7 +181,7 @@ def _poke_server(options: argparse.Namespace, hearing: Hearing) -> Server:
     except ModuleNotFoundError as error:
         raise MissingPrerequisite(f"--poke-port needs {error.name}: pip install 'lakebed[serve]'") from None
     server = poke_server(
-        hearing.poked,
+        worker.poked,
         Listening(host=options.host, port=options.poke_port, option="--poke-port"),
         options.tokens,
     )
@@ -249,13 +227,6 @@ def _share(text: str) -> tuple[str, float]:
     if not pool or not 0 < share <= 1e6:
         raise argparse.ArgumentTypeError(f"{text!r} is not a pool and its share, such as reports=0.5")
     return pool, share
-
-
-def _setting(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise argparse.ArgumentTypeError("a setting is NAME=VALUE, such as security.protocol=SASL_SSL")
-    return name, value
 
 
 def memory_bytes(text: str) -> int:

@@ -17,6 +17,7 @@ from lakebed.sources.kafka.cluster import KafkaCluster, Partitions
 from lakebed.sources.kafka.settings import GONE, REFUSED, KafkaSettings, kafka_error_of, without_secrets
 
 POLL_SECONDS = 0.5
+_NOT_GIVEN = "kafka does not give the connector's notifications"
 V = TypeVar("V")
 
 
@@ -51,12 +52,10 @@ def send(settings: KafkaSettings, topic: str, key: str, value: bytes) -> None:
         raise _error(delivered[0], settings, f"kafka did not take the record for {topic!r}")
 
 
-def messages_from(
-    settings: KafkaSettings, begin: Partitions, until: float, what: str = "the connector's notifications"
-) -> Generator[Message | None, None, None]:
+def messages_from(settings: KafkaSettings, begin: Partitions, until: float) -> Generator[Message | None, None, None]:
     """The records from these offsets on, as they come; None about twice a second while there are none.
 
-    Ends when the caller stops asking. ``until``: monotonic seconds up to which brokers may fail; ``what``: is read, for errors.
+    Ends when the caller stops asking. ``until``: monotonic seconds up to which brokers may fail.
     Raises InvalidInput, Retry.
     """
     consumer = Consumer({**settings.consumer_config(), "enable.partition.eof": False, "log_level": 0})
@@ -66,11 +65,11 @@ def messages_from(
             message = consumer.poll(POLL_SECONDS)
             if message is not None and (error := message.error()) is not None:
                 if error.code() in (*GONE, *REFUSED) or time.monotonic() >= until:
-                    raise _error(error, settings, f"kafka does not give {what}")
+                    raise _error(error, settings, _NOT_GIVEN)
                 message = None
             yield message
     except KafkaException as error:
-        raise _error(kafka_error_of(error), settings, f"kafka does not give {what}") from None
+        raise _error(kafka_error_of(error), settings, _NOT_GIVEN) from None
     finally:
         with suppress(RuntimeError):
             consumer.close()
