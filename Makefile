@@ -119,7 +119,7 @@ bench-s3: setup build-tools  ## batches on a real S3 server behind a delay, and 
 check: $(VENV)/.installed  ## lint, format, types, imports
 	@$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --strict lakebed
+	$(BIN)/mypy --strict lakebed tools
 	$(BIN)/lint-imports
 
 format: $(VENV)/.installed  ## put files into the form that `make check` asks for

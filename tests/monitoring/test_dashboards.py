@@ -24,7 +24,6 @@ import yaml
 from lakebed import manual
 from lakebed.cli import main
 from lakebed.monitoring.dashboards import DASHBOARDS, content, write
-from lakebed.monitoring.dashboards.make import dashboards
 from tests.end_to_end.topic_of_changes import PARTITIONS, Producing
 from tests.infra.downloads import REPOSITORY, lakebed_wheel
 from tests.infra.kafka import KafkaServer
@@ -33,6 +32,7 @@ from tests.infra.s3 import S3Server, aws_environment
 from tests.infra.server import HOST, Server
 from tests.listeners.receiver import receiver
 from tests.waiting import wait_until
+from tools.dashboards import dashboards
 
 METRICS = REPOSITORY / "docs" / "metrics.md"
 VARIABLES = {
@@ -69,7 +69,7 @@ def filled_in(expression: str) -> str:
 
 @pytest.mark.parametrize("name", DASHBOARDS)
 def test_the_json_in_the_package_is_what_the_code_makes(name: str) -> None:
-    assert content(name) == dashboards()[name], "run: python -m lakebed.monitoring.dashboards.make"
+    assert content(name) == dashboards()[name], "run: python -m tools.dashboards"
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)

@@ -1,7 +1,7 @@
 """Grafana dashboards and alert rules for lakebed's metrics, and the settings that connect them.
 
-The dashboards are stored as the JSON that ``make`` writes, so that using them needs no Grafana SDK. The alert rules are
-written by hand. A rule's ``runbook_url`` links to its section of the runbook.
+The dashboards are JSON that ``tools/dashboards.py`` of the repository writes, so that using them needs no Grafana SDK. The alert
+rules are written by hand. A rule's ``runbook_url`` links to its section of the runbook.
 
 ``write`` lays out, under one folder:
 

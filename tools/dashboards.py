@@ -1,8 +1,8 @@
-"""Makes the dashboards' JSON, with Grafana's SDK (``pip install lakebed[dashboards]``): all tables, one table, operations.
+"""Makes the dashboards' JSON, with Grafana's SDK: all tables, one table, operations.
 
-    python -m lakebed.monitoring.dashboards.make
+    python -m tools.dashboards
 
-writes it beside this file. Three rules keep every panel right for any sources of the metrics:
+writes it to ``lakebed/monitoring/dashboards``. Three rules keep every panel right for any sources of the metrics:
 
 1. Several processes may report the state of a table (a pipeline, an exporter): ``now`` takes the greatest.
 2. Each process reports its own work: ``rate`` and ``added`` sum over processes.
@@ -55,6 +55,7 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 from lakebed.monitoring.dashboards import DASHBOARDS
 
+FOLDER = Path(__file__).parents[1] / "lakebed" / "monitoring" / "dashboards"
 SOURCE = DataSourceRef("prometheus", "${datasource}")
 WIDTH, HEIGHT = 8, 8
 GOOD, DOUBTFUL, BAD, PLAIN = "green", "orange", "red", "text"
@@ -613,7 +614,7 @@ def _stack(title: str, unit: str, text: str, *queries: Query) -> timeseries.Pane
 
 def main() -> None:
     for name, text in dashboards().items():
-        path = Path(__file__).parent / name
+        path = FOLDER / name
         path.write_text(text, encoding="utf-8")
         print(path)
 
