@@ -49,7 +49,7 @@ from lakebed.resolve.counted_tail import CountedOutcome, counted_outcomes
 from lakebed.resolve.crowded_keys import NONE_CROWDED, Crowd, CrowdedKeys
 from lakebed.resolve.locate import KeyLocator
 from lakebed.resolve.tail_rows import DELETED, INCOMPLETE, PART, ROW, read_tail
-from lakebed.resolve.unavailable_values import Completed, complete, ranked, required_columns
+from lakebed.resolve.unavailable_values import NOWHERE, Rows, completed, ranked, required_columns
 from lakebed.schema.nested import as_declared, nullable
 from lakebed.sql.pieces import aliases, by_place, named, parquet_of, registered, scan_of, sql_type
 from lakebed.storage.engine import connect
@@ -368,40 +368,52 @@ def _complete(
     pieces.append(tail_rows)
     rows = pa.concat_tables([_as_rows(piece, schema) for piece in pieces])
     of = ranked(rows, spec, connect())
-    everyone, required = np.ones(len(rows), dtype=bool), required_columns(spec)
-    done: list[Completed] = []
-    newer: list[int] = []  # by the completed row, the change that says how new it is
-    left_out: dict[int, Sequence[str]] = {}
-    for of_key in of.by_key(everyone):
-        in_tail = [(of_part[row - from_base], of_row[row - from_base]) for row in of_key if row >= from_base]
-        counted = not anew.rows.isdisjoint(in_tail)
-        last = max(of_key, key=lambda row: (of.rank[row], row))
-        if counted:
-            void = {
-                row
-                for row, place in zip(of_key[len(of_key) - len(in_tail) :], in_tail, strict=True)
-                if place in anew.void
-            }
-            of_key = [row for row in of_key if row not in void]
-        one = complete(of_key, of, required, base_is_known=True)
-        left_out |= one.left_out
-        if one.row is not None and (one.row >= from_base or counted) and not of.deleted[one.row]:
-            done.append(one)
-            newer.append(last if counted else one.row)
+    counts, counted = _counting(of, from_base, of_part, of_row, anew)
+    done = completed(of, required_columns(spec), base_is_known=True, counts=counts)
+    newer = done.newest.copy()  # the change that says how new a completed row is
+    is_counted = np.isin(of.group[done.newest], list(counted))
+    newer[is_counted] = [counted[group] for group in of.group[done.newest[is_counted]].tolist()]
+    chosen = np.flatnonzero(((done.newest >= from_base) | is_counted) & ~of.deleted[done.newest])
     names = [name for name in schema.names if name != UNAVAILABLE_COLUMN]
-    columns = {name: rows[name].take(pa.array([_giver(one, name) for one in done], pa.int64())) for name in names}
+    columns = {}
+    for name in names:
+        giver = done.givers.get(name, done.newest)[chosen]
+        columns[name] = rows[name].take(pa.array(giver, mask=giver == NOWHERE))
+    newer = newer[chosen]
     if SEQUENCE_COLUMN in columns:
-        columns[SEQUENCE_COLUMN] = rows[SEQUENCE_COLUMN].take(pa.array(newer, pa.int64()))
-    completed = pa.table(columns, pa.schema([schema.field(name) for name in names]))
-    versions = [change_parts[of_part[row - from_base]].version for row in newer]
-    if spec.keeps_versions and spec.partition_by and len(set(versions)) > 1:
-        completed = completed.append_column(VERSION_COLUMN, pa.array(versions, pa.int64()))
+        columns[SEQUENCE_COLUMN] = rows[SEQUENCE_COLUMN].take(pa.array(newer))
+    whole = pa.table(columns, pa.schema([schema.field(name) for name in names]))
+    if spec.keeps_versions and spec.partition_by:
+        versions = np.array([part.version for part in change_parts])[of_part[newer - from_base]]
+        if len(np.unique(versions)) > 1:
+            whole = whole.append_column(VERSION_COLUMN, pa.array(versions, pa.int64()))
     by_part: dict[str, list[int]] = {}
-    for row in sorted(left_out):
+    for row in sorted(done.left_out):
         by_part.setdefault(change_parts[of_part[row - from_base]].path, []).append(row)
-    return completed, {
-        path: IncompleteRow(rows.take(pa.array(at)), [left_out[row] for row in at]) for path, at in by_part.items()
+    return whole, {
+        path: IncompleteRow(rows.take(pa.array(at)), [done.left_out[row] for row in at]) for path, at in by_part.items()
     }
+
+
+def _counting(
+    of: Rows, from_base: int, of_part: _Rows, of_row: _Rows, anew: _Anew
+) -> tuple[npt.NDArray[np.bool_], dict[int, int]]:
+    """Which rows count; and of each key whose row is written anew, the change that says how new it is.
+
+    ``from_base``: how many rows are not of the tail; ``of_part`` and ``of_row``: where the others are.
+    """
+    counts = np.ones(len(of.group), dtype=bool)
+    if not anew.rows:
+        return counts, {}
+    places = list(zip(of_part.tolist(), of_row.tolist(), strict=True))
+    groups = {int(of.group[from_base + at]) for at, place in enumerate(places) if place in anew.rows}
+    counted: dict[int, int] = {}
+    for row in np.flatnonzero(np.isin(of.group, list(groups))).tolist():
+        group = int(of.group[row])
+        if group not in counted or of.rank[row] >= of.rank[counted[group]]:
+            counted[group] = row
+        counts[row] = row < from_base or places[row - from_base] not in anew.void
+    return counts, counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,10 +434,6 @@ class _Anew:
         return _Anew(
             places(row for one in several for row in one.rows), places(row for one in several for row in one.void)
         )
-
-
-def _giver(one: Completed, name: str) -> int | None:
-    return None if name in one.unknown else one.taken.get(name, one.row)
 
 
 def _row_schema(newest: pa.Table, spec: WriteSpec) -> pa.Schema:
@@ -488,7 +496,7 @@ def _rows_at(path: str, part: Part, rows: Sequence[int], spec: WriteSpec, storag
 
 def _rows_of_keys(
     change_parts: Sequence[ChangePart], keys: pa.Table, schema: pa.Schema, spec: WriteSpec, storage: PartStorage
-) -> tuple[pa.Table, list[int], list[int]]:
+) -> tuple[pa.Table, _Rows, _Rows]:
     """The rows of the keys in the order of arrival, and of each the ordinal of its part and its number there."""
     require_intact(change_parts, storage, objects=True)
     connection = connect()
@@ -502,4 +510,4 @@ def _rows_of_keys(
             f"select {outputs}, s.file_index as part, s.file_row_number as row from {source} s "
             f"semi join lakebed_keys k on {same} order by s.file_index, s.file_row_number"
         ).to_arrow_table()
-    return named(found.drop_columns(["part", "row"]), schema.names), found["part"].to_pylist(), found["row"].to_pylist()
+    return named(found.drop_columns(["part", "row"]), schema.names), found["part"].to_numpy(), found["row"].to_numpy()

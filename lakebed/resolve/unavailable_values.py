@@ -13,12 +13,15 @@ had. That value is found in the order of arrival, so it does not depend on when 
 Within a batch the table's row is not known. Without a sequence that does not matter: the batch's rows are newer, and what none
 of them has stays missing. With a sequence, a row that gives a value may itself be late, and only the table can decide that. So
 such rows are kept beside the newest, in layers of one row a key, oldest first.
+
+All keys are judged at once, column by column. Columns that the same rows lack are one column here, so the work is that of the
+rows times the few ways in which they lack columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import duckdb
 import numpy as np
@@ -31,84 +34,168 @@ from lakebed.parts.key_moves import folded
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, IncompleteRow, records_of_incomplete
 from lakebed.sql.pieces import aliases, by_place, registered
 
-_Ranks = npt.NDArray[np.int64]
+_Places = npt.NDArray[np.int64]
+_Mask = npt.NDArray[np.bool_]
+NOWHERE = -1
+"""In place of a row, where no row gives a value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Changes in the order of arrival. ``group`` identifies the key; ``rank`` orders sequences (all equal without one)."""
+    """Changes in the order of arrival."""
 
-    group: _Ranks
-    rank: _Ranks
-    deleted: Sequence[bool | None]
-    missing: Sequence[Sequence[str] | None]
+    group: _Places
+    """Which key it is; equal for rows of one key."""
+    rank: _Places
+    """The order of sequences, from 0; all equal without a sequence."""
+    deleted: _Mask
+    pattern: _Places
+    """Which of ``patterns`` a row lacks."""
+    patterns: Sequence[frozenset[str]]
 
-    def by_key(self, wanted: npt.NDArray[np.bool_] | None = None) -> Iterator[list[int]]:
-        """The rows of each key that has a wanted one (default: one with a missing value), in their order."""
-        if wanted is None:
-            wanted = np.fromiter((bool(names) for names in self.missing), dtype=bool, count=len(self.missing))
-        rows = np.flatnonzero(np.isin(self.group, np.unique(self.group[wanted])))
-        rows = rows[np.argsort(self.group[rows], kind="stable")]
-        for piece in np.split(rows, np.flatnonzero(np.diff(self.group[rows])) + 1):
-            if len(piece):
-                yield piece.tolist()
+    @property
+    def names(self) -> list[str]:
+        """The columns that some row lacks."""
+        return sorted(frozenset().union(*self.patterns))
+
+    def lacks(self, names: Collection[str]) -> _Mask:
+        """By row, whether it lacks one of these columns. A delete lacks none."""
+        return (
+            np.array([not each.isdisjoint(names) for each in self.patterns], dtype=bool)[self.pattern] & ~self.deleted
+        )
+
+    def lacking_alike(self) -> Iterator[list[str]]:
+        """The columns in groups, so that each row lacks all of a group or none."""
+        groups: dict[tuple[bool, ...], list[str]] = {}
+        for name in self.names:
+            groups.setdefault(tuple(name in each for each in self.patterns), []).append(name)
+        yield from groups.values()
 
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """``row`` is the newest; ``taken``: the row that each of its missing values comes from, None for null.
+    """What the newest row of each key is."""
 
-    ``unknown`` are the values that no row has; ``left_out`` the rows that could not be whole, and what each lacks.
+    newest: _Places
+    """The row of each key that has one, by group."""
+    givers: Mapping[str, _Places]
+    """By column that some row lacks, and for each of ``newest``, the row that gives the value. ``NOWHERE`` gives null."""
+    unknown: Mapping[str, _Mask]
+    """By column, for which of ``newest`` no row says what the value is."""
+    left_out: Mapping[int, Sequence[str]]
+    """The rows that could not be whole, and the columns that each lacks."""
+
+
+def completed(rows: Rows, required: frozenset[str], base_is_known: bool, counts: _Mask | None = None) -> Completed:
+    """The newest row of each key, and where its missing values come from.
+
+    Args:
+        rows: The changes of all keys. If the table's own rows and deletes are known, they come first.
+        required: The columns that have a value in every row of the table.
+        base_is_known: Whether ``rows`` has all that the table has of these keys.
+        counts: Which rows count; all by default.
+    """
+    chains = _Chains.of(rows, counts)
+    alike = list(rows.lacking_alike())
+    left_out: dict[int, list[str]] = {}
+    while True:  # what follows a row that is left out is judged again: one round for each such row of a key
+        void = {
+            name: is_void
+            for names in alike
+            if (needed := required.intersection(names))
+            for is_void in [chains.is_void(names, base_is_known)]
+            for name in needed
+        }
+        places = np.flatnonzero(np.logical_or.reduce(list(void.values()))) if void else np.zeros(0, dtype=np.int64)
+        if not len(places):
+            break
+        first = places[np.unique(chains.start[places], return_index=True)[1]]
+        for place in first.tolist():
+            left_out[int(chains.order[place])] = sorted(name for name in void if void[name][place])
+        counts = chains.counts.copy()
+        counts[first] = False
+        chains = chains.counting(counts)
+    newest = chains.newest()
+    givers: dict[str, _Places] = {}
+    unknown: dict[str, _Mask] = {}
+    for names in alike:
+        giver, lacks = chains.giver(names)[newest], chains.lacks(names)[newest]
+        is_null = lacks & ((giver < 0) | rows.deleted[chains.order[giver]])
+        givers |= dict.fromkeys(names, np.where(is_null, NOWHERE, chains.order[np.where(lacks, giver, newest)]))
+        unknown |= dict.fromkeys(names, lacks & (giver < 0))
+    kept = {row: left_out[row] for row in chains.not_replaced(left_out)}
+    return Completed(chains.order[newest], givers, unknown, kept)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chains:
+    """The rows of each key together, in the order of arrival. Arrays are by place in this order.
+
+    A *chain* are the rows of a key that were the newest when they came.
     """
 
-    row: int | None
-    taken: Mapping[str, int | None] = field(default_factory=dict)
-    unknown: tuple[str, ...] = ()
-    left_out: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    rows: Rows
+    order: _Places
+    """The number of each row."""
+    start: _Places
+    """The place of the first row of the same key."""
+    counts: _Mask
+    is_chained: _Mask
 
+    @staticmethod
+    def of(rows: Rows, counts: _Mask | None = None) -> _Chains:
+        order = np.argsort(rows.group, kind="stable")
+        group = rows.group[order]
+        is_first = np.ones(len(group), dtype=bool)
+        is_first[1:] = group[1:] != group[:-1]
+        start = np.maximum.accumulate(np.where(is_first, np.arange(len(group)), 0))
+        every = np.ones(len(group), dtype=bool)
+        return _Chains(rows, order, start, every, every).counting(every if counts is None else counts[order])
 
-def complete(rows: Sequence[int], of: Rows, required: frozenset[str], base_is_known: bool) -> Completed:
-    """The newest of one key's rows, given in the order of arrival, and where its missing values come from."""
-    newest: int | None = None
-    taken: dict[str, int | None] = {}
-    unknown: list[str] = []
-    left_out: dict[int, list[str]] = {}
-    for row in rows:
-        if newest is not None and of.rank[row] < of.rank[newest]:
-            continue
-        from_rows: dict[str, int | None] = {}
-        missing: list[str] = []
-        for name in () if of.deleted[row] else of.missing[row] or ():
-            if newest is None or name in unknown:
-                missing.append(name)
-            else:
-                from_rows[name] = None if of.deleted[newest] else taken.get(name, newest)
-        void = {name for name, giver in from_rows.items() if giver is None} | (set(missing) if base_is_known else set())
-        if void & required:
-            left_out[row] = sorted(void & required)
-            continue
-        newest, taken, unknown = row, from_rows, missing
-        if not from_rows and not missing:
-            left_out = {other: lacks for other, lacks in left_out.items() if of.rank[other] > of.rank[row]}
-    return Completed(newest, taken, tuple(unknown), left_out)
+    def counting(self, counts: _Mask) -> _Chains:
+        """The chains if the rows at these places count, and the others don't."""
+        ranks = np.where(counts, self.rows.rank[self.order], NOWHERE)
+        ranks = ranks + self.start * (int(self.rows.rank.max(initial=0)) + 2)  # each key above the one before it
+        is_chained = counts & (ranks >= np.maximum.accumulate(ranks))
+        return replace(self, counts=counts, is_chained=is_chained)
 
+    def lacks(self, names: Collection[str]) -> _Mask:
+        return self.rows.lacks(names)[self.order]
 
-def givers(rows: Sequence[int], of: Rows) -> list[int]:
-    """The rows of one key that its newest may take missing values from, oldest first."""
-    chain: list[int] = []
-    for row in rows:
-        if not chain or of.rank[row] >= of.rank[chain[-1]]:
-            chain.append(row)
-    newest = chain.pop()
-    wanted = set() if of.deleted[newest] else set(of.missing[newest] or ())
-    out: list[int] = []
-    while chain and wanted:
-        row = chain.pop()
-        given = wanted if of.deleted[row] else wanted.difference(of.missing[row] or ())
-        if given:
-            out.append(row)
-            wanted = wanted - given
-    return out[::-1]
+    def newest(self) -> _Places:
+        """The last place of each chain."""
+        chained = np.flatnonzero(self.is_chained)
+        starts = self.start[chained]
+        return chained[np.flatnonzero(np.diff(starts, append=NOWHERE))]
+
+    def giver(self, names: Collection[str]) -> _Places:
+        """For each place, the last one before it in the chain that says what these columns are; ``NOWHERE`` without one."""
+        says = self.is_chained & ~self.lacks(names)
+        last = np.maximum.accumulate(np.where(says, np.arange(len(says)), NOWHERE))
+        before = np.concatenate([[NOWHERE], last[:-1]])
+        return np.where(before >= self.start, before, NOWHERE)
+
+    def is_void(self, names: Collection[str], base_is_known: bool) -> _Mask:
+        """For each place in a chain, whether it lacks these columns and gets null."""
+        giver = self.giver(names)
+        is_null = np.where(giver < 0, base_is_known, self.rows.deleted[self.order[giver]])
+        return self.is_chained & self.lacks(names) & is_null
+
+    def not_replaced(self, left_out: Collection[int]) -> list[int]:
+        """Those of the rows that no whole row has replaced which came later."""
+        if not left_out:
+            return []
+        rank = self.rows.rank
+        place = np.empty(len(self.order), dtype=np.int64)
+        place[self.order] = np.arange(len(self.order))
+        whole = np.flatnonzero(self.is_chained & ~self.lacks(self.rows.names))
+        last = dict(zip(self.start[whole].tolist(), whole.tolist(), strict=True))
+        kept = []
+        for row in left_out:
+            by = last.get(int(self.start[place[row]]), NOWHERE)
+            if by < place[row] or rank[self.order[by]] < rank[row]:
+                kept.append(row)
+        return kept
 
 
 def newest_in_layers(
@@ -127,19 +214,21 @@ def newest_in_layers(
     of = ranked(changes, spec, connection)
     if spec.sequence_column is None:
         filled, left_out = _filled(changes, of, spec)
-        return [newest_per_key(filled, spec, connection)], left_out
+        return [filled], left_out
     return _layers(changes, of, spec, connection), nothing
 
 
 def _layers(changes: pa.Table, of: Rows, spec: WriteSpec, connection: duckdb.DuckDBPyConnection) -> Iterator[pa.Table]:
-    layers: list[list[int]] = []
-    for rows in of.by_key():
-        for depth, row in enumerate(givers(rows, of)):
-            if depth == len(layers):
-                layers.append([])
-            layers[depth].append(row)
-    for layer in layers:
-        yield changes.take(pa.array(sorted(layer)))
+    """The rows that the newest of a key may take values from, one of each key a layer; then the newest."""
+    chains = _Chains.of(of)
+    newest = chains.newest()
+    found = [chains.giver(names)[newest[chains.lacks(names)[newest]]] for names in of.lacking_alike()]
+    places = np.unique(np.concatenate(found))
+    places = places[places >= 0]
+    starts = chains.start[places]
+    depth = np.arange(len(places)) - np.searchsorted(starts, starts)
+    for layer in range(int(depth.max(initial=NOWHERE)) + 1):
+        yield changes.take(pa.array(np.sort(chains.order[places[depth == layer]])))
     yield newest_per_key(changes, spec, connection)
 
 
@@ -161,36 +250,48 @@ def ranked(changes: pa.Table, spec: WriteSpec, connection: duckdb.DuckDBPyConnec
         listed = ", ".join(f"{column} as r{at}" for at, column in enumerate(columns))
         found = connection.sql(f"select {listed} from {name} order by position").to_arrow_table()
     rank = found["r1"].to_numpy() if len(columns) > 1 else np.zeros(len(changes), dtype=np.int64)
-    deleted = pc.equal(changes[OP_COLUMN], DELETE).to_pylist()
-    return Rows(found["r0"].to_numpy(), rank, deleted, changes[UNAVAILABLE_COLUMN].to_pylist())
+    deleted = pc.equal(changes[OP_COLUMN], DELETE).fill_null(False).to_numpy()
+    return Rows(found["r0"].to_numpy(), rank, deleted, *_patterns(changes[UNAVAILABLE_COLUMN]))
+
+
+def _patterns(unsent: pa.ChunkedArray) -> tuple[_Places, list[frozenset[str]]]:
+    """Lists of names, of which few are different: by row the number of its list, and the lists."""
+    lists = unsent.combine_chunks().fill_null([])
+    codes = pc.list_flatten(lists).dictionary_encode().indices.cast(pa.string())
+    offsets = np.concatenate([[0], np.cumsum(pc.list_value_length(lists).to_numpy())])
+    coded = pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), codes), ",").dictionary_encode()
+    pattern = coded.indices.to_numpy()
+    first = np.unique(pattern, return_index=True)[1]
+    return pattern, [frozenset(names) for names in lists.take(pa.array(first)).to_pylist()]
 
 
 def _filled(changes: pa.Table, of: Rows, spec: WriteSpec) -> tuple[pa.Table, pa.Table]:
-    """The changes, each key's newest with the values that older ones of the batch give, and records of those left out."""
-    required = required_columns(spec)
-    missing = list(of.missing)
-    sources: dict[str, npt.NDArray[np.float64]] = {}
-    left_out: dict[int, Sequence[str]] = {}
-    for rows in of.by_key():
-        done = complete(rows, of, required, base_is_known=False)
-        left_out |= done.left_out
-        if done.row is None:
-            continue
-        for name, giver in done.taken.items():
-            source = sources.setdefault(name, np.arange(len(changes), dtype=np.float64))
-            source[done.row] = np.nan if giver is None else giver
-        missing[done.row] = list(done.unknown)
-    incomplete_rows = IncompleteRow(changes.take(pa.array(list(left_out), pa.int64())), list(left_out.values()))
-    aside = records_of_incomplete(incomplete_rows, spec)
-    for name, source in sources.items():
-        at = changes.schema.get_field_index(name)
-        values = changes[name].take(pa.array(source, from_pandas=True).cast(pa.int64()))
-        changes = changes.set_column(at, changes.schema.field(name), values)
-    at = changes.column_names.index(UNAVAILABLE_COLUMN)
-    changes = changes.set_column(at, UNAVAILABLE_COLUMN, pa.array(missing, pa.list_(pa.string())))
-    if left_out:
-        changes = changes.take(pa.array(np.setdiff1d(np.arange(len(changes)), list(left_out))))
-    return changes, aside
+    """The newest change of each key with the values that older ones of the batch give, and records of those left out."""
+    done = completed(of, required_columns(spec), base_is_known=False)
+    left_out = IncompleteRow(changes.take(pa.array(list(done.left_out), pa.int64())), list(done.left_out.values()))
+    in_order = np.argsort(done.newest)
+    newest = done.newest[in_order]
+    filled = changes.take(pa.array(newest))
+    for name, found in done.givers.items():
+        giver = np.where(done.unknown[name][in_order], newest, found[in_order])
+        values = changes[name].take(pa.array(giver, mask=giver == NOWHERE))
+        filled = filled.set_column(filled.schema.get_field_index(name), changes.schema.field(name), values)
+    at = filled.column_names.index(UNAVAILABLE_COLUMN)
+    unsent = _still_unknown(filled[UNAVAILABLE_COLUMN].combine_chunks(), of, done, in_order)
+    return filled.set_column(at, UNAVAILABLE_COLUMN, unsent), records_of_incomplete(left_out, spec)
+
+
+def _still_unknown(unsent: pa.Array, of: Rows, done: Completed, in_order: _Places) -> pa.Array:
+    """What each of the newest rows lacks after it was filled; most lack what they lacked before."""
+    lacked = np.array([len(each) for each in of.patterns])[of.pattern[done.newest[in_order]]]
+    unknown = np.zeros(len(in_order), dtype=np.int64)
+    for mask in done.unknown.values():
+        unknown += mask[in_order]
+    filled = np.flatnonzero(lacked != unknown)
+    lists = [[name for name, mask in done.unknown.items() if mask[in_order[place]]] for place in filled]
+    places = np.arange(len(unsent))
+    places[filled] = len(unsent) + np.arange(len(filled))
+    return pa.concat_arrays([unsent, pa.array(lists, unsent.type)]).take(pa.array(places))
 
 
 def required_columns(spec: WriteSpec) -> frozenset[str]:
