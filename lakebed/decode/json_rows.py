@@ -32,7 +32,6 @@ from lakebed.decode.json.columns import (
     Missed,
     json_type,
     micros_of,
-    names_of,
     null_unavailable,
     one_of,
     reader_for,
@@ -70,7 +69,7 @@ from lakebed.decode.unknown_fields import (
     unknown_remarks,
 )
 from lakebed.errors import InvalidInput, InvalidSchema
-from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
+from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT, unavailable_names
 from lakebed.positions.truncates import NO_CUTOFF, Cutoff
 from lakebed.remarks import Remark, remarks_on
 from lakebed.schema.change import SchemaChange
@@ -367,7 +366,7 @@ class _RowReader:
         times = micros_of(records.column("timestamp").view(pa.int64()))
         metadata = {OP_COLUMN: operations, AT_COLUMN: pa.array(2 * numbers), TIME_COLUMN: times}
         if unavailable:
-            metadata[UNAVAILABLE_COLUMN] = names_of(unavailable, ~delete)
+            metadata[UNAVAILABLE_COLUMN] = unavailable_names(unavailable, ~delete)
         if self._sequence:
             sequence = metadata[SEQUENCE_COLUMN] = kafka_metadata(records, self._sequence[1])
             good &= np.asarray(sequence.is_valid())

@@ -14,7 +14,7 @@ import pyarrow as pa
 from lakebed.decode.decoder import Decoded
 from lakebed.decode.row_evolution import rescued
 from lakebed.errors import InvalidChanges
-from lakebed.parts.changes import WriteSpec, prepare
+from lakebed.parts.changes import Fill, WriteSpec, prepare
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, rows_as_json
 from lakebed.remarks import Remark, remarks_on
 from lakebed.schema.fitting import RESCUED_COLUMN
@@ -36,6 +36,8 @@ class RowChanges:
     """Columns of the DataFrame that the table lacks, and that nothing refers to."""
     rescues: bool = False
     """Whether they, and values that do not fit, are kept as JSON."""
+    fill: Fill | None = None
+    """Which columns of its row a change fills; None for all."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Decoded]:
         connection, incoming = connect(threads=1), self.spec.incoming
@@ -48,11 +50,11 @@ class RowChanges:
                 at = table.schema.get_field_index(RESCUED_COLUMN)
                 table = table.set_column(at, RESCUED_COLUMN, texts).drop_columns(list(self.unknown_columns))
             try:
-                good, bad = prepare(table, incoming, connection), QUARANTINE_SCHEMA.empty_table()
+                good, bad = prepare(table, incoming, connection, fill=self.fill), QUARANTINE_SCHEMA.empty_table()
             except InvalidChanges:
                 if self.strict:
                     raise
-                good, bad = split(table, incoming)
+                good, bad = split(table, incoming, fill=self.fill)
             names = {} if self.rescues else dict.fromkeys(self.unknown_columns, len(good) + len(bad))
             yield Decoded(changes=good, quarantined=bad, remarks=remarks_on(Remark.UNKNOWN_FIELD, names))
 
@@ -63,12 +65,13 @@ def split(
     connection: duckdb.DuckDBPyConnection | None = None,
     deletes: str | None = None,
     left_out: Sequence[str] = (),
+    fill: Fill | None = None,
 ) -> tuple[pa.Table, pa.Table]:
     """The rows that fit the table, and those that do not with a reason each, as records of the quarantine.
 
     The other arguments are those of ``prepare``.
     """
-    good, reasons = fitting(table, spec, connection or connect(threads=1), deletes, left_out)
+    good, reasons = fitting(table, spec, connection or connect(threads=1), deletes, left_out, fill)
     bad = [_quarantined(table.slice(row, 1), why) for row, why in reasons]
     return good, pa.Table.from_pylist(bad, QUARANTINE_SCHEMA)
 
@@ -79,18 +82,19 @@ def fitting(
     connection: duckdb.DuckDBPyConnection,
     deletes: str | None = None,
     left_out: Sequence[str] = (),
+    fill: Fill | None = None,
 ) -> tuple[pa.Table, list[tuple[int, str]]]:
     """The rows that fit the table, as ``prepare`` returns them, and why the others do not, by their numbers.
 
     Halves the batch, so few bad rows cost little. Raises InvalidChanges if no row can be of these columns.
     """
-    good: list[pa.Table] = [prepare(table.slice(0, 0), spec, connection, deletes, left_out)]
+    good: list[pa.Table] = [prepare(table.slice(0, 0), spec, connection, deletes, left_out, fill)]
     reasons: list[tuple[int, str]] = []
     pieces = [(0, len(table))]
     while pieces:
         start, rows = pieces.pop()
         try:
-            good.append(prepare(table.slice(start, rows), spec, connection, deletes, left_out))
+            good.append(prepare(table.slice(start, rows), spec, connection, deletes, left_out, fill))
         except InvalidChanges as error:
             if rows == 1:
                 reasons.append((start, str(error)))
@@ -137,19 +141,24 @@ def _quarantined(row: pa.Table, reason: str) -> dict[str, Any]:
 
 
 def prepare_or_split(
-    rows: pa.Table, spec: WriteSpec, connection: duckdb.DuckDBPyConnection, deletes: str | None, left_out: Sequence[str]
+    rows: pa.Table,
+    spec: WriteSpec,
+    connection: duckdb.DuckDBPyConnection,
+    deletes: str | None,
+    left_out: Sequence[str],
+    fill: Fill | None = None,
 ) -> tuple[pa.Table, pa.Table]:
     """The rows that fit the table, as ``prepare`` returns them, and the others as records of the quarantine."""
     try:
-        return prepare(rows, spec, connection, deletes, left_out), QUARANTINE_SCHEMA.empty_table()
+        return prepare(rows, spec, connection, deletes, left_out, fill), QUARANTINE_SCHEMA.empty_table()
     except InvalidChanges as error:
         why = str(error)
     try:
-        prepare(rows.slice(0, 0), spec, connection, deletes, left_out)
+        prepare(rows.slice(0, 0), spec, connection, deletes, left_out, fill)
     except InvalidChanges:  # no row can be of these columns
         shape = dict.fromkeys([*spec.schema.names, *([spec.sequence_by] if spec.sequence_by else [])])
         types = dict(zip(spec.schema.names, spec.schema.types, strict=True))
         none = {name: pa.array([], types.get(name, pa.int64())) for name in shape}
         bad = [_quarantined(rows.slice(row, 1), why) for row in range(len(rows))]
         return prepare(pa.table(none), spec, connection), pa.Table.from_pylist(bad, QUARANTINE_SCHEMA)
-    return split(rows, spec, connection, deletes, left_out)
+    return split(rows, spec, connection, deletes, left_out, fill)

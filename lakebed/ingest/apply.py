@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
@@ -32,7 +32,7 @@ from lakebed.log.entries import APPLIED, NAMED_BATCH, Operation
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog, require_writable
 from lakebed.parts.arrow_rows import Rows, arrow_rows, is_spark_frame
-from lakebed.parts.changes import WriteSpec, prepare, write_spec_of
+from lakebed.parts.changes import Fill, WriteSpec, prepare, write_spec_of
 from lakebed.remarks import Remark, remarks_on
 from lakebed.schema.conversion import canonical_type, type_from_json
 from lakebed.schema.fitting import RESCUED_COLUMN, EvolvePolicy
@@ -49,6 +49,8 @@ class How:
     apply_as_deletes: str | None = None
     except_columns: Sequence[str] = ()
     policy: EvolvePolicy
+    fill: Fill | None = None
+    """Which columns of its row a change fills; None for all."""
 
     def for_table(self, snapshot: Snapshot) -> How:
         """A column that was renamed in the table still comes under its first name too."""
@@ -64,11 +66,25 @@ class How:
 
     def evolved(self, given: pa.Schema, snapshot: Snapshot, evolution: Evolution) -> Snapshot:
         """The table as it must be for changes with these columns; it is altered if it is not. Raises InvalidChanges."""
-        require_columns(snapshot.logical_schema.names, given.names, self.policy, self.except_columns)
+        if self.fill is None:
+            require_columns(snapshot.logical_schema.names, given.names, self.policy, self.except_columns)
         unknown = self.unknown(given.names, write_spec_of(snapshot).incoming)
         table = names_in_rows(snapshot.logical_schema.names, given.names, self.policy).values()
         known = [name for name in given.names if (name in table or name in unknown) and name not in self.except_columns]
         return evolved(given, known, snapshot, self.policy, evolution)
+
+
+def filled(columns: Literal["sent"] | Sequence[str] | None, ignore_null_updates: bool) -> Fill | None:
+    """Which columns of their rows changes fill, by the arguments of ``Table.apply``; None for all. Raises InvalidInput."""
+    if columns is None and not ignore_null_updates:
+        return None
+    if isinstance(columns, str):
+        if columns != "sent":
+            raise InvalidInput(
+                f"columns is {columns!r}; give a list of columns, or 'sent' for those that the changes have"
+            )
+        columns = None
+    return Fill(None if columns is None else tuple(columns), ignore_null_updates)
 
 
 def apply(
@@ -124,10 +140,12 @@ def frame_changes(
         spec.incoming,
         how.apply_as_deletes,
         how.except_columns,
+        fill=how.fill,
         policy=policy,
         rescued=unknown if policy.rescues else (),
     )
-    return RowChanges(spec, strict=strict, unknown_columns=unknown, rescues=policy.rescues), frame, snapshot
+    rows = RowChanges(spec, strict=strict, unknown_columns=unknown, rescues=policy.rescues, fill=how.fill)
+    return rows, frame, snapshot
 
 
 def _write_rows(
@@ -147,14 +165,14 @@ def _write_rows(
         if RESCUED_COLUMN in incoming.schema.names:
             rows = rows.append_column(RESCUED_COLUMN, texts)
         unknown = ()
-    elif RESCUED_COLUMN in incoming.schema.names and RESCUED_COLUMN not in rows.column_names:
+    elif RESCUED_COLUMN in incoming.schema.names and RESCUED_COLUMN not in rows.column_names and how.fill is None:
         rows = rows.append_column(RESCUED_COLUMN, pa.nulls(len(rows), pa.string()))
     connection = connect() if how.apply_as_deletes is None else connect_sealed()
     deletes = how.apply_as_deletes
     if policy.on_mismatch == "quarantine":
-        checked, aside = prepare_or_split(rows, incoming, connection, deletes, left_out)
+        checked, aside = prepare_or_split(rows, incoming, connection, deletes, left_out, how.fill)
     else:
-        checked, aside = prepare(rows, incoming, connection, deletes, left_out), None
+        checked, aside = prepare(rows, incoming, connection, deletes, left_out, how.fill), None
     written = write_arrow(checked, write_spec_of(snapshot), path, aside)
     return snapshot, replace(written, remarks=remarks_on(Remark.UNKNOWN_FIELD, dict.fromkeys(unknown, len(rows))))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lakebed.decode.row_evolution import columns_left_out, names_in_rows
 from lakebed.error_transport import first_line
 from lakebed.errors import InvalidChanges, InvalidInput
-from lakebed.parts.changes import HIDDEN_TYPES, OP_COLUMN, SEQUENCE_COLUMN, WriteSpec, lacks
+from lakebed.parts.changes import HIDDEN_TYPES, OP_COLUMN, SEQUENCE_COLUMN, Fill, WriteSpec, lacks
 from lakebed.quoting import quote_for_spark
 from lakebed.schema.change_names import is_change_name
 from lakebed.schema.fitting import FIXED, RESCUED_COLUMN, EvolvePolicy
@@ -30,12 +30,14 @@ def changes_frame(
     policy: EvolvePolicy = FIXED,
     rescued: Sequence[str] = (),
     may_lack: Collection[str] = (),
+    fill: Fill | None = None,
     beside: Sequence[str] = (),
 ) -> DataFrame:
     """A user's DataFrame as a struct of the columns that the write tasks expect; Spark evaluates which rows are deletes.
 
     ``rescued``: columns that the table lacks, and whose values are kept as JSON. ``may_lack``: columns of the table that are null
-    if the DataFrame lacks them. ``beside``: columns that stay beside the struct.
+    if the DataFrame lacks them. ``fill``: which
+    columns changes fill; the struct lacks the others. ``beside``: columns that stay beside the struct.
     Raises InvalidInput for a setting that does not fit, InvalidChanges for columns that do not fit the table.
     """
     if apply_as_deletes is not None and not spec.keys:
@@ -58,8 +60,11 @@ def changes_frame(
             raise InvalidInput(
                 f"except_column_list names {name!r}, which is a key or orders the changes; it can't be left out"
             )
+    kept = [] if fill is None else fill.kept(spec, sent.keys() - set(left_out))
     columns = []  # SQL texts, since every Column object costs a call to the JVM
     for field in spec.schema:
+        if field.name in kept:
+            continue
         if field.name in left_out:
             columns.append(f"null as {quote_for_spark(field.name)}")
         elif (found := sent.get(field.name)) is not None:

@@ -9,12 +9,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import duckdb
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -167,6 +168,32 @@ class WriteSpec:
         return misfit(self.schema, newer.schema) is None
 
 
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """Changes that fill some columns of their rows. The other columns keep their values, or are null in a row that is new."""
+
+    columns: tuple[str, ...] | None = None
+    """The columns that the changes fill; None for those that they have."""
+    ignores_nulls: bool = False
+    """Whether a null keeps the value of its column too (``ignore_null_updates``)."""
+
+    def kept(self, spec: WriteSpec, given: Collection[str]) -> list[str]:
+        """The columns of a table that changes with the columns ``given`` do not fill.
+
+        Raises InvalidInput for a table without keys and for an unknown column, InvalidChanges for a column that is not given.
+        """
+        if not spec.keys:
+            raise InvalidInput("changes fill columns of rows by their keys, and this table has no keys")
+        names, needed = spec.schema.names, {*spec.keys, spec.sequence_by}
+        for name in self.columns or ():
+            if name not in names:
+                raise InvalidInput(f"columns has {name!r}, which is no column of the table{suggest(name, names)}")
+            if name not in given:
+                raise lacks(name, list(given))
+        filled = given if self.columns is None else self.columns
+        return [name for name in names if name not in filled and name not in needed]
+
+
 def write_spec_of(snapshot: Snapshot) -> WriteSpec:
     """The shape of a table at a version."""
     settings = snapshot.settings
@@ -189,6 +216,7 @@ def prepare(
     connection: duckdb.DuckDBPyConnection,
     apply_as_deletes: str | None = None,
     except_columns: Sequence[str] = (),
+    fill: Fill | None = None,
 ) -> pa.Table:
     """The changes with the table's columns and types, plus the operation, and the sequence if it is no column.
 
@@ -210,10 +238,11 @@ def prepare(
     if len(there) < len(given):
         twice = sorted(name for name, count in Counter(given).items() if count > 1)
         raise InvalidChanges(f"the changes have the column {twice[0]!r} more than once; leave one of them out")
+    kept = [] if fill is None else fill.kept(spec, there.difference(except_columns))
     names, columns = [], []
     for field in spec.schema:
         names.append(field.name)
-        if field.name in except_columns:
+        if field.name in except_columns or field.name in kept:
             columns.append(pa.nulls(len(changes), nullable(field.type)))
         elif field.name in there:
             columns.append(cast_exactly(changes[field.name], field.type, field.name))
@@ -240,7 +269,16 @@ def prepare(
             )
         names.append(SEQUENCE_COLUMN)
         columns.append(_hidden_sequence(changes[source], source))
-    if UNAVAILABLE_COLUMN in there:
+    if fill is not None:
+        lacking = {name: np.ones(len(changes), dtype=bool) for name in kept}
+        if fill.ignores_nulls:
+            may_be_null = set(spec.schema.names).difference(kept, spec.keys, [spec.sequence_by])
+            sent = {name: values for name, values in zip(names, columns, strict=True) if name in may_be_null}
+            lacking |= {name: np.asarray(values.is_null()) for name, values in sent.items() if values.null_count}
+        upserts = np.ones(len(changes), dtype=bool) if deletes is None else ~np.asarray(deletes)
+        names.append(UNAVAILABLE_COLUMN)
+        columns.append(unavailable_names(lacking, upserts))
+    elif UNAVAILABLE_COLUMN in there:
         names.append(UNAVAILABLE_COLUMN)
         columns.append(changes[UNAVAILABLE_COLUMN])
     if spec.keys and MOVES_COLUMN in there:
@@ -252,6 +290,21 @@ def prepare(
         _check_partitions(out, spec)
     _check_nulls(out, spec, deletes)
     return out
+
+
+def unavailable_names(masks: Mapping[str, npt.NDArray[np.bool_]], upserts: npt.NDArray[np.bool_]) -> pa.Array:
+    """For each row, the columns whose mask has it; null where there are none, and for deletes."""
+    counts = np.zeros(len(upserts), dtype=np.int64)
+    for mask in masks.values():
+        counts += mask & upserts
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    numbers, at = np.empty(offsets[-1], dtype=np.int32), offsets[:-1].copy()
+    for number, mask in enumerate(masks.values()):
+        rows = np.flatnonzero(mask & upserts)
+        numbers[at[rows]] = number
+        at[rows] += 1
+    names = pa.DictionaryArray.from_arrays(numbers, pa.array(list(masks), pa.string())).cast(pa.string())
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), names, mask=pa.array(counts == 0))
 
 
 def lacks(column: str, given: Sequence[str]) -> InvalidChanges:

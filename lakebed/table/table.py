@@ -21,7 +21,7 @@ from lakebed.errors import InvalidInput, MissingPrerequisite
 from lakebed.far_times import pandas_frame
 from lakebed.health.examination import Examination, examine
 from lakebed.health.status import Observer, Status
-from lakebed.ingest.apply import How, apply, frame_changes
+from lakebed.ingest.apply import How, apply, filled, frame_changes
 from lakebed.ingest.stream import require_keys
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import open_store
@@ -230,7 +230,9 @@ class Table:
         *,
         evolve: Sequence[Evolution] = (),
         on_mismatch: OnMismatch = "fail",
-        columns: Mapping[str, str] | None = None,
+        columns: Literal["sent"] | Sequence[str] | None = None,
+        ignore_null_updates: bool = False,
+        renamed_columns: Mapping[str, str] | None = None,
     ) -> int:
         """Commit one batch of changes; returns the version.
 
@@ -245,14 +247,19 @@ class Table:
         ``evolve``: what may be done to the table first, where the changes need it: ``add`` columns, ``widen`` their types,
         ``relax`` NOT NULL. Changes that lack a column of the table are refused. ``on_mismatch``: what becomes of rows that do
         not fit: ``fail`` (InvalidChanges; nothing is committed), ``quarantine`` (they go to the table beside this one) or
-        ``rescue`` (what no column takes is kept in the column ``_rescued``, as JSON). ``columns``: new names of columns of the
-        changes to those that they had before. Raises InvalidChanges, StoreUnavailable, Contention.
+        ``rescue`` (what no column takes is kept in the column ``_rescued``, as JSON).
+        ``columns``: the columns that the changes fill, besides keys and ``sequence_by``, or ``"sent"`` for those that they have.
+        The others keep their values; in a row that is new they are null. Without it a change is a whole row.
+        ``ignore_null_updates``: a null keeps the value of its column too.
+        ``renamed_columns``: new names of columns of the changes to those that they had before.
+        Raises InvalidChanges, StoreUnavailable, Contention.
         """
         internals = self._internals
         how = How(
             apply_as_deletes=apply_as_deletes,
             except_columns=except_column_list,
-            policy=EvolvePolicy(allowed=frozenset(evolve), on_mismatch=on_mismatch, columns=columns or {}),
+            policy=EvolvePolicy(allowed=frozenset(evolve), on_mismatch=on_mismatch, columns=renamed_columns or {}),
+            fill=filled(columns, ignore_null_updates),
         )
         evolution = internals.evolution("changes that were applied need it")
         return apply(self.path, internals.log, changes, how, evolution, internals.quarantine_log, batch_id=batch_id)
@@ -271,7 +278,9 @@ class Table:
         trigger: Mapping[str, Any] | None = None,
         evolve: Sequence[Evolution] = (),
         on_mismatch: OnMismatch = "quarantine",
-        columns: Mapping[str, str] | None = None,
+        columns: Literal["sent"] | Sequence[str] | None = None,
+        ignore_null_updates: bool = False,
+        renamed_columns: Mapping[str, str] | None = None,
     ) -> StreamingQuery:
         """Start a streaming query that applies every micro-batch of ``changes`` exactly once; returns it.
 
@@ -285,7 +294,8 @@ class Table:
         how = How(
             apply_as_deletes=apply_as_deletes,
             except_columns=except_column_list,
-            policy=EvolvePolicy(allowed=frozenset(evolve), on_mismatch=on_mismatch, columns=columns or {}),
+            policy=EvolvePolicy(allowed=frozenset(evolve), on_mismatch=on_mismatch, columns=renamed_columns or {}),
+            fill=filled(columns, ignore_null_updates),
         )
         evolution = internals.evolution(f"the DataFrame of the stream {query_name} needs it")
         stream, frame, _ = frame_changes(changes, how, internals.log, evolution, strict=on_mismatch == "fail")

@@ -80,11 +80,11 @@ def test_columns_that_arguments_name_are_not_added(tmp_path: Path) -> None:
 def test_a_column_comes_under_its_new_name(tmp_path: Path) -> None:
     table = table_at(tmp_path)
     names = {"comment": "note", "number": "id"}
-    table.apply([{"number": 3, "qty": 3, "comment": "c"}], evolve=["add"], columns=names)
-    table.apply([{"number": 1, "qty": 0, "comment": "gone"}], "comment = 'gone'", columns=names)
+    table.apply([{"number": 3, "qty": 3, "comment": "c"}], evolve=["add"], renamed_columns=names)
+    table.apply([{"number": 1, "qty": 0, "comment": "gone"}], "comment = 'gone'", renamed_columns=names)
     assert rows(table) == [ROWS[1], {"id": 3, "qty": 3, "note": "c"}]
     with pytest.raises(InvalidChanges, match="'comment' and 'note'"):
-        table.apply([{"id": 4, "qty": 4, "note": "d", "comment": "e"}], columns=names)
+        table.apply([{"id": 4, "qty": 4, "note": "d", "comment": "e"}], renamed_columns=names)
 
 
 def test_a_column_that_was_renamed_in_the_table_comes_under_its_first_name_too(tmp_path: Path) -> None:

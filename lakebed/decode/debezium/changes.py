@@ -17,13 +17,13 @@ import pyarrow.compute as pc
 from lakebed.decode.debezium.key_columns import KeyReader
 from lakebed.decode.debezium.old_rows import zeros
 from lakebed.decode.decoder import DecoderSchema
-from lakebed.decode.json.columns import micros_of, names_of
+from lakebed.decode.json.columns import micros_of
 from lakebed.decode.json.unlikely_times import ByColumn
 from lakebed.decode.metadata import kafka_metadata, metadata_path
 from lakebed.decode.slices import AT_COLUMN, CREATES_COLUMN, TIME_COLUMN, FastReading, from_arrays
 from lakebed.decode.source_order import LOG_POSITION, ORDERS, all_not_before
 from lakebed.decode.source_tables import MEMBERS, OfOneTable, by_table
-from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
+from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT, unavailable_names
 from lakebed.parts.quarantine import HEADERS
 from lakebed.positions.truncates import Cutoff, positions
 from lakebed.remarks import Counts
@@ -236,7 +236,7 @@ class ChangeRules:
                 chosen[name] = pc.if_else(deletes, before[name], chosen[name])
             operations = pc.if_else(deletes, DELETE, UPSERT)
         if unavailable:
-            metadata = {**metadata, UNAVAILABLE_COLUMN: names_of(dict(unavailable), upsert)}
+            metadata = {**metadata, UNAVAILABLE_COLUMN: unavailable_names(dict(unavailable), upsert)}
         at = pa.array(2 * numbers + moved)
         rows = from_arrays(self._decoder_schema, count, {**chosen, **metadata, OP_COLUMN: operations, AT_COLUMN: at})
         wanted = upsert | delete

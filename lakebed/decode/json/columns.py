@@ -168,15 +168,6 @@ def objects_like(values: pa.StructArray, placeholder: Placeholder) -> np.ndarray
     return np.flatnonzero(found)
 
 
-def names_of(unavailable: dict[str, np.ndarray[Any, Any]], upsert: np.ndarray[Any, Any]) -> pa.Array:
-    """For each row, the names of its unavailable columns; null where there are none."""
-    lists: list[list[str] | None] = [None] * len(upsert)
-    for name, hits in unavailable.items():
-        for row in np.flatnonzero(hits & upsert):
-            lists[row] = [*(lists[row] or ()), name]
-    return pa.array(lists, pa.list_(pa.string()))
-
-
 def reader_for(target: pa.DataType, logical_type: LogicalType, seen: Any, options: JsonOptions) -> ColumnReader | None:
     """A reader for a column whose values look like ``seen`` (a sample, or None); None if values must be read one by one."""
     kind = logical_type.kind
