@@ -19,14 +19,15 @@ import pyarrow as pa
 from lakebed.decode.json.text import Mismatch
 from lakebed.decode.source_tables import NO_RULES, SourceRules
 from lakebed.decode.tally import Tally, together
-from lakebed.errors import InvalidSchema
-from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN
+from lakebed.errors import InvalidInput, InvalidSchema
+from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, Fill
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA
 from lakebed.positions.source_columns import RecordColumns
 from lakebed.positions.truncates import NO_CUTOFF, Cutoff
 from lakebed.schema.change import SchemaChange
 from lakebed.schema.conversion import is_reserved
 from lakebed.schema.fitting import FIXED, RESCUED_COLUMN, EvolvePolicy, Needed, needed
+from lakebed.settings import suggest
 
 V = TypeVar("V")
 NAMES_KEPT_MAX = 10_000
@@ -64,6 +65,8 @@ class DecoderSchema:
     """What is demanded of events beside their rows."""
     spellings: Mapping[str, str] = field(default_factory=dict)
     """The column by each name of a field that differs from the column's by case alone, as far as they are known (``reading``)."""
+    kept: frozenset[str] = frozenset()
+    """Columns of the table that records do not fill; their fields of these names are left out."""
     twins: frozenset[str] = frozenset()
     """Names of fields that differ from a column's by case alone, where another field has the column."""
     column_of: Mapping[str, str] = field(init=False, compare=False, default_factory=dict)
@@ -82,6 +85,8 @@ class DecoderSchema:
         first_names: Mapping[str, str] | None = None,
     ) -> DecoderSchema:
         """``columns``: all of the table. Raises InvalidSchema, or InvalidInput for a policy that does not fit the table."""
+        if policy.fills:
+            return _filling(columns, keys, sequence_by, policy, first_names or {})
         at = columns.get_field_index(RESCUED_COLUMN) if policy.rescues else -1
         if at < 0:
             return DecoderSchema(columns, keys, sequence_by, policy, first_names=first_names or {})
@@ -166,9 +171,9 @@ class DecoderSchema:
     def _why_one(self, name: str, other: str) -> str:
         """Why two fields are of one column."""
         if self.policy.says(name) or self.policy.says(other):
-            return "columns"
+            return "renamed_columns"
         if name.lower() == other.lower():
-            return f"{name!r} and {other!r} differ by case alone; name another column for one of them: columns"
+            return f"{name!r} and {other!r} differ by case alone; name another column for one of them: renamed_columns"
         return "it was renamed in the table"
 
     def types_by_column(self, types: Mapping[str, V]) -> dict[str, V]:
@@ -178,7 +183,8 @@ class DecoderSchema:
     def needed(self, record: pa.Schema) -> Needed:
         """What rows of this schema need of the table (``schema_evolution.needed``)."""
         column_of = self.reading(record.names, declared=True).column_of
-        renamed = pa.schema([one.with_name(column_of.get(one.name, one.name)) for one in record])
+        fields = [one for one in record if one.name not in self.kept]
+        renamed = pa.schema([one.with_name(column_of.get(one.name, one.name)) for one in fields])
         return needed(self.columns, renamed, self.policy, self.never_null, self.sequence_metadata)
 
     def columns_in(self, names: Collection[str], filled: Collection[str]) -> RecordColumns | None:
@@ -213,6 +219,11 @@ class DecoderSchema:
         return None if self.sequence_column else self.sequence_by
 
     @property
+    def fill(self) -> Fill | None:
+        """Which columns of its row a change fills; None for all."""
+        return Fill() if self.kept else None
+
+    @property
     def never_null(self) -> frozenset[str]:
         """Columns that must have a value in every change, whatever the source says."""
         return frozenset([*self.keys, *([self.sequence_column] if self.sequence_column else [])])
@@ -233,6 +244,26 @@ class DecoderSchema:
         if with_unavailable:
             fields.append(pa.field(UNAVAILABLE_COLUMN, pa.list_(pa.string())))
         return pa.schema(fields)
+
+
+def _filling(
+    columns: pa.Schema,
+    keys: tuple[str, ...],
+    sequence_by: str | None,
+    policy: EvolvePolicy,
+    first_names: Mapping[str, str],
+) -> DecoderSchema:
+    """For records that fill some columns of a table. Raises InvalidInput for columns that it lacks."""
+    if not keys:
+        raise InvalidInput("columns has no effect in a table without keys: records fill columns of rows by their keys")
+    for name in policy.fills:
+        if name not in columns.names:
+            raise InvalidInput(f"columns has {name!r}, which is no column of the table{suggest(name, columns.names)}")
+    filled = {*policy.fills, *keys, sequence_by}
+    kept = frozenset(columns.names) - filled
+    rescued = RESCUED_COLUMN in kept and policy.rescues
+    some = pa.schema([one for one in columns if one.name in filled])
+    return DecoderSchema(some, keys, sequence_by, policy, rescued, first_names, kept=kept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -151,7 +151,7 @@ class _RowReader:
         self._mode = unknown_mode(self._options.unknown_fields, self._decoder_schema.policy, has_schema=False)
         self._known: KnownFields | None = None
         if self._options.unknown_fields != "ignore":
-            also = [] if self._operation is None else [self._operation]
+            also = [*decoder.decoder_schema.kept, *([] if self._operation is None else [self._operation])]
             self._known = KnownFields(decoder.decoder_schema.columns, self._options.placeholder, also)
         self._sources = InlineSchemas(self._source(None), self._source)
         columns = decoder.decoder_schema.columns.names

@@ -36,7 +36,7 @@ def names_in_rows(columns: Sequence[str], given: Sequence[str], policy: EvolvePo
         several = sorted(policy.names_of(column) & there)
         if len(several) > 1:
             raise InvalidChanges(
-                f"the changes have {several[0]!r} and {several[1]!r}, which columns says are one; leave one of them out"
+                f"the changes have {several[0]!r} and {several[1]!r}, which renamed_columns says are one; leave one of them out"
             )
         if several:
             found[column] = several[0]

@@ -58,7 +58,7 @@ class How:
         renamed = {
             column: first for first, column in first_names(snapshot).items() if first not in policy.names_of(column)
         }
-        return replace(self, policy=replace(policy, columns={**renamed, **policy.columns})) if renamed else self
+        return replace(self, policy=replace(policy, renamed={**renamed, **policy.renamed})) if renamed else self
 
     def unknown(self, given: Sequence[str], spec: WriteSpec) -> tuple[str, ...]:
         """The columns that no column of the table takes, and that nothing refers to."""

@@ -235,15 +235,16 @@ class WriteTask:
         if decoded.schema_needed is not None:
             return Written(schema_needed=decoded.schema_needed)  # the batch runs again
         incoming, strict = self.spec.incoming, getattr(self.stream, "strict", False)
+        fill = self.stream.decoder.decoder_schema.fill if isinstance(self.stream, RangeChanges) else None
         changes, quarantined = decoded.changes, decoded.quarantined
         parts: list[WrittenPart] = []
         if len(changes):
             try:
-                checked = prepare(changes, incoming, connection)
+                checked = prepare(changes, incoming, connection, fill=fill)
             except InvalidChanges:
                 if strict:
                     raise
-                checked, refused = split(changes, incoming)
+                checked, refused = split(changes, incoming, fill=fill)
                 quarantined = pa.concat_tables([quarantined, refused], promote_options="default")
             layers, incomplete_rows = newest_in_layers(checked, incoming, connection)
             if len(incomplete_rows) and strict:

@@ -279,7 +279,7 @@ class Replay:
         if spec.sequence_column is None:
             changes = without_places(changes)
         try:
-            checked = prepare(changes, spec, connection)
+            checked = prepare(changes, spec, connection, fill=self._decoder.decoder_schema.fill)
         except InvalidChanges as error:
             raise _Refused(str(error)) from None
         if self._has_late_moves(stored_rows(checked, stored), stored, snapshot):

@@ -271,6 +271,8 @@ def prepare(
         columns.append(_hidden_sequence(changes[source], source))
     if fill is not None:
         lacking = {name: np.ones(len(changes), dtype=bool) for name in kept}
+        if UNAVAILABLE_COLUMN in there:
+            lacking |= _masks(changes[UNAVAILABLE_COLUMN].combine_chunks())
         if fill.ignores_nulls:
             may_be_null = set(spec.schema.names).difference(kept, spec.keys, [spec.sequence_by])
             sent = {name: values for name, values in zip(names, columns, strict=True) if name in may_be_null}
@@ -290,6 +292,17 @@ def prepare(
         _check_partitions(out, spec)
     _check_nulls(out, spec, deletes)
     return out
+
+
+def _masks(unavailable: pa.ListArray) -> dict[str, npt.NDArray[np.bool_]]:
+    """Which rows have each name."""
+    names = pc.list_flatten(unavailable).dictionary_encode()
+    rows, codes = pc.list_parent_indices(unavailable).to_numpy(), names.indices.to_numpy()
+    masks = {}
+    for code, name in enumerate(names.dictionary.to_pylist()):
+        masks[name] = np.zeros(len(unavailable), dtype=bool)
+        masks[name][rows[codes == code]] = True
+    return masks
 
 
 def unavailable_names(masks: Mapping[str, npt.NDArray[np.bool_]], upserts: npt.NDArray[np.bool_]) -> pa.Array:

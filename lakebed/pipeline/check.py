@@ -257,7 +257,7 @@ def _check_format(pipeline: Pipeline, target: Shape, findings: Findings) -> None
             if name in members:
                 findings.wrong("it has no effect without operation_field; add that, or leave it out", "format", name)
     with findings.within("format", form):
-        policy = replace(pipeline.policy, columns={})
+        policy = replace(pipeline.policy, renamed={}, fills=())
         decoder_schema = DecoderSchema.of_table(target.columns, target.keys, target.sequence_by, policy)
         decoder(pipeline.format_kind, decoder_schema, decoder_options(pipeline))
 
@@ -291,13 +291,15 @@ def _check_files(
 
 
 def _check_names_of_fields(pipeline: Pipeline, target: Shape, findings: Findings) -> None:
-    """What ``columns`` says: each pair has a column in the table, and one only."""
+    """What ``renamed_columns`` says: each pair has a column in the table, and one only."""
     policy, names = pipeline.policy, target.columns.names
     with findings.at("columns"):
+        DecoderSchema.of_table(target.columns, target.keys, target.sequence_by, replace(policy, renamed={}))
+    with findings.at("renamed_columns"):
         policy.other_names(names)
-    for new, old in pipeline.columns.items():
+    for new, old in pipeline.renamed_columns.items():
         if not policy.names_of(new) & set(names) and "add" not in policy.allowed:
-            findings.wrong(f"the table has no column {old!r}, nor {new!r}{suggest(old, names)}", "columns", new)
+            findings.wrong(f"the table has no column {old!r}, nor {new!r}{suggest(old, names)}", "renamed_columns", new)
 
 
 def _check_rows(form: RowsFormat, target: Shape, findings: Findings) -> None:

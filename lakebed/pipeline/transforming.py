@@ -78,5 +78,5 @@ def check_transform(pipeline: Pipeline, table: Shape, spark: SparkSession) -> No
 
 def schema_of_records(pipeline: Pipeline, records: Shape) -> DecoderSchema:
     """What records are decoded to, where SQL follows."""
-    policy = replace(pipeline.policy, allowed=frozenset(), columns={})
+    policy = replace(pipeline.policy, allowed=frozenset(), renamed={})
     return DecoderSchema(records.columns, records.keys, records.sequence_by, policy)

@@ -43,19 +43,22 @@ COLUMNS_MAX = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvolvePolicy:
-    """What a stream may do where records and table differ; in a pipeline file ``evolve``, ``on_mismatch`` and ``columns``.
+    """What a stream may do where records and table differ: ``evolve``, ``on_mismatch``, ``columns`` and ``renamed_columns``.
 
     ``allowed``: what may be done to the table without asking. ``on_mismatch``: what becomes of a record that does not fit
-    nevertheless. ``columns``: the new name of a column of the source, and the one it had: values under both names go to the
+    nevertheless. ``renamed``: the new name of a column of the source, and the one it had: values under both names go to the
     column of the table that has one of them. ``refused``: paths that the table refused to change; they count as not allowed.
     """
 
     allowed: frozenset[Evolution] = frozenset()
     on_mismatch: OnMismatch = "quarantine"
-    columns: Mapping[str, str] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)
     refused: frozenset[str] = frozenset()
     by_schema: bool = False
     """Whether a field of a record's schema that no column takes is a mismatch."""
+    fills: tuple[str, ...] = ()
+    """The columns of the table that records fill, beside its keys and what orders changes; empty: all. The others keep their
+    values."""
 
     def __post_init__(self) -> None:
         for one in sorted(self.allowed):
@@ -64,15 +67,15 @@ class EvolvePolicy:
         if self.on_mismatch not in ON_MISMATCH:
             near = suggest(self.on_mismatch, ON_MISMATCH)
             raise InvalidInput(f"on_mismatch is {self.on_mismatch!r}; use {' or '.join(ON_MISMATCH)}{near}")
-        for new, old in self.columns.items():
+        for new, old in self.renamed.items():
             if new == old:
                 raise InvalidInput(
-                    f"columns says that {new!r} was {old!r} before, which is the same name; leave it out"
+                    f"renamed_columns says that {new!r} was {old!r} before, which is the same name; leave it out"
                 )
         for group in self._groups():
-            names = sorted(name for name in group if name in self.columns.values())
-            if sum(1 for name in group if name not in self.columns) != 1:
-                raise InvalidInput(f"columns goes in a circle: {', '.join(names)}")
+            names = sorted(name for name in group if name in self.renamed.values())
+            if sum(1 for name in group if name not in self.renamed) != 1:
+                raise InvalidInput(f"renamed_columns goes in a circle: {', '.join(names)}")
 
     @property
     def rescues(self) -> bool:
@@ -82,7 +85,7 @@ class EvolvePolicy:
     def other_names(self, table: Iterable[str]) -> dict[str, tuple[str, ...]]:
         """For each column that has them, the other names under which records may have its values.
 
-        Raises InvalidInput if the table has two columns that ``columns`` calls one.
+        Raises InvalidInput if the table has two columns that ``renamed`` calls one.
         """
         present = set(table)
         found: dict[str, tuple[str, ...]] = {}
@@ -90,25 +93,25 @@ class EvolvePolicy:
             here = [name for name in group if name in present]
             if len(here) > 1:
                 raise InvalidInput(
-                    f"columns says that {here[0]!r} and {here[1]!r} are one column, but the table has both; take one of them "
-                    "out of columns, or drop one from the table"
+                    f"renamed_columns says that {here[0]!r} and {here[1]!r} are one column, but the table has both; take one "
+                    "of them out of renamed_columns, or drop one from the table"
                 )
             if here:
                 found[here[0]] = tuple(name for name in group if name != here[0])
         return found
 
     def names_of(self, name: str) -> set[str]:
-        """All names that ``columns`` gives the same column, this one among them."""
+        """All names that ``renamed`` gives the same column, this one among them."""
         return {name, *(other for group in self._groups() if name in group for other in group)}
 
     def says(self, name: str) -> bool:
-        """Whether ``columns`` says whose name this is."""
-        return name in self.columns or name in self.columns.values()
+        """Whether ``renamed`` says whose name this is."""
+        return name in self.renamed or name in self.renamed.values()
 
     def column_name(self, name: str) -> str:
-        """The name that a new column for a field of this name gets: of the names that ``columns`` gives it, the first one."""
-        while name in self.columns:
-            name = self.columns[name]
+        """The name that a new column for a field of this name gets: of the names that ``renamed`` gives it, the first one."""
+        while name in self.renamed:
+            name = self.renamed[name]
         return name
 
     def named(self, fields: Iterable[pa.Field], table: Iterable[str] = ()) -> list[pa.Field]:
@@ -127,7 +130,7 @@ class EvolvePolicy:
     def _groups(self) -> list[tuple[str, ...]]:
         """The names of each column that has several, newest first."""
         groups: list[list[str]] = []
-        for new, old in self.columns.items():
+        for new, old in self.renamed.items():
             met = [group for group in groups if new in group or old in group]
             joined = list(dict.fromkeys([*(name for group in met for name in group), new, old]))
             groups = [group for group in groups if group not in met] + [joined]

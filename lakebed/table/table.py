@@ -258,7 +258,7 @@ class Table:
         how = How(
             apply_as_deletes=apply_as_deletes,
             except_columns=except_column_list,
-            policy=EvolvePolicy(allowed=frozenset(evolve), on_mismatch=on_mismatch, columns=renamed_columns or {}),
+            policy=EvolvePolicy(allowed=frozenset(evolve), on_mismatch=on_mismatch, renamed=renamed_columns or {}),
             fill=filled(columns, ignore_null_updates),
         )
         evolution = internals.evolution("changes that were applied need it")
@@ -294,7 +294,7 @@ class Table:
         how = How(
             apply_as_deletes=apply_as_deletes,
             except_columns=except_column_list,
-            policy=EvolvePolicy(allowed=frozenset(evolve), on_mismatch=on_mismatch, columns=renamed_columns or {}),
+            policy=EvolvePolicy(allowed=frozenset(evolve), on_mismatch=on_mismatch, renamed=renamed_columns or {}),
             fill=filled(columns, ignore_null_updates),
         )
         evolution = internals.evolution(f"the DataFrame of the stream {query_name} needs it")

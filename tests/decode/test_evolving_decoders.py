@@ -36,7 +36,7 @@ FIXED_BY_SCHEMA = EvolvePolicy(by_schema=True)
 
 
 def policy(*allowed: Any, on_mismatch: OnMismatch = "quarantine", **columns: str) -> EvolvePolicy:
-    return EvolvePolicy(allowed=frozenset(allowed), on_mismatch=on_mismatch, columns=columns, by_schema=True)
+    return EvolvePolicy(allowed=frozenset(allowed), on_mismatch=on_mismatch, renamed=columns, by_schema=True)
 
 
 def decode(

@@ -150,7 +150,7 @@ def test_a_record_without_a_schema_with_values_in_two_cases_is_quarantined(form:
 
 @pytest.mark.parametrize("form", WITHOUT_SCHEMA)
 def test_a_name_that_columns_says_is_no_other_name_of_a_column(form: str, reading: None) -> None:
-    policy = EvolvePolicy(columns={"userId": "user"})
+    policy = EvolvePolicy(renamed={"userId": "user"})
     decoded = decode(form, ROW | {"userId": 6}, policy=policy)
     assert (rows_in(decoded), decoded.remarks) == ([ROW], {"unknown_field": {"userId": 1}})
     columns = COLUMNS.append(pa.field("user", pa.int64()))

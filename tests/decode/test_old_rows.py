@@ -203,7 +203,7 @@ def test_a_zero_in_a_key_of_several_columns(format: str, key: Row, before: Row, 
 
 
 def test_a_key_column_that_was_renamed_is_the_same_key() -> None:
-    shape = DecoderSchema(COLUMNS, ("id",), policy=replace(FIXED, columns={"nid": "id"}))
+    shape = DecoderSchema(COLUMNS, ("id",), policy=replace(FIXED, renamed={"nid": "id"}))
     fields = [{"type": "int64", "field": "nid"}, *FIELDS[1:]]
     old = row(0, 102) | {"nid": 2}
     del old["id"]

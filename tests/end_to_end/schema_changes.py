@@ -76,7 +76,7 @@ class Followed:
                 },
                 **section,
                 "evolve": ["add", "widen", "relax"],
-                "columns": NEW_NAMES,
+                "renamed_columns": NEW_NAMES,
                 "metrics": {"port": None},
                 "page": {"port": None},
                 "spark": {"master": "local[2]"},

@@ -89,7 +89,7 @@ CASES = {
         "the message key has code, id",
     ),
     "renamed_key": Case(NAMES, (RENAME, CHANGES_BY_NAME), "the message key has nid"),
-    "renamed_key_named": Case(NAMES, (RENAME, CHANGES_BY_NAME), NOTHING, "columns: {nid: id}"),
+    "renamed_key_named": Case(NAMES, (RENAME, CHANGES_BY_NAME), NOTHING, "renamed_columns: {nid: id}"),
     "dropped_key": Case(
         PAIRS,
         ("alter table $t drop constraint $t_pkey, replica identity full",

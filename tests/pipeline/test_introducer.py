@@ -526,7 +526,7 @@ def test_any_name_of_a_field_is_that_of_a_column(tmp_path: Path) -> None:
 
 def test_the_settings_name_the_columns_of_a_new_table(tmp_path: Path) -> None:
     more = """  tables:
-    public.orders: {columns: {Order Id: order_id, Name: name_2, _lakebed_op: op, comment: note, remark: comment}}"""
+    public.orders: {renamed_columns: {Order Id: order_id, Name: name_2, _lakebed_op: op, comment: note, remark: comment}}"""
     fields = [
         {"type": "int32", "field": "Order Id"},
         NAME,
@@ -558,7 +558,7 @@ def test_a_key_of_two_fields_that_differ_by_case_needs_a_name_for_one_of_them(tm
     change, keys = [as_json(event("c", {"id": 1, "ID": 2}), fields)], [key_of(fields, id=1, ID=2)]
     with pytest.raises(InvalidInput, match=r"only case tells it from 'id'.*columns\)"):
         introduced(pipeline(tmp_path), change, keys)
-    more = "  tables: {public.orders: {columns: {ID: id_2}}}"
+    more = "  tables: {public.orders: {renamed_columns: {ID: id_2}}}"
     table = table_of(introduced(pipeline(tmp_path, more), change, keys))
     assert table.inspect.detail().to_pylist()[0]["keys"] == ["id", "id_2"]
 

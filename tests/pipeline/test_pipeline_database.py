@@ -18,7 +18,7 @@ database:
     "public\\..*": {types: wide, max_age_seconds: 5}
     public.orders: {sort_key: ["date(created_at) desc"], max_age_seconds: 1}
     "public\\.audit_.*": {keys: [], properties: {lakebed.tombstone_retention: 1 day}}
-    public.secret_tokens: {columns: {password: passwd}}
+    public.secret_tokens: {renamed_columns: {password: passwd}}
 source:
   kind: kafka
   topic_pattern: "shop\\.public\\..*"
@@ -80,7 +80,7 @@ def test_a_command_for_one_table_refuses_the_file_of_a_database() -> None:
     ("old", "new", "said"),
     [
         ("database:", "table: {path: t}\ndatabase:", "line 2: table: the file has database too"),
-        ("registry:", "columns: {a: b}\nregistry:", "set columns below database.tables"),
+        ("registry:", "renamed_columns: {a: b}\nregistry:", "set renamed_columns below database.tables"),
         ("format: debezium-avro", "format: json", "records of json carry no schema, so no table can be made from them"),
         ("kind: kafka", "kind: files", "line 13: source.kind: is 'files'; it must be one of kafka"),
         (r"public\\.tmp_.*", "public(", "line 5: database.exclude[0]: 'public(' is not a regular expression"),

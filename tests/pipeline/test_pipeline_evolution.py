@@ -59,9 +59,9 @@ def test_made_up_events_change_no_table(tmp_path: Path) -> None:
 
 
 def test_what_the_file_says_counts(tmp_path: Path) -> None:
-    pipeline = pipeline_of(tmp_path, evolve=["widen"], on_mismatch="rescue", columns={"comment": "note"})
+    pipeline = pipeline_of(tmp_path, evolve=["widen"], on_mismatch="rescue", renamed_columns={"comment": "note"})
     policy = pipeline.policy
-    assert (policy.allowed, policy.on_mismatch, policy.columns) == ({"widen"}, "rescue", {"comment": "note"})
+    assert (policy.allowed, policy.on_mismatch, policy.renamed) == ({"widen"}, "rescue", {"comment": "note"})
     assert pipeline_of(tmp_path, evolve=[]).policy.allowed == set()
     table = lakebed.create(tmp_path / "t", table_schema({**SCHEMA, "_rescued": "string"}), ["id"])
     decoder_schema = open_decoder(pipeline, table).decoder_schema
@@ -76,11 +76,11 @@ def test_what_the_file_says_counts(tmp_path: Path) -> None:
         ({"on_mismatch": "drop"}, "on_mismatch", "must be one of quarantine, fail, rescue"),
         ({"evolve": ["add"], "format": "json"}, "evolve", "json carry no schema"),
         ({"evolve": ["add"], "format": {"kind": "debezium-json", "unknown_fields": "ignore"}}, "evolve", "no column is added"),
-        ({"columns": {"a": "b"}, "format": "csv"}, "columns", "it has no effect"),
+        ({"renamed_columns": {"a": "b"}, "format": "csv"}, "renamed_columns", "it has no effect"),
         ({"on_mismatch": "fail", "format": "parquet"}, "on_mismatch", "it has no effect"),
-        ({"columns": {"note": "note"}}, "columns", "the same name"),
-        ({"columns": {"note": "qty"}}, "columns", "'note' and 'qty' are one column, but the table has both"),
-        ({"columns": {"comment": "notes"}, "evolve": []}, "columns.comment", "no column 'notes', nor 'comment'; did you mean"),
+        ({"renamed_columns": {"note": "note"}}, "renamed_columns", "the same name"),
+        ({"renamed_columns": {"note": "qty"}}, "renamed_columns", "'note' and 'qty' are one column, but the table has both"),
+        ({"renamed_columns": {"comment": "notes"}, "evolve": []}, "renamed_columns.comment", "no column 'notes', nor 'com"),
     ],
 )  # fmt: skip
 def test_what_can_not_be_meant_is_reported_with_its_place(
@@ -128,8 +128,10 @@ def test_a_renamed_column_is_the_one_of_the_file_if_the_file_says_so(tmp_path: P
     renamed = {("comment" if name == "note" else name): kind for name, kind in SCHEMA.items()}
     lakebed.create(tmp_path / "t", table_schema(renamed), ["id"])
     assert "note" in complaint(tmp_path)
-    check(pipeline_of(tmp_path, columns={"comment": "note"}))
-    check(pipeline_of(tmp_path, columns={"comment": "note"}, table={"path": str(tmp_path / "t"), "keys": ["id"]}))
+    check(pipeline_of(tmp_path, renamed_columns={"comment": "note"}))
+    check(
+        pipeline_of(tmp_path, renamed_columns={"comment": "note"}, table={"path": str(tmp_path / "t"), "keys": ["id"]})
+    )
 
 
 def test_a_table_of_wide_types_is_the_one_of_its_file(tmp_path: Path) -> None:

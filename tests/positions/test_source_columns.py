@@ -261,7 +261,7 @@ def test_values_of_a_field_that_could_not_be_a_column_are_missing_when_it_gets_a
     odd = {"type": "string", "field": "_lakebed_op (new)", "optional": True}
     copy = Copy(tmp_path / "t").feed(NOTE, odd, **{odd["field"]: "x"})
     assert [one.check for one in Observer(copy.table.path).look().findings] == ["left_out_field"]
-    again = Copy(tmp_path / "t", after=copy, policy=replace(GROWS, columns={odd["field"]: "operation"}))
+    again = Copy(tmp_path / "t", after=copy, policy=replace(GROWS, renamed={odd["field"]: "operation"}))
     assert again.feed(NOTE, odd).feed(NOTE, odd).advised == ["operation"]
     assert [one.check for one in Observer(copy.table.path).look().findings] == [ADVISED]
 
@@ -283,7 +283,7 @@ def test_a_replay_shows_it_as_well(tmp_path: Path) -> None:
 def test_a_name_that_is_given_to_a_column_later_was_lost_before(tmp_path: Path) -> None:
     copy = Copy(tmp_path / "t", policy=EvolvePolicy()).feed(NOTE, note="old").feed(COMMENT, comment="new")
     assert copy.advised == []
-    again = Copy(tmp_path / "t", after=copy, policy=EvolvePolicy(columns={"comment": "note"}))
+    again = Copy(tmp_path / "t", after=copy, policy=EvolvePolicy(renamed={"comment": "note"}))
     assert again.feed(COMMENT, comment="newer").advised == ["note"]
 
 

@@ -167,7 +167,7 @@ def test_what_the_table_refused_is_not_asked_for_again() -> None:
 
 
 def test_a_column_under_its_new_name_is_no_new_one() -> None:
-    policy = EvolvePolicy(allowed=frozenset(EVOLUTIONS), columns={"comment": "note", "remark": "comment"})
+    policy = EvolvePolicy(allowed=frozenset(EVOLUTIONS), renamed={"comment": "note", "remark": "comment"})
     for name in ("note", "comment", "remark"):
         assert need({"id": pa.int32(), name: pa.string()}, policy).change is None
     renamed = pa.schema([("id", pa.int32()), ("remark", pa.string())])
@@ -177,12 +177,12 @@ def test_a_column_under_its_new_name_is_no_new_one() -> None:
 @pytest.mark.parametrize("columns", [{"a": "a"}, {"a": "b", "b": "a"}, {"a": "b", "b": "c", "c": "a"}])
 def test_names_that_go_in_a_circle_are_refused(columns: dict[str, str]) -> None:
     with pytest.raises(InvalidInput, match="columns"):
-        EvolvePolicy(columns=columns)
+        EvolvePolicy(renamed=columns)
 
 
 def test_two_columns_of_the_table_are_not_one() -> None:
     with pytest.raises(InvalidInput, match="'qty' and 'note' are one column"):
-        need({}, EvolvePolicy(columns={"qty": "note"}))
+        need({}, EvolvePolicy(renamed={"qty": "note"}))
 
 
 def test_an_unknown_word_is_refused_with_the_words_there_are() -> None:

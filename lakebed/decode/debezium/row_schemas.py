@@ -81,7 +81,9 @@ class RowSchemas:
         )
 
     def _known_fields(self, left_out: Iterable[FieldPath] = ()) -> KnownFields:
-        return KnownFields(self._decoder_schema.columns, self._options.placeholder, left_out=left_out)
+        return KnownFields(
+            self._decoder_schema.columns, self._options.placeholder, self._decoder_schema.kept, left_out=left_out
+        )
 
 
 def row_of(event: Any) -> dict[str, Any] | None:

@@ -184,7 +184,7 @@ def _names_of(spec: WriteSpec) -> EvolvePolicy:
     names = spec.incoming.schema.names
     both = zip(names, spec.schema.names, strict=True)
     renamed = {name: stored for name, stored in both if name != stored and stored not in names}
-    return EvolvePolicy(columns=renamed)
+    return EvolvePolicy(renamed=renamed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ class TableRules:
     partition_by: tuple[str, ...] | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
     types: Literal["given", "wide"] | None = None
-    columns: Mapping[str, str] = field(default_factory=dict)
+    renamed_columns: Mapping[str, str] = field(default_factory=dict)
     """New name of a field of the source to the name that it had before."""
     sources: tuple[str, ...] | None = None
     """The tables of the source whose events the topic has, if it has several: their names, or regular expressions."""
@@ -107,7 +107,7 @@ class DatabaseSection:
                 **self.properties,
                 **{name: text for rules in applied for name, text in rules.properties.items()},
             },
-            columns={new: old for rules in applied for new, old in rules.columns.items()},
+            renamed_columns={new: old for rules in applied for new, old in rules.renamed_columns.items()},
         )
 
 

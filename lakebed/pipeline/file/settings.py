@@ -226,7 +226,9 @@ class _OfTable(_TopLevel):
     """The keys of a file with ``table``."""
 
     table: TableSection
-    columns: Mapping[str, str] = field(default_factory=dict)
+    columns: tuple[str, ...] = ()
+    """The columns of the table that records fill, beside keys and ``sequence_by``; empty: all."""
+    renamed_columns: Mapping[str, str] = field(default_factory=dict)
     """New name of a field of the source to the name that it had before."""
     transform: TransformSection | str | None = None
     """SQL between the records and the table. Of a pipeline it is never a text."""
@@ -261,7 +263,7 @@ class Pipeline(_OfTable):
     @property
     def policy(self) -> EvolvePolicy:
         """What happens where records and table differ. Raises InvalidInput."""
-        return _policy(self, self.columns)
+        return replace(_policy(self, self.renamed_columns), fills=self.columns)
 
     @property
     def computes_in_spark(self) -> bool:
@@ -304,17 +306,17 @@ class DatabasePipeline(_OfDatabase):
 
     def policy_of(self, wishes: TableWishes) -> EvolvePolicy:
         """What happens where the records and the table of these wishes differ. Raises InvalidInput."""
-        return _policy(self, wishes.columns)
+        return _policy(self, wishes.renamed_columns)
 
 
 AnyPipeline = Pipeline | DatabasePipeline
 
 
-def _policy(pipeline: AnyPipeline, columns: Mapping[str, str]) -> EvolvePolicy:
+def _policy(pipeline: AnyPipeline, renamed: Mapping[str, str]) -> EvolvePolicy:
     return EvolvePolicy(
         allowed=frozenset(pipeline.evolve or ()),
         on_mismatch=pipeline.on_mismatch,
-        columns=columns,
+        renamed=renamed,
         by_schema=pipeline.format_kind in FORMATS_WITH_SCHEMA,
     )
 
@@ -426,8 +428,8 @@ def _wrong_keys(
             continue
         if is_database and key == "table":
             text = "the file has database too, where each table is made from its topic; leave one of them out"
-        elif is_database and key == "columns":
-            text = "names are those of one table; set columns below database.tables"
+        elif is_database and key == "renamed_columns":
+            text = "names are those of one table; set renamed_columns below database.tables"
         else:
             text = f"there is no such key{suggest(key, keys) or '; the keys are ' + ', '.join(keys)}"
         yield document.error(node, text)
@@ -472,8 +474,8 @@ def _evolve_by_default(
         return ()
     if format_kind not in FORMATS_WITH_SCHEMA or source == "generator":  # its events carry none
         return ()
-    is_counted = getattr(section, "unknown_fields", "warn") == "warn"
-    return tuple(one for one in EVOLVE_BY_DEFAULT if is_counted or one != "add")
+    adds = getattr(section, "unknown_fields", "warn") == "warn" and not (isinstance(top, _OfTable) and top.columns)
+    return tuple(one for one in EVOLVE_BY_DEFAULT if adds or one != "add")
 
 
 def _wrong_evolution(
@@ -482,11 +484,13 @@ def _wrong_evolution(
     if isinstance(top, _OfTable) and top.transform is not None:
         yield from _wrong_with_transform(document, top)
     if isinstance(section, RowsFormat):
-        for name in ("evolve", "on_mismatch", "columns"):
+        for name in ("evolve", "on_mismatch", "columns", "renamed_columns"):
             if name in mapping_of(document, document.root):
                 text = f"files of {kind} are read by the columns of the table, so it has no effect; leave it out"
                 yield document.error(document.at(name), text)
         return
+    if isinstance(top, _OfTable) and top.columns:
+        yield from _wrong_columns(document, top, section)
     if top.evolve and kind not in FORMATS_WITH_SCHEMA:
         yield document.error(
             document.at("evolve"),
@@ -499,14 +503,29 @@ def _wrong_evolution(
         yield document.error(document.at("evolve"), text)
     named: dict[tuple[str, ...], Mapping[str, str]]
     if isinstance(top, _OfTable):
-        named = {("columns",): top.columns}
+        named = {("renamed_columns",): top.renamed_columns}
     else:
-        named = {("database", "tables", one, "columns"): rules.columns for one, rules in top.database.tables.items()}
-    for place, columns in named.items():
+        named = {
+            ("database", "tables", one, "renamed_columns"): rules.renamed_columns
+            for one, rules in top.database.tables.items()
+        }
+    for place, renamed in named.items():
         try:
-            EvolvePolicy(columns=columns)
+            EvolvePolicy(renamed=renamed)
         except InvalidInput as error:
             yield document.error(document.at(*place), str(error))
+
+
+def _wrong_columns(document: Document, top: _OfTable, section: FormatSection) -> Iterator[InvalidInput]:
+    if isinstance(section, ChangesFormat):
+        text = "changes of a table are whole rows; leave it out, or send them through apply(columns=[…])"
+        yield document.error(document.at("columns"), text)
+    if "add" in (top.evolve or ()):
+        text = "columns names the columns that are filled, so no other one is added; leave add out"
+        yield document.error(document.at("evolve"), text)
+    if top.bootstrap is not None:
+        text = "the rows that a table begins with are whole; leave columns out, or let a pipeline without it fill the table"
+        yield document.error(document.at("bootstrap"), text)
 
 
 def _wrong_bootstrap(document: Document, section: BootstrapSection, source: SourceSection) -> Iterator[InvalidInput]:
@@ -526,7 +545,7 @@ def _wrong_bootstrap(document: Document, section: BootstrapSection, source: Sour
 
 def _wrong_with_transform(document: Document, top: _OfTable) -> Iterator[InvalidInput]:
     text = "the columns of the table are those that the SQL of transform gives, so it has no effect; leave it out"
-    for name in ("evolve", "columns"):
+    for name in ("evolve", "columns", "renamed_columns"):
         if getattr(top, name):
             yield document.error(document.at(name), text)
     if top.on_mismatch == "rescue":

@@ -1,0 +1,104 @@
+"""Several pipelines fill the rows of one table, each some columns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakebed.errors import InvalidInput
+from lakebed.pipeline.check import check
+from lakebed.pipeline.file.settings import parse_pipeline
+from tests.pipeline.pipelines_in_memory import Copy, PipelineInMemory, Sent
+
+TABLE = """
+table:
+  path: ${LAKE}/people
+  keys: [id]
+  schema: {id: long not null, name: string, mail: string, visits: long}
+source: {kind: kafka, config: {bootstrap.servers: "localhost:1"}, topics: [t]}
+"""
+PROFILES = "columns: [name, mail]\nformat: {kind: json, operation_field: op}\n"
+VISITS = "columns: [visits]\nformat: debezium-json\n"
+
+
+class Filling:
+    """A pipeline of its own topic."""
+
+    def __init__(self, folder: Path, columns: str) -> None:
+        self._pipeline = PipelineInMemory(TABLE + columns, {"LAKE": str(folder)})
+        self._topic = columns.partition("\n")[0]
+
+    def feed(self, *records: Sent) -> None:
+        self._pipeline.feed(*records, topic=self._topic)
+        assert self._pipeline.stopped == {}
+
+    @property
+    def copy(self) -> Copy:
+        return self._pipeline.copy(self._topic)
+
+
+def event(op: str, row: dict[str, Any]) -> dict[str, Any]:
+    return {"op": op, "before": row if op == "d" else None, "after": None if op == "d" else row, "source": {}}
+
+
+def test_each_pipeline_fills_its_columns_of_a_row(tmp_path: Path) -> None:
+    profiles, visits = Filling(tmp_path, PROFILES), Filling(tmp_path, VISITS)
+    profiles.feed((None, {"id": 1, "name": "Ada", "mail": "ada@example"}))
+    visits.feed(({"id": 1}, event("c", {"id": 1, "visits": 7})), ({"id": 2}, event("c", {"id": 2, "visits": 1})))
+    profiles.feed((None, {"id": 1, "name": "Ada L."}))
+    expected = [
+        {"id": 1, "name": "Ada L.", "mail": None, "visits": 7},
+        {"id": 2, "name": None, "mail": None, "visits": 1},
+    ]
+    copy = profiles.copy
+    assert sorted(copy.rows(), key=lambda row: row["id"]) == expected
+    copy.table.settle()
+    assert sorted(copy.rows(), key=lambda row: row["id"]) == expected
+
+
+def test_fields_of_columns_that_others_fill_are_left_out_without_a_remark(tmp_path: Path) -> None:
+    profiles = Filling(tmp_path, PROFILES)
+    visits = Filling(tmp_path, VISITS)
+    profiles.feed((None, {"id": 1, "name": "Ada", "mail": "a", "visits": 99}))
+    visits.feed(({"id": 1}, event("c", {"id": 1, "name": "Eve", "visits": 1})))
+    assert profiles.copy.rows() == [{"id": 1, "name": "Ada", "mail": "a", "visits": 1}]
+    assert profiles.copy.findings() & {"unknown_field"} == set()
+
+
+def test_large_values_that_debezium_leaves_out_are_kept_beside_columns_of_others(tmp_path: Path) -> None:
+    profiles = Filling(tmp_path, "columns: [name, mail]\nformat: debezium-json\n")
+    visits = Filling(tmp_path, VISITS)
+    visits.feed(({"id": 1}, event("c", {"id": 1, "visits": 1})))
+    profiles.feed(({"id": 1}, event("c", {"id": 1, "name": "Ada", "mail": "long"})))
+    profiles.feed(({"id": 1}, event("u", {"id": 1, "name": "Eve", "mail": "__debezium_unavailable_value"})))
+    assert profiles.copy.rows() == [{"id": 1, "name": "Eve", "mail": "long", "visits": 1}]
+
+
+def test_a_delete_of_any_pipeline_removes_the_row(tmp_path: Path) -> None:
+    profiles, visits = Filling(tmp_path, PROFILES), Filling(tmp_path, VISITS)
+    profiles.feed((None, {"id": 1, "name": "Ada", "mail": "a"}))
+    visits.feed(({"id": 1}, event("d", {"id": 1, "visits": 1})))
+    assert profiles.copy.rows() == []
+
+
+def test_records_from_the_quarantine_fill_the_same_columns(tmp_path: Path) -> None:
+    profiles, visits = Filling(tmp_path, PROFILES), Filling(tmp_path, VISITS)
+    visits.feed(({"id": 1}, event("c", {"id": 1, "visits": "x"})))
+    profiles.feed((None, {"id": 1, "name": "Ada", "mail": "a"}))
+    assert set(visits.copy.quarantine()) == {0}
+    assert profiles.copy.rows() == [{"id": 1, "name": "Ada", "mail": "a", "visits": None}]
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("columns: [nmae]\nformat: json\n", "columns has 'nmae', which is no column of the table; did you mean 'name'"),
+        ("columns: [name]\nformat: csv\n", "it has no effect"),
+        ("columns: [name]\nformat: debezium-json\nevolve: [add]\n", "leave add out"),
+    ],
+)
+def test_columns_that_can_not_be_filled_are_refused_with_their_place(tmp_path: Path, text: str, error: str) -> None:
+    with pytest.raises(InvalidInput, match=error):
+        check(parse_pipeline(TABLE + text, "p.yml", {"LAKE": str(tmp_path)}))
