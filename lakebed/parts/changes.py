@@ -326,7 +326,8 @@ def lacks(column: str, given: Sequence[str]) -> InvalidChanges:
     A row takes the place of the whole row of its key. So null in place of a value that was not sent would erase a value.
     """
     return InvalidChanges(
-        f"the changes lack the column {column!r} of the table{suggest(column, given)}; add it (null where there is no value)"
+        f"the changes lack the column {column!r} of the table{suggest(column, given)}; add it (null where there is no "
+        "value), or keep the values that it has (columns='sent')"
     )
 
 

@@ -421,6 +421,14 @@ def test_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSes
     assert sorted(lakebed.open(tmp_path / "lake/visits").to_arrow()["id"].to_pylist()) == [1, 3]
 
 
+def test_several_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    follow("docs/guides/several-streams.md", tmp_path, monkeypatch)
+    assert lakebed.open(tmp_path / "lake/people").to_arrow().sort_by("id").to_pylist() == [
+        {"id": 1, "name": "Ada L.", "mail": "al@example", "visits": 1},
+        {"id": 2, "name": None, "mail": None, "visits": 1},
+    ]
+
+
 @pytest.mark.slow
 def test_what_never_ends_in_the_runbook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What else it says, tests/monitoring/test_alerts.py does."""
