@@ -8,6 +8,7 @@ between, for servers that are reached under a name of DNS.
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
 import re
 import socket
@@ -15,10 +16,10 @@ from collections.abc import Sequence
 from http import HTTPStatus
 
 from starlette.datastructures import Headers
-from starlette.responses import JSONResponse
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-REFUSED = (
+_REFUSED = (
     "this server answers to an address, to localhost, to this machine's name, to the host that it was started with and to the "
     "names in LAKEBED_HOSTS"
 )
@@ -55,7 +56,7 @@ class Hosts:
 
 
 class HostCheck:
-    """Middleware (ASGI): a request under a name that is not allowed gets 421."""
+    """Middleware (ASGI): a request under a name that is not allowed gets 421 and a problem document (RFC 9457)."""
 
     def __init__(self, application: ASGIApp, hosts: Hosts) -> None:
         self._application = application
@@ -63,7 +64,9 @@ class HostCheck:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and not self._hosts.is_allowed(Headers(scope=scope).getlist("host")):
-            await JSONResponse({"error": REFUSED}, HTTPStatus.MISDIRECTED_REQUEST)(scope, receive, send)
+            status = HTTPStatus.MISDIRECTED_REQUEST
+            problem = {"type": "about:blank", "title": status.phrase, "status": status.value, "detail": _REFUSED}
+            await Response(json.dumps(problem), status, media_type="application/problem+json")(scope, receive, send)
             return
         await self._application(scope, receive, send)
 

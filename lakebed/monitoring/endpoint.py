@@ -6,11 +6,11 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from lakebed.http.answers import ZIPPING
 from lakebed.http.hosts import HostCheck, Hosts
 from lakebed.http.server import HttpServer, Listening
 
@@ -27,7 +27,7 @@ class MetricsServer(HttpServer):
 
         application = Starlette(
             routes=[Route(path, scrape) for path in ("/metrics", "/")],
-            middleware=[Middleware(HostCheck, Hosts(listening.host)), Middleware(GZipMiddleware, compresslevel=1)],
+            middleware=[Middleware(HostCheck, Hosts(listening.host)), ZIPPING],
         )
         super().__init__(application, listening)
         self.url = f"{self.url}/metrics"

@@ -25,13 +25,13 @@ from jsonschema import Draft202012Validator
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
 
 from lakebed.errors import Corrupt, LakebedError, TableNotFound, Unexpected
-from lakebed.http.hosts import REFUSED, Hosts
+from lakebed.http.answers import ZIPPING, tagged
+from lakebed.http.hosts import HostCheck, Hosts
 from lakebed.service import (
     changing,
     describing,
@@ -57,10 +57,7 @@ from lakebed.version import __version__
 
 _logger = logging.getLogger("lakebed.service")
 _LOOK_SECONDS = 2.0
-_ZIPPED_BYTES_MIN = 1_400
-_ZIP_LEVEL = 4
 _WHOLE = re.compile(r"-?\d+(\.0+)?", re.ASCII)
-_TAG = re.compile(r'(?:W/)?"([^"]*)"')
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache", "Referrer-Policy": "no-referrer"}
 
 
@@ -120,7 +117,6 @@ class Service:
         self._surveyor.start()
         self._watched = LastWatched(_LOOK_SECONDS)
         self._tokens = tokens
-        self._hosts = Hosts(host) if tokens.nobody > Role.NOBODY else None
         self._rates = limits.Rates()
         self._under_way = 0
         self._pool = ThreadPoolExecutor(limits.THREADS, thread_name_prefix="lakebed-service")
@@ -136,8 +132,8 @@ class Service:
             HTTPException: self._unknown,
             Exception: self._unexpected,
         }
-        zipping = Middleware(GZipMiddleware, minimum_size=_ZIPPED_BYTES_MIN, compresslevel=_ZIP_LEVEL)
-        self.app = Starlette(routes=served, exception_handlers=handlers, middleware=[zipping])
+        check = [Middleware(HostCheck, Hosts(host))] if tokens.nobody > Role.NOBODY else []
+        self.app = Starlette(routes=served, exception_handlers=handlers, middleware=[*check, ZIPPING])
 
     def end_streams(self) -> None:
         """End the streams of events, which would go on for ever."""
@@ -157,7 +153,6 @@ class Service:
         body: Draft202012Validator | None,
         request: Request,
     ) -> Response:
-        self._require_host(request)
         caller, who = self._caller(route, request)
         header = request.headers.get("authorization")
         call = Call(
@@ -179,13 +174,8 @@ class Service:
 
     async def _file(self, request: Request) -> Response:
         """A file of the page."""
-        self._require_host(request)
         kind, file = page_routes.FILES[request.url.path]
-        return _tagged(Response(file.body, 200, HEADERS, kind), file.tag, request)
-
-    def _require_host(self, request: Request) -> None:
-        if self._hosts is not None and not self._hosts.is_allowed(request.headers.getlist("host")):
-            raise Refused(HTTPStatus.MISDIRECTED_REQUEST, REFUSED)
+        return tagged(Response(file.body, 200, HEADERS, kind), file.tag, request)
 
     def _caller(self, route: Route, request: Request) -> tuple[Caller, str]:
         caller = self._tokens.caller(request.headers.get("authorization"))
@@ -319,17 +309,7 @@ def _with_whole_numbers(value: Any) -> Any:
 def _response(answer: Answer, request: Request) -> Response:
     body = answer.value if isinstance(answer.value, bytes) else orjson.dumps(answer.value)
     response = _with_headers(Response(body, answer.status.value, dict(answer.headers), "application/json"))
-    return response if answer.etag is None else _tagged(response, answer.etag, request)
-
-
-def _tagged(response: Response, tag: str, request: Request) -> Response:
-    """The response with its tag; without its body for a caller that has it already."""
-    response.headers["ETag"] = f'"{tag}"'
-    known = request.method == "GET" and tag in _TAG.findall(request.headers.get("if-none-match", ""))
-    if not known:
-        return response
-    kept = {name: value for name, value in response.headers.items() if name not in ("content-length", "content-type")}
-    return Response(status_code=HTTPStatus.NOT_MODIFIED.value, headers=kept)
+    return response if answer.etag is None else tagged(response, answer.etag, request)
 
 
 def _with_headers(response: Response) -> Response:

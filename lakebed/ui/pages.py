@@ -24,7 +24,6 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-cache",
-    "Vary": "Accept-Encoding",
 }
 Arguments = Mapping[str, Sequence[str]]
 Find = Callable[[str], Watched | None]

@@ -9,8 +9,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from http import HTTPStatus
 from urllib.parse import parse_qs
 
@@ -18,18 +17,16 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from lakebed.http.answers import ZIPPING, tagged
 from lakebed.http.hosts import HostCheck, Hosts
 from lakebed.http.server import HttpServer, Listening
 from lakebed.ui.live import Live
 from lakebed.ui.overview import Tables
 from lakebed.ui.pages import HEADERS, Refused, answers, files
 from lakebed.ui.watch import Answer
-
-_JSON = "application/json"
-_TAG = re.compile(r'(?:W/)?"([^"]*)"')
 
 
 class PageServer:
@@ -81,45 +78,35 @@ def _application(tables: Tables, hosts: Hosts) -> Starlette:
     sent_files = files("index.html")
     answered = answers(tables.find) | {"/api/tables": lambda arguments: tables.overview()}
 
+    def found(request: Request, kind: str, answer: Answer) -> Response:
+        return tagged(Response(answer.body, HTTPStatus.OK, HEADERS, kind), answer.tag, request)
+
     def file(request: Request) -> Response:
-        return _response(request, HTTPStatus.OK, *sent_files[request.url.path])
+        return found(request, *sent_files[request.url.path])
 
     def answer(request: Request) -> Response:
-        return _response(request, HTTPStatus.OK, _JSON, answered[request.url.path](parse_qs(request.url.query)))
+        return found(request, "application/json", answered[request.url.path](parse_qs(request.url.query)))
 
     def refused(request: Request, error: Exception) -> Response:
         assert isinstance(error, Refused)
-        return _response(request, error.status, _JSON, Answer({"error": str(error)}))
+        return _error(error.status, str(error))
 
     def failed(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-            text = "this page only answers GET and HEAD"
-            return _response(
-                request, HTTPStatus.METHOD_NOT_ALLOWED, _JSON, Answer({"error": text}), {"Allow": "GET, HEAD"}
-            )
-        text = "there is nothing here; /api/tables lists the tables"
-        return _response(request, HTTPStatus(error.status_code), _JSON, Answer({"error": text}))
+            response = _error(HTTPStatus.METHOD_NOT_ALLOWED, "this page only answers GET and HEAD")
+            response.headers["Allow"] = "GET, HEAD"
+            return response
+        return _error(HTTPStatus(error.status_code), "there is nothing here; /api/tables lists the tables")
 
     application = Starlette(
         routes=[Route(path, file) for path in sent_files] + [Route(path, answer) for path in answered],
         exception_handlers={Refused: refused, HTTPException: failed},
-        middleware=[Middleware(HostCheck, hosts)],
+        middleware=[Middleware(HostCheck, hosts), ZIPPING],
     )
     application.router.redirect_slashes = False
     return application
 
 
-def _response(
-    request: Request, status: HTTPStatus, kind: str, answer: Answer, more: Mapping[str, str] | None = None
-) -> Response:
-    headers = {**HEADERS, **(more or {})}
-    if status is HTTPStatus.OK:
-        headers["ETag"] = f'W/"{answer.tag}"'
-        if answer.tag in _TAG.findall(request.headers.get("if-none-match", "")):
-            return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
-    accepted = {item.split(";")[0].strip() for item in request.headers.get("accept-encoding", "").split(",")}
-    zipped = answer.zipped if "gzip" in accepted else None
-    if zipped is not None:
-        headers["Content-Encoding"] = "gzip"
-    return Response(answer.body if zipped is None else zipped, status, headers, kind)
+def _error(status: HTTPStatus, text: str) -> Response:
+    return JSONResponse({"error": text}, status, HEADERS)

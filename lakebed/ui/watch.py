@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import logging
 from collections import deque
@@ -42,8 +41,6 @@ from lakebed.ui.texts import blotted, cut
 _PICTURES = 3
 _LOG_SECONDS = 0.5
 _ERROR_MAX = 1_000
-_GZIP_LEVEL = 4
-_GZIP_BYTES_MIN = 1_400
 _logger = logging.getLogger("lakebed.ui")
 
 
@@ -58,11 +55,6 @@ class Answer:
     def tag(self) -> str:
         """A hash of the bytes."""
         return hashlib.blake2b(self.body, digest_size=12).hexdigest()
-
-    @cached_property
-    def zipped(self) -> bytes | None:
-        """The bytes compressed; None if they are too few to gain from that."""
-        return gzip.compress(self.body, _GZIP_LEVEL, mtime=0) if len(self.body) >= _GZIP_BYTES_MIN else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
