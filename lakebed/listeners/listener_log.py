@@ -14,7 +14,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -40,7 +39,6 @@ BEAT_SECONDS = 20.0
 DEAD_SECONDS = 60.0
 _LOG_RETENTION = "interval 3600 seconds"
 _CLEAN_SECONDS = 3600.0
-_logger = logging.getLogger("lakebed.listeners")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -287,14 +287,6 @@ def is_point(lower: Bound, upper: Bound) -> bool:
     return True
 
 
-def ranked(ranges: Sequence[Range]) -> Ranked:
-    """The ranges with the ranks of their ends, from 0 without a gap."""
-    ends = sorted({item.lower for item in ranges} | {item.upper for item in ranges})
-    rank = {end: place for place, end in enumerate(ends)}
-    lower = np.array([rank[item.lower] for item in ranges], dtype=np.int64)
-    return Ranked(ranges, lower, np.array([rank[item.upper] for item in ranges], dtype=np.int64))
-
-
 def overlaps(ranges: Sequence[Range]) -> list[int]:
     """For each range, how many others it meets."""
     lowers = sorted(item.lower for item in ranges)

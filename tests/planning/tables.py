@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from lakebed.log.actions import ChangePart, Part
@@ -14,6 +15,7 @@ from lakebed.log.snapshot import Snapshot
 from lakebed.schema.conversion import schema_to_json
 from lakebed.schema.metadata import Metadata, Protocol
 from lakebed.settings import TableSettings
+from lakebed.sortkey.ranges import Range, Ranked
 
 MB = 2**20
 SCHEMA = pa.schema([pa.field("key", pa.int64(), nullable=False), ("region", pa.string())])
@@ -77,3 +79,11 @@ def measure_of(snapshot: Snapshot) -> tuple[int, int, int, int, int]:
         -sum(item.rows * (item.max_block - item.min_block) for item in full),
         -sum(item.rows * item.passes for item in full),
     )
+
+
+def ranked(ranges: Sequence[Range]) -> Ranked:
+    """The ranges with the ranks of their ends, from 0 without a gap."""
+    ends = sorted({item.lower for item in ranges} | {item.upper for item in ranges})
+    rank = {end: place for place, end in enumerate(ends)}
+    lower = np.array([rank[item.lower] for item in ranges], dtype=np.int64)
+    return Ranked(ranges, lower, np.array([rank[item.upper] for item in ranges], dtype=np.int64))

@@ -22,9 +22,9 @@ from lakebed.planning.plan import Cause, MergeKind, MergePlan, Planning
 from lakebed.planning.planner import plan
 from lakebed.planning.policies import binomial, lazy_leveled, size_tiered
 from lakebed.settings import TableSettings, parse_hours, parse_settings
-from lakebed.sortkey.ranges import depth, order_columns, range_of, ranked
+from lakebed.sortkey.ranges import depth, order_columns, range_of
 from lakebed.sortkey.statistics_cache import StatisticsCache
-from tests.planning.tables import MB, ORDERED, SCHEMA, part, stats, table
+from tests.planning.tables import MB, ORDERED, SCHEMA, part, ranked, stats, table
 from tests.work import Work, work_of
 
 HOUR_MS = 3_600_000

@@ -20,8 +20,8 @@ from lakebed.planning.rounds import depth_by_level, estimate, round_plans
 from lakebed.planning.simulator import simulate
 from lakebed.planning.workload import Workload, steady
 from lakebed.settings import TableSettings, check_changeable, parse_depth, parse_settings
-from lakebed.sortkey.ranges import order_columns, range_of, ranked
-from tests.planning.tables import MB, ORDERED, SCHEMA, part, table
+from lakebed.sortkey.ranges import order_columns, range_of
+from tests.planning.tables import MB, ORDERED, SCHEMA, part, ranked, table
 
 NOON = 43_200_000
 RECLUSTERED = replace(ORDERED, merge="recluster")
