@@ -32,14 +32,22 @@ class TableInspect:
         return metadata_tables.detail(self._path, snapshot, str(choice))
 
     def parts(self, version: int | None = None) -> pa.Table:
-        """The parts at a version (default: the newest), a row each: state is ``base`` or ``tail``. Raises VersionNotFound."""
+        """The parts at a version, a row for each; the state is ``base`` or ``tail``. Raises VersionNotFound.
+
+        Args:
+            version: By default the newest.
+        """
         snapshot = self._log.refresh() if version is None else self._log.at_version(version)
         return metadata_tables.parts(snapshot)
 
     def timeline(self, last: int = 1000) -> pa.Table:
         """The newest commits that the log still has, newest first: version, time, operation, metrics.
 
-        Raises InvalidInput if ``last`` is not above 0.
+        Args:
+            last: How many commits.
+
+        Raises:
+            InvalidInput: ``last`` is not above 0.
         """
         return metadata_tables.timeline(metadata_tables.newest_commits(self._log, last))
 
@@ -52,13 +60,17 @@ class TableInspect:
         return schema_history.schemas(self._log)
 
     def positions(self) -> pa.Table:
-        """Up to where the table has read its source, a row each partition: topic, partition, the next offset, the topic's id."""
+        """How far the table has read its source, a row for each partition: topic, partition, the next offset, the topic's id."""
         return metadata_tables.positions(self._log.refresh())
 
     def compactions(self, last: int = 1000) -> pa.Table:
         """The merges among the newest commits that the log still has, newest first: the cost, and what the plan predicted.
 
-        Raises InvalidInput if ``last`` is not above 0.
+        Args:
+            last: How many commits are searched.
+
+        Raises:
+            InvalidInput: ``last`` is not above 0.
         """
         return metadata_tables.compactions(metadata_tables.newest_commits(self._log, last))
 
@@ -75,11 +87,13 @@ class TableInspect:
         return detached_table(self._log.refresh())
 
     def clustering(self) -> pa.Table:
-        """How well the base is clustered by its sort key (or keys): a row a level, first one of all levels together.
+        """How well the base is clustered by its sort key (or keys): a row for each level, after one for all levels together.
 
         Columns: counts of parts (total, constant, unsorted, those that wait to be sorted by a new sort key and how often these
         were read in the last hour), average overlaps and depth, greatest depth, histogram of depths, the deepest ranges.
-        Raises InvalidInput for a table without an order.
+
+        Raises:
+            InvalidInput: The table has no order.
         """
         snapshot = self._log.refresh()
         return clustering.clustering_information(snapshot, self._reads.of(snapshot), self._log.statistics)
@@ -87,6 +101,11 @@ class TableInspect:
     def draw_clustering(self, file: str | os.PathLike[str]) -> None:
         """Draw the parts as bars over the sort key, level by level, with the depth below, as a PNG.
 
-        Raises InvalidInput, MissingPrerequisite (matplotlib: ``lakebed[plots]``).
+        Args:
+            file: The path of the PNG.
+
+        Raises:
+            InvalidInput: The table has no order.
+            MissingPrerequisite: matplotlib is not installed (``lakebed[plots]``).
         """
         clustering.draw(self._log.refresh(), os.fspath(file), self._log.statistics)

@@ -1,4 +1,4 @@
-"""``table.maintenance``: upkeep done at once, in this process. ``Table.maintain`` does all of it that is due, again and again."""
+"""``table.maintenance``: upkeep done at once, in this process. ``Table.maintain`` keeps doing all of it that is due."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ class TableMaintenance:
     def compact(self) -> CompactResult:
         """Merge in this process until the planner finds nothing more to merge; returns what it did.
 
-        Raises Contention, StoreUnavailable, Corrupt (naming the part that can't be read); compacting again is safe.
+        Raises:
+            Corrupt: A part can't be read; the error names it.
+            Contention, StoreUnavailable: Compacting again is safe.
         """
         return self._internals.compaction.compact()
 
@@ -58,13 +60,23 @@ class TableMaintenance:
         dry_run: bool = False,
         spark: SparkSession | None = None,
     ) -> ReclusterResult:
-        """Sort parts of the base together, so that fewer of them lie over a point of the sort key; returns what it did.
+        """Sort parts of the base together, so that fewer of them cover a point of the sort key; returns what it did.
 
-        One call makes the lowest level that is deeper than ``lakebed.recluster_depth`` as shallow as that; ``final``: go on
-        until every level is, and every part is sorted by the table's sort key. ``where``: only parts that may hold such rows.
-        With ``spark``, a session on a cluster, the groups are merged there, several side by side.
-        It can be stopped at any time (Ctrl-C, ``stop``), and continues from there when called again. ``dry_run`` estimates.
-        Raises InvalidInput (no sort key, wrong ``where``), StoreUnavailable (no room on disk), Contention, Corrupt.
+        One call makes the lowest level that is deeper than ``lakebed.recluster_depth`` as shallow as that. It can be stopped at
+        any time (Ctrl-C, ``stop``), and continues from there when called again.
+
+        Args:
+            where: Only parts that may hold rows for which this condition is true.
+            final: Continue until every level is shallow, and every part is sorted by the table's sort key.
+            on_progress: Called as the work proceeds.
+            stop: The work stops when this returns true.
+            dry_run: Only estimate what would be done.
+            spark: A session on a cluster: the groups are merged there, several side by side.
+
+        Raises:
+            InvalidInput: The table has no sort key, or ``where`` is wrong.
+            StoreUnavailable: There is no room on disk.
+            Contention, Corrupt
         """
         job = ReclusterJob(
             self._internals.path,
@@ -83,31 +95,40 @@ class TableMaintenance:
     def rewind(self, topic: str, to: int | Mapping[int, int] | None = None) -> int:
         """Have the table's pipeline read a topic again; returns the version.
 
-        ``to``: the offset to read all partitions from, or by partition; without it the table forgets the topic, and its pipeline
-        begins where its settings say (``starting_offsets``). A table with keys keeps the newest change of each key; one without
-        has the rows twice. Raises InvalidInput (a topic or partition that was not read, an offset ahead), Contention,
-        StoreUnavailable.
+        A table with keys keeps the newest change of each key; one without has the rows twice.
+
+        Args:
+            topic: The name of the topic.
+            to: The offset from which all partitions are read, or an offset by partition. Without it the table forgets the topic,
+                and its pipeline starts where its settings say (``starting_offsets``).
+
+        Raises:
+            InvalidInput: The topic or a partition was not read yet, or an offset is ahead of what was read.
+            Contention, StoreUnavailable
         """
         return rewind(self._log, topic, to)
 
     def restart_order(self) -> int:
-        """Have what is read from now on count as newer than all that the table has; returns the version.
+        """Make what is read from now on count as newer than all that the table has; returns the version.
 
-        For a source that goes on at lower positions: it was moved to another server, restored, or its log was reset. Have its
-        rows sent again after that. Raises InvalidInput (a column orders the changes, or their arrival; no topic was read yet),
-        Contention, StoreUnavailable.
+        This is for a source that goes on at lower positions: it was moved to another server, restored, or its log was reset. Have
+        its rows sent again after that.
+
+        Raises:
+            InvalidInput: A column or the order of arrival orders the changes, or no topic was read yet.
+            Contention, StoreUnavailable
         """
         return restart_order(self._log, self._storage)
 
     # -- the pipeline of a database ------------------------------------------------------------------------------------
 
     def resume(self) -> bool:
-        """Let go on what is parked; returns whether anything was.
+        """Let continue what is parked; returns whether anything was.
 
-        That is the table in its database's pipeline, merges and a settle that keep failing. A pipeline that runs goes on within
-        seconds, where it stopped. Parts of parked merges are planned at once, and the tail is settled, by every process that
-        maintains the table. Entries of coordination that can't be read are removed, and findings that hold until rows are sent
-        again count as dealt with. Raises Contention, StoreUnavailable.
+        That is the table in its database's pipeline, merges, and a settle that keep failing. A running pipeline continues within
+        seconds, where it stopped. Every process that maintains the table plans parts of parked merges at once, and settles the
+        tail. Entries of coordination that can't be read are removed, and findings that hold until rows are sent again count as
+        dealt with. Raises Contention, StoreUnavailable.
         """
         merges = resume_merges(self._log)
         settles = resume_settle(self._log)
@@ -116,28 +137,48 @@ class TableMaintenance:
         return bool(remove_unreadable(self._log)) or is_parked or merges > 0
 
     def remove_entry(self, name: str) -> None:
-        """Remove an entry of the log that can't be read (docs/runbook.md), whatever rests on it.
+        """Remove an entry of the log that can't be read (docs/runbook.md), whatever depends on it.
 
-        ``name``: as ``status()`` and the error give it. Raises InvalidInput if it can be read, Contention, StoreUnavailable.
+        Args:
+            name: As ``status()`` and the error give it.
+
+        Raises:
+            InvalidInput: The entry can be read.
+            Contention, StoreUnavailable
         """
         remove_unreadable(self._log, name)
 
     # -- cleaning up ---------------------------------------------------------------------------------------------------
 
     def hold(self, version: int, seconds: float) -> AbstractContextManager[int]:
-        """Keep a version from being cleaned up for ``seconds``, or until the ``with`` block ends, for a long reader.
+        """Keep a version from being cleaned up, for a long reader; a context manager.
 
-        Raises VersionNotFound if it has expired.
+        Args:
+            version: The version to keep.
+            seconds: How long it is kept, unless the ``with`` block ends earlier.
+
+        Raises:
+            VersionNotFound: The version has expired.
         """
         return hold(self._log, version, seconds)
 
     def expire_rows(self, dry_run: bool = True) -> pa.Table:
-        """Remove the rows whose time to live (the property ``lakebed.ttl``) has ended: all of them, now.
+        """Remove all rows whose time to live (the property ``lakebed.ttl``) has ended, now.
 
-        Parts with such rows alone leave the table; in others the rows are marked dead. No file is rewritten. The newest value of
-        a row decides, so a row with a change in the tail stays until that is settled. Returns a row a part: path, expired_rows,
-        rows_left, bytes (of a part that leaves), removed. A dry run, the default, only reports. Maintenance that runs does this
-        by itself. Raises InvalidInput (the table has no ``lakebed.ttl``), Contention, StoreUnavailable (expiring again is safe).
+        Running maintenance does this by itself.
+
+        Parts that hold nothing but such rows leave the table; in others the rows are marked dead. No file is rewritten. The
+        newest value of a row decides, so a row with a change in the tail stays until that is settled.
+
+        Args:
+            dry_run: Only report what would be removed.
+
+        Returns:
+            A row for each part: path, expired_rows, rows_left, bytes (of a part that leaves), removed.
+
+        Raises:
+            InvalidInput: The table has no ``lakebed.ttl``.
+            Contention, StoreUnavailable: Expiring again is safe.
         """
         return self._internals.row_expiry.expire(dry_run)
 
@@ -152,13 +193,22 @@ class TableMaintenance:
         dry_run: bool = True,
         allow_short_retention: bool = False,
     ) -> pa.Table:
-        """Expire versions older than ``older_than`` except the newest ``retain_last``: delete their log files and data files.
+        """Expire old versions: delete their log files and data files.
 
-        ``older_than``: ``"7 days"`` or a timedelta, by default ``delta.deletedFileRetentionDuration`` (7 days); less than
-        an hour only with ``allow_short_retention``. Returns a row a file: path, bytes, reason (``log``; ``expired``: of a
-        version that expired; ``orphan``: no kept version refers to it; ``temporary``: a crashed writer's), modified. A dry run,
-        the default, only reports. Raises InvalidInput, Corrupt (no version refers to a file, and the log does not record how
-        the table became empty), Contention, StoreUnavailable.
+        Args:
+            older_than: ``"7 days"`` or a timedelta. By default ``delta.deletedFileRetentionDuration`` (7 days).
+            retain_last: How many of the newest versions are kept, however old they are.
+            dry_run: Only report what would be deleted.
+            allow_short_retention: Allow less than an hour.
+
+        Returns:
+            A row for each file: path, bytes, reason, modified. The reason is ``log``, ``expired`` (a file of a version that
+                expired), ``orphan`` (no kept version refers to it) or ``temporary`` (a crashed writer left it).
+
+        Raises:
+            InvalidInput
+            Corrupt: No version refers to a file, and the log does not record how the table became empty.
+            Contention, StoreUnavailable
         """
         seconds = interval_seconds(older_than)
         return cleanup.expire_snapshots(self._log, self._storage, seconds, retain_last, dry_run, allow_short_retention)
@@ -166,9 +216,12 @@ class TableMaintenance:
     def remove_orphan_files(
         self, older_than: str | timedelta | None = None, dry_run: bool = True, allow_short_retention: bool = False
     ) -> pa.Table:
-        """Delete files that no version within retention refers to and that are older than ``older_than`` (default: 3 days).
+        """Delete old files that no version within retention refers to. Otherwise like ``expire_snapshots``.
 
-        The age is what protects files of writers that have not committed yet. Otherwise like ``expire_snapshots``.
+        Args:
+            older_than: The age that protects files of writers that have not committed yet (default: 3 days).
+            dry_run: Only report what would be deleted.
+            allow_short_retention: Allow less than an hour.
         """
         seconds = interval_seconds(older_than)
         return cleanup.remove_orphan_files(self._log, self._storage, seconds, dry_run, allow_short_retention)
@@ -176,8 +229,13 @@ class TableMaintenance:
     def vacuum(
         self, retention: str | timedelta | None = None, dry_run: bool = True, allow_short_retention: bool = False
     ) -> pa.Table:
-        """Delete data files that only versions older than ``retention`` refer to, and orphans; the log stays as it is.
+        """Delete orphans and data files that only old versions refer to; the log stays as it is.
 
-        Those versions can't be read any more. Otherwise like ``expire_snapshots``.
+        Otherwise like ``expire_snapshots``.
+
+        Args:
+            retention: Versions older than this can't be read any more.
+            dry_run: Only report what would be deleted.
+            allow_short_retention: Allow less than an hour.
         """
         return cleanup.vacuum(self._log, self._storage, interval_seconds(retention), dry_run, allow_short_retention)

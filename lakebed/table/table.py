@@ -73,12 +73,18 @@ def create(
 ) -> Table:
     """Create a table at a local path or an ``s3://`` one.
 
-    ``schema``: pyarrow or Spark; ``keys``: columns that identify a row (none: an append-only table); ``sort_key``:
-    what parts are sorted by, columns or terms such as ``date(ts) desc`` (default: the keys); ``sequence_by``: a column of
-    the table or of the changes that orders the changes of a key (default: order of arrival); ``partition_by``: columns that
-    cut the table into partitions; ``properties``: see docs/format.md; ``types``: ``wide`` makes integers long, floats double and
-    decimals 38 digits long at any depth, so that no column has to be widened later, which not every reader can read. Raises
-    TableExists, InvalidSchema, InvalidInput, UnsafeStore.
+    Raises TableExists, InvalidSchema, InvalidInput, UnsafeStore.
+
+    Args:
+        path: A folder, or ``s3://bucket/prefix``.
+        schema: The columns, as a schema of pyarrow or Spark.
+        keys: Columns that identify a row. Without keys the table is append-only.
+        sort_key: What parts are sorted by: columns, or terms such as ``date(ts) desc``. By default the keys.
+        sequence_by: A column of the table or of the changes that orders the changes of a key. By default the order of arrival.
+        partition_by: Columns whose values divide the table into partitions.
+        properties: See docs/format.md.
+        types: ``wide`` makes integers long, floats double, and gives decimals 38 digits, at any depth. So no column has to be
+            widened later, which not every reader can read.
     """
     table = NewTable(
         schema=schema,
@@ -96,7 +102,15 @@ def create(
 
 
 def open(path: str | os.PathLike[str]) -> Table:
-    """Open a table. Raises TableNotFound, Unsupported (a feature that lakebed lacks)."""
+    """Open a table.
+
+    Args:
+        path: A folder, or ``s3://bucket/prefix``.
+
+    Raises:
+        TableNotFound: There is no table at the path.
+        Unsupported: The table uses a feature that lakebed lacks.
+    """
     root = _root(path)
     log = open_log(root, os.fspath(path))
     for wrong in wrong_properties(log.refresh().metadata.configuration).values():
@@ -109,9 +123,18 @@ def convert(
 ) -> Table:
     """Adopt an existing Delta table without rewriting its files; from then on only lakebed writes to it.
 
-    The keys are declared, and checked: no null, no value twice. Raises TableNotFound, InvalidInput naming a duplicate
-    key, Unsupported naming a feature or property that lakebed lacks, Corrupt naming a file that is missing or damaged,
-    Contention if others keep committing.
+    Args:
+        path: The folder of the table, or ``s3://bucket/prefix``.
+        keys: Columns that identify a row. They are checked: no key is null, and none occurs twice.
+        sort_key: As for ``create``.
+        sequence_by: As for ``create``.
+
+    Raises:
+        TableNotFound: There is no table at the path.
+        InvalidInput: A key occurs twice; the error names it.
+        Unsupported: The table has a feature or property that lakebed lacks; the error names it.
+        Corrupt: A file is missing or damaged; the error names it.
+        Contention: Other writers keep committing.
     """
     settings = TableSettings(
         keys=column_names(keys, "keys"), sort_key=column_names(sort_key, "sort_key"), sequence_by=sequence_by
@@ -164,9 +187,13 @@ class Table:
         return dict(self._internals.log.refresh().metadata.configuration)
 
     def set_properties(self, properties: Mapping[str, PropertyValue]) -> int:
-        """Set some properties; returns the version. A number or a truth value is written as the text that it has in the log.
+        """Set some properties; returns the version.
 
-        Raises InvalidInput for one that does not exist, is fixed, or can't have its value.
+        Args:
+            properties: Values by name. A number or a truth value is written as the text that it has in the log.
+
+        Raises:
+            InvalidInput: A property does not exist, is fixed, or can't have its value.
         """
         return set_properties(self._internals.log, property_texts(properties))
 
@@ -184,15 +211,23 @@ class Table:
     ) -> AlterResult:
         """Change the columns in one commit. No file is rewritten, and no stream, merge or other writer has to stop or to repeat.
 
-        ``add``: columns with their types (``"long"``, ``"decimal(10,2)"``, ``"array<string>"``, or of pyarrow), null in the rows
-        that are there; ``widen``: columns with wider types; ``rename``: new names by old ones; ``drop``: columns that go;
-        ``relax``: columns that may be null from now on; ``comment``: texts, "" for none. A field in a struct is ``address.zip``,
-        what a list holds ``tags.element``, what a map holds ``prices.value``; a name with a dot is put in backticks.
-        ``reason``: for ``inspect.schemas``. ``dry_run``: change nothing, only say in ``notes`` what the change would cost.
-
         The first rename or drop turns on Delta's column mapping, the first widening its type widening: ``notes`` say which
         readers that costs. Keys and columns of the sort key, ``sequence_by`` and the partitions can't be dropped. What the table
-        has already is left out. Raises InvalidSchema, Contention, StoreUnavailable (altering again is safe).
+        already has is left out.
+
+        A field of a struct is named ``address.zip``, the element of a list ``tags.element``, the value of a map ``prices.value``.
+        A name with a dot is put in backticks. Raises InvalidSchema, Contention, StoreUnavailable (altering again is safe).
+
+        Args:
+            add: New columns with their types (``"long"``, ``"decimal(10,2)"``, ``"array<string>"``, or types of pyarrow). They
+                are null in the existing rows.
+            widen: Columns with wider types.
+            rename: New names by old ones.
+            drop: Columns to remove.
+            relax: Columns that may be null from now on.
+            comment: A comment by column; "" removes it.
+            reason: A text for ``inspect.schemas``.
+            dry_run: Change nothing; only say in ``notes`` what the change would cost.
         """
         change = SchemaChange(
             add=_types(add),
@@ -209,13 +244,20 @@ class Table:
         return alter(log, change, reason=reason)
 
     def status(self, deep: bool = False) -> Status:
-        """Whether the table is well, in figures and findings, each with a cause and a remedy; ``deep``: the doctor's too."""
+        """Whether the table is healthy, as figures and findings. Each finding has a cause and a remedy.
+
+        Args:
+            deep: Add the findings of a deep ``doctor``.
+        """
         return Observer(self.path).look(deep)
 
     def doctor(self, deep: bool = False) -> Examination:
-        """Check every invariant that can be checked on the log and the files; ``deep``: on every row of the newest version too.
+        """Check every invariant that can be checked on the log and the files. Nothing is changed.
 
-        Nothing is changed. Raises StoreUnavailable, Contention.
+        Raises StoreUnavailable, Contention.
+
+        Args:
+            deep: Check every row of the newest version too.
         """
         return examine(self.path, deep)
 
@@ -236,23 +278,27 @@ class Table:
     ) -> int:
         """Commit one batch of changes; returns the version.
 
-        ``changes``: anything with ``__arrow_c_stream__`` (an Arrow table, pandas, polars, a relation of DuckDB), a list of dicts,
-        or a DataFrame of Spark. It has the table's columns plus those that ``apply_as_deletes`` (a SQL expression such as
-        ``"op = 'd'"``) and ``sequence_by`` refer to. Other columns are left out, counted by name and warned of, unless
-        ``except_column_list`` has them. A column comes in the table's type, or in one whose values convert to it in one way
-        only (``schema.exact_cast``). Later rows of a key win unless ``sequence_by`` says otherwise.
-        ``except_column_list``: columns of the changes that are not taken over (they become null).
-        ``batch_id``: a batch with this id is committed once: numbers must increase, over all writers of the table; a text is
-        remembered for seven days. A replay writes nothing and returns the newest version.
-        ``evolve``: what may be done to the table first, where the changes need it: ``add`` columns, ``widen`` their types,
-        ``relax`` NOT NULL. Changes that lack a column of the table are refused. ``on_mismatch``: what becomes of rows that do
-        not fit: ``fail`` (InvalidChanges; nothing is committed), ``quarantine`` (they go to the table beside this one) or
-        ``rescue`` (what no column takes is kept in the column ``_rescued``, as JSON).
-        ``columns``: the columns that the changes fill, besides keys and ``sequence_by``, or ``"sent"`` for those that they have.
-        The others keep their values; in a row that is new they are null. Without it a change is a whole row.
-        ``ignore_null_updates``: a null keeps the value of its column too.
-        ``renamed_columns``: new names of columns of the changes to those that they had before.
-        Raises InvalidChanges, StoreUnavailable, Contention.
+        The changes have the table's columns, and those that ``apply_as_deletes`` and ``sequence_by`` refer to. Other columns are
+        left out, counted by name, and named in a warning. A column comes in the table's type, or in one whose values convert to
+        it in one way only (``schema.exact_cast``). Changes that lack a column of the table are refused. Later rows of a key win
+        unless ``sequence_by`` says otherwise. Raises InvalidChanges, StoreUnavailable, Contention.
+
+        Args:
+            changes: Anything with ``__arrow_c_stream__`` (an Arrow table, pandas, polars, a relation of DuckDB), a list of dicts,
+                or a DataFrame of Spark.
+            apply_as_deletes: A SQL expression that is true of the changes that are deletes, such as ``"op = 'd'"``.
+            except_column_list: Columns of the changes that are not taken over: they become null, without a warning.
+            batch_id: A batch with this id is committed once. Numbers must increase, over all writers of the table; a text is
+                remembered for seven days. When the batch comes again, nothing is written, and the newest version is returned.
+            evolve: What may be done to the table first, if the changes need it: ``add`` columns, ``widen`` their types, ``relax``
+                NOT NULL.
+            on_mismatch: What becomes of rows that do not fit. ``fail``: InvalidChanges, and nothing is committed. ``quarantine``:
+                they go to the table beside this one. ``rescue``: what no column takes is kept in the column ``_rescued``, as
+                JSON.
+            columns: The columns that the changes fill, besides keys and ``sequence_by``, or ``"sent"`` for those that they have.
+                The others keep their values; in a new row they are null. By default a change is a whole row.
+            ignore_null_updates: A null keeps the value of its column too.
+            renamed_columns: The names that columns of the changes had before, by their new names.
         """
         internals = self._internals
         how = How(
@@ -284,10 +330,17 @@ class Table:
     ) -> StreamingQuery:
         """Start a streaming query that applies every micro-batch of ``changes`` exactly once; returns it.
 
-        The arguments are those of ``apply``; ``keys`` and ``sequence_by``, if given, must be the table's.
-        ``checkpoint`` defaults to a folder of the query's name inside the table; ``quarantine`` is ``table`` (bad rows
-        go to a table beside this one) or ``fail``; ``trigger`` as for ``DataStreamWriter.trigger``. The table is changed for
-        ``evolve`` and ``on_mismatch: rescue`` before the query starts: a DataFrame keeps its columns.
+        Arguments that are not listed are those of ``apply``. The table is changed for ``evolve`` and ``on_mismatch="rescue"``
+        before the query starts, because a DataFrame keeps its columns.
+
+        Args:
+            changes: A streaming DataFrame, with columns as for ``apply``.
+            keys: If given, they must be the table's.
+            sequence_by: If given, it must be the table's.
+            checkpoint: The folder of Spark's checkpoint. By default one with the query's name inside the table.
+            query_name: The name of the streaming query.
+            quarantine: ``table``: bad rows go to a table beside this one. ``fail``: they end the query.
+            trigger: As for ``DataStreamWriter.trigger``.
         """
         internals = self._internals
         require_keys(write_spec_of(internals.log.refresh()).incoming, keys, sequence_by)
@@ -309,51 +362,75 @@ class Table:
         )
 
     def delete(self, where: str) -> MutationResult:
-        """Delete the rows for which ``where`` (one SQL expression in DuckDB's dialect over a row's columns) is true.
+        """Delete the rows for which a condition is true.
 
-        With keys the rows become deletes at the end of the tail: the delete holds for the version that was read, and
-        newer changes are kept. Without keys they are marked dead in place. Raises InvalidInput, Contention, StoreUnavailable.
+        With keys the rows become deletes at the end of the tail: the delete holds for the version that was read, and newer
+        changes are kept. Without keys they are marked dead in place. Raises InvalidInput, Contention, StoreUnavailable.
+
+        Args:
+            where: One SQL expression in DuckDB's dialect over a row's columns.
         """
         return self._mutate(Mutation.of(where))
 
     def update(self, set: Mapping[str, str], where: str) -> MutationResult:
-        """Set columns of the rows for which ``where`` is true to SQL expressions over the row as it was.
+        """Set columns of the rows for which a condition is true. Otherwise like ``delete``.
 
-        Keys and ``sequence_by`` can't be set. Otherwise like ``delete``.
+        Keys and ``sequence_by`` can't be set.
+
+        Args:
+            set: SQL expressions over the row as it was, by column.
+            where: The condition, as for ``delete``.
         """
         return self._mutate(Mutation.of(where, dict(set)))
 
     def purge(
         self, where: str, *, dry_run: bool = False, force: bool = False, quarantine: str | None = None
     ) -> pa.Table:
-        """Erase the rows for which ``where`` is true, or was true of a former value, for good: no file keeps a byte of them.
+        """Erase the rows for which a condition is true, or was true of a former value, for good: no file keeps a byte of them.
 
-        The parts that hold them are written again, and every version from before ends: it can't be read any more. The quarantine,
-        detached partitions, the log, and the copies on local disks of this host are purged too. Records of the quarantine go
-        that have a key of the rows; ``quarantine``: a condition over its columns that says which ones go instead. Returns a row a
-        file: path, where (table, version, detached, uncommitted, log, quarantine, volatile, key index), bytes, rows, gone_at
-        (null: not yet; ``note`` says why). Running ingest goes on. If the process dies, running maintenance or the next
-        purge goes on, and reports the files that were left. ``force``: end holds of readers on older versions. A dry run only
-        reports. Raises InvalidInput, Contention (readers hold older versions, or such rows keep coming), StoreUnavailable;
-        purging again is safe.
+        The parts that hold them are written again, and every earlier version ends: it can't be read any more. The quarantine,
+        detached partitions, the log, and the copies on local disks of this host are purged too. Running ingest continues. If the
+        process dies, running maintenance or the next purge continues, and reports the files that were left.
+
+        Args:
+            where: The condition, as for ``delete``.
+            dry_run: Only report what would be erased.
+            force: End the holds of readers on older versions.
+            quarantine: A condition over the columns of the quarantine that says which of its records are erased. By default those
+                that have a key of the rows.
+
+        Returns:
+            A row for each file: path, where (table, version, detached, uncommitted, log, quarantine, volatile, key index), bytes,
+            rows, and gone_at, which is null if the file is still there; ``note`` says why.
+
+        Raises:
+            InvalidInput: The condition can't be used.
+            Contention: Readers hold older versions, or such rows keep coming.
+            StoreUnavailable: Purging again is safe.
         """
         return purge_of(self._internals).run(where, quarantine=quarantine, dry_run=dry_run, force=force)
 
     def truncate(self) -> int:
-        """Take all rows out of the table, the tail included; returns the version. Older versions stay readable."""
+        """Remove all rows from the table, the tail included; returns the version. Older versions stay readable."""
         return self._internals.partitions().truncate()
 
     def detach_partition(self, partition: Mapping[str, Any]) -> str:
-        """Take a partition, such as ``{"day": "2026-01-01"}``, out of the table without touching its files.
+        """Take a partition out of the table without touching its files; returns the name by which it is attached or dropped.
 
-        Returns the name by which it is attached or dropped. Raises InvalidInput, Contention, StoreUnavailable.
+        Raises InvalidInput, Contention, StoreUnavailable.
+
+        Args:
+            partition: The values of the partition columns, such as ``{"day": "2026-01-01"}``.
         """
         return self._internals.partitions().detach(partition)
 
     def attach_partition(self, name: str) -> int:
-        """Put a detached partition back; returns the version. Refused if one of its keys is live by now.
+        """Put a detached partition back; returns the version. It is refused if one of its keys is live by now.
 
         With ``sequence_by``, deletes since the detach still apply: older rows come back dead.
+
+        Args:
+            name: What ``detach_partition`` returned.
         """
         return self._internals.partitions().attach(name)
 
@@ -361,14 +438,22 @@ class Table:
         """Drop a detached partition; returns how many files were deleted.
 
         While a version from before the detach can still be read, the files are left to the cleanup.
+
+        Args:
+            name: What ``detach_partition`` returned.
         """
         return self._internals.partitions().drop(name)
 
     def replace_partition(self, partition: Mapping[str, Any], rows: Rows) -> int:
-        """Put ``rows`` (as for ``apply``, but not of Spark) in place of a partition's rows in one commit; returns the version.
+        """Put rows in place of a partition's rows in one commit; returns the version.
 
-        Raises InvalidInput for rows of another partition, or with keys that occur twice, are live elsewhere, or
-        were deleted with a newer sequence.
+        Args:
+            partition: The values of the partition columns.
+            rows: As for ``apply``, but not of Spark.
+
+        Raises:
+            InvalidInput: A row belongs to another partition, or its key occurs twice, is live elsewhere, or was deleted with a
+                newer sequence.
         """
         return self._internals.partitions().replace(partition, rows)
 
@@ -377,15 +462,23 @@ class Table:
     ) -> int:
         """Make the table what it was at an earlier version, in one commit; returns the version that this commit makes.
 
-        ``timestamp``: as for ``read``. It has exactly the rows of that version, in the columns of today: a column that was
-        dropped since stays dropped. Detached partitions are those of that version, but for those that were dropped since. No file
-        is rewritten, and the versions in between stay readable, so a restore can be restored. Properties, positions, files and
-        batches that were read stay as they are: ingest goes on where it is, and what it brought in between is not brought again.
-        With ``positions`` those of topics go back too, and the pipeline reads again, once, what it has read since. Changes that
-        arrive meanwhile come before the restore, which takes them out, or after it, and then they stand.
+        The table then has exactly the rows of that version, in the columns of today: a column that was dropped since stays
+        dropped. Detached partitions are those of that version, but for those that were dropped since. No file is rewritten, and
+        the versions in between stay readable, so a restore can be restored. Properties, positions, and the files and batches that
+        were read stay as they are: ingest continues where it is, and what it brought in between is not brought again. Changes
+        that arrive meanwhile are committed before the restore, which removes them, or after it, and then they stay.
 
-        Raises VersionNotFound (it has expired, or a file of it is gone), InvalidInput, Unsupported (it is from before the table
-        was adopted), Contention; StoreUnavailable, after which the timeline shows whether it was committed.
+        Args:
+            version: The version to restore.
+            timestamp: As for ``read``; in place of a version.
+            positions: Restore the positions of topics too, so that the pipeline reads again, once, what it has read since.
+
+        Raises:
+            VersionNotFound: The version has expired, or a file of it is gone.
+            InvalidInput: Neither a version nor a timestamp is given.
+            Unsupported: The version is from before the table was adopted.
+            Contention: Other writers keep committing.
+            StoreUnavailable: The timeline shows whether the restore was committed.
         """
         if version is None and timestamp is None:
             raise InvalidInput("say what to restore: a version or a timestamp")
@@ -405,15 +498,21 @@ class Table:
         A thread follows the log, settles the tail and refreshes views; merges run beside it in threads that end with it. If it
         fails for a cause that may pass, it starts again; the log, the metrics and ``status`` report it. Any other error ends it
         (``exception``).
+
+        Args:
+            spark: The session that merges may use; the maintenance ends when it stops.
         """
         return self._internals.maintain(spark)
 
     def set_sort_key(self, columns: Sequence[str]) -> int:
-        """Change what parts are sorted by; returns the version. No row is moved: new parts are sorted so from now on, and the
-        older ones are sorted step by step by running maintenance, or at once by ``maintenance.recluster(final=True)``. With the
-        property ``lakebed.count_reads`` maintenance begins with those that are read most.
+        """Change what parts are sorted by; returns the version.
 
-        ``columns`` as for ``create``; none: by the keys again. The same sort key again changes nothing. Raises InvalidInput.
+        No row is moved: new parts are sorted by the new key from now on. Running maintenance sorts the older ones step by step,
+        or ``maintenance.recluster(final=True)`` all at once. With the property ``lakebed.count_reads`` maintenance starts with
+        those that are read most. Setting the same sort key again changes nothing. Raises InvalidInput.
+
+        Args:
+            columns: As for ``create``. None: the keys.
         """
         return set_sort_key(self._internals.log, column_names(columns, "sort_key"))
 
@@ -422,20 +521,27 @@ class Table:
     def read(self, spark: SparkSession, version: int | None = None, timestamp: str | float | None = None) -> DataFrame:
         """The table at one version, tail included, as a DataFrame that stays at that version.
 
-        ``timestamp``: epoch seconds, or an ISO text (UTC without an offset); the newest version committed until then.
-        Raises Corrupt, naming the file, if one is missing or damaged that the tail needs. Spark reads
-        the other files when the query runs. It then raises its own error (FAILED_READ_FILE), which names the file. Its advice
-        to refresh does not help; ``to_arrow`` says what to do.
+        Args:
+            spark: The session that reads.
+            version: By default the newest.
+            timestamp: Epoch seconds, or an ISO text (UTC without an offset): the newest version that was committed until then.
+
+        Raises:
+            Corrupt: A file that the tail needs is missing or damaged; the error names it. Spark reads the other files when the
+                query runs. It then raises its own error (FAILED_READ_FILE), which names the file. Its advice to refresh does not
+                help; ``to_arrow`` says what to do.
         """
         return self._internals.view.dataframe(spark, snapshot_at(self._internals.log, version, timestamp))
 
     def to_arrow(
         self, columns: Sequence[str] | None = None, where: str | None = None, version: int | None = None
     ) -> pa.Table:
-        """The rows at one version, tail included, without Spark; in no particular order.
+        """The rows at one version, tail included, without Spark; in no particular order. Raises InvalidInput.
 
-        ``where`` is one SQL expression over a row's columns. It has no subquery, aggregate or window function.
-        Raises InvalidInput.
+        Args:
+            columns: By default all.
+            where: One SQL expression over a row's columns, without a subquery, aggregate or window function.
+            version: By default the newest.
         """
         return self._internals.view.arrow(snapshot_at(self._internals.log, version), columns, where)
 
@@ -444,14 +550,15 @@ class Table:
     ) -> pd.DataFrame:
         """``to_arrow`` as a DataFrame of pandas, where whole numbers among nulls are floating point.
 
-        A date that Python has no object for, such as one of the year 20222, is a ``numpy.datetime64`` among the objects.
+        A date that Python has no object for, such as one of the year 20222, is a ``numpy.datetime64`` among the objects. The
+        arguments are those of ``to_arrow``.
         """
         return pandas_frame(self.to_arrow(columns, where, version))
 
     def to_polars(
         self, columns: Sequence[str] | None = None, where: str | None = None, version: int | None = None
     ) -> pl.DataFrame:
-        """``to_arrow`` as a DataFrame of polars. Raises MissingPrerequisite if polars is not installed."""
+        """``to_arrow``, with its arguments, as a DataFrame of polars. Raises MissingPrerequisite if polars is not installed."""
         try:
             import polars
         except ImportError:
@@ -463,34 +570,51 @@ class Table:
     ) -> pa.Table:
         """The rows of some keys at one version, tail included, without Spark; in no particular order.
 
-        ``keys``: values of the one key, or rows (as for ``apply``) with some columns of the table: the rows come back that equal
-        one of them in all these columns, whether or not they are the keys. Only parts and row groups that may hold them are
-        read. Raises InvalidInput.
+        Only parts and row groups that may hold them are read. Raises InvalidInput.
+
+        Args:
+            keys: Values of the one key, or rows (as for ``apply``) with some columns of the table: the rows that equal one of
+                them in all these columns are returned, whether or not the columns are the keys.
+            columns: By default all.
+            version: By default the newest.
         """
         return self._internals.view.lookup(snapshot_at(self._internals.log, version), keys, columns)
 
     def query(self, sql: str, name: str | None = None, *, allow_files: bool = False) -> pa.Table:
-        """The result of a SQL query (DuckDB's dialect) on the newest version; the table's name is its folder's.
+        """The result of a SQL query (DuckDB's dialect) on the newest version. Raises InvalidInput.
 
-        It is one SELECT (also DESCRIBE, SUMMARIZE, EXPLAIN of one) over this table. ``allow_files``: it may be any statements,
-        and read and write whatever this process may; the last one's result is returned. Raises InvalidInput.
+        Args:
+            sql: One SELECT over this table, or DESCRIBE, SUMMARIZE or EXPLAIN of one.
+            name: What the table is called in the query. By default the name of its folder.
+            allow_files: The query may be any statements, and read and write whatever this process may. The result of the last one
+                is returned.
         """
         known_as = Path(self.path).name if name is None else name
         return self._internals.view.query(self._internals.log.refresh(), sql, known_as, allow_files)
 
     def create_view(self, spark: SparkSession, name: str) -> None:
-        """Create or replace a temporary view of the newest version; running maintenance keeps it fresh."""
+        """Create or replace a temporary view of the newest version; running maintenance keeps it fresh.
+
+        Args:
+            spark: The session that gets the view.
+            name: The name of the view.
+        """
         self._internals.view.register(spark, name)
         self._internals.view.refresh(self._internals.log.refresh())
 
     def changes(self, from_version: int, to_version: int | None = None, spark: SparkSession | None = None) -> DataFrame:
-        """The change rows of the versions from ``from_version`` to ``to_version`` (both included; default: the newest).
+        """The changes that some versions brought, as rows of a DataFrame.
 
-        Columns: the table's, then ``_change_type`` (``upsert``, ``delete``, or ``truncate`` without values),
-        ``_change_sequence`` if what orders the changes is no column of the table, ``_commit_version``, ``_commit_timestamp``.
-        A change with unavailable values is listed, complete, in the version that settles it. The columns are those of today; the
+        Its columns are the table's, then ``_change_type`` (``upsert``, ``delete``, or ``truncate`` without values),
+        ``_change_sequence`` if what orders the changes is no column of the table, ``_commit_version``, ``_commit_timestamp``. A
+        change with unavailable values is listed, complete, in the version that settles it. The columns are those of today; the
         DataFrame keeps them if the table is altered later. Reading it raises InvalidSchema for a value that does not fit then.
         As a stream: ``spark.readStream.format("lakebed_changes").option("path", …)``.
+
+        Args:
+            from_version: The first version.
+            to_version: The last one, included. By default the newest.
+            spark: The session. By default the active one.
         """
         from lakebed.view.changes import changes_dataframe
 
