@@ -32,6 +32,7 @@ from tests.infra.postgres import PostgresServer
 from tests.infra.registry import RegistryServer
 from tests.infra.s3 import S3Server, aws_environment
 from tests.infra.spark_start import spark_environment
+from tests.stepping import Steps
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -99,6 +100,12 @@ def nothing_of_a_test_goes_on_working() -> Iterator[None]:
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What this process keeps on disk beside tables, such as key indexes, is in a folder of the test."""
     monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
+    """Maintenance and workers of fleets have no threads in this test: it runs their jobs, by its own clock."""
+    return Steps(monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,8 @@
 4. A job that took ``slow_seconds`` or longer, such as that of a table whose store does not answer, is *slow* until it is fast
    again. Slow jobs get half of the threads at most, so that the others go on.
 
-Threads start when there is work for them, up to ``threads``. Nothing is read or written under the lock.
+Threads start when there is work for them, up to ``threads``. Nothing is read or written under the lock. With no threads, jobs run
+where ``run_due`` is called: so a test runs them one by one, by a clock of its own.
 """
 
 from __future__ import annotations
@@ -102,6 +103,20 @@ class Scheduler:
                 lambda: not any(job._thread not in (None, own) for job in jobs), max(0.0, timeout_seconds)
             )
 
+    def run_due(self) -> bool:
+        """Run one job that is due in the thread of the caller; returns whether there was one."""
+        with self._changed:
+            taken = self._take_due()
+        if taken is not None:
+            self._run(taken)
+        return taken is not None
+
+    @property
+    def next_due(self) -> float:
+        """When the next of the jobs that wait is due, by the clock; infinite if none is."""
+        with self._changed:
+            return min((due for due, _, job in self._waiting if due == job._due and not _is_stale(job)), default=math.inf)
+
     def close(self, timeout_seconds: float = 0.0) -> None:
         """Run nothing more. Waits so long for the threads to end."""
         deadline = time.monotonic() + timeout_seconds
@@ -137,29 +152,38 @@ class Scheduler:
         with self._changed:
             self._idle -= 1
         while (taken := self._take()) is not None:
-            job, started, again = taken.item, self._clock(), None
-            try:
-                again = job.run()
-            except Exception:
-                _logger.exception("%s failed and will be tried again", job.name or "a job")
-                again = FAILED_SECONDS
-            self._ended(taken, started, again)
+            self._run(taken)
+
+    def _run(self, taken: Taken[ScheduledJob]) -> None:
+        job, started, again = taken.item, self._clock(), None
+        try:
+            again = job.run()
+        except Exception:
+            _logger.exception("%s failed and will be tried again", job.name or "a job")
+            again = FAILED_SECONDS
+        self._ended(taken, started, again)
 
     def _take(self) -> Taken[ScheduledJob] | None:
         """The next job, when it is due; None if the scheduler closes."""
         with self._changed:
             while not self._is_closed:
-                self._collect_due()
-                taken = self._ready.take(slow_too=self._slow_running < self._slow_max)
+                taken = self._take_due()
                 if taken is not None:
-                    job = taken.item
-                    job._thread, job._due = threading.get_ident(), math.inf
-                    self._slow_running += job.is_slow
                     if self._ready or (self._waiting and not self._is_watched):
                         self._call_thread()  # it watches the clock, and takes what else is ready
                     return taken
                 self._sleep()
             return None
+
+    def _take_due(self) -> Taken[ScheduledJob] | None:
+        """The next job if one is due. The caller holds the lock."""
+        self._collect_due()
+        taken = None if self._is_closed else self._ready.take(slow_too=self._slow_running < self._slow_max)
+        if taken is not None:
+            job = taken.item
+            job._thread, job._due = threading.get_ident(), math.inf
+            self._slow_running += job.is_slow
+        return taken
 
     def _sleep(self) -> None:
         """Until something changed, or until a job is due if no other thread watches the clock. The caller holds the lock."""

@@ -16,8 +16,8 @@ from lakebed.errors import Corrupt, Retry, Unexpected
 from lakebed.failures import UNKNOWN_FAILURES_MAX
 from lakebed.table import internals_of
 from tests.internals import log_of
+from tests.stepping import Steps
 from tests.threads import ThreadsSince
-from tests.waiting import wait_until
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
 
@@ -48,18 +48,22 @@ def changes(number: int) -> pa.Table:
     return pa.table({"id": [number], "v": [number]}, SCHEMA)
 
 
-def test_it_settles_what_this_process_and_others_commit_and_stops_in_order(table: lakebed.Table) -> None:
+def is_settled(table: lakebed.Table) -> bool:
+    return not log_of(table).refresh().tail
+
+
+def test_it_settles_what_this_process_and_others_commit_and_stops_in_order(table: lakebed.Table, steps: Steps) -> None:
     with maintained(table) as maintenance:
         for writer in (table, lakebed.open(table.path)):
             writer.apply(changes(1))
-            wait_until(lambda: not log_of(table).refresh().tail)
+            steps.run_until(lambda: is_settled(table))
         assert maintenance.isActive and maintenance.trouble is None
         assert maintenance.awaitTermination(0.01) is False
     assert not maintenance.isActive and maintenance.exception() is None and maintenance.awaitTermination() is None
     assert not table.status().findings
 
 
-def test_a_batch_of_this_process_is_settled_without_a_look_at_the_log(table: lakebed.Table) -> None:
+def test_a_batch_of_this_process_is_settled_without_a_look_at_the_log(table: lakebed.Table, steps: Steps) -> None:
     looks: list[int] = []
 
     def step() -> None:
@@ -67,13 +71,14 @@ def test_a_batch_of_this_process_is_settled_without_a_look_at_the_log(table: lak
         looks.append(1)
 
     with maintained(table, step, look_seconds=(3600.0, 3600.0)):
-        wait_until(lambda: looks)
+        steps.run()
+        assert len(looks) == 1
         table.apply(changes(1))
-        wait_until(lambda: len(looks) > 1)
-        assert not log_of(table).refresh().tail
+        steps.run()
+        assert len(looks) > 1 and is_settled(table)
 
 
-def test_an_error_that_may_pass_is_seen_and_outlived(table: lakebed.Table) -> None:
+def test_an_error_that_may_pass_is_seen_and_outlived(table: lakebed.Table, steps: Steps) -> None:
     errors = [Retry("no answer"), Unexpected("a job failed"), RuntimeError("Python worker failed to connect back")]
     seen: list[str] = []
 
@@ -85,9 +90,8 @@ def test_an_error_that_may_pass_is_seen_and_outlived(table: lakebed.Table) -> No
 
     with maintained(table, step) as maintenance:
         table.apply(changes(1))
-        wait_until(lambda: not log_of(table).refresh().tail)
-        wait_until(lambda: maintenance.trouble is None)
-        assert maintenance.isActive
+        steps.run_until(lambda: is_settled(table))
+        assert maintenance.isActive and maintenance.trouble is None
     for text in ("no answer", "a job failed", "did not start in time"):
         assert any(text in what for what in seen), text
 
@@ -105,12 +109,13 @@ def test_an_error_that_never_passes_ends_it_with_its_merges(table: lakebed.Table
         assert not threads.named("lakebed-merge")
 
 
-def test_a_log_that_can_not_be_read_ends_it(table: lakebed.Table) -> None:
+def test_a_log_that_can_not_be_read_ends_it(table: lakebed.Table, steps: Steps) -> None:
     with maintained(table) as maintenance:
         table.apply(changes(1))
-        wait_until(lambda: not log_of(table).refresh().tail)
+        steps.run_until(lambda: is_settled(table))
         newest = Path(table.path, "_delta_log", f"{table.version + 1:020d}.json")
         newest.write_bytes(b"{}\n{")
+        steps.run_until(lambda: not maintenance.isActive)
         with pytest.raises(Corrupt):
             maintenance.awaitTermination()
         assert not maintenance.isActive and "query" in {finding.check for finding in table.status().findings}
