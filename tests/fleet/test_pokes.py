@@ -19,126 +19,113 @@ from lakebed import events
 from lakebed.cli.command_line import execute
 from lakebed.compaction.maintenance import TableMaintainers
 from lakebed.coordination.log_cache import LogCache
-from lakebed.discovery.looks import hinted_pause_seconds
 from lakebed.errors import InvalidInput
-from lakebed.fleet import hint_pace, watched, worker
+from lakebed.fleet import hint_pace, watched
 from lakebed.fleet.hints import Hint
-from lakebed.fleet.worker import FleetWorker, Heard, Limits
+from lakebed.fleet.worker import HINTED_DISCOVERY_SECONDS, FleetWorker, Heard, Limits
 from lakebed.http.server import Listening
 from lakebed.log.stores.log_store import LogStore, has_object
 from lakebed.service.poke import poke_server
 from lakebed.service.tokens import Role, line_of
 from tests.fleet.test_worker import SCHEMA, changes, is_settled, tables_in, working
 from tests.internals import log_of
-from tests.waiting import wait_until
+from tests.stepping import Steps
 
 HOUR = 3600.0
-looked_at_soon: set[watched.Watched] = set()
-"""At which a look is under way, or comes after the last one without a hint: a table that comes to rest is looked at once more."""
+HINTED_LOOK_SECONDS = 1.0
+"""So far apart are looks for hints that were right."""
 
 
 @pytest.fixture(autouse=True)
 def seldom(own_cache: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No look and no discovery comes by itself in the time of a test, and no commit of this process is heard."""
-    monkeypatch.setattr(worker, "BEAT_SECONDS", 0.1)
-    monkeypatch.setattr(worker, "DISCOVERY_SECONDS", HOUR)
-    monkeypatch.setattr(worker, "HINTED_DISCOVERY_SECONDS", 0.2)
+    """No look comes by itself in the time of a test, and no commit of this process is heard."""
     monkeypatch.setattr(watched, "pause_seconds", lambda idle, freshness, longest: HOUR)
-    monkeypatch.setattr(watched, "REST_SECONDS", 0.2)
-    monkeypatch.setattr(watched, "REST_LOOK_SECONDS", 0.05)
     monkeypatch.setattr(FleetWorker, "_hear", lambda self, event: None)
-    look = watched.Watched.look
-    looked_at_soon.clear()
-
-    def noted(each: watched.Watched) -> float | None:
-        looked_at_soon.add(each)
-        pause = look(each)
-        if pause is None or pause > HOUR / 100:
-            looked_at_soon.remove(each)
-        return pause
-
-    monkeypatch.setattr(watched.Watched, "look", noted)
 
 
 def rests(worker: FleetWorker, tables: int) -> bool:
-    """Whether it knows so many tables, has nothing to do for them, and has counted all its looks."""
+    """Whether it knows so many tables, and has nothing to do for them."""
     state = worker.state()
-    is_at_rest = (state.owned, state.unseen, state.active, state.waiting) == (tables, 0, 0, 0)
-    return is_at_rest and not looked_at_soon
+    return (state.owned, state.unseen, state.active, state.waiting) == (tables, 0, 0, 0)
 
 
 def hint(table: lakebed.Table, version: int | None = None) -> Hint:
     return Hint((table.path,), version)
 
 
-def test_a_hint_lets_a_table_be_settled_that_nobody_would_look_at_for_an_hour(tmp_path: Path) -> None:
+def test_a_hint_lets_a_table_be_settled_that_nobody_would_look_at_for_an_hour(tmp_path: Path, steps: Steps) -> None:
     hinted, other = tables_in(tmp_path / "lake", 2)
     with working(tmp_path / "lake", "one") as [one]:
-        wait_until(lambda: rests(one, 2))
+        steps.run_until(lambda: rests(one, 2))
+        steps.run()
         looks = one.state().looks
         for table in (hinted, other):
             table.apply(changes(1))
         assert one.hear(hint(hinted, log_of(hinted).refresh().version)) == (hinted.path, Heard.LOOKS)
-        wait_until(lambda: is_settled(hinted) and rests(one, 2))
+        steps.run_until(lambda: is_settled(hinted) and rests(one, 2))
+        steps.run()
         assert one.state().looks <= looks + 2, "one for the hint, one as the table comes to rest"
         assert not is_settled(other), "which nobody has looked at"
 
 
-def test_an_event_of_a_version_that_the_worker_has_seen_costs_no_look(tmp_path: Path) -> None:
+def test_an_event_of_a_version_that_the_worker_has_seen_costs_no_look(tmp_path: Path, steps: Steps) -> None:
     [table] = tables_in(tmp_path / "lake", 1)
     with working(tmp_path / "lake", "one") as [one]:
-        wait_until(lambda: rests(one, 1))
+        steps.run_until(lambda: rests(one, 1))
+        steps.run()
         table.apply(changes(1))
         one.hear(hint(table, log_of(table).refresh().version))
-        wait_until(lambda: is_settled(table) and rests(one, 1))
+        steps.run_until(lambda: is_settled(table) and rests(one, 1))
+        steps.run()
         looks, newest = one.state().looks, log_of(table).refresh().version
         for version in range(newest + 1):
             assert one.hear(hint(table, version)) == (table.path, Heard.KNOWN), (
                 "among them commits of the worker itself"
             )
         assert one.hear(hint(table, newest + 1)) == (table.path, Heard.LOOKS)
-        wait_until(lambda: one.state().looks == looks + 1)
+        steps.run_for(1)
+        assert one.state().looks == looks + 1
 
 
-def begun(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list[float]:
-    """When each call of a method began, a moment before it asks for the time itself."""
+def begun(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, steps: Steps) -> list[float]:
+    """When each call of a method began."""
     moments: list[float] = []
     method = getattr(owner, name)
 
     def noted(*arguments: Any) -> Any:
-        moments.append(time.monotonic())
+        moments.append(steps.clock())
         return method(*arguments)
 
     monkeypatch.setattr(owner, name, noted)
     return moments
 
 
-def are_apart(moments: list[float], *pauses: float) -> bool:
-    return all(later - earlier >= pause for (earlier, later), pause in zip(pairwise(moments), pauses, strict=True))
+def pauses(moments: list[float]) -> list[float]:
+    return [later - earlier for earlier, later in pairwise(moments)]
 
 
-def test_a_flood_of_hints_is_a_few_looks_ever_farther_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    in_vain: list[int] = []
-
-    def noted(hints: int) -> float:
-        in_vain.append(hints)
-        return hinted_pause_seconds(hints)
-
-    monkeypatch.setattr("lakebed.discovery.looks.SECONDS_MIN", 0.1)
-    monkeypatch.setattr(watched, "hinted_pause_seconds", noted)
-    looks = begun(monkeypatch, watched.Watched, "look")
+def test_a_flood_of_hints_is_a_few_looks_ever_farther_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: Steps
+) -> None:
+    looks = begun(monkeypatch, watched.Watched, "look", steps)
     [table] = tables_in(tmp_path / "lake", 1)
     with working(tmp_path / "lake", "one") as [one]:
-        wait_until(lambda: rests(one, 1))
+        steps.run_until(lambda: rests(one, 1))
+        steps.run_for(HINTED_LOOK_SECONDS)
         looks.clear()
-        while len(looks) < 4:
+        for count in range(1, 5):
             for _ in range(100):
                 assert one.hear(hint(table))[1] is Heard.LOOKS
-        assert are_apart(looks[:4], 0.2, 0.4, 0.8), "the pause doubles after each hint in vain"
+            steps.run_until(lambda: len(looks) == count)  # noqa: B023
+        assert pauses(looks) == [2.0, 4.0, 8.0], "the pause doubles after each hint in vain"
         table.apply(changes(1))
         one.hear(hint(table))
-        wait_until(lambda: is_settled(table) and rests(one, 1))
-        assert max(in_vain) > 2 and in_vain[-1] == 0, "who was right once is believed at once again"
+        steps.run_until(lambda: is_settled(table) and rests(one, 1))
+        steps.run_for(HINTED_LOOK_SECONDS)
+        looks.clear()
+        one.hear(hint(table))
+        steps.run()
+        assert len(looks) == 1, "who was right once is believed at once again"
 
 
 def test_a_hint_that_comes_during_a_look_for_hints_waits_as_long_as_one_after_it(
@@ -167,70 +154,65 @@ def test_a_hint_that_comes_during_a_look_for_hints_waits_as_long_as_one_after_it
     assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0]
 
 
-def test_a_hint_does_not_try_a_table_earlier_that_can_not_be_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looked: list[str] = []
-
-    def counted(each: watched.Watched) -> float | None:
-        looked.append(each.root)
-        return look(each)
-
-    look = watched.Watched.look
-    monkeypatch.setattr(watched.Watched, "look", counted)
+def test_a_hint_does_not_try_a_table_earlier_that_can_not_be_read(tmp_path: Path, steps: Steps) -> None:
     [table] = tables_in(tmp_path / "lake", 1)
     log = tmp_path / "lake" / "public" / "foreign" / "_delta_log"
     log.mkdir(parents=True)
     (log / f"{0:020d}.json").write_text("this is no commit")
     with working(tmp_path / "lake", "one") as [one]:
-        wait_until(lambda: one.state().troubles and not one.state().unseen - 1)
+        steps.run()
+        assert one.state().troubles and one.state().unseen == 1
+        (log / f"{0:020d}.json").unlink()
         table.apply(changes(1))
         assert one.hear(Hint((str(log.parent),)))[1] is Heard.LOOKS
         assert one.hear(hint(table))[1] is Heard.LOOKS
-        wait_until(lambda: is_settled(table))
-    assert looked.count(str(log.parent)) == 1
+        steps.run_until(lambda: is_settled(table))
+        assert one.state().troubles, "it was not looked at again"
 
 
-def test_a_table_that_nobody_has_found_yet_is_found_for_a_hint(tmp_path: Path) -> None:
+def test_a_table_that_nobody_has_found_yet_is_found_for_a_hint(tmp_path: Path, steps: Steps) -> None:
     with working(tmp_path / "lake", "one") as [one]:
-        wait_until(lambda: one.state().workers)
+        steps.run()
         table = lakebed.create(tmp_path / "lake" / "public" / "t", SCHEMA, keys=["id"])
         table.apply(changes(1))
         assert one.hear(hint(table)) == (table.path, Heard.NEW)
-        wait_until(lambda: is_settled(table))
+        steps.run_for(HINTED_DISCOVERY_SECONDS)
+        assert is_settled(table)
 
 
-def test_hints_of_tables_that_do_not_exist_are_few_discoveries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "HINTED_DISCOVERY_SECONDS", 0.1)
-    found = begun(monkeypatch, FleetWorker, "_discover")
+def test_hints_of_tables_that_do_not_exist_are_few_discoveries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: Steps
+) -> None:
+    found = begun(monkeypatch, FleetWorker, "_discover", steps)
     lake = str(tmp_path / "lake")
     with working(tmp_path / "lake", "one") as [one]:
-        wait_until(lambda: found)
-        while len(found) < 4:
+        steps.run()
+        for count in range(1, 5):
             for name in ("t", "public/t", "public/other"):
                 assert one.hear(Hint((f"{lake}/{name}",)))[1] is Heard.NEW
-        assert are_apart(found[:4], 0.1, 0.2, 0.4), "the pause doubles after each that found nothing"
+            steps.run_until(lambda: len(found) == count + 1)  # noqa: B023
+        assert pauses(found) == [10.0, 20.0, 40.0, 80.0], "the pause doubles after each that found nothing"
         for name in ("a/b/c", "_lakebed/fleet", "public/.hidden", "a//b", "", "../lake/t", "a/"):
             assert one.hear(Hint((f"{lake}/{name}",)))[1] is Heard.UNRELATED, name
         assert one.hear(Hint((f"{lake}er/t",)))[1] is Heard.UNRELATED
 
 
-def test_a_hint_is_for_the_worker_that_owns_the_table(tmp_path: Path) -> None:
+def test_a_hint_is_for_the_worker_that_owns_the_table(tmp_path: Path, steps: Steps) -> None:
     tables = tables_in(tmp_path / "lake", 12)
     for table in tables[:3]:
         table.set_properties({"lakebed.freshness": "1 hour"})
     with working(tmp_path / "lake", "a", "b") as [a, b]:
-        wait_until(lambda: a.state().owned + b.state().owned == 12 and min(a.state().owned, b.state().owned) > 0)
-        wait_until(lambda: a.state().standing_by + b.state().standing_by == 3)
-        wait_until(lambda: not a.state().unseen and not b.state().unseen)
+        steps.run_until(lambda: a.state().owned + b.state().owned == 12 and min(a.state().owned, b.state().owned) > 0)
+        steps.run_until(lambda: a.state().standing_by + b.state().standing_by == 3)
+        steps.run_until(lambda: not a.state().unseen and not b.state().unseen)
         for table in tables:
             assert sorted([a.hear(hint(table))[1], b.hear(hint(table))[1]]) == [Heard.ELSEWHERE, Heard.LOOKS]
 
 
-def test_the_second_spelling_of_a_key_counts_if_the_first_is_no_table(tmp_path: Path) -> None:
+def test_the_second_spelling_of_a_key_counts_if_the_first_is_no_table(tmp_path: Path, steps: Steps) -> None:
     table = lakebed.create(tmp_path / "lake" / "a+b", SCHEMA, keys=["id"])
     with working(tmp_path / "lake", "one") as [one]:
-        wait_until(lambda: rests(one, 1))
+        steps.run_until(lambda: rests(one, 1))
         both = Hint((table.path.replace("+", " "), table.path))
         assert one.hear(both) == (table.path, Heard.LOOKS)
 
@@ -261,12 +243,13 @@ def listening(one: FleetWorker, tokens: str | None = None) -> Iterator[Port]:
         server.close()
 
 
-def test_a_poke_over_http_is_answered_with_what_becomes_of_each_table(tmp_path: Path) -> None:
+def test_a_poke_over_http_is_answered_with_what_becomes_of_each_table(tmp_path: Path, steps: Steps) -> None:
     [table] = tables_in(tmp_path / "lake", 1)
     heard: list[events.HintsReceived] = []
     events.listen(lambda event: heard.append(event) if isinstance(event, events.HintsReceived) else None)
     with working(tmp_path / "lake", "one") as [one], listening(one) as port:
-        wait_until(lambda: rests(one, 1))
+        steps.run_until(lambda: rests(one, 1))
+        steps.run()
         table.apply(changes(1))
         new = f"{tmp_path}/lake/public/new"
         assert port.send([table.path, new, "s3://elsewhere/t"]) == (
@@ -274,11 +257,12 @@ def test_a_poke_over_http_is_answered_with_what_becomes_of_each_table(tmp_path: 
             {"worker": "one", "looks": [table.path], "known": [], "elsewhere": [], "new": [new],
              "unrelated": ["s3://elsewhere/t"], "malformed": 0},
         )  # fmt: skip
-        wait_until(lambda: is_settled(table))
+        steps.run_for(1)
+        assert is_settled(table)
         assert (heard[0].looks, heard[0].new, heard[0].unrelated, heard[0].malformed) == (1, 1, 1, 0)
 
 
-def test_a_poke_that_can_not_be_read_is_answered_with_a_problem(tmp_path: Path) -> None:
+def test_a_poke_that_can_not_be_read_is_answered_with_a_problem(tmp_path: Path, steps: Steps) -> None:
     tables_in(tmp_path / "lake", 1)
     malformed: list[int] = []
     events.listen(lambda event: malformed.append(event.malformed) if isinstance(event, events.HintsReceived) else None)
@@ -295,7 +279,7 @@ def test_a_poke_that_can_not_be_read_is_answered_with_a_problem(tmp_path: Path) 
         assert port.send([])[0] == 202 and port.send(b"", "/v1/healthz", "GET")[0] == 200
 
 
-def test_a_port_that_others_reach_needs_tokens(tmp_path: Path) -> None:
+def test_a_port_that_others_reach_needs_tokens(tmp_path: Path, steps: Steps) -> None:
     tables_in(tmp_path / "lake", 1)
     with pytest.raises(InvalidInput, match="--tokens"):
         poke_server(lambda body: {}, Listening(host="0.0.0.0", port=0), None)
@@ -307,7 +291,9 @@ def test_a_port_that_others_reach_needs_tokens(tmp_path: Path) -> None:
         assert port.send([], Authorization="Bearer of a reader")[0] == 202
 
 
-def test_a_worker_looks_as_seldom_as_its_user_has_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_looks_as_seldom_as_its_user_has_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: Steps
+) -> None:
     asked: set[float | None] = set()
 
     def pause(idle: float, freshness: int | None, longest: float | None) -> float:
@@ -317,7 +303,7 @@ def test_a_worker_looks_as_seldom_as_its_user_has_set(tmp_path: Path, monkeypatc
     monkeypatch.setattr(watched, "pause_seconds", pause)
     tables_in(tmp_path / "lake", 1)
     with working(tmp_path / "lake", "one", limits=Limits(cores=1, memory_bytes=1 << 30, look_seconds=77.0)) as [one]:
-        wait_until(lambda: rests(one, 1) and asked)
+        steps.run_until(lambda: rests(one, 1) and asked)
     assert asked == {77.0}
 
 
