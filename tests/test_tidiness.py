@@ -58,6 +58,8 @@ FOR_TESTS = {
     "KEYS",
     "list_next",
     "is_idle",
+    "run_due",
+    "next_due",
     "depth_to_be",
     "bytes_kept",
     "is_asleep",

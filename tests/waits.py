@@ -4,9 +4,9 @@ A wait is
 
 - a sleep: `time.sleep`, `pause` of `tests/waiting.py`;
 - a polling loop: `wait_until`, `Patience`, or a `while` that asks a clock;
-- a timeout that is meant to pass: an `Event.wait`, `acquire` or `join` with a timeout whose answer nobody needs to be true.
+- a timeout that is meant to pass: a `wait` or `acquire` with a timeout that stands alone, or after `not`.
 
-`assert event.wait(60)` is none of them: it ends when the code under test sets the event, and fails otherwise.
+`assert event.wait(60)` is none of them: it ends when the code under test sets the event, and fails if that never comes.
 
 Who waits for a real process or server has a reason: the test or helper takes a fixture of one, or its file is in a folder of them
 (`REAL`). Any other file needs a line in `REASONS`, with the number of its waits. These numbers only shrink: a wait that goes must
@@ -32,11 +32,69 @@ FIXTURES = frozenset(
 )
 """Fixtures of real servers."""
 
-REAL: dict[str, str] = {}
+REAL = {
+    "tests/cli/test_cli.py": "a command in a process of its own",
+    "tests/cli/test_cli_interrupt.py": "a process that gets a signal",
+    "tests/cluster": "a Spark cluster",
+    "tests/compaction/merge_until_killed.py": "a process that is killed",
+    "tests/compaction/settle_until_killed.py": "a process that is killed",
+    "tests/end_to_end": "pipelines and databases in processes of their own",
+    "tests/fleet/test_events_of_s3.py": "an S3 server",
+    "tests/fleet/test_processes.py": "workers that are killed",
+    "tests/guides": "what a page of the docs shows, as a reader runs it",
+    "tests/infra": "the servers of the tests themselves",
+    "tests/keyindex/test_key_index.py": "a second process with the same index",
+    "tests/listeners/deliver_until_killed.py": "a process that is killed",
+    "tests/listeners/test_kill.py": "a process that is killed",
+    "tests/log/test_stores.py": "a process that is killed while it writes",
+    "tests/monitoring/test_alerts_for_real.py": "Prometheus",
+    "tests/monitoring/test_dashboards.py": "Prometheus",
+    "tests/monitoring/truth_on_s3.py": "a worker in a process of its own",
+    "tests/pipeline/test_start.py": "Java, which starts and makes an archive",
+    "tests/service/test_processes.py": "a service that is killed",
+    "tests/storage/test_engine.py": "a child that was forked",
+    "tests/ui/live_page.py": "a browser",
+}
 """Folders and files of which every wait is for something real."""
 
-REASONS: dict[str, tuple[int, str]] = {}
-"""By file, how many waits are for something in this process, and why it can't be stepped."""
+PAGE = "a page over HTTP, which a thread keeps"
+DATABASE = "the thread that looks at the topics of a database"
+REASONS = {
+    "tests/cli/test_progress_bars.py": (4, "the thread that draws, on a terminal"),
+    "tests/compaction/test_on_cluster.py": (6, "merges that run side by side while Spark is waited for"),
+    "tests/compaction/test_replicate.py": (2, "Table.maintain, with its threads"),
+    "tests/conftest.py": (1, "threads that a test left behind"),
+    "tests/health/test_entries_that_cannot_be_read.py": (1, "the threads of a deliverer"),
+    "tests/health/test_exporter.py": (3, "a port of metrics, and the thread that samples"),
+    "tests/health/test_figures.py": (2, "the thread that lists a folder"),
+    "tests/health/test_glance.py": (1, PAGE),
+    "tests/health/test_run_report.py": (1, "a thread that reports while others write"),
+    "tests/ingest/database/databases.py": (1, DATABASE),
+    "tests/ingest/database/test_database_ingest.py": (6, DATABASE),
+    "tests/ingest/database/test_parking.py": (3, "the thread that tries parked tables again"),
+    "tests/ingest/database/test_points_of_a_database.py": (5, DATABASE),
+    "tests/ingest/database/test_requests_to_the_planner.py": (3, DATABASE),
+    "tests/listeners/test_listening.py": (14, "threads that deliver to a function or a server"),
+    "tests/log/unsafe_s3.py": (1, "a store that is late on purpose, so that writers meet"),
+    "tests/monitoring/test_truth.py": (4, "a port of metrics, and the thread that samples"),
+    "tests/operations/test_purge.py": (3, "threads that write and maintain beside a purge"),
+    "tests/pipeline/test_page_beside_a_run.py": (2, PAGE),
+    "tests/planning/hunt_endless.py": (1, "runs for as many seconds as it is told"),
+    "tests/resolve/test_folders_that_change.py": (1, "a thread that makes and removes folders for a while"),
+    "tests/resolve/test_index_of_widened_keys.py": (6, "the thread that builds an index"),
+    "tests/service/test_jobs_of_a_service.py": (7, "the threads of a service that run jobs"),
+    "tests/service/test_survey.py": (13, "the thread of a service that surveys tables"),
+    "tests/sources/test_kafka_database_source.py": (1, "a planner that asks in a thread"),
+    "tests/sources/test_kept_clients.py": (2, "threads that shall meet in the middle of a call"),
+    "tests/storage/test_part_storage.py": (3, "requests that take a while, so that threads meet"),
+    "tests/table/test_reads.py": (2, "the thread that publishes reads"),
+    "tests/telemetry/test_task_cost.py": (1, "a thread that looks at the task beside it"),
+    "tests/test_failures.py": (2, "Internals.follow, which is a loop of its own"),
+    "tests/ui/test_api.py": (16, PAGE),
+    "tests/ui/test_database.py": (11, PAGE),
+    "tests/ui/test_warehouse.py": (1, PAGE),
+}
+"""By file, how many waits are for something in this process, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,22 +128,10 @@ def _kind(call: ast.Call, above: ast.AST | None) -> str | None:
     if name in ("time.sleep", "sleep", "pause", "wait_until", "Patience"):
         return name
     last, named = name.rpartition(".")[2], {each.arg for each in call.keywords}
-    has_timeout = ("timeout" in named and last in ("wait", "acquire", "join")) or (
-        last in ("wait", "join") and "." in name and _is_number(call)
+    has_timeout = "." in name and (
+        (last == "wait" and call.args) or (last in ("wait", "acquire") and "timeout" in named)
     )
-    return f"{last}(timeout)" if has_timeout and not isinstance(above, ast.Assert) else None
-
-
-def _is_number(call: ast.Call) -> bool:
-    """Whether the only argument is a number of seconds, by its value or its name."""
-    if len(call.args) != 1:
-        return False
-    match call.args[0]:
-        case ast.Constant(value=int() | float()):
-            return True
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            return "second" in name.lower() or name in ("timeout", "wait_s")
-    return False
+    return f"{last}(timeout)" if has_timeout and isinstance(above, (ast.Expr, ast.UnaryOp)) else None
 
 
 def _asks_a_clock(node: ast.AST) -> bool:
@@ -101,7 +147,12 @@ def waits_of_tests(root: Path = ROOT) -> dict[str, list[Wait]]:
 
 def reason_of(name: str) -> str | None:
     """Why all waits of a file are for something real, if they are."""
-    return next((reason for place, reason in REAL.items() if name == place or name.startswith(f"{place}/")), None)
+    return next((reason for place, reason in REAL.items() if is_in(name, place)), None)
+
+
+def is_in(name: str, place: str) -> bool:
+    """Whether a file is this place, or in this folder."""
+    return name == place or name.startswith(f"{place}/")
 
 
 def problems(found: Mapping[str, list[Wait]]) -> list[str]:
@@ -115,14 +166,10 @@ def problems(found: Mapping[str, list[Wait]]) -> list[str]:
             said.append(f"{name} waits {len(waits)} times in this process, {allowed} have a reason: lines {places}")
         elif len(waits) < allowed:
             said.append(f"{name} waits {len(waits)} times in this process: lower its number in REASONS from {allowed}")
-    said += [
-        f"nothing waits in {name}: remove it from REAL" for name in REAL if not any(map(name.__eq__, _places(found)))
-    ]
+    for place in REAL:
+        if not any(is_in(name, place) for name in found):
+            said.append(f"nothing waits in {place}: remove it from REAL")
     return said
-
-
-def _places(found: Mapping[str, list[Wait]]) -> set[str]:
-    return {place for place in REAL for name in found if name == place or name.startswith(f"{place}/")}
 
 
 def main() -> int:

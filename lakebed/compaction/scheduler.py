@@ -115,7 +115,9 @@ class Scheduler:
     def next_due(self) -> float:
         """When the next of the jobs that wait is due, by the clock; infinite if none is."""
         with self._changed:
-            return min((due for due, _, job in self._waiting if due == job._due and not _is_stale(job)), default=math.inf)
+            return min(
+                (due for due, _, job in self._waiting if due == job._due and not _is_stale(job)), default=math.inf
+            )
 
     def close(self, timeout_seconds: float = 0.0) -> None:
         """Run nothing more. Waits so long for the threads to end."""
