@@ -47,7 +47,7 @@ class BatchReplayed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemarkMade:
-    """A batch that was committed had something that somebody should look at, such as a field that no column takes.
+    """A batch that was committed had something that a person should look at, such as a field that no column takes.
 
     ``kind`` and ``name``: see ``remarks``; ``records``: how many records it is about.
     """
@@ -98,7 +98,7 @@ class Settled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyIndexRebuilt:
-    """How far the key index is built anew, after the type of a key changed; the last one has nothing left."""
+    """How far the rebuild of the key index is, after the type of a key changed; the last one has nothing left."""
 
     table: str
     parts: int
@@ -356,7 +356,7 @@ class QueryChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableParked:
-    """The pipeline of a database leaves a table alone until somebody resumes it. ``error``: the class of the error, ``reason``:
+    """The pipeline of a database leaves a table alone until it is resumed. ``error``: the class of the error, ``reason``:
     its text; ``failures``: in a row.
     """
 

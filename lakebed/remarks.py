@@ -1,4 +1,4 @@
-"""What a stream met that somebody should look at: the kinds of remarks, and their counts by kind and by name, bounded.
+"""What a stream met that a person should look at: the kinds of remarks, and their counts by kind and by name, bounded.
 
 A remark has a kind (``Remark``), a name within the kind, such as that of a field, and the number of records that it is about.
 ``KINDS`` says for each kind what ``lakebed status`` shows and what can be done, so a new kind is a member of ``Remark`` and an

@@ -1,7 +1,7 @@
 """Makes texts of data and errors safe for a terminal.
 
 A terminal executes control characters: they move the cursor, hide or rewrite what was printed, set the title, or make the
-terminal answer as if somebody typed. Characters that change the direction of writing make one text look like another. All of
+terminal answer as if a person typed. Characters that change the direction of writing make one text look like another. All of
 them are printed as JSON escapes, such as ``\\u001b``, so a line of JSON keeps its meaning.
 """
 

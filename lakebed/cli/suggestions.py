@@ -1,4 +1,4 @@
-"""What somebody may have meant: near commands, options, tables and files."""
+"""What the user may have meant: near commands, options, tables and files."""
 
 from __future__ import annotations
 

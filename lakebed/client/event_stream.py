@@ -25,7 +25,7 @@ class Heard:
 
 
 def events(transport: Transport, steps: tuple[str, ...], after: str | int | None) -> Iterator[Heard]:
-    """Events, for as long as somebody asks for the next one. Connections that break are opened again at the last cursor.
+    """Events, for as long as the caller asks for the next one. Connections that break are opened again at the last cursor.
 
     Without ``after``, what comes between two connections before the first event is not seen: give a cursor to miss nothing.
     """

@@ -288,7 +288,7 @@ def _has_ended(session: SparkSession) -> bool:
 def _forget_session() -> None:
     """Let PySpark begin a new session after one whose Java ended: it would go on with the old one.
 
-    While Java runs, PySpark itself forgets a session that stops, and another one in this process is somebody else's.
+    While Java runs, PySpark itself forgets a session that stops, and another one in this process belongs to another caller.
     """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession

@@ -158,7 +158,7 @@ class TableMaintainers:
         maintained.start()
 
     def _begin_later(self, ended: TableMaintainer) -> None:
-        """After an error that never passes by itself: somebody may have mended the table by then."""
+        """After an error that never passes by itself: the table may have been repaired by then."""
         if ended.error is not None:
             self._pools.chores.wake(ScheduledJob(lambda: self._begin_again(ended)), AGAIN_SECONDS)
 

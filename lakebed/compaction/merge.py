@@ -312,7 +312,7 @@ class Merger:
     def extend(self, claims: Sequence[Claim]) -> list[Claim]:
         """Extend the leases of those claims that are still in the log, in one commit; returns these.
 
-        Others are not lost, because this process lives: the commit takes that back, if somebody noted it.
+        Others are not lost, because this process lives: the commit takes that back, if another process noted it.
         """
 
         def build(snapshot: Snapshot) -> Proposal[list[Claim]] | Finished[list[Claim]]:

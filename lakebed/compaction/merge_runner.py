@@ -476,7 +476,7 @@ class MergeRunner:
             _logger.warning("that a merge of %s keeps failing is not in its log: %s", self._table, unparked)
             return
         with self._lock:
-            for path in paths if is_known else ():  # from now on the log says it, and somebody may resume it
+            for path in paths if is_known else ():  # from now on the log says it, and it can be resumed
                 self._shared.failures.pop(path, None)
 
     def _parked(self, now: float) -> frozenset[str]:

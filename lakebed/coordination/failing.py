@@ -4,7 +4,7 @@
 
 1. A merge fails several times in one process. That process adds the entry. The id follows from the sources, so two processes that
    park the same merge write one entry. A merge that kills its process raises no error; ``lost_claims`` parks it.
-2. Until ``not_before_ms`` no planner takes the sources, in any process. Then somebody tries again. If that fails too, the merge
+2. Until ``not_before_ms`` no planner takes the sources, in any process. Then a process tries again. If that fails too, the merge
    is parked for twice as long, a day at most.
 3. ``lakebed resume`` removes the entry, and the parts are planned at once. An entry without a source in the base means nothing,
    and maintenance removes it.

@@ -1,4 +1,4 @@
-"""Jobs: work on a table that somebody asked for, as entries of the table's own log (``lakebed.job.<id>``).
+"""Jobs: work on a table that a user requested, as entries of the table's own log (``lakebed.job.<id>``).
 
     asked() -> waiting --- take() ---> running --- end() ---> succeeded | failed | cancelled
                   ^  \\                  |    \\
@@ -10,7 +10,7 @@
 2. A runner takes it by a commit. It runs under a lease, which its runner extends together with the progress. A job whose lease
    has ended may be taken over. It is begun ``ATTEMPTS_MAX`` times at most, so one that kills each runner ends too.
 3. Only the runner that has taken a job ends it: a commit that finds another runner or attempt there changes nothing.
-4. The newest ``ENDED_MAX`` jobs that have ended are kept, so that somebody can still see how they ended.
+4. The newest ``ENDED_MAX`` jobs that have ended are kept, so that users can still see how they ended.
 
 A lease decides who works, never what is right: what a job does is safe also if it runs twice at once. As with claims, a lease
 that ends more than a day from now was written by a clock that is ahead, and counts as ended.
@@ -169,7 +169,7 @@ def take(log: TableLog, job_id: str, runner: str, lease_ms: int) -> Job | None:
 
 
 def extend(log: TableLog, job: Job, progress: Mapping[str, Any], lease_ms: int) -> Job | None:
-    """Extend the lease of a job that was taken, and say how far it is; None if somebody else has taken it over, or ended it."""
+    """Extend the lease of a job that was taken, and say how far it is; None if another runner has taken it over, or ended it."""
     return _as_its_runner(
         log, job, lambda now, now_ms: replace(now, progress=dict(progress), until_ms=now_ms + lease_ms)
     )
@@ -184,7 +184,7 @@ def end(
     error: str = "",
     kind: str = "",
 ) -> Job | None:
-    """End a job that was taken; None if somebody else has taken it over, or ended it. ``kind``: the class of the error."""
+    """End a job that was taken; None if another runner has taken it over, or ended it. ``kind``: the class of the error."""
     return _as_its_runner(
         log,
         job,

@@ -7,7 +7,7 @@
 2. A part that is a source of ``LOST_MAX`` lost claims is parked in the same commit, as for errors that were raised (``failing``):
    for an hour at first. Each part is counted for itself, because plans vary: the one that kills is in all of these claims, others
    are planned without it meanwhile.
-3. After the time somebody tries again. A part that was parked so before is parked by one more loss, for twice as long.
+3. After the time a process tries again. A part that was parked so before is parked by one more loss, for twice as long.
 4. A process that was only asleep finds its claim gone. It takes the note back, and with it what was parked because of it.
 5. A loss counts for a day. So who kills all workers once a day parks nothing; who kills them more often may park, for an hour,
    parts whose merges each time were among those that ran.

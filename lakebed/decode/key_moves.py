@@ -5,7 +5,7 @@ changes of a transaction come to then is counted (``parts.key_moves``). Here the
 that events carry are used as far as they say whose delete it is:
 
 1.  Marked are records with such headers, and updates whose ``before`` has another key. If records have no headers at all,
-    somebody has dropped them. Then a create right after a delete of another key, in one transaction, may be a move too.
+    a program has dropped them. Then a create right after a delete of another key, in one transaction, may be a move too.
 2.  A transaction is a run of records of a partition. The changes of a key are counted if one of them is marked; the others of the
     transaction count too. An earlier batch may have marked a key of the transaction that a batch begins with. So each change of
     that transaction says that it belongs to it, unless the record right before it is known to be of another one.

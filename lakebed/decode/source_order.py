@@ -1,6 +1,6 @@
 """What orders the changes of a source, as one number: the order of its commits, as far as its events say it.
 
-``source.pos`` of MariaDB and MySQL begins anew with each file of the server's binary log. So it stands for the file's number
+``source.pos`` of MariaDB and MySQL starts again with each file of the server's binary log. So it stands for the file's number
 and the position in the file: ``number << 40 | pos``. It counts within the log of one server.
 
 ``source.lsn`` of PostgreSQL is where a change is in the log, which is no order of commits: a transaction may write, and commit

@@ -37,7 +37,7 @@ class Tally:
     met: Met = field(default_factory=dict)
     """Which columns the schemas of the records have, if they have schemas."""
     remarks: Counts = field(default_factory=dict)
-    """What somebody should look at (``remarks``)."""
+    """What a person should look at (``remarks``)."""
     mismatched: int = 0
     """Records of the quarantine that are what the format says and do not fit the table."""
     mismatch: str = ""

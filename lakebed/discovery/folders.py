@@ -1,7 +1,7 @@
 """Which tables there are below a root, by the folders that are there: the root itself, ``<table>`` and ``<schema>/<table>``.
 
 A folder that holds a log is a table, and so is the quarantine beside one. Folders whose names begin with ``_`` or ``.`` are
-somebody's own. A table that is known already is not looked into again, so to find nothing new in 10,000 tables of a schema takes
+private. A table that is known already is not looked into again, so to find nothing new in 10,000 tables of a schema takes
 some ten requests. That a table is gone is noticed by who looks at its log.
 
 A folder is one table's: no table lies inside another's folder (``require_alone``).

@@ -5,7 +5,7 @@ A look reads the name of the version after the newest one that is known. It find
 1. The pause is a tenth of the time since the table changed: so a change is found late by a tenth of how long nothing came.
 2. It is at least ``SECONDS_MIN``, and at most ``SECONDS_MAX`` or what the user has set, or a quarter of ``lakebed.freshness`` if
    that is less.
-3. Every ``RELIST_SECONDS`` the log is listed too: that shows a table that was dropped, or made anew.
+3. Every ``RELIST_SECONDS`` the log is listed too: that shows a table that was dropped, or created again.
 
 4. A worker that stands by for a table looks at it twice in the time of ``lakebed.freshness``.
 

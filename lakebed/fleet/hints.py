@@ -1,4 +1,4 @@
-"""What somebody outside says about tables that have changed: the roots of tables, or the events that S3 and servers like it send.
+"""What the outside says about tables that have changed: the roots of tables, or the events that S3 and servers like it send.
 
     ["s3://lake/shop/public/orders"]                                  POST /poke, by a writer or a script
     {"Records": [{"s3": {"bucket": {"name": "lake"}, "object": {"key": "shop/public/orders/_delta_log/0…07.json"}}}]}

@@ -123,7 +123,7 @@ class Watched:
         return is_new
 
     def hinted(self) -> float | None:
-        """Somebody says that the table has changed; returns in how many seconds to look for that; None: it is planned."""
+        """A hint says that the table has changed; returns in how many seconds to look for that; None: it is planned."""
         return self._pace.hinted()
 
     def knows(self, version: int) -> bool:

@@ -7,7 +7,7 @@
    it has none. At most ``tables_max`` are at a time; the others that have work wait, and go in the order of the scheduler. Some
    room is left for tables of the first tier.
 5. For tables with a freshness that others own this worker may *stand by*: it looks after them if the owner does not.
-6. Jobs that somebody asked for (``lakebed.jobs``) run beside that, one at a time, in the worker that owns the table.
+6. Jobs that users requested (``lakebed.jobs``) run beside that, one at a time, in the worker that owns the table.
 
 Nothing here is needed for the tables to be right. Any number of workers may run, with any view of each other.
 """
@@ -379,7 +379,7 @@ class FleetWorker:
         return pause
 
     def _open(self, root: str) -> Table:
-        """A table for a job that somebody asked for."""
+        """A table for a job that a user requested."""
         table = open_table(root)
         internals_of(table).compaction.cluster = self._cluster
         return table

@@ -1,7 +1,7 @@
 """Entries of a table's log that can't be read: which, what that means, and how they are removed.
 
 What rests on an entry decides (``log.entry_values``). An entry that is only coordination counts as not there, and ``lakebed
-resume`` removes it. Any other stops what needs it, until somebody who knows what it was has removed it on purpose.
+resume`` removes it. Any other stops what needs it, until a person who knows what it was has removed it on purpose.
 """
 
 from __future__ import annotations

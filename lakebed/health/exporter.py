@@ -1,7 +1,7 @@
 """The gauges of many tables, without a pipeline. The exporter holds no state and writes nothing.
 
 1. Each table has a thread, which opens it and takes its figures every ``interval_seconds``. If that fails, it logs the reason,
-   once for each new one. The next attempt opens the table anew, unless the store just did not answer.
+   once for each new one. The next attempt opens the table again, unless the store just did not answer.
 2. An attempt that takes too long can't be cut short: until it ends, ``lakebed_table_up`` is 0, and the
    table's figures are absent. No other table waits for it.
 """

@@ -148,7 +148,7 @@ def recent_remarks(snapshot: Snapshot, now_ms: int) -> Counts:
 
 
 def remark_findings(remarks: Counts) -> Iterator[Finding]:
-    """The remarks that somebody should look at."""
+    """The remarks that a person should look at."""
     for kind, names in remarks.items():
         meaning = KINDS[kind]
         if not meaning.is_finding:

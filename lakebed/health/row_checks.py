@@ -223,7 +223,7 @@ class RowChecks:
         return critical("S1", part.path, what, self._write_anew())
 
     def _write_anew(self) -> str:
-        """The command that sorts and writes every part anew, with its statistics: no command does so for a single part."""
+        """The command that sorts and writes every part again, with its statistics: no command does so for a single part."""
         order, settings = self._spec.order_by, self._snapshot.settings
         if not order:
             return "read the table (table.to_arrow()), and write it anew"

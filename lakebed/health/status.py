@@ -70,7 +70,7 @@ class Status(TableFigures):
     ``age_seconds``: since the newest commit. ``materialized_parts``: such outputs of volatile claims on this host. ``will_do``
     and ``waits``: what the planner says. ``waiting_parts``: parts of the base that an earlier sort key sorted, and that
     maintenance will sort again; ``waiting_part_reads``: how often they were read in the last hour. ``remarks``: what
-    streams met within the last day that somebody should look at, by kind and name, and in how many records since it is
+    streams met within the last day that a person should look at, by kind and name, and in how many records since it is
     remembered. ``volatile``: whether merges of a process on this host stay on its local disk for now, and why.
     ``resnapshot``: how far the rows are that a connector was asked to send again.
     """
@@ -138,7 +138,7 @@ class Observer:
         log: TableLog | None = None,
     ) -> None:
         """``volatile``: the folder of materialized parts on this host, with one folder for each table (default: this user's).
-        ``log``: the table's, if somebody else reads it too.
+        ``log``: the table's, if another caller reads it too.
         """
         self._path = path.rstrip("/") or path
         self._storage = open_part_storage(path)

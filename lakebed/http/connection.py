@@ -6,7 +6,7 @@ A connection *waits* while no whole request has come on it: its head is incomple
    not prolong it.
 2. If there are more than ``CONNECTIONS_MAX`` connections, or more than ``PEER_CONNECTIONS_MAX`` from one address, the one that
    has waited longest, of that address in the second case, is closed for the new one. So connections without a request can't keep
-   others out. If none waits, all are at work for somebody, and the new connection gets 503.
+   others out. If none waits, all are at work for a caller, and the new connection gets 503.
 3. A caller who does not read its answer has ``WRITE_SECONDS`` for what is buffered.
 4. Whoever sends what is no request, such as a head that is too long, gets 400, and may go on sending until its wait ends: if the
    connection were closed at once, the answer would be lost.

@@ -3,7 +3,7 @@
 1. Each task turns its input into changes, keeps the newest change of each key, and writes parts under new names.
 2. The driver orders the parts by task and by their place in the task, and commits them with the positions that were read to
    (``positions.positions``), or with the batch's id where the source has no positions. The commit reads no rows of the table. So
-   it conflicts only with the same batch (M3), with somebody who read the same topic, and with a change of the table's metadata.
+   it conflicts only with the same batch (M3), with a writer that read the same topic, and with a change of the table's metadata.
 3. Records that can't be used are written to files of the quarantine table. The commit lists them; after it they are committed
    there (``handover``).
 4. A truncate that no earlier batch contained removes everything before it (``truncates``). The tasks run again with the

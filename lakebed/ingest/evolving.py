@@ -1,6 +1,6 @@
 """Binds decoders to the schema that a table has now, and changes the table where its records need that.
 
-1.  Before a batch its decoder is bound to the newest schema. So a table that somebody altered stops no stream.
+1.  Before a batch its decoder is bound to the newest schema. So a table that was altered stops no stream.
 2.  If the batch needs something of the table, the table is altered, and the batch is decoded again. Altering is idempotent: of
     two processes that need the same at once, one finds that it is done.
 3.  If the table refuses the change, each piece of it is tried by itself. If the table is as it was then, what was asked for is

@@ -86,7 +86,7 @@ class Handover:
         self._own.clear()
 
     def _is_there(self, part: WrittenPart) -> bool:
-        """Whether the file is; one that another process listed may be gone with a quarantine that somebody removed since."""
+        """Whether the file is; one that another process listed may be gone with a quarantine that was removed since."""
         there = part.path in self._own or open_part_storage(self._table + QUARANTINE_SUFFIX).exists(part.path)
         if not there:
             _logger.warning("%s: %d quarantined records are gone with their file %s", self._table, part.rows, part.path)

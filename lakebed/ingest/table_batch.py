@@ -9,7 +9,7 @@
    read again. The files of the lost attempt are deleted.
 5. What can't be used is handed over to the quarantine (``handover``).
 
-A position that the source no longer has (the topic was made anew, or it ends before) is ``DataLoss``, or, where the settings
+A position that the source no longer has (the topic was created again, or it ends before) is ``DataLoss``, or, where the settings
 allow it, reading starts over at what the source has.
 """
 
@@ -277,7 +277,7 @@ def _newest_of_topic(topic: str, before: Position, read: Mapping[Place, Newest])
 
 
 def is_another(one: str | None, other: str | None) -> bool:
-    """Whether two ids say that a topic was made anew; an id that is not known says nothing."""
+    """Whether two ids say that a topic was created again; an id that is not known says nothing."""
     return one is not None and other is not None and one != other
 
 
@@ -448,7 +448,7 @@ class TableIngest:
         if bounds is None:
             return None
         if bounds.topic_id is not None and is_another(bounds.topic_id, topic_id):
-            topic_id, plan = bounds.topic_id, replace(plan, end=0)  # it was planned before the topic was made anew
+            topic_id, plan = bounds.topic_id, replace(plan, end=0)  # it was planned before the topic was created again
         if position and is_another(position.topic_id, topic_id):
             why = "the topic was deleted and created again, or is one of another cluster"
             return self._over_again(plan, bounds, topic_id, why)

@@ -1,1 +1,1 @@
-"""Work that somebody asked for: jobs, which stand in the logs of tables, and what runs them."""
+"""Work that a user requested: jobs, which stand in the logs of tables, and what runs them."""

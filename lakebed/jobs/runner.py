@@ -43,7 +43,7 @@ _logger = logging.getLogger("lakebed.jobs")
 
 @dataclass(slots=True)
 class _Running:
-    """A job that this process runs. ``stop``: it shall end; ``gone``: somebody else has it now."""
+    """A job that this process runs. ``stop``: it shall end; ``gone``: another runner has it now."""
 
     job: Job
     log: TableLog
@@ -122,7 +122,7 @@ class JobRunner:
         job = running.job
         try:
             self._end(running, *self._outcome(table, running))
-        except LakebedError as error:  # its lease ends, and somebody runs it again
+        except LakebedError as error:  # its lease ends, and another runner runs it again
             _logger.warning("job %s (%s) of %s can't be ended in the log: %s", job.id, job.kind, table.path, error)
         finally:
             with self._lock:
@@ -157,7 +157,7 @@ class JobRunner:
     def _stopped(
         self, running: _Running, result: Mapping[str, Any]
     ) -> tuple[JobState | None, Mapping[str, Any], str, str]:
-        """It was stopped before its end: cancelled if somebody asked for that, else another runner goes on with it."""
+        """It was stopped before its end: cancelled if a user requested that, else another runner goes on with it."""
         now = is_current(running.log.refresh(), running.job)
         return (JobState.CANCELLED if now is None or now.cancel_asked else None), result, "", ""
 
@@ -188,7 +188,7 @@ class JobRunner:
 
     def _look_after(self, running: _Running) -> None:
         now = is_current(running.log.refresh(), running.job)
-        if now is None:  # it has ended just now, or somebody took it over
+        if now is None:  # it has ended just now, or another runner took it over
             running.gone = running.job.id in self._running
             running.stop.set()
             return

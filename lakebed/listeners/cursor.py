@@ -1,4 +1,4 @@
-"""Cursors: up to where somebody has read the events of tables. A cursor is a value; whoever has it goes on from any process."""
+"""Cursors: how far a reader has read the events of tables. A cursor is a value; whoever has it goes on from any process."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Delivery:
         keep: Callable[[Mapping[str, At | None]], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``keep``: keeps where the cursor moved to, None for a table that is gone; False: somebody else delivers now."""
+        """``keep``: keeps where the cursor moved to, None for a table that is gone; False: another process delivers now."""
         self.name = name
         self.cursor = cursor
         self.is_lost = False
@@ -69,7 +69,7 @@ class Delivery:
         return max(0.0, (now_ms - oldest) / 1000)
 
     def run(self, stop: threading.Event, wake: threading.Event) -> None:
-        """Deliver until it is stopped, or somebody else delivers. ``wake`` ends a pause."""
+        """Deliver until it is stopped, or another process delivers. ``wake`` ends a pause."""
         try:
             while not stop.is_set() and not self.is_lost:
                 pause = self.step()

@@ -17,7 +17,7 @@ Offsets: TypeAlias = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventFields:
-    """``table``: its name below the root; ``table_id``: Delta's, another one after the table was made anew; ``version``: of the
+    """``table``: its name below the root; ``table_id``: Delta's, another one after it was created again; ``version``: of the
     commit; ``index``: which event of the commit, from 0, and -1 for an event of no commit; ``time_ms``: epoch milliseconds."""
 
     table: str
@@ -204,7 +204,7 @@ class VersionsExpired(EventFields):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parked(EventFields):
-    """The pipeline of its database leaves the table alone until somebody resumes it. ``error``: the class of the error;
+    """The pipeline of its database leaves the table alone until it is resumed. ``error``: the class of the error;
     ``reason``: its text."""
 
     error: str

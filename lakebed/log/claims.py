@@ -9,7 +9,7 @@ Invariants
   new one; no clock is needed to check that.
 
 A claim holds until its lease ends; its replica extends it while it lives (a heartbeat). A lease that has ended gives
-others the right to take the sources over, nothing more: until somebody does, the claim may still be completed. A lease is
+others the right to take the sources over, nothing more: until one does, the claim may still be completed. A lease is
 minutes long. One that ends more than a day from now was written by a clock that is ahead, and counts as ended: else a replica
 that died would keep its parts from everybody until then.
 """

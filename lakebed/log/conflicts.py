@@ -1,4 +1,4 @@
-"""Whether a commit that somebody else made first conflicts with ours.
+"""Whether a commit that another writer made first conflicts with ours.
 
 A commit that replaces parts read a snapshot. The commits between that snapshot and the newest are checked one by one:
 
@@ -11,8 +11,8 @@ A commit that replaces parts read a snapshot. The commits between that snapshot 
    with one of them that came into the base in another way than by a settle, which only brings what was in the tail.
 5. A restore of an earlier version: whatever read or replaces rows is worked out again.
 6. What both changed, by the table's scope: the same part, the same partition, or anything in the table.
-7. Claims: another claim on the same parts, or somebody who ended or took over the claim that ours rests on.
-8. Positions: somebody who read the same topic into the table.
+7. Claims: another claim on the same parts, or a commit that ended or took over the claim that ours rests on.
+8. Positions: a writer that read the same topic into the table.
 9. A purge (``purges``): whatever was planned before it is planned again.
 
 A blind append reads nothing, so only 1, 2, 8 and 9 can stop it.

@@ -6,7 +6,7 @@
 1. An event becomes a record whose message is logfmt: ``event=settled table=s3://lake/orders version=12 rows=500 …``. The fields
    are those of the event (``lakebed.events``). They include what a join with the timeline needs: version, query and batch_id,
    claim, replica.
-2. The levels: ERROR and WARNING if somebody should look at it, INFO if somebody did something to a table or a query, DEBUG for
+2. The levels: ERROR and WARNING if a person should look at it, INFO if something was done to a table or a query, DEBUG for
    what ingest and maintenance do all the time (batches, settles, merges, requests to a store) and for what another line reports.
 3. ``LogfmtFormatter`` and ``JsonFormatter`` put the time and the level before the fields, and give any other record of lakebed's
    loggers the same form. A value is redacted before it is escaped, so escaping hides no secret from the redaction.

@@ -6,7 +6,7 @@ other tables.
 1. A checkpoint of the newest version is written, so that the log can do without older files.
 2. Files of data are deleted, then the older files of the log, oldest first.
 3. The newest commit and its checkpoint go last. Until then the log can be read, and says whatever it said, such as which job
-   drops the table: if the process is killed, somebody goes on.
+   drops the table: if the process is killed, another process goes on.
 
 Readers and writers of the table get an error from step 2 on. A table that is made at the same place afterwards is another one.
 """
@@ -69,5 +69,5 @@ def _remove_folders(root: str) -> None:
     """On a local disk folders stay behind their files."""
     if isinstance(parse_root(root), LocalRoot):
         for folder, _, _ in os.walk(root, topdown=False):
-            with suppress(OSError):  # somebody has written to it meanwhile
+            with suppress(OSError):  # a process has written to it meanwhile
                 os.rmdir(folder)

@@ -192,7 +192,7 @@ def changed_versions(
 
 
 def _completed(commit: Commit) -> list[Part]:
-    """The parts of completed rows and of deletes: those that a settle added anew, not change parts that it moved into the base,
+    """The parts of completed rows and of deletes: those that a settle added, not change parts that it moved into the base,
     nor parts of the base that it gave another deletion vector.
     """
     settled = {action.domain for action in commit.actions if isinstance(action, RemoveChangePart)}

@@ -1,4 +1,4 @@
-"""The columns of files or of a topic that are there already, for a pipeline file that somebody begins to write.
+"""The columns of files or of a topic that are there already, for a pipeline file that a user begins to write.
 
 DuckDB reads some of the files and guesses types; people check what it guessed. A topic's schemas are in a registry.
 """

@@ -2,10 +2,10 @@
 
 With ``lakebed.freshness`` at the latest when half of it is over, so that the rest is left to find the changes and to settle them.
 
-Without thresholds: as soon as marking base parts costs less than the tail costs readers, each of whom resolves it anew; at the
+Without thresholds: as soon as marking base parts costs less than the tail costs readers, each of whom resolves it again; at the
 latest after two minutes, because other readers see nothing of the tail.
 
-A settle writes the vectors of the parts that it marks anew, with all dead rows since the last merge. With updates all over a
+A settle writes the vectors of the parts that it marks again, with all dead rows since the last merge. With updates all over a
 large table these are most of what is written, so they count (``_VECTOR_COST``): the larger the vectors, the more changes go into
 a settle. The bytes of vectors for each byte of changes are then bounded, and do not grow with the table.
 """
@@ -24,7 +24,7 @@ from lakebed.sortkey.statistics_cache import StatisticsCache
 
 # What settling costs for each base part it marks (its action, and a short vector in it), and for each byte of the vectors that
 # are written again (once written, and read by the next settle, by merges and by readers); and what a tail costs the views until
-# the next batch, each of which resolves it anew.
+# the next batch, each of which resolves it again.
 _MARK_BYTES = 16 * 1024
 _VECTOR_COST = 4
 _TAIL_READS = 8

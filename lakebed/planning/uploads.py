@@ -46,6 +46,6 @@ class UploadRules:
 def uploaded_plans(planning: Planning, below: Set[str]) -> list[MergePlan]:
     """Those plans for readers elsewhere that run now. ``below``: paths of the parts that parts on the local disk stand for.
 
-    These are not purged or sorted again alone: they will be merged soon, and what stands for them would have to be made anew.
+    These are not purged or sorted again alone: they will be merged soon, and what stands for them would have to be made again.
     """
     return [plan for plan in planning.merges if plan.kind is MergeKind.MERGE or below.isdisjoint(plan.inputs)]

@@ -1,6 +1,6 @@
 """The transactions of the source that are remembered: those since the last point, and the newest before it.
 
-1. Each end has a place: its offset, plus a shift if the topic was made anew, so places only grow.
+1. Each end has a place: its offset, plus a shift if the topic was created again, so places only grow.
 2. An end that comes again, because the connector sends it again after a restart, is the same transaction: its first place counts.
 3. A transaction that has begun and not ended is open. Its id is kept until its end comes, however long that takes.
 4. A connector sends one transaction after the other. If others began after an open one and have been ending for
@@ -137,7 +137,7 @@ class Window:
             return
 
     def start_over(self) -> None:
-        """The topic was made anew: its offsets begin again."""
+        """The topic was created again: its offsets begin again."""
         if self.next_offset is not None:
             self.shift += self.next_offset
             self.next_offset = None

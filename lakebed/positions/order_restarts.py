@@ -1,13 +1,13 @@
 """Restarts of the order of changes: from some offsets of a topic on, changes are newer than all that the table has.
 
-A source that goes on at lower places than before (``lateness``) would lose all its changes. So somebody who knows that this is so
+A source that goes on at lower places than before (``lateness``) would lose all its changes. So a user who knows that this is so
 restarts the order: the entry ``lakebed.order_restarts`` of the table's log says from which offsets on.
 
     {"restarts": [{"topic": "shop.public.orders", "id": "…", "offsets": {"0": 1200}, "add": 5000000002}]}
 
 To the place of every record at or behind one of these offsets ``add`` is added, which is at least the greatest place that the
 table has. So such changes are newer than all before them, and among each other they have the order of the source. If the topic
-was made anew since, with another ``id``, all of its records are behind.
+was created again since, with another ``id``, all of its records are behind.
 """
 
 from __future__ import annotations

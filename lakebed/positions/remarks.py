@@ -2,7 +2,7 @@
 
 It is written with a commit that has remarks, so its counts are those of what was committed. A remark that was not made for a week
 leaves it, but for one that says that rows are wrong until they are sent again (``Kind.until_sent_again``): it leaves when a
-resnapshot that was asked for later has ended, when the table is emptied, or when somebody says so (``dismiss``).
+resnapshot that was asked for later has ended, when the table is emptied, or when a user says so (``dismiss``).
 """
 
 from __future__ import annotations

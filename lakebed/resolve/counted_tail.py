@@ -3,7 +3,7 @@
 1.  The changes of each such key are visited in the order of arrival, after the table's own row, and the rows of the key are
     counted. A change that is older than one that came before it changes nothing, whether or not that one was settled.
 2.  The change that gave the values of the row that is left takes the place of the newest one. If later changes took other rows of
-    the key away, or if the row is the table's own, the row is written anew: so readers of changes, who saw these deletes, see the
+    the key away, or if the row is the table's own, the row is rewritten: so readers of changes, who saw these deletes, see the
     row again, and it is not older than any delete of its key that the table remembers (B3).
 """
 

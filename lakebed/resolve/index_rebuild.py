@@ -1,4 +1,4 @@
-"""Builds a key index anew in a thread of its own, after the type of a key changed so that its words are others.
+"""Rebuilds a key index in a thread of its own, after the type of a key changed so that its words are others.
 
 1. Look-ups meanwhile read the parts (``locate.ScanLocator``). They are as right as ever, and slower.
 2. The thread reads the base in pieces of some million rows, and reports each (``events.KeyIndexRebuilt``). Between two pieces the

@@ -398,7 +398,7 @@ def _complete(
 def _counting(
     of: Rows, from_base: int, of_part: _Rows, of_row: _Rows, anew: _Anew
 ) -> tuple[npt.NDArray[np.bool_], dict[int, int]]:
-    """Which rows count; and of each key whose row is written anew, the change that says how new it is.
+    """Which rows count; and of each key whose row is written again, the change that says how new it is.
 
     ``from_base``: how many rows are not of the tail; ``of_part`` and ``of_row``: where the others are.
     """
@@ -418,7 +418,7 @@ def _counting(
 
 @dataclass(frozen=True, slots=True)
 class _Anew:
-    """Rows of the tail, by part and row: the changes of the keys whose row is written anew, and those that count no more."""
+    """Rows of the tail, by part and row: the changes of the keys whose row is written again, and those that count no more."""
 
     rows: frozenset[tuple[int, int]]
     void: frozenset[tuple[int, int]]

@@ -325,7 +325,7 @@ def is_any_list(kind: pa.DataType) -> bool:
 
 def _renamed_table(table: pa.Table, schema: pa.Schema) -> pa.Table:
     if not table.num_columns:
-        return table  # made anew, it would lose the number of its rows
+        return table  # made again, it would lose the number of its rows
     columns = [
         column if column.type.equals(field.type) else retyped(column, field.type)
         for column, field in zip(table.columns, schema, strict=True)

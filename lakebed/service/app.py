@@ -1,7 +1,7 @@
 """The service as an ASGI application: who asks, whether the request is as its route declares, and what it is answered.
 
-1. If whoever has no token may read, the ``Host`` must be an address or a name of this machine (``hosts``): a page of somebody
-   else's, whose domain was made to resolve to this machine, gets nothing.
+1. If whoever has no token may read, the ``Host`` must be an address or a name of this machine (``hosts``): a page of another
+   site, whose domain was made to resolve to this machine, gets nothing.
 2. The caller's token says their role; each route needs one. How many requests a caller may send is bounded.
 3. Path, parameters and body are checked against the schemas that the route declares; what is wrong is reported with its place.
 4. The route's function runs in one of a few threads. One that takes too long goes on there, and its caller gets an error.
@@ -213,7 +213,7 @@ class Service:
     def _done(self, future: asyncio.Future[Answer]) -> None:
         self._under_way -= 1
         if not future.cancelled():
-            future.exception()  # somebody has looked at it, also if the caller is gone
+            future.exception()  # it has been looked at, also if the caller is gone
 
     async def _refused(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, Refused)

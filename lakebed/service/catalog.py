@@ -48,7 +48,7 @@ class Catalog:
         self.logs = LogCache(log_bytes_max)
         self.descriptions = Descriptions()
         self.on_hint: Callable[[str], object] = lambda root: None
-        """What is called with the root of a table that somebody asked for a job of."""
+        """What is called with the root of a table for which a job was requested."""
         self._listed: tuple[float, dict[str, list[str]]] = (-math.inf, {})
         self._known: dict[str, str] = {}  # roots of tables that were found, by name
         self._open: OrderedDict[str, Internals] = OrderedDict()
@@ -134,7 +134,7 @@ class Catalog:
         raise InvalidInput("every root of this service is a table, so there is no place for another one")
 
     def hint(self, root: str) -> None:
-        """Have somebody look for jobs of a table at once."""
+        """Have a thread look for jobs of a table at once."""
         self.on_hint(root)
 
     def look_again(self, name: str) -> None:

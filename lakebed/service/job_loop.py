@@ -1,4 +1,4 @@
-"""Runs the jobs of the service's tables in this process: at once those that it was asked for, later those that somebody left.
+"""Runs the jobs of the service's tables in this process: at once those that it was asked for, later those that others left.
 
 Now and then it looks at all tables, for jobs whose runner died, whose time has come, or that were asked for elsewhere. That takes
 at most a twentieth of the time.
@@ -58,7 +58,7 @@ class JobLoop:
         self._runner.close()
 
     def hint(self, root: str) -> None:
-        """Somebody has asked for a job of this table."""
+        """A job of this table was requested."""
         with suppress(queue.Full):  # the next pass finds it
             self._hints.put_nowait(root)
 
@@ -81,7 +81,7 @@ class JobLoop:
                 next_pass = time.monotonic() + max(self._pass_seconds, took * (1 / _SHARE - 1))
 
     def _pass(self) -> bool:
-        """Look at all tables; False if it shall end. What somebody asks for meanwhile comes first."""
+        """Look at all tables; False if it shall end. What is requested meanwhile comes first."""
         try:
             found = {root for roots in self._catalog.tables().values() for root in roots}
         except LakebedError as error:

@@ -65,7 +65,7 @@ def _ask(call: Call) -> Answer:
         except InvalidInput:
             job_arguments.sweep(log, storage, also=file)
             raise
-        if asked_for.arguments_file != file:  # somebody else was faster with the same id
+        if asked_for.arguments_file != file:  # another request was faster with the same id
             job_arguments.sweep(log, storage, also=file)
         return _accepted(call, asked_for)
     return _accepted(call, jobs.ask(log, job))

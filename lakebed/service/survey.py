@@ -1,4 +1,4 @@
-"""All tables of the service at a glance, for answers about many of them: renewed while somebody asks, and kept in memory.
+"""All tables of the service at a glance, for answers about many of them: renewed while requests come, and kept in memory.
 
 1. While requests come, a thread passes over the tables every ``PASS_SECONDS``, or less often: it takes at most a fifth of the
    time (``ui.looking``). If nobody asks for a minute, it sleeps.
@@ -88,7 +88,7 @@ class Surveyor:
         self._looking.close()
 
     def hint(self, root: str) -> None:
-        """Somebody has just changed this table through the service: look at it before the next answer."""
+        """A caller has just changed this table through the service: look at it before the next answer."""
         with self._lock:
             self._hints.add(root)
 

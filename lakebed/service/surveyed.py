@@ -32,7 +32,7 @@ class TableState(StrEnum):
 
     ``unreadable``: its log can't be read; ``parked``: its pipeline leaves it alone; ``failing``: a merge or its settle is parked;
     ``critical``: rows may be lost, wrong or unreadable, or ingest is slowed down; ``late``: its tail is older than it should be;
-    ``running``: somebody works on it; ``waiting``: there is something to do; ``quiet``: nothing.
+    ``running``: a process works on it; ``waiting``: there is something to do; ``quiet``: nothing.
     """
 
     UNREADABLE = "unreadable"

@@ -38,7 +38,7 @@ class Role(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks. ``name``: as the file has it; "" for somebody without a token."""
+    """Who asks. ``name``: as the file has it; "" for a caller without a token."""
 
     name: str
     role: Role

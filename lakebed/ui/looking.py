@@ -1,4 +1,4 @@
-"""Looks at something again and again, as long as somebody asks: a request never waits for more than the look under way.
+"""Looks at something again and again, as long as requests come: a request never waits for more than the look under way.
 
 1. While requests come (the last one within ``IDLE_SECONDS``), a thread looks every ``interval_seconds``; otherwise it sleeps. A
    request that comes while it sleeps wakes it and waits for the next look.

@@ -322,7 +322,7 @@ class TableView:
     def refresh(self, snapshot: Snapshot) -> None:
         """Make the registered views show the snapshot, unless they show a newer version.
 
-        A view that shows this version is made anew if there are other materialized parts by now.
+        A view that shows this version is made again if there are other materialized parts by now.
         """
         with self._refreshing:
             with self._lock:

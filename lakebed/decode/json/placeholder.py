@@ -14,7 +14,7 @@ the text of ``unavailable.value.placeholder``, or what the type of the column ma
 
 Only PostgreSQL's connector reads ``hex:…`` as the bytes themselves, so a setting of that form stands for both readings.
 
-A database holds such a value only if somebody put it there on purpose. The exception is a ``boolean[]`` of as many trues as the
+A database holds such a value only if a user put it there on purpose. The exception is a ``boolean[]`` of as many trues as the
 placeholder has bytes (28). It counts as the placeholder in updates only: events of other operations have all values.
 """
 

@@ -94,5 +94,5 @@ class Member:
         return unread - self.unread
 
     def forget(self) -> None:
-        """The topic is no table, or its planning starts anew."""
+        """The topic is no table, or its planning starts again."""
         self.wanted.clear()

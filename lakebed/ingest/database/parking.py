@@ -1,6 +1,6 @@
-"""Tables that are parked: their logs say so, and a thread looks whether somebody has resumed them.
+"""Tables that are parked: their logs say so, and a thread looks whether they were resumed.
 
-1.  A table that is parked gets the entry ``lakebed.parked`` in its log (``coordination.parked``). Somebody who removes it, in any
+1.  A table that is parked gets the entry ``lakebed.parked`` in its log (``coordination.parked``). A user who removes it, in any
     process, resumes the table: within ``LOOK_SECONDS`` it is read again, from where it stopped.
 2.  While the log can't be written, the table is parked in this process alone. When it can be again, and the cause was one that
     passes, the table is read again. Any other cause stays in the log then.

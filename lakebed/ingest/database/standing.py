@@ -7,7 +7,7 @@
        ^                    |   ^                                                          |
        |   work             |   |  fails                                                   |
        +--------------------/---/                                                          |
-       \\---------------------------- somebody resumes it ---------------------------------/
+       \\---------------------------- a user resumes it -----------------------------------/
 
 A table that fails waits, longer each time. Others never wait for it. Whether a cause is a table's own, the other tables show:
 

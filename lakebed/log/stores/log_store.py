@@ -4,7 +4,7 @@ A log needs three things of a store: read one object, put one object only if its
 point on. ``put_if_absent`` is the only synchronisation between writers, so it must be atomic (invariant M1): see
 ``lakebed.log.stores.probe``.
 
-A put has three outcomes. It succeeded; somebody else's object has the name; or nobody knows (the answer was lost), which
+A put has three outcomes. It succeeded; another writer's object has the name; or nobody knows (the answer was lost), which
 the store reports as ``StoreUnavailable`` and the caller resolves by reading the name back.
 """
 

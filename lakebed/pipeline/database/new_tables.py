@@ -102,7 +102,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Introduction:
-    """What a table is made with. ``remarks``: what somebody should know of that."""
+    """What a table is made with. ``remarks``: what a person should know of that."""
 
     columns: pa.Schema
     keys: tuple[str, ...] = ()

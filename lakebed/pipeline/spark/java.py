@@ -3,7 +3,7 @@
 1. Only the first compiler, and the serial collector: such a driver never runs long enough in one place for the others to pay.
 2. Classes come from an archive instead of hundreds of jars (``class_archive``).
 3. Java is started directly, without ``SPARK_HOME``. With it, Spark's Python processes would take PySpark from a zip file that
-   holds no compiled modules, so each of them would compile it anew.
+   holds no compiled modules, so each of them would compile it again.
 
 Nothing here may keep Java from starting. An option of the user's leaves ours out; and if Java does not start this way, Spark's
 own scripts start it (``driver``).

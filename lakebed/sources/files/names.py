@@ -46,7 +46,7 @@ def shown(url: str) -> str:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether Spark takes a file or a folder for somebody's own: hidden, temporary, or about other files."""
+    """Whether Spark takes a file or a folder for one of another program: hidden, temporary, or about other files."""
     return name.startswith(".") or (name.startswith("_") and "=" not in name) or name.endswith("._COPYING_")
 
 

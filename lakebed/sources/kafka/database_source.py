@@ -12,7 +12,7 @@ Invariants
         if it appears later.
     3.  Twice a second at most, and less often if that costs much, ask for the ends of all partitions in one request. A
         partition that ends below its position begins again at the earliest offset.
-    4.  ``Gathering`` says which topics are due. Their ids are asked for: a topic that was made anew begins again, too.
+    4.  ``Gathering`` says which topics are due. Their ids are asked for: a topic that was created again begins again, too.
     5.  If none is due, and the driver asks for no batch (``Control.tick``), do this again a few times, with pauses.
 """
 
@@ -269,7 +269,7 @@ class KafkaDatabaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ends_at = time.monotonic() + max(ENDS_SECONDS, (time.process_time() - used) / ENDS_SHARE)
 
     def _still_same(self, topics: list[str]) -> list[str]:
-        """The topics that were not made anew; the others begin again and are due at the next look."""
+        """The topics that were not created again; the others begin again and are due at the next look."""
         now = time.monotonic()
         asked = [topic for topic in topics if now - self._identified.get(topic, float("-inf")) >= ID_SECONDS]
         found = self._cluster.ids(asked)

@@ -4,7 +4,7 @@ An offset document is ``{"table": id, "next": version, "begin": version}``: vers
 where the first batch began; ``whole`` is the version with which a layer begins, as a whole. ``{}`` is the beginning.
 
 1. A new checkpoint begins where the table stopped (``positions.positions``), so losing one loses nothing.
-2. Look at the upstream's log. If the table was made anew, or versions that were not read are gone, that is DataLoss, or reading
+2. Look at the upstream's log. If the table was recreated, or versions that were not read are gone, that is DataLoss, or reading
    goes on with what is there (``on_data_loss``).
 3. Hold what is not read yet, so that no cleanup of the upstream deletes it.
 4. Take the versions up to the newest, but no more than ``BYTES_MAX`` of change rows, and at least one. Versions that only

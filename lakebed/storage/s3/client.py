@@ -119,7 +119,7 @@ writes = FailingWrites()
 
 
 def be_impatient(seconds: float) -> None:
-    """From now on no request of this process takes longer, with all its attempts: for a command that somebody waits for."""
+    """From now on no request of this process takes longer, with all its attempts: for a command that a user waits for."""
     global _patience_seconds, timeouts
     before, longest = timeouts, 0.4 * seconds
     timeouts = (min(_CONNECT_TIMEOUT_SECONDS, longest), min(_READ_TIMEOUT_SECONDS, longest))
