@@ -74,7 +74,7 @@ REASONS = {
     "tests/ingest/database/test_parking.py": (3, "the thread that tries parked tables again"),
     "tests/ingest/database/test_points_of_a_database.py": (5, DATABASE),
     "tests/ingest/database/test_requests_to_the_planner.py": (3, DATABASE),
-    "tests/listeners/test_listening.py": (14, "threads that deliver to a function or a server"),
+    "tests/listeners/test_listening.py": (5, "threads that deliver to a server"),
     "tests/log/unsafe_s3.py": (1, "a store that is late on purpose, so that writers meet"),
     "tests/monitoring/test_truth.py": (4, "a port of metrics, and the thread that samples"),
     "tests/operations/test_purge.py": (3, "threads that write and maintain beside a purge"),

@@ -21,7 +21,8 @@ from lakebed.listeners.event_types import TableEvent
 from lakebed.listeners.feed import CHECK_SECONDS, DISCOVERY_SECONDS, LOOK_SECONDS_MAX, Feed
 from lakebed.listeners.listener import Listener, Webhook
 from lakebed.listeners.listener_log import BEAT_SECONDS, DEAD_SECONDS, ListenerLog
-from tests.listeners.test_feed import Time, by_table, check_stream, expected
+from tests.clock import Clock
+from tests.listeners.test_feed import by_table, check_stream, expected
 from tests.listeners.worlds import TABLES, World
 
 SEEDS = int(os.environ.get("LAKEBED_SEEDS", "20"))
@@ -70,7 +71,7 @@ class Receiver:
 class Process:
     """One that may deliver, as long as the log says so or longer: it notices late."""
 
-    def __init__(self, name: str, world: World, clock: Time, receiver: Receiver) -> None:
+    def __init__(self, name: str, world: World, clock: Clock, receiver: Receiver) -> None:
         self.name = name
         self.clock = clock
         self.receiver = receiver
@@ -102,7 +103,7 @@ class Process:
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_every_event_comes_at_least_once_and_in_order(seed: int, tmp_path: Path) -> None:
     """Processes are killed between a delivery and the commit of its cursor, pause, and take over from each other."""
-    rng, clock = random.Random(seed), Time()
+    rng, clock = random.Random(seed), Clock(0.0)
     world, receiver = World(tmp_path / "lake", rng), Receiver(random.Random(seed))
     for name in TABLES:
         world.create(name)
@@ -135,7 +136,7 @@ def test_every_event_comes_at_least_once_and_in_order(seed: int, tmp_path: Path)
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_listener_that_fell_behind_is_shown_what_it_lost(seed: int, tmp_path: Path) -> None:
     """The logs are cleaned and tables are made anew while the receiver fails."""
-    rng, clock = random.Random(seed), Time()
+    rng, clock = random.Random(seed), Clock(0.0)
     world, receiver = World(tmp_path / "lake", rng), Receiver(random.Random(seed), loses_answers=False)
     world.create("plain")
     process = Process("a", world, clock, receiver)
@@ -178,7 +179,7 @@ def world(tmp_path: Path) -> World:
 
 
 def test_a_table_whose_events_are_refused_holds_up_no_other(world: World) -> None:
-    clock, receiver = Time(), Receiver()
+    clock, receiver = Clock(0.0), Receiver()
     for name in ("orders", "plain"):
         world.create(name)
     process = Process("a", world, clock, receiver)
@@ -201,7 +202,7 @@ def test_a_table_whose_events_are_refused_holds_up_no_other(world: World) -> Non
 
 
 def test_a_listener_is_behind_while_a_send_is_under_way_and_outlives_whatever_it_raises(world: World) -> None:
-    clock, behind = Time(), []
+    clock, behind = Clock(0.0), []
 
     class Raising(Receiver):
         def send(self, groups: Groups) -> Mapping[str, Sent]:
@@ -224,7 +225,7 @@ def test_a_listener_is_behind_while_a_send_is_under_way_and_outlives_whatever_it
 
 
 def test_one_process_delivers_and_another_takes_over_when_it_is_silent(world: World) -> None:
-    clock, receiver = Time(), Receiver()
+    clock, receiver = Clock(0.0), Receiver()
     world.create("orders")
     first, second = (Process(name, world, clock, receiver) for name in "ab")
     first.log.put(LISTENER, Cursor())
@@ -249,7 +250,7 @@ def test_one_process_delivers_and_another_takes_over_when_it_is_silent(world: Wo
 
 
 def test_a_standby_commits_nothing(world: World) -> None:
-    clock = Time()
+    clock = Clock(0.0)
     first, second = (Process(name, world, clock, Receiver()) for name in "ab")
     first.log.put(LISTENER, Cursor())
     first.beat()
@@ -260,7 +261,7 @@ def test_a_standby_commits_nothing(world: World) -> None:
 
 
 def test_a_listener_that_is_changed_goes_on_and_one_that_is_removed_is_forgotten(world: World) -> None:
-    clock, receiver = Time(), Receiver()
+    clock, receiver = Clock(0.0), Receiver()
     world.create("orders")
     process = Process("a", world, clock, receiver)
     log = process.log
@@ -279,7 +280,7 @@ def test_a_listener_that_is_changed_goes_on_and_one_that_is_removed_is_forgotten
 
 
 def test_a_store_that_does_not_answer_is_asked_again_later(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, receiver = Time(), Receiver()
+    clock, receiver = Clock(0.0), Receiver()
     world.create("orders")
     process = Process("a", world, clock, receiver)
     process.log.put(LISTENER, Cursor())
@@ -303,7 +304,7 @@ def test_a_store_that_does_not_answer_is_asked_again_later(world: World, monkeyp
 
 
 def test_only_the_kinds_and_tables_that_are_wanted_come_but_losses_always(world: World) -> None:
-    clock, receiver = Time(), Receiver()
+    clock, receiver = Clock(0.0), Receiver()
     listener = Listener(name="shop", target=LISTENER.target, tables=("public.*",), kinds=("parked",))
     for name in TABLES:
         world.create(name)

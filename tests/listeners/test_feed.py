@@ -23,18 +23,11 @@ from lakebed.log.log_reader import LogReader
 from lakebed.log.stores import LocalLogStore, open_store
 from lakebed.log.table_log import TableLog
 from lakebed.positions.point_log import FOLDER, PointLog
+from tests.clock import Clock
 from tests.listeners.worlds import TABLES, World
 from tests.positions.test_point_log import point
 
 SEEDS = int(os.environ.get("LAKEBED_SEEDS", "25"))
-
-
-class Time:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Reader:
@@ -54,14 +47,14 @@ class Reader:
         self.cursor = Cursor.of_text(batch.cursor.to_text())
         return batch.more or moved
 
-    def read_all(self, clock: Time, limit: int = 1000) -> list[TableEvent]:
+    def read_all(self, clock: Clock, limit: int = 1000) -> list[TableEvent]:
         """Everything there is."""
         while self.read(limit) or self.read(limit):
             clock.now += LOOK_SECONDS_MAX
         return self.events
 
 
-def feed_of(world: World, clock: Time) -> Feed:
+def feed_of(world: World, clock: Clock) -> Feed:
     return Feed(str(world.root), clock=clock)
 
 
@@ -79,7 +72,7 @@ def expected(world: World, name: str) -> list[TableEvent]:
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_any_chunks_give_the_same_stream(seed: int, tmp_path: Path) -> None:
-    rng, clock = random.Random(seed), Time()
+    rng, clock = random.Random(seed), Clock(0.0)
     world = World(tmp_path / "lake", rng)
     for name in TABLES:
         world.create(name)
@@ -104,7 +97,7 @@ def test_any_chunks_give_the_same_stream(seed: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_nothing_is_lost_in_silence_when_logs_are_cleaned_and_tables_made_anew(seed: int, tmp_path: Path) -> None:
-    rng, clock = random.Random(seed), Time()
+    rng, clock = random.Random(seed), Clock(0.0)
     world = World(tmp_path / "lake", rng)
     world.create("orders")
     shared = feed_of(world, clock)
@@ -191,9 +184,9 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return made
 
 
-def five_readers(world: World) -> tuple[Time, list[Reader]]:
+def five_readers(world: World) -> tuple[Clock, list[Reader]]:
     """Readers of one feed, who have read all that there is."""
-    clock = Time()
+    clock = Clock(0.0)
     world.create("orders")
     feed = feed_of(world, clock)
     readers = [Reader(feed) for _ in range(5)]
@@ -258,7 +251,7 @@ def test_a_reader_from_long_ago_takes_nothing_from_those_who_read_what_is_new(
 
 
 def test_a_poke_ends_the_pause(world: World) -> None:
-    clock = Time()
+    clock = Clock(0.0)
     world.create("orders")
     reader = Reader(feed_of(world, clock))
     reader.read_all(clock)
@@ -279,7 +272,7 @@ def test_to_find_no_new_table_among_a_thousand_takes_a_few_listings(
 ) -> None:
     for number in range(1000):
         (tmp_path / f"public/t{number}/_delta_log").mkdir(parents=True)
-    clock, listed = Time(), list[str]()
+    clock, listed = Clock(0.0), list[str]()
     feed = Feed(str(tmp_path), clock=clock)
     assert len(feed.tables()) == 1000
     plain = feed_module.Folders.below
@@ -307,7 +300,7 @@ def test_a_cursor_of_a_version_alone_goes_on_after_it(world: World) -> None:
 def test_what_comes_after_now_is_read_from_now(world: World) -> None:
     world.create("orders")
     world.commit("orders")
-    clock = Time()
+    clock = Clock(0.0)
     feed = feed_of(world, clock)
     now = feed.newest()
     assert feed.read(now).events == ()
@@ -321,7 +314,7 @@ def test_what_comes_after_now_is_read_from_now(world: World) -> None:
 
 def test_a_busy_table_keeps_no_other_waiting(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(world.rng, "choice", lambda kinds: kinds[0])  # each commit has events
-    clock = Time()
+    clock = Clock(0.0)
     for name in ("orders", "plain"):
         world.create(name)
     feed = feed_of(world, clock)
@@ -338,7 +331,7 @@ def test_a_busy_table_keeps_no_other_waiting(world: World, monkeypatch: pytest.M
 def test_a_damaged_table_stops_no_other_and_goes_on_when_it_is_mended(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = Time()
+    clock = Clock(0.0)
     for name in ("orders", "plain"):
         world.create(name)
         world.commit(name)
@@ -361,13 +354,13 @@ def test_points_are_events_of_the_database(world: World) -> None:
     points.create()
     points.take(point(7, orders=2))
     world.create("orders")
-    events = by_table(feed_of(world, Time()).read(Cursor()).events)
+    events = by_table(feed_of(world, Clock(0.0)).read(Cursor()).events)
     [reached] = events[FOLDER]
     assert (reached.kind, reached.version) == ("point_reached", 1)
 
 
 def test_a_root_that_is_empty_or_gone_is_no_proof_that_its_tables_were_dropped(world: World, tmp_path: Path) -> None:
-    clock = Time()
+    clock = Clock(0.0)
     world.create("orders")
     reader = Reader(feed_of(world, clock))
     reader.read_all(clock)
@@ -397,7 +390,7 @@ def test_a_cursor_of_a_thousand_tables_is_a_text_of_bounded_length() -> None:
 
 def test_a_commit_that_counts_for_nobody_is_no_event(world: World) -> None:
     """A writer that paused put its commit under a name that a cleanup had freed, and died before it deleted it."""
-    clock = Time()
+    clock = Clock(0.0)
     world.create("orders")
     reader = Reader(feed_of(world, clock))
     reader.read_all(clock)
@@ -425,14 +418,14 @@ def test_a_place_without_a_digest_is_known_to_be_of_a_table_that_is_gone(world: 
     world.create("plain")
     world.drop("orders")
     world.create("orders")
-    batch = feed_of(world, Time()).read(Cursor({"orders": place}))
+    batch = feed_of(world, Clock(0.0)).read(Cursor({"orders": place}))
     assert not batch.errors
     assert [event.kind for event in batch.events if event.table == "orders"] == ["dropped", "created"]
 
 
 def test_a_commit_of_another_table_under_the_next_name_is_no_event(world: World) -> None:
     """A writer of an earlier table left it behind, and has not deleted it yet."""
-    clock = Time()
+    clock = Clock(0.0)
     world.create("orders")
     world.create("plain")
     world.commit("plain")
@@ -460,7 +453,7 @@ def test_of_two_looks_at_once_none_leaves_commits_that_the_log_no_longer_has(
     """Somebody puts another log in the place of one while it is read, as a copy that is brought back would be."""
     monkeypatch.setattr(world.rng, "choice", lambda kinds: kinds[0])  # each commit has events
     world.create("orders")
-    here = feed_of(world, Time()).newest()
+    here = feed_of(world, Clock(0.0)).newest()
     first, second = (world.folder("orders") / commit_name(version) for version in (1, 2))
     world.commit("orders")
     stale = first.read_bytes()
@@ -481,9 +474,9 @@ def test_of_two_looks_at_once_none_leaves_commits_that_the_log_no_longer_has(
             second.write_bytes(brought[1])
         return LogReader(open_store(root))
 
-    feed = Feed(str(world.root), open_log=open_log, clock=Time())
+    feed = Feed(str(world.root), open_log=open_log, clock=Clock(0.0))
     assert feed.read(here).cursor.tables["orders"].version == 2
     assert len(opened) == 2
     kept = feed.read(here, limit=1)
     assert len(opened) == 2, "nobody looks again at what is kept"
-    assert kept == feed_of(world, Time()).read(here, limit=1)
+    assert kept == feed_of(world, Clock(0.0)).read(here, limit=1)

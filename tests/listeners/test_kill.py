@@ -18,9 +18,9 @@ from lakebed.listeners.cursor import Cursor
 from lakebed.listeners.feed import Feed
 from lakebed.listeners.listener import KafkaTopic, Listener, Target, Webhook
 from lakebed.listeners.listener_log import ListenerLog
+from tests.clock import Clock
 from tests.infra.kafka import KafkaServer, end_offsets, messages_before
 from tests.listeners.receiver import receiver
-from tests.listeners.test_feed import Time
 from tests.listeners.worlds import TABLES, World
 from tests.waiting import wait_until
 
@@ -51,7 +51,7 @@ class Killed:
 def wanted(world: World) -> dict[str, list[str]]:
     """The ids of all events, by table."""
     found: dict[str, list[str]] = {name: [] for name in TABLES}
-    for event in Feed(str(world.root), clock=Time()).read(Cursor(), 10_000).events:
+    for event in Feed(str(world.root), clock=Clock(0.0)).read(Cursor(), 10_000).events:
         found[event.table].append(event.id)
     return found
 

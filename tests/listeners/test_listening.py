@@ -6,6 +6,8 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from queue import SimpleQueue
+from typing import TypeVar
 
 import pyarrow as pa
 import pytest
@@ -17,9 +19,12 @@ from lakebed.listeners.deliverer import Deliverer
 from lakebed.listeners.event_types import Appended, Settled, TableEvent
 from lakebed.listeners.feed import Feed
 from lakebed.listeners.listener import Listener, Webhook
+from tests.heard import SECONDS_MAX
 from tests.listeners.receiver import Received, receiver
 from tests.threads import ThreadsSince
 from tests.waiting import wait_until
+
+T = TypeVar("T")
 
 ROWS = pa.table({"id": [1, 2, 3]})
 
@@ -46,46 +51,48 @@ def changes(op: str = "u") -> pa.Table:
     return ROWS.append_column("_lakebed_op", pa.array([op] * 3))
 
 
+def next_of(came: SimpleQueue[T], count: int = 1) -> list[T]:
+    """The next that come, as soon as they do."""
+    return [came.get(timeout=SECONDS_MAX) for _ in range(count)]
+
+
 def test_a_function_is_called_with_each_event_and_goes_on_at_its_cursor(lake: str) -> None:
     orders = make(lake, "public/orders")
-    came: list[TableEvent] = []
-    with lakebed.warehouse(lake).listen(came.append, kinds=["appended", "settled"]) as listening:
+    came = SimpleQueue[TableEvent]()
+    with lakebed.warehouse(lake).listen(came.put, kinds=["appended", "settled"]) as listening:
         orders.apply(changes())
         orders.settle()
-        wait_until(lambda: len(came) == 2)
-    appended, settled = came
+        appended, settled = next_of(came, 2)
     assert isinstance(appended, Appended) and (appended.table, appended.rows) == ("public.orders", 3)
     assert isinstance(settled, Settled) and settled.through == appended.version
     orders.apply(changes())
-    again: list[TableEvent] = []
-    with lakebed.warehouse(lake).listen(again.append, cursor=listening.cursor):
-        wait_until(lambda: again)
-    assert [event.version for event in again] == [orders.version]
-    whole: list[TableEvent] = []
-    with lakebed.warehouse(lake).listen(whole.append, cursor="oldest", tables=["public.*"]):
-        wait_until(lambda: len(whole) == 4)
-    assert [event.kind for event in whole] == ["created", "appended", "settled", "appended"]
+    with lakebed.warehouse(lake).listen(came.put, cursor=listening.cursor):
+        [again] = next_of(came)
+    assert again.version == orders.version and came.empty()
+    with lakebed.warehouse(lake).listen(came.put, cursor="oldest", tables=["public.*"]):
+        whole = next_of(came, 4)
+    assert [event.kind for event in whole] == ["created", "appended", "settled", "appended"] and came.empty()
 
 
 def test_an_event_on_which_the_function_raises_comes_again_before_later_ones(lake: str) -> None:
     orders = make(lake, "orders")
-    came, may_succeed = list[int](), threading.Event()
+    came, may_succeed = SimpleQueue[int](), threading.Event()
 
     def fail_at_first(event: TableEvent) -> None:
-        came.append(event.version)
+        came.put(event.version)
         if not may_succeed.is_set():
             raise ValueError("not now")
 
     with lakebed.warehouse(lake).listen(fail_at_first) as listening:
         orders.apply(changes())
-        wait_until(lambda: listening.error)
-        assert listening.error == "ValueError: not now"
+        assert next_of(came, 2) == [1, 1] and listening.error == "ValueError: not now"
         orders.apply(changes())
-        wait_until(lambda: len(came) > 1)
+        assert next_of(came) == [1]
         may_succeed.set()
-        wait_until(lambda: came[-1] == 2)
-        wait_until(lambda: not listening.error)
-    assert came == [1] * (len(came) - 1) + [2]
+        later = next_of(came)
+        while later[-1] == 1:
+            later += next_of(came)
+    assert later[-1] == 2 and came.empty() and listening.error == ""
 
 
 def test_the_function_itself_may_stop_it(lake: str) -> None:
@@ -101,7 +108,7 @@ def test_the_function_itself_may_stop_it(lake: str) -> None:
     listening = lakebed.warehouse(lake).listen(once)
     for _ in range(3):
         orders.apply(changes())
-    assert wait_until(stopped.is_set)
+    assert stopped.wait(SECONDS_MAX)
     listening.stop()
     assert [event.version for event in came] == [1]
     assert Cursor.of_text(listening.cursor).tables["orders"].version == 1
@@ -152,8 +159,8 @@ def test_a_commit_of_this_process_is_delivered_without_waiting_for_a_look(lake: 
     feed = Feed(lake)
     feed.read(feed.newest())
     assert 0 < feed.pause_seconds() <= 1.0
-    came: list[TableEvent] = []
-    with lakebed.warehouse(lake).listen(came.append) as listening:
+    came = SimpleQueue[TableEvent]()
+    with lakebed.warehouse(lake).listen(came.put) as listening:
         orders.apply(changes())
-        wait_until(lambda: came)
+        assert next_of(came)
         assert listening.error == ""
