@@ -24,7 +24,7 @@ from lakebed.resolve.index_rebuild import IndexRebuild
 from lakebed.resolve.locate import IndexLocator, read_keys
 from lakebed.resolve.locators import Locators
 from lakebed.storage.open import open_part_storage
-from tests.waiting import wait_until
+from tests.heard import SECONDS_MAX
 
 
 def shape(kind: pa.DataType) -> WriteSpec:
@@ -41,6 +41,13 @@ def found(locators: Locators, kind: pa.DataType, value: Any, *parts: Part) -> li
     base = {part.path: part for part in parts}
     hits = locators.for_settling(shape(kind)).lookup(base, pa.table({"id": pa.array([value], kind)}))
     return sorted(zip(hits["part"].to_pylist(), hits["row"].to_pylist(), strict=True))
+
+
+def until_built() -> None:
+    """Waits for the thread that builds an index, if one runs."""
+    for thread in threading.enumerate():
+        if thread.name == "lakebed-key-index":
+            thread.join(SECONDS_MAX)
 
 
 @pytest.fixture
@@ -98,7 +105,7 @@ def test_an_index_that_can_not_stay_is_built_anew(
     for _ in range(2):
         assert found(locators, wide, as_wide, first, second) == [(first.path, 0)], "right from the first moment"
         assert found(locators, wide, new, first, second) == [(second.path, 0)]
-        wait_until(lambda: bool(heard) and heard[-1].parts_left == 0, "the index is built")
+        until_built()
     assert [event.parts_left for event in heard] == [2, 0]
 
 
@@ -123,8 +130,8 @@ def test_look_ups_do_not_wait_for_an_index_that_is_built(tmp_path: Path, monkeyp
     assert locator.lookup(base, pa.table({"id": [2]}))["part"].to_pylist() == [parts[2].path]
     locator.learn(parts[2].path, pa.table({"id": [2]}))  # as a settle does; the thread has the index
     may_go_on.set()
-    wait_until(lambda: index.parts == base.keys(), "the index is built")
-    wait_until(lambda: not rebuild.is_running, "the thread ends")
+    until_built()
+    assert index.parts == base.keys() and not rebuild.is_running
     assert locator.lookup(base, pa.table({"id": [1]}))["part"].to_pylist() == [parts[1].path]
 
 
@@ -133,7 +140,7 @@ def test_a_part_that_is_gone_ends_the_thread_and_the_next_look_up_begins_again(
 ) -> None:
     monkeypatch.setattr(index_rebuild, "AT_ONCE_ROWS", 0)
     storage, spec = open_part_storage(tmp_path), shape(pa.int64())
-    stays, goes = (part_of([number], pa.int64(), tmp_path) for number in range(2))
+    stays, goes, comes = (part_of([number], pa.int64(), tmp_path) for number in range(3))
     storage.delete(goes.path)
     index = KeyIndex(tmp_path / "index", {"id": pa.int64()})
     rebuild = IndexRebuild(index, "t")
@@ -142,9 +149,11 @@ def test_a_part_that_is_gone_ends_the_thread_and_the_next_look_up_begins_again(
         return read_keys(part, spec, storage)
 
     assert not rebuild.covers({goes.path: goes, stays.path: stays}, keys_of)
-    wait_until(lambda: not rebuild.is_running, "the thread ends")
-    wait_until(lambda: rebuild.covers({stays.path: stays}, keys_of), "the index is built")
-    assert index.parts == {stays.path}
+    until_built()
+    base = {stays.path: stays, comes.path: comes}
+    assert not rebuild.covers(base, keys_of), "it is built again"
+    until_built()
+    assert rebuild.covers(base, keys_of) and index.parts == base.keys()
 
 
 def test_a_table_whose_key_is_widened_finds_its_rows_also_after_a_restart(
@@ -166,4 +175,5 @@ def test_a_table_whose_key_is_widened_finds_its_rows_also_after_a_restart(
         table.settle()
         assert table.to_arrow(where="v >= 10")["v"].to_pylist() == [10, 11]
         assert table.to_arrow().num_rows == 5
-    wait_until(lambda: bool(heard) and heard[-1].parts_left == 0, "the index is built")
+    until_built()
+    assert heard[-1].parts_left == 0
