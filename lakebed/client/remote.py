@@ -26,10 +26,15 @@ _LOOK_SECONDS = 2.0
 
 
 def connect(url: str, token: str | None = None, *, certificates: str | None = None) -> RemoteWarehouse:
-    """The tables of a service (``lakebed serve api``) at ``http://host:port`` or ``https://host:port``. Nothing is sent yet.
+    """The tables of a service (``lakebed serve api``). Nothing is sent yet.
 
-    ``token``: the caller's, by default the environment variable ``LAKEBED_TOKEN``; ``certificates``: a file in PEM with the
-    authorities to trust, by default the system's. Raises InvalidInput for a url that is none.
+    Args:
+        url: ``http://host:port`` or ``https://host:port``.
+        token: The caller's. By default the environment variable ``LAKEBED_TOKEN``.
+        certificates: A file in PEM with the authorities to trust. By default the system's.
+
+    Raises:
+        InvalidInput: The url is not valid.
     """
     return RemoteWarehouse(Transport(url, token, certificates))
 
@@ -65,8 +70,12 @@ class RemoteWarehouse:
     ) -> list[dict[str, Any]]:
         """How each table is: ``state``, ``why``, ``late_seconds``, rows, parts, depth and more; the worst first.
 
-        ``state``: unreadable, parked, failing, late, running, waiting or quiet; ``sort``: state, name, late, rows, bytes, parts,
-        depth or committed. Up to a minute old where others commit.
+        The answer is up to a minute old where others commit.
+
+        Args:
+            search: A text that names must have in them.
+            state: unreadable, parked, failing, late, running, waiting or quiet.
+            sort: state, name, late, rows, bytes, parts, depth or committed.
         """
         return self._pages("survey", "rows", search=search, state=state, sort=sort)
 
@@ -96,10 +105,14 @@ class RemoteWarehouse:
                 return found
 
     def events(self, after: str | None = None) -> Iterator[Heard]:
-        """The events of all tables from now on, or after a cursor (``Heard.cursor``), or from the ``"begin"`` of the logs.
+        """The events of all tables, at least once, and in order for each table. Iterating waits for the next event.
 
-        It waits for the next event as long as it is asked. At least once, in order for each table. Raises InvalidInput for a
-        cursor that is none, StoreUnavailable if the service does not answer for a minute.
+        Args:
+            after: A cursor (``Heard.cursor``), or ``"begin"`` for the beginning of the logs. By default only new events come.
+
+        Raises:
+            InvalidInput: The cursor is not valid.
+            StoreUnavailable: The service does not answer for a minute.
         """
         return events(self._transport, ("events",), after)
 
@@ -136,15 +149,16 @@ class RemoteWarehouse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """What to read of a table at ``version``: ``files`` as the service lists them (``path`` below ``root``, ``deletion_vector``,
-    ``stats`` …), and ``rows`` that are in no file, an Arrow IPC stream in base 64, None for none."""
+    """What to read of a table at one version."""
 
     root: str
     version: int
     files: tuple[Mapping[str, Any], ...]
+    """As the service lists them: ``path`` below ``root``, ``deletion_vector``, ``stats`` and more."""
     files_of_version: int
     stored_names: Mapping[str, str]
     rows: str | None
+    """Rows that are in no file, as an Arrow IPC stream in base 64."""
 
 
 class RemoteTable:
@@ -196,10 +210,14 @@ class RemoteTable:
         timestamp: str | float | None = None,
         settled: bool = False,
     ) -> Scan:
-        """The files to read for ``where`` at a version (default: the newest), with their dead rows and statistics.
+        """The files to read at a version, with their dead rows and statistics. Raises InvalidInput, VersionNotFound.
 
-        ``settled``: what every Delta reader reads, without the tail. Files that can hold no such row are left out; the rows of
-        the others are the caller's to filter. Raises InvalidInput, VersionNotFound.
+        Args:
+            columns: By default all.
+            where: A condition. Files that can hold no such row are left out; the caller filters the rows of the others.
+            version: By default the newest.
+            timestamp: In place of a version, as for ``Table.read``.
+            settled: What every Delta reader reads, without the tail.
         """
         given = {"where": where, "columns": None if columns is None else list(columns), "version": version}
         body = {name: value for name, value in (given | {"timestamp": timestamp}).items() if value is not None}
@@ -224,8 +242,12 @@ class RemoteTable:
     ) -> int:
         """Set some properties; returns the version. Needs an operator.
 
-        ``if_version``: only while columns and properties are those of this version. Raises as ``Table.set_properties``, and
-        InvalidInput if they are not.
+        Args:
+            properties: Values by name, as for ``Table.set_properties``.
+            if_version: Set them only if columns and properties are still those of this version.
+
+        Raises:
+            InvalidInput: As for ``Table.set_properties``, or columns and properties are not those of ``if_version``.
         """
         answer = self.ask("PATCH", body={"properties": dict(properties)}, headers=_if_match(if_version))
         return int(answer["version"])
@@ -268,15 +290,23 @@ class RemoteTable:
         return int(self.start("restore", version=version, timestamp=timestamp).wait()["version"])
 
     def purge(self, where: str, *, force: bool = False, quarantine: str | None = None) -> dict[str, Any]:
-        """Erase the rows for which ``where`` is true, by a job; returns how many files held them, and how many still do.
+        """Erase the rows for which a condition is true, by a job; returns how many files held them, and how many still do.
 
-        The condition is in no log; until the job has ended it is in a file of the table. See ``Table.purge``.
+        The condition is in no log; until the job has ended it is in a file of the table. See ``Table.purge`` for the arguments.
         """
         return self.start("purge", where=where, force=force, quarantine=quarantine).wait()
 
     def start(self, kind: str, *, id: str | None = None, **arguments: Any) -> RemoteJob:
-        """Ask for a job, such as ``recluster`` with ``final=True``, and don't wait for it. ``id``: who asks again with the same
-        one gets the same job. Raises InvalidInput for a kind or an argument that there is not."""
+        """Request a job and don't wait for it.
+
+        Args:
+            kind: Such as ``recluster``.
+            id: A request with the same id gets the same job.
+            **arguments: Those of the job, such as ``final=True``.
+
+        Raises:
+            InvalidInput: There is no such kind or argument.
+        """
         given = {name: value for name, value in arguments.items() if value is not None}
         body = {"kind": kind, "arguments": given} | ({} if id is None else {"id": id})
         return RemoteJob(self, self.ask("POST", "jobs", body=body))
