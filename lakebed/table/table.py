@@ -330,17 +330,24 @@ class Table:
     ) -> StreamingQuery:
         """Start a streaming query that applies every micro-batch of ``changes`` exactly once; returns it.
 
-        Arguments that are not listed are those of ``apply``. The table is changed for ``evolve`` and ``on_mismatch="rescue"``
-        before the query starts, because a DataFrame keeps its columns.
+        The table is changed for ``evolve`` and ``on_mismatch="rescue"`` before the query starts, because a DataFrame keeps its
+        columns.
 
         Args:
             changes: A streaming DataFrame, with columns as for ``apply``.
+            apply_as_deletes: As for ``apply``.
+            except_column_list: As for ``apply``.
             keys: If given, they must be the table's.
             sequence_by: If given, it must be the table's.
             checkpoint: The folder of Spark's checkpoint. By default one with the query's name inside the table.
             query_name: The name of the streaming query.
             quarantine: ``table``: bad rows go to a table beside this one. ``fail``: they end the query.
             trigger: As for ``DataStreamWriter.trigger``.
+            evolve: As for ``apply``.
+            on_mismatch: As for ``apply``.
+            columns: As for ``apply``.
+            ignore_null_updates: As for ``apply``.
+            renamed_columns: As for ``apply``.
         """
         internals = self._internals
         require_keys(write_spec_of(internals.log.refresh()).incoming, keys, sequence_by)

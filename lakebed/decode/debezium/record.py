@@ -116,6 +116,11 @@ class Event:
     ) -> None:
         """
         Args:
+            event: The parsed JSON.
+            logical_types: The types that the schema names, by column.
+            record: The record that carries the event.
+            decoder_schema: The columns and keys to read.
+            options: How values are read.
             has_schema: Whether the record carries its schema.
             key_of: Reads a record's key in place of ``message_key``.
             fields: What the schema says of the columns of rows, by column; None if nobody knows.
