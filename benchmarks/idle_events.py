@@ -21,7 +21,7 @@ from lakebed.log.table_log import TableLog
 from lakebed.operations.create import create_log
 from lakebed.settings import TableSettings
 from lakebed.storage.counters import StoreCounters
-from lakebed.storage.folders import Folders
+from lakebed.storage.object_store import Folders
 
 SECONDS = 3600
 

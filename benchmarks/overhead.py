@@ -22,7 +22,7 @@ import lakebed
 from benchmarks.workload import DELETES, KEYS, SCHEMA, SORT_KEY, Workload, median, table
 from lakebed import events
 from lakebed.monitoring.metrics import Metrics
-from lakebed.pipeline.seldom import SAMPLE_SECONDS, SAMPLE_SHARE
+from lakebed.pipeline.watches import SAMPLE_SECONDS, SAMPLE_SHARE
 from lakebed.table import internals_of
 
 SCRAPE_SECONDS = 1.0

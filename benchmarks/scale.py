@@ -245,7 +245,7 @@ def exponent(sizes: list[int], costs: list[float]) -> float:
 
 
 def draw(found: dict[str, tuple[list[int], dict[str, list[float]]]], file: str) -> None:
-    from lakebed.plots import new_figure
+    from lakebed.notebook import new_figure
 
     figure = new_figure(4.2 * len(found), 6)
     for at, (axis, (sizes, costs)) in enumerate(found.items()):

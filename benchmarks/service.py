@@ -21,11 +21,11 @@ import lakebed
 from benchmarks.ui import many_parts
 from benchmarks.workload import table
 from lakebed.client import RemoteTable
-from lakebed.http.server import Listening
+from lakebed.http import Listening
 from lakebed.log.actions import AddPart, CommitInfo, Part
 from lakebed.log.conflicts import BLIND
 from lakebed.log.table_log import Committed
-from lakebed.service import limits
+from lakebed.service import app
 from lakebed.service.app import Service
 from lakebed.service.catalog import Catalog
 from lakebed.service.server import Server
@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--parts", type=int, nargs="+", default=[100, 10_000])
     parser.add_argument("--requests", type=int, default=1_000)
     options = parser.parse_args()
-    limits.BURST_MAX = math.inf  # one caller asks as fast as it can
+    app.BURST_MAX = math.inf  # one caller asks as fast as it can
     rows = []
     for parts in options.parts:
         with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""What a notebook shows of lakebed's values: ``_repr_html_`` of tables, results and status, as small HTML tables.
+"""What lakebed's values look like in a notebook: small HTML tables, and pictures, for which matplotlib must be installed.
 
 Every text is escaped: a table's path and a finding may hold what a stranger wrote.
 """
@@ -8,6 +8,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from typing import TYPE_CHECKING
+
+from lakebed.errors import InvalidInput, MissingPrerequisite
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+# -- What a notebook shows of lakebed's values: ``_repr_html_`` of tables, results and status, as small HTML tables --------
 
 
 def html_record(title: str, values: Mapping[str, object]) -> str:
@@ -64,3 +73,28 @@ def _text(value: object) -> str:
             return "<br>".join(escape(str(each)) for each in value)
         case _:
             return escape(str(value))
+
+
+# -- Writes pictures, for which matplotlib must be installed ---------------------------------------------------------------
+
+
+def save(figure: Figure, file: str) -> None:
+    """Write the figure as a PNG. Raises InvalidInput."""
+    try:
+        figure.savefig(file, format="png", dpi=110)
+    except (OSError, ValueError) as error:
+        raise InvalidInput(
+            f"the picture can't be written to {file!r} ({error}); give a file in a folder that is there"
+        ) from None
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure, its size in inches, that needs no screen; ``savefig`` it. Raises MissingPrerequisite."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingPrerequisite("drawing needs matplotlib: pip install 'lakebed[plots]'") from None
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure

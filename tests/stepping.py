@@ -20,11 +20,11 @@ from typing import Any
 
 import pytest
 
+from lakebed import jobs
 from lakebed.compaction import settler, table_maintainer
 from lakebed.compaction.scheduler import Scheduler
 from lakebed.coordination.log_cache import LogCache
-from lakebed.fleet import hint_pace, watched, worker
-from lakebed.jobs import runner
+from lakebed.fleet import hints, watched, worker
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog
 from tests.clock import Clock
@@ -56,12 +56,12 @@ class Steps:
         self._schedulers: list[Scheduler] = []
         self._began = self.clock.now
         clock = SimpleNamespace(monotonic=self.clock, time=self.time)
-        for module in (table_maintainer, settler, worker, watched, hint_pace):
+        for module in (table_maintainer, settler, worker, watched, hints):
             monkeypatch.setattr(module, "time", clock)
         for module in (table_maintainer, worker):
             monkeypatch.setattr(module, "Scheduler", self._scheduler)
         monkeypatch.setattr(worker, "LogCache", partial(LogCache, open_log=self._log))
-        monkeypatch.setattr(runner, "ThreadPoolExecutor", AtOnce)
+        monkeypatch.setattr(jobs, "ThreadPoolExecutor", AtOnce)
 
     def time(self) -> float:
         """Epoch seconds: the time of the machine, and what the test has let pass."""

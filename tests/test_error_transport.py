@@ -28,8 +28,8 @@ from lakebed.errors import Contention, Corrupt, InvalidChanges, LakebedError, St
 from lakebed.ingest.batch_writer import WriteTask
 from lakebed.ingest.database.ingest import DatabaseIngest
 from lakebed.ingest.stream import FrameIngest, RangeIngest
-from lakebed.storage.duckdb_files import HOST, RangeFileSystem
 from lakebed.storage.file_errors import naming_unreadable
+from lakebed.storage.range_files import HOST, RangeFileSystem
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

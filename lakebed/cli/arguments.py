@@ -47,7 +47,7 @@ def is_table(path: str) -> bool:
 
 def tables_at(path: str) -> dict[str, str]:
     """The roots of the tables that a path means, by name: the table there, or all below it. Raises TableNotFound."""
-    from lakebed.discovery.tables import all_tables_below
+    from lakebed.discovery import all_tables_below
 
     if is_table(path):
         return {path: path}

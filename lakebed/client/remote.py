@@ -10,8 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakebed.client.event_stream import Heard, events
-from lakebed.client.transport import Transport, error_named
+from lakebed.client.transport import Heard, Transport, error_named, events
 from lakebed.errors import Cancelled, Retry
 from lakebed.operations.alter import AlterResult
 from lakebed.planning.plan_table import PLANS_SCHEMA

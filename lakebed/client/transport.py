@@ -1,4 +1,4 @@
-"""Requests to the service: the connections of a client, and errors as the library raises them."""
+"""Requests to the service: the connections of a client, its streams of events, and errors as the library raises them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import http.client
 import os
 import ssl
 import threading
+import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -14,7 +16,11 @@ import orjson
 
 from lakebed import errors
 from lakebed.errors import InvalidInput, LakebedError, StoreUnavailable, Unexpected
+from lakebed.listeners.event_types import TableEvent, table_event
 from lakebed.version import __version__
+
+# -- Requests to the service: the connections of a client, and errors as the library raises them ---------------------------
+
 
 SECONDS_MAX = 90.0
 _PREFIX = "urn:lakebed:problem:"
@@ -174,3 +180,52 @@ def _is_error(value: object) -> bool:
 
 def _spelled(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# -- Reads server-sent events of the service, and goes on where it was when the connection breaks --------------------------
+
+
+_PAUSE_SECONDS = (0.5, 30.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """An event, and the cursor after it: None where the next event belongs to the same read."""
+
+    event: TableEvent
+    cursor: str | None
+
+
+def events(transport: Transport, steps: tuple[str, ...], after: str | int | None) -> Iterator[Heard]:
+    """Events, for as long as the caller asks for the next one. Connections that break are opened again at the last cursor.
+
+    Without ``after``, what comes between two connections before the first event is not seen: give a cursor to miss nothing.
+    """
+    cursor, pause = None if after is None else str(after), _PAUSE_SECONDS[0]
+    while True:
+        try:
+            for heard in _read(transport.stream(steps, {"after": cursor})):
+                cursor, pause = heard.cursor or cursor, _PAUSE_SECONDS[0]
+                yield heard
+        except StoreUnavailable:
+            if pause >= _PAUSE_SECONDS[1]:
+                raise
+        time.sleep(pause)
+        pause = min(_PAUSE_SECONDS[1], pause * 2)
+
+
+def _read(lines: Iterator[bytes]) -> Iterator[Heard]:
+    """The events of a stream. One that ends in the middle of an event has not sent it."""
+    kind, data, cursor = "", b"", None
+    for line in lines:
+        name, _, value = line.rstrip(b"\r\n").partition(b": ")
+        if name == b"event":
+            kind = value.decode()
+        elif name == b"data":
+            data = value
+        elif name == b"id":
+            cursor = value.decode()
+        elif not line.strip():
+            if data and kind != "problem":
+                yield Heard(table_event(orjson.loads(data)), cursor)
+            kind, data, cursor = "", b"", None

@@ -28,8 +28,7 @@ from lakebed.parts.write_arrow import PARTS_FOLDER
 from lakebed.storage.engine import connect
 from lakebed.storage.open import open_part_storage
 from lakebed.storage.part_storage import PartStorage
-from lakebed.telemetry.task_cost import measured
-from lakebed.telemetry.task_requests import counted, report_requests
+from lakebed.telemetry import counted, measured, report_requests
 
 MEMORY_BYTES_MAX = 512 << 20
 

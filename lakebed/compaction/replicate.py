@@ -53,8 +53,8 @@ from lakebed.parts.changes import write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.settings import TableSettings
 from lakebed.storage.local_files import trouble
+from lakebed.storage.local_folders import lock_folder
 from lakebed.storage.part_storage import PartStorage
-from lakebed.storage.process_folders import lock_folder
 
 SAVED_MIN = 1
 """A part is built if a read opens at least so many fewer with it."""

@@ -17,8 +17,7 @@ from lakebed.log.actions import Part
 from lakebed.parts.changes import WriteSpec
 from lakebed.resolve.locate import KeyLocator, ScanLocator, lookup_schema
 from lakebed.storage.open import open_part_storage
-from lakebed.telemetry.task_cost import measured
-from lakebed.telemetry.task_requests import counted, report_requests
+from lakebed.telemetry import counted, measured, report_requests
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,4 +1,4 @@
-"""What the outside says about tables that have changed: the roots of tables, or the events that S3 and servers like it send.
+"""What the outside says about tables that have changed, and how soon a worker acts on it.
 
     ["s3://lake/shop/public/orders"]                                  POST /poke, by a writer or a script
     {"Records": [{"s3": {"bucket": {"name": "lake"}, "object": {"key": "shop/public/orders/_delta_log/0…07.json"}}}]}
@@ -13,7 +13,10 @@ a look.
 
 from __future__ import annotations
 
+import math
 import re
+import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote_plus
@@ -92,3 +95,41 @@ def _is_created(record: Mapping[object, object]) -> bool:
 def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"
+
+
+# -- How soon something runs again for hints -------------------------------------------------------------------------------
+#
+# A hint that comes during a run waits for its end, since only then it is known how long to wait after it.
+
+
+class HintPace:
+    """The hints of one job. ``hinted`` is for any thread, ``begins`` and ``ends`` are for the one that runs the job."""
+
+    def __init__(self) -> None:
+        self.not_before = -math.inf
+        """When the job may run for a hint, by the monotonic clock. Set it before ``ends``."""
+        self._changed = threading.Lock()
+        self._is_hinted = self._runs = False
+
+    def hinted(self) -> float | None:
+        """A hint has come. Returns in how many seconds to run for it; None: it is planned, or ``ends`` will say when."""
+        with self._changed:
+            if self._is_hinted:
+                return None
+            self._is_hinted = True
+            return None if self._runs else self._seconds_left()
+
+    def begins(self) -> bool:
+        """The job runs from now on; returns whether a hint has come since it ran last."""
+        with self._changed:
+            was_hinted, self._is_hinted, self._runs = self._is_hinted, False, True
+            return was_hinted
+
+    def ends(self) -> float:
+        """The job has run; returns in how many seconds to run for a hint that came meanwhile. Infinity: none did."""
+        with self._changed:
+            self._runs = False
+            return self._seconds_left() if self._is_hinted else math.inf
+
+    def _seconds_left(self) -> float:
+        return max(0.0, self.not_before - time.monotonic())

@@ -1,4 +1,4 @@
-"""Who is in the fleet: a lease for each worker, in a small log of the fleet.
+"""Who is in the fleet (a lease for each worker, in a small log of the fleet), and which worker looks after which table.
 
     lakebed.worker.<id>    {"host": "a", "cores": 4, "beat": 57, "since_ms": …, "until_ms": …}
     lakebed.fresh.<id>     ["s3://lake/shop/public/orders", …]
@@ -7,18 +7,20 @@
 2. Another worker is dead if its entry stayed as it is for ``DEAD_BEATS`` beats of one's own. So no two clocks are compared, and a
    store that nobody reaches makes nobody dead. ``until_ms`` is for people, and for who reads the log only once.
 3. ``lakebed.fresh``: which tables of the worker have a freshness, set when that changes. So those that stand by for these tables
-   (``hashing``) need not read the logs of all others, and know them still when the worker is dead.
+   need not read the logs of all others, and know them still when the worker is dead.
 4. The entries of a worker that has been dead for as long again are removed. One that was only asleep sets them again with its
    next beat; one that ends on purpose removes its own.
 
-A wrong view costs looks and nothing else (``hashing``): what may be done to a table is decided by the claims in its log.
+A wrong view costs looks and nothing else: what may be done to a table is decided by the claims in its log.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from itertools import chain
 
 import orjson
@@ -33,6 +35,62 @@ from lakebed.log.log_without_rows import create_log_without_rows
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog
+
+# -- Which worker looks after which table: rendezvous hashing, weighted by the workers' cores ------------------------------
+#
+# Each worker draws a number for each table, from a hash of both ids; the highest one owns the table. So workers that see the same
+# workers agree without asking each other, and a worker that comes or goes moves no table but those that it gets or had. The owner
+# is a hint: claims in a table's log decide who may do what, so two that think they own a table cost a second look, nothing else.
+#
+# The workers with the next numbers *stand by*: they look after a table whose readers wait too long, whatever keeps the owner from
+# it. Who stands by first is who owns the table when the owner is gone.
+
+
+STANDBYS = 2
+"""So many workers stand by for a table with a freshness: it is settled in time though as many die at once."""
+_HASHES = 2.0**64
+
+
+def owner_of(table: str, workers: Mapping[str, float]) -> str | None:
+    """The worker that owns a table, by its root; None if there is no worker. ``workers``: the weight of each, above 0."""
+    return max(workers, key=lambda worker: (_draw(table, worker, workers[worker]), worker), default=None)
+
+
+def standbys_of(table: str, workers: Mapping[str, float]) -> tuple[str, ...]:
+    """The workers that stand by for a table with a freshness, the first one first. ``workers``: the weight of each, above 0."""
+    return tuple(_ranked(table, workers)[1 : 1 + STANDBYS])
+
+
+def ranks_of(
+    worker: str, tables: Collection[str], fresh_tables: Collection[str], workers: Mapping[str, float]
+) -> dict[str, int]:
+    """The tables that a worker looks after: 0 for one that it owns, else how many come before it of those that stand by.
+
+    ``fresh_tables``: those with a freshness; nobody stands by for others.
+    """
+    ranks: dict[str, int] = {}
+    for table in tables:
+        if table not in fresh_tables:
+            if owner_of(table, workers) == worker:
+                ranks[table] = 0
+            continue
+        ranked = _ranked(table, workers)
+        if worker in ranked[: 1 + STANDBYS]:
+            ranks[table] = ranked.index(worker)
+    return ranks
+
+
+def _ranked(table: str, workers: Mapping[str, float]) -> list[str]:
+    return sorted(workers, key=lambda worker: (_draw(table, worker, workers[worker]), worker), reverse=True)
+
+
+def _draw(table: str, worker: str, weight: float) -> float:
+    digest = blake2b(f"{worker}\0{table}".encode(errors="surrogateescape"), digest_size=8).digest()
+    return -weight / math.log((int.from_bytes(digest, "big") + 0.5) / _HASHES)
+
+
+# -- Who is in the fleet ---------------------------------------------------------------------------------------------------
+
 
 FOLDER = "_lakebed/fleet"
 BEAT_SECONDS = 20.0

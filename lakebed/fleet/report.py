@@ -1,4 +1,4 @@
-"""What maintenance would gain in each table of a fleet, and what it cost and gained lately: a row each, the most to gain first.
+"""What maintenance costs and gains: of each table of a fleet, the most to gain first, and of the looks of a day.
 
 The gain of a plan is the read work that it saves a reader of its parts, in bytes, where opening a part counts as well
 (``planning.plan``). It counts as often as these parts were read in the last hour, where readers count that, and once elsewhere.
@@ -10,13 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from lakebed.coordination.failing import parked_paths, taken_paths
 from lakebed.coordination.read_counts import ReadCounts
-from lakebed.discovery.folders import tables_in
+from lakebed.discovery import RELIST_SECONDS, SECONDS_MAX, tables_in
 from lakebed.errors import LakebedError
 from lakebed.log.commit_kind import CommitKind, kind_of
 from lakebed.log.snapshot import Snapshot
@@ -25,6 +26,66 @@ from lakebed.log.table_log import TableLog
 from lakebed.planning.plan import Planning
 from lakebed.planning.planner import plan
 from lakebed.storage.roots import parse_root
+
+# -- What a day of looks costs: requests to the store, and their price at S3's list ----------------------------------------
+
+
+_DAY_SECONDS = 86_400
+REQUESTS_OF_A_LISTING = 3
+"""Is the known version still there, the hint at the newest checkpoint, and the list from there on."""
+REQUESTS_OF_A_BEAT = 3
+"""The commit, the version that it was made on, and often a name that another worker took."""
+READ_DOLLARS = 0.4e-6
+WRITE_DOLLARS = 5.0e-6
+"""S3's list price of a GET, and of a PUT or LIST."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DayOfLooks:
+    """Requests of a day in which nothing happens, and their price at S3's list."""
+
+    looks: float
+    listings: float
+    beats: float
+    discoveries: float
+
+    @property
+    def reads(self) -> float:
+        """GET requests."""
+        return self.looks + self.listings * (REQUESTS_OF_A_LISTING - 1) + self.beats * (REQUESTS_OF_A_BEAT - 1)
+
+    @property
+    def writes(self) -> float:
+        """PUT and LIST requests."""
+        return self.listings + self.beats + self.discoveries
+
+    @property
+    def dollars(self) -> float:
+        """The price of all of them."""
+        return self.reads * READ_DOLLARS + self.writes * WRITE_DOLLARS
+
+
+def day_of_looks(
+    tables: int,
+    workers: int = 1,
+    *,
+    look_seconds: float = SECONDS_MAX,
+    beat_seconds: float,
+    discovery_seconds: float,
+    schemas: int = 1,
+) -> DayOfLooks:
+    """What ``workers`` ask of the store in a day in which nothing happens to ``tables``."""
+    pages = schemas + tables / 1000
+    return DayOfLooks(
+        looks=tables * _DAY_SECONDS / look_seconds,
+        listings=tables * _DAY_SECONDS / max(RELIST_SECONDS, look_seconds),
+        beats=workers * _DAY_SECONDS / beat_seconds,
+        discoveries=workers * pages * _DAY_SECONDS / discovery_seconds,
+    )
+
+
+# -- What maintenance would gain in each table of a fleet, and what it cost and gained lately ------------------------------
+
 
 COMMITS_MAX = 100
 _THREADS = 8

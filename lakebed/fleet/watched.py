@@ -24,9 +24,9 @@ from lakebed.compaction.cluster import Cluster
 from lakebed.compaction.maintenance import TableMaintainers
 from lakebed.coordination.jobs import due_jobs
 from lakebed.coordination.log_cache import LogCache
-from lakebed.discovery.looks import RELIST_SECONDS, hinted_pause_seconds, pause_seconds, standby_pause_seconds
+from lakebed.discovery import RELIST_SECONDS, hinted_pause_seconds, pause_seconds, standby_pause_seconds
 from lakebed.errors import LakebedError, Retry, TableNotFound
-from lakebed.fleet.hint_pace import HintPace
+from lakebed.fleet.hints import HintPace
 from lakebed.fleet.work import Work, standby_due_ms, work_of
 from lakebed.log.entries import SETTLED
 from lakebed.log.files.names import commit_name

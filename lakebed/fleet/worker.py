@@ -2,7 +2,7 @@
 
 1. The *beat* says that this worker lives, and shows who else does (``membership``).
 2. *Discovery* lists the folders below the roots now and then (``discovery``).
-3. After either, the tables are *assigned*: this worker looks at those that rendezvous hashing gives to it (``hashing``).
+3. After either, the tables are *assigned*: this worker looks at those that rendezvous hashing gives to it (``membership``).
 4. Each owned table is looked at, seldom while nothing comes (``looks``, ``watched``). One that has work is maintained here until
    it has none. At most ``tables_max`` are at a time; the others that have work wait, and go in the order of the scheduler. Some
    room is left for tables of the first tier.
@@ -30,15 +30,13 @@ from lakebed.compaction.job_order import HEAD_START_SECONDS_MAX
 from lakebed.compaction.maintenance import TableMaintainers
 from lakebed.compaction.scheduler import ScheduledJob, Scheduler
 from lakebed.coordination.log_cache import LogCache
-from lakebed.discovery.folders import may_be_found, require_apart, tables_in
+from lakebed.discovery import may_be_found, require_apart, tables_in
 from lakebed.errors import InvalidInput, LakebedError
 from lakebed.failures import Outage
-from lakebed.fleet.hashing import ranks_of
-from lakebed.fleet.hint_pace import HintPace
-from lakebed.fleet.hints import Hint, message_of
-from lakebed.fleet.membership import BEAT_SECONDS, Membership, Worker, fleet_log
+from lakebed.fleet.hints import Hint, HintPace, message_of
+from lakebed.fleet.membership import BEAT_SECONDS, Membership, Worker, fleet_log, ranks_of
 from lakebed.fleet.watched import Watched
-from lakebed.jobs.runner import JobRunner
+from lakebed.jobs import JobRunner
 from lakebed.settings import TIERS
 from lakebed.storage.roots import parse_root
 from lakebed.table import Table, internals_of

@@ -19,7 +19,7 @@ from lakebed.health.sampler import Sampler
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog
 from lakebed.monitoring.metrics import Metrics
-from lakebed.storage.cache_folder import volatile_folder
+from lakebed.storage.local_folders import volatile_folder
 from lakebed.storage.open import open_part_storage
 
 SLOW_SECONDS = 30.0

@@ -4,7 +4,7 @@
 2. Now and then: whether the files of the snapshot are there, and how many records are in the quarantine. That costs a list of the
    table's files and a look at the log beside it: a minute after the last time if the table has changed since or something was
    wrong, otherwise after ten minutes.
-3. Each time: what its pipelines say (``runs``).
+3. Each time: what its pipelines say (``run_report``).
 
 The doctor and ``lakebed status`` of one table look closer: at the log's files, and at what the planner says.
 """
@@ -20,7 +20,7 @@ from lakebed.errors import LakebedError, TableNotFound
 from lakebed.health.file_checks import look_at_files
 from lakebed.health.finding import Finding, Severity, critical, warning
 from lakebed.health.log_checks import state_findings
-from lakebed.health.runs import Runs
+from lakebed.health.run_report import Runs
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog

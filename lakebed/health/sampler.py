@@ -3,7 +3,7 @@
 1. Each time: the figures of the newest snapshot (``coordination.table_figures``).
 2. As often as ``share`` of the time allows: what the planner would do, what is wrong that the snapshot shows, and, if the base
    has changed, how well its parts are clustered. In between the earlier figures are used.
-3. Each time, for a bounded time: commits are read, until the last hour is known (``monitoring.recent_commits``).
+3. Each time, for a bounded time: commits are read, until the last hour is known (``monitoring.table_state``).
 4. Once a minute: the rows of the quarantine.
 5. Once an hour, or less often if that takes long, in a thread of its own: the files below the table's root are listed.
 
@@ -31,15 +31,14 @@ from lakebed.coordination.table_figures import TableFigures, figures_of
 from lakebed.errors import LakebedError, Retry, TableNotFound
 from lakebed.health.finding import Finding, counted
 from lakebed.health.glance import snapshot_findings
-from lakebed.health.runs import Runs
+from lakebed.health.run_report import Runs
 from lakebed.log.actions import Part
 from lakebed.log.claims import claims_of
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog
 from lakebed.merge.materialized import LocalParts
-from lakebed.monitoring.recent_commits import RecentCommits
-from lakebed.monitoring.table_state import Clustered, LevelState, Planned, Recent, Stored, TableState
+from lakebed.monitoring.table_state import Clustered, LevelState, Planned, Recent, RecentCommits, Stored, TableState
 from lakebed.operations.cleanup import overdue
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.planning.backpressure import pressure

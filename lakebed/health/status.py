@@ -1,4 +1,4 @@
-"""The status of a table: whether it is healthy, and if not, what is wrong, why, and what to do.
+"""The status of a table, or of a database: whether it is healthy, and if not, what is wrong, why, and what to do.
 
 1. What changes slowly is checked once a minute: the names in the log, the commits of the newest version, whether the files of
    that version are there, the quarantine.
@@ -15,7 +15,7 @@ The bounds follow from the table's settings, its planner and its writers:
 - log: three checkpoint intervals without a checkpoint; files that a cleanup would have deleted one ``lakebed.log_retention`` ago;
 - quarantine: a record in it;
 - run: its pipeline, or its database's, says that it can't go on, or says nothing any more; waiting: it can't read this table
-  (``runs``); disk: its local disk is full;
+  (``run_report``); disk: its local disk is full;
 - the kinds of remarks: a batch of the last day had one (``positions.remarks``);
 - query: ingest or maintenance of this process failed, and waits or has ended;
 - and all that ``log_checks`` and ``file_checks`` find.
@@ -24,23 +24,29 @@ The bounds follow from the table's settings, its planner and its writers:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
 
 from lakebed.compaction.merge import LEASE_SECONDS
 from lakebed.compaction.volatile_choice import volatile_choice
 from lakebed.coordination.failing import taken_paths
+from lakebed.coordination.parked import parked_of
 from lakebed.coordination.read_counts import ReadCounts
 from lakebed.coordination.table_figures import TableFigures, figures_of
-from lakebed.errors import Corrupt, TableNotFound, Unsupported, VersionNotFound
+from lakebed.errors import Corrupt, LakebedError, TableNotFound, Unsupported, VersionNotFound
 from lakebed.failures import unwell_here
 from lakebed.health.examination import examine_log
 from lakebed.health.file_checks import look_at_files
 from lakebed.health.finding import Finding, Severity, critical, html_findings, warning, worst
-from lakebed.health.glance import pressure_findings, quarantine_findings, recent_remarks, remark_findings
+from lakebed.health.glance import Glance, pressure_findings, quarantine_findings, recent_remarks, remark_findings
 from lakebed.health.log_checks import look_at_log, state_findings
-from lakebed.health.runs import Runs
+from lakebed.health.run_report import Runs, Waiting
 from lakebed.log.claims import claims_of
 from lakebed.log.holds import first_unexpired, held_versions
 from lakebed.log.snapshot import Snapshot, parts_to_resort
@@ -54,7 +60,7 @@ from lakebed.planning.settling import reason_to_settle
 from lakebed.positions.point_retention import oldest_for_points
 from lakebed.positions.resnapshots import recent
 from lakebed.remarks import Counts
-from lakebed.storage.cache_folder import volatile_folder
+from lakebed.storage.local_folders import volatile_folder
 from lakebed.storage.open import open_part_storage
 
 SLOW_SECONDS = 60.0
@@ -323,3 +329,78 @@ def _first_plans(planning: Planning) -> Sequence[str]:
     shown = [f"{kind_of(one)} {len(one.inputs):,} parts: {one.why}" for one in planning.plans[:_PLANS_SHOWN]]
     more = len(planning.plans) - _PLANS_SHOWN
     return [*shown, f"and {more:,} more"] if more > 0 else shown
+
+
+# -- How a database is -----------------------------------------------------------------------------------------------------
+#
+# Tables are looked at as in any list (``glance``): their newest snapshots, whether their files are there, their quarantines. What
+# only the pipeline knows, it says beside the database (``run_report``).
+
+
+THREADS = 16
+_TIME = pa.timestamp("ms", "UTC")
+STATUS_SCHEMA = pa.schema(
+    [
+        ("table", pa.string()), ("state", pa.string()), ("rows", pa.int64()), ("tail_rows", pa.int64()), ("bytes", pa.int64()),
+        ("version", pa.int64()), ("committed_at", _TIME), ("parked_at", _TIME), ("error", pa.string()), ("path", pa.string()),
+        ("resnapshot", pa.string()), ("quarantined", pa.int64()),
+    ]
+)  # fmt: skip
+"""``state``: the first of these that is true: unreadable; parked (its pipeline leaves it alone); critical (rows may be lost,
+wrong or unreadable); waiting (its pipeline can't read it now); new (a topic that is no table yet); warning; live. ``error``: what
+is wrong, null if nothing is. ``rows`` of the base, and beside them ``tail_rows`` that are not settled; ``bytes`` of the files of
+both. ``resnapshot``: how far the rows are that the connector was asked to send again; null: none were asked for in the last day.
+``quarantined``: records in its quarantine.
+"""
+_STATES = ("unreadable", "parked", "critical", "waiting", "new", "warning", "live")
+
+
+def database_status(tables: Mapping[str, str], waiting: Mapping[str, Waiting] | None = None) -> pa.Table:
+    """A row for each table (``STATUS_SCHEMA``): the worst first, then by name.
+
+    Args:
+        tables: Their roots, by name.
+        waiting: The topics that their pipeline does not read, by name; those that are no table get a row too.
+    """
+    waiting = waiting or {}
+    with ThreadPoolExecutor(THREADS) as pool:
+        found = list(pool.map(partial(_row, waiting), tables.items()))
+    found += [
+        {"table": name, "state": one.state, "error": one.error or None, "quarantined": 0}
+        for name, one in waiting.items()
+        if name not in tables
+    ]
+    found.sort(key=lambda row: (_STATES.index(row["state"]), row["table"]))
+    return pa.Table.from_pylist(found, STATUS_SCHEMA)
+
+
+def _row(waiting: Mapping[str, Waiting], table: tuple[str, str]) -> dict[str, Any]:
+    name, root = table
+    row: dict[str, Any] = {"table": name, "path": root}
+    try:
+        log = TableLog(open_store(root))
+        snapshot, now_ms = log.refresh(), log.now_ms()
+        figures, parked, again = figures_of(snapshot), parked_of(snapshot), recent(snapshot, now_ms)
+        seen = Glance(root, alone=False).look(snapshot, now_ms)
+    except LakebedError as error:
+        return {**row, "state": "unreadable", "error": str(error)}
+    errors = [parked.error] if parked else []
+    errors += [one.what for one in seen.findings if one.check not in ("parked", "waiting")]
+    if name in waiting and not parked:
+        errors.insert(0, waiting[name].error)
+    worst = seen.findings[0].severity if seen.findings else Severity.OK
+    state = (
+        "critical" if seen.critical else "waiting" if name in waiting else "live" if worst is Severity.OK else "warning"
+    )
+    return row | {
+        "state": "parked" if parked else state,
+        "rows": figures.rows,
+        "tail_rows": figures.tail_rows,
+        "bytes": figures.bytes,
+        "version": figures.version,
+        "committed_at": int(figures.committed_at * 1000),
+        "resnapshot": again or None,
+        "quarantined": seen.quarantined,
+        "parked_at": parked.since_ms if parked else None,
+        "error": "; ".join(filter(None, errors)) or None,
+    }

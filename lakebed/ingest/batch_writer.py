@@ -69,8 +69,7 @@ from lakebed.sources.cut import Report
 from lakebed.sources.source import Place, Range, RangeChanges, batch_of
 from lakebed.storage.engine import connect
 from lakebed.storage.open import open_part_storage
-from lakebed.telemetry.task_cost import measured
-from lakebed.telemetry.task_requests import TaskRequests, counted, report_requests
+from lakebed.telemetry import TaskRequests, counted, measured, report_requests
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

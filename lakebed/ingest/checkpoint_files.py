@@ -21,7 +21,7 @@ from importlib.resources import files as package_files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lakebed.storage.cache_folder import cache_folder
+from lakebed.storage.local_folders import cache_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -64,7 +64,7 @@ from lakebed.keyindex.key_runs import (
     same_keys,
 )
 from lakebed.keyindex.key_words import KeyEncoding
-from lakebed.storage.process_folders import lock_folder, process_folder
+from lakebed.storage.local_folders import lock_folder, process_folder
 
 FORMAT = 1
 FANOUT = 4

@@ -20,11 +20,18 @@ from lakebed import events
 from lakebed.errors import Corrupt, LakebedError
 from lakebed.listeners.cursor import At
 from lakebed.listeners.delivery import Delivery
-from lakebed.listeners.destination import Destination
+from lakebed.listeners.destination import Destination, KafkaDestination
 from lakebed.listeners.feed import Feed
-from lakebed.listeners.kafka import KafkaDestination
-from lakebed.listeners.listener import KafkaTopic, Listener, Target, Webhook
-from lakebed.listeners.listener_log import BEAT_SECONDS, DEAD_SECONDS, Delivering, ListenerLog
+from lakebed.listeners.listener import (
+    BEAT_SECONDS,
+    DEAD_SECONDS,
+    Delivering,
+    KafkaTopic,
+    Listener,
+    ListenerLog,
+    Target,
+    Webhook,
+)
 from lakebed.listeners.webhook import WebhookDestination
 
 LOOK_SECONDS = 2.0

@@ -1,4 +1,4 @@
-"""The types of table events: what a commit did to its table. ``table_events`` makes them, ``docs/events.md`` lists them.
+"""The types of table events (what a commit did to its table), and each event as a CloudEvent in JSON.
 
 Two are of no commit: ``Resync`` and ``Dropped`` (``lakebed.listeners.feed``). Partitions are given by stored names. No event has
 values of rows, except those of a partition.
@@ -6,10 +6,15 @@ values of rows, except those of a partition.
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
+
+import orjson
+
+from lakebed.errors import InvalidInput
 
 Offsets: TypeAlias = Mapping[str, Mapping[str, int]]
 """By topic and partition the next offset to read."""
@@ -362,3 +367,51 @@ def event_of(kind: str, data: Mapping[str, Any]) -> TableEvent:
         name: tuple(value) if isinstance(value, list) else value for name, value in data.items() if name in known
     }
     return cls(**given)
+
+
+# -- Table events as CloudEvents 1.0 in JSON, as webhooks, Kafka topics and clients of the service get them ----------------
+
+
+CONTENT_TYPE = "application/cloudevents+json"
+_PREFIX, _SUFFIX = "dev.lakebed.table.", ".v1"
+
+
+def type_of(event: TableEvent) -> str:
+    """The CloudEvents type: ``dev.lakebed.table.appended.v1``."""
+    return f"{_PREFIX}{event.kind}{_SUFFIX}"
+
+
+def cloud_event(event: TableEvent, source: str) -> dict[str, Any]:
+    """The event as a JSON object. ``source``: the root that the table is below."""
+    time = {} if event.time_ms is None else {"time": _iso(event.time_ms)}
+    return {
+        "specversion": "1.0",
+        "id": event.id,
+        "type": type_of(event),
+        "source": source,
+        "subject": event.table,
+        **time,
+        "datacontenttype": "application/json",
+        "data": data_of(event),
+    }
+
+
+def encoded(event: TableEvent, source: str) -> bytes:
+    """The event as the bytes that are sent: the same whenever it is sent."""
+    return orjson.dumps(cloud_event(event, source))
+
+
+def table_event(value: Mapping[str, Any]) -> TableEvent:
+    """The table event in a CloudEvent. Raises InvalidInput for one of another type, or of a newer version."""
+    kind = str(value.get("type", ""))
+    try:
+        return event_of(kind.removeprefix(_PREFIX).removesuffix(_SUFFIX), value["data"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InvalidInput(
+            f"an event of the type {kind!r} is no event of a table that is known here: {error}"
+        ) from None
+
+
+def _iso(time_ms: int) -> str:
+    time = datetime.datetime.fromtimestamp(time_ms / 1000, datetime.UTC)
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,7 +1,7 @@
 """Reads the events of one table, or of all tables below a root, from a cursor on. Nothing is written.
 
 1. A *look* asks for the commit after the newest one that is known of a table. If there is none, that was one request. The pause
-   until the next look is a tenth of the time since the table changed (``discovery.looks``), 60 s at most; ``poke`` ends it.
+   until the next look is a tenth of the time since the table changed (``discovery``), 60 s at most; ``poke`` ends it.
 2. Commits are read one after the other, as long as each was made on the one before. Then the commit of the cursor must still be
    in the log: else a cleanup ran meanwhile, and what was read may be no version (``log.log_reader``).
 3. If the log no longer has the commit of the cursor, the answer is ``Resync``: the table as it is now. If another table is in its
@@ -22,9 +22,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from lakebed import events
-from lakebed.discovery.folders import tables_in
-from lakebed.discovery.looks import SECONDS_MIN, pause_seconds
-from lakebed.discovery.naming import TableName
+from lakebed.discovery import SECONDS_MIN, TableName, pause_seconds, tables_in
 from lakebed.errors import LakebedError, TableNotFound, VersionNotFound
 from lakebed.listeners.cursor import At, Cursor
 from lakebed.listeners.event_types import Dropped, TableEvent
@@ -36,7 +34,7 @@ from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import open_store
 from lakebed.positions.point_log import FOLDER as DATABASE
 from lakebed.schema.metadata import Metadata
-from lakebed.storage.folders import Folders
+from lakebed.storage.object_store import Folders
 from lakebed.storage.open import open_part_storage
 
 LOOK_SECONDS_MAX = 60.0

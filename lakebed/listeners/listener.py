@@ -1,4 +1,4 @@
-"""What a listener is: where events go, of which tables, and of which kinds. As values, and as an entry of a log.
+"""What a listener is (where events go, of which tables and kinds), and the log of a root that lists its listeners.
 
 An entry never has a secret, since everybody who reads the tables can read the log. It has the name of an environment variable of
 the processes that deliver. The name begins with ``LAKEBED_SECRET_``, so that nobody who may add a listener can make a process
@@ -9,15 +9,29 @@ from __future__ import annotations
 
 import os
 import re
+import time
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, assert_never
 
-from lakebed.errors import InvalidInput, MissingPrerequisite
+import orjson
+
+from lakebed.errors import InvalidInput, MissingPrerequisite, TableNotFound
+from lakebed.listeners.cursor import At, Cursor
 from lakebed.listeners.event_types import KINDS, TableEvent
+from lakebed.log.actions import Action, Domain
+from lakebed.log.commit_loop import Finished, Proposal, commit_loop
+from lakebed.log.conflicts import ReadWriteSet
+from lakebed.log.entries import DELIVERING, LISTENER, LISTENER_CURSOR, Operation
+from lakebed.log.entry_values import decoded, document_of, readable, reading
+from lakebed.log.log_without_rows import create_log_without_rows
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.stores import open_store
+from lakebed.log.table_log import TableLog
 from lakebed.settings import suggest
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
@@ -175,3 +189,245 @@ def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is no text")
     return value
+
+
+# -- The listeners of a root, how far each has got, and who delivers to it: a Delta log without rows -----------------------
+#
+#     lakebed.listener.<name>          {"kind": "webhook", "url": …, "tables": ["*"], "kinds": []}
+#     lakebed.cursor.<name>.<table>    {"version": 57, "table_id": …, "digest": …}
+#     lakebed.delivering.<name>        {"process": …, "beat": 12, "error": …, …}
+#
+# 1. A cursor moves after the events up to it were acknowledged. So every event is delivered at least once, whoever is
+#    killed when.
+# 2. One process delivers to a listener. It says so again every ``BEAT_SECONDS``. Others take over when its entry stayed as it is
+#    for ``DEAD_SECONDS`` of their own time, so no two clocks are compared.
+# 3. A process that lost a listener without noticing may send some events again, but it moves no cursor: its commit finds that
+#    another process delivers. Each of the two sends in order, from a cursor that was acknowledged. So the first delivery of an
+#    event never comes before that of an earlier one of its table.
+
+
+FOLDER = "_lakebed/listeners"
+BEAT_SECONDS = 20.0
+DEAD_SECONDS = 60.0
+_LOG_RETENTION = "interval 3600 seconds"
+_CLEAN_SECONDS = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivering:
+    """Who delivers to a listener. ``error``: why the newest attempt failed, "" if it did not; ``since_ms``: since when attempts
+    fail; ``behind_seconds``: the age of the oldest event that is known to wait, as of the last beat."""
+
+    process: str
+    beat: int = 0
+    error: str = ""
+    since_ms: int = 0
+    behind_seconds: float = 0.0
+
+
+class ListenerLog:
+    """The listeners of one root. Safe to use from several threads; ``beat`` is for one."""
+
+    def __init__(self, root: str, clock: Callable[[], float] = time.monotonic, log: TableLog | None = None) -> None:
+        """``clock``: seconds, for how long others said nothing. The log need not exist."""
+        self.root = root.rstrip("/")
+        self.log = log or TableLog(open_store(f"{self.root}/{FOLDER}"))
+        self._clock = clock
+        self._seen: dict[str, tuple[str, float]] = {}  # what was said of who delivers, and since when it is so
+        self._cleaned_at = clock()
+
+    # -- listeners -----------------------------------------------------------------------------------------------------
+
+    def state(self) -> tuple[dict[str, Listener], dict[str, Delivering]]:
+        """All listeners by name, and who delivers to which. Raises StoreUnavailable."""
+        snapshot = self._newest()
+        return ({}, {}) if snapshot is None else (listeners_of(snapshot), delivering_of(snapshot))
+
+    def put(self, listener: Listener, cursor: Cursor) -> bool:
+        """Add a listener that begins at a cursor, or change it: then it goes on where it is. Returns whether it is new.
+
+        Raises StoreUnavailable, Contention.
+        """
+        create_log_without_rows(self.log, "listener", {"lakebed.log_retention": _LOG_RETENTION})
+        name = LISTENER + listener.name
+
+        def build(snapshot: Snapshot) -> Proposal[bool]:
+            is_new = name not in snapshot.domains
+            actions: list[Action] = [Domain(name, orjson.dumps(listener.to_json()).decode())]
+            actions += _moves(listener.name, cursor.tables, snapshot) if is_new else []
+            access = ReadWriteSet(domains=frozenset([name, DELIVERING + listener.name]))
+            return Proposal(actions=actions, access=access, result=lambda _: is_new)
+
+        return commit_loop(self.log, Operation.LISTENER, build)
+
+    def remove(self, name: str) -> None:
+        """Remove a listener, and how far it has got. Raises InvalidInput if there is none, StoreUnavailable, Contention."""
+
+        def build(snapshot: Snapshot) -> Proposal[None]:
+            if LISTENER + name not in snapshot.domains:
+                there = ", ".join(sorted(listeners_of(snapshot))) or "none"
+                raise InvalidInput(f"there is no listener {name!r}; there are: {there}")
+            own = (LISTENER + name, DELIVERING + name)
+            gone = [each for each in snapshot.domains if each in own or each.startswith(_cursors(name))]
+            actions = [Domain(each, "", removed=True) for each in gone]
+            access = ReadWriteSet(domains=frozenset([LISTENER + name, DELIVERING + name]))
+            return Proposal(actions=actions, access=access, result=lambda _: None)
+
+        if self._newest() is None:
+            raise InvalidInput(f"there is no listener {name!r}; there are: none")
+        commit_loop(self.log, Operation.LISTENER, build)
+
+    def cursor(self, name: str) -> Cursor:
+        """Up to where events were acknowledged. Raises StoreUnavailable."""
+        snapshot = self._newest()
+        return Cursor() if snapshot is None else cursor_of(snapshot, name)
+
+    # -- delivering ----------------------------------------------------------------------------------------------------
+
+    def beat(self, process: str, own: Mapping[str, Delivering]) -> frozenset[str]:
+        """Say that a process delivers to its ``own`` listeners, and take those that nobody delivers to; returns its listeners.
+
+        Raises StoreUnavailable, Contention.
+        """
+        snapshot = self._newest()
+        if snapshot is None:
+            return frozenset()
+        self._observe(snapshot)
+
+        def build(snapshot: Snapshot) -> Proposal[frozenset[str]] | Finished[frozenset[str]]:
+            there, now = delivering_of(snapshot), self._clock()
+            mine = []
+            for name in listeners_of(snapshot):
+                text, since = self._seen.get(name, ("", now))
+                is_dead = text == snapshot.domains.get(DELIVERING + name, "") and now - since >= DEAD_SECONDS
+                if name not in there or there[name].process == process or is_dead:
+                    mine.append(name)
+            if not mine:
+                return Finished(frozenset())
+            said = {name: own.get(name) or Delivering(process=process) for name in mine}
+            beats = {name: there[name].beat + 1 if name in there else 0 for name in mine}
+            actions = [
+                Domain(
+                    DELIVERING + name,
+                    orjson.dumps(
+                        {
+                            "process": process,
+                            "beat": beats[name],
+                            "error": one.error,
+                            "since_ms": one.since_ms,
+                            "behind_seconds": one.behind_seconds,
+                        }
+                    ).decode(),
+                )
+                for name, one in said.items()
+            ]
+            names = [prefix + name for name in mine for prefix in (LISTENER, DELIVERING)]
+            access = ReadWriteSet(domains=frozenset(names))
+            return Proposal(actions=actions, access=access, result=lambda _: frozenset(mine))
+
+        return commit_loop(self.log, Operation.LISTENER, build)
+
+    def leave(self, process: str) -> None:
+        """Say that a process delivers to nobody any more. Raises StoreUnavailable, Contention: then others find out later."""
+
+        def build(snapshot: Snapshot) -> Proposal[None] | Finished[None]:
+            gone = [DELIVERING + name for name, one in delivering_of(snapshot).items() if one.process == process]
+            if not gone:
+                return Finished(None)
+            actions = [Domain(name, "", removed=True) for name in gone]
+            return Proposal(actions=actions, access=ReadWriteSet(domains=frozenset(gone)), result=lambda _: None)
+
+        if self._newest() is not None:
+            commit_loop(self.log, Operation.LISTENER, build)
+
+    def move(self, name: str, process: str, moved: Mapping[str, At | None]) -> bool:
+        """Move the cursor of a listener, if this process delivers to it; returns whether it does. None: the table is gone.
+
+        Raises StoreUnavailable, Contention.
+        """
+
+        def build(snapshot: Snapshot) -> Proposal[bool] | Finished[bool]:
+            one = delivering_of(snapshot).get(name)
+            if LISTENER + name not in snapshot.domains or one is None or one.process != process:
+                return Finished(False)
+            actions = _moves(name, moved, snapshot)
+            if not actions:
+                return Finished(True)
+            access = ReadWriteSet(domains=frozenset([DELIVERING + name]))
+            return Proposal(actions=actions, access=access, result=lambda _: True)
+
+        return commit_loop(self.log, Operation.LISTENER, build)
+
+    def tidy(self) -> None:
+        """Keep the log short, now and then. Raises StoreUnavailable."""
+        newest = self.log.newest
+        if newest is None:
+            return
+        self.log.checkpoint_if_due(newest)
+        if self._clock() - self._cleaned_at >= _CLEAN_SECONDS:
+            self._cleaned_at = self._clock()
+            self.log.clean(newest.settings.log_retention_seconds)
+
+    def _newest(self) -> Snapshot | None:
+        try:
+            return self.log.refresh()
+        except TableNotFound:
+            return None
+
+    def _observe(self, snapshot: Snapshot) -> None:
+        now, before = self._clock(), self._seen
+        texts = {name: snapshot.domains.get(DELIVERING + name, "") for name in listeners_of(snapshot)}
+        self._seen = {
+            name: before[name] if before.get(name, ("", 0.0))[0] == text and name in before else (text, now)
+            for name, text in texts.items()
+        }
+
+
+def listeners_of(snapshot: Snapshot) -> dict[str, Listener]:
+    """The listeners in a version of the log, by name. One that a later version of lakebed wrote may be left out."""
+    return {each.name: each for _, each in readable(dict(sorted(snapshot.domains.items())), LISTENER, listener_of)}
+
+
+def listener_of(domain: str, text: str) -> Listener:
+    """The listener in an entry of the log. Raises Corrupt."""
+    document = document_of(domain, text)
+    with reading(domain):
+        try:
+            return Listener.of_json(domain.removeprefix(LISTENER), document)
+        except InvalidInput as error:
+            raise ValueError(str(error)) from None
+
+
+def cursor_of(snapshot: Snapshot, name: str) -> Cursor:
+    """Up to where the events for a listener were acknowledged, in a version of the log. Raises Corrupt."""
+    prefix = _cursors(name)
+    return Cursor(
+        {
+            entry.removeprefix(prefix): decoded(At, entry, text)
+            for entry, text in snapshot.domains.items()
+            if entry.startswith(prefix)
+        }
+    )
+
+
+def delivering_of(snapshot: Snapshot) -> dict[str, Delivering]:
+    """Who delivers to which listener, in a version of the log."""
+    found = readable(snapshot.domains, DELIVERING, partial(decoded, Delivering))
+    return {name.removeprefix(DELIVERING): one for name, one in found}
+
+
+def _cursors(name: str) -> str:
+    return f"{LISTENER_CURSOR}{name}."
+
+
+def _moves(name: str, moved: Mapping[str, At | None], snapshot: Snapshot) -> list[Action]:
+    """The actions that set these places of a cursor, as far as they are not so yet."""
+    actions: list[Action] = []
+    for table, at in sorted(moved.items()):
+        entry = _cursors(name) + table
+        if at is None:
+            actions += [Domain(entry, "", removed=True)] if entry in snapshot.domains else []
+            continue
+        text = orjson.dumps({"version": at.version, "table_id": at.table_id, "digest": at.digest}).decode()
+        actions += [Domain(entry, text)] if snapshot.domains.get(entry) != text else []
+    return actions

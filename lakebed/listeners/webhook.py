@@ -31,9 +31,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 
 from lakebed.errors import MissingPrerequisite
-from lakebed.listeners.cloud_events import CONTENT_TYPE, encoded
 from lakebed.listeners.destination import Failure, Groups, Sent
-from lakebed.listeners.event_types import TableEvent
+from lakebed.listeners.event_types import CONTENT_TYPE, TableEvent, encoded
 from lakebed.listeners.listener import Webhook, secret_of
 from lakebed.version import __version__
 

@@ -49,8 +49,8 @@ from lakebed.parts.write import PART_ROWS_MAX
 from lakebed.sql.pieces import parquet
 from lakebed.storage.engine import cursor_of
 from lakebed.storage.file_errors import is_out_of_memory, is_out_of_room, raise_own, reason
+from lakebed.storage.local_folders import process_folder
 from lakebed.storage.part_storage import PartStorage
-from lakebed.storage.process_folders import process_folder
 
 __all__ = ["MergeSource", "MergedPart", "merge_parts"]
 

@@ -37,8 +37,8 @@ from lakebed.merge.kernel import MergedPart
 from lakebed.merge.provenance import Provenance
 from lakebed.parts.checksum import checksum_of
 from lakebed.storage.local_files import entries_of, files_below, trouble
+from lakebed.storage.local_folders import lock_folder
 from lakebed.storage.local_part_storage import LocalPartStorage
-from lakebed.storage.process_folders import lock_folder
 
 GRACE_SECONDS = 3600.0
 REPLICATED = "replicated"

@@ -10,9 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from lakebed.http.answers import ZIPPING
-from lakebed.http.hosts import HostCheck, Hosts
-from lakebed.http.server import HttpServer, Listening
+from lakebed.http import ZIPPING, HostCheck, Hosts, HttpServer, Listening
 
 
 class MetricsServer(HttpServer):

@@ -56,9 +56,8 @@ from lakebed.events import (
 )
 from lakebed.monitoring.freshness import Aged, FreshnessMeter
 from lakebed.monitoring.listener_metrics import ListenerMetrics
-from lakebed.monitoring.recent_commits import operation_label
 from lakebed.monitoring.table_gauges import TableGauges
-from lakebed.monitoring.table_state import TableState
+from lakebed.monitoring.table_state import TableState, operation_label
 from lakebed.remarks import Names
 from lakebed.version import __version__
 
@@ -402,7 +401,7 @@ class Metrics:
         ``option``: where the user sets the port.
         """
         # A web server takes a while to import, and few commands have one.
-        from lakebed.http.server import Listening
+        from lakebed.http import Listening
         from lakebed.monitoring.endpoint import MetricsServer
 
         server = MetricsServer(self.registry, Listening(host=host, port=port, what="the metrics", option=option))

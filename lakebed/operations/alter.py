@@ -1,4 +1,4 @@
-"""Changes the schema of a table in one commit: no file is read or written, and no writer and no merge has to wait or to repeat.
+"""Changes what a table is, its schema, its properties or its sort key, in one commit: no file is read or written.
 
 1. The change is applied to the newest schema (``schema.evolve``), which refuses what may not change and says why.
 2. Metadata, the protocol if it needs another feature, and an entry for the history are committed. What others planned before a
@@ -11,7 +11,7 @@ What the table has already is left out too. So processes that make the same chan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -20,16 +20,18 @@ import pyarrow as pa
 
 from lakebed import events
 from lakebed.coordination.schema_history import entries_of, past_changes
-from lakebed.errors import InvalidSchema, Retry
+from lakebed.errors import InvalidInput, InvalidSchema, Retry
 from lakebed.log.actions import Action, Domain
 from lakebed.log.commit_loop import Finished, Proposal, commit_loop
-from lakebed.log.conflicts import ReadWriteSet
+from lakebed.log.conflicts import BLIND, ReadWriteSet
 from lakebed.log.entries import Operation
 from lakebed.log.outcome import Committed
 from lakebed.log.purges import purges_of
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog, require_writable
 from lakebed.notebook import HtmlResult
+from lakebed.operations.create import check_settings
+from lakebed.planning.time_to_live import check_time_to_live
 from lakebed.positions.positions import positions_of
 from lakebed.positions.remarks import remarks_of
 from lakebed.positions.source_columns import source_columns_of
@@ -37,6 +39,8 @@ from lakebed.remarks import Remark, remarks_on
 from lakebed.schema.change import steps_of
 from lakebed.schema.column_mapping import StoredPath, stored_paths
 from lakebed.schema.evolve import Evolved, SchemaChange, evolve
+from lakebed.settings import PREFIX, SORT_KEY_FRAME, check_changeable, read_settings, wrong_properties
+from lakebed.sortkey.sort_key import frame_properties, parse_sort_key
 
 Wanted: TypeAlias = SchemaChange | Callable[[pa.Schema], SchemaChange]
 """A change, or what finds it from the newest logical schema."""
@@ -160,3 +164,73 @@ def without_done(change: SchemaChange, first: Snapshot, now: Snapshot) -> Schema
         drop=tuple(path for path in change.drop if before.get(steps_of(path), ()) in present),
         rename={path: name for path, name in change.rename.items() if not is_renamed(path, name)},
     )
+
+
+# -- Changes those properties of a table that may change -------------------------------------------------------------------
+
+
+def set_properties(
+    log: TableLog, properties: Mapping[str, str], *, require: Callable[[Snapshot], None] = lambda snapshot: None
+) -> int:
+    """Set some properties; returns the version. Raises InvalidInput, Contention, StoreUnavailable.
+
+    ``require`` raises for a version that the properties were not meant for; it is asked before each attempt to commit.
+    """
+    check_changeable(properties)
+
+    def build(snapshot: Snapshot) -> Proposal[int]:
+        require(snapshot)
+        merged = dict(snapshot.metadata.configuration) | dict(properties)
+        for name, wrong in wrong_properties(merged).items():
+            if name in properties:  # beside another
+                raise InvalidInput(wrong)
+        settings = read_settings(merged)
+        if "lakebed.ttl" in properties:
+            check_time_to_live(settings.ttl, snapshot.logical_schema)
+        metadata = replace(snapshot.metadata, configuration=merged)
+        return Proposal(
+            actions=[metadata],
+            access=BLIND,
+            result=lambda committed: committed.version,
+            parameters={"properties": dict(properties)},
+        )
+
+    return commit_loop(log, Operation.SET_PROPERTIES, build)
+
+
+# -- Changes a table's sort key: the next version of it in the table's properties, and nothing else ------------------------
+#
+# It applies to all work that begins after it. A batch, a settle or a merge that had begun before still commits, in the old order:
+# each part records the version of the sort key that sorted its rows. Parts of an earlier one are sorted later, by maintenance or
+# a recluster job.
+
+
+def set_sort_key(log: TableLog, sort_key: Sequence[str]) -> int:
+    """Make this the table's sort key; returns the version that sets it, or the newest one if it was set already.
+
+    Raises InvalidInput, Contention, StoreUnavailable.
+    """
+
+    def build(snapshot: Snapshot) -> Proposal[int] | Finished[int]:
+        require_writable(snapshot.protocol)
+        before, columns = snapshot.logical_settings, snapshot.columns
+        stored = columns.stored_sort_key(sort_key)
+        frame = frame_properties(parse_sort_key(stored, snapshot.schema), snapshot).get(SORT_KEY_FRAME, "")
+        settings = replace(before, sort_key=tuple(sort_key), sort_key_frame=frame)
+        check_settings(settings, snapshot.logical_schema)
+        if settings == before:
+            return Finished(snapshot.version)
+        settings = replace(settings, sort_key_version=before.sort_key_version + 1)
+        others = {
+            name: text
+            for name, text in snapshot.metadata.configuration.items()
+            if not name.startswith(PREFIX + "sort_key")
+        }
+        ours = {name: text for name, text in settings.to_properties().items() if name.startswith(PREFIX + "sort_key")}
+        metadata = replace(snapshot.metadata, configuration=others | ours)
+        parameters = {"columns": list(sort_key), "version": settings.sort_key_version}
+        return Proposal(
+            actions=[metadata], access=BLIND, result=lambda committed: committed.version, parameters=parameters
+        )
+
+    return commit_loop(log, Operation.SET_SORT_KEY, build)

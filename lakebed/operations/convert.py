@@ -10,7 +10,7 @@ from dataclasses import replace
 import duckdb
 import pyarrow as pa
 
-from lakebed.discovery.folders import require_alone
+from lakebed.discovery import require_alone
 from lakebed.errors import InvalidInput, TableExists, Unsupported
 from lakebed.far_times import finite_column
 from lakebed.log.actions import Action, AddPart, Part, is_native_file

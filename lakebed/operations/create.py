@@ -10,7 +10,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from lakebed.discovery.folders import require_alone
+from lakebed.discovery import require_alone
 from lakebed.errors import InvalidInput, InvalidSchema, StoreUnavailable, TableExists, Unsupported
 from lakebed.log.actions import CommitInfo
 from lakebed.log.entries import Operation

@@ -51,8 +51,8 @@ from lakebed.resolve.locate import (
     payload_types,
     read_keys,
 )
+from lakebed.storage.local_folders import process_folder
 from lakebed.storage.part_storage import PartStorage
-from lakebed.storage.process_folders import process_folder
 
 _SCANS_MAX = 5
 """So often the keys that join are read to find changes among them. From then on they are in an index."""

@@ -26,8 +26,8 @@ import pyarrow as pa
 from lakebed.log.actions import Domain
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
-from lakebed.operations.mutate.mutation import Mutation
-from lakebed.operations.mutate.run import run_mutation
+from lakebed.operations.mutate import run_mutation
+from lakebed.operations.mutation import Mutation
 from lakebed.parts.changes import OLDEST_SEQUENCE, SEQUENCE_COLUMN, write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.positions.resnapshots import Resnapshot, active, advance

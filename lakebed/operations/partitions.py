@@ -43,7 +43,7 @@ from lakebed.log.holds import first_unexpired, held_versions
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import Committed, TableLog
 from lakebed.operations.joining import Joining
-from lakebed.operations.mutate.mutate import discard
+from lakebed.operations.mutate_keyed import discard
 from lakebed.parts.arrow_rows import Rows, arrow_rows
 from lakebed.parts.changes import (
     WriteSpec,

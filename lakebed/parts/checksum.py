@@ -27,8 +27,8 @@ import pyarrow.parquet as pq
 from lakebed.errors import LakebedError
 from lakebed.parts.arrow_source import damaged, is_local, unreadable
 from lakebed.storage.local_files import trouble
+from lakebed.storage.local_folders import process_folder
 from lakebed.storage.part_storage import PartStorage
-from lakebed.storage.process_folders import process_folder
 
 _BLOCK_BYTES = 1 << 18
 _OBJECT_BLOCK_BYTES = 24 << 20  # more than the cache of ranges keeps of one read, so it pushes nothing out

@@ -10,8 +10,7 @@ import pyarrow as pa
 from lakebed.log.actions import Part
 from lakebed.parts.intact import require_intact
 from lakebed.quoting import quote
-from lakebed.sql.pieces import aliases, scan_of, sql_type
-from lakebed.sql.renames import renamed_sql
+from lakebed.sql.pieces import aliases, renamed_sql, scan_of, sql_type
 from lakebed.storage.part_storage import PartStorage
 
 ROW = "_lakebed_row"

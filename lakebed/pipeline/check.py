@@ -2,7 +2,7 @@
 
 1. The table: each column that a setting names is there, and can be used so. Of a table that exists: what differs from the file.
 2. The format and the source: what their own classes refuse, and the columns that expressions and lists name.
-3. The folders (``places``). 4. With ``connect``: brokers and stores (``connections``), asked once and for a short time.
+3. The folders (``places``). 4. With ``connect``: brokers and stores, asked once and for a short time.
 
 All findings are reported at once, each with its line. Nothing is written, and Spark is not needed.
 """
@@ -23,9 +23,7 @@ from lakebed.decode.typed.formats import EVENTS
 from lakebed.errors import InvalidInput, InvalidSchema, LakebedError, MissingPrerequisite, TableNotFound
 from lakebed.operations.create import NewTable, check_layout
 from lakebed.pipeline.checkpoint import check_checkpoint
-from lakebed.pipeline.connections import check_kafka, check_registry, check_stores
-from lakebed.pipeline.expressions import check_spark_expression
-from lakebed.pipeline.file.file_settings import columns_of_files, columns_read, files_settings
+from lakebed.pipeline.file.document import Findings
 from lakebed.pipeline.file.layer_sections import ChangesFormat, LakebedSection
 from lakebed.pipeline.file.settings import (
     FilesSection,
@@ -37,12 +35,18 @@ from lakebed.pipeline.file.settings import (
     decoder_options,
 )
 from lakebed.pipeline.file.typed_sections import TypedRowsFormat
-from lakebed.pipeline.file_columns import check_file_columns
-from lakebed.pipeline.findings import Findings
-from lakebed.pipeline.places import check_places, checkpoint_of, is_local
+from lakebed.pipeline.file_columns import check_file_columns, columns_of_files, columns_read, files_settings
+from lakebed.pipeline.places import check_kafka, check_places, check_registry, check_stores, checkpoint_of, is_local
 from lakebed.pipeline.target import ANOTHER_PATH, differences
-from lakebed.pipeline.transforming import Shape, records_before
-from lakebed.pipeline.upstream import Upstream, check_upstream, find_upstream, with_upstream
+from lakebed.pipeline.transforming import (
+    Shape,
+    Upstream,
+    check_spark_expression,
+    check_upstream,
+    find_upstream,
+    records_before,
+    with_upstream,
+)
 from lakebed.schema.conversion import canonical_schema, check_columns, check_new_names
 from lakebed.schema.type_names import table_schema
 from lakebed.settings import suggest

@@ -1,4 +1,4 @@
-"""Whether the files in a source's folder can be read as a pipeline file says, judged by the first files that are there.
+"""A source of files: its settings and columns as a pipeline file says, and whether the first files can be read so.
 
 Files are read by the same code as in a run: their first rows, and of Parquet all columns.
 """
@@ -10,11 +10,53 @@ from itertools import islice
 import pyarrow as pa
 
 from lakebed.errors import InvalidChanges, LakebedError
-from lakebed.pipeline.findings import Findings
+from lakebed.pipeline.file.document import Findings
+from lakebed.pipeline.file.settings import FilesSection, Pipeline, RowsFormat
+from lakebed.schema.type_names import table_schema
 from lakebed.sources.files.names import shown
 from lakebed.sources.files.parquet_rows import matched, open_parquet
 from lakebed.sources.files.planned import ranges_of
 from lakebed.sources.files.reader import FilesReader
+from lakebed.sources.files.settings import FilesSettings
+
+# -- The settings of a source of files, and the columns of its files, as a pipeline file says ------------------------------
+
+
+def files_settings(section: FilesSection, pipeline: Pipeline) -> FilesSettings:
+    """The settings of a source. Raises InvalidInput."""
+    return FilesSettings(
+        folder=section.folder,
+        format=pipeline.format_kind,  # type: ignore[arg-type]
+        table=pipeline.table.path,
+        files_per_batch_max=section.files_per_batch_max,
+        options=dict(section.options),
+    )
+
+
+def columns_of_files(pipeline: Pipeline, columns: pa.Schema) -> pa.Schema:
+    """The columns that files of rows have: those of the table, or of the records before the SQL, and the extra ones."""
+    form = pipeline.format
+    assert isinstance(form, RowsFormat)
+    every = [*columns, *(table_schema(form.extra_columns) if form.extra_columns else ())]
+    if pipeline.format_kind == "csv":  # what is not taken over may have values that CSV can't have
+        left_out = form.except_columns
+        every = [
+            one.with_type(pa.string()) if pa.types.is_nested(one.type) and one.name in left_out else one
+            for one in every
+        ]
+    return pa.schema(every)
+
+
+def columns_read(pipeline: Pipeline, columns: pa.Schema) -> pa.Schema:
+    """Those of them that are read: of Parquet without the ones that are not taken over, unless Spark is to see these too."""
+    form, every = pipeline.format, columns_of_files(pipeline, columns)
+    assert isinstance(form, RowsFormat)
+    reads_all = pipeline.computes_in_spark
+    return every if reads_all else pa.schema([one for one in every if one.name not in form.except_columns])
+
+
+# -- Whether the files in a source's folder can be read as a pipeline file says --------------------------------------------
+
 
 FILES_MAX = 8
 _LISTED_MAX = 10_000

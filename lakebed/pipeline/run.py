@@ -25,15 +25,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from lakebed import events
-from lakebed.discovery.tables import tables_below
+from lakebed.discovery import tables_below
 from lakebed.error_transport import first_line
 from lakebed.errors import InvalidInput, LakebedError, MissingPrerequisite, Unexpected
 from lakebed.failures import Health, Restarts, failure_in, failure_of
 from lakebed.health.exporter import SLOW_SECONDS
 from lakebed.health.file_checks import look_at_disk
 from lakebed.health.finding import counted
-from lakebed.health.run_report import Down, Reporter, RunReport, Waiting
-from lakebed.health.runs import said_by, said_here
+from lakebed.health.run_report import Down, Reporter, RunReport, Waiting, said_by, said_here
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog
 from lakebed.monitoring.metrics import Metrics
@@ -43,10 +42,9 @@ from lakebed.pipeline.check import QUERY_NAME, Role, check
 from lakebed.pipeline.database.check import check_database
 from lakebed.pipeline.database.work import DatabaseState, DatabaseWork
 from lakebed.pipeline.file.settings import AnyPipeline, Pipeline
-from lakebed.pipeline.seldom import SAMPLE_SHARE, seldom
 from lakebed.pipeline.spark.driver import Abandoned, Driver, SparkStart, StartPhase
 from lakebed.pipeline.table_work import TableWork
-from lakebed.pipeline.watches import Watch
+from lakebed.pipeline.watches import SAMPLE_SHARE, Watch, seldom
 from lakebed.storage.roots import parse_root
 from lakebed.table import Table
 from lakebed.waits import Stuck

@@ -18,7 +18,6 @@ from lakebed.ingest.bootstrap import OLDEST
 from lakebed.ingest.transform.decode import SourceRows
 from lakebed.ingest.transform.rows_of_files import Csv, RowsOfFiles
 from lakebed.pipeline.check import QUERY_NAME
-from lakebed.pipeline.file.file_settings import columns_of_files, columns_read, files_settings
 from lakebed.pipeline.file.layer_sections import BootstrapSection, ChangesFormat, LakebedSection
 from lakebed.pipeline.file.settings import (
     AnyPipeline,
@@ -29,6 +28,7 @@ from lakebed.pipeline.file.settings import (
     RowsFormat,
     decoder_options,
 )
+from lakebed.pipeline.file_columns import columns_of_files, columns_read, files_settings
 from lakebed.pipeline.spark.jdbc_times import exact_times
 from lakebed.pipeline.transforming import Shape, check_transform, records_before, schema_of_records, transform_of
 from lakebed.quoting import quote_for_spark

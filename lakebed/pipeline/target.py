@@ -16,7 +16,7 @@ import pyarrow as pa
 from lakebed import table as tables
 from lakebed.errors import InvalidInput, TableExists, TableNotFound
 from lakebed.pipeline.file.settings import Pipeline, TableSection
-from lakebed.pipeline.upstream import with_upstream
+from lakebed.pipeline.transforming import with_upstream
 from lakebed.schema.conversion import canonical_schema
 from lakebed.schema.fitting import RESCUED_COLUMN, EvolvePolicy, may_have_become
 from lakebed.settings import property_value, suggest

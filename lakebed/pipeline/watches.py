@@ -31,9 +31,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lakebed.errors import LakebedError, Retry, StoreUnavailable
+from lakebed.failures import Outage
 from lakebed.health.file_checks import DISK_BYTES_MIN
 from lakebed.health.run_report import Down
-from lakebed.storage.cache_folder import base_folder
+from lakebed.storage.local_folders import base_folder
 from lakebed.storage.object_store import open_objects
 from lakebed.storage.roots import LocalRoot, parse_root
 
@@ -41,13 +42,43 @@ if TYPE_CHECKING:
     from lakebed.decode.typed.registry import RegistrySettings
     from lakebed.sources.kafka.settings import KafkaSettings
 
+
+# -- What the threads beside a run do again and again, without taking much of a core ---------------------------------------
+
+
+SAMPLE_SECONDS = 1.0
+SAMPLE_SHARE = 0.02  # of a core at most is spent on each kind of look at the tables
+_logger = logging.getLogger("lakebed.run")
+
+
+def seldom(
+    work: Callable[[], None], done: threading.Event, used_seconds: Callable[[], float] = time.thread_time
+) -> None:
+    """Do it once a second, or so seldom that it takes ``SAMPLE_SHARE`` of a core. To wait for something costs nothing.
+
+    An error is logged, and the next time may do better: a thread that ended would leave old figures on every surface.
+    """
+    outage = Outage(f"the thread {threading.current_thread().name}", _logger)
+    while not done.is_set():
+        before = used_seconds()
+        try:
+            work()
+        except Exception as error:
+            outage.failed(error)
+        else:
+            outage.works()
+        done.wait(max(SAMPLE_SECONDS, (used_seconds() - before) / SAMPLE_SHARE))
+
+
+# -- Asks all that a pipeline needs every few seconds whether it answers ---------------------------------------------------
+
+
 LOOK_SECONDS = 2.0
 LOOK_AGAIN_SECONDS = 0.5
 """While it is down: all that waits is waiting for its return."""
 ANSWER_SECONDS = 5.0
 LOOK_SHARE = 0.005
 """Of a core, at most: the metadata of thousands of topics cost some milliseconds."""
-_logger = logging.getLogger("lakebed.run")
 
 
 @dataclass(frozen=True, slots=True)

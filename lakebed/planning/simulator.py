@@ -26,13 +26,13 @@ import pyarrow as pa
 from lakebed.log.actions import ChangePart, Part, passes_after
 from lakebed.log.deletion_vector import DeletionVector
 from lakebed.log.snapshot import Snapshot
+from lakebed.notebook import new_figure, save
 from lakebed.planning.admission import budget_elsewhere
 from lakebed.planning.optimum import least_written
 from lakebed.planning.plan import Goal, MergeKind, MergePlan, Planning
 from lakebed.planning.planner import plan as make_plans
 from lakebed.planning.uploads import UploadRules, uploaded_plans
 from lakebed.planning.workload import Arrival, Sample, Simulation, Workload
-from lakebed.plots import new_figure, save
 from lakebed.schema.conversion import schema_to_json
 from lakebed.schema.metadata import Metadata, Protocol
 from lakebed.settings import TableSettings

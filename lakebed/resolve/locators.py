@@ -15,8 +15,8 @@ from lakebed.parts.changes import WriteSpec
 from lakebed.resolve.index_rebuild import IndexRebuild
 from lakebed.resolve.locate import IndexLocator, KeyLocator, ReadLocator, ScanLocator, index_key_types, payload_types
 from lakebed.storage.local_files import files_below
+from lakebed.storage.local_folders import lock_folder
 from lakebed.storage.part_storage import PartStorage
-from lakebed.storage.process_folders import lock_folder
 
 
 @dataclass(frozen=True, slots=True)

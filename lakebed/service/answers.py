@@ -1,12 +1,14 @@
-"""Arrow tables, schemas and times as JSON."""
+"""What the service takes and answers, as JSON: tables, schemas and times of Arrow, and the JSON Schemas of all values."""
 
 from __future__ import annotations
 
 import datetime
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from lakebed.coordination.jobs import JobState
 from lakebed.schema.type_names import type_text
 
 
@@ -42,3 +44,158 @@ def time_text(milliseconds: int) -> str:
     """An ISO text, UTC."""
     moment = datetime.datetime.fromtimestamp(milliseconds / 1000, datetime.UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+# -- Schemas of what the service takes and answers -------------------------------------------------------------------------
+
+
+Schema: TypeAlias = Mapping[str, Any]
+"""A JSON Schema (2020-12)."""
+
+TEXT: Schema = {"type": "string", "maxLength": 10_000}
+NAME: Schema = {"type": "string", "minLength": 1, "maxLength": 1_000}
+WHOLE: Schema = {"type": "integer"}
+COUNT: Schema = {"type": "integer", "minimum": 0}
+TRUTH: Schema = {"type": "boolean"}
+TIME: Schema = {"type": "string", "format": "date-time"}
+VERSION: Schema = {"type": "integer", "minimum": 0, "maximum": 2**53}
+TEXTS: Schema = {
+    "type": "object",
+    "additionalProperties": {"type": "string", "maxLength": 10_000},
+    "maxProperties": 2_000,
+}
+NAMES: Schema = {"type": "array", "items": NAME, "maxItems": 2_000}
+
+
+def record(required: Mapping[str, Schema], optional: Mapping[str, Schema] | None = None) -> Schema:
+    """An object with these members and no others."""
+    return {
+        "type": "object",
+        "properties": {**required, **(optional or {})},
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+def listed(items: Schema) -> Schema:
+    """A list."""
+    return {"type": "array", "items": items}
+
+
+def or_null(schema: Schema) -> Schema:
+    """The schema, or null."""
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def ref(name: str) -> Schema:
+    """A reference to one of ``COMPONENTS``."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def of_arrow(schema: pa.Schema) -> Schema:
+    """A list of objects, a row each, as ``answers.rows_of`` makes them."""
+    return listed(record({field.name: _of_type(field.type) for field in schema}))
+
+
+def _of_type(kind: pa.DataType) -> Schema:
+    if pa.types.is_map(kind):
+        return or_null({"type": "object", "additionalProperties": _of_type(kind.item_type)})
+    if pa.types.is_list(kind):
+        return or_null(listed(_of_type(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return or_null(record({field.name: _of_type(field.type) for field in kind}))
+    if pa.types.is_boolean(kind):
+        return {"type": ["boolean", "null"]}
+    if pa.types.is_integer(kind):
+        return {"type": ["integer", "null"]}
+    if pa.types.is_floating(kind):
+        return {"type": ["number", "null"]}
+    return {"type": ["string", "null"]}
+
+
+COLUMN = record({"name": {"type": "string"}, "type": {"type": "string"}, "nullable": TRUTH})
+FIGURES = record(
+    {
+        name: COUNT
+        for name in ("rows", "dead_rows", "bytes", "parts", "tail_parts", "tail_rows", "tail_bytes", "unsorted_parts")
+    }
+)
+PARKED = record({"error": {"type": "string"}, "kind": {"type": "string"}, "since_ms": WHOLE, "failures": WHOLE})
+TABLE = record(
+    {
+        "name": {"type": "string"},
+        "root": {"type": "string"},
+        "id": {"type": "string"},
+        "version": VERSION,
+        "committed_at": TIME,
+        "columns": listed(COLUMN),
+        "keys": listed({"type": "string"}),
+        "sort_key": listed({"type": "string"}),
+        "sequence_by": or_null({"type": "string"}),
+        "partition_by": listed({"type": "string"}),
+        "properties": {"type": "object", "additionalProperties": {"type": "string"}},
+        "figures": FIGURES,
+        "parked": or_null(PARKED),
+        "drop_at": or_null(TIME),
+    }
+)
+LISTED = record({"name": {"type": "string"}, "root": {"type": "string"}})
+VECTOR = record(
+    {
+        "storageType": {"enum": ["u", "i", "p"]},
+        "pathOrInlineDv": {"type": "string"},
+        "sizeInBytes": COUNT,
+        "cardinality": COUNT,
+    },
+    {"offset": COUNT},
+)
+FILE = record(
+    {
+        "path": {"type": "string"},
+        "bytes": COUNT,
+        "rows": WHOLE,
+        "partition": {"type": "object", "additionalProperties": {"type": ["string", "null"]}},
+        "deletion_vector": or_null(VECTOR),
+        "stats": {"type": ["object", "null"]},
+    }
+)
+SCAN = record(
+    {
+        "name": {"type": "string"},
+        "root": {"type": "string"},
+        "id": {"type": "string"},
+        "version": VERSION,
+        "committed_at": TIME,
+        "columns": listed(COLUMN),
+        "stored_names": {"type": "object", "additionalProperties": {"type": "string"}},
+        "files": listed(FILE),
+        "files_of_version": COUNT,
+        "files_matched": COUNT,
+        "rows": or_null({"type": "string", "contentEncoding": "base64"}),
+        "next": or_null(COUNT),
+    }
+)
+PROBLEM: Schema = {
+    "type": "object",
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer", "minimum": 400, "maximum": 599},
+        "detail": {"type": "string"},
+    },
+    "required": ["type", "title", "status", "detail"],
+}
+_TEXT: Schema = {"type": "string"}
+_OBJECT: Schema = {"type": "object"}
+JOB = record(
+    {
+        "id": _TEXT, "table": _TEXT, "kind": _TEXT, "arguments": _OBJECT, "by": _TEXT,
+        "state": {"enum": [state.value for state in JobState]}, "asked": or_null(TIME), "not_before": or_null(TIME),
+        "started": or_null(TIME), "ended": or_null(TIME), "attempts": COUNT, "runner": _TEXT, "cancel_asked": TRUTH,
+        "progress": _OBJECT, "result": _OBJECT, "error": _TEXT, "error_kind": _TEXT,
+    }
+)  # fmt: skip
+COMPONENTS: dict[str, Any] = {
+    "Job": JOB, "Column": COLUMN, "Figures": FIGURES, "Table": TABLE, "ListedTable": LISTED, "DeletionVector": VECTOR,
+    "File": FILE, "Scan": SCAN, "Problem": PROBLEM,
+}  # fmt: skip

@@ -1,4 +1,4 @@
-"""The service as an ASGI application: who asks, whether the request is as its route declares, and what it is answered.
+"""The service as an ASGI application: who asks, how much of it, whether the request is as its route declares, and the answer.
 
 1. If whoever has no token may read, the ``Host`` must be an address or a name of this machine (``hosts``): a page of another
    site, whose domain was made to resolve to this machine, gets nothing.
@@ -14,6 +14,9 @@ import asyncio
 import logging
 import math
 import re
+import threading
+import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -30,30 +33,57 @@ from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
 
 from lakebed.errors import Corrupt, LakebedError, TableNotFound, Unexpected
-from lakebed.http.answers import ZIPPING, tagged
-from lakebed.http.hosts import HostCheck, Hosts
-from lakebed.service import (
-    changing,
-    describing,
-    event_streams,
-    job_routes,
-    limits,
-    listener_routes,
-    page_routes,
-    scanning,
-    survey_routes,
-)
+from lakebed.http import ZIPPING, HostCheck, Hosts, tagged
+from lakebed.service import changing, describing, event_routes, job_routes, page_routes, survey_routes
+from lakebed.service.answers import COMPONENTS, Schema, record
 from lakebed.service.catalog import Catalog
 from lakebed.service.event_streams import EventStreams
-from lakebed.service.openapi import openapi
 from lakebed.service.problems import Refused, problem_of, problem_of_refusal
-from lakebed.service.routes import Answer, Call, Route, Schema
-from lakebed.service.schemas import COMPONENTS, record
+from lakebed.service.routes import Answer, Call, Route, openapi
 from lakebed.service.survey import Surveyor
 from lakebed.service.tokens import Caller, Role, Tokens
-from lakebed.ui.last_watched import LastWatched
 from lakebed.ui.pages import HEADERS
+from lakebed.ui.watch import LastWatched
 from lakebed.version import __version__
+
+# -- How much of the service one caller, and all callers together, may use: whoever needs more runs another service --------
+
+
+BODY_BYTES_MAX = 1 << 20
+BODY_SECONDS_MAX = 20.0
+"""In which the body of a request must have come."""
+REQUEST_SECONDS_MAX = 60.0
+"""After which the caller gets an error, whatever the thread still does."""
+REQUESTS_MAX = 200
+"""Under way at once."""
+THREADS = 16
+PER_SECOND_MAX = 200.0
+BURST_MAX = 1_000.0
+_CALLERS_MAX = 10_000
+
+
+class Rates:
+    """A bucket of requests a caller, which fills with ``PER_SECOND_MAX``."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()  # by caller: requests left, and when that was
+        self._lock = threading.Lock()
+
+    def wait_seconds(self, caller: str) -> float:
+        """Takes a request out of the bucket: 0.0; or, if there is none, after how many seconds there will be."""
+        now = self._clock()
+        with self._lock:
+            left, then = self._left.pop(caller, (BURST_MAX, now))
+            left = min(BURST_MAX, left + (now - then) * PER_SECOND_MAX)
+            self._left[caller] = max(0.0, left - 1), now
+            if len(self._left) > _CALLERS_MAX:
+                self._left.popitem(last=False)
+        return 0.0 if left >= 1 else (1 - left) / PER_SECOND_MAX
+
+
+# -- The service as an ASGI application ------------------------------------------------------------------------------------
+
 
 _logger = logging.getLogger("lakebed.service")
 _LOOK_SECONDS = 2.0
@@ -91,11 +121,9 @@ ROUTES: tuple[Route, ...] = (
     ),
     *describing.ROUTES,
     *changing.ROUTES,
-    *scanning.ROUTES,
     *job_routes.ROUTES,
     *survey_routes.ROUTES,
-    *event_streams.ROUTES,
-    *listener_routes.ROUTES,
+    *event_routes.ROUTES,
     *page_routes.ROUTES,
 )
 _DOCUMENT = orjson.dumps(openapi(ROUTES))
@@ -117,9 +145,9 @@ class Service:
         self._surveyor.start()
         self._watched = LastWatched(_LOOK_SECONDS)
         self._tokens = tokens
-        self._rates = limits.Rates()
+        self._rates = Rates()
         self._under_way = 0
-        self._pool = ThreadPoolExecutor(limits.THREADS, thread_name_prefix="lakebed-service")
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="lakebed-service")
         served = [
             StarletteRoute(route.path, partial(self._serve, route, *_validators(route)), methods=[route.method])
             for route in (*routes, *(page_routes.OWN_ROUTES if routes is ROUTES else ()))
@@ -196,18 +224,18 @@ class Service:
 
     async def _run(self, route: Route, call: Call) -> Answer:
         assert route.handle is not None
-        if self._under_way >= limits.REQUESTS_MAX:
+        if self._under_way >= REQUESTS_MAX:
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests are under way", {"Retry-After": "1"})
         self._under_way += 1
         future = asyncio.get_running_loop().run_in_executor(self._pool, route.handle, call)
         future.add_done_callback(self._done)
         try:
-            return await asyncio.wait_for(asyncio.shield(future), limits.REQUEST_SECONDS_MAX)
+            return await asyncio.wait_for(asyncio.shield(future), REQUEST_SECONDS_MAX)
         except TimeoutError:
             future.cancel()  # unless a thread has begun with it
             raise Refused(
                 HTTPStatus.GATEWAY_TIMEOUT,
-                f"it takes more than {limits.REQUEST_SECONDS_MAX:.0f} s; ask for less at once",
+                f"it takes more than {REQUEST_SECONDS_MAX:.0f} s; ask for less at once",
             ) from None
 
     def _done(self, future: asyncio.Future[Answer]) -> None:
@@ -280,13 +308,11 @@ async def _body(request: Request) -> Any:
         raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body must be JSON: Content-Type: application/json")
     data = bytearray()
     try:
-        async with asyncio.timeout(limits.BODY_SECONDS_MAX):
+        async with asyncio.timeout(BODY_SECONDS_MAX):
             async for chunk in request.stream():
                 data += chunk
-                if len(data) > limits.BODY_BYTES_MAX:
-                    raise Refused(
-                        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body has more than {limits.BODY_BYTES_MAX} bytes"
-                    )
+                if len(data) > BODY_BYTES_MAX:
+                    raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body has more than {BODY_BYTES_MAX} bytes")
     except TimeoutError:
         raise Refused(HTTPStatus.REQUEST_TIMEOUT, "the body did not come in time", {"Connection": "close"}) from None
     except ClientDisconnect:

@@ -1,4 +1,4 @@
-"""Which tables the service has, and what is kept in memory of them.
+"""Which tables the service has, what each is at a version, and what is kept in memory of them.
 
 A root is a table, or a folder with tables in it: ``<root>/<table>``, or ``<root>/<schema>/<table>`` as a database has them. The
 name of a table is its path below the root with a dot between the parts: ``orders``, ``public.orders``; that of a root which is a
@@ -16,22 +16,86 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from http import HTTPStatus
+from typing import Any
 
+import orjson
+
+from lakebed.coordination.jobs import jobs_of
 from lakebed.coordination.log_cache import LogCache
-from lakebed.discovery.folders import require_apart
-from lakebed.discovery.naming import TableName
-from lakebed.discovery.tables import tables_below
+from lakebed.coordination.parked import parked_of
+from lakebed.coordination.table_figures import figures_of
+from lakebed.discovery import TableName, require_apart, tables_below
 from lakebed.errors import InvalidInput, LakebedError, TableNotFound
+from lakebed.jobs import DROP
 from lakebed.log.files.names import LOG_FOLDER
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
-from lakebed.service.descriptions import Descriptions
+from lakebed.service.answers import columns_of, time_text
 from lakebed.service.problems import Refused
-from lakebed.storage.folders import Folders
+from lakebed.storage.object_store import Folders
 from lakebed.storage.open import open_part_storage
 from lakebed.table import Internals
+
+# -- What a table is at a version: made once a version, however often it is asked for --------------------------------------
+
+
+_DESCRIBED_MAX = 1_000
+_FIGURES = ("rows", "dead_rows", "bytes", "parts", "tail_parts", "tail_rows", "tail_bytes", "unsorted_parts")
+
+
+class Descriptions:
+    """Descriptions of tables, made once a version."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, tuple[str, bytes]] = OrderedDict()  # by root: of which version, and the JSON
+        self._lock = threading.Lock()  # of what is kept
+
+    def of(self, name: str, log: TableLog, snapshot: Snapshot) -> bytes:
+        """The description of a version of a table, as JSON."""
+        tag = tag_of(snapshot)
+        kept = self._kept.get(log.root)
+        if kept is None or kept[0] != tag:
+            kept = tag, orjson.dumps(describe(name, log.root, snapshot))
+        with self._lock:
+            self._kept[log.root] = kept
+            self._kept.move_to_end(log.root)
+            if len(self._kept) > _DESCRIBED_MAX:
+                self._kept.popitem(last=False)
+        return kept[1]
+
+
+def tag_of(snapshot: Snapshot) -> str:
+    """Differs between any two versions of any two tables."""
+    return f"{snapshot.metadata.id}-{snapshot.version}-{snapshot.digest}"
+
+
+def describe(name: str, root: str, snapshot: Snapshot) -> dict[str, Any]:
+    """What a table is at a version."""
+    settings, figures, parked = snapshot.logical_settings, figures_of(snapshot), parked_of(snapshot)
+    dropped = next((job for job in jobs_of(snapshot) if job.kind == DROP and not job.has_ended), None)
+    return {
+        "name": name,
+        "root": root,
+        "id": snapshot.metadata.id,
+        "version": snapshot.version,
+        "committed_at": time_text(snapshot.timestamp_ms),
+        "columns": columns_of(snapshot.logical_schema),
+        "keys": list(settings.keys),
+        "sort_key": list(settings.sort_key),
+        "sequence_by": settings.sequence_by,
+        "partition_by": list(snapshot.metadata.partition_columns),
+        "properties": dict(snapshot.metadata.configuration),
+        "figures": {each: getattr(figures, each) for each in _FIGURES},
+        "parked": None if parked is None else asdict(parked),
+        "drop_at": None if dropped is None else time_text(dropped.not_before_ms),
+    }
+
+
+# -- Which tables the service has ------------------------------------------------------------------------------------------
+
 
 LOG_BYTES_MAX = 1 << 30
 OPEN_MAX = 64

@@ -16,15 +16,14 @@ from urllib.parse import quote
 from lakebed.errors import InvalidSchema, VersionNotFound
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
-from lakebed.operations.alter import alter
+from lakebed.operations.alter import alter, set_properties
 from lakebed.operations.create import NewTable, create
-from lakebed.operations.set_properties import set_properties
 from lakebed.schema.change import SchemaChange
 from lakebed.schema.conversion import canonical_type
 from lakebed.schema.type_names import parse_type, table_schema
+from lakebed.service.answers import NAME, NAMES, TEXT, TEXTS, TRUTH, VERSION, listed, record, ref
 from lakebed.service.problems import Refused
 from lakebed.service.routes import Answer, Call, Route
-from lakebed.service.schemas import NAME, NAMES, TEXT, TEXTS, TRUTH, VERSION, listed, record, ref
 from lakebed.service.tokens import Role
 from lakebed.settings import property_texts
 

@@ -24,11 +24,10 @@ import orjson
 from starlette.responses import Response, StreamingResponse
 
 from lakebed.errors import InvalidInput, LakebedError
-from lakebed.listeners.cloud_events import encoded, type_of
 from lakebed.listeners.cursor import At, Cursor
+from lakebed.listeners.event_types import encoded, type_of
 from lakebed.listeners.feed import Batch, Feed
 from lakebed.service.problems import Refused, slug_of
-from lakebed.service.routes import Call, Route, Schema
 
 if TYPE_CHECKING:
     from lakebed.service.catalog import Catalog
@@ -55,55 +54,63 @@ class _Place:
     cursor: Cursor
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request for a stream: by whom, from where on, and of which table. ``table`` is None for all tables."""
+
+    who: str
+    is_caller_known: Callable[[], bool]
+    after: str | None
+    table: str | None
+
+
 class EventStreams:
     """The streams of a service. Used from one event loop."""
 
     def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
         self._feeds = {root: Feed(root) for root in catalog.roots}
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="lakebed-events")
         self._streams: Counter[str] = Counter()  # by caller
         self._is_closed = False
 
-    def of_all(self, call: Call) -> Response:
-        """The events of all tables."""
-        return self._stream(list(self._feeds.values()), call, lambda name: True)
-
-    def of_table(self, call: Call) -> Response:
-        """The events of one table. Raises as ``Catalog.root_of``."""
-        root = call.catalog.root_of(call.name)
+    def open(self, asked: Asked) -> Response:
+        """An answer that sends events as long as its caller reads it. Raises as ``Catalog.root_of``."""
+        if asked.table is None:
+            return self._stream(list(self._feeds.values()), asked, lambda name: True)
+        root = self._catalog.root_of(asked.table)
         [feed] = (each for place, each in self._feeds.items() if root == place or root.startswith(f"{place}/"))
-        return self._stream([feed], call, lambda name: name == call.name)
+        return self._stream([feed], asked, lambda name: name == asked.table)
 
     def close(self) -> None:
         """End all streams."""
         self._is_closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _stream(self, feeds: list[Feed], call: Call, wanted: Callable[[str], bool]) -> Response:
+    def _stream(self, feeds: list[Feed], asked: Asked, wanted: Callable[[str], bool]) -> Response:
         later = {"Retry-After": "30"}
         if self._streams.total() >= STREAMS_MAX:
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "too many streams of events are open", later)
-        if self._streams[call.who] >= CALLER_STREAMS_MAX:
-            text = f"{call.who} has {CALLER_STREAMS_MAX} streams of events open already; end one of them"
+        if self._streams[asked.who] >= CALLER_STREAMS_MAX:
+            text = f"{asked.who} has {CALLER_STREAMS_MAX} streams of events open already; end one of them"
             raise Refused(HTTPStatus.TOO_MANY_REQUESTS, text, later)
-        after = call.headers.get("last-event-id") or call.query.get("after")
-        cursors = _cursors(after, call.path.get("name"), len(feeds))
+        cursors = _cursors(asked.after, asked.table, len(feeds))
         return StreamingResponse(
-            self._events(feeds, cursors, wanted, call), headers=_HEADERS, media_type="text/event-stream"
+            self._events(feeds, cursors, wanted, asked), headers=_HEADERS, media_type="text/event-stream"
         )
 
     async def _events(
-        self, feeds: list[Feed], cursors: list[Cursor] | None, wanted: Callable[[str], bool], call: Call
+        self, feeds: list[Feed], cursors: list[Cursor] | None, wanted: Callable[[str], bool], asked: Asked
     ) -> AsyncIterator[bytes]:
         loop = asyncio.get_running_loop()
-        self._streams[call.who] += 1
+        self._streams[asked.who] += 1
         try:
             yield b": lakebed\n\n"
             if cursors is None:
                 cursors = [await loop.run_in_executor(self._pool, feed.newest, wanted) for feed in feeds]
             places = [_Place(feed, cursor) for feed, cursor in zip(feeds, cursors, strict=True)]
             spoke_at, troubles = time.monotonic(), dict[str, tuple[object, ...]]()
-            while not self._is_closed and call.is_caller_known():
+            while not self._is_closed and asked.is_caller_known():
                 has_more = False
                 for number, place in enumerate(places):
                     batch = await loop.run_in_executor(self._pool, place.feed.read, place.cursor, _EVENTS_MAX, wanted)
@@ -124,7 +131,7 @@ class EventStreams:
         except RuntimeError:  # the pool is shut: the server ends
             return
         finally:
-            self._streams -= Counter([call.who])
+            self._streams -= Counter([asked.who])
 
 
 def _cursors(after: str | None, name: str | None, count: int) -> list[Cursor] | None:
@@ -163,31 +170,3 @@ def _problems(batch: Batch, known: dict[str, tuple[object, ...]]) -> Iterator[by
 def _problem(name: str, error: LakebedError) -> bytes:
     value = {"type": f"urn:lakebed:problem:{slug_of(type(error))}", "detail": str(error), "table": name}
     return b"event: problem\ndata: " + orjson.dumps(value) + b"\n\n"
-
-
-_AFTER: Schema = {"type": "string", "minLength": 1, "maxLength": 200_000}
-_STREAM: Schema = {"type": "string"}
-ROUTES = (
-    Route(
-        method="GET",
-        path="/v1/events",
-        operation="stream_events",
-        summary="Events of all tables, as CloudEvents: from now on, after a cursor, or from the beginning of the logs.",
-        query={"after": _AFTER},
-        headers={"Last-Event-ID": _AFTER},
-        media_type="text/event-stream",
-        answers={200: _STREAM},
-        stream=lambda call: call.streams.of_all(call),
-    ),
-    Route(
-        method="GET",
-        path="/v1/tables/{name}/events",
-        operation="stream_table_events",
-        summary="Events of a table, as CloudEvents: from now on, after a version or a cursor, or from the beginning of its log.",
-        query={"after": _AFTER},
-        headers={"Last-Event-ID": _AFTER},
-        media_type="text/event-stream",
-        answers={200: _STREAM},
-        stream=lambda call: call.streams.of_table(call),
-    ),
-)

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from lakebed.coordination.jobs import due_jobs, jobs_of
 from lakebed.errors import LakebedError
-from lakebed.jobs.runner import JobRunner
+from lakebed.jobs import JobRunner
 from lakebed.service.catalog import Catalog
 from lakebed.table import Table
 

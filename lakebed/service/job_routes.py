@@ -11,12 +11,11 @@ from jsonschema import Draft202012Validator
 from lakebed.coordination import jobs
 from lakebed.coordination.jobs import Job, JobState, job_of, jobs_of
 from lakebed.errors import InvalidInput
-from lakebed.jobs.actions import ACTIONS, DROP
+from lakebed.jobs import ACTIONS, DROP
 from lakebed.operations import job_arguments
-from lakebed.service.answers import time_text
+from lakebed.service.answers import VERSION, Schema, listed, record, ref, time_text
 from lakebed.service.problems import Refused
-from lakebed.service.routes import Answer, Call, Route, Schema
-from lakebed.service.schemas import VERSION, listed, record, ref
+from lakebed.service.routes import Answer, Call, Route
 from lakebed.service.tokens import Role
 from lakebed.sql.expression import check_columns_of, expression
 from lakebed.storage.open import open_part_storage

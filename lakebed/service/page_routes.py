@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from lakebed.service.answers import NAME, TEXT, record
 from lakebed.service.problems import Refused
 from lakebed.service.routes import Answer, Call, Route
-from lakebed.service.schemas import NAME, TEXT, record
 from lakebed.ui import pages
 from lakebed.ui.texts import blotted, utf8
 from lakebed.ui.watch import Watched

@@ -7,7 +7,7 @@
 
 What waits stands in the order in which a fleet takes it. The ``owner`` is the worker that looks after the table, and
 ``standbys`` are those that settle it if its freshness is in danger. The workers work this out in the same way
-(``fleet.hashing``), so it is true as long as they see the same workers.
+(``fleet.membership``), so it is true as long as they see the same workers.
 """
 
 from __future__ import annotations
@@ -18,11 +18,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lakebed.coordination.jobs import Job, JobState
-from lakebed.fleet.hashing import owner_of, standbys_of
-from lakebed.fleet.membership import Worker
+from lakebed.fleet.membership import Worker, owner_of, standbys_of
 from lakebed.service.answers import time_text
-from lakebed.service.survey import Member, Survey
-from lakebed.service.surveyed import Surveyed, urgency
+from lakebed.service.survey import Member, Survey, Surveyed, urgency
 
 TASK_STATES = ("running", "waiting", "parked", "held")
 

@@ -12,13 +12,11 @@ from typing import Any, TypeVar
 from lakebed.coordination.jobs import Job, JobState, jobs_of
 from lakebed.errors import InvalidInput
 from lakebed.health.finding import Severity
-from lakebed.service.answers import time_text
+from lakebed.service.answers import COUNT, NAME, TIME, TRUTH, WHOLE, Schema, listed, or_null, record, ref, time_text
 from lakebed.service.job_routes import job_value
 from lakebed.service.queue import TASK_STATES, Task, tasks_of, workers_of
-from lakebed.service.routes import Answer, Call, Route, Schema
-from lakebed.service.schemas import COUNT, NAME, TIME, TRUTH, WHOLE, listed, or_null, record, ref
-from lakebed.service.survey import Member, Survey
-from lakebed.service.surveyed import Surveyed, TableState, state_of
+from lakebed.service.routes import Answer, Call, Route
+from lakebed.service.survey import Member, Survey, Surveyed, TableState, state_of
 
 LIMIT_MAX = 1_000
 _LIMIT = 100

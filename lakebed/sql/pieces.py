@@ -1,4 +1,4 @@
-"""The pieces of SQL that all queries over parts share: names, literals, and the scan of some files.
+"""The pieces of SQL that all queries over parts share: names, literals, fields of structs, and the scan of some files.
 
 A user may give a column any name, also DuckDB's own ``file_row_number`` or a name that a query of ours uses. So names of users
 and names of ours never appear in the same place:
@@ -7,6 +7,9 @@ and names of ours never appear in the same place:
   when the result is Arrow again (``named``).
 - Where both must appear together (in an Arrow table, in a part's file, in a view that a user's expression sees), ours
   begin with ``_lakebed_``, and no column of a table may begin so (``schema.conversion.RESERVED_PREFIX``).
+
+Files have a table's stored names, users' SQL has the logical ones. A column gets its name by ``as``; a field within a value is
+renamed here. Both types have the same shape, so fields belong together by their place.
 """
 
 from __future__ import annotations
@@ -20,6 +23,9 @@ import pyarrow as pa
 
 from lakebed.quoting import literal, quote
 from lakebed.storage.engine import WILDCARDS, connect
+
+# -- The pieces of SQL that all queries over parts share: names, literals, and the scan of some files ----------------------
+
 
 EVALUATED_FIRST = "limit 9223372036854775807"
 """At the end of a subquery: no expression of the query around it is evaluated on rows that the subquery leaves out.
@@ -136,3 +142,31 @@ def sql_type(kind: pa.DataType) -> str:
     """DuckDB's name of an Arrow type. Safe in several threads: the connection that DuckDB shares among them all is not."""
     with connect() as connection:
         return str(connection.from_arrow(pa.table({"a": pa.nulls(0, kind)})).types[0])
+
+
+# -- Values in SQL with the fields of their structs renamed, at any depth --------------------------------------------------
+
+
+def renamed_sql(value: str, kind: pa.DataType, wanted: pa.DataType, depth: int = 0) -> str:
+    """SQL for ``value``, of the type ``kind``, with the field names of ``wanted``; ``value`` itself if they are equal.
+
+    ``value``: the name of a column, as SQL. A null stays null, and so does a null within it.
+    """
+    if kind == wanted:
+        return value
+    if pa.types.is_struct(kind):
+        fields = [
+            f"{quote(new.name)} := {renamed_sql(f'struct_extract({value}, {literal(old.name)})', old.type, new.type, depth)}"
+            for old, new in zip(kind, wanted, strict=True)
+        ]
+        return f"case when {value} is null then null else struct_pack({', '.join(fields)}) end"
+    each = f"_lakebed_each{depth}"
+    if pa.types.is_map(kind):
+        key = renamed_sql(f"{each}.key", kind.key_type, wanted.key_type, depth + 1)
+        item = renamed_sql(f"{each}.value", kind.item_type, wanted.item_type, depth + 1)
+        entries = f"list_transform(map_entries({value}), lambda {each}: struct_pack(key := {key}, value := {item}))"
+        return f"map_from_entries({entries})"
+    if pa.types.is_list(kind):
+        element = renamed_sql(each, kind.value_type, wanted.value_type, depth + 1)
+        return f"list_transform({value}, lambda {each}: {element})"
+    return value

@@ -38,7 +38,7 @@ from pathlib import Path
 import duckdb
 
 from lakebed.quoting import literal
-from lakebed.storage.process_folders import process_folder
+from lakebed.storage.local_folders import process_folder
 
 _CLOSE_SECONDS_MAX = 10
 
@@ -152,7 +152,7 @@ def _open(
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
             "allow_community_extensions": False,
-            "enable_external_file_cache": False,  # never forgets a file; for objects there is ``range_cache``
+            "enable_external_file_cache": False,  # never forgets a file; for objects there is ``range_files``
             "python_enable_replacements": False,
         },
     )

@@ -2,7 +2,7 @@
 
 Invariants
 - A file appears under its path whole and durable, or not at all: a commit may refer to it once the write has returned.
-- Files are immutable and their names are never used again, so what was read once may be kept (see ``range_cache``).
+- Files are immutable and their names are never used again, so what was read once may be kept (see ``range_files``).
 - Paths are relative to the root, with ``/``, as a human reads them: not percent-encoded, as they are in the log.
 - A storage is a small picklable value: tasks get it, and open what they need in their own process.
 

@@ -19,10 +19,9 @@ import duckdb
 
 from lakebed.errors import LakebedError
 from lakebed.storage.counters import StoreCounters
-from lakebed.storage.duckdb_files import HOST, RangeFileSystem
 from lakebed.storage.file_errors import naming_unwritable
-from lakebed.storage.process_folders import process_folder
-from lakebed.storage.range_cache import TAIL_BYTES, BlockCache
+from lakebed.storage.local_folders import process_folder
+from lakebed.storage.range_files import HOST, TAIL_BYTES, BlockCache, RangeFileSystem
 from lakebed.storage.roots import S3Root, local_file
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from lakebed.errors import LakebedError
 from lakebed.storage.local_files import trouble
-from lakebed.storage.process_folders import process_folder
+from lakebed.storage.local_folders import process_folder
 
 SPILL_BUCKETS_MAX = 500  # each is an open file while rows come in
 SPILL_BUCKETS_PREFIX = "spill-buckets-"

@@ -1,4 +1,4 @@
-"""``table.inspect``: a table's metadata, each as an Arrow table. Nothing is changed."""
+"""``table.inspect``: a table's metadata, each as an Arrow table, and as a notebook shows it. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import os
 import pyarrow as pa
 
 from lakebed.compaction.volatile_choice import volatile_choice
-from lakebed.operations.mutate.mutate import unsettled_mutations
+from lakebed.log.snapshot import Snapshot
+from lakebed.notebook import html_record, html_table
+from lakebed.operations.mutate_keyed import unsettled_mutations
 from lakebed.operations.partitions import detached_table
-from lakebed.storage.cache_folder import volatile_folder
+from lakebed.storage.local_folders import volatile_folder
 from lakebed.table.internals import Internals
 from lakebed.view import clustering, metadata_tables, schema_history
 
@@ -109,3 +111,20 @@ class TableInspect:
             MissingPrerequisite: matplotlib is not installed (``lakebed[plots]``).
         """
         clustering.draw(self._log.refresh(), os.fspath(file), self._log.statistics)
+
+
+def table_as_html(path: str, snapshot: Snapshot) -> str:
+    """The table at one version, as HTML; taken from the log alone."""
+    settings = snapshot.logical_settings
+    facts = {
+        "version": snapshot.version,
+        "settled rows": sum(part.live_rows for part in snapshot.parts.values()),
+        "parts": len(snapshot.parts),
+        "changes in the tail": sum(part.rows for part in snapshot.tail.values()),
+        "keys": ", ".join(settings.keys) or "none: append only",
+        "sort key": ", ".join(settings.order_by),
+        "sequence by": settings.sequence_by,
+        "partitions": ", ".join(snapshot.metadata.partition_columns),
+    }
+    columns = [(field.name, field.type, "" if field.nullable else "not null") for field in snapshot.logical_schema]
+    return html_record(path, facts) + html_table(("column", "type", ""), columns)

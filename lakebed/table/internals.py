@@ -40,11 +40,11 @@ from lakebed.operations.alter import alter
 from lakebed.operations.cleanup import DELETIONS_MAX, BackgroundCleanup, clean_log
 from lakebed.operations.create import NewTable, create
 from lakebed.operations.mirror import Mirror
-from lakebed.operations.mutate.mutation import Mutation
-from lakebed.operations.mutate.run import run_mutation
+from lakebed.operations.mutate import run_mutation
+from lakebed.operations.mutation import Mutation
 from lakebed.operations.partitions import Partitions
+from lakebed.operations.purge.files import KEY_INDEX, VOLATILE, PurgedFile
 from lakebed.operations.purge.purge import Purge
-from lakebed.operations.purge.report import KEY_INDEX, VOLATILE, PurgedFile
 from lakebed.operations.time_to_live import RowExpiry
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
@@ -53,7 +53,7 @@ from lakebed.resolve.locate import KeyLocator
 from lakebed.resolve.locators import Locators
 from lakebed.schema.change import SchemaChange
 from lakebed.sources.source import RangeChanges
-from lakebed.storage.cache_folder import cache_folder, volatile_folder
+from lakebed.storage.local_folders import cache_folder, volatile_folder
 from lakebed.storage.open import open_part_storage
 from lakebed.storage.roots import spark_path
 from lakebed.view.merge_on_read import TableView

@@ -17,8 +17,7 @@ from lakebed.coordination.settle_attempts import resume_settle
 from lakebed.health.entry_checks import remove_unreadable
 from lakebed.operations import cleanup
 from lakebed.operations.hold import hold
-from lakebed.operations.restart_order import restart_order
-from lakebed.operations.rewind import rewind
+from lakebed.operations.rewind import restart_order, rewind
 from lakebed.planning.plan_table import plan_table
 from lakebed.positions.remarks import dismiss
 from lakebed.settings import interval_seconds

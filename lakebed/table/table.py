@@ -26,15 +26,13 @@ from lakebed.ingest.stream import require_keys
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog
-from lakebed.operations.alter import AlterResult, alter, evolved_by
+from lakebed.operations.alter import AlterResult, alter, evolved_by, set_properties, set_sort_key
 from lakebed.operations.convert import convert as convert_table
 from lakebed.operations.create import NewTable
 from lakebed.operations.create import create as create_table
-from lakebed.operations.mutate.mutation import Mutation, MutationResult
-from lakebed.operations.mutate.run import run_mutation
+from lakebed.operations.mutate import run_mutation
+from lakebed.operations.mutation import Mutation, MutationResult
 from lakebed.operations.restore import restore
-from lakebed.operations.set_properties import set_properties
-from lakebed.operations.set_sort_key import set_sort_key
 from lakebed.parts.arrow_rows import Rows
 from lakebed.parts.changes import write_spec_of
 from lakebed.schema.conversion import SparkSchema, canonical_type
@@ -43,8 +41,7 @@ from lakebed.schema.fitting import Evolution, EvolvePolicy, OnMismatch
 from lakebed.schema.type_names import parse_type
 from lakebed.settings import PropertyValue, TableSettings, column_names, property_texts, wrong_properties
 from lakebed.storage.open import open_part_storage
-from lakebed.table.html import table_as_html
-from lakebed.table.inspect import TableInspect
+from lakebed.table.inspect import TableInspect, table_as_html
 from lakebed.table.internals import Internals, open_log, purge_of
 from lakebed.table.maintenance import TableMaintenance
 from lakebed.view.time_travel import snapshot_at

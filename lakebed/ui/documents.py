@@ -1,12 +1,15 @@
-"""The page's data of a table, as plain values: figures, findings, claims, plans. Pure.
+"""The page's data of a table, as plain values: figures, findings with their sections of the runbook, claims, plans.
 
 Times are epoch milliseconds (``…_ms``), never ages: an answer changes only when the table does.
 """
 
 from __future__ import annotations
 
+import re
+from functools import cache
 from typing import Any
 
+from lakebed import manual
 from lakebed.health.finding import Finding, Severity, worst
 from lakebed.health.status import Status
 from lakebed.log.claims import Claim, claims_of
@@ -15,8 +18,48 @@ from lakebed.monitoring.table_state import Recent
 from lakebed.planning.plan import Planning
 from lakebed.planning.plan_table import plan_row
 from lakebed.schema.column_mapping import ColumnMapping
-from lakebed.ui.runbook import section_of
 from lakebed.ui.texts import blotted, cut, shown
+
+# -- The sections of the runbook, for the findings that they are about -----------------------------------------------------
+
+
+_PAGE = "runbook"
+_HEADING = re.compile(r"^## (\w+)$", re.MULTILINE)
+_SECTIONS = {
+    "look": "LakebedTableUnreadable",
+    "gate": "LakebedTableUnreadable",
+    "tail": "LakebedTailOld",
+    "backpressure": "LakebedWriterDelayed",
+    "backlog": "LakebedBacklogGrowing",
+    "depth": "LakebedDepthOverBudget",
+    "claim": "LakebedClaimsStuck",
+    "quarantine": "LakebedQuarantineGrowing",
+    "query": "LakebedQueryDown",
+    "parked": "LakebedTableParked",
+    "failing": "LakebedPlansFailing",
+    "settle": "LakebedSettleParked",
+    "run": "LakebedRunDown",
+    "disk": "LakebedRunDown",
+    "waiting": "LakebedTopicsWaiting",
+}
+_INVARIANT = re.compile(r"[A-Z]\d+")
+
+
+def section_of(check: str) -> str | None:
+    """The section about what a check finds; None if there is none."""
+    found = "LakebedInvariantViolated" if _INVARIANT.fullmatch(check) else _SECTIONS.get(check)
+    return found if found in sections() else None
+
+
+@cache
+def sections() -> dict[str, str]:
+    """The text of each section (Markdown), by its heading."""
+    path = manual.pages()[_PAGE]
+    return {title: manual.text(path, title.lower()) for title in _HEADING.findall(manual.text(path))}
+
+
+# -- The page's data of a table --------------------------------------------------------------------------------------------
+
 
 FINDINGS_MAX = 20
 CLAIMS_MAX = 100

@@ -38,7 +38,7 @@ from lakebed.log.commit_kind import CommitKind, kind_of
 from lakebed.log.entries import Operation
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
-from lakebed.monitoring.recent_commits import WINDOW_SECONDS, CommitFigures, figures_of
+from lakebed.monitoring.table_state import WINDOW_SECONDS, CommitFigures, figures_of
 from lakebed.planning.plan import partition_order
 from lakebed.ui.texts import cut, shown
 

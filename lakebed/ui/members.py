@@ -1,15 +1,16 @@
-"""The tables of a database on the page: hundreds of rows, from looks that cost little, and a whole look at one that is opened.
+"""All tables of a page: those of its command line, and hundreds of a database, from looks that cost little.
 
 1. One thread looks at all tables, some at a time, while the overview is asked for: each log is asked for a newer version, and of
    a new one the figures are taken that a snapshot tells. What is wrong with it is looked up once a minute (``health.glance``).
    Which tables there are is looked up every ``LIST_SECONDS``.
-2. A table whose own page is asked for is watched as any table is (``last_watched``).
+2. A table whose own page is asked for is watched as any table is (``watch``).
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,22 +18,23 @@ from typing import Any
 
 from lakebed.coordination.parked import parked_of
 from lakebed.coordination.table_figures import figures_of
-from lakebed.discovery.tables import tables_below
+from lakebed.discovery import tables_below
 from lakebed.errors import LakebedError
 from lakebed.health.finding import Finding, Severity
 from lakebed.health.glance import Glance, Seen
-from lakebed.health.runs import DatabaseRuns, Runs, waiting_findings
+from lakebed.health.run_report import DatabaseRuns, Runs, waiting_findings
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog
 from lakebed.positions.point_log import PointLog
 from lakebed.positions.resnapshots import recent
-from lakebed.ui import documents
-from lakebed.ui.last_watched import LastWatched
+from lakebed.storage.open import open_part_storage
+from lakebed.ui import documents, looking
 from lakebed.ui.live import Live
 from lakebed.ui.looking import Looking
 from lakebed.ui.texts import blotted, cut, utf8
-from lakebed.ui.watch import Watched
+from lakebed.ui.watch import Answer, LastWatched, Watched
+from lakebed.version import __version__
 
 LIST_SECONDS = 10.0
 THREADS = 8
@@ -193,3 +195,54 @@ def _broken(name: str, path: str, error: Exception) -> dict[str, Any]:
     text = cut(blotted(text), _ERROR_MAX)
     finding = Finding(severity=Severity.CRITICAL, check="look", where="", what=text, remedy=f"lakebed doctor {path}")
     return documents.findings((finding,)) | {"path": path, "name": name, "error": text, "figures": None, "unread": None}
+
+
+# -- All tables of a page: those of its command line, and those of its databases -------------------------------------------
+
+
+class Tables:
+    """The tables by their names on the page."""
+
+    def __init__(
+        self, paths: Sequence[str], interval_seconds: float, live: Live | None = None, databases: Sequence[str] = ()
+    ) -> None:
+        """``databases``: paths with tables below. Raises InvalidInput for a path that can't be one."""
+        self._watched: dict[str, Watched] = {}
+        self._databases = [Members(path, interval_seconds, live) for path in dict.fromkeys(databases)]
+        for root in dict.fromkeys(open_part_storage(path).root for path in paths):
+            name = utf8(blotted(root))
+            while name in self._watched:  # they differ only in credentials
+                name += " (another)"
+            self._watched[name] = Watched(root, name, interval_seconds, live)
+
+    @property
+    def _all(self) -> list[Watched | Members]:
+        return [*self._watched.values(), *self._databases]
+
+    def start(self) -> None:
+        for each in self._all:
+            each.start()
+
+    def close(self) -> None:
+        for each in self._all:
+            each.close()
+
+    def find(self, name: str) -> Watched | None:
+        found = self._watched.get(name)
+        return found or next((one for each in self._databases if (one := each.find(name)) is not None), None)
+
+    def overview(self) -> Answer:
+        """The summaries of all tables; a table without a look so far has no figures."""
+        deadline = time.monotonic() + looking.WAIT_SECONDS
+        for each in self._all:
+            each.ask()
+        summary = []
+        for watched in self._watched.values():
+            seen, is_late = watched.seen(deadline)
+            summary.append({**(seen.summary if seen else watched.unseen()), "is_late": is_late})
+        databases = []
+        for database in self._databases:
+            rows, whole = database.seen(deadline)
+            summary += rows
+            databases.append(whole)
+        return Answer({"lakebed": __version__, "tables": summary, "databases": databases})

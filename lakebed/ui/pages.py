@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from importlib import resources
 
-from lakebed.ui.runbook import sections
+from lakebed.ui.documents import sections
 from lakebed.ui.watch import Answer, Watched
 
 _TYPES = {"html": "text/html; charset=utf-8", "css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}

@@ -2,7 +2,7 @@
 
 - Only GET and HEAD are served, and only paths that are keys of two dictionaries: files of the page, and answers. The server
   never opens a path that a request contains.
-- A request under a foreign name is refused (``http.hosts``), so a page of another site gets no data.
+- A request under a foreign name is refused (``http``), so a page of another site gets no data.
 - The Content-Security-Policy lets the page run its own scripts and connect to its own origin, nothing else.
 - Each answer has an ETag. A client that already has the answer with this tag gets 304.
 """
@@ -20,11 +20,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from lakebed.http.answers import ZIPPING, tagged
-from lakebed.http.hosts import HostCheck, Hosts
-from lakebed.http.server import HttpServer, Listening
+from lakebed.http import ZIPPING, HostCheck, Hosts, HttpServer, Listening, tagged
 from lakebed.ui.live import Live
-from lakebed.ui.overview import Tables
+from lakebed.ui.members import Tables
 from lakebed.ui.pages import HEADERS, Refused, answers, files
 from lakebed.ui.watch import Answer
 

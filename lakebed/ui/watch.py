@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections import deque
+import threading
+import time
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -28,15 +30,74 @@ from lakebed.health.sampler import with_reference
 from lakebed.health.status import Observer
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog
-from lakebed.monitoring.recent_commits import RecentCommits
+from lakebed.monitoring.table_state import RecentCommits
+from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.planning.planner import plan
+from lakebed.table import Table
+from lakebed.table import open as open_table
 from lakebed.ui import documents
 from lakebed.ui.history import History
 from lakebed.ui.levels import Levels, levels
 from lakebed.ui.live import Live
 from lakebed.ui.looking import Looking
-from lakebed.ui.quarantine import QuarantineReasons
 from lakebed.ui.texts import blotted, cut
+
+# -- The records of a table's quarantine -----------------------------------------------------------------------------------
+
+
+REASONS_MAX = 20
+SECONDS_MIN = 60.0
+ROWS_MAX = 1_000_000
+_QUERY = f"""
+    select reason, count(*) as records, epoch_ms(max(time)) as newest_ms, count(*) over () as reasons
+    from quarantined group by reason order by records desc, reason limit {REASONS_MAX}
+"""
+
+
+class QuarantineReasons:
+    """Follows the quarantine of one table. Not thread-safe."""
+
+    def __init__(self, root: str) -> None:
+        self._path = root + QUARANTINE_SUFFIX
+        self._table: Table | None = None
+        self._version = -1
+        self._read_at = 0.0
+        self._document: dict[str, Any] | None = None
+
+    def document(self, records: int) -> dict[str, Any] | None:
+        """The reasons that most records have; None without records. ``records``: how many there are."""
+        if not records:
+            self._version, self._document = -1, None
+        elif self._version < 0 or time.monotonic() - self._read_at >= SECONDS_MIN:
+            try:
+                self._read(records)
+            except LakebedError as error:  # the table itself is well; ``status`` has a finding for this
+                self._table, self._version = None, -1
+                self._document = {"reasons": [], "more": 0, "error": cut(blotted(str(error)))}
+            self._read_at = time.monotonic()
+        return self._document
+
+    def _read(self, records: int) -> None:
+        if records > ROWS_MAX:
+            text = f"it has more than {ROWS_MAX:,} records; count them with lakebed query {self._path}"
+            self._document = {"reasons": [], "more": 0, "error": cut(blotted(text))}
+            return
+        self._table = self._table or open_table(self._path)
+        version = self._table.version
+        if version == self._version:
+            return
+        found = self._table.query(_QUERY, "quarantined").to_pylist()
+        reasons = [
+            {"reason": cut(blotted(row["reason"] or "")), "records": row["records"], "newest_ms": row["newest_ms"]}
+            for row in found
+        ]
+        more = found[0]["reasons"] - len(found) if found else 0
+        self._document = {"reasons": reasons, "more": more, "error": None}
+        self._version = version
+
+
+# -- Looks at tables and keeps the answers ready ---------------------------------------------------------------------------
+
 
 _PICTURES = 3
 _LOG_SECONDS = 0.5
@@ -216,3 +277,39 @@ class Watched:
 def _part(pictures: Sequence[Levels], number: int) -> dict[str, Any] | None:
     """A part of the newest picture that has it: a browser may still show an earlier one."""
     return next((found for picture in reversed(pictures) if (found := picture.part(number)) is not None), None)
+
+
+# -- The tables whose own pages were asked for last: ``WATCHED_MAX`` of them at most are watched ---------------------------
+
+
+WATCHED_MAX = 8
+
+
+class LastWatched:
+    """Some tables, until ``close``. Safe to use from several threads."""
+
+    def __init__(self, interval_seconds: float, live: Live | None = None) -> None:
+        """``live``: what this process knows of the tables."""
+        self._interval_seconds = interval_seconds
+        self._live = live
+        self._watched: OrderedDict[str, Watched] = OrderedDict()
+        self._lock = threading.Lock()  # of what is watched
+
+    def find(self, root: str, name: str) -> Watched:
+        """The table at a root, watched from now on. ``name``: its root without credentials."""
+        with self._lock:
+            watched = self._watched.get(root)
+            if watched is None:
+                watched = self._watched[root] = Watched(root, name, self._interval_seconds, self._live)
+                watched.start()
+            self._watched.move_to_end(root)
+            left = self._watched.popitem(last=False)[1] if len(self._watched) > WATCHED_MAX else None
+        if left is not None:
+            left.close()
+        return watched
+
+    def close(self) -> None:
+        with self._lock:
+            watched = list(self._watched.values())
+        for each in watched:
+            each.close()

@@ -40,8 +40,7 @@ from lakebed.quoting import quote
 from lakebed.schema.column_mapping import ColumnMapping
 from lakebed.schema.nested import table_as_declared
 from lakebed.sql.expression import Expression, mistakes
-from lakebed.sql.pieces import EVALUATED_FIRST, parquet_of, parquet_to_join
-from lakebed.sql.renames import renamed_sql
+from lakebed.sql.pieces import EVALUATED_FIRST, parquet_of, parquet_to_join, renamed_sql
 from lakebed.storage.engine import cursor_of
 from lakebed.storage.roots import local_file
 from lakebed.view.scan_file import ScanFile

@@ -11,7 +11,7 @@ import pyarrow as pa
 from lakebed.errors import InvalidInput
 from lakebed.far_times import iso_text, year_text
 from lakebed.log.snapshot import Snapshot, parts_to_resort
-from lakebed.plots import new_figure, save
+from lakebed.notebook import new_figure, save
 from lakebed.sortkey.clustering import Clustering, DeepRange, Placed, clustering
 from lakebed.sortkey.ranges import NAN, NAN_MIRRORED, TOP, Bound, plain_value
 from lakebed.sortkey.sort_key import SortTerm

@@ -12,10 +12,10 @@ from rich.console import Console
 
 import lakebed
 from lakebed.cli import main
-from lakebed.cli.display import database
+from lakebed.cli.display import run
 from lakebed.cli.display.run import line, panel
 from lakebed.coordination.parked import Parked, park, parked_of
-from lakebed.discovery.tables import tables_below
+from lakebed.discovery import tables_below
 from lakebed.ingest.database.ingest import TableStanding
 from lakebed.monitoring.progress import Progress
 from lakebed.pipeline.database.work import DatabaseState
@@ -148,13 +148,13 @@ def test_a_run_shows_how_many_tables_there_are_and_which_are_in_trouble() -> Non
 def test_what_changes_is_said_once() -> None:
     first = state_of(standing("public.a", "new"), standing("public.b"))
     second = state_of(standing("public.a"), standing("public.b", "parked", "gone"))
-    assert list(database.news(None, first)) == ["1 table"]
-    assert list(database.news(first, second)) == ["1 new table: public.a", "public.b is parked: gone"]
-    assert list(database.news(second, second)) == []
-    assert list(database.news(second, first)) == ["public.b goes on"]
+    assert list(run.news_of_database(None, first)) == ["1 table"]
+    assert list(run.news_of_database(first, second)) == ["1 new table: public.a", "public.b is parked: gone"]
+    assert list(run.news_of_database(second, second)) == []
+    assert list(run.news_of_database(second, first)) == ["public.b goes on"]
     waiting = state_of(*(standing(f"public.{number}", "waiting", "no answer") for number in range(7)))
     names = "public.0, public.1, public.2, public.3, public.4 and 2 more"
-    assert list(database.news(first, waiting)) == [f"{names} are waiting: no answer"]
-    assert list(database.news(waiting, state_of(*map(standing, [one.name for one in waiting.tables])))) == [
+    assert list(run.news_of_database(first, waiting)) == [f"{names} are waiting: no answer"]
+    assert list(run.news_of_database(waiting, state_of(*map(standing, [one.name for one in waiting.tables])))) == [
         f"{names} go on"
     ]

@@ -15,8 +15,7 @@ import pytest
 
 from lakebed.cli.command_line import GROUPS, command_parser
 from lakebed.cli.commands.manual import TOPICS
-from lakebed.cli.parser import Parser
-from lakebed.cli.suggestions import OTHER_WORDS
+from lakebed.cli.parser import OTHER_WORDS, Parser
 from tests.infra.downloads import REPOSITORY
 
 TEXTS = ("lakebed", "docs", "deploy", "examples", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks")

@@ -18,7 +18,7 @@ from typing import Any
 from lakebed import events
 from lakebed.cli.command_line import execute
 from lakebed.compaction import cluster, kernels
-from lakebed.fleet import spark, worker
+from lakebed.fleet import worker
 
 BYTES_MIN = 100_000
 
@@ -55,7 +55,7 @@ def main(root: str, gate: str) -> int:
     kernels.merge_in_task = partial(merge_and_wait, gate)  # this module goes to the executors as it is
     cluster.AWAY_SECONDS = (1.0, 1.0)
     worker.BEAT_SECONDS = 0.3
-    spark.Cluster = partial(cluster.Cluster, bytes_min=BYTES_MIN)  # type: ignore[misc, assignment]
+    cluster.Cluster = partial(cluster.Cluster, bytes_min=BYTES_MIN)  # type: ignore[misc, assignment]
     events.listen(say)
     return execute(["fleet", "run", root, "--cores", "1", "--memory", "1GiB", "--spark", os.environ["SPARK_MASTER"]])
 

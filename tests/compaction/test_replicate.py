@@ -25,8 +25,8 @@ from lakebed.merge.materialized import REPLICATED, LocalParts, Materialized, Mat
 from lakebed.operations.purge import files as purge_files
 from lakebed.parts.changes import WriteSpec
 from lakebed.planning.uploads import UploadRules
+from lakebed.storage.local_folders import lock_folder
 from lakebed.storage.part_storage import PartStorage
-from lakebed.storage.process_folders import lock_folder
 from lakebed.table import internals_of
 from lakebed.view.merge_on_read import TableView
 from tests.internals import compaction_of, deletion_vectors_of, log_of, storage_of

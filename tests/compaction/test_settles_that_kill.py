@@ -31,8 +31,7 @@ from lakebed.log.entries import SETTLING
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog
 from lakebed.service.queue import tasks_of
-from lakebed.service.survey import Member
-from lakebed.service.surveyed import TableState, state_of, surveyed
+from lakebed.service.survey import Member, TableState, state_of, surveyed
 from lakebed.sortkey.statistics_cache import StatisticsCache
 from lakebed.table.table import internals_of
 from tests.clock import Clock

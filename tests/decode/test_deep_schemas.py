@@ -14,7 +14,7 @@ from lakebed.decode.decoder import Decoder, DecoderSchema
 from lakebed.decode.formats import decoder
 from lakebed.decode.typed.formats import SchemaText
 from lakebed.pipeline.database.new_tables import Rows, introduction
-from lakebed.pipeline.file.wishes import TableWishes
+from lakebed.pipeline.file.database_section import TableWishes
 from lakebed.schema.fitting import EvolvePolicy
 from lakebed.schema.nesting import LEVELS_MAX, levels_of
 from lakebed.schema.possible_columns import TOO_DEEP

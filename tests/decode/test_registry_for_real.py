@@ -11,7 +11,7 @@ from lakebed.decode.decoder import DecoderSchema
 from lakebed.decode.formats import decoder
 from lakebed.decode.typed.registry import ID_MAX, RegisteredSchema, Registry, RegistrySettings
 from lakebed.errors import Retry
-from lakebed.pipeline.sample import sample_of
+from lakebed.pipeline.draft import sample_of
 from tests.decode.avro_events import encoded, framed
 from tests.decode.records import records
 from tests.decode.test_registry import COLUMNS, NEW, QUICK

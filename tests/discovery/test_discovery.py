@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lakebed.discovery.folders import tables_in
-from lakebed.storage.folders import Folders
+from lakebed.discovery import tables_in
+from lakebed.storage.object_store import Folders
 
 
 def folders(root: Path, *names: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lakebed.discovery.naming import PART_BYTES_MAX, Naming, NoTable, TableName, prefix_of
+from lakebed.discovery import PART_BYTES_MAX, Naming, NoTable, TableName, prefix_of
 from lakebed.errors import InvalidInput
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 

@@ -30,7 +30,7 @@ from deltalake import DeltaTable, QueryBuilder
 import lakebed
 from lakebed.cli import main as command
 from lakebed.coordination.parked import Parked, parked_of
-from lakebed.discovery.tables import tables_below
+from lakebed.discovery import tables_below
 from lakebed.errors import TableNotFound
 from lakebed.log.table_log import TableLog
 from lakebed.positions.positions import positions_of

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import lakebed
 from lakebed.decode.decoder import DecoderSchema
 from lakebed.decode.formats import decoder
-from lakebed.discovery.naming import NoTable
+from lakebed.discovery import NoTable
 from lakebed.far_times import python_rows
 from lakebed.health.status import Observer
 from lakebed.ingest.batch_writer import in_this_process

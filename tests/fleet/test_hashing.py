@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from lakebed.fleet.hashing import owner_of, ranks_of
+from lakebed.fleet.membership import owner_of, ranks_of
 
 TABLES = [f"/lake/public/t{number}" for number in range(2000)]
 THREE = {"a": 4.0, "b": 4.0, "c": 4.0}

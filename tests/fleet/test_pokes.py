@@ -20,12 +20,12 @@ from lakebed.cli.command_line import execute
 from lakebed.compaction.maintenance import TableMaintainers
 from lakebed.coordination.log_cache import LogCache
 from lakebed.errors import InvalidInput
-from lakebed.fleet import hint_pace, watched
+from lakebed.fleet import hints, watched
 from lakebed.fleet.hints import Hint
 from lakebed.fleet.worker import HINTED_DISCOVERY_SECONDS, FleetWorker, Heard, Limits
-from lakebed.http.server import Listening
+from lakebed.http import Listening
 from lakebed.log.stores.log_store import LogStore, has_object
-from lakebed.service.poke import poke_server
+from lakebed.service.server import poke_server
 from lakebed.service.tokens import Role, line_of
 from tests.fleet.test_worker import SCHEMA, changes, is_settled, tables_in, working
 from tests.internals import log_of
@@ -133,7 +133,7 @@ def test_a_hint_that_comes_during_a_look_for_hints_waits_as_long_as_one_after_it
 ) -> None:
     now, during = [1000.0], list[float | None]()
     clock = SimpleNamespace(monotonic=lambda: now[0], time=time.time)
-    for module in (watched, hint_pace):
+    for module in (watched, hints):
         monkeypatch.setattr(module, "time", clock)
 
     def hinted_meanwhile(store: LogStore, name: str) -> bool:

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lakebed.fleet.hashing import owner_of
-from lakebed.fleet.membership import listed_workers
+from lakebed.fleet.membership import listed_workers, owner_of
 from tests.fleet.test_worker import changes, is_settled, tables_in
 from tests.waiting import outcome, wait_until
 

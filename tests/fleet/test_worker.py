@@ -221,7 +221,7 @@ def test_after_an_outage_a_table_with_a_freshness_is_looked_at_as_soon_as_any_ot
     [table] = tables_in(tmp_path / "lake", 1, freshness="60 seconds")
     found = watched.Watched(table.path, LogCache(1 << 20), TableMaintainers(), lambda tier: True)
     found.look()
-    monkeypatch.setattr("lakebed.discovery.looks.SECONDS_MAX", 300.0)
+    monkeypatch.setattr("lakebed.discovery.SECONDS_MAX", 300.0)
 
     def silent(*given: object) -> bool:
         raise StoreUnavailable("no answer")

@@ -29,14 +29,13 @@ from lakebed.errors import Corrupt, LakebedError
 from lakebed.fleet.membership import Membership, Worker, fleet_log, listed_workers, worker_of
 from lakebed.fleet.report import fleet_report
 from lakebed.fleet.work import work_of
-from lakebed.health.database_status import database_status
 from lakebed.health.entry_checks import DECODERS, unreadable
 from lakebed.health.finding import Severity
+from lakebed.health.status import database_status
 from lakebed.listeners.cursor import At, Cursor
 from lakebed.listeners.deliverer import Deliverer
 from lakebed.listeners.feed import Feed
-from lakebed.listeners.listener import Listener, Webhook
-from lakebed.listeners.listener_log import Delivering, ListenerLog, listener_of
+from lakebed.listeners.listener import Delivering, Listener, ListenerLog, Webhook, listener_of
 from lakebed.log import entries
 from lakebed.log.actions import CommitInfo, Domain
 from lakebed.log.entries import COORDINATION
@@ -44,7 +43,7 @@ from lakebed.log.entry_values import decoded
 from lakebed.log.files.commit_codec import encode_commit
 from lakebed.log.table_log import TableLog, commit_name
 from lakebed.positions.point_log import Point, PointLog, TableAt, point_of, settled_of, table_at_of
-from lakebed.service.descriptions import describe
+from lakebed.service.catalog import describe
 from lakebed.version import ENGINE
 from tests.internals import log_of
 from tests.waiting import wait_until

@@ -24,7 +24,7 @@ from lakebed.log.snapshot import Snapshot
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.positions.remarks import remark
 from lakebed.remarks import KINDS, Remark
-from lakebed.service.surveyed import Surveyed, TableState, state_of
+from lakebed.service.survey import Surveyed, TableState, state_of
 from lakebed.storage.part_storage import PartStorage
 from lakebed.ui.members import Members
 from tests.internals import log_of

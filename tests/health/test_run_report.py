@@ -18,11 +18,10 @@ import pytest
 import lakebed
 from lakebed.cli import main
 from lakebed.errors import InvalidInput, LakebedError, MissingPrerequisite, Retry, StoreUnavailable
-from lakebed.health import run_report, runs
+from lakebed.health import run_report
 from lakebed.health.finding import counted
 from lakebed.health.glance import Glance
-from lakebed.health.run_report import Down, Reporter, RunReport, Waiting, reports_of, run_findings, waiting_of
-from lakebed.health.runs import said_by
+from lakebed.health.run_report import Down, Reporter, RunReport, Waiting, reports_of, run_findings, said_by, waiting_of
 from lakebed.health.sampler import Sampler
 from lakebed.health.status import Observer
 from lakebed.log.stores import MemoryLogStore, open_store
@@ -407,9 +406,9 @@ def test_lists_of_tables_read_the_reports_of_a_database_once_in_ten_seconds(
         read.append(store.root)
         return run_report.Reports()
 
-    monkeypatch.setattr(runs, "reports_of", reports)
-    monkeypatch.setattr(runs, "open_store", lambda folder: SimpleNamespace(root=folder))
-    seen = runs.Runs(clock)
+    monkeypatch.setattr(run_report, "reports_of", reports)
+    monkeypatch.setattr(run_report, "open_store", lambda folder: SimpleNamespace(root=folder))
+    seen = run_report.Runs(clock)
     for _ in range(60):
         for name in ("orders", "items"):
             assert list(seen.of_table(f"{shop}/public/{name}", is_fed=True, alone=False)) == []
@@ -421,10 +420,12 @@ def test_a_store_that_refuses_writes_is_found_also_by_a_look_in_which_a_run_fall
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.reporter("a").say("running", [])
-    monkeypatch.setattr(runs, "open_store", lambda path: world.store)
-    monkeypatch.setattr(runs, "look_at_disk", lambda path: iter(()))
-    monkeypatch.setattr(runs, "open_objects", lambda place: SimpleNamespace(refused_write=lambda name: f"{name}: 507"))
-    seen = runs.Runs(world.clock)
+    monkeypatch.setattr(run_report, "open_store", lambda path: world.store)
+    monkeypatch.setattr(run_report, "look_at_disk", lambda path: iter(()))
+    monkeypatch.setattr(
+        run_report, "open_objects", lambda place: SimpleNamespace(refused_write=lambda name: f"{name}: 507")
+    )
+    seen = run_report.Runs(world.clock)
     world.clock.now += run_report.SILENT_SECONDS
     assert not seen.of_database("s3://lake/shop").findings
     world.clock.now += 1
@@ -438,7 +439,7 @@ def test_a_fleet_tells_once_what_is_wrong_with_pipelines_in_the_words_of_status(
     Reporter(store, RunReport(host="a", pid=1, roles=("ingest",))).say(
         "trying again", [KAFKA], [SICK, Waiting(name="public.orders", state="waiting", error="a bad table")]
     )
-    found = {(one.check, one.where): one.what for one in runs.Runs().of_database(str(shop)).findings}
+    found = {(one.check, one.where): one.what for one in run_report.Runs().of_database(str(shop)).findings}
     main(["fleet", "report", str(shop)])
     said = capsys.readouterr().out
     for (check, where), what in found.items():
@@ -498,7 +499,7 @@ metrics: {{port: null}}
     pipeline = parse_any(text, "shop.yml", {"PASSWORD": "hunter2"})
     with pytest.raises(type(error)):
         pipeline_run.run(pipeline, cast("SparkStart", None), threading.Event(), lambda look: None)
-    told = [finding.what for finding in runs.Runs().of_database(str(path)).findings]
+    told = [finding.what for finding in run_report.Runs().of_database(str(path)).findings]
     if place == "nowhere" and isinstance(error, InvalidInput):
         assert told == [] and not path.exists(), "a wrong path leaves nothing behind"
     else:

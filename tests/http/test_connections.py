@@ -16,9 +16,17 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from uvicorn.server import ServerState
 
-from lakebed.http import connection as limits
-from lakebed.http.connection import HEAD_SECONDS, IDLE_SECONDS, WRITE_SECONDS, Connection, Connections
-from lakebed.http.server import HEAD_BYTES_MAX, HttpServer, Listening
+from lakebed import http as limits
+from lakebed.http import (
+    HEAD_BYTES_MAX,
+    HEAD_SECONDS,
+    IDLE_SECONDS,
+    WRITE_SECONDS,
+    Connection,
+    Connections,
+    HttpServer,
+    Listening,
+)
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 

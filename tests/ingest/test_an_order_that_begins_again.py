@@ -17,7 +17,7 @@ from lakebed.decode.formats import decoder
 from lakebed.errors import Corrupt, InvalidInput
 from lakebed.health.status import Observer
 from lakebed.ingest.table_batch import BatchDone, TableIngest
-from lakebed.pipeline.database.order_warnings import warnings_of_topics
+from lakebed.pipeline.database.check import warnings_of_topics
 from lakebed.positions import remarks, resnapshots
 from lakebed.positions.remarks import remarks_of
 from lakebed.positions.resnapshots import Resnapshot

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 import time
 
-from lakebed.listeners import listener_log
+from lakebed.listeners import listener
 from lakebed.listeners.deliverer import Deliverer
 
 if __name__ == "__main__":
-    listener_log.DEAD_SECONDS = 1.0  # so that the next process takes over soon
+    listener.DEAD_SECONDS = 1.0  # so that the next process takes over soon
     Deliverer(sys.argv[1], look_seconds=0.1, beat_seconds=0.3).start()
     print("delivering", flush=True)
     time.sleep(3600)

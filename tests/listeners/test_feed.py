@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lakebed.discovery.looks import SECONDS_MIN
+from lakebed.discovery import SECONDS_MIN
 from lakebed.errors import Corrupt, InvalidInput, TableNotFound, VersionNotFound
 from lakebed.listeners import feed as feed_module
 from lakebed.listeners.cursor import At, Cursor

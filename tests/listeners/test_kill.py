@@ -16,8 +16,7 @@ import pytest
 
 from lakebed.listeners.cursor import Cursor
 from lakebed.listeners.feed import Feed
-from lakebed.listeners.listener import KafkaTopic, Listener, Target, Webhook
-from lakebed.listeners.listener_log import ListenerLog
+from lakebed.listeners.listener import KafkaTopic, Listener, ListenerLog, Target, Webhook
 from tests.clock import Clock
 from tests.infra.kafka import KafkaServer, end_offsets, messages_before
 from tests.listeners.receiver import receiver

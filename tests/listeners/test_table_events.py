@@ -12,8 +12,18 @@ import orjson
 import pytest
 
 import lakebed
-from lakebed.listeners.cloud_events import CONTENT_TYPE, cloud_event, encoded, table_event
-from lakebed.listeners.event_types import KINDS, Dropped, EventFields, Resync, TableEvent, data_of
+from lakebed.listeners.event_types import (
+    CONTENT_TYPE,
+    KINDS,
+    Dropped,
+    EventFields,
+    Resync,
+    TableEvent,
+    cloud_event,
+    data_of,
+    encoded,
+    table_event,
+)
 from lakebed.listeners.table_events import database_events_of, events_of, resync_of, time_of
 from lakebed.log.actions import Action, AddChangePart, AddPart, ChangePart, Commit, CommitInfo, Domain, RemovePart
 from lakebed.log.claims import Claim

@@ -18,10 +18,9 @@ import pytest
 from lakebed.errors import InvalidInput, MissingPrerequisite
 from lakebed.listeners import webhook
 from lakebed.listeners.cursor import Cursor
-from lakebed.listeners.destination import Sent
+from lakebed.listeners.destination import KafkaDestination, Sent
 from lakebed.listeners.event_types import TableEvent
 from lakebed.listeners.feed import Feed
-from lakebed.listeners.kafka import KafkaDestination
 from lakebed.listeners.listener import KafkaTopic, Listener, Webhook, secret_of
 from lakebed.listeners.webhook import WebhookDestination, keys_of, signature
 from tests.listeners.receiver import Received, receiver

@@ -12,7 +12,7 @@ import lakebed
 from lakebed.health.sampler import reference_amplification
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog
-from lakebed.monitoring.recent_commits import WINDOW_SECONDS, RecentCommits, operation_label
+from lakebed.monitoring.table_state import WINDOW_SECONDS, RecentCommits, operation_label
 from tests.internals import log_of
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])

@@ -16,7 +16,7 @@ from lakebed.ingest.batch_writer import WriteTask
 from lakebed.monitoring.metrics import Metrics
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA
-from lakebed.telemetry.task_requests import report_requests
+from lakebed.telemetry import report_requests
 from tests.infra.fault_proxy import Fault, FaultProxy
 from tests.infra.s3 import S3Server
 from tests.monitoring.requests_of_tasks import BATCHES

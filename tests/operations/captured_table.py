@@ -20,9 +20,9 @@ import lakebed
 from lakebed.decode.debezium.snapshots import Notification
 from lakebed.decode.decoder import DecoderSchema
 from lakebed.decode.formats import decoder
-from lakebed.operations.mutate import mutate
-from lakebed.operations.restart_order import needs_restart, restarting
-from lakebed.pipeline.database.resnapshot_follower import GRACE_SECONDS, Resnapshots
+from lakebed.operations import mutate_keyed
+from lakebed.operations.rewind import needs_restart, restarting
+from lakebed.pipeline.database.resnapshot import GRACE_SECONDS, Resnapshots
 from lakebed.positions.resnapshots import Resnapshot, ask, resnapshot_of
 from lakebed.table import internals_of
 from tests.ingest.crashes import Crash, dying
@@ -104,7 +104,7 @@ class World:
         before = self.found()
         try:
             if crash:
-                with dying(mutate, "commit_loop", crash):
+                with dying(mutate_keyed, "commit_loop", crash):
                     self._follow()
             else:
                 self._follow()
@@ -302,4 +302,4 @@ class World:
 
 def without_pauses() -> Any:
     """Checks of the mirror follow each other at once."""
-    return patch("lakebed.pipeline.database.resnapshot_follower.CHECK_SECONDS", 0.0)
+    return patch("lakebed.pipeline.database.resnapshot.CHECK_SECONDS", 0.0)

@@ -33,10 +33,8 @@ from lakebed.log.entries import SCHEMA, STREAM
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import MemoryLogStore
 from lakebed.log.table_log import Committed, Conflicted, Outcome, TableLog
-from lakebed.operations.alter import AlterResult, alter
+from lakebed.operations.alter import AlterResult, alter, set_properties, set_sort_key
 from lakebed.operations.create import NewTable, create, create_log
-from lakebed.operations.set_properties import set_properties
-from lakebed.operations.set_sort_key import set_sort_key
 from lakebed.schema.change import SchemaChange, difference
 from lakebed.settings import ConflictScope, TableSettings
 from lakebed.view.schema_history import schemas

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 import lakebed
-from lakebed.health.database_status import database_status
-from lakebed.health.status import Observer
+from lakebed.health.status import Observer, database_status
 from lakebed.log.commit_kind import CommitKind, is_append, kind_of
 from lakebed.operations.mirror import why_not
-from lakebed.operations.restart_order import needs_restart
-from lakebed.pipeline.database.resnapshot_follower import WAIT_SECONDS
+from lakebed.operations.rewind import needs_restart
+from lakebed.pipeline.database.resnapshot import WAIT_SECONDS
 from lakebed.positions.resnapshots import advance
 from lakebed.table import internals_of
 from tests.internals import log_of

@@ -27,7 +27,7 @@ from lakebed.log.conflicts import BLIND
 from lakebed.log.entry_values import MS_MAX
 from lakebed.log.table_log import Committed
 from lakebed.merge.kernel import MergedPart, MergeSource, merge_parts
-from lakebed.operations.mutate import mutate, mutation
+from lakebed.operations import mutate_keyed, mutation
 from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN, WriteSpec
 from lakebed.quoting import quote
 from lakebed.storage.engine import connect
@@ -189,7 +189,7 @@ def test_a_large_mutation_comes_in_several_change_parts_of_one_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mutation, "CHUNK_ROWS", 2048)
-    monkeypatch.setattr(mutate, "BATCH_ROWS", 2048)
+    monkeypatch.setattr(mutate_keyed, "BATCH_ROWS", 2048)
     table = make(tmp_path, [row(id, id) for id in range(10_000)])
     result = table.update({"value": "-value"}, "id % 2 = 0")
     assert result.rows == 5000

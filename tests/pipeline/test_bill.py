@@ -7,7 +7,7 @@ import pytest
 
 import lakebed
 from lakebed import events
-from lakebed.pipeline.bill import GETS_PER_BATCH, PUTS_PER_BATCH, batches_a_day, bill
+from lakebed.pipeline.database.check import GETS_PER_BATCH, PUTS_PER_BATCH, batches_a_day, bill
 from tests.infra.s3 import S3Server
 
 DAY = 86_400

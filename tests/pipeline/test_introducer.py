@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed.discovery.naming import NoTable
+from lakebed.discovery import NoTable
 from lakebed.errors import InvalidInput, LakebedError, Retry
 from lakebed.pipeline.database.introducer import Introduced, Introducer, NotYet
 from lakebed.pipeline.database.new_tables import ASKED_MAX

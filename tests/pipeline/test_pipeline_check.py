@@ -20,7 +20,7 @@ import lakebed
 from lakebed.cli import main
 from lakebed.errors import InvalidInput, LakebedError, Retry
 from lakebed.health.run_report import RUNS_FOLDER
-from lakebed.pipeline import connections
+from lakebed.pipeline import places
 from lakebed.pipeline.check import check
 from lakebed.pipeline.file.settings import Pipeline, parse_pipeline
 from lakebed.pipeline.run import run
@@ -391,7 +391,7 @@ def test_a_checkpoint_of_another_source_is_reported(tmp_path: Path) -> None:
 def test_a_broker_that_does_not_answer_is_asked_once_for_a_short_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "KAFKA_SECONDS", 0.5)
+    monkeypatch.setattr(places, "KAFKA_SECONDS", 0.5)
     with socket.socket() as closed:  # bound and not listening: nobody answers there
         closed.bind(("127.0.0.1", 0))
         broker = f"127.0.0.1:{closed.getsockname()[1]}"

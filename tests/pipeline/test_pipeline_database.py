@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakebed.discovery.naming import Naming
+from lakebed.discovery import Naming
 from lakebed.errors import InvalidInput
 from lakebed.pipeline.file.settings import DatabasePipeline, Pipeline, parse_any, parse_pipeline
 

@@ -12,7 +12,7 @@ from lakebed.cli import main
 from lakebed.cli.commands.validate import effective_settings
 from lakebed.decode.typed.registry import RegistrySettings
 from lakebed.errors import InvalidInput, LakebedError, Retry
-from lakebed.pipeline import connections
+from lakebed.pipeline import places
 from lakebed.pipeline.check import check
 from lakebed.pipeline.file.settings import Pipeline, decoder_options, load, parse_pipeline
 from tests.decode.avro_events import envelope_schema
@@ -119,7 +119,7 @@ def test_settings_that_the_client_refuses_are_found_without_a_connection() -> No
 
 
 def test_connecting_asks_the_registry_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "KAFKA_SECONDS", 0.2)
+    monkeypatch.setattr(places, "KAFKA_SECONDS", 0.2)
     with SchemaRegistry() as registry:
         text = f"format: avro\nregistry: {{url: '{registry.url}'}}\n"
         assert registry.url not in str(refused(text, connect=True))  # the broker is missing, the registry is not

@@ -20,11 +20,10 @@ from lakebed.errors import MissingPrerequisite
 from lakebed.monitoring.progress import Progress
 from lakebed.pipeline.file.settings import Pipeline, parse_pipeline
 from lakebed.pipeline.run import Look, Phase, run
-from lakebed.pipeline.spark import class_archive as archives
 from lakebed.pipeline.spark import driver, java
-from lakebed.pipeline.spark.class_archive import ClassArchive, class_archive
+from lakebed.pipeline.spark import java as archives
 from lakebed.pipeline.spark.driver import Abandoned, SparkStart, phase_of_java, spark_settings
-from lakebed.pipeline.spark.java import JavaEnded, QuickStart, quick_start
+from lakebed.pipeline.spark.java import ClassArchive, JavaEnded, QuickStart, class_archive, quick_start
 from lakebed.session import prepare_environment
 from tests.waiting import STILL_SECONDS_MAX, wait_until
 

@@ -15,8 +15,15 @@ from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeou
 from lakebed import waits
 from lakebed.errors import InvalidInput, Retry, StoreUnavailable
 from lakebed.pipeline import watches
-from lakebed.pipeline.seldom import SAMPLE_SECONDS, SAMPLE_SHARE, seldom
-from lakebed.pipeline.watches import ANSWER_SECONDS, Watch, folder_watches, require_room
+from lakebed.pipeline.watches import (
+    ANSWER_SECONDS,
+    SAMPLE_SECONDS,
+    SAMPLE_SHARE,
+    Watch,
+    folder_watches,
+    require_room,
+    seldom,
+)
 from lakebed.sources.kafka.heartbeats import PREFIX, SILENT_SECONDS, Heartbeats
 from lakebed.sources.kafka.kept_clients import KeptClients, close_kept_clients
 from lakebed.sources.kafka.settings import KafkaSettings, refused_settings

@@ -9,8 +9,7 @@ import pytest
 
 import lakebed
 from lakebed.cli import main
-from lakebed.discovery.naming import TableName
-from lakebed.discovery.tables import tables_below
+from lakebed.discovery import TableName, tables_below
 from lakebed.storage.object_store import open_objects
 from lakebed.storage.roots import parse_root
 from lakebed.storage.s3.client import s3_client

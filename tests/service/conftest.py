@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed.http.server import Listening
+from lakebed.http import Listening
 from lakebed.service.app import Service
 from lakebed.service.catalog import Catalog
 from lakebed.service.server import Server

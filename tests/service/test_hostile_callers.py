@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from lakebed.errors import InvalidInput, LakebedError
-from lakebed.service import limits
-from lakebed.service.limits import BURST_MAX, PER_SECOND_MAX, Rates
+from lakebed.service import app
+from lakebed.service.app import BURST_MAX, PER_SECOND_MAX, Rates
 from lakebed.service.server import tokens_of
 from lakebed.service.tokens import Role, TokenFile, Tokens, digest_of, line_of, new_token
 from tests.service.conftest import TOKENS, Serve
@@ -102,20 +102,20 @@ def test_no_path_leads_out_of_the_roots(lake: Path, serve: Serve) -> None:
 
 def test_requests_are_bounded_in_size_and_time(lake: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     served = serve(lake)
-    large = json.dumps({"where": "id = 1", "columns": ["x" * limits.BODY_BYTES_MAX]}).encode()
+    large = json.dumps({"where": "id = 1", "columns": ["x" * app.BODY_BYTES_MAX]}).encode()
     assert served.problem("POST", "/v1/tables/orders/scan", large)["status"] == 413
     nested = b"[" * 100_000
     assert served.problem("POST", "/v1/tables/orders/scan", nested)["status"] == 400
     assert served.problem("GET", "/v1/tables?limit=3&limit=4")["status"] == 400
     assert served.problem("GET", "/v1/tables?nonsense=1")["detail"].startswith("this route has no parameter 'nonsense'")
     assert served.problem("PUT", "/v1/tables")["status"] == 405
-    monkeypatch.setattr(limits, "BODY_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(app, "BODY_SECONDS_MAX", 0.2)
     host, port = served.address.split(":")
     with socket.create_connection((host, int(port))) as connection:
         head = f"POST /v1/tables/orders/scan HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {TOKENS['reader']}\r\n"
         connection.sendall(f"{head}Content-Type: application/json\r\nContent-Length: 10\r\n\r\n".encode())
         assert connection.recv(1_000).startswith(b"HTTP/1.1 408")
-    monkeypatch.setattr(limits, "REQUEST_SECONDS_MAX", 0.0)
+    monkeypatch.setattr(app, "REQUEST_SECONDS_MAX", 0.0)
     assert served.problem("GET", "/v1/tables/orders/parts")["status"] == 504
 
 

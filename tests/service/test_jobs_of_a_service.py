@@ -17,8 +17,7 @@ import lakebed
 from lakebed.coordination import jobs
 from lakebed.coordination.jobs import Job, JobState
 from lakebed.errors import Cancelled, InvalidInput, TableNotFound, Unexpected
-from lakebed.jobs.actions import ACTIONS, JobAction
-from lakebed.jobs.runner import JobRunner
+from lakebed.jobs import ACTIONS, JobAction, JobRunner
 from lakebed.log.stores import LocalLogStore
 from lakebed.log.table_log import TableLog
 from lakebed.operations import job_arguments

@@ -13,8 +13,7 @@ import lakebed
 from lakebed.client import RemoteTable
 from lakebed.coordination import jobs
 from lakebed.coordination.jobs import Job, JobState
-from lakebed.jobs.actions import ACTIONS
-from lakebed.jobs.runner import JobRunner
+from lakebed.jobs import ACTIONS, JobRunner
 from lakebed.service.catalog import Catalog
 from lakebed.service.job_loop import JobLoop
 from tests.internals import log_of
@@ -24,8 +23,8 @@ LAKEBED = (sys.executable, "-c", "import sys; from lakebed.cli import main; sys.
 ENDLESS = """
 import sys, threading
 import lakebed
-from lakebed.jobs.actions import JobAction
-from lakebed.jobs.runner import JobRunner
+from lakebed.jobs import JobAction
+from lakebed.jobs import JobRunner
 
 endless = JobAction(summary="never ends", run=lambda table, arguments, report, stop: threading.Event().wait())
 runner = JobRunner(lakebed.open, lease_seconds=2.0, look_seconds=0.1, actions={"settle": endless})

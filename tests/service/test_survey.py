@@ -24,8 +24,7 @@ from lakebed.log.conflicts import BLIND
 from lakebed.log.table_log import TableLog
 from lakebed.service import survey
 from lakebed.service.catalog import Catalog
-from lakebed.service.survey import Surveyor
-from lakebed.service.surveyed import Surveyed, TableState, state_of
+from lakebed.service.survey import Surveyed, Surveyor, TableState, state_of
 from tests.internals import log_of
 from tests.service.conftest import SCHEMA, Serve
 from tests.waiting import wait_until

@@ -15,7 +15,7 @@ from cryptography.x509.oid import NameOID
 
 import lakebed
 from lakebed.errors import InvalidInput
-from lakebed.http.server import Listening
+from lakebed.http import Listening
 from lakebed.service.app import Service
 from lakebed.service.catalog import Catalog
 from lakebed.service.server import Server

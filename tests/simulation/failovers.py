@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from lakebed.coordination.log_cache import LogCache
 from lakebed.errors import Retry
-from lakebed.fleet import hashing, membership, watched
+from lakebed.fleet import membership, watched
 from lakebed.fleet.membership import Membership, Worker
 from lakebed.fleet.watched import Watched
 from lakebed.log.actions import AddChangePart, ChangePart, RemoveChangePart
@@ -223,7 +223,7 @@ class _Worker:
 
     def _assign(self, alive: dict[str, float]) -> None:
         roots = [table.root for table in self.world.tables]
-        ranks = hashing.ranks_of(self.name, roots, self.membership.fresh_tables, alive)
+        ranks = membership.ranks_of(self.name, roots, self.membership.fresh_tables, alive)
         for root, rank in ranks.items():
             if root not in self.tables:
                 self.tables[root] = Watched(root, self.logs, self.maintenance, lambda tier: True)

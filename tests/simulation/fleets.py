@@ -19,8 +19,7 @@ from pathlib import Path
 
 from lakebed.compaction.merge import Merger
 from lakebed.errors import Cancelled, Corrupt, Retry
-from lakebed.fleet.hashing import owner_of
-from lakebed.fleet.membership import Membership, Worker
+from lakebed.fleet.membership import Membership, Worker, owner_of
 from lakebed.fleet.work import work_of
 from lakebed.log.stores import MemoryLogStore
 from lakebed.log.table_log import TableLog

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from lakebed.errors import Corrupt, InvalidInput, Retry
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
-from lakebed.operations.mutate.mutate import mutate
-from lakebed.operations.mutate.unkeyed import mutate_unkeyed
+from lakebed.operations.mutate import mutate_unkeyed
+from lakebed.operations.mutate_keyed import mutate
+from lakebed.operations.purge.files import PurgedFile
 from lakebed.operations.purge.purge import Purge
-from lakebed.operations.purge.report import PurgedFile
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.sql.expression import Expression

@@ -24,10 +24,9 @@ from lakebed.log.claims import Claim
 from lakebed.log.files.checkpoint import decode_checkpoint
 from lakebed.log.files.commit_codec import decode_commit
 from lakebed.log.snapshot import Snapshot
-from lakebed.operations import joining, partitions, time_to_live
-from lakebed.operations.mutate import mutate
-from lakebed.operations.mutate import unkeyed as mutate_unkeyed
-from lakebed.operations.mutate.mutation import Mutation
+from lakebed.operations import joining, mutate_keyed, partitions, time_to_live
+from lakebed.operations import mutate as mutate_unkeyed
+from lakebed.operations.mutation import Mutation
 from lakebed.operations.purge import rows as purge_rows
 from lakebed.parts import deletion_vector_cache, numbered_rows, row_versions
 from lakebed.parts.changes import WriteSpec
@@ -95,7 +94,7 @@ def _written(mutation: Change, read: Snapshot, spec: WriteSpec, storage: PartSto
     store = of(storage)
     rows = [row for row in files.live_rows(read, store, DeletionVectorCache(storage)) if mutation.matches(row)]
     changes = [mutation.changed(row) or row._replace(value=None) for row in rows]
-    return mutate._Pending(
+    return mutate_keyed._Pending(
         tuple(store.write_rows(piece, spec) for piece in files.by_partition(changes)), len(read.parts)
     )
 
@@ -111,7 +110,7 @@ def _without_newer(
     if len(kept) == len(rows):
         return [part]
     written = [store.write_rows(kept, spec)] if kept else []
-    mutate.discard([part], storage)
+    mutate_keyed.discard([part], storage)
     return written
 
 
@@ -179,7 +178,7 @@ def installed(world: World, beats: dict[str, tuple[Claim, Callable[[], object]]]
 
     clock = SimpleNamespace(time=now, perf_counter=now, monotonic=now, sleep=sleep)
     with ExitStack() as stack:
-        for module in (settle, mutate, mutate_unkeyed, partitions, merge, recluster_job):
+        for module in (settle, mutate_keyed, mutate_unkeyed, partitions, merge, recluster_job):
             stack.enter_context(patch.object(module, "time", clock))
         stand_ins: list[tuple[object, str, object]] = [
             (uuid, "uuid4", lambda: uuid.UUID(int=names.getrandbits(128), version=4)),
@@ -195,8 +194,8 @@ def installed(world: World, beats: dict[str, tuple[Claim, Callable[[], object]]]
             ),
             (numbered_rows, "require_intact", lambda *arguments, **chosen: None),
             (settle, "resolve", files.resolve),
-            (mutate, "_write", _written),
-            (mutate, "_without_newer", _without_newer),
+            (mutate_keyed, "_write", _written),
+            (mutate_keyed, "_without_newer", _without_newer),
             (mutate_unkeyed, "parts_that_may_match", lambda connection, parts, *rest: parts),
             (mutate_unkeyed, "_matches", _matches),
             (mutate_unkeyed, "_write", _new_rows),

@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from lakebed.fleet import hashing, watched
+from lakebed.fleet import membership, watched
 from tests.simulation.failovers import Failover
 
 SEEDS = int(os.environ.get("LAKEBED_SEEDS", "6"))
@@ -38,12 +38,12 @@ def test_no_change_waits_longer_than_the_freshness_of_its_table_while_workers_ar
 
 
 def test_it_is_seen_when_nobody_stands_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hashing, "STANDBYS", 0)
+    monkeypatch.setattr(membership, "STANDBYS", 0)
     assert fails_in_some_run(workers=3, kills=1)
 
 
 def test_it_is_seen_when_fewer_stand_by_than_are_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hashing, "STANDBYS", 1)
+    monkeypatch.setattr(membership, "STANDBYS", 1)
     assert fails_in_some_run(workers=3, kills=2)
 
 

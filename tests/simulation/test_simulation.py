@@ -27,7 +27,7 @@ from lakebed.log.table_log import Committed, TableLog
 from lakebed.merge.materialized import Materialized, MaterializedFolder, overlay
 from lakebed.merge.provenance import Provenance
 from lakebed.operations import cleanup, joining, partitions, references, restore, time_to_live
-from lakebed.operations.mutate import unkeyed as mutate_unkeyed
+from lakebed.operations import mutate as mutate_unkeyed
 from lakebed.operations.purge import files as purge_files
 from lakebed.operations.purge.rows import RowsToPurge
 from lakebed.parts.changes import WriteSpec

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from lakebed.errors import InvalidInput, StoreUnavailable
 from lakebed.storage import remote_part_storage
 from lakebed.storage.counters import StoreCounters
+from lakebed.storage.local_folders import process_folder
 from lakebed.storage.open import open_part_storage
 from lakebed.storage.part_storage import PartStorage
-from lakebed.storage.process_folders import process_folder
-from lakebed.storage.range_cache import BLOCK_BYTES, TAIL_BYTES, BlockCache
+from lakebed.storage.range_files import BLOCK_BYTES, TAIL_BYTES, BlockCache
 from tests.infra.fault_proxy import Fault, FaultProxy, FaultRates
 from tests.infra.s3 import S3Server, aws_environment
 

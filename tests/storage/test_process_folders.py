@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from lakebed.storage import process_folders
-from lakebed.storage.process_folders import lock_folder, process_folder
+from lakebed.storage import local_folders
+from lakebed.storage.local_folders import lock_folder, process_folder
 
 OWNER = """
 import sys
-from lakebed.storage.process_folders import process_folder
+from lakebed.storage.local_folders import process_folder
 (process_folder() / "spilled").write_bytes(b"rows")
 print(process_folder(), flush=True)
 sys.stdin.read()
@@ -79,7 +79,7 @@ def test_nobody_waits_while_folders_of_others_are_removed(monkeypatch: pytest.Mo
         reached.set()
         assert may_go_on.wait(60)
 
-    monkeypatch.setattr(process_folders, "_remove_abandoned", remove)
+    monkeypatch.setattr(local_folders, "_remove_abandoned", remove)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(process_folder)
         assert reached.wait(60)

@@ -18,8 +18,8 @@ from lakebed.log.commit_kind import CommitKind, kind_of
 from lakebed.log.conflicts import Conflict, ReadWriteSet, find_conflict
 from lakebed.log.entries import Operation
 from lakebed.log.files.commit_codec import digest_of
-from lakebed.monitoring.recent_commits import figures_of
-from lakebed.operations.mutate.mutate import unsettled_mutations
+from lakebed.monitoring.table_state import figures_of
+from lakebed.operations.mutate_keyed import unsettled_mutations
 from lakebed.parts.change_rows import read_version, versions_with_changes
 from lakebed.parts.changes import prepare, write_spec_of
 from lakebed.planning.workload_from_log import recorded_workload

@@ -23,7 +23,7 @@ import pytest
 import lakebed
 from lakebed import events
 from lakebed.log import log_reader, snapshot
-from lakebed.monitoring import recent_commits
+from lakebed.monitoring import table_state
 from lakebed.monitoring.metrics import Metrics
 from lakebed.monitoring.progress import Progress
 from lakebed.sortkey import statistics_cache
@@ -91,7 +91,7 @@ def test_a_commit_leaves_at_most_a_dozen_objects_and_two_and_a_half_kilobytes_be
 def kept_for_moments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_reader, "_RELIST_SECONDS", 0.1)
     monkeypatch.setattr(snapshot, "_REMOVED_SECONDS", (0, 0.1))
-    monkeypatch.setattr(recent_commits, "WINDOW_SECONDS", 0.1)
+    monkeypatch.setattr(table_state, "WINDOW_SECONDS", 0.1)
     monkeypatch.setattr(statistics_cache, "SPARE_TEXTS", 16)
     monkeypatch.setattr(engine, "CURSORS_MAX", 100)
 

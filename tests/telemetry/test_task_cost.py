@@ -19,10 +19,9 @@ from lakebed.monitoring.metrics import Metrics
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA
 from lakebed.storage.engine import connect
-from lakebed.storage.process_folders import process_folder
+from lakebed.storage.local_folders import process_folder
 from lakebed.storage.spill_buckets import SpillBuckets
-from lakebed.telemetry.task_cost import LOOK_SECONDS, measured, spilled_bytes
-from lakebed.telemetry.task_requests import report_requests
+from lakebed.telemetry import LOOK_SECONDS, measured, report_requests, spilled_bytes
 from tests.monitoring.test_truth import SCHEMA, Read, batch
 
 

@@ -29,7 +29,7 @@ from lakebed.events import SourceLagged
 from lakebed.health.status import Observer, Status
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
 from lakebed.table import internals_of
-from lakebed.ui import looking, runbook, watch
+from lakebed.ui import documents, looking, watch
 from lakebed.ui.live import Live
 from lakebed.ui.server import PageServer
 from lakebed.ui.texts import blotted, shown
@@ -422,11 +422,11 @@ def test_the_quarantine_is_counted_by_reason(serve: Serve, tmp_path: Path) -> No
 
 def test_every_section_of_the_runbook_that_a_finding_leads_to_is_there(serve: Serve, orders: lakebed.Table) -> None:
     page = serve(orders)
-    for check in (*runbook._SECTIONS, "M1", "G1"):
-        section = runbook.section_of(check)
+    for check in (*documents._SECTIONS, "M1", "G1"):
+        section = documents.section_of(check)
         assert section, check
         assert page.json(f"/api/runbook?section={section}")["text"].startswith(f"## {section}\n"), check
-    assert runbook.section_of("orphan") is None
+    assert documents.section_of("orphan") is None
 
 
 def test_what_this_process_knows_of_the_source_is_shown_without_a_new_version(

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lakebed.sortkey.ranges import Bound, order_columns, range_of
-from lakebed.ui.axis import STEPS, values_of
+from lakebed.ui.levels import STEPS, values_of
 
 SCHEMA = pa.schema(
     [("n", pa.int64()), ("x", pa.float64()), ("d", pa.date32()), ("t", pa.timestamp("us", "UTC")), ("s", pa.string())]

@@ -15,11 +15,10 @@ import pytest
 import lakebed
 from lakebed.coordination.parked import Parked, park
 from lakebed.events import SourceLagged
-from lakebed.health.run_report import Down, RunReport, Waiting
-from lakebed.health.runs import said_here
+from lakebed.health.run_report import Down, RunReport, Waiting, said_here
 from lakebed.positions.point_log import Point, PointLog, TableAt
 from lakebed.table import internals_of
-from lakebed.ui import last_watched, members
+from lakebed.ui import members, watch
 from lakebed.ui.live import Live
 from tests.ui.conftest import Served, ServeDatabase
 from tests.waiting import wait_until
@@ -134,7 +133,7 @@ def test_what_the_run_here_says_is_shown_though_the_store_does_not_answer(
 def test_only_the_tables_that_were_looked_at_last_are_watched_closely(
     tmp_path: Path, serve_database: ServeDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(last_watched, "WATCHED_MAX", 2)
+    monkeypatch.setattr(watch, "WATCHED_MAX", 2)
     tables = made(tmp_path, *(f"t{number}" for number in range(4)))
     page = serve_database(tmp_path)
     wait_until(lambda: len(rows(page)) == 4)

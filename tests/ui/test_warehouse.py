@@ -22,7 +22,7 @@ from lakebed.coordination.jobs import Job, jobs_of
 from lakebed.coordination.parked import Parked, park
 from lakebed.errors import Corrupt
 from lakebed.fleet.membership import Membership, Worker, fleet_log
-from lakebed.http.server import Listening
+from lakebed.http import Listening
 from lakebed.service import survey
 from lakebed.service.app import Service
 from lakebed.service.catalog import Catalog

@@ -21,7 +21,7 @@ from lakebed.parts.part_filter import parts_that_may_match
 from lakebed.sql.expression import expression
 from lakebed.storage.engine import connect
 from lakebed.table import Table
-from lakebed.table.html import table_as_html
+from lakebed.table.inspect import table_as_html
 from lakebed.table.table import internals_of
 from lakebed.ui import documents
 from lakebed.ui.levels import levels

@@ -139,8 +139,7 @@ def _line(event: TableEvent, root: str, form: str) -> str:
     import orjson
 
     from lakebed.cli.escapes import shown
-    from lakebed.listeners.cloud_events import cloud_event
-    from lakebed.listeners.event_types import EventFields, data_of
+    from lakebed.listeners.event_types import EventFields, cloud_event, data_of
 
     if form == "json":
         return orjson.dumps(cloud_event(event, root)).decode()
@@ -160,8 +159,7 @@ def _listen(options: argparse.Namespace) -> int:
     """Add, change or remove a listener."""
     from lakebed.listeners.cursor import Cursor
     from lakebed.listeners.feed import Feed
-    from lakebed.listeners.listener import Listener
-    from lakebed.listeners.listener_log import ListenerLog
+    from lakebed.listeners.listener import Listener, ListenerLog
 
     feed = Feed(options.path)
     log = ListenerLog(feed.root)
@@ -187,8 +185,7 @@ def _list(options: argparse.Namespace) -> int:
 
     from lakebed.cli.display.output import print_rows
     from lakebed.cli.display.views import LISTENERS
-    from lakebed.listeners.listener import KafkaTopic
-    from lakebed.listeners.listener_log import ListenerLog
+    from lakebed.listeners.listener import KafkaTopic, ListenerLog
     from lakebed.storage.open import open_part_storage
 
     there, delivering = ListenerLog(open_part_storage(options.path).root).state()

@@ -15,6 +15,8 @@ from lakebed.cli.parser import Commands
 from lakebed.errors import InvalidInput, MissingPrerequisite
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from lakebed.compaction.cluster import Cluster
     from lakebed.fleet.worker import FleetWorker, Limits
     from lakebed.service.server import Server
@@ -77,7 +79,7 @@ def _report(options: argparse.Namespace) -> int:
     from lakebed.fleet.membership import listed_workers
     from lakebed.fleet.report import fleet_report
     from lakebed.health.finding import finding_table
-    from lakebed.health.runs import findings_of
+    from lakebed.health.run_report import findings_of
 
     roots = options.roots
     for worker in listed_workers(roots[0]) if options.format == "table" else ():
@@ -94,9 +96,9 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _estimate(options: argparse.Namespace) -> int:
-    from lakebed.discovery.looks import SECONDS_MAX
-    from lakebed.fleet.cost import day_of_looks
+    from lakebed.discovery import SECONDS_MAX
     from lakebed.fleet.membership import BEAT_SECONDS, listed_workers
+    from lakebed.fleet.report import day_of_looks
     from lakebed.fleet.worker import DISCOVERY_SECONDS
 
     workers = max(1, len(listed_workers(options.roots[0]))) if options.roots else 1
@@ -176,8 +178,8 @@ def _run(options: argparse.Namespace) -> int:
 def _poke_server(options: argparse.Namespace, worker: FleetWorker) -> Server:
     """The server of pokes; its port is taken. Raises InvalidInput, MissingPrerequisite."""
     try:
-        from lakebed.http.server import Listening
-        from lakebed.service.poke import poke_server
+        from lakebed.http import Listening
+        from lakebed.service.server import poke_server
     except ModuleNotFoundError as error:
         raise MissingPrerequisite(f"--poke-port needs {error.name}: pip install 'lakebed[serve]'") from None
     server = poke_server(
@@ -193,13 +195,30 @@ def _poke_server(options: argparse.Namespace, worker: FleetWorker) -> Server:
 def _cluster(options: argparse.Namespace, limits: Limits) -> Cluster | None:
     if options.spark is None:
         return None
-    from lakebed.fleet.spark import cluster_at
+    from lakebed import session as sessions
+    from lakebed.compaction.cluster import Cluster, require_master
 
     if options.spark.startswith("local") or not options.spark.strip():
         raise InvalidInput(
             f"--spark {options.spark}: this is no cluster; merges run in this process without the option"
         )
-    return cluster_at(options.spark, limits.cluster_merges_max)
+    sessions.require_java()
+    master = options.spark
+    # Spark's own settings (SPARK_CONF_DIR, spark-defaults.conf) say what a cluster needs beside its address. lakebed must be
+    # installed on the machines of the cluster, or be given to them (spark.submit.pyFiles).
+    conf = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",  # what becomes of merges is in lakebed's own log
+        **sessions.executor_environment(),
+    }
+
+    def begin() -> SparkSession:
+        require_master(master)
+        sessions.prepare_environment(master)
+        return sessions.start_session("lakebed fleet run", master, conf)
+
+    return Cluster(begin, name=master, merges_max=limits.cluster_merges_max)
 
 
 def _left(ends_at: float | None) -> float:

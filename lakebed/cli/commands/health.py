@@ -82,10 +82,10 @@ def _status_of_folder(options: argparse.Namespace) -> int:
     """How a database is, and a row for each of its tables. Raises TableNotFound."""
     from lakebed.cli.display.output import print_rows
     from lakebed.cli.display.views import DATABASE
-    from lakebed.discovery.tables import all_tables_below
-    from lakebed.health.database_status import database_status
+    from lakebed.discovery import all_tables_below
     from lakebed.health.finding import finding_table
-    from lakebed.health.runs import Runs
+    from lakebed.health.run_report import Runs
+    from lakebed.health.status import database_status
 
     tables = all_tables_below(options.path)
     known = Runs()

@@ -13,8 +13,7 @@ from lakebed.cli import exit_codes
 from lakebed.cli.arguments import names, parse_columns
 from lakebed.cli.escapes import shown
 from lakebed.cli.logs import note
-from lakebed.cli.parser import Commands
-from lakebed.cli.suggestions import did_you_mean
+from lakebed.cli.parser import Commands, did_you_mean
 from lakebed.errors import InvalidInput, LakebedError
 
 if TYPE_CHECKING:
@@ -106,9 +105,8 @@ def _database_draft(options: argparse.Namespace, ask: _Questions) -> DatabaseDra
 
 def _draft(options: argparse.Namespace, ask: _Questions) -> Draft:
     from lakebed.decode.typed.formats import TYPED_FORMATS
-    from lakebed.pipeline.draft import Draft
+    from lakebed.pipeline.draft import Draft, Sample, format_of, sample_of
     from lakebed.pipeline.file.settings import FORMATS
-    from lakebed.pipeline.sample import Sample, format_of, sample_of
 
     kinds = f"Where do changes come from: {', '.join(SOURCES)}?"
     source = ask("--source", kinds, "files", options.source, check=_one_of("source", SOURCES))
@@ -205,7 +203,7 @@ def _listed(text: str) -> list[str]:
 
 
 def _columns(options: argparse.Namespace, ask: _Questions, source: str, folder: str, form: str) -> dict[str, str]:
-    from lakebed.pipeline.sample import columns_of
+    from lakebed.pipeline.draft import columns_of
 
     if options.columns is None and source == "generator":
         return dict(_ORDERS)

@@ -8,7 +8,7 @@ from typing import Any
 
 from lakebed.cli import exit_codes
 from lakebed.cli.arguments import add_yes, confirmed, pairs, plain, table_of, takes_table
-from lakebed.cli.commands.show import add_kind
+from lakebed.cli.commands.tables import add_kind
 from lakebed.cli.logs import note
 from lakebed.cli.parser import Commands
 

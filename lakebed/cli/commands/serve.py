@@ -127,10 +127,10 @@ def _say(what: str, url: str, options: argparse.Namespace) -> None:
 
 def _api(options: argparse.Namespace) -> int:
     """Serve until Ctrl-C or SIGTERM. Raises MissingPrerequisite without the packages of the extra ``serve``."""
-    from lakebed.http.hosts import is_loopback
+    from lakebed.http import is_loopback
 
     try:
-        from lakebed.http.server import Listening
+        from lakebed.http import Listening
         from lakebed.listeners.deliverer import Deliverer
         from lakebed.service.app import Service
         from lakebed.service.catalog import Catalog

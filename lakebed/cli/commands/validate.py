@@ -15,9 +15,8 @@ from lakebed.errors import LakebedError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from lakebed.pipeline.bill import Bill
     from lakebed.pipeline.check import Checked
-    from lakebed.pipeline.database.check import CheckedDatabase, TopicSeen
+    from lakebed.pipeline.database.check import Bill, CheckedDatabase, TopicSeen
     from lakebed.pipeline.file.document import Document
     from lakebed.pipeline.file.settings import AnyPipeline, DatabasePipeline, Pipeline
     from lakebed.pipeline.transforming import Shape
@@ -71,8 +70,7 @@ def _check(pipeline: AnyPipeline, connect: bool) -> tuple[AnyPipeline, list[str]
     database. Raises for all else that is wrong.
     """
     from lakebed.pipeline.check import check
-    from lakebed.pipeline.database.check import check_database
-    from lakebed.pipeline.database.order_warnings import warnings_of_pipeline
+    from lakebed.pipeline.database.check import check_database, warnings_of_pipeline
     from lakebed.pipeline.file.settings import DatabasePipeline
 
     if isinstance(pipeline, DatabasePipeline):
@@ -198,7 +196,7 @@ def _errors_in(checked: CheckedDatabase) -> list[LakebedError]:
 
 
 def _order(one: TopicSeen) -> int:
-    from lakebed.discovery.naming import NoTable
+    from lakebed.discovery import NoTable
     from lakebed.pipeline.database.introducer import Expected, Introduced, NotYet
 
     kinds = (Introduced, Expected, NotYet, LakebedError, NoTable)
@@ -206,7 +204,7 @@ def _order(one: TopicSeen) -> int:
 
 
 def _topic_text(one: TopicSeen) -> str:
-    from lakebed.discovery.naming import NoTable
+    from lakebed.discovery import NoTable
     from lakebed.pipeline.database.introducer import Expected, Introduced, NotYet
     from lakebed.schema.conversion import canonical_schema
 
@@ -227,7 +225,7 @@ def _topic_text(one: TopicSeen) -> str:
 
 def _cost_bound(pipeline: DatabasePipeline) -> Iterator[str]:
     """What a table costs at most, if it is not one of the hot ones; nothing on a local disk."""
-    from lakebed.pipeline.bill import batches_a_day, bill
+    from lakebed.pipeline.database.check import batches_a_day, bill
     from lakebed.pipeline.places import is_local
 
     if is_local(pipeline.path):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 
@@ -21,11 +21,11 @@ from rich.table import Table
 from rich.text import Text
 
 from lakebed.cli import logs
-from lakebed.cli.display import database
 from lakebed.cli.display.output import print_first_columns
 from lakebed.cli.display.views import bytes_text
 from lakebed.cli.escapes import shown
 from lakebed.errors import LakebedError
+from lakebed.ingest.database.ingest import TableStanding
 from lakebed.monitoring.event_log import Value, log_fields
 from lakebed.monitoring.progress import Ages
 from lakebed.monitoring.table_state import TableState
@@ -34,6 +34,105 @@ from lakebed.pipeline.file.settings import AnyPipeline
 from lakebed.pipeline.run import Look, Outcome
 from lakebed.quoting import quote
 from lakebed.storage.roots import parse_root
+
+# -- What ``lakebed run`` shows of a database ------------------------------------------------------------------------------
+
+
+TABLES_MAX = 12
+"""So many fit on a terminal beside the rest; those in trouble come first, then the busiest."""
+NAMES_MAX = 5
+ERROR_CHARACTERS = 100
+
+
+def tables_counted(state: DatabaseState) -> str:
+    """How many tables there are, and how many of them do not just live."""
+    others = [f"{count:,} {name}" for name in ("parked", "waiting", "new") if (count := state.count(name))]
+    return ", ".join([_tables(len(state.tables)), *others])
+
+
+def parts_of_database(state: DatabaseState) -> list[str]:
+    """A database in a line: its parts."""
+    unread = [f"{state.unread:,} records unread"] if state.unread is not None else []
+    return [
+        tables_counted(state),
+        *unread,
+        *(f"{one.name} {one.state}: {_short(one.error)}" for one in in_trouble(state)[:3]),
+    ]
+
+
+def in_trouble(state: DatabaseState) -> list[TableStanding]:
+    """The tables that wait or are parked, the parked ones first."""
+    return sorted((one for one in state.tables if one.error), key=lambda one: (one.state, one.name))
+
+
+def busiest(state: DatabaseState) -> Sequence[TableStanding]:
+    """The tables to show."""
+    troubled = in_trouble(state)[: TABLES_MAX // 2]
+    others = [one for one in state.tables if one not in troubled]
+    others.sort(key=lambda one: (-state.rates.get(one.name, 0.0), -one.unread, one.name))
+    return [*troubled, *others[: TABLES_MAX - len(troubled)]]
+
+
+def rows(state: DatabaseState) -> Iterator[tuple[str, str | Table]]:
+    """What a panel says of a database."""
+    yield "tables", tables_counted(state)
+    yield "unread", "-" if state.unread is None else f"{state.unread:,} records at the source"
+    if not state.tables:
+        return
+    grid = Table.grid(padding=(0, 2))
+    for _ in range(3):
+        grid.add_column(no_wrap=True)
+    grid.add_column(overflow="ellipsis")
+    for one in busiest(state):
+        style = {"parked": "red", "waiting": "yellow"}.get(one.state, "")
+        rate = f"{state.rates.get(one.name, 0.0):,.0f}/s"
+        grid.add_row(shown(one.name), Text(one.state, style), rate, Text(_short(one.error), style))
+    if more := len(state.tables) - TABLES_MAX:
+        grid.add_row(f"and {more:,} more" if more > 0 else "")
+    yield "", grid
+
+
+def news_of_database(before: DatabaseState | None, now: DatabaseState) -> Iterator[str]:
+    """What changed of the tables since the last look, a line for each way in which some have."""
+    earlier = {one.name: one.state for one in before.tables} if before else {}
+    made = [one.name for one in now.tables if one.state == "live" and earlier.get(one.name, "new") == "new"]
+    if made:
+        more = f" and {len(made) - NAMES_MAX:,} more" if len(made) > NAMES_MAX else ""
+        yield f"{_tables(len(made), 'new ')}: {', '.join(made[:NAMES_MAX])}{more}" if before else _tables(len(made))
+    for one in now.tables:
+        if one.state == "parked" and earlier.get(one.name) != "parked":
+            yield f"{one.name} is parked: {one.error}"
+    found = [one for one in now.tables if one.state == "waiting" and earlier.get(one.name) != "waiting"]
+    if found:
+        yield f"{_named(found, 'is', 'are')} waiting: {found[0].error}"
+    found = [one for one in now.tables if one.state == "live" and earlier.get(one.name) in ("parked", "waiting")]
+    if found:
+        yield _named(found, "goes on", "go on")
+
+
+def _named(tables: Sequence[TableStanding], one: str, many: str) -> str:
+    names = ", ".join(each.name for each in tables[:NAMES_MAX])
+    more = f" and {len(tables) - NAMES_MAX:,} more" if len(tables) > NAMES_MAX else ""
+    return f"{names}{more} {one if len(tables) == 1 else many}"
+
+
+def example(state: DatabaseState) -> str | None:
+    """The path of a table, the busiest."""
+    live = [one for one in state.tables if one.state == "live"]
+    return max(live, key=lambda one: state.rates.get(one.name, 0.0)).root if live else None
+
+
+def _tables(count: int, what: str = "") -> str:
+    return f"{count:,} {what}table{'s' if count != 1 else ''}"
+
+
+def _short(error: str) -> str:
+    text = shown(error)
+    return text if len(text) <= ERROR_CHARACTERS else f"{text[: ERROR_CHARACTERS - 1]}…"
+
+
+# -- What ``lakebed run`` shows --------------------------------------------------------------------------------------------
+
 
 LINE_SECONDS = 60.0
 NEWS_SECONDS = 10.0
@@ -95,7 +194,7 @@ class PlainDisplay:
         now = time.monotonic()
         if self._logged is not None or now - self._news_at < NEWS_SECONDS:
             return []
-        news = list(database.news(self._database, state))
+        news = list(news_of_database(self._database, state))
         self._database = state
         if news:
             self._news_at = now
@@ -140,7 +239,7 @@ def line(look: Look) -> str:
         + (ALL_TABLES if isinstance(state, DatabaseState) else ""),
     ]
     if isinstance(state, DatabaseState):
-        parts += database.parts(state)
+        parts += parts_of_database(state)
     elif state:
         parts += [f"version {state.version}", f"tail {state.tail_parts} parts {state.tail_rows:,} rows", _levels(state)]
     parts.append(f"write amplification {_ratio(figures.write_amplification)}")
@@ -160,7 +259,7 @@ def panel(look: Look, pipeline: AnyPipeline, warning: str | None = None) -> Pane
     grid.add_row("committed", _ages(figures.committed, whose))
     grid.add_row("visible", _ages(figures.visible, whose))
     if isinstance(state, DatabaseState):
-        for name, found in database.rows(state):
+        for name, found in rows(state):
             grid.add_row(name, found)
     elif state:
         grid.add_row("version", f"{state.version:,}")
@@ -195,8 +294,8 @@ def summary(outcome: Outcome, pipeline: AnyPipeline) -> None:
         ("write amplification", _ratio(figures.write_amplification)),
     ]
     if isinstance(state, DatabaseState):
-        rows.insert(1, ("tables", database.counts(state)))
-        rows += [(one.state, f"{one.name}: {one.error}") for one in database.in_trouble(state)]
+        rows.insert(1, ("tables", tables_counted(state)))
+        rows += [(one.state, f"{one.name}: {one.error}") for one in in_trouble(state)]
     else:
         fresh = f" settled rows and {state.tail_rows:,} changes" if state.tail_rows else " rows"
         rows.insert(1, ("table", f"{state.rows:,}{fresh} at version {state.version:,}"))
@@ -213,7 +312,7 @@ def summary(outcome: Outcome, pipeline: AnyPipeline) -> None:
         print(f"  {name:<20}{shown(text)}")
     if outcome.table is None:
         print(f"\nnext:  lakebed status {path}     lakebed serve page {path}")
-        if isinstance(state, DatabaseState) and (root := database.example(state)):
+        if isinstance(state, DatabaseState) and (root := example(state)):
             table = root.rsplit("/", 1)[-1]
             print(f"       lakebed query {shown(root)} 'select count(*) from \"{shown(table)}\"'", flush=True)
         return

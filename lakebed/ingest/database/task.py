@@ -20,7 +20,7 @@ from lakebed.errors import LakebedError, Unexpected
 from lakebed.ingest.batch_writer import Written, in_this_process
 from lakebed.ingest.table_batch import WriteWork
 from lakebed.sources.source import RangeChanges
-from lakebed.telemetry.task_requests import counted, report_requests
+from lakebed.telemetry import counted, report_requests
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -27,7 +27,7 @@ from lakebed.positions.truncates import NO_CUTOFF, Cutoff
 from lakebed.remarks import Remark, remarks_on, sum_of
 from lakebed.schema.change import SchemaChange
 from lakebed.schema.nested import nullable
-from lakebed.telemetry.task_requests import counted
+from lakebed.telemetry import counted
 
 BATCH_ROWS = 16_384
 """What goes to Java at once: it has room for each batch outside of its heap."""

@@ -24,7 +24,7 @@ from lakebed.quoting import literal, quote_for_spark
 from lakebed.schema.fitting import EvolvePolicy
 from lakebed.schema.nested import nullable
 from lakebed.sources.files.csv_lines import AT, FILE, LINE
-from lakebed.telemetry.task_requests import counted
+from lakebed.telemetry import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -1,4 +1,4 @@
-"""The second half of a purge: no version from before it is kept, and every file goes that no kept version refers to.
+"""The second half of a purge: every file goes that no version from after it refers to, and a report says which they were.
 
 The rows are out of the table by the version of ``lakebed.purged`` (``purges``), which nobody can read versions before. Then:
 
@@ -18,9 +18,11 @@ Each step may be done again: after a crash it begins with step 1, with a new lis
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
 
 from lakebed.errors import Contention, VersionNotFound
 from lakebed.log.actions import Action
@@ -34,7 +36,6 @@ from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog
 from lakebed.operations import job_arguments
-from lakebed.operations.purge.report import LOG, UNCOMMITTED, VERSION, PurgedFile
 from lakebed.operations.references import (
     LAKEBED_FOLDER,
     Spelling,
@@ -48,6 +49,50 @@ from lakebed.operations.references import (
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.storage.local_files import TEMPORARY_PREFIX
 from lakebed.storage.part_storage import PartStorage
+
+# -- What a purge reports: a row a file that had rows it is about, or may have had -----------------------------------------
+
+
+PURGED_SCHEMA = pa.schema(
+    [
+        ("path", pa.string()),
+        ("where", pa.string()),
+        ("bytes", pa.int64()),
+        ("rows", pa.int64()),
+        ("gone_at", pa.timestamp("ms", "UTC")),
+        ("note", pa.string()),
+    ]
+)
+TABLE, VERSION, DETACHED, UNCOMMITTED = "table", "version", "detached", "uncommitted"
+LOG, QUARANTINE, VOLATILE, KEY_INDEX, ELSEWHERE = "log", "quarantine", "volatile", "key index", "elsewhere"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PurgedFile:
+    """A file. ``where``: which kind; ``rows``: how many of its rows the purge is about, None if its rows were not looked at.
+
+    ``gone_ms``: when it went (epoch milliseconds), None if it has not. ``note``: why, or what is left to do.
+    """
+
+    path: str
+    where: str
+    bytes: int | None = None
+    rows: int | None = None
+    gone_ms: int | None = None
+    note: str = ""
+
+
+def report_table(files: Iterable[PurgedFile]) -> pa.Table:
+    """The report (PURGED_SCHEMA), by kind and path."""
+    rows = [
+        {"path": f.path, "where": f.where, "bytes": f.bytes, "rows": f.rows, "gone_at": f.gone_ms, "note": f.note}
+        for f in sorted(files, key=lambda file: (file.where, file.path))
+    ]
+    return pa.Table.from_pylist(rows, PURGED_SCHEMA)
+
+
+# -- The second half of a purge --------------------------------------------------------------------------------------------
+
 
 FOLLOW_SECONDS = 60.0
 """So long the files stay after the versions have ended. Processes that have the table open see that meanwhile: they trust a

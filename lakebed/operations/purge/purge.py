@@ -44,9 +44,20 @@ from lakebed.log.purges import LEASE_MS, PurgeState, purged, purges_of
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog, require_writable
 from lakebed.operations.partitions import detached_of
-from lakebed.operations.purge.files import Clearing, files_of, is_file_of_rows, older_holds, spelled
+from lakebed.operations.purge.files import (
+    DETACHED,
+    QUARANTINE,
+    TABLE,
+    VERSION,
+    Clearing,
+    PurgedFile,
+    files_of,
+    is_file_of_rows,
+    older_holds,
+    report_table,
+    spelled,
+)
 from lakebed.operations.purge.quarantine import condition_of_quarantine
-from lakebed.operations.purge.report import DETACHED, QUARANTINE, TABLE, VERSION, PurgedFile, report_table
 from lakebed.operations.purge.rows import PurgeCondition, RowsToPurge, parts_of_versions
 from lakebed.operations.references import Spelling
 from lakebed.parts.changes import WriteSpec

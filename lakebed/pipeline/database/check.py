@@ -1,4 +1,4 @@
-"""The check of a pipeline file of a database: its settings, places and source; with ``topics``, what its topics become.
+"""The check of a pipeline file of a database: its settings, places, source and order, what its topics become, and its cost.
 
 A run refuses what is wrong with the file or with what all tables need. What is wrong with one table stops that table alone, so
 ``validate`` says it, and a run goes on.
@@ -8,30 +8,134 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from lakebed.decode.decoder import DecoderSchema
+from lakebed.compaction.maintenance import LOOK_SECONDS
+from lakebed.decode.decoder import Decoder, DecoderSchema
 from lakebed.decode.formats import decoder
-from lakebed.discovery.naming import NoTable, TableName
+from lakebed.discovery import NoTable, TableName
 from lakebed.errors import InvalidInput, LakebedError, MissingPrerequisite
-from lakebed.pipeline.bill import DAY_SECONDS, Bill, batches_a_day, bill
-from lakebed.pipeline.connections import check_kafka, check_registry, check_stores
+from lakebed.lateness import Lateness, lateness
+from lakebed.log.snapshot import Snapshot
 from lakebed.pipeline.database.introducer import Expected, Introduced, Introducer, NotYet, decoder_of
-from lakebed.pipeline.database.order_warnings import warnings_of, warnings_of_topics
-from lakebed.pipeline.file.settings import DatabasePipeline, decoder_options
-from lakebed.pipeline.findings import Findings
-from lakebed.pipeline.places import check_places, checkpoint_of
-from lakebed.sources.pace import BATCH_SECONDS
+from lakebed.pipeline.file.document import Findings
+from lakebed.pipeline.file.settings import DatabasePipeline, KafkaSection, Pipeline, decoder_options
+from lakebed.pipeline.places import check_kafka, check_places, check_registry, check_stores, checkpoint_of
+from lakebed.pipeline.sources import kafka_settings, open_decoder
+from lakebed.positions.remarks import wrong_rows
+from lakebed.positions.truncates import cutoff_of
+from lakebed.remarks import KINDS, Remark
+from lakebed.sources.pace import BATCH_SECONDS, HOT_RECORDS
 from lakebed.sources.source import Place, Range, RangeReader
-from lakebed.table import internals_of
+from lakebed.table import Table, internals_of
 
 if TYPE_CHECKING:
     from lakebed.sources.kafka.settings import KafkaSettings
+
+
+# -- What the requests to a store cost that keep a database fresh ----------------------------------------------------------
+#
+# 1.  A table's next batch begins when its oldest unread record is ``max_age_seconds`` old, or when so many are unread that a
+#    batch
+#     is worth its cost (``HOT_RECORDS``), but never sooner than the pace of batches. So the time from one batch to the next
+#     follows from how many records come.
+# 2.  A batch is a commit, and mostly a settle follows it. Both together take the requests that docs/guides/s3.md counts. Merges
+#     come on top: they depend on the bytes, not on the number of tables, and most of them stay on the local disk.
+# 3.  A table into which nothing comes is looked at after the longest of ``LOOK_SECONDS``, as another process may write to it.
+
+
+DAY_SECONDS = 86_400.0
+PUTS_PER_BATCH = 3
+"""A part, the version of the commit, and that of the settle."""
+GETS_PER_BATCH = 4
+"""One before and one after each of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """Of a day. ``dollars``: for the requests alone, neither storage nor traffic."""
+
+    commits: float
+    puts: float
+    gets: float
+    dollars: float
+
+
+def batches_a_day(records: float, max_age_seconds: float, batch_seconds: float) -> float:
+    """The batches of a table that gets ``records`` a day at an even rate."""
+    if records <= 0:
+        return 0.0
+    between = DAY_SECONDS / records
+    oldest = max_age_seconds + between
+    return DAY_SECONDS / max(batch_seconds, between, min(oldest, HOT_RECORDS * between))
+
+
+def bill(batches: Iterable[float], puts_price: float, gets_price: float) -> Bill:
+    """``batches``: of each table a day; prices: of 1,000 requests."""
+    each = list(batches)
+    total = sum(each)
+    looks = sum(max(0.0, DAY_SECONDS / max(LOOK_SECONDS) - one) for one in each)
+    puts, gets = total * PUTS_PER_BATCH, total * GETS_PER_BATCH + looks
+    return Bill(2 * total, puts, gets, puts / 1000 * puts_price + gets / 1000 * gets_price)
+
+
+# -- What ``validate`` says of a table whose source goes on at lower positions, or whose rows wait to be sent again --------
+#
+# A table that is there says so in its log (``positions.remarks``). What it has not read yet is looked at as well: the newest
+# records of its topics are decoded and compared with what it has (``lateness``).
+
+
+RECENT = 20
+"""So many of the newest offsets of a partition are looked at: not all of them need have a record."""
+
+
+def warnings_of(snapshot: Snapshot) -> Iterator[str]:
+    """What the log of a table says of rows that are wrong until they are sent again."""
+    for kind, what in wrong_rows(snapshot).items():
+        yield f"{what}. What to do: {KINDS[kind].remedy}"
+
+
+def warnings_of_topics(
+    snapshot: Snapshot, decoder: Decoder, reader: RangeReader, ends: Mapping[Place, int]
+) -> Iterator[str]:
+    """What the newest records of topics say. ``ends``: the next offset of each partition. What can't be read says nothing."""
+    cutoff = cutoff_of(snapshot)
+    for (topic, partition), end in ends.items():
+        if (topic, partition) not in cutoff.newest:
+            continue
+        try:
+            for records in reader.read(Range(topic, partition, max(0, end - RECENT), end)):
+                decoded = decoder.decode(records, cutoff)
+                is_lower = lateness(decoded.newest, cutoff.newest) is Lateness.LOWER
+                if is_lower or Remark.ORDER_BEGAN_AGAIN in decoded.remarks:
+                    meaning = KINDS[Remark.ORDER_BEGAN_AGAIN]
+                    yield f"the newest records of {topic}: {meaning.what}. What to do: {meaning.remedy}"
+                    return
+        except LakebedError:
+            continue
+
+
+def warnings_of_pipeline(pipeline: Pipeline, table: Table, *, connect: bool) -> Iterator[str]:
+    """For the table of a pipeline. ``connect``: ask brokers for the newest records. Raises LakebedError if they do not answer."""
+    snapshot = internals_of(table).log.refresh()
+    yield from warnings_of(snapshot)
+    if connect and isinstance(pipeline.source, KafkaSection):
+        from lakebed.sources.kafka.cluster import KafkaCluster
+        from lakebed.sources.kafka.source import KafkaReader
+
+        settings = kafka_settings(pipeline.source)
+        cluster = KafkaCluster(settings)
+        ends = cluster.latest(cluster.look()[0])
+        yield from warnings_of_topics(snapshot, open_decoder(pipeline, table), KafkaReader(settings).impatient(), ends)
+
+
+# -- The check -------------------------------------------------------------------------------------------------------------
+
 
 FIRST_RECORDS = 200
 """So many records of a partition are read to know what its topic becomes."""

@@ -15,13 +15,13 @@ from lakebed.decode.decoder import Decoder, DecoderSchema
 from lakebed.decode.formats import decoder
 from lakebed.decode.json.values import UnknownFields
 from lakebed.decode.source_tables import SourceRules
-from lakebed.discovery.naming import NoTable, TableName
+from lakebed.discovery import NoTable, TableName
 from lakebed.errors import InvalidInput, TableExists, TableNotFound
 from lakebed.ingest.table_batch import TableIngest
 from lakebed.operations.create import NewTable, check_layout
 from lakebed.pipeline.database.new_tables import FirstRows, Rows, introduction, rows_of
+from lakebed.pipeline.file.database_section import TableWishes
 from lakebed.pipeline.file.settings import DatabasePipeline, TableSection, decoder_options
-from lakebed.pipeline.file.wishes import TableWishes
 from lakebed.pipeline.target import Difference, differences, refusal
 from lakebed.positions.remarks import remark, report_remarks
 from lakebed.remarks import Counts

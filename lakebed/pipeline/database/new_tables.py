@@ -46,7 +46,7 @@ from lakebed.decode.typed.shapes import row_of
 from lakebed.decode.typed.values import column_field, plain_values
 from lakebed.decode.unknown_fields import unknown_mode
 from lakebed.errors import InvalidSchema
-from lakebed.pipeline.file.wishes import TableWishes
+from lakebed.pipeline.file.database_section import TableWishes
 from lakebed.positions.positions import SEVERAL
 from lakebed.remarks import Counts, Remark, remarks_on, sum_of
 from lakebed.schema.field_names import by_case

@@ -13,7 +13,7 @@ import re
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
@@ -25,8 +25,7 @@ from lakebed.compaction.maintenance import TableMaintainers
 from lakebed.coordination.parked import parked_of
 from lakebed.database.settled_points import SettledPoints
 from lakebed.decode.typed.formats import TYPED_FORMATS, schemas_of
-from lakebed.discovery.naming import NoTable, TableName
-from lakebed.discovery.tables import tables_below
+from lakebed.discovery import NoTable, TableName, tables_below
 from lakebed.errors import LakebedError, Retry
 from lakebed.ingest.database.ingest import DatabaseIngest, PlanRequest, TableStanding
 from lakebed.ingest.database.member import Ignored, Member, OpenTable
@@ -39,9 +38,7 @@ from lakebed.monitoring.metrics import Metrics
 from lakebed.monitoring.progress import Progress
 from lakebed.pipeline.check import QUERY_NAME, Role
 from lakebed.pipeline.database.introducer import Introduced, Introducer, NotYet, ingest_of
-from lakebed.pipeline.database.resnapshot import typed_notifications
-from lakebed.pipeline.database.resnapshot_follower import Resnapshots, follow
-from lakebed.pipeline.database.vanished_topics import VanishedTopics
+from lakebed.pipeline.database.resnapshot import Resnapshots, follow, typed_notifications
 from lakebed.pipeline.file.settings import DatabasePipeline, decoder_options
 from lakebed.pipeline.places import checkpoint_of
 from lakebed.pipeline.sources import kafka_settings, pace, trigger
@@ -50,9 +47,10 @@ from lakebed.points.keeper import PointKeeper, PointSettings
 from lakebed.points.of_a_database import Points
 from lakebed.points.transaction_records import JsonTransactions, TransactionReader, TypedTransactions
 from lakebed.positions.point_log import PointLog
+from lakebed.positions.topic_gone import note_topic, topic_gone_of
 from lakebed.sources.kafka.lag import lag_of_tables
 from lakebed.sources.source import Range
-from lakebed.storage.process_folders import process_folder
+from lakebed.storage.local_folders import process_folder
 from lakebed.storage.roots import parse_root, spark_path
 from lakebed.table import Internals, internals_of
 
@@ -63,11 +61,62 @@ if TYPE_CHECKING:
     from lakebed.pipeline.file.database_section import PointsSection
     from lakebed.sources.kafka.settings import KafkaSettings
 
+
+# -- Topics that are gone are noticed in a thread, and the logs of their tables say so -------------------------------------
+#
+# A table whose topic is gone stays as it is: nothing comes any more, and no batch shows that. A topic counts as gone when two
+# looks in a row do not find it, since brokers that have just started do not know all of theirs.
+
+
+LOOK_SECONDS = 60.0
+_logger = logging.getLogger("lakebed.run")
+
+
+class VanishedTopics:
+    """``there``: asks the brokers for the topics that are there; ``tables``: the logs of the tables, by topic."""
+
+    def __init__(self, there: Callable[[], Collection[str]], tables: Callable[[], Mapping[str, TableLog]]) -> None:
+        self._there = there
+        self._tables = tables
+        self._missed: set[str] = set()
+
+    def look(self) -> None:
+        """Compare the topics with the tables. Raises LakebedError if the brokers do not answer."""
+        there, tables = self._there(), self._tables()
+        missing = {topic for topic in tables if topic not in there}
+        for topic, log in tables.items():
+            try:
+                self._note(topic, log, is_missing=topic in missing)
+            except LakebedError as error:  # the next look tries again
+                _logger.info("whether the topic %s is gone can't be noted: %s", topic, error)
+        self._missed = missing
+
+    def _note(self, topic: str, log: TableLog, *, is_missing: bool) -> None:
+        newest = log.newest or log.refresh()
+        is_noted = topic_gone_of(newest) is not None
+        if is_noted == is_missing or (is_missing and topic not in self._missed):
+            return
+        if note_topic(log, topic, is_gone=is_missing) and is_missing:
+            _logger.warning("the topic %s is gone, or can't be read: nothing comes into %s any more", topic, log.root)
+
+    def run(self, stop: threading.Event) -> None:
+        """Look now and then until ``stop`` is set."""
+        while not stop.wait(LOOK_SECONDS):
+            try:
+                self.look()
+            except LakebedError as error:
+                _logger.info("which topics there are is not known now: %s", error)
+            except Exception:
+                _logger.exception("which topics there are is not known now")
+
+
+# -- The work --------------------------------------------------------------------------------------------------------------
+
+
 OPEN_THREADS = 16
 """Opening a table is a few requests to its store."""
 DRAIN_SECONDS_MAX = 15.0
 FOLLOWED_SECONDS_MAX = 5.0
-_logger = logging.getLogger("lakebed.run")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

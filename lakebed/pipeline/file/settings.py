@@ -16,11 +16,10 @@ import pyarrow as pa
 from lakebed.decode.json.values import DecimalText
 from lakebed.decode.operations import DELETE_VALUES
 from lakebed.decode.typed.formats import EVENTS, TYPED_FORMATS
-from lakebed.discovery.naming import Naming, prefix_of
+from lakebed.discovery import Naming, prefix_of
 from lakebed.errors import InvalidInput
-from lakebed.pipeline.file.binding import bind, convert, leaves, mapping_of
-from lakebed.pipeline.file.database_section import DatabaseSection, no_pattern, wrong_in
-from lakebed.pipeline.file.document import BYTES_MAX, Document, Node, parse
+from lakebed.pipeline.file.database_section import DatabaseSection, TableWishes, no_pattern, wrong_in
+from lakebed.pipeline.file.document import BYTES_MAX, Document, Node, bind, convert, leaves, mapping_of, parse
 from lakebed.pipeline.file.layer_sections import (
     CHANGES,
     BootstrapSection,
@@ -37,7 +36,6 @@ from lakebed.pipeline.file.typed_sections import (
     options_of,
     without_effect,
 )
-from lakebed.pipeline.file.wishes import TableWishes
 from lakebed.schema.fitting import Evolution, EvolvePolicy, OnMismatch
 from lakebed.schema.type_names import table_schema
 from lakebed.schema.widening import widest_type

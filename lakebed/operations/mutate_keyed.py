@@ -34,7 +34,7 @@ from lakebed.log.conflicts import ReadWriteSet, takes_rows_away
 from lakebed.log.entries import Operation
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import Committed, TableLog
-from lakebed.operations.mutate.mutation import BATCH_ROWS, Mutation, MutationResult, in_chunks
+from lakebed.operations.mutation import BATCH_ROWS, Mutation, MutationResult, in_chunks
 from lakebed.parts.changes import (
     DELETE,
     HIDDEN_TYPES,

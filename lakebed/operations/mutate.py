@@ -1,4 +1,4 @@
-"""DELETE and UPDATE … WHERE on a table without keys: rows are marked dead in their parts, new ones come as level-0 parts.
+"""Deletes and updates rows: in a table with keys by changes (``mutate_keyed``), and in one without by marking rows dead here.
 
 Files are written first, then committed: vectors and parts have new names.
 
@@ -27,14 +27,15 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
+from lakebed import events
 from lakebed.errors import InvalidInput
 from lakebed.log.actions import Action, AddPart, Part
 from lakebed.log.commit_loop import Finished, Proposal, commit_loop
 from lakebed.log.conflicts import ReadWriteSet
 from lakebed.log.snapshot import Snapshot
-from lakebed.log.table_log import Committed, TableLog
-from lakebed.operations.mutate.mutate import discard
-from lakebed.operations.mutate.mutation import BATCH_ROWS, Mutation, MutationResult, in_chunks
+from lakebed.log.table_log import Committed, TableLog, require_writable
+from lakebed.operations.mutate_keyed import Beside, RowsForSql, discard, mutate
+from lakebed.operations.mutation import BATCH_ROWS, Mutation, MutationResult, in_chunks
 from lakebed.parts.changes import WriteSpec, prepare, stored_rows, write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.numbered_rows import ROW, numbered
@@ -243,3 +244,50 @@ def _actions(
             actions.append(AddPart(part.marked(vectors[path])))
     actions += [AddPart(part.base_part(has_op_column=False)) for part in written]
     return actions
+
+
+# -- Deletes and updates rows, of a table with keys or without, and emits the events ---------------------------------------
+
+
+def run_mutation(
+    path: str,
+    log: TableLog,
+    storage: PartStorage,
+    deletion_vectors: DeletionVectorCache,
+    rows_for_sql: RowsForSql,
+    mutation: Mutation,
+    *,
+    beside: Beside | None = None,
+) -> MutationResult:
+    """Run it. ``beside``: entries that its commit sets too, of a table with keys.
+
+    Raises InvalidInput, Contention; StoreUnavailable, after which the timeline shows whether it was committed.
+    """
+    snapshot = log.refresh()
+    require_writable(snapshot.protocol)
+    operation = mutation.operation.lower()
+    events.emit(events.MutationBegan(table=path, operation=operation, where=mutation.where.text))
+    try:
+        if snapshot.settings.keys:
+            result = mutate(log, storage, rows_for_sql, mutation, beside=beside)
+        else:
+            result = mutate_unkeyed(log, storage, deletion_vectors, mutation)
+    except BaseException as error:
+        events.emit(events.MutationFailed(table=path, operation=operation, error=str(error)))
+        raise
+    events.emit(
+        events.MutationEnded(
+            table=path,
+            operation=operation,
+            version=result.version,
+            rows=result.rows,
+            rows_left=result.rows_left,
+            parts_read=result.parts_read,
+            parts_marked=result.parts_marked,
+            parts_added=result.parts_added,
+            bytes_written=result.bytes_written,
+            conflicts=result.conflicts,
+            seconds=result.seconds,
+        )
+    )
+    return result

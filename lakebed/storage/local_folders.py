@@ -1,4 +1,4 @@
-"""Local folders that belong to one living process.
+"""Folders of lakebed on the local disk of this machine: for what can be rebuilt from tables, and of one living process.
 
 The owner holds a lock on a file in its folder. The operating system frees it when the process ends, however it ends, so
 whether an owner lives is never guessed from a process number.
@@ -20,6 +20,30 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+
+# -- Where this user's processes keep on local disk what can be rebuilt from tables ----------------------------------------
+
+
+def base_folder() -> Path:
+    """``LAKEBED_CACHE_DIR``, or ``lakebed`` in the user's cache folder."""
+    base: str = os.environ.get("LAKEBED_CACHE_DIR") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "lakebed"
+    )
+    return Path(base)
+
+
+def cache_folder() -> Path:
+    """One folder for all tables."""
+    return base_folder() / "tables"
+
+
+def volatile_folder() -> Path:
+    """The materialized parts of this host, a folder a table."""
+    return cache_folder() / "volatile"
+
+
+# -- Local folders that belong to one living process -----------------------------------------------------------------------
+
 
 _LOCK = "lock"
 _PREFIX = "lakebed-process-"

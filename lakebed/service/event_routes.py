@@ -1,20 +1,29 @@
-"""Routes of listeners: where events are sent by themselves. They stand in the logs of the roots (``listeners.listener_log``)."""
+"""Routes of events: streams of them, and the listeners that they are sent to, which stand in the logs of the roots."""
 
 from __future__ import annotations
 
 from http import HTTPStatus
 from typing import Any
 
+from starlette.responses import Response
+
 from lakebed.errors import InvalidInput
 from lakebed.listeners.cursor import Cursor
 from lakebed.listeners.feed import Feed
-from lakebed.listeners.listener import Listener
-from lakebed.listeners.listener_log import Delivering, ListenerLog
-from lakebed.service.answers import time_text
+from lakebed.listeners.listener import Delivering, Listener, ListenerLog
+from lakebed.service.answers import NAMES, TEXT, TEXTS, TIME, TRUTH, Schema, listed, or_null, record, time_text
+from lakebed.service.event_streams import Asked
 from lakebed.service.problems import Refused
-from lakebed.service.routes import Answer, Call, Route, Schema
-from lakebed.service.schemas import NAMES, TEXT, TEXTS, TIME, TRUTH, listed, or_null, record
+from lakebed.service.routes import Answer, Call, Route
 from lakebed.service.tokens import Role
+
+_AFTER: Schema = {"type": "string", "minLength": 1, "maxLength": 200_000}
+_STREAM: Schema = {"type": "string"}
+
+
+def _stream(call: Call) -> Response:
+    after = call.headers.get("last-event-id") or call.query.get("after")
+    return call.streams.open(Asked(call.who, call.is_caller_known, after, call.path.get("name")))
 
 
 def _logs(call: Call) -> list[ListenerLog]:
@@ -106,6 +115,18 @@ LISTENER: Schema = {
     ]
 }
 ROUTES = (
+    Route(
+        method="GET", path="/v1/events", operation="stream_events",
+        summary="Events of all tables, as CloudEvents: from now on, after a cursor, or from the beginning of the logs.",
+        query={"after": _AFTER}, headers={"Last-Event-ID": _AFTER}, media_type="text/event-stream",
+        answers={200: _STREAM}, stream=_stream,
+    ),
+    Route(
+        method="GET", path="/v1/tables/{name}/events", operation="stream_table_events",
+        summary="Events of a table, as CloudEvents: from now on, after a version or a cursor, or from the beginning of its log.",
+        query={"after": _AFTER}, headers={"Last-Event-ID": _AFTER}, media_type="text/event-stream",
+        answers={200: _STREAM}, stream=_stream,
+    ),
     Route(
         method="PUT", path="/v1/listeners/{name}", operation="put_listener", role=Role.OPERATOR,
         summary="Have events sent to a webhook or to Kafka, from now on or from the beginning of the logs; or change where.",

@@ -1,1 +1,0 @@
-"""Delete and update rows by a condition."""
