@@ -41,7 +41,7 @@ class Workload:
 
     def base(self, start: int = 0, stop: int | None = None) -> pa.Table:
         """Rows of the base with keys from ``start`` to ``stop``."""
-        return self._orders(np.arange(start, self.rows if stop is None else stop))
+        return self.orders(np.arange(start, self.rows if stop is None else stop))
 
     def batch(self) -> pa.Table:
         """The next batch of changes, in arrival order, with the column ``op``."""
@@ -58,9 +58,9 @@ class Workload:
         keys = np.concatenate([updated, inserted, deleted])
         ops = np.repeat(["u", "c", "d"], [updates, inserts, deletes])
         order = self._rng.permutation(len(keys))
-        return self._orders(keys[order]).append_column("op", pa.array(ops[order]))
+        return self.orders(keys[order]).append_column("op", pa.array(ops[order]))
 
-    def _orders(self, keys: npt.NDArray[np.int64]) -> pa.Table:
+    def orders(self, keys: npt.NDArray[np.int64]) -> pa.Table:
         rng, count = self._rng, len(keys)
         words = [_WORDS[rng.integers(0, len(_WORDS), count)] for _ in range(3)]
         note = np.char.add(np.char.add(words[0], " "), np.char.add(np.char.add(words[1], " "), words[2]))

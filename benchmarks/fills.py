@@ -1,0 +1,125 @@
+"""What changes cost that fill one column of their rows, beside changes that are whole rows.
+
+    python -m benchmarks.fills [--rows 1000000] [--changes 20000] [--rounds 7]
+
+A table of ``rows`` rows with seven columns, sorted by its key, settled and merged. In each round, in turn, ``changes`` changes of
+existing rows come in as whole rows and as rows of two columns (key and one more):
+
+1. with keys of one narrow range, which touch few row groups, and
+2. with keys from anywhere in the table.
+
+Printed are the seconds of a settle, of the first read of the tail and of the next one, each the median of the rounds, and the
+bytes that the process has read meanwhile (``rchar`` of /proc/self/io: from files, in the page cache or not). After each step the
+rows are compared with what they must be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import lakebed
+from benchmarks.workload import KEYS, SCHEMA, Workload
+from benchmarks.workload import table as print_table
+
+READ_CHANGES = 10_000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--changes", type=int, default=20_000)
+    parser.add_argument("--rounds", type=int, default=7)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        orders = _filled(folder, args.rows)
+        rows = []
+        for where in ("narrow", "random"):
+            costs: dict[str, list[tuple[float, ...]]] = {"whole": [], "filling": []}
+            for number in range(args.rounds):
+                for kind in costs if number % 2 else reversed(costs):
+                    costs[kind].append(_round(orders, args, number, where, kind))
+            by_kind = {
+                kind: [statistics.median(one) for one in zip(*several, strict=True)] for kind, several in costs.items()
+            }
+            rows += [[where, kind, *found] for kind, found in by_kind.items()]
+            pairs = zip(by_kind["filling"], by_kind["whole"], strict=True)
+            rows.append([where, "ratio", *(filling / whole if whole else 0.0 for filling, whole in pairs)])
+        print_table(
+            f"{args.changes:,} changes of {args.rows:,} rows, and reads of {READ_CHANGES:,} in the tail",
+            ["keys", "changes", "settle s", "settle MB read", "first read s", "next read s", "read MB"],
+            rows,
+        )
+
+
+def _filled(folder: str, rows: int) -> lakebed.Table:
+    orders = lakebed.create(f"{folder}/orders", SCHEMA, KEYS)
+    work = Workload(rows)
+    for start in range(0, rows, 1_000_000):
+        orders.apply(work.base(start, min(rows, start + 1_000_000)))
+    orders.settle()
+    orders.maintenance.compact()
+    return orders
+
+
+def _round(orders: lakebed.Table, args: argparse.Namespace, number: int, where: str, kind: str) -> tuple[float, ...]:
+    rng = np.random.default_rng(number)
+    amount = time.time()  # no row has it yet
+    keys = _keys(rng, args.rows, READ_CHANGES, where)
+    _apply(orders, keys, amount, kind)
+    first, bytes_read = _timed(orders.to_arrow)
+    found = _timed(orders.to_arrow)
+    _check(orders, keys, amount)
+    orders.settle()
+    keys, amount = _keys(rng, args.rows, args.changes, where), amount + 1
+    _apply(orders, keys, amount, kind)
+    seconds, settled = _timed(orders.settle)
+    _check(orders, keys, amount)
+    orders.maintenance.compact()
+    return seconds, settled / 1e6, first, found[0], bytes_read / 1e6
+
+
+def _keys(rng: np.random.Generator, rows: int, count: int, where: str) -> npt.NDArray[np.int64]:
+    """Of keys of one narrow range every second one is taken."""
+    if where == "random":
+        return rng.choice(rows, count, replace=False)
+    return rng.integers(rows - 2 * count) + 2 * np.arange(count)
+
+
+def _apply(orders: lakebed.Table, keys: npt.NDArray[np.int64], amount: float, kind: str) -> None:
+    amounts = pa.array(np.full(len(keys), amount))
+    if kind == "filling":
+        orders.apply(pa.table({"pk": keys, "amount": amounts}), columns="sent")
+        return
+    rows = Workload(0).orders(keys)
+    orders.apply(rows.set_column(rows.schema.get_field_index("amount"), "amount", amounts))
+
+
+def _check(orders: lakebed.Table, keys: npt.NDArray[np.int64], amount: float) -> None:
+    rows = orders.to_arrow()
+    changed = rows.filter(pc.equal(rows["amount"], amount))
+    assert sorted(changed["pk"].to_pylist()) == sorted(keys.tolist())
+    assert changed["status"].null_count == 0
+
+
+def _timed(act: Callable[[], object]) -> tuple[float, int]:
+    before, started = _read(), time.perf_counter()
+    act()
+    return time.perf_counter() - started, _read() - before
+
+
+def _read() -> int:
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+if __name__ == "__main__":
+    main()
