@@ -56,6 +56,8 @@ class PlannedBatch(Protocol):
     def ranges(self) -> Sequence[Range]: ...
     @property
     def left(self) -> Collection[str]: ...
+    @property
+    def more(self) -> bool: ...
 
 
 class Points(Protocol):
@@ -193,7 +195,7 @@ class DatabaseIngest:
                 self._points.know(self._members())
                 self._points.hear(ended)
                 cut = self._points.cut_for(planned.ranges, planned.left)
-            ended = self._runner.run(chosen, cut, spark)
+            ended = self._runner.run(chosen, cut, spark, more=planned.more and self._points is None)
             self._hear(ended)
             if self._points is not None:
                 self._points.hear(ended)

@@ -4,7 +4,8 @@
     hold work of several tables. Without Spark on this machine all but the slow ones are read by the job.
 2.  A table that does not answer in time (its store hangs, its log is contended) is left to its thread: the batch ends without it,
     and what it did counts when it ends. Meanwhile no batch reads it. So nobody waits for it longer than ``PATIENCE_SECONDS``.
-3.  Threads that are left behind are replaced, as long as they are ``LEFT_MAX`` at most.
+3.  If the next batch follows at once, it is planned while the last tables of this one are read: they count when they end.
+4.  Threads that are left behind are replaced, as long as they are ``LEFT_MAX`` at most.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -46,6 +47,8 @@ RECORDS_TASKS_MAX = 200_000
 """Of all tables that share a job, times its tasks that run at once: some seconds."""
 THREADS = 8
 LEFT_MAX = 64
+CARRIED_MAX = THREADS // 2
+"""So many tables are read on while the next batch is planned, which takes about as long."""
 PATIENCE_SECONDS = 5.0
 _logger = logging.getLogger("lakebed.ingest")
 
@@ -62,6 +65,8 @@ class Runner:
         self._patience_seconds = patience_seconds
         self._pool = ThreadPoolExecutor(THREADS, "lakebed-table")
         self._behind: set[Future[Any]] = set()
+        self._carried: dict[Future[Any], tuple[Member, float]] = {}
+        """Tables of the last batch that are still read, and until when nobody minds."""
         self._replaced = 0
         self._late: SimpleQueue[tuple[Member, Outcome]] = SimpleQueue()
 
@@ -78,9 +83,12 @@ class Runner:
         return ended
 
     def run(
-        self, members: Sequence[Member], cut: Cut | None, spark: SparkSession | None
+        self, members: Sequence[Member], cut: Cut | None, spark: SparkSession | None, *, more: bool = False
     ) -> list[tuple[Member, Outcome]]:
-        """Read what the tables want, all of which are open, and return how it went for those that ended."""
+        """Read what the tables want, all of which are open, and return how it went for those that ended.
+
+        ``more``: another batch follows at once, and hears of the last ones (``late``).
+        """
         deadline = time.monotonic() + self._patience_seconds
         here, together = split(members, spark)
         for member in members:
@@ -88,15 +96,25 @@ class Runner:
         with self._together([one for member in here if not member.is_apart for one in member.wanted.values()]):
             alone = {self._pool.submit(self._read, member, cut): member for member in here}
             ended = self._read_together(together, cut, spark) if together and spark is not None else []
-            wait(alone, max(0.0, deadline - time.monotonic()))
+            left = set(alone)
+            while len(left) > (CARRIED_MAX if more else 0) and (seconds := deadline - time.monotonic()) > 0:
+                left = wait(left, seconds, return_when=FIRST_COMPLETED).not_done
+            may_go_on = more and time.monotonic() < deadline
             for future, member in alone.items():
-                ended += self._taken(member, future)
+                if may_go_on and not future.done():
+                    self._carried[future] = member, deadline
+                else:
+                    ended += self._taken(member, future)
         self._replace_threads()
         return ended
 
     def late(self) -> list[tuple[Member, Outcome]]:
-        """The tables that have ended since after a batch had left them behind."""
-        found = []
+        """The tables that have ended since after a batch had ended without them."""
+        found: list[tuple[Member, Outcome]] = []
+        for future, (member, deadline) in list(self._carried.items()):
+            if future.done() or time.monotonic() >= deadline:
+                del self._carried[future]
+                found += self._taken(member, future)
         while not self._late.empty():
             member, outcome = self._late.get()
             member.is_busy = False
@@ -106,7 +124,7 @@ class Runner:
     def close(self, seconds: float) -> None:
         """End; tables that are being read get so long to end."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-        wait(list(self._behind), seconds)
+        wait([*self._behind, *self._carried], seconds)
 
     # -- one table by a thread of its own ------------------------------------------------------------------------------
 

@@ -233,7 +233,9 @@ class KafkaDatabaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         self._first.difference_update(each.place for each in ranges)
         left = self._gathering.left(control) if control.together_seconds is not None else ()
-        return PlannedBatch(number=before.number + 1, tick=self._tick, ranges=planned, begin=self._begin, left=left)
+        return PlannedBatch(
+            number=before.number + 1, tick=self._tick, ranges=planned, begin=self._begin, left=left, more=left_some
+        )
 
     def _within_bytes(self, topics: Sequence[str], records_max: int) -> int:
         """How many records a batch may have, if it has a limit of bytes too."""

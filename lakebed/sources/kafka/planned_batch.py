@@ -1,7 +1,7 @@
 """What one batch of a database reads: the offset document of its query.
 
     {"batch": 17, "tick": 2, "begin": {topic: {"0": 7}},
-     "topics": {topic: {"id": "…", "ranges": {"0": [100, 250]}, "first": [0]}}, "left": [topic]}
+     "topics": {topic: {"id": "…", "ranges": {"0": [100, 250]}, "first": [0]}}, "left": [topic], "more": true}
 
 The document holds the ranges of its own batch alone, so its size follows what the batch reads and not the number of topics. Up to
 where the tables have read is in their logs (``positions.positions``).
@@ -24,7 +24,8 @@ class PlannedBatch:
 
     A range ``is_first`` if nothing before it was read, or what was read is no longer there. ``begin``: where partitions begin
     that had no position as the process began, unless the settings begin all at the earliest offset. ``left``: topics that had
-    records, when the batch was planned, which it does not read; only where points are taken.
+    records, when the batch was planned, which it does not read; only where points are taken. ``more``: the next batch follows at
+    once, since a limit leaves out records that are due.
     """
 
     number: int = 0
@@ -32,6 +33,7 @@ class PlannedBatch:
     ranges: tuple[Range, ...] = ()
     begin: Partitions = field(default_factory=dict)
     left: tuple[str, ...] = ()
+    more: bool = False
 
     @staticmethod
     def of(document: Mapping[str, Any]) -> PlannedBatch:
@@ -52,6 +54,7 @@ class PlannedBatch:
                 for number, offset in of.items()
             },
             left=tuple(document.get("left", ())),
+            more=document.get("more", False),
         )
 
     def with_beginnings(self, positions: Mapping[str, Position]) -> PlannedBatch:
@@ -76,6 +79,7 @@ class PlannedBatch:
                 of.setdefault("first", []).append(each.partition)
         document: dict[str, Any] = {"batch": self.number, "tick": self.tick, "topics": topics}
         document |= {"left": list(self.left)} if self.left else {}
+        document |= {"more": True} if self.more else {}
         begin: dict[str, dict[str, int]] = {}
         for (topic, partition), offset in sorted(self.begin.items()):
             begin.setdefault(topic, {})[str(partition)] = offset

@@ -30,6 +30,7 @@ class Batch:
     tick: int
     ranges: tuple[Range, ...]
     left: tuple[str, ...] = ()
+    more: bool = False
 
 
 @dataclass(slots=True)
@@ -39,11 +40,13 @@ class Planner:
     source: MemorySource
     positions: dict[Place, int] = field(default_factory=dict)
     request: PlanRequest = field(default_factory=PlanRequest)
+    more: bool = False
+    """Whether each batch says that another follows at once."""
 
     def next(self) -> Batch:
         ranges = [one for one in self.source.planned(self.positions) if one.topic not in self.request.left_out]
         self.positions |= {one.place: one.end for one in ranges}
-        return Batch(self.request.tick, tuple(one for one in ranges if one.size))
+        return Batch(self.request.tick, tuple(one for one in ranges if one.size), more=self.more)
 
 
 class Database:
