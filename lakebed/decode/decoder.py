@@ -256,11 +256,12 @@ def _filling(
     """For records that fill some columns of a table. Raises InvalidInput for columns that it lacks."""
     if not keys:
         raise InvalidInput("columns has no effect in a table without keys: records fill columns of rows by their keys")
+    names = frozenset(columns.names)
     for name in policy.fills:
-        if name not in columns.names:
-            raise InvalidInput(f"columns has {name!r}, which is no column of the table{suggest(name, columns.names)}")
+        if name not in names:
+            raise InvalidInput(f"columns has {name!r}, which is no column of the table{suggest(name, names)}")
     filled = {*policy.fills, *keys, sequence_by}
-    kept = frozenset(columns.names) - filled
+    kept = names - filled
     rescued = RESCUED_COLUMN in kept and policy.rescues
     some = pa.schema([one for one in columns if one.name in filled])
     return DecoderSchema(some, keys, sequence_by, policy, rescued, first_names, kept=kept)

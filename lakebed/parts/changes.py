@@ -228,16 +228,7 @@ def prepare(
         raise InvalidInput("apply_as_deletes needs a table with keys; this one has none, so it can only be appended to")
     given = changes.column_names
     there = set(given)
-    for name in except_columns:
-        if name not in there:
-            raise InvalidInput(f"except_column_list has {name!r}, which the changes lack{suggest(name, given)}")
-        if name in spec.keys or name == spec.sequence_by:
-            raise InvalidInput(
-                f"except_column_list has {name!r}, which is a key or orders the changes; it can't be left out"
-            )
-    if len(there) < len(given):
-        twice = sorted(name for name, count in Counter(given).items() if count > 1)
-        raise InvalidChanges(f"the changes have the column {twice[0]!r} more than once; leave one of them out")
+    _check_given(given, except_columns, spec)
     kept = [] if fill is None else fill.kept(spec, there.difference(except_columns))
     names, columns = [], []
     for field in spec.schema:
@@ -269,20 +260,13 @@ def prepare(
             )
         names.append(SEQUENCE_COLUMN)
         columns.append(_hidden_sequence(changes[source], source))
+    unavailable = changes[UNAVAILABLE_COLUMN] if UNAVAILABLE_COLUMN in there else None
     if fill is not None:
-        lacking = {name: np.ones(len(changes), dtype=bool) for name in kept}
-        if UNAVAILABLE_COLUMN in there:
-            lacking |= _masks(changes[UNAVAILABLE_COLUMN].combine_chunks())
-        if fill.ignores_nulls:
-            may_be_null = set(spec.schema.names).difference(kept, spec.keys, [spec.sequence_by])
-            sent = {name: values for name, values in zip(names, columns, strict=True) if name in may_be_null}
-            lacking |= {name: np.asarray(values.is_null()) for name, values in sent.items() if values.null_count}
-        upserts = np.ones(len(changes), dtype=bool) if deletes is None else ~np.asarray(deletes)
+        by_name = dict(zip(names, columns, strict=True))
+        unavailable = _unavailable(by_name, fill, kept, unavailable, spec, deletes=deletes)
+    if unavailable is not None:
         names.append(UNAVAILABLE_COLUMN)
-        columns.append(unavailable_names(lacking, upserts))
-    elif UNAVAILABLE_COLUMN in there:
-        names.append(UNAVAILABLE_COLUMN)
-        columns.append(changes[UNAVAILABLE_COLUMN])
+        columns.append(unavailable)
     if spec.keys and MOVES_COLUMN in there:
         names.append(MOVES_COLUMN)
         columns.append(changes[MOVES_COLUMN])
@@ -292,6 +276,42 @@ def prepare(
         _check_partitions(out, spec)
     _check_nulls(out, spec, deletes)
     return out
+
+
+def _check_given(given: Sequence[str], except_columns: Sequence[str], spec: WriteSpec) -> None:
+    there = set(given)
+    for name in except_columns:
+        if name not in there:
+            raise InvalidInput(f"except_column_list has {name!r}, which the changes lack{suggest(name, given)}")
+        if name in spec.keys or name == spec.sequence_by:
+            raise InvalidInput(
+                f"except_column_list has {name!r}, which is a key or orders the changes; it can't be left out"
+            )
+    if len(there) < len(given):
+        twice = sorted(name for name, count in Counter(given).items() if count > 1)
+        raise InvalidChanges(f"the changes have the column {twice[0]!r} more than once; leave one of them out")
+
+
+def _unavailable(
+    columns: Mapping[str, pa.ChunkedArray],
+    fill: Fill,
+    kept: Collection[str],
+    unavailable: pa.ChunkedArray | None,
+    spec: WriteSpec,
+    *,
+    deletes: pa.ChunkedArray | None,
+) -> pa.Array:
+    """By row, what it does not fill: the columns ``kept``, those that its source did not send, and nulls that don't count."""
+    rows = len(columns[spec.keys[0]])
+    masks = {name: np.ones(rows, dtype=bool) for name in kept}
+    if unavailable is not None:
+        masks |= _masks(unavailable.combine_chunks())
+    if fill.ignores_nulls:
+        filled = set(spec.schema.names).difference(kept, spec.keys, [spec.sequence_by])
+        nulls = {name: columns[name].is_null() for name in columns if name in filled and columns[name].null_count}
+        masks |= {name: np.asarray(mask) | masks.get(name, False) for name, mask in nulls.items()}
+    upserts = np.ones(rows, dtype=bool) if deletes is None else ~np.asarray(deletes)
+    return unavailable_names(masks, upserts)
 
 
 def _masks(unavailable: pa.ListArray) -> dict[str, npt.NDArray[np.bool_]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -47,16 +48,16 @@ def test_what_ends_soon_says_nothing(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr() == ("", "")
 
 
-def test_without_a_terminal_there_is_a_line_now_and_then(quick: None, capfd: pytest.CaptureFixture[str]) -> None:
-    out = err = ""
+def test_without_a_terminal_there_is_a_line_now_and_then(
+    quick: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    err = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", err)
 
     def lines() -> list[str]:
-        return [re.sub(r", \d+ s$", "", line) for line in whole_lines(err)]
+        return [re.sub(r", \d+ s$", "", line) for line in whole_lines(err.getvalue())]
 
     def says(last: str) -> bool:
-        nonlocal out, err
-        told = capfd.readouterr()
-        out, err = out + told.out, err + told.err
         return lines()[-1:] == [last]
 
     with progress("working") as report:
@@ -65,7 +66,7 @@ def test_without_a_terminal_there_is_a_line_now_and_then(quick: None, capfd: pyt
         wait_until(lambda: says("lakebed: rows: 1,000 of 20,000"))
         report("rows", 3_000, None)
         wait_until(lambda: says("lakebed: rows: 3,000"))
-    assert out == ""
+    assert capsys.readouterr().out == ""
     said = list(dict.fromkeys(lines()))
     assert said == ["lakebed: working", "lakebed: rows: 1,000 of 20,000", "lakebed: rows: 3,000"]
 

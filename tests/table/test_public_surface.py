@@ -26,7 +26,7 @@ FUNCTIONS = {
 METHODS = {
     "alter": "*, add=None, widen=None, rename=None, drop=(), relax=(), comment=None, reason='', dry_run=False",
     "apply": "changes, apply_as_deletes=None, except_column_list=(), batch_id=None, *, evolve=(), on_mismatch='fail', "
-    "columns=None",
+    "columns=None, ignore_null_updates=False, renamed_columns=None",
     "attach_partition": "name",
     "changes": "from_version, to_version=None, spark=None",
     "create_view": "spark, name",
@@ -35,7 +35,8 @@ METHODS = {
     "doctor": "deep=False",
     "drop_detached": "name",
     "ingest": "changes, apply_as_deletes=None, except_column_list=(), *, keys=None, sequence_by=None, checkpoint=None, "
-    "query_name='ingest', quarantine='table', trigger=None, evolve=(), on_mismatch='quarantine', columns=None",
+    "query_name='ingest', quarantine='table', trigger=None, evolve=(), on_mismatch='quarantine', columns=None, "
+    "ignore_null_updates=False, renamed_columns=None",
     "lookup": "keys, columns=None, version=None",
     "maintain": "spark",
     "query": "sql, name=None, *, allow_files=False",
