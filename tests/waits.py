@@ -70,7 +70,7 @@ REASONS = {
     "tests/health/test_glance.py": (1, PAGE),
     "tests/health/test_run_report.py": (1, "a thread that reports while others write"),
     "tests/ingest/database/databases.py": (1, DATABASE),
-    "tests/ingest/database/test_database_ingest.py": (6, DATABASE),
+    "tests/ingest/database/test_database_ingest.py": (8, DATABASE),
     "tests/ingest/database/test_points_of_a_database.py": (5, DATABASE),
     "tests/ingest/database/test_requests_to_the_planner.py": (3, DATABASE),
     "tests/listeners/test_listening.py": (5, "threads that deliver to a server"),
