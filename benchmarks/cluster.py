@@ -28,7 +28,7 @@ import lakebed
 from benchmarks.workload import SCHEMA, SORT_KEY, Workload, median, table
 from lakebed.compaction.cluster import Cluster
 from lakebed.compaction.kernels import SparkKernel
-from lakebed.compaction.merge import MergeKernel
+from lakebed.compaction.merge_values import MergeKernel
 from lakebed.log.actions import Domain
 from lakebed.log.entries import CLAIM
 from lakebed.parts.changes import write_spec_of

@@ -19,8 +19,7 @@ import pyarrow as pa
 
 from lakebed.decode.debezium.events import DebeziumJson
 from lakebed.decode.decoder import DecoderSchema
-from lakebed.decode.json.json_parser import JsonParser
-from lakebed.decode.json.objects import parse_objects
+from lakebed.decode.json.objects import JsonParser, parse_objects
 from lakebed.decode.native.library import library
 from lakebed.sources.generator import COLUMNS, KEYS, OrderStream
 

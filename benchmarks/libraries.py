@@ -33,15 +33,14 @@ from deltalake.transaction import AddAction
 
 from benchmarks.log import a_part
 from benchmarks.workload import Workload, table
-from lakebed.decode.json.base64_columns import to_decimal
+from lakebed.decode.json.encoded_columns import to_decimal
 from lakebed.log.actions import AddPart, CommitInfo
 from lakebed.log.conflicts import BLIND
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import Committed, TableLog
 from lakebed.operations.create import create_log
 from lakebed.settings import TableSettings
-from lakebed.sortkey.curves import hilbert
-from lakebed.sortkey.murmur3 import murmur3
+from lakebed.sortkey.order_values import hilbert, murmur3
 from lakebed.storage.open import open_part_storage
 from tests.infra.downloads import _run, fetch_once
 from tests.infra.fault_proxy import FaultProxy

@@ -27,7 +27,7 @@ import pyarrow as pa
 import lakebed
 from benchmarks.workload import table as print_table
 from lakebed.compaction.maintenance import TableMaintainers
-from lakebed.log.stores.local import LocalLogStore
+from lakebed.log.stores import LocalLogStore
 from lakebed.table import internals_of
 
 SCHEMA = pa.schema([

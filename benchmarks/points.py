@@ -20,12 +20,10 @@ import pyarrow as pa
 from lakebed.decode.decoder import RECORD_SCHEMA, DecoderSchema
 from lakebed.decode.formats import decoder
 from lakebed.decode.transaction_ids import transaction_ids_of
-from lakebed.points.state import PointState, TableDone
-from lakebed.points.strangers import Strangers
-from lakebed.points.transaction_records import TransactionRecord
-from lakebed.points.window import Window
+from lakebed.points.state import PointState, Strangers, TableDone
+from lakebed.points.window import TransactionRecord, Window
 from lakebed.positions.point_log import PointLog
-from lakebed.positions.progress import Progress
+from lakebed.positions.positions import Progress
 from lakebed.table import internals_of
 from tests.database.bank import TRANSACTIONS as TRANSACTIONS_TOPIC
 from tests.database.bank import Bank, Copy

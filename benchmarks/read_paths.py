@@ -26,8 +26,7 @@ from benchmarks.fresh_read import AGGREGATE, SELECTIVE
 from benchmarks.workload import DELETES, KEYS, SCHEMA, SORT_KEY, Workload, median, table
 from lakebed.storage.engine import connect
 from lakebed.table import internals_of
-from lakebed.view.arrow_scan import register_view
-from lakebed.view.scan_file import ScanFile
+from lakebed.view.arrow_scan import ScanFile, register_view
 from lakebed.view.spark_scan import scan
 
 WARM_UP_ROUNDS = 6

@@ -25,8 +25,8 @@ from google.protobuf import message_factory
 from lakebed.decode.avro.defaults import encoded
 from lakebed.decode.avro.reader import AvroReader
 from lakebed.decode.avro.schema import parse_schema
-from lakebed.decode.json.json_parser import JsonParser
-from lakebed.decode.json_schema.reader import JsonSchemaFormat
+from lakebed.decode.json.objects import JsonParser
+from lakebed.decode.json_schema import JsonSchemaFormat
 from lakebed.decode.native.library import library
 from lakebed.decode.protobuf.reader import ProtobufReader
 from lakebed.decode.protobuf.schema import compiled

@@ -22,8 +22,8 @@ from multiprocessing.connection import Connection
 
 import lakebed
 from benchmarks.workload import DELETES, KEYS, SCHEMA, SORT_KEY, Workload, table
-from lakebed.compaction.merge import MergeOutcome
 from lakebed.compaction.merge_runner import MergeRunner
+from lakebed.compaction.merge_values import MergeOutcome
 from lakebed.compaction.volatile import VolatileMerger
 from lakebed.table import internals_of
 from tests.infra.fault_proxy import FaultProxy

@@ -109,14 +109,14 @@ def crosses_spark(called: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(called)
     def iterate(*args: P.args, **named: P.kwargs) -> Iterator[Any]:
         with noted():
-            yield from cast(Iterator[Any], called(*args, **named))
+            yield from cast("Iterator[Any]", called(*args, **named))
 
     @functools.wraps(called)
     def call(*args: P.args, **named: P.kwargs) -> R:
         with noted():
             return called(*args, **named)
 
-    return cast(Callable[P, R], iterate) if inspect.isgeneratorfunction(called) else call
+    return cast("Callable[P, R]", iterate) if inspect.isgeneratorfunction(called) else call
 
 
 def methods_cross_spark(kind: C) -> C:

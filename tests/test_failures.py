@@ -37,7 +37,7 @@ from lakebed.failures import (
     failure_in,
     unwell_here,
 )
-from lakebed.log.stores.local import LocalLogStore
+from lakebed.log.stores import LocalLogStore
 from lakebed.log.table_log import TableLog
 from lakebed.monitoring.metrics import Metrics
 from lakebed.pipeline.run import has_worked

@@ -13,12 +13,11 @@ import pyarrow as pa
 from lakebed.client.transport import Heard, Transport, error_named, events
 from lakebed.errors import Cancelled, Retry
 from lakebed.operations.alter import AlterResult
-from lakebed.planning.plan_table import PLANS_SCHEMA
+from lakebed.planning.plan import PLANS_SCHEMA
 from lakebed.schema.conversion import canonical_type
 from lakebed.schema.type_names import table_schema, type_text
 from lakebed.view import metadata_tables as rows
-from lakebed.view.partitions import PARTITIONS_SCHEMA
-from lakebed.view.schema_history import SCHEMAS_SCHEMA
+from lakebed.view.metadata_tables import PARTITIONS_SCHEMA, SCHEMAS_SCHEMA
 
 _FIRST_LOOK_SECONDS = 0.05
 _LOOK_SECONDS = 2.0

@@ -1,6 +1,6 @@
 """Settling, merging, reclustering, and the processes that do so as long as they run.
 
-    scheduler          which of many jobs gets a thread (``job_order``); a table that waits has none
+    scheduler          which of many jobs gets a thread (``ReadyJobs``); a table that waits has none
       table maintainer   when: cycles, merges and chores of one table, after each version of its log (``table_maintainer``)
         settler            one settle at a time: whether it is due (``planning.settling``), where keys are found
           settle             one act: change parts join the base, the rows that they replace are marked dead

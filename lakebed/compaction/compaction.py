@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from lakebed import events
 from lakebed.compaction.cluster import Cluster
 from lakebed.compaction.kernels import LocalKernel, SparkKernel
-from lakebed.compaction.merge import HEARTBEATS, LEASE_SECONDS, MergeOutcome, Merger, MergeResult
+from lakebed.compaction.merge import HEARTBEATS, LEASE_SECONDS, Merger
 from lakebed.compaction.merge_runner import MergeRunner, OnCluster, Running
+from lakebed.compaction.merge_values import MergeOutcome, MergeResult
 from lakebed.compaction.recluster_job import ReclusterJob, ReclusterResult
 from lakebed.compaction.replicate import Replication
 from lakebed.compaction.table_maintainer import Chore

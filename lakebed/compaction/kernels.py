@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from lakebed.compaction.cluster import Cluster
-from lakebed.compaction.merge import Progress
+from lakebed.compaction.merge_values import Progress
 from lakebed.error_transport import crosses_spark
 from lakebed.errors import LakebedError
 from lakebed.log.snapshot import Snapshot

@@ -2,7 +2,7 @@
 
 1. **Claim.** The log gets a claim that lists the sources. If a live claim lists one of them, or one has left the base, the merge
    ends here, before any work is done. Expired claims on them are taken over in the same commit, and count as lost. Parts that
-   are in several lost claims are parked in place of being claimed (``coordination.lost_claims``).
+   are in several lost claims are parked in place of being claimed (``coordination.failing``).
 2. **Work.** The kernel (``merge.kernel``) reads the sources as they are at the claim's commit and writes new files. Meanwhile a
    heartbeat extends the lease.
 3. **Commit.** Rows that died since the claim are in newer deletion vectors of the sources. The row provenance says where these
@@ -24,15 +24,23 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from enum import Enum
-from typing import Protocol, TypeAlias
+from dataclasses import replace
+from typing import TypeAlias
 
 from pyroaring import BitMap64
 
 from lakebed import events
-from lakebed.coordination.failing import parked_paths, taken_paths
-from lakebed.coordination.lost_claims import Losses, losses, taken_back
+from lakebed.compaction.merge_values import (
+    MergeKernel,
+    MergeOutcome,
+    MergeResult,
+    PlanningView,
+    Progress,
+    Sources,
+    found_again,
+    no_progress,
+)
+from lakebed.coordination.failing import Losses, losses, parked_paths, taken_back, taken_paths
 from lakebed.errors import LakebedError, Retry
 from lakebed.log.actions import Action, AddPart, Part
 from lakebed.log.claims import Claim, claims_of
@@ -42,90 +50,18 @@ from lakebed.log.entries import Operation
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import Committed, TableLog
 from lakebed.merge.kernel import MergedPart, MergeSource
-from lakebed.parts.changes import WriteSpec, write_spec_of
+from lakebed.parts.changes import write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
-from lakebed.planning.plan import Goal, MergePlan
+from lakebed.planning.plan import MergePlan
 from lakebed.storage.part_storage import PartStorage
 
 LEASE_SECONDS = 120.0
 HEARTBEATS = 4  # in the time of a lease
 _logger = logging.getLogger("lakebed.merge")
 
-Progress = Callable[[int], None]
-"""Gets the rows of the output written so far; raises Cancelled when the merge should stop."""
-
-
-class MergeKernel(Protocol):
-    """Does the work of step 2 (``compaction.kernels``)."""
-
-    def merge(
-        self, sources: Sequence[MergeSource], spec: WriteSpec, output: PartStorage, progress: Progress
-    ) -> list[MergedPart]:
-        """The merged parts, written to ``output``. Raises what ``progress`` raises; no file remains then."""
-        ...
-
-
-def no_progress(rows: int) -> None:
-    """Ignores the progress of a merge."""
-
-
-class MergeOutcome(Enum):
-    """How a merge ended."""
-
-    COMPLETED = "completed"
-    CLAIMED = "claimed"  # another live claim lists a source
-    PARKED = "parked"  # merges of a source ended their processes, or failed
-    REPLACED = "replaced"  # a source left the base
-    OVERTAKEN = "overtaken"  # the lease ended and another replica took the sources
-    CANCELLED = "cancelled"  # the replica stops
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MergeResult:
-    """What a merge did; ``version`` is its commit's. All counts are 0 unless it was completed.
-
-    ``local``: the output stays on the replica's disk for now; ``version`` is the claim's. ``bytes_out`` are those of parts,
-    ``vector_bytes`` those of deletion vectors beside them.
-    """
-
-    outcome: MergeOutcome
-    claim: str
-    version: int = -1
-    parts_in: int = 0
-    parts_out: int = 0
-    rows: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
-    carried_rows: int = 0
-    conflicts: int = 0
-    seconds: float = 0.0
-    local: bool = False
-    vector_bytes: int = 0
-
 
 _Claimed: TypeAlias = tuple[Claim, Snapshot] | MergeResult
 """A claim and the snapshot at its commit, or why there is none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """The sources of a merge as they were read."""
-
-    parts: tuple[Part, ...]
-    dead: Mapping[str, BitMap64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanningView:
-    """What the planner is given: the table as some readers see it, and what live claims of others list.
-
-    ``below``: paths of parts that parts on the local disk stand for.
-    """
-
-    snapshot: Snapshot
-    claimed: frozenset[str]
-    goal: Goal = Goal.ALL
-    below: frozenset[str] = frozenset()
 
 
 class Merger:
@@ -357,10 +293,7 @@ class Merger:
         return bool(self._unreleased)
 
     def give_up(self, claim: Claim) -> None:
-        """Remove the claim of a process that was lost, and note that (``coordination.lost_claims``).
-
-        Raises StoreUnavailable, Contention.
-        """
+        """Remove a lost process's claim and note the loss (``failing``). Raises StoreUnavailable, Contention."""
 
         def build(snapshot: Snapshot) -> Proposal[None] | Finished[None]:
             now = claims_of(snapshot.domains).get(claim.id)
@@ -451,7 +384,7 @@ class Merger:
             conflicts, attempts = attempts, attempts + 1
             if claim.domain not in snapshot.domains:
                 if any(part.path in snapshot.parts or part.path in snapshot.removed for part in merged):
-                    return Finished(_found(claim, sources, merged, snapshot))
+                    return Finished(found_again(claim, sources, merged, snapshot))
                 discard()
                 return Finished(MergeResult(outcome=MergeOutcome.OVERTAKEN, claim=claim.id, conflicts=conflicts))
             died = self._died(sources, snapshot)
@@ -474,7 +407,7 @@ class Merger:
                 access=access,
                 result=lambda committed: replace(result, version=committed.version, conflicts=conflicts),
                 parameters=parameters,
-                metrics=_metrics(result) | cost,
+                metrics=result.metrics() | cost,
             )
 
         def discard() -> None:
@@ -565,28 +498,3 @@ class Merger:
                 self._storage.delete(part.path)
             except LakebedError as error:
                 _logger.warning("%s is left to the cleanup: %s", part.path, error)
-
-
-def _found(claim: Claim, sources: Sources, merged: Sequence[MergedPart], snapshot: Snapshot) -> MergeResult:
-    """The result of a commit that succeeded although the store did not confirm it; none of its files may be deleted."""
-    return MergeResult(
-        outcome=MergeOutcome.COMPLETED,
-        claim=claim.id,
-        version=snapshot.version,
-        parts_in=len(sources.parts),
-        parts_out=len(merged),
-        rows=sum(part.rows for part in merged),
-        bytes_in=sum(part.bytes for part in sources.parts),
-        bytes_out=sum(part.bytes for part in merged),
-    )
-
-
-def _metrics(result: MergeResult) -> dict[str, int]:
-    return {
-        "partsIn": result.parts_in,
-        "partsOut": result.parts_out,
-        "rows": result.rows,
-        "bytesIn": result.bytes_in,
-        "bytesOut": result.bytes_out,
-        "carriedRows": result.carried_rows,
-    }

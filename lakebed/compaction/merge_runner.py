@@ -33,7 +33,7 @@ from typing import Protocol
 
 from lakebed import events
 from lakebed.compaction.cluster import Cluster
-from lakebed.compaction.merge import MergeKernel, MergeOutcome, MergeResult, PlanningView, Progress, no_progress
+from lakebed.compaction.merge_values import MergeKernel, MergeOutcome, MergeResult, PlanningView, Progress, no_progress
 from lakebed.coordination.failing import failing_of, park_merge, parked_paths
 from lakebed.errors import Cancelled, ClusterUnavailable, Contention, Corrupt, LakebedError, Retry, StoreUnavailable
 from lakebed.failures import Outage

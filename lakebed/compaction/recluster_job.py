@@ -23,8 +23,8 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from lakebed.compaction.merge import MergeKernel, MergeOutcome, MergeResult, Progress
 from lakebed.compaction.merge_runner import MergeRunner, MergeWorker, OnCluster
+from lakebed.compaction.merge_values import MergeKernel, MergeOutcome, MergeResult, Progress
 from lakebed.coordination.failing import taken_paths
 from lakebed.errors import Cancelled, InvalidInput, StoreUnavailable
 from lakebed.log.snapshot import Snapshot

@@ -32,8 +32,8 @@ from enum import Enum
 from pathlib import Path
 
 from lakebed import events
-from lakebed.compaction.local_inputs import local_inputs
-from lakebed.compaction.merge import MergeKernel, Merger, Progress, no_progress
+from lakebed.compaction.merge import Merger
+from lakebed.compaction.merge_values import MergeKernel, Progress, local_inputs, no_progress
 from lakebed.errors import Cancelled, Corrupt, LakebedError
 from lakebed.log.claims import Claim, claims_of
 from lakebed.log.purges import purged_before

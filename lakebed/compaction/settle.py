@@ -47,9 +47,8 @@ from lakebed.parts.changes import (
     WriteSpec,
     write_spec_of,
 )
-from lakebed.parts.checksum import naming_damaged
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
-from lakebed.parts.intact import require_intact_keys
+from lakebed.parts.intact import naming_damaged, require_intact_keys
 from lakebed.parts.quarantine import records_of_incomplete
 from lakebed.parts.write import WrittenPart, write_parts
 from lakebed.positions.remarks import remarks_of

@@ -36,9 +36,8 @@ from functools import partial
 from operator import is_not
 
 from lakebed.compaction.cluster import MERGES_MAX
-from lakebed.compaction.job_order import head_start_seconds
 from lakebed.compaction.merge_runner import CLOSE_SECONDS_MAX, MergeRunner
-from lakebed.compaction.scheduler import ScheduledJob, Scheduler
+from lakebed.compaction.scheduler import ScheduledJob, Scheduler, head_start_seconds
 from lakebed.compaction.settler import Settler
 from lakebed.errors import Cancelled, LakebedError, Retry
 from lakebed.failures import Health, Outage, Restarts, failure_in

@@ -32,16 +32,15 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from lakebed.compaction.local_inputs import local_inputs
-from lakebed.compaction.merge import (
-    LEASE_SECONDS,
+from lakebed.compaction.merge import LEASE_SECONDS, Merger
+from lakebed.compaction.merge_values import (
     MergeKernel,
     MergeOutcome,
-    Merger,
     MergeResult,
     PlanningView,
     Progress,
     Sources,
+    local_inputs,
     no_progress,
 )
 from lakebed.coordination.failing import taken_paths

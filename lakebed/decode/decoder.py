@@ -6,28 +6,89 @@ Invariants
     D2  Change rows are in record order; the two rows of a changed key follow each other, the delete first.
     D3  Decoding is a pure function of the records, the cutoff, the table's schema and the options: a batch that comes again gives
         the same rows. If schema or options changed since, no record is lost or doubled for it (``handover``).
+
+``Tally`` is what is known of records besides the rows that they became, from their decoding to the commit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from lakebed.decode.json.columns import MILLIS_MAX
 from lakebed.decode.json.text import Mismatch
-from lakebed.decode.source_tables import NO_RULES, SourceRules
-from lakebed.decode.tally import Tally, together
+from lakebed.decode.metadata import headers_of
+from lakebed.decode.source_tables import NO_RULES, SourceRules, all_seen
 from lakebed.errors import InvalidInput, InvalidSchema
+from lakebed.lateness import Newest, Place, newest_of
 from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, Fill
-from lakebed.parts.quarantine import QUARANTINE_SCHEMA
-from lakebed.positions.source_columns import RecordColumns
-from lakebed.positions.truncates import NO_CUTOFF, Cutoff
+from lakebed.parts.quarantine import QUARANTINE_SCHEMA, WITH_HEADERS
+from lakebed.positions.positions import Last, Seen, last_of
+from lakebed.positions.source_columns import Met, RecordColumns, met_in
+from lakebed.positions.truncates import NO_CUTOFF, Cutoff, Truncate
+from lakebed.remarks import Counts, sum_of
 from lakebed.schema.change import SchemaChange
 from lakebed.schema.conversion import is_reserved
-from lakebed.schema.fitting import FIXED, RESCUED_COLUMN, EvolvePolicy, Needed, needed
+from lakebed.schema.fitting import FIXED, RESCUED_COLUMN, EvolvePolicy, Needed, merged, needed
 from lakebed.settings import suggest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """What is known of some records besides their rows."""
+
+    truncates: tuple[Truncate, ...] = ()
+    """Those that no earlier batch contained."""
+    event_time_max: int | None = None
+    """The time of the newest event, in microseconds since the epoch."""
+    ignored: int = 0
+    """Records that change nothing: tombstones, logical messages, and truncates that an earlier batch applied."""
+    truncated: int = 0
+    """Changes that were left out because they are from before a truncate."""
+    of_snapshot: int = 0
+    """Records that are rows which the source's reader has read, and no changes."""
+    newest: Mapping[Place, Newest] = field(default_factory=dict)
+    """How far the changes are in the order of their source, if it has one, by partition."""
+    last: Mapping[Place, Last] = field(default_factory=dict)
+    """The last record of each partition, where its transaction is known."""
+    met: Met = field(default_factory=dict)
+    """Which columns the schemas of the records have, if they have schemas."""
+    remarks: Counts = field(default_factory=dict)
+    """What a person should look at (``remarks``)."""
+    mismatched: int = 0
+    """Records of the quarantine that are what the format says and do not fit the table."""
+    mismatch: str = ""
+    """Why the first of them does not fit."""
+    sources: Seen = field(default_factory=dict)
+    """Whose events they are, of topics of which the table does not know it."""
+    schema_needed: SchemaChange | None = None
+    """What the table must become before these records can be decoded. Then nothing else counts."""
+
+
+def together(several: Iterable[Tally]) -> dict[str, Any]:
+    """The members of a ``Tally`` of all records, from those of records that follow each other."""
+    all = list(several)
+    needs = [one.schema_needed for one in all if one.schema_needed is not None]
+    return {
+        "truncates": tuple(truncate for one in all for truncate in one.truncates),
+        "event_time_max": max((one.event_time_max for one in all if one.event_time_max is not None), default=None),
+        "ignored": sum(one.ignored for one in all),
+        "truncated": sum(one.truncated for one in all),
+        "of_snapshot": sum(one.of_snapshot for one in all),
+        "newest": newest_of(one.newest for one in all),
+        "last": last_of(one.last for one in all),
+        "met": met_in(one.met for one in all),
+        "remarks": sum_of(one.remarks for one in all),
+        "mismatched": sum(one.mismatched for one in all),
+        "mismatch": next((one.mismatch for one in all if one.mismatch), ""),
+        "sources": all_seen(one.sources for one in all),
+        "schema_needed": merged(needs) if needs else None,
+    }
+
 
 V = TypeVar("V")
 NAMES_KEPT_MAX = 10_000
@@ -42,7 +103,7 @@ RECORD_SCHEMA = pa.schema(
         pa.field("timestamp", pa.timestamp("ms", "UTC")),
     ]
 )
-"""The records that every source passes to a decoder. They may have one more column, their headers (``decode.headers``)."""
+"""The records that every source passes to a decoder. They may have one more column, their headers (``decode.metadata``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,3 +368,22 @@ class Decoder(Protocol):
 
     def decode(self, records: pa.Table, cutoff: Cutoff = NO_CUTOFF) -> Decoded:
         """``cutoff``: changes from before its truncates are left out."""
+
+
+def quarantine(records: pa.Table, bad: list[tuple[int, str]]) -> pa.Table:
+    """The bad records, each with its reason; ``bad`` holds (number of the record, reason)."""
+    if not bad:
+        return QUARANTINE_SCHEMA.empty_table()
+    bad = sorted(bad)
+    some = records.take(pa.array([number for number, _ in bad], pa.int64()))
+    columns = [some.column(name) for name in ("key", "value", "topic", "partition", "offset")]
+    texts = [reason.encode("utf-8", "backslashreplace").decode() for _, reason in bad]
+    reasons = pa.chunked_array([pa.array(texts, pa.string())])
+    millis = some.column("timestamp").cast(pa.int64())
+    fits = pc.and_(pc.greater(millis, -MILLIS_MAX), pc.less(millis, MILLIS_MAX))
+    micros = pc.multiply(pc.if_else(fits, millis, pa.scalar(None, pa.int64())), 1000)
+    times = micros.cast(pa.timestamp("us", "UTC"))
+    headers = headers_of(some)
+    if headers is not None:
+        return pa.table([*columns, reasons, times, headers], schema=WITH_HEADERS)
+    return pa.table([*columns, reasons, times], schema=QUARANTINE_SCHEMA)

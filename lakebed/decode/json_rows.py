@@ -1,7 +1,7 @@
 """Turn flat JSON objects into changes of a table: the format ``json``.
 
 An object has the table's columns as members; ``unknown_fields`` says what happens to others. A member may give the operation
-(``operation_field``): its value is one of ``delete_values`` or of ``upsert_values`` (``operations``); an object without it is an
+(``operation_field``): its value is one of ``delete_values`` or of ``upsert_values`` (``Operations``); an object without it is an
 upsert, and one with any other value goes to the quarantine. A record without a value deletes the key in its message key, as in
 a compacted topic. One without a message key is ignored, and counted; one whose message key can't be used goes to the quarantine.
 
@@ -37,14 +37,12 @@ from lakebed.decode.json.columns import (
     reader_for,
 )
 from lakebed.decode.json.connect_types import PLAIN, LogicalType, envelope_of, fields_of
-from lakebed.decode.json.json_parser import Parsed
-from lakebed.decode.json.objects import ObjectParser
+from lakebed.decode.json.objects import ObjectParser, Parsed
 from lakebed.decode.json.text import Unreadable, parse, shown
 from lakebed.decode.json.unlikely_times import unlikely
 from lakebed.decode.json.values import JsonOptions
 from lakebed.decode.key_moves import EarlierRow
-from lakebed.decode.metadata import kafka_metadata, metadata_path
-from lakebed.decode.operations import DELETE_VALUES, Operations, text_of
+from lakebed.decode.metadata import DELETE_VALUES, Operations, kafka_metadata, metadata_path, text_of
 from lakebed.decode.slices import (
     AT_COLUMN,
     ONE_BY_ONE_ROWS,
@@ -58,7 +56,7 @@ from lakebed.decode.slices import (
     joined,
     with_rescued,
 )
-from lakebed.decode.transactions import Described
+from lakebed.decode.source_order import Described
 from lakebed.decode.unknown_fields import (
     KnownFields,
     UnknownMembers,

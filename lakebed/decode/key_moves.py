@@ -28,8 +28,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.decode.decoder import DecoderSchema
-from lakebed.decode.headers import NEW_KEY, OLD_KEY, headers_of, mappings_of, values_of
-from lakebed.decode.transactions import Described
+from lakebed.decode.metadata import NEW_KEY, OLD_KEY, headers_of, mappings_of, values_of
+from lakebed.decode.source_order import Described
 from lakebed.far_times import python_values
 from lakebed.lateness import Place
 from lakebed.parts.changes import DELETE, MOVES_COLUMN, MOVES_TYPE, OP_COLUMN, UNAVAILABLE_COLUMN

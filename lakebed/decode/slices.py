@@ -17,16 +17,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.decode.decoder import Decoded, DecoderSchema
-from lakebed.decode.headers import Headers, headers_of, mappings_of
-from lakebed.decode.json.columns import MILLIS_MAX
+from lakebed.decode.decoder import Decoded, DecoderSchema, quarantine
 from lakebed.decode.json.text import Mismatch, Unreadable
 from lakebed.decode.key_moves import BatchMoves, EarlierRow
+from lakebed.decode.metadata import Headers, mappings_of
 from lakebed.decode.places import compared, met_by, partitions_of, regions_of, restarted
-from lakebed.decode.transactions import Described
+from lakebed.decode.source_order import Described
 from lakebed.errors import LakebedError
 from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN, UPSERT
-from lakebed.parts.quarantine import QUARANTINE_SCHEMA, WITH_HEADERS
 from lakebed.positions.source_columns import RecordColumns
 from lakebed.positions.truncates import Cutoff, Truncate
 from lakebed.remarks import Counts, Remark, RemarkCounts, sum_of
@@ -453,25 +451,6 @@ def _table_of(collected: _Collected, schema: pa.Schema) -> pa.Table:
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
             collected.bad.append((at, f"{UNFORESEEN}: {type(error).__name__}: {error}"))
     return pa.concat_tables(good)
-
-
-def quarantine(records: pa.Table, bad: list[tuple[int, str]]) -> pa.Table:
-    """The bad records, each with its reason; ``bad`` holds (number of the record, reason)."""
-    if not bad:
-        return QUARANTINE_SCHEMA.empty_table()
-    bad = sorted(bad)
-    some = records.take(pa.array([number for number, _ in bad], pa.int64()))
-    columns = [some.column(name) for name in ("key", "value", "topic", "partition", "offset")]
-    texts = [reason.encode("utf-8", "backslashreplace").decode() for _, reason in bad]
-    reasons = pa.chunked_array([pa.array(texts, pa.string())])
-    millis = some.column("timestamp").cast(pa.int64())
-    fits = pc.and_(pc.greater(millis, -MILLIS_MAX), pc.less(millis, MILLIS_MAX))
-    micros = pc.multiply(pc.if_else(fits, millis, pa.scalar(None, pa.int64())), 1000)
-    times = micros.cast(pa.timestamp("us", "UTC"))
-    headers = headers_of(some)
-    if headers is not None:
-        return pa.table([*columns, reasons, times, headers], schema=WITH_HEADERS)
-    return pa.table([*columns, reasons, times], schema=QUARANTINE_SCHEMA)
 
 
 def with_rescued(

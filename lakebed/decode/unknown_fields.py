@@ -25,12 +25,12 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from lakebed.decode.json.json_parser import UNKNOWN_MAX, Parsed, Path
+from lakebed.decode.json.objects import UNKNOWN_MAX, Parsed, Path
 from lakebed.decode.json.placeholder import Placeholder
 from lakebed.decode.json.text import Mismatch, Unreadable, loaded, shown, written
 from lakebed.decode.json.values import UnknownFields
 from lakebed.remarks import Counts, Names, Remark, remarks_on
-from lakebed.schema.field_names import by_case
+from lakebed.schema.column_mapping import by_case
 from lakebed.schema.fitting import EvolvePolicy
 from lakebed.schema.possible_columns import FieldPath
 

@@ -31,8 +31,7 @@ from lakebed.fleet.work import Work, standby_due_ms, work_of
 from lakebed.log.entries import SETTLED
 from lakebed.log.files.names import commit_name
 from lakebed.log.snapshot import Snapshot
-from lakebed.log.stores import open_store
-from lakebed.log.stores.log_store import LogStore, has_object
+from lakebed.log.stores import LogStore, has_object, open_store
 from lakebed.log.table_log import TableLog, require_writable
 from lakebed.positions.point_log import FOLDER as POINTS_FOLDER
 from lakebed.settings import TIERS, retention_seconds

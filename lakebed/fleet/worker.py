@@ -26,9 +26,8 @@ from functools import partial
 
 from lakebed import events
 from lakebed.compaction.cluster import MERGE_BYTES, MERGES_MAX, Cluster
-from lakebed.compaction.job_order import HEAD_START_SECONDS_MAX
 from lakebed.compaction.maintenance import TableMaintainers
-from lakebed.compaction.scheduler import ScheduledJob, Scheduler
+from lakebed.compaction.scheduler import HEAD_START_SECONDS_MAX, ScheduledJob, Scheduler
 from lakebed.coordination.log_cache import LogCache
 from lakebed.discovery import may_be_found, require_apart, tables_in
 from lakebed.errors import InvalidInput, LakebedError

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from lakebed.coordination.failing import Failing
+from lakebed.coordination.failing import Failing, Lost
 from lakebed.coordination.jobs import job_in
-from lakebed.coordination.lost_claims import Lost
 from lakebed.coordination.parked import Parked
 from lakebed.coordination.schema_history import past_change_of
 from lakebed.coordination.settle_attempts import SettleAttempts

@@ -1,7 +1,7 @@
 """Checks of rows: part by part, then the keys of all parts together, which DuckDB spills to disk where needed.
 
 1. The deletion vector can be decoded, marks as many rows as it says, and only rows that exist. The file is what was written
-   (``parts.checksum``); in files of other writers only pages that have checksums are compared.
+   (``parts.intact``); in files of other writers only pages that have checksums are compared.
 2. The file has as many rows as the log says; its statistics hold for every live row (S1); columns that are NOT NULL have no null;
    the number of delete rows is the one in the log, and in the base all of them are dead (B5).
 3. The file's footer has the table's columns, in their types or in narrower ones (C1).
@@ -34,8 +34,8 @@ from lakebed.log.snapshot import Snapshot
 from lakebed.operations.legacy_files import legacy_column, legacy_marks
 from lakebed.parts.arrow_source import damaged
 from lakebed.parts.changes import DELETE, OP_COLUMN, write_spec_of
-from lakebed.parts.checksum import verify
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
+from lakebed.parts.intact import verify
 from lakebed.parts.order import sort_order
 from lakebed.parts.part_filter import trusts_bounds
 from lakebed.parts.write import bounds_count_deletes, order_bound_terms, with_order_bounds
@@ -50,8 +50,7 @@ from lakebed.sql.pieces import aliases, named, parquet, scan_of, sql_type
 from lakebed.storage.engine import connect
 from lakebed.storage.file_errors import naming_unreadable, reason
 from lakebed.storage.part_storage import PartStorage
-from lakebed.view.arrow_scan import register_view
-from lakebed.view.scan_file import ScanFile
+from lakebed.view.arrow_scan import ScanFile, register_view
 
 _BATCH_ROWS = 262_144
 _TAIL_ROWS = 2_000_000

@@ -34,8 +34,7 @@ from lakebed.errors import LakebedError
 from lakebed.health.file_checks import look_at_disk
 from lakebed.health.finding import Finding, critical, warning
 from lakebed.log.entry_values import made
-from lakebed.log.stores import open_store
-from lakebed.log.stores.log_store import LogStore
+from lakebed.log.stores import LogStore, open_store
 from lakebed.storage.object_store import open_objects
 from lakebed.storage.roots import S3Root, parse_root
 

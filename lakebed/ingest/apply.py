@@ -1,38 +1,40 @@
-"""Applying one batch of changes: rows of this process, which it writes, or a DataFrame of Spark, which tasks write."""
+"""Applying one batch of changes: rows of this process, which it writes, or a DataFrame of Spark, which tasks write.
+
+``bring_rows`` commits rows that a caller gives: those of ``Table.apply``, and the micro-batches of a user's stream.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from lakebed.decode.row_changes import RowChanges, prepare_or_split
-from lakebed.decode.row_evolution import (
+from lakebed import events
+from lakebed.decode.row_changes import (
+    RowChanges,
     columns_left_out,
     names_in_rows,
+    prepare_or_split,
     require_columns,
     rescued,
     under_their_names,
 )
-from lakebed.errors import InvalidInput, InvalidSchema
-from lakebed.ingest.batch_writer import (
-    WriteTask,
-    Written,
-    in_tasks,
-    write_arrow,
-)
+from lakebed.errors import Contention, InvalidInput, InvalidSchema
+from lakebed.ingest.batch_writer import BatchResult, WriteTask, Written, commit_written, in_tasks, write_arrow
 from lakebed.ingest.changes_frame import changes_frame, unknown_columns
 from lakebed.ingest.evolving import Evolution, evolved, first_names, with_rescued_column
-from lakebed.ingest.given_rows import bring_rows
 from lakebed.ingest.handover import Handover
+from lakebed.ingest.refusals import discard
 from lakebed.log.actions import Transaction
 from lakebed.log.entries import APPLIED, NAMED_BATCH, Operation
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog, require_writable
 from lakebed.parts.arrow_rows import Rows, arrow_rows, is_spark_frame
 from lakebed.parts.changes import Fill, WriteSpec, prepare, write_spec_of
+from lakebed.positions.remarks import report_remarks
 from lakebed.remarks import Remark, remarks_on
 from lakebed.schema.conversion import canonical_type, type_from_json
 from lakebed.schema.fitting import RESCUED_COLUMN, EvolvePolicy
@@ -40,6 +42,66 @@ from lakebed.storage.engine import connect, connect_sealed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+ATTEMPTS_MAX = 5
+"""How often a batch is written at most, if purges interfere."""
+
+
+def bring_rows(
+    log: TableLog,
+    snapshot: Snapshot,
+    write: Callable[[Snapshot], tuple[Snapshot, Written]],
+    batch: Transaction | None,
+    operation: Operation,
+    handover: Handover,
+) -> BatchResult:
+    """Write a batch and commit it, once: a ``batch`` that the table has is left out.
+
+    Args:
+        log: Of the table.
+        snapshot: A version of the table.
+        write: Writes the rows for a version of the table, or for a newer one, which it returns.
+        batch: The name of the batch; None if it has none.
+        operation: The name of the commit.
+        handover: Takes rows that do not fit to the quarantine.
+
+    Raises:
+        Contention: The table was purged each time while the rows were written.
+    """
+    table, started = log.root, time.perf_counter()
+    for _ in range(ATTEMPTS_MAX):
+        if batch and snapshot.transaction_version(batch.app_id) >= batch.version:
+            events.emit(events.BatchReplayed(table=table, query=batch.app_id, batch_id=batch.version))
+            return BatchResult(version=snapshot.version, snapshot=snapshot, replayed=True)
+        snapshot, written = write(snapshot)
+        if not written.parts and not written.quarantined and batch is None:
+            return BatchResult(version=snapshot.version, snapshot=snapshot)
+        result = commit_written(log, snapshot, written, batch, operation, handover=handover)
+        snapshot = result.snapshot
+        if result.outdated or result.replayed:
+            discard(table, written)
+            continue
+        handover.deliver(snapshot)
+        report_remarks(table, result.remarks)
+        events.emit(
+            written.event(
+                table,
+                result.version,
+                time.perf_counter() - started,
+                commit_seconds=result.commit_seconds,
+                attempts=result.attempts,
+                batch=batch,
+            )
+        )
+        log.checkpoint_if_due(snapshot, slack=2)  # if nobody maintains the table, the writer must do this
+        return result
+    raise Contention(
+        f"{table} was purged {ATTEMPTS_MAX} times while a batch was written; apply it again",
+        table=table,
+        operation=operation,
+        attempts=ATTEMPTS_MAX,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

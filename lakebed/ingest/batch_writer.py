@@ -27,9 +27,8 @@ import duckdb
 import pyarrow as pa
 
 from lakebed import events
-from lakebed.decode.decoder import Decoded
+from lakebed.decode.decoder import Decoded, Tally, together
 from lakebed.decode.row_changes import split
-from lakebed.decode.tally import Tally, together
 from lakebed.error_transport import crosses_spark, from_spark
 from lakebed.errors import InvalidChanges, Retry, TableReplaced
 from lakebed.ingest.handover import Handover

@@ -13,8 +13,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from lakebed.decode.row_changes import RowChanges
-from lakebed.decode.row_evolution import names_in_rows
+from lakebed.decode.row_changes import RowChanges, names_in_rows
 from lakebed.errors import Contention, InvalidChanges, InvalidInput
 from lakebed.ingest.batch_writer import Moved, WriteTask, commit_written, in_tasks
 from lakebed.ingest.changes_frame import changes_frame, unknown_columns

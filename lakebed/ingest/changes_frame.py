@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from lakebed.decode.row_evolution import columns_left_out, names_in_rows
+from lakebed.decode.row_changes import columns_left_out, names_in_rows
 from lakebed.error_transport import first_line
 from lakebed.errors import InvalidChanges, InvalidInput
 from lakebed.parts.changes import HIDDEN_TYPES, OP_COLUMN, SEQUENCE_COLUMN, Fill, WriteSpec, lacks

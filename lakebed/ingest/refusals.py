@@ -1,16 +1,25 @@
-"""Batches that are not committed: those that the settings refuse, and those that came too late. Their files are deleted at once.
+"""What does not come into a table: batches that are refused or came too late, and records that are set aside.
 
-Other attempts that end without a commit (a crash, a store that does not answer) leave files that no log refers to. A cleanup of
-the table deletes these; but a table whose records are refused has no quarantine, so nobody would clean up in its folder.
+The files of such batches are deleted at once. Other attempts that end without a commit (a crash, a store that does not answer)
+leave files that no log refers to. A cleanup of the table deletes these; but a table whose records are refused has no
+quarantine, so nobody would clean up in its folder.
+
+Records that can't become rows are committed to the quarantine table (``set_aside``).
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
 
+import pyarrow as pa
+
 from lakebed.decode.decoder import Decoder
 from lakebed.errors import LakebedError, QuarantineRefused
-from lakebed.ingest.batch_writer import Written
+from lakebed.ingest.batch_writer import Written, commit_written, write_arrow
+from lakebed.log.actions import ChangePart, Transaction
+from lakebed.log.entries import NAMED_BATCH, Operation
+from lakebed.log.table_log import TableLog
+from lakebed.parts.changes import write_spec_of
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.sql.pieces import parquet
 from lakebed.storage.engine import connect
@@ -64,3 +73,16 @@ def _refuse_quarantine(table: str, written: Written) -> None:
         table=table,
         records=total,
     )
+
+
+def set_aside(path: str, log: TableLog, change_part: ChangePart, records: pa.Table) -> None:
+    """Commit the records of a change part that could not be settled to the quarantine table at ``path``, once per part.
+
+    The part's domain is the batch id. The log keeps it for seven days; a settle that crashed is repeated before that.
+    """
+    snapshot, outdated = log.refresh(), True
+    batch = Transaction(NAMED_BATCH + change_part.domain, 0)
+    while outdated and snapshot.transaction_version(batch.app_id) < batch.version:
+        written = write_arrow(records, write_spec_of(snapshot), path)
+        result = commit_written(log, snapshot, written, batch, Operation.QUARANTINE)
+        snapshot, outdated = result.snapshot, result.outdated

@@ -42,7 +42,7 @@ from pyroaring import BitMap64
 
 from lakebed import events
 from lakebed.decode.decoder import RECORD_SCHEMA, Decoded, Decoder
-from lakebed.decode.headers import HEADERS_FIELD, mappings_of
+from lakebed.decode.metadata import HEADERS_FIELD, mappings_of
 from lakebed.errors import InvalidChanges
 from lakebed.ingest.batch_writer import Written, appended
 from lakebed.ingest.evolving import ROUNDS_MAX, Evolution
@@ -57,8 +57,8 @@ from lakebed.log.table_log import TableLog, require_writable
 from lakebed.parts.changes import MOVES_COLUMN, WriteSpec, prepare, stored_rows, write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.key_moves import are_strong, without_places
-from lakebed.parts.numbered_rows import ROW, numbered
 from lakebed.parts.quarantine import HEADERS, WITH_HEADERS
+from lakebed.parts.row_origins import ROW, numbered
 from lakebed.parts.write import write_parts
 from lakebed.positions.positions import topics_of_several
 from lakebed.positions.remarks import remarks_of

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -22,30 +22,27 @@ from lakebed import events
 from lakebed.decode.row_changes import RowChanges
 from lakebed.error_transport import crosses_spark
 from lakebed.errors import InvalidInput, LakebedError, Retry
-from lakebed.ingest.batch_writer import (
-    WriteTask,
-    Written,
-    in_tasks,
-    in_this_process,
-)
-from lakebed.ingest.checkpoint_files import quick_checkpoint
+from lakebed.ingest.apply import bring_rows
+from lakebed.ingest.batch_writer import Marks, WriteTask, Written, in_tasks, in_this_process
+from lakebed.ingest.checkpoints import OffsetDocuments, quick_checkpoint
 from lakebed.ingest.evolving import Evolution
-from lakebed.ingest.file_batch import FilesIngest
-from lakebed.ingest.given_rows import bring_rows
 from lakebed.ingest.handover import Handover
-from lakebed.ingest.offset_documents import OffsetDocuments
 from lakebed.ingest.refusals import refuse
-from lakebed.ingest.table_batch import BatchDone, TableIngest, WriteWork, run_alone
-from lakebed.ingest.transform.decode import SourceRows
+from lakebed.ingest.table_batch import BatchDone, Reached, Reading, TableIngest, WriteWork, run_alone
 from lakebed.ingest.transform.query import Transform
 from lakebed.ingest.transform.rows_of_files import BAD_LINE, RowsOfFiles
-from lakebed.ingest.transform.run import Task, first_bad_line, passed_through, transformed
+from lakebed.ingest.transform.run import SourceRows, Task, first_bad_line, passed_through, transformed
 from lakebed.log.actions import Transaction
 from lakebed.log.entries import STREAM, Operation
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
 from lakebed.parts.changes import WriteSpec, write_spec_of
 from lakebed.planning.backpressure import pressure
+from lakebed.positions.files_read import FileRead, FilesRead
+from lakebed.remarks import Counts, Remark, RemarkCounts
+from lakebed.sources.cut import Cut, TaskCut
+from lakebed.sources.files.names import shown
+from lakebed.sources.files.planner import file_of
 from lakebed.sources.files.reader import FilesReader, bad_line
 from lakebed.sources.reading import grouped
 from lakebed.sources.source import Range, RangeChanges, batch_of
@@ -53,6 +50,81 @@ from lakebed.sources.source import Range, RangeChanges, batch_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+
+class FilesIngest(TableIngest):
+    """Brings files into one table. One thread at a time."""
+
+    def _reading(self, snapshot: Snapshot, ranges: Sequence[Range], records_max: int | None) -> Reading:
+        return files_reading(snapshot, ranges)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesReading:
+    """What one attempt reads; a ``Reading``. ``files``: those of the ranges; ``rewritten``: not read, but in another state."""
+
+    before: FilesRead
+    ranges: tuple[Range, ...]
+    files: tuple[FileRead, ...]
+    rewritten: tuple[FileRead, ...]
+    remarks: Counts = field(default_factory=dict)
+    topic_ids: Mapping[str, str | None] = field(default_factory=dict)
+    anew: frozenset[str] = frozenset()
+
+    def up_to(self, cut: Cut) -> tuple[tuple[Range, ...], Mapping[str, TaskCut]]:
+        return self.ranges, {}
+
+    def marks(self, written: Written, cut: Cut | None) -> Marks | None:
+        if not self.files and not self.remarks:
+            return None
+        return self.before.plus(self.files, self.rewritten)
+
+    def reached(self, written: Written) -> Reached:
+        return Reached()
+
+
+def files_reading(snapshot: Snapshot, ranges: Sequence[Range]) -> FilesReading:
+    """What is to be read of the ranges of a batch: all of each file that the table has not read."""
+    read = FilesRead.of(snapshot)
+    planned = {one.topic: file_of(one) for one in ranges if one.size}
+    unread = set(read.without(list(planned)))
+    files = tuple(file for url, file in planned.items() if url in unread)
+    only_told = [file_of(one) for one in ranges if not one.size]
+    known = set(read.places([one.url for one in only_told]))
+    rewritten = tuple(read.rewritten(only_told))
+    urls_of = {
+        Remark.FILE_REWRITTEN: [one.url for one in rewritten],
+        Remark.FILE_FORGOTTEN: [one.url for one in only_told if one.url not in known],
+        Remark.FILE_LATE: _late(snapshot, read, files),
+    }
+    return FilesReading(
+        before=read,
+        ranges=tuple(one for one in ranges if one.size and one.topic in unread),
+        files=files,
+        rewritten=rewritten,
+        remarks=_remarks({kind: list(map(_named, urls)) for kind, urls in urls_of.items()}),
+    )
+
+
+def _remarks(names: Mapping[Remark, Sequence[str]]) -> Counts:
+    counts = RemarkCounts()
+    for kind, several in names.items():
+        for name in several:
+            counts.add(kind, name)
+    return counts.counts
+
+
+def _late(snapshot: Snapshot, read: FilesRead, files: Sequence[FileRead]) -> list[str]:
+    """The files that are older than one of an earlier batch, where the order of reading decides which row is newer."""
+    if not snapshot.settings.keys or snapshot.settings.sequence_by is not None:
+        return []
+    return [one.url for one in files if one.time_ns < read.newest_ns]
+
+
+def _named(url: str) -> str:
+    """The name of a file in a remark: the end of its path, which tells more than its beginning."""
+    return shown(url).rpartition("/")[2]
+
 
 RECORDS_HERE_MAX = 20_000
 """Batches up to this size are read in the driver, in some 0.15 s; a Spark job without records costs 0.2 s of CPU."""

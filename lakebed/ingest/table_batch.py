@@ -44,8 +44,7 @@ from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
 from lakebed.parts.changes import write_spec_of
 from lakebed.positions.order_restarts import Restart, restarts_of
-from lakebed.positions.positions import Position, positions_of
-from lakebed.positions.progress import Progress
+from lakebed.positions.positions import Position, Progress, positions_of
 from lakebed.positions.remarks import report_remarks
 from lakebed.positions.truncates import cutoff_of
 from lakebed.remarks import Counts, sum_of

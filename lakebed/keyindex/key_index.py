@@ -30,41 +30,42 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import os
-import shutil
-import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from lakebed.errors import InvalidInput, InvalidSchema, MissingPrerequisite
-from lakebed.keyindex.catalog import CATALOG, read_catalog, write_catalog
 from lakebed.keyindex.key_runs import (
     BYTES_MAX,
+    CATALOG,
     PARTS_MAX,
     ROWS_MAX,
     SUFFIX,
     TEMPORARY_SUFFIX,
+    Rows,
     Run,
     RunBuilder,
     RunFile,
     StorageFailed,
+    claim_folder,
     is_intact,
     layout,
     open_run,
+    read_catalog,
     same_keys,
+    tables_of,
+    write_catalog,
 )
 from lakebed.keyindex.key_words import KeyEncoding
-from lakebed.storage.local_folders import lock_folder, process_folder
 
 FORMAT = 1
 FANOUT = 4
@@ -76,8 +77,6 @@ RUNS_MAX = 48
 _SMALLEST_TIER_BYTES = 64 << 10
 
 _log = logging.getLogger(__name__)
-
-Rows: TypeAlias = "pa.Table | Iterable[pa.RecordBatch]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +142,7 @@ class KeyIndex:
         """Whether the folder had an index of other keys, types or hashes, of which nothing could be taken over."""
         self._state = _state({}, ())
         try:
-            self._folder, release = _claim_folder(Path(folder))
+            self._folder, release = claim_folder(Path(folder))
             self._release = weakref.finalize(self, release)
             self._state = self._load()
             self._listed = frozenset(placed.run.file.name for placed in self._state.placed)
@@ -328,7 +327,7 @@ class KeyIndex:
         try:
             for part in missing:
                 first_row = 0
-                for rows in _tables(read_keys(part)):
+                for rows in tables_of(read_keys(part)):
                     builder.append(part, first_row, rows)
                     first_row += rows.num_rows
                 complete[part] = first_row
@@ -493,23 +492,5 @@ def _only_whole_parts(parts: Mapping[str, int], placed: Sequence[_Placed]) -> In
     return _state(whole, [_Placed(p.run, live) for p in placed if (live := p.live & whole.keys())])
 
 
-def _tables(rows: Rows) -> Iterator[pa.Table]:
-    if isinstance(rows, pa.Table):
-        yield rows
-        return
-    for batch in rows:
-        yield pa.Table.from_batches([batch])
-
-
 def _nothing_to_read(part: str) -> pa.Table:
     raise InvalidInput(f"part {part} is to be removed, not read")
-
-
-def _claim_folder(folder: Path) -> tuple[Path, Callable[[], object]]:
-    """Lock `folder`, or a new temporary one when another process has it; returns it with the function that releases it."""
-    lock = lock_folder(folder)
-    if lock is None:
-        own = Path(tempfile.mkdtemp(prefix="keys-", dir=process_folder()))
-        _log.warning("another process uses the key index in %s, so this one builds its own in %s", folder, own)
-        return own, lambda: shutil.rmtree(own, ignore_errors=True)
-    return folder, lambda: os.close(lock)

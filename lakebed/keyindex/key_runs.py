@@ -15,25 +15,35 @@ Searching `n` sorted words
    enough for the processor's cache), then halve the blocks of all of them at once. Three times as fast as a binary
    search through eight million mapped words, because of fewer cache misses.
 3. Take the equal neighbours of each hit too: a key may occur in several parts.
+
+Which runs there are, a small JSON file says (the catalog), which is replaced in one step. Parts that have left the table since it
+was written may still be in it: whoever opens the index forgets them, as parts that left while nobody had it open.
 """
 
 from __future__ import annotations
 
+import logging
 import os
+import shutil
+import tempfile
 import uuid
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.errors import InvalidInput
 from lakebed.keyindex.key_words import KeyEncoding, Words
+from lakebed.storage.local_folders import lock_folder, process_folder
+
+Rows: TypeAlias = "pa.Table | Iterable[pa.RecordBatch]"
 
 ROWS_MAX = 8_000_000
 BYTES_MAX = 128 << 20
@@ -336,3 +346,65 @@ def same_keys(run: Run, at: Positions, encoded: pa.RecordBatch, probes: Position
             zero_copy_only=False
         )
     return same
+
+
+CATALOG = "catalog.json"
+Listed: TypeAlias = tuple[RunFile, frozenset[str]]
+"""A run, and which of its parts still count."""
+_log = logging.getLogger(__name__)
+
+
+def write_catalog(folder: Path, identity: Mapping[str, Any], parts: Mapping[str, int], runs: Iterable[Listed]) -> None:
+    """Replace the catalog. Raises StorageFailed."""
+    listed = [
+        {
+            "name": file.name,
+            "bytes": file.bytes,
+            "crc32": file.crc32,
+            "parts": list(file.parts.items()),
+            "removed": sorted(file.parts.keys() - live),
+        }
+        for file, live in runs
+    ]
+    temporary = folder / (CATALOG + TEMPORARY_SUFFIX)
+    try:
+        temporary.write_bytes(orjson.dumps({**identity, "parts": dict(parts), "runs": listed}))
+        os.replace(temporary, folder / CATALOG)
+    except OSError as error:
+        raise StorageFailed(f"{temporary}: {error}") from error
+
+
+def read_catalog(folder: Path, identity: Mapping[str, Any]) -> tuple[dict[str, int], list[Listed]] | None:
+    """The parts, and the runs; None where there is no catalog that fits and can be read."""
+    try:
+        catalog = orjson.loads((folder / CATALOG).read_bytes())
+        if any(catalog[name] != value for name, value in identity.items()):
+            return None
+        runs = []
+        for run in catalog["runs"]:
+            file = RunFile(Path(run["name"]).name, run["bytes"], run["crc32"], dict(run["parts"]))
+            runs.append((file, frozenset(file.parts) - set(run["removed"])))
+        return catalog["parts"], runs
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        _log.warning("the catalog of the key index in %s can't be read, so the index is built again: %s", folder, error)
+        return None
+
+
+def tables_of(rows: Rows) -> Iterator[pa.Table]:
+    if isinstance(rows, pa.Table):
+        yield rows
+        return
+    for batch in rows:
+        yield pa.Table.from_batches([batch])
+
+
+def claim_folder(folder: Path) -> tuple[Path, Callable[[], object]]:
+    """Lock `folder`, or a new temporary one when another process has it; returns it with the function that releases it."""
+    lock = lock_folder(folder)
+    if lock is None:
+        own = Path(tempfile.mkdtemp(prefix="keys-", dir=process_folder()))
+        _log.warning("another process uses the key index in %s, so this one builds its own in %s", folder, own)
+        return own, lambda: shutil.rmtree(own, ignore_errors=True)
+    return folder, lambda: os.close(lock)

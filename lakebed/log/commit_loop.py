@@ -26,10 +26,9 @@ from lakebed import events
 from lakebed.errors import Contention, LakebedError, Retry, StoreUnavailable
 from lakebed.log.actions import Action, CommitInfo, Transaction
 from lakebed.log.commit_kind import is_append
-from lakebed.log.conflicts import ReadWriteSet
+from lakebed.log.conflicts import Committed, Conflicted, ReadWriteSet, Unknown
 from lakebed.log.entries import EXPIRED, Operation
 from lakebed.log.holds import expired_before, first_unexpired, held_onward, holds_of
-from lakebed.log.outcome import Committed, Conflicted, Unknown
 from lakebed.log.snapshot import Snapshot
 from lakebed.version import ENGINE
 

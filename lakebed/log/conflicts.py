@@ -1,4 +1,4 @@
-"""Whether a commit that another writer made first conflicts with ours.
+"""How a commit ends: it succeeded, another one conflicts with it, or the store did not answer.
 
 A commit that replaces parts read a snapshot. The commits between that snapshot and the newest are checked one by one:
 
@@ -24,6 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Protocol as Interface
+from typing import TypeAlias
 
 from lakebed.log.actions import (
     AddChangePart,
@@ -182,3 +183,32 @@ def _removed_for_good(winner: Commit) -> frozenset[str]:
     """Parts that the commit removes from the base for good; a part whose dead rows it marks stays."""
     added = {action.part.path for action in winner.actions if isinstance(action, AddPart)}
     return frozenset(action.path for action in winner.actions if isinstance(action, RemovePart)) - added
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The commit is this version; ``snapshot`` is the table at it. ``attempts``: how many versions were tried."""
+
+    version: int
+    snapshot: Snapshot
+    attempts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Conflicted:
+    """Another commit came first and conflicts with ours; nothing of ours was committed. ``snapshot`` is at that commit."""
+
+    conflict: Conflict
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The store did not answer: the commit may or may not be this version."""
+
+    version: int
+    commit_id: str
+    cause: str
+
+
+Outcome: TypeAlias = Committed | Conflicted | Unknown

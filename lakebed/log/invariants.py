@@ -12,7 +12,7 @@ docs/invariants.md has the same ids and texts, and says what keeps each invarian
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import orjson
@@ -33,7 +33,7 @@ from lakebed.log.actions import (
 from lakebed.log.claims import Claim, claim_of, claims_of
 from lakebed.log.commit_kind import restores
 from lakebed.log.snapshot import Snapshot
-from lakebed.schema.column_mapping import MAX_ID, StoredPath, columns_of
+from lakebed.schema.column_mapping import MAX_ID, columns_of, numbers_stay
 from lakebed.schema.metadata import Metadata, Protocol
 from lakebed.schema.readable import misfit
 
@@ -216,7 +216,7 @@ def _parts_stay_readable(before: Snapshot, commit: Commit) -> Iterator[str]:
         return
     if why := misfit(known.stored, columns.stored):
         yield f"parts could not be read by the new schema: {why}"
-    yield from _numbers_stay(known.field_ids, columns.field_ids, int(before.metadata.configuration.get(MAX_ID, 0)))
+    yield from numbers_stay(known.field_ids, columns.field_ids, int(before.metadata.configuration.get(MAX_ID, 0)))
     before_names = set(known.stored.names)
     for name in columns.stored.names:
         if name not in before_names:
@@ -224,23 +224,6 @@ def _parts_stay_readable(before: Snapshot, commit: Commit) -> Iterator[str]:
             used = next((part.path for part in parts if part.stats and mark in part.stats), None)
             if used is not None:
                 yield f"the new column has the stored name {name!r}, and {used} has values of an earlier column of that name"
-
-
-def _numbers_stay(known: Mapping[StoredPath, int], now: Mapping[StoredPath, int], number_max: int) -> Iterator[str]:
-    """The numbers of columns and fields are those of their stored names for ever; a new field has a new number."""
-    if not known:
-        return
-    if not now:
-        yield "the table forgets its stored names"
-        return
-    at = {number: path for path, number in known.items()}
-    for path, number in now.items():
-        if path in known and known[path] != number:
-            yield f"{'.'.join(path)!r} had the number {known[path]} and gets {number}"
-        elif number in at and at[number] != path:
-            yield f"{'.'.join(path)!r} has the number {number}, which is that of {'.'.join(at[number])!r}"
-        elif path not in known and number <= number_max:
-            yield f"the new {'.'.join(path)!r} has the number {number}, which an earlier column had"
 
 
 def _claims_added(before: Snapshot, commit: Commit) -> list[Claim]:

@@ -36,7 +36,7 @@ from lakebed.log.files.format import GATE_FEATURE, require_format
 from lakebed.log.files.names import LOG_FOLDER, LogFiles, checkpoint_name, commit_name, log_files
 from lakebed.log.invariants import report_violations
 from lakebed.log.snapshot import Snapshot, apply, follows, statistics_of, without_expired
-from lakebed.log.stores.log_store import LogStore
+from lakebed.log.stores import LogStore
 from lakebed.schema.column_mapping import COLUMN_MAPPING, is_mapped
 from lakebed.schema.metadata import Protocol
 from lakebed.schema.widening import TYPE_WIDENING

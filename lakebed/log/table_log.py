@@ -43,7 +43,16 @@ from lakebed.errors import (
 )
 from lakebed.log.actions import Action, Commit, CommitInfo, Transaction, at_version
 from lakebed.log.commit_loop import expire_before
-from lakebed.log.conflicts import Conflict, ConflictKind, ReadWriteSet, find_conflict
+from lakebed.log.conflicts import (
+    Committed,
+    Conflict,
+    Conflicted,
+    ConflictKind,
+    Outcome,
+    ReadWriteSet,
+    Unknown,
+    find_conflict,
+)
 from lakebed.log.files.checkpoint import encode_checkpoint
 from lakebed.log.files.commit_codec import digest_of, encode_commit
 from lakebed.log.files.format import GATE_FEATURE
@@ -51,7 +60,6 @@ from lakebed.log.files.names import LOG_FOLDER, checkpoint_name, commit_name
 from lakebed.log.holds import held_versions
 from lakebed.log.invariants import require_sound
 from lakebed.log.log_reader import LAST_CHECKPOINT, LogReader, require_readable
-from lakebed.log.outcome import Committed, Conflicted, Outcome, Unknown
 from lakebed.log.snapshot import Snapshot, apply, follows
 from lakebed.schema.column_mapping import COLUMN_MAPPING
 from lakebed.schema.metadata import Metadata, Protocol

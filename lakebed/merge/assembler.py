@@ -19,12 +19,11 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from lakebed.merge.budget import Budget, Footprint, MergeLimits
-from lakebed.merge.inputs import Selection
 from lakebed.merge.provenance import Provenance
-from lakebed.merge.reader import SourceReader
+from lakebed.merge.reader import Selection, SourceReader
 from lakebed.parts.arrow_source import Rows
 from lakebed.parts.changes import OP_COLUMN, VERSION_COLUMN, WriteSpec
-from lakebed.parts.row_versions import with_versions
+from lakebed.parts.row_origins import with_versions
 from lakebed.parts.write import bounds_count_deletes, delta_stats, order_bound_terms, with_needed_order_bounds
 from lakebed.parts.write_arrow import write_tables
 from lakebed.sortkey.order_values import key_at
@@ -49,7 +48,7 @@ class MergedPart:
     dead: BitMap64
     provenance: Provenance
     sort_key_version: int | None = None  # what its rows are sorted by
-    checksum: int | None = None  # of the file (``parts.checksum``)
+    checksum: int | None = None  # of the file (``parts.intact``)
     passes: int = 0
 
 

@@ -19,7 +19,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakebed.merge.inputs import MergeSource
+from lakebed.merge.reader import MergeSource
 from lakebed.parts.arrow_source import ArrowSource
 from lakebed.parts.order import is_whole
 from lakebed.parts.write import ROW_GROUP_ROWS

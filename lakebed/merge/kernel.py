@@ -2,14 +2,14 @@
 
 Invariants: S1, rows are in the order of the table's sort key; S2, exactly the live rows of the sources come out, bit for
 bit, and with them the delete rows that a source ``keeps_deletes``. No byte of a source is used before the source was verified
-(``parts.checksum``): damage is never copied into a file that looks whole.
+(``parts.intact``): damage is never copied into a file that looks whole.
 
 0. *Stage.* A source in the object store is copied to local disk, and verified on its way; a local one is verified where it is.
-1. *Which rows* (``merge_sources``). A flag a row of each source: live by its deletion vector, or a delete to keep.
-2. *In which order* (``merge_order``). The sort columns are read and sorted. The result is the provenance of the whole output.
-3. *Cut* (``merge_assembler``). Each output part is a slice of that order, each slice one chunk or more, of as many rows as fit
-   in memory (``merge_budget``).
-4. *Write* (``merge_assembler``). The rows of a chunk are read (``merge_reader``), taken to their places, and written by row
+1. *Which rows* (``reader``). A flag a row of each source: live by its deletion vector, or a delete to keep.
+2. *In which order* (``provenance``). The sort columns are read and sorted. The result is the provenance of the whole output.
+3. *Cut* (``assembler``). Each output part is a slice of that order, each slice one chunk or more, of as many rows as fit
+   in memory (``budget``).
+4. *Write* (``assembler``). The rows of a chunk are read (``reader``), taken to their places, and written by row
    groups.
 
 Memory, at most about: two fifths of DuckDB's limit for rows as read (they may hold one dead row for each wanted one), as much
@@ -38,13 +38,11 @@ from lakebed.merge.budget import (
     footprint_of,
     memory_limit,
 )
-from lakebed.merge.inputs import MergeSource, select_rows
-from lakebed.merge.order import output_order
-from lakebed.merge.provenance import SOURCES_MAX, Provenance
-from lakebed.merge.reader import SourceReader
+from lakebed.merge.provenance import SOURCES_MAX, Provenance, output_order
+from lakebed.merge.reader import MergeSource, SourceReader, select_rows
 from lakebed.parts.arrow_source import ArrowSource, damaged, is_local
 from lakebed.parts.changes import WriteSpec
-from lakebed.parts.checksum import stage, verify_local
+from lakebed.parts.intact import stage, verify_local
 from lakebed.parts.write import PART_ROWS_MAX
 from lakebed.sql.pieces import parquet
 from lakebed.storage.engine import cursor_of

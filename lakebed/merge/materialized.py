@@ -35,7 +35,7 @@ from lakebed.log.files.commit_codec import add_from_json, add_to_json
 from lakebed.log.snapshot import Snapshot
 from lakebed.merge.kernel import MergedPart
 from lakebed.merge.provenance import Provenance
-from lakebed.parts.checksum import checksum_of
+from lakebed.parts.intact import checksum_of
 from lakebed.storage.local_files import entries_of, files_below, trouble
 from lakebed.storage.local_folders import lock_folder
 from lakebed.storage.local_part_storage import LocalPartStorage

@@ -23,9 +23,8 @@ from lakebed.coordination.schema_history import entries_of, past_changes
 from lakebed.errors import InvalidInput, InvalidSchema, Retry
 from lakebed.log.actions import Action, Domain
 from lakebed.log.commit_loop import Finished, Proposal, commit_loop
-from lakebed.log.conflicts import BLIND, ReadWriteSet
+from lakebed.log.conflicts import BLIND, Committed, ReadWriteSet
 from lakebed.log.entries import Operation
-from lakebed.log.outcome import Committed
 from lakebed.log.purges import purges_of
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog, require_writable

@@ -16,7 +16,7 @@ from lakebed.log.actions import CommitInfo
 from lakebed.log.entries import Operation
 from lakebed.log.files.format import FORMAT
 from lakebed.log.snapshot import Snapshot
-from lakebed.log.stores.probe import probe
+from lakebed.log.stores import probe
 from lakebed.log.table_log import GATE_FEATURE, Committed, Conflicted, Outcome, TableLog, Unknown
 from lakebed.planning.time_to_live import check_time_to_live
 from lakebed.schema.column_mapping import COLUMN_MAPPING, with_mapped_columns
@@ -30,7 +30,7 @@ from lakebed.schema.conversion import (
     uses_timestamp_ntz,
 )
 from lakebed.schema.metadata import Metadata, Protocol
-from lakebed.schema.nesting import check_levels
+from lakebed.schema.possible_columns import check_levels
 from lakebed.schema.widening import TYPE_WIDENING, widest_type
 from lakebed.settings import (
     FORMAT_PROPERTY,

@@ -5,7 +5,7 @@ what came since is compared. Each round of the commit loop does this:
 
 1. The first time, all keys are looked up in the base of that version.
 2. Changes in the tail, and those that came since the last round, are looked for among the rows that join; first by their ranges
-   (``parts.key_ranges``), which mostly rule them out. Changes of other keys may stay in the tail, or be settled and merged: they
+   (``parts.part_filter``), which mostly rule them out. Changes of other keys may stay in the tail, or be settled and merged: they
    alter nothing of what was found.
 3. If a change is about one of these keys, the tail is settled, and then these keys are looked up again, and no others.
 4. If rows came in another way (an attach, a restore), the round begins with step 1.
@@ -40,8 +40,8 @@ from lakebed.log.table_log import TableLog
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, WriteSpec, write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.intact import require_intact_pages
-from lakebed.parts.key_ranges import NO_KEYS, KeyRanges
-from lakebed.parts.row_versions import row_versions
+from lakebed.parts.part_filter import NO_KEYS, KeyRanges
+from lakebed.parts.row_origins import row_versions
 from lakebed.resolve.locate import (
     IndexLocator,
     KeyLocator,

@@ -38,8 +38,8 @@ from lakebed.operations.mutate_keyed import Beside, RowsForSql, discard, mutate
 from lakebed.operations.mutation import BATCH_ROWS, Mutation, MutationResult, in_chunks
 from lakebed.parts.changes import WriteSpec, prepare, stored_rows, write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
-from lakebed.parts.numbered_rows import ROW, numbered
 from lakebed.parts.part_filter import parts_that_may_match
+from lakebed.parts.row_origins import ROW, numbered
 from lakebed.parts.write import WrittenPart, write_parts
 from lakebed.sql.expression import connection_for
 from lakebed.sql.pieces import EVALUATED_FIRST, registered

@@ -47,8 +47,7 @@ from lakebed.parts.changes import (
     stored_rows,
     write_spec_of,
 )
-from lakebed.parts.checksum import naming_damaged
-from lakebed.parts.intact import require_intact
+from lakebed.parts.intact import naming_damaged, require_intact
 from lakebed.parts.write import WrittenPart, write_parts
 from lakebed.quoting import literal
 from lakebed.sql.expression import Expression

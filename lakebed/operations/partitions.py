@@ -9,7 +9,7 @@ Detached parts are an entry of the log, ``lakebed.detached.<uuid>``: their files
    ``sequence_by`` a row that lost against a delete does not become live: the delete is newer than any change that could still
    correct the row. Attach marks the row dead, as the delete would have done if the partition had been there. Replace refuses it,
    because its rows are declared to be right. And the deletes that come back with a partition mark older rows of the base that
-   came meanwhile. Of a row and a delete with equal sequences the one counts that came later (``parts.row_versions``). Changes of
+   came meanwhile. Of a row and a delete with equal sequences the one counts that came later (``parts.row_origins``). Changes of
    other keys, and of other partitions than one that is replaced, may come in between.
 4. Claims on parts that leave end in the same commit.
 5. Files are touched only after the commit succeeded: ``drop`` deletes them if all versions that refer to them have expired
@@ -53,7 +53,7 @@ from lakebed.parts.changes import (
     write_spec_of,
 )
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
-from lakebed.parts.key_ranges import KeyRanges
+from lakebed.parts.part_filter import KeyRanges
 from lakebed.parts.write import partition_text, write_parts
 from lakebed.positions.removals import all_removals, order_forgotten, removals
 from lakebed.resolve.locate import KeyLocator

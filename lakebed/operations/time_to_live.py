@@ -35,7 +35,7 @@ from lakebed.operations.cleanup import time_of_cleaning
 from lakebed.parts.changes import WriteSpec, write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.intact import require_intact_pages
-from lakebed.parts.numbered_rows import ROW
+from lakebed.parts.row_origins import ROW
 from lakebed.planning.time_to_live import Moment, OldParts, check_time_to_live, mixed_are_due, moment_before, old_parts
 from lakebed.quoting import literal
 from lakebed.resolve.locate import KeyLocator, read_keys

@@ -54,9 +54,8 @@ from lakebed.parts.changes import (
     SEQUENCE_COLUMN,
     UNAVAILABLE_COLUMN,
 )
-from lakebed.parts.checksum import verify_pages
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
-from lakebed.parts.intact import require_intact
+from lakebed.parts.intact import require_intact, verify_pages
 from lakebed.schema.nested import table_as_declared
 from lakebed.sql.pieces import aliases, by_place, named, parquet, registered, scan_of, sql_type
 from lakebed.storage.engine import connect

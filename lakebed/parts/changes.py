@@ -123,7 +123,7 @@ class WriteSpec:
 
     @property
     def keeps_versions(self) -> bool:
-        """Whether a file with rows of several versions says which version brought each (``parts.row_versions``)."""
+        """Whether a file with rows of several versions says which version brought each (``parts.row_origins``)."""
         return bool(self.keys) and self.sequence_by is not None
 
     def type_of(self, name: str) -> pa.DataType:

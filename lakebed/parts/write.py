@@ -65,7 +65,7 @@ class WrittenPart:
     stats: str
     modified_ms: int
     sort_key_version: int | None = None  # what its rows are sorted by
-    checksum: int | None = None  # of the file (``parts.checksum``)
+    checksum: int | None = None  # of the file (``parts.intact``)
     has_more_columns: bool = False  # than the shape of the table
     moves: int = 0  # changes that are counted (``parts.key_moves``)
 

@@ -5,7 +5,7 @@
    whole numbers, dates and times are stored as differences (DELTA_BINARY_PACKED), which are smaller than what zstd alone makes
    of them. Spark, Delta's readers, DuckDB and Arrow read that. Byte stream split is not used, because Spark does not read it.
 3. Pages hold at most ``PAGE_ROWS`` rows and are listed in a page index, so that a selective query skips pages. A page has its
-   checksum; the checksum of the whole file is in the log (``parts.checksum``).
+   checksum; the checksum of the whole file is in the log (``parts.intact``).
 4. Columns in ``bloom_filters``, which are looked up by single values, get a Bloom filter a row group. Spark and DuckDB check
    it before they read the row group. Only whole numbers and texts have one, because all readers agree on which of their values
    are equal.
@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakebed.parts.checksum import checksum_of
+from lakebed.parts.intact import checksum_of
 from lakebed.quoting import quote
 from lakebed.schema.column_mapping import StoredPath
 from lakebed.sortkey.sort_key import SortTerm

@@ -17,9 +17,8 @@ import pyarrow as pa
 
 from lakebed import table as tables
 from lakebed.decode.decoder import DecoderSchema
-from lakebed.decode.formats import decoder
+from lakebed.decode.formats import EVENTS, decoder
 from lakebed.decode.metadata import ENVELOPE, KNOWN_MEMBERS, metadata_path
-from lakebed.decode.typed.formats import EVENTS
 from lakebed.errors import InvalidInput, InvalidSchema, LakebedError, MissingPrerequisite, TableNotFound
 from lakebed.operations.create import NewTable, check_layout
 from lakebed.pipeline.checkpoint import check_checkpoint

@@ -15,8 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lakebed.errors import InvalidInput, LakebedError, Unsupported
-from lakebed.log.stores import open_store
-from lakebed.log.stores.log_store import LogStore
+from lakebed.log.stores import LogStore, open_store
 from lakebed.pipeline.file.settings import Pipeline
 from lakebed.storage.roots import parse_root
 

@@ -16,9 +16,9 @@ import duckdb
 import pyarrow as pa
 import yaml
 
+from lakebed.decode.formats import EVENTS, KINDS, record_format
 from lakebed.decode.json.connect_types import PLAIN, LogicalType
 from lakebed.decode.json.text import Unreadable
-from lakebed.decode.typed.formats import EVENTS, KINDS, record_format
 from lakebed.decode.typed.registry import Registry, RegistrySettings
 from lakebed.decode.typed.shapes import row_of
 from lakebed.decode.typed.values import column_field

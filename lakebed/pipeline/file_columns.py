@@ -15,7 +15,7 @@ from lakebed.pipeline.file.settings import FilesSection, Pipeline, RowsFormat
 from lakebed.schema.type_names import table_schema
 from lakebed.sources.files.names import shown
 from lakebed.sources.files.parquet_rows import matched, open_parquet
-from lakebed.sources.files.planned import ranges_of
+from lakebed.sources.files.planner import ranges_of
 from lakebed.sources.files.reader import FilesReader
 from lakebed.sources.files.settings import FilesSettings
 

@@ -10,13 +10,13 @@ import pyarrow as pa
 
 from lakebed.decode.decoder import Decoder, DecoderSchema
 from lakebed.decode.formats import decoder, reads_headers
-from lakebed.decode.row_evolution import names_in_rows
+from lakebed.decode.row_changes import names_in_rows
 from lakebed.decode.source_tables import SourceRules
 from lakebed.error_transport import first_line
 from lakebed.errors import InvalidInput, MissingPrerequisite
 from lakebed.ingest.bootstrap import OLDEST
-from lakebed.ingest.transform.decode import SourceRows
 from lakebed.ingest.transform.rows_of_files import Csv, RowsOfFiles
+from lakebed.ingest.transform.run import SourceRows
 from lakebed.pipeline.check import QUERY_NAME
 from lakebed.pipeline.file.layer_sections import BootstrapSection, ChangesFormat, LakebedSection
 from lakebed.pipeline.file.settings import (
@@ -33,13 +33,12 @@ from lakebed.pipeline.spark.jdbc_times import exact_times
 from lakebed.pipeline.transforming import Shape, check_transform, records_before, schema_of_records, transform_of
 from lakebed.quoting import quote_for_spark
 from lakebed.schema.fitting import FIXED
-from lakebed.sources.files.decoders import CsvLines, FileRows
 from lakebed.sources.files.settings import Options
 from lakebed.sources.generator import OrderStream
 from lakebed.sources.pace import BATCH_SECONDS
+from lakebed.sources.rows import ChangeRows, CsvLines, FileRows
 from lakebed.sources.source import RangeChanges, Source
-from lakebed.sources.upstream.decoder import ChangeRows
-from lakebed.sources.upstream.reader import UpstreamSettings
+from lakebed.sources.upstream import UpstreamSettings
 from lakebed.storage.roots import spark_path
 from lakebed.table import Table, internals_of
 
@@ -174,7 +173,7 @@ def open_source(pipeline: Pipeline, columns: pa.Schema, *, reads_headers: bool =
             return FileSource(of_files, batch_seconds=pace(pipeline))
         return FileSource(of_files, columns_read(pipeline, columns), tuple(rows.except_columns), pace(pipeline))
     if isinstance(section, LakebedSection):
-        from lakebed.sources.upstream.source import UpstreamSource
+        from lakebed.sources.upstream_source import UpstreamSource
 
         settings = UpstreamSettings(
             path=section.path,

@@ -22,7 +22,7 @@ from lakebed.schema.conversion import canonical_schema
 from lakebed.schema.type_names import table_schema, type_text
 from lakebed.settings import suggest
 from lakebed.sources.generator import COLUMNS, KEYS
-from lakebed.sources.upstream.decoder import sequences
+from lakebed.sources.rows import sequences
 from lakebed.sql.expression import parsed
 
 if TYPE_CHECKING:

@@ -166,9 +166,9 @@ class Watch:
 
 def kafka_watches(settings: KafkaSettings) -> list[Watch]:
     """The watches over the brokers of these settings, and over the connector that fills the topics."""
+    from lakebed.sources.kafka.clients import close_kept_clients
     from lakebed.sources.kafka.cluster import KafkaCluster
-    from lakebed.sources.kafka.heartbeats import Heartbeats
-    from lakebed.sources.kafka.kept_clients import close_kept_clients
+    from lakebed.sources.kafka.lag import Heartbeats
 
     quick = replace(settings, timeout_seconds=min(ANSWER_SECONDS, settings.timeout_seconds))
     heartbeats = Heartbeats(KafkaCluster(quick))

@@ -29,11 +29,10 @@ import numpy as np
 from lakebed.log.actions import Part
 from lakebed.log.snapshot import Snapshot, parts_to_resort
 from lakebed.planning.admission import Admission
-from lakebed.planning.candidates import accept_merges, candidates, overlap_maps_of, why_quiet
+from lakebed.planning.candidates import POLICIES, accept_merges, binomial, candidates, overlap_maps_of, why_quiet
 from lakebed.planning.overlap import OverlapMap
 from lakebed.planning.plan import PART_READ_BYTES, Cause, Goal, MergeKind, MergePlan, Planning, Refusal
-from lakebed.planning.policies import POLICIES, binomial
-from lakebed.planning.resort import resort_plans
+from lakebed.planning.recluster import resort_plans
 from lakebed.planning.settling import settle_plan
 from lakebed.sortkey.statistics_cache import StatisticsCache
 

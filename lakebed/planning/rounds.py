@@ -23,8 +23,7 @@ from lakebed.planning.candidates import overlap_maps_of, recluster_of
 from lakebed.planning.measure import Measure
 from lakebed.planning.overlap import OverlapMap
 from lakebed.planning.plan import MergePlan
-from lakebed.planning.recluster import groups, level_depths
-from lakebed.planning.resort import resort_plans
+from lakebed.planning.recluster import groups, level_depths, resort_plans
 from lakebed.schema.conversion import schema_to_json
 from lakebed.schema.metadata import Metadata
 from lakebed.sortkey.ranges import Ranked, order_columns

@@ -26,13 +26,12 @@ import pyarrow as pa
 from lakebed.log.actions import ChangePart, Part, passes_after
 from lakebed.log.deletion_vector import DeletionVector
 from lakebed.log.snapshot import Snapshot
-from lakebed.notebook import new_figure, save
 from lakebed.planning.admission import budget_elsewhere
 from lakebed.planning.optimum import least_written
 from lakebed.planning.plan import Goal, MergeKind, MergePlan, Planning
 from lakebed.planning.planner import plan as make_plans
 from lakebed.planning.uploads import UploadRules, uploaded_plans
-from lakebed.planning.workload import Arrival, Sample, Simulation, Workload
+from lakebed.planning.workload import _POINTS, Arrival, Sample, Simulation, Workload
 from lakebed.schema.conversion import schema_to_json
 from lakebed.schema.metadata import Metadata, Protocol
 from lakebed.settings import TableSettings
@@ -43,7 +42,6 @@ _QUANTILES = 17
 _SCHEMA = pa.schema([("key", pa.int64())])
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _ROUNDS_MAX = 10_000
-_POINTS = 100
 
 
 def simulate(
@@ -477,29 +475,3 @@ def _renamed(item: _Stored) -> _Stored:
 
 def _vector(path: str, dead: int) -> DeletionVector:
     return DeletionVector(storage="u", path_or_inline=path, offset=0, bytes=34 + dead // 8, dead_rows=dead)
-
-
-def plot(simulation: Simulation, file: str, title: str = "") -> None:
-    """Draw write, read and space amplification over time as a PNG. Raises MissingPrerequisite without matplotlib."""
-    figure = new_figure(9, 9)
-    samples = simulation.samples
-    days = [sample.at_ms / 86_400_000 for sample in samples]
-    write, read, space = figure.subplots(3, 1, sharex=True)
-    write.plot(days, [sample.write_amplification for sample in samples], label="write amplification")
-    reference = 1 + simulation.reference_bytes / max(1, samples[-1].ingested_bytes)
-    write.axhline(reference, linestyle="--", color="grey", label="in the end, the least for equal flushes of new rows")
-    read.plot(days, [sample.depth_max for sample in samples], label="depth, deepest point")
-    read.plot(days, [sample.depth_average for sample in samples], label="depth, average point")
-    space.plot(days, [sample.space_amplification for sample in samples], label="space amplification")
-    for axes, unit in (
-        (write, "bytes written ÷ bytes ingested"),
-        (read, "parts"),
-        (space, "bytes stored ÷ live bytes"),
-    ):
-        axes.set_ylabel(unit)
-        axes.set_ylim(0, 1.1 * axes.dataLim.y1)
-        axes.legend(loc="lower right")
-        axes.grid(alpha=0.3)
-    space.set_xlabel("days")
-    figure.suptitle(title)
-    save(figure, file)

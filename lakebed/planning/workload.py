@@ -1,4 +1,4 @@
-"""What comes into a simulated table, and what is seen of it."""
+"""What comes into a simulated table, and what is seen of it, as numbers and as a picture (``plot``)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lakebed.errors import InvalidInput
+from lakebed.notebook import new_figure, save
+
+_POINTS = 100
 
 Order = Literal["random", "ascending", "none"]
 
@@ -113,3 +116,29 @@ def steady(days: float, rows_per_second: float, flush_seconds: float = 60.0, row
         Arrival(at_ms=int((number + 1) * flush_seconds * 1000), rows=rows, bytes=rows * row_bytes)
         for number in range(count)
     ]
+
+
+def plot(simulation: Simulation, file: str, title: str = "") -> None:
+    """Draw write, read and space amplification over time as a PNG. Raises MissingPrerequisite without matplotlib."""
+    figure = new_figure(9, 9)
+    samples = simulation.samples
+    days = [sample.at_ms / 86_400_000 for sample in samples]
+    write, read, space = figure.subplots(3, 1, sharex=True)
+    write.plot(days, [sample.write_amplification for sample in samples], label="write amplification")
+    reference = 1 + simulation.reference_bytes / max(1, samples[-1].ingested_bytes)
+    write.axhline(reference, linestyle="--", color="grey", label="in the end, the least for equal flushes of new rows")
+    read.plot(days, [sample.depth_max for sample in samples], label="depth, deepest point")
+    read.plot(days, [sample.depth_average for sample in samples], label="depth, average point")
+    space.plot(days, [sample.space_amplification for sample in samples], label="space amplification")
+    for axes, unit in (
+        (write, "bytes written ÷ bytes ingested"),
+        (read, "parts"),
+        (space, "bytes stored ÷ live bytes"),
+    ):
+        axes.set_ylabel(unit)
+        axes.set_ylim(0, 1.1 * axes.dataLim.y1)
+        axes.legend(loc="lower right")
+        axes.grid(alpha=0.3)
+    space.set_xlabel("days")
+    figure.suptitle(title)
+    save(figure, file)

@@ -3,17 +3,46 @@
 Both ways return the same rows, as a table: ``probe`` (the row of the key in the table of keys), ``part`` (its path), ``row`` (its
 position). For a table with ``sequence_by`` it also has what decides which change is newer, the sequence and the operation of each
 row found, under the names of the hidden columns. Dead rows are among the rows.
+
+*Without an index* (``find_positions``). The key columns of parts are read. That serves single look-ups in parts of other writers,
+and large settles, where every task takes a group of parts. Its result is that of ``KeyIndex.lookup`` for the same parts, but for
+the order of the rows. SQL's equality holds (NaN = NaN, -0.0 = 0.0).
+
+1. DuckDB joins the scan of the parts with the keys; the keys are the hash table. It derives a filter of their least and
+   greatest values, which prunes row groups. (A condition of our own made it no faster.) A column that a file lacks is null, so
+   a file without a key column has none of the keys.
+2. Only key columns, payload columns and positions are decoded. The memory is that of the keys and of the rows found, bounded
+   by the connection's limit: the join spills.
+
+*While an index is built again* (``IndexRebuild``), because the type of a key changed so that its words are others, a thread of
+its own builds it.
+
+1. Look-ups meanwhile read the parts. They are as right as ever, and slower.
+2. The thread reads the base in pieces of some million rows, and reports each (``events.KeyIndexRebuilt``). Between two pieces the
+   index is free, and what it has stays on disk: a process that starts again goes on from there.
+3. When it ends, the next look-up adds what joined the base since. A part that is gone by the time it is read ends the thread; the
+   next look-up starts it again with the base of that time.
+
+A small base is not worth a thread: its index is built by the look-up that needs it, as for a new table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import compress
 from typing import Protocol
 
+import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakebed import events
+from lakebed.errors import InvalidInput, LakebedError
+from lakebed.failures import Outage
 from lakebed.keyindex.key_index import KeyIndex
 from lakebed.log.actions import ChangePart, Part
 from lakebed.parts.arrow_source import is_local, read_columns
@@ -21,12 +50,160 @@ from lakebed.parts.changes import FEW_ROWS_MAX, OP_COLUMN, SEQUENCE_COLUMN, UPSE
 from lakebed.parts.intact import require_intact, require_intact_keys
 from lakebed.parts.part_filter import parts_that_may_overlap
 from lakebed.quoting import literal
-from lakebed.resolve.index_rebuild import IndexRebuild
-from lakebed.resolve.key_scan import find_positions
 from lakebed.schema.widening import widest_type
-from lakebed.sql.pieces import aliases, by_place, registered, scan_of, sql_type
-from lakebed.storage.engine import connect
+from lakebed.sql.pieces import aliases, by_place, parquet_to_join, registered, scan_of, sql_type
+from lakebed.storage.engine import connect, cursor_of
 from lakebed.storage.part_storage import PartStorage
+
+
+def find_positions(
+    connection: duckdb.DuckDBPyConnection,
+    urls: Sequence[str],
+    keys: pa.Table,
+    key_columns: Sequence[str],
+    payload: Mapping[str, tuple[str, pa.DataType]] | None = None,
+    *,
+    some_may_lack: bool = False,
+) -> pa.Table:
+    """Every row of each key in `urls`: `probe` int64 (row of `keys`), `file` (dictionary of `urls`), `row` int64, payload.
+
+    `payload`: for each further column of the result its name in the files and its type; one that a file lacks is null.
+    `some_may_lack`: a file may lack a key column too; it has no rows of the keys then.
+    Keys are read in the types of `keys`. Raises InvalidInput for a null key or a missing column.
+    """
+    payload = payload or {}
+    missing = [name for name in key_columns if keys.schema.get_field_index(name) < 0]
+    if missing:
+        raise InvalidInput(f"key column {missing[0]!r} is missing from the keys, which have {keys.schema.names}")
+    for name in key_columns:
+        if keys.column(name).null_count:
+            raise InvalidInput(f"key column {name!r} holds {keys.column(name).null_count} nulls; keys must be NOT NULL")
+    if not urls or not keys.num_rows:
+        return _nothing(payload)
+    kinds = {name: keys.schema.field(name).type for name in key_columns} | dict(payload.values())
+    alias = aliases(kinds)
+    columns = {name: (alias[name], sql_type(kind)) for name, kind in kinds.items()}
+    source = parquet_to_join(connection, urls, columns, some_may_lack=some_may_lack or bool(payload))
+    probes = by_place(keys, key_columns).append_column("probe", pa.array(np.arange(keys.num_rows)))
+    same = " and ".join(f"s.c{at} = p.c{at}" for at in range(len(key_columns)))
+    outputs = ["p.probe", "s.file_index::integer as file", "s.file_row_number as row"]
+    outputs += [f"s.{alias[stored]} as {name}" for name, (stored, _) in payload.items()]
+    query = f"select {', '.join(outputs)} from {source} s join lakebed_probes p on {same}"
+    with cursor_of(connection) as cursor, registered(cursor, "lakebed_probes", probes):
+        found = cursor.sql(query).to_arrow_table()
+    return found.set_column(1, "file", _as_dictionary(found["file"], urls))
+
+
+def _as_dictionary(files: pa.ChunkedArray, urls: Sequence[str]) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(files.combine_chunks(), pa.array(urls, pa.string()))
+
+
+def _nothing(payload: Mapping[str, tuple[str, pa.DataType]]) -> pa.Table:
+    columns = [pa.array([], pa.int64()), _as_dictionary(pa.chunked_array([], pa.int32()), []), pa.array([], pa.int64())]
+    columns += [pa.nulls(0, kind) for _, kind in payload.values()]
+    return pa.table(columns, names=["probe", "file", "row", *payload])
+
+
+AT_ONCE_ROWS = 500_000
+PIECE_ROWS = 4_000_000
+_logger = logging.getLogger("lakebed.keyindex")
+
+ReadKeys = Callable[[Part], Iterator[pa.RecordBatch]]
+
+
+class IndexRebuild:
+    """The building of one index. Safe to use from several threads."""
+
+    def __init__(self, index: KeyIndex, table: str) -> None:
+        """``table``: its root, for events."""
+        self._index = index
+        self._table = table
+        self._outage = Outage(f"building the key index of {table}", _logger)
+        self._lock = threading.Lock()  # guards _thread
+        self._thread: threading.Thread | None = None
+        self._stopped = False
+        self._done = False
+
+    def covers(self, base: Mapping[str, Part], read_keys: ReadKeys) -> bool:
+        """Whether the index can be asked about ``base`` now. If not, it is being built, and ``read_keys`` reads a part for it."""
+        if self._done or self._index.abandoned:
+            return True
+        with self._lock:
+            if self._thread is not None and self._thread.is_alive():
+                return False
+            if sum(max(part.rows, 0) for path, part in base.items() if path not in self._index.parts) <= AT_ONCE_ROWS:
+                self._done = True
+                return True
+            self._thread = threading.Thread(
+                target=self._build, args=(dict(base), read_keys), name="lakebed-key-index", daemon=True
+            )
+            self._thread.start()
+        return False
+
+    @property
+    def is_running(self) -> bool:
+        thread = self._thread
+        return thread is not None and thread.is_alive()
+
+    def stop(self) -> None:
+        """End the thread after the batch that it reads, and wait for it."""
+        self._stopped = True
+        thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _build(self, base: Mapping[str, Part], read_keys: ReadKeys) -> None:
+        started = time.perf_counter()
+        self._report(base, started)
+
+        def read(path: str) -> Iterator[pa.RecordBatch]:
+            for batch in read_keys(base[path]):
+                if self._stopped:
+                    raise _Stopped
+                yield batch
+
+        try:
+            for piece in _pieces([part for path, part in base.items() if path not in self._index.parts]):
+                if self._index.sync(self._index.parts | piece, read) is None:
+                    return
+                self._report(base, started)
+            self._done = True
+            self._outage.works()
+        except _Stopped:
+            pass
+        except (LakebedError, duckdb.Error) as error:
+            self._outage.failed(error)
+
+    def _report(self, base: Mapping[str, Part], started: float) -> None:
+        have = self._index.parts
+        events.emit(
+            events.KeyIndexRebuilt(
+                table=self._table,
+                parts=len(base),
+                parts_left=sum(path not in have for path in base),
+                rows=sum(part.rows for part in base.values()),
+                rows_left=sum(part.rows for path, part in base.items() if path not in have),
+                seconds=time.perf_counter() - started,
+            )
+        )
+
+
+class _Stopped(Exception):
+    """The process closes the index."""
+
+
+def _pieces(parts: list[Part]) -> Iterator[frozenset[str]]:
+    piece: set[str] = set()
+    rows = 0
+    for part in parts:
+        piece.add(part.path)
+        rows += max(part.rows, 0)
+        if rows >= PIECE_ROWS:
+            yield frozenset(piece)
+            piece, rows = set(), 0
+    if piece:
+        yield frozenset(piece)
+
 
 _BATCH_ROWS = 262_144
 

@@ -12,8 +12,15 @@ from pathlib import Path
 from lakebed.keyindex.key_index import KeyIndex
 from lakebed.keyindex.key_runs import SUFFIX
 from lakebed.parts.changes import WriteSpec
-from lakebed.resolve.index_rebuild import IndexRebuild
-from lakebed.resolve.locate import IndexLocator, KeyLocator, ReadLocator, ScanLocator, index_key_types, payload_types
+from lakebed.resolve.locate import (
+    IndexLocator,
+    IndexRebuild,
+    KeyLocator,
+    ReadLocator,
+    ScanLocator,
+    index_key_types,
+    payload_types,
+)
 from lakebed.storage.local_files import files_below
 from lakebed.storage.local_folders import lock_folder
 from lakebed.storage.part_storage import PartStorage

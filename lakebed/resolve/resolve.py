@@ -43,15 +43,15 @@ from lakebed.parts.changes import (
     WriteSpec,
 )
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
-from lakebed.parts.intact import require_intact, require_intact_pages
+from lakebed.parts.intact import require_intact
 from lakebed.parts.quarantine import IncompleteRow
-from lakebed.resolve.counted_tail import CountedOutcome, counted_outcomes
+from lakebed.parts.row_origins import rows_at
+from lakebed.resolve.counted_tail import DELETED, INCOMPLETE, PART, ROW, CountedOutcome, counted_outcomes, read_tail
 from lakebed.resolve.crowded_keys import NONE_CROWDED, Crowd, CrowdedKeys
 from lakebed.resolve.locate import KeyLocator
-from lakebed.resolve.tail_rows import DELETED, INCOMPLETE, PART, ROW, read_tail
 from lakebed.resolve.unavailable_values import NOWHERE, Rows, completed, ranked, required_columns
 from lakebed.schema.nested import as_declared, nullable
-from lakebed.sql.pieces import aliases, by_place, named, parquet_of, registered, scan_of, sql_type
+from lakebed.sql.pieces import aliases, by_place, named, parquet_of, registered, sql_type
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
 
@@ -475,23 +475,9 @@ def _rows_of_base(
         dead = deletion_vectors.of(base[path])
         live = [row for row in rows[at].tolist() if row not in dead]
         if live:
-            found = _rows_at(path, base[path], live, spec, storage)
+            found = rows_at(path, base[path], live, spec, storage)
             out.append(found.append_column(OP_COLUMN, pa.repeat(pa.scalar(UPSERT), len(found))))
     return out
-
-
-def _rows_at(path: str, part: Part, rows: Sequence[int], spec: WriteSpec, storage: PartStorage) -> pa.Table:
-    connection = connect()
-    storage.attach(connection)
-    wanted = pa.table({"place": pa.array(rows, pa.int64())})
-    kinds = {field.name: sql_type(field.type) for field in spec.schema}
-    if spec.sequence_column == SEQUENCE_COLUMN:
-        kinds[SEQUENCE_COLUMN] = sql_type(spec.type_of(SEQUENCE_COLUMN))
-    require_intact_pages(part, storage, list(kinds), rows)
-    scan = scan_of([storage.duckdb_url(path)], kinds, part.partition_values)
-    with registered(connection, "lakebed_wanted", wanted):
-        found = connection.sql(f"{scan} where file_row_number in (select place from lakebed_wanted)").to_arrow_table()
-    return named(found, list(kinds))
 
 
 def _rows_of_keys(

@@ -13,7 +13,7 @@ Mode ``id`` (columns found by numbers in the files) is refused: files that lakeb
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -23,12 +23,27 @@ import pyarrow as pa
 
 from lakebed.errors import InvalidInput, InvalidSchema, Unsupported
 from lakebed.schema.conversion import is_storable, schema_from_fields, type_from_json
-from lakebed.schema.field_names import by_case
 from lakebed.schema.metadata import Metadata, Protocol
 from lakebed.schema.tree import all_fields
 from lakebed.schema.widening import TYPE_CHANGES, widening
 from lakebed.settings import TableSettings, suggest
 from lakebed.sortkey.sort_key import renamed_sort_key
+
+
+def by_case(columns: Iterable[str], given: Collection[str]) -> dict[str, str]:
+    """The column of each given name that has one: the column of this name; else, if no given name is the column's own, the one
+    whose name differs by case alone. Of several such names the first has it.
+    """
+    names = {name.lower(): name for name in columns}
+    found = {name: name for name in given if names.get(name.lower()) == name}
+    taken = set(found)
+    for name in given:
+        column = names.get(name.lower())
+        if column is not None and column not in taken:
+            found[name] = column
+            taken.add(column)
+    return found
+
 
 COLUMN_MAPPING = "columnMapping"
 """The table feature."""
@@ -347,3 +362,20 @@ class _Renamed:
 
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
         return self.kind.__arrow_c_schema__(), self.array.__arrow_c_array__()[1]
+
+
+def numbers_stay(known: Mapping[StoredPath, int], now: Mapping[StoredPath, int], number_max: int) -> Iterator[str]:
+    """The numbers of columns and fields are those of their stored names for ever; a new field has a new number."""
+    if not known:
+        return
+    if not now:
+        yield "the table forgets its stored names"
+        return
+    at = {number: path for path, number in known.items()}
+    for path, number in now.items():
+        if path in known and known[path] != number:
+            yield f"{'.'.join(path)!r} had the number {known[path]} and gets {number}"
+        elif number in at and at[number] != path:
+            yield f"{'.'.join(path)!r} has the number {number}, which is that of {'.'.join(at[number])!r}"
+        elif path not in known and number <= number_max:
+            yield f"the new {'.'.join(path)!r} has the number {number}, which an earlier column had"

@@ -48,9 +48,9 @@ from lakebed.schema.conversion import (
     why_no_name,
 )
 from lakebed.schema.metadata import Metadata, Protocol
-from lakebed.schema.nesting import check_levels
+from lakebed.schema.possible_columns import check_levels
 from lakebed.schema.tree import Json, Place, all_fields, fields_of, find, named
-from lakebed.schema.widening import ENABLED, TYPE_CHANGES, TYPE_WIDENING, common_type, widening
+from lakebed.schema.widening import ENABLED, TYPE_CHANGES, TYPE_WIDENING, common_type, spelled, widening, wider_than
 from lakebed.settings import PREFIX, read_settings
 from lakebed.sortkey.sort_key import CURVES, parse_sort_key, renamed_sort_key
 
@@ -243,11 +243,11 @@ class _Evolution:
         if before.equals(kind):
             return
         if widening(kind, before):
-            self._notes.append(f"{place.path!r} is {place.type} already, which holds every {_spelled(kind)}")
+            self._notes.append(f"{place.path!r} is {place.type} already, which holds every {spelled(kind)}")
             return
         if not widening(before, kind):
             raise InvalidSchema(
-                f"{place.path!r} is {place.type} and can't be widened to {_spelled(kind)}: {_wider_than(before)}; for any other "
+                f"{place.path!r} is {place.type} and can't be widened to {spelled(kind)}: {wider_than(before)}; for any other "
                 "type add a column of that type, fill it, and drop this one"
             )
         if place.is_column:
@@ -282,7 +282,7 @@ class _Evolution:
             if there["name"] == name and fits is not None and fits.equals(existing):
                 return
             raise InvalidSchema(
-                f"{path!r} can't be added: there is {there['name']!r} of type {_spelled(existing)} already; widen it, or choose "
+                f"{path!r} can't be added: there is {there['name']!r} of type {spelled(existing)} already; widen it, or choose "
                 "another name"
             )
         if not above:
@@ -401,14 +401,14 @@ class _Evolution:
             return
         if name in self._partitions:
             raise InvalidSchema(
-                f"{name!r} is a partition column; the log spells {_spelled(after)} otherwise than {_spelled(before)}, so it can "
+                f"{name!r} is a partition column; the log spells {spelled(after)} otherwise than {spelled(before)}, so it can "
                 "only be widened to a wider integer: write the table anew with that type"
             )
         for term in parse_sort_key(self._settings.sort_key, self._logical):
             if name in term.columns and term.function in ("bucket", *CURVES):
                 raise InvalidSchema(
-                    f"{name!r} is in the sort key as {term.name}, which sorts {_spelled(after)} otherwise than "
-                    f"{_spelled(before)}; give the table another sort key first (set_sort_key, lakebed alter --sort-key), and "
+                    f"{name!r} is in the sort key as {term.name}, which sorts {spelled(after)} otherwise than "
+                    f"{spelled(before)}; give the table another sort key first (set_sort_key, lakebed alter --sort-key), and "
                     "this one again afterwards"
                 )
 
@@ -428,29 +428,6 @@ class _Evolution:
         """The fields that a path leads into, None if it leads to no struct. Raises InvalidSchema if it leads nowhere."""
         return fields_of(find(self._fields, above)) if above else self._fields
 
-
-def _spelled(kind: pa.DataType) -> str:
-    named_type = type_to_json(kind)
-    return named_type if isinstance(named_type, str) else str(named_type["type"])
-
-
-def _wider_than(kind: pa.DataType) -> str:
-    """What a type can be widened to, as a clause."""
-    if pa.types.is_decimal(kind):
-        return "a wider decimal has no fewer digits before and after the point"
-    wider = [_spelled(each) for each in _CANDIDATES if widening(kind, each)]
-    return f"wider are {', '.join(wider)}" if wider else "no type is wider"
-
-
-_CANDIDATES = (
-    pa.int16(),
-    pa.int32(),
-    pa.int64(),
-    pa.float64(),
-    pa.decimal128(10, 0),
-    pa.decimal128(20, 0),
-    pa.timestamp("us"),
-)
 
 # -- compatible changes ----------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from lakebed.errors import InvalidInput
 from lakebed.schema.change import SchemaChange, path_of
-from lakebed.schema.field_names import by_case
+from lakebed.schema.column_mapping import by_case
 from lakebed.schema.nested import nullable
 from lakebed.schema.possible_columns import FieldPath, possible_field
 from lakebed.schema.widening import common_type
@@ -162,7 +162,7 @@ def needed(
 ) -> Needed:
     """Compares the schema of records with that of their table.
 
-    ``record``: the fields of a row in the types that columns for them would get (``debezium.connect_schema``), nullable where
+    ``record``: the fields of a row in the types that columns for them would get (``debezium.inline_schemas``), nullable where
     the writer's schema allows null. ``never_null``: keys, and the column that orders changes; they stay as they are.
     ``sequence_by``: what orders the changes, if that is no column.
     """

@@ -3,8 +3,13 @@
 1.  A column can't have a name that is empty, has a NUL or is reserved (``schema.conversion.why_no_name``), nor one that differs
     from another column's by case alone: Delta's names are the same in any case.
 2.  A column can't have a type that Delta lacks, such as a map with keys of another kind than texts in Debezium's JSON.
-3.  A column can't nest deeper than every reader takes it (``schema.nesting``).
+3.  A column can't nest deeper than every reader takes it (``schema.possible_columns``).
 4.  The same holds for the fields of a struct, but for reserved names. A struct keeps the fields that it can have.
+
+Rule 3 is there so that whatever writes and reads a column can do so. A struct is one level, a list or a map two. What they cost
+differs: Arrow's interface to DuckDB and to native code has 64 levels, of which a map takes two; Parquet's readers have 100, of
+which a list or a map takes two; readers of Delta in Rust take 128 levels of the schema's JSON, of which a struct takes three. A
+record's row is inside an event, which takes some of them too.
 """
 
 from __future__ import annotations
@@ -15,7 +20,30 @@ import pyarrow as pa
 
 from lakebed.errors import InvalidSchema
 from lakebed.schema.conversion import canonical_type, why_no_field_name, why_no_name
-from lakebed.schema.nesting import LEVELS_MAX
+
+LEVELS_MAX = 40
+
+
+def levels_of(kind: pa.DataType) -> int:
+    """How many levels a type has; a type that is not nested has none."""
+    t = pa.types
+    if t.is_struct(kind):
+        return 1 + max((levels_of(child.type) for child in kind), default=0)
+    if t.is_map(kind):
+        return 2 + max(levels_of(kind.key_type), levels_of(kind.item_type))
+    return 2 + levels_of(kind.value_type) if t.is_list(kind) else 0
+
+
+def check_levels(columns: Iterable[pa.Field]) -> None:
+    """Raises InvalidSchema naming a column that is nested too deep."""
+    for column in columns:
+        levels = levels_of(column.type)
+        if levels > LEVELS_MAX:
+            raise InvalidSchema(
+                f"column {column.name!r} is nested {levels} levels deep, of which a list or a map is two; a column may have "
+                f"{LEVELS_MAX}"
+            )
+
 
 FieldPath = tuple[str, ...]
 """Names from a field of the row down to a field of a struct; lists and maps have no step of their own."""

@@ -7,6 +7,18 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from lakebed.schema.conversion import type_to_json
+
+_CANDIDATES = (
+    pa.int16(),
+    pa.int32(),
+    pa.int64(),
+    pa.float64(),
+    pa.decimal128(10, 0),
+    pa.decimal128(20, 0),
+    pa.timestamp("us"),
+)
+
 TYPE_WIDENING = "typeWidening"
 """The table feature."""
 ENABLED = "delta.enableTypeWidening"
@@ -81,3 +93,16 @@ def widest_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_list(kind):
         return pa.list_(kind.value_field.with_type(widest_type(kind.value_type)))
     return kind
+
+
+def spelled(kind: pa.DataType) -> str:
+    named_type = type_to_json(kind)
+    return named_type if isinstance(named_type, str) else str(named_type["type"])
+
+
+def wider_than(kind: pa.DataType) -> str:
+    """What a type can be widened to, as a clause."""
+    if pa.types.is_decimal(kind):
+        return "a wider decimal has no fewer digits before and after the point"
+    wider = [spelled(each) for each in _CANDIDATES if widening(kind, each)]
+    return f"wider are {', '.join(wider)}" if wider else "no type is wider"

@@ -15,7 +15,7 @@ from lakebed.log.actions import AddChangePart, AddPart, Commit, RemoveChangePart
 from lakebed.log.commit_kind import kind_of
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
-from lakebed.planning.plan_table import PLANS_SCHEMA, plan_table
+from lakebed.planning.plan import PLANS_SCHEMA, plan_table
 from lakebed.schema.column_mapping import ColumnMapping
 from lakebed.service.answers import (
     COUNT,
@@ -36,12 +36,9 @@ from lakebed.service.answers import (
 )
 from lakebed.service.routes import Answer, Call, Route
 from lakebed.view import metadata_tables
-from lakebed.view.arrow_scan import columns_wanted
-from lakebed.view.metadata_tables import stats_for_users
-from lakebed.view.partitions import PARTITIONS_SCHEMA, partitions
-from lakebed.view.scan_file import ScanFile
+from lakebed.view.arrow_scan import ScanFile, columns_wanted
+from lakebed.view.metadata_tables import PARTITIONS_SCHEMA, SCHEMAS_SCHEMA, partitions, schemas, stats_for_users
 from lakebed.view.scan_plan import plan_scan, vector_of
-from lakebed.view.schema_history import SCHEMAS_SCHEMA, schemas
 from lakebed.view.time_travel import snapshot_at
 
 LIMIT = {"type": "integer", "minimum": 1, "maximum": 10_000}

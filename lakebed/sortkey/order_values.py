@@ -9,6 +9,18 @@
    point and texts by their leading bits. So a greater value never has a smaller coordinate.
 
 The values of a dictionary are evaluated once.
+
+The hash of a bucket (``murmur3``) is MurmurHash3 (x86, 32 bits, seed 0), after Austin Appleby's reference, in the public domain.
+All strings are hashed block by block of four bytes: the first blocks of all that have one, then the second ones, and so on.
+
+The curves (``z_order``, ``hilbert``) number the points of a grid. A point is one coordinate a dimension, each of ``bits`` bits,
+and a curve passes every point once. Z-order interleaves the coordinates' bits, the highest first, so it is monotone in every
+coordinate. For Hilbert's curve the coordinates are transformed by John Skilling's algorithm ("Programming the Hilbert curve",
+AIP Conference Proceedings 707, 2004) so that their interleaved bits are the number: points that follow each other are
+neighbours.
+
+Both are own code, since packages hash one string a call or bring all of Iceberg, and number points of Hilbert's curve 35 times as
+slowly (docs/adr/0010-own-code-where-a-library-exists.md).
 """
 
 from __future__ import annotations
@@ -21,9 +33,96 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.sortkey.curves import Numbers, hilbert, z_order
-from lakebed.sortkey.murmur3 import murmur3
 from lakebed.sortkey.sort_key import CURVE_BITS, Edges, SortTerm
+
+Bytes = npt.NDArray[np.uint8]
+Places = npt.NDArray[np.int64]
+Hashes = npt.NDArray[np.uint32]
+
+
+def murmur3(data: Bytes, starts: Places, lengths: Places) -> Hashes:
+    """The hash of each string: ``data[start : start + length]``."""
+    hashes = np.zeros(len(starts), dtype=np.uint32)
+    active = np.arange(len(starts))
+    block = 0
+    while len(active := active[lengths[active] >= 4 * (block + 1)]):
+        at = starts[active] + 4 * block
+        word = np.zeros(len(active), dtype=np.uint32)
+        for byte in range(4):
+            word |= data[at + byte].astype(np.uint32) << np.uint32(8 * byte)
+        mixed = _rotated(hashes[active] ^ _mixed(word), 13)
+        hashes[active] = mixed * np.uint32(5) + np.uint32(0xE6546B64)
+        block += 1
+    rest = lengths % 4
+    tail = np.zeros_like(hashes)
+    for byte in range(3):
+        has = np.flatnonzero(rest > byte)
+        tail[has] |= data[starts[has] + lengths[has] - rest[has] + byte].astype(np.uint32) << np.uint32(8 * byte)
+    hashes ^= _mixed(tail)  # of no bytes it is 0
+    hashes ^= lengths.astype(np.uint32)
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        hashes ^= hashes >> np.uint32(shift)
+        hashes *= np.uint32(factor)
+    hashes ^= hashes >> np.uint32(16)
+    return hashes
+
+
+def _mixed(word: Hashes) -> Hashes:
+    mixed: Hashes = _rotated(word * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
+    return mixed
+
+
+def _rotated(word: Hashes, bits: int) -> Hashes:
+    rotated: Hashes = (word << np.uint32(bits)) | (word >> np.uint32(32 - bits))
+    return rotated
+
+
+Numbers = npt.NDArray[np.int64]
+_BLOCK = 32_768  # points whose coordinates stay in the processor's cache
+_BYTE = np.arange(256, dtype=np.int64)
+
+
+def z_order(coordinates: Sequence[Numbers], bits: int) -> Numbers:
+    """Each point's number on the Z-order curve. ``len(coordinates) * bits`` is at most 63."""
+    count = len(coordinates)
+    spread = sum(((_BYTE >> bit) & 1) << (bit * count) for bit in range(min(bits, 8)))
+    out = np.zeros(len(coordinates[0]), dtype=np.int64)
+    for place, values in enumerate(coordinates):
+        for byte in range(-(-bits // 8)):
+            out |= np.take(spread, (values >> (8 * byte)) & 255) << (8 * byte * count + count - 1 - place)
+    return out
+
+
+def hilbert(coordinates: Sequence[Numbers], bits: int) -> Numbers:
+    """Each point's number on the Hilbert curve. ``len(coordinates) * bits`` is at most 63."""
+    pieces = [
+        z_order(_transposed([values[start : start + _BLOCK] for values in coordinates], bits), bits)
+        for start in range(0, len(coordinates[0]), _BLOCK)
+    ]
+    return np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.int64)
+
+
+def _transposed(coordinates: Sequence[Numbers], bits: int) -> list[Numbers]:
+    """Skilling's ``AxestoTranspose``; where the original branches on a bit, a mask of all ones or none is made of it."""
+    axes = [values.copy() for values in coordinates]
+    first = axes[0]
+    for bit in range(bits - 1, 0, -1):
+        below = (1 << bit) - 1
+        for axis in axes:
+            is_set = -((axis >> bit) & 1)
+            swapped = (first ^ axis) & below & ~is_set
+            first ^= (is_set & below) | swapped
+            if axis is not first:
+                axis ^= swapped
+    for place in range(1, len(axes)):
+        axes[place] ^= axes[place - 1]
+    flips = np.zeros_like(first)
+    for bit in range(bits - 1, 0, -1):
+        flips ^= -((axes[-1] >> bit) & 1) & ((1 << bit) - 1)
+    for axis in axes:
+        axis ^= flips
+    return axes
+
 
 _DAY_US = 86_400_000_000
 _HOUR_US = 3_600_000_000

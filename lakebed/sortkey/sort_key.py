@@ -9,8 +9,8 @@ A term is a column or a function of columns, a direction and a place for nulls:
   Iceberg's partition transforms count them, so they grow with time; ``date`` is ``day`` as a date.
 - ``substr(x, start, length)``: characters of a text, bytes of a binary; the first is 1.
 - ``bucket(n, x)``: Iceberg's bucket transform, ``(murmur3(x) & 2147483647) % n``.
-- ``zorder(a, b, …)``, ``hilbert(a, b, …)``: the number of the row on a space-filling curve (``curves``); the only term of a key,
-  ascending. Each column is scaled between the ends of its *frame*; see ``frame_properties``.
+- ``zorder(a, b, …)``, ``hilbert(a, b, …)``: the number of the row on a space-filling curve (``order_values``); the only term of a
+  key, ascending. Each column is scaled between the ends of its *frame*; see ``frame_properties``.
 
 A column's name that is no plain word is quoted with backticks or double quotes, a quote in it written twice. A text that is
 exactly a column's name is that column.

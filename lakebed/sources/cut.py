@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakebed.decode.transaction_ids import TransactionIds
-from lakebed.positions.progress import Counts, Progress
+from lakebed.positions.positions import Counts, Progress
 
 _ORDER_MAX = (1 << 40) - 1
 TABLES_MAX = 100

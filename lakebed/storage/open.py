@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from lakebed.storage.local_part_storage import LocalPartStorage
 from lakebed.storage.object_store import open_objects
 from lakebed.storage.part_storage import PartStorage
 from lakebed.storage.remote_part_storage import RemotePartStorage
 from lakebed.storage.roots import LocalRoot, parse_root
-
-if TYPE_CHECKING:
-    pass
 
 
 def open_part_storage(root: str | os.PathLike[str]) -> PartStorage:

@@ -13,7 +13,7 @@ from lakebed.operations.mutate_keyed import unsettled_mutations
 from lakebed.operations.partitions import detached_table
 from lakebed.storage.local_folders import volatile_folder
 from lakebed.table.internals import Internals
-from lakebed.view import clustering, metadata_tables, schema_history
+from lakebed.view import clustering, metadata_tables
 
 
 class TableInspect:
@@ -59,7 +59,7 @@ class TableInspect:
         ``change``: what was changed, in JSON; ``schema``: the columns and their types, in JSON as Delta has it, null where the
         log no longer has that version. The first row is the oldest version that the log has, unless older changes are known.
         """
-        return schema_history.schemas(self._log)
+        return metadata_tables.schemas(self._log)
 
     def positions(self) -> pa.Table:
         """How far the table has read its source, a row for each partition: topic, partition, the next offset, the topic's id."""

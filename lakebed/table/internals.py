@@ -22,10 +22,10 @@ from lakebed.decode.decoder import Decoder
 from lakebed.errors import LakebedError, TableExists, TableNotFound
 from lakebed.health.sampler import Sampler
 from lakebed.ingest.bootstrap import bootstrap
+from lakebed.ingest.checkpoints import OffsetDocuments
 from lakebed.ingest.evolving import Evolution
 from lakebed.ingest.handover import Handover
-from lakebed.ingest.offset_documents import OffsetDocuments
-from lakebed.ingest.quarantine import set_aside
+from lakebed.ingest.refusals import set_aside
 from lakebed.ingest.replay import Replay, ReplayResult
 from lakebed.ingest.stream import FrameIngest, RangeIngest, start_ingest
 from lakebed.log.actions import ChangePart

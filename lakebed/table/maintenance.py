@@ -18,7 +18,7 @@ from lakebed.health.entry_checks import remove_unreadable
 from lakebed.operations import cleanup
 from lakebed.operations.hold import hold
 from lakebed.operations.rewind import restart_order, rewind
-from lakebed.planning.plan_table import plan_table
+from lakebed.planning.plan import plan_table
 from lakebed.positions.remarks import dismiss
 from lakebed.settings import interval_seconds
 from lakebed.table.internals import Internals

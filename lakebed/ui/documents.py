@@ -15,8 +15,7 @@ from lakebed.health.status import Status
 from lakebed.log.claims import Claim, claims_of
 from lakebed.log.snapshot import Snapshot
 from lakebed.monitoring.table_state import Recent
-from lakebed.planning.plan import Planning
-from lakebed.planning.plan_table import plan_row
+from lakebed.planning.plan import Planning, plan_row
 from lakebed.schema.column_mapping import ColumnMapping
 from lakebed.ui.texts import blotted, cut, shown
 

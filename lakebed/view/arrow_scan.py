@@ -27,15 +27,18 @@ Algorithm
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 import duckdb
 import numpy as np
 import pyarrow as pa
+from pyroaring import BitMap64
 
 from lakebed.errors import Corrupt, InvalidInput
+from lakebed.log.deletion_vector import DeletionVector
 from lakebed.quoting import quote
 from lakebed.schema.column_mapping import ColumnMapping
 from lakebed.schema.nested import table_as_declared
@@ -43,7 +46,24 @@ from lakebed.sql.expression import Expression, mistakes
 from lakebed.sql.pieces import EVALUATED_FIRST, parquet_of, parquet_to_join, renamed_sql
 from lakebed.storage.engine import cursor_of
 from lakebed.storage.roots import local_file
-from lakebed.view.scan_file import ScanFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanFile:
+    """``path`` is relative to the table's root and not url-encoded; ``dead`` holds positions of dead rows, None for none.
+
+    ``deletion_vector`` is set when exactly these dead rows are committed in the log. ``checksum``: see ``Part``.
+    """
+
+    path: str
+    bytes: int
+    rows: int
+    partition_values: Mapping[str, str | None] = field(default_factory=dict)
+    dead: BitMap64 | None = None
+    deletion_vector: DeletionVector | None = None
+    stats: str | None = None
+    checksum: int | None = None
+
 
 T = TypeVar("T")
 

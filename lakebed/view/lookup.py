@@ -14,7 +14,8 @@ the join is right (``rows_at_positions`` returns None).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, TypeGuard
 
 import duckdb
 import numpy as np
@@ -22,13 +23,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
+from lakebed.errors import InvalidInput
+from lakebed.log.snapshot import Snapshot
+from lakebed.parts.arrow_rows import ArrowArray, ArrowStream, Rows, arrow_rows
 from lakebed.quoting import quote
-from lakebed.resolve.key_scan import find_positions
+from lakebed.resolve.locate import find_positions
 from lakebed.schema.nested import table_as_declared
 from lakebed.sql.pieces import named, registered, scan_of, sql_type
 from lakebed.storage.engine import cursor_of
-from lakebed.view.arrow_scan import ReadableFiles, columns_wanted, create_side_table
-from lakebed.view.scan_file import ScanFile
+from lakebed.view.arrow_scan import ReadableFiles, ScanFile, columns_wanted, create_side_table
 
 ROWS_MAX = 2_000
 """More rows than these are not read by their numbers."""
@@ -152,3 +155,53 @@ def _read(
     with cursor_of(connection) as cursor:
         found = cursor.sql(" union all ".join(scans)).to_arrow_table()
     return table_as_declared(named(found, wanted.names), wanted)
+
+
+def values_to_find(keys: Rows | Sequence[Any], snapshot: Snapshot) -> pa.Table:
+    """The values to look up, as a table of columns of the snapshot, by logical name and in its types. Raises InvalidInput."""
+    schema = snapshot.logical_schema
+    if _are_rows(keys):
+        keys = arrow_rows(keys, schema)
+    if isinstance(keys, str | bytes) or not isinstance(keys, Iterable | pa.Table):
+        raise InvalidInput(
+            f"give the values to look up as a list of keys, or as rows (an Arrow table, a list of dicts …), not as {keys!r}"
+        )
+    names = tuple(keys.column_names) if isinstance(keys, pa.Table) else snapshot.logical_settings.keys
+    if not isinstance(keys, pa.Table) and len(names) != 1:
+        raise InvalidInput(
+            f"the table has {len(names)} key columns: give the values to look up as rows (an Arrow table, a list of dicts …)"
+        )
+    unknown = [name for name in names if schema.get_field_index(name) < 0]
+    if unknown or not names:
+        what = f"there is no column {unknown[0]!r} in" if unknown else "give at least one column of"
+        raise InvalidInput(f"{what} the table, which has {', '.join(schema.names)}")
+    wanted = pa.schema([schema.field(name).with_nullable(True) for name in names])
+    try:
+        given = keys if isinstance(keys, pa.Table) else pa.table({names[0]: pa.array(list(keys))})
+        return pa.table([_as(column, field.type) for column, field in zip(given.columns, wanted, strict=True)], wanted)
+    except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
+        raise InvalidInput(
+            f"the values to look up do not fit {', '.join(f'{field.name} ({field.type})' for field in wanted)}: {error}"
+        ) from None
+
+
+def _are_rows(keys: object) -> TypeGuard[Rows]:
+    """Whether it is rows with columns, and not the values of one column (a list, an array, a series of pandas or polars)."""
+    if isinstance(keys, Sequence) and not isinstance(keys, str | bytes):
+        return bool(keys) and isinstance(keys[0], Mapping)
+    is_column = isinstance(keys, pa.Array | pa.ChunkedArray) or hasattr(keys, "dtype")
+    return isinstance(keys, ArrowStream | ArrowArray) and not is_column
+
+
+def _as(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """The values in a column's type, each equal to the given value. Raises ArrowInvalid, ValueError."""
+    if pa.types.is_decimal(kind) and pa.types.is_integer(values.type):
+        values = values.cast(pa.decimal128(38, kind.scale))
+    out = values.cast(kind)
+    if pa.types.is_date(kind) and pa.types.is_timestamp(values.type) and not out.cast(values.type).equals(values):
+        raise ValueError("a value for a date column has a time of day")
+    if pa.types.is_decimal(kind) and pa.types.is_decimal(values.type) and not out.cast(values.type).equals(values):
+        raise ValueError(
+            "a decimal does not fit the column"
+        )  # Arrow does not notice when digits overflow the type's bits
+    return out

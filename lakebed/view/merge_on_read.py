@@ -14,9 +14,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -28,11 +28,10 @@ from lakebed.errors import Corrupt, InvalidInput, LakebedError
 from lakebed.log.actions import ChangePart, Part
 from lakebed.log.snapshot import Snapshot
 from lakebed.merge.materialized import LocalParts, Materialized, overlay
-from lakebed.parts.arrow_rows import ArrowArray, ArrowStream, Rows, arrow_rows
+from lakebed.parts.arrow_rows import Rows
 from lakebed.parts.changes import WriteSpec, write_spec_of
-from lakebed.parts.checksum import naming_damaged
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
-from lakebed.parts.intact import require_intact, require_intact_reads
+from lakebed.parts.intact import naming_damaged, require_intact, require_intact_reads
 from lakebed.parts.part_filter import parts_that_may_hold, parts_that_may_match
 from lakebed.resolve.crowded_keys import crowded_keys_of
 from lakebed.resolve.locate import ReadLocator
@@ -43,10 +42,9 @@ from lakebed.storage.engine import connect, connect_alone
 from lakebed.storage.file_errors import naming_unreadable
 from lakebed.storage.part_storage import PartStorage
 from lakebed.storage.roots import local_file
-from lakebed.view.arrow_scan import columns_wanted, register_view, to_arrow, without_dead_rows
-from lakebed.view.lookup import rows_at_positions
+from lakebed.view.arrow_scan import ScanFile, columns_wanted, register_view, to_arrow, without_dead_rows
+from lakebed.view.lookup import rows_at_positions, values_to_find
 from lakebed.view.query_reads import failures, parts_that_a_query_reads, require_intact_for_query
-from lakebed.view.scan_file import ScanFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -167,7 +165,7 @@ class TableView:
         if columns is not None and not columns:
             return self.lookup(snapshot, keys, mapping.logical.names[:1]).select([])
         wanted = mapping.stored_names(columns_wanted(mapping.logical, columns).names)
-        among = mapping.to_stored(_values_to_find(keys, snapshot))
+        among = mapping.to_stored(values_to_find(keys, snapshot))
         spec = write_spec_of(snapshot)
 
         def read(pinned: Pinned) -> pa.Table:
@@ -443,56 +441,6 @@ class TableView:
                     )
                 )
         return tuple(out)
-
-
-def _values_to_find(keys: Rows | Sequence[Any], snapshot: Snapshot) -> pa.Table:
-    """The values to look up, as a table of columns of the snapshot, by logical name and in its types. Raises InvalidInput."""
-    schema = snapshot.logical_schema
-    if _are_rows(keys):
-        keys = arrow_rows(keys, schema)
-    if isinstance(keys, str | bytes) or not isinstance(keys, Iterable | pa.Table):
-        raise InvalidInput(
-            f"give the values to look up as a list of keys, or as rows (an Arrow table, a list of dicts …), not as {keys!r}"
-        )
-    names = tuple(keys.column_names) if isinstance(keys, pa.Table) else snapshot.logical_settings.keys
-    if not isinstance(keys, pa.Table) and len(names) != 1:
-        raise InvalidInput(
-            f"the table has {len(names)} key columns: give the values to look up as rows (an Arrow table, a list of dicts …)"
-        )
-    unknown = [name for name in names if schema.get_field_index(name) < 0]
-    if unknown or not names:
-        what = f"there is no column {unknown[0]!r} in" if unknown else "give at least one column of"
-        raise InvalidInput(f"{what} the table, which has {', '.join(schema.names)}")
-    wanted = pa.schema([schema.field(name).with_nullable(True) for name in names])
-    try:
-        given = keys if isinstance(keys, pa.Table) else pa.table({names[0]: pa.array(list(keys))})
-        return pa.table([_as(column, field.type) for column, field in zip(given.columns, wanted, strict=True)], wanted)
-    except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
-        raise InvalidInput(
-            f"the values to look up do not fit {', '.join(f'{field.name} ({field.type})' for field in wanted)}: {error}"
-        ) from None
-
-
-def _are_rows(keys: object) -> TypeGuard[Rows]:
-    """Whether it is rows with columns, and not the values of one column (a list, an array, a series of pandas or polars)."""
-    if isinstance(keys, Sequence) and not isinstance(keys, str | bytes):
-        return bool(keys) and isinstance(keys[0], Mapping)
-    is_column = isinstance(keys, pa.Array | pa.ChunkedArray) or hasattr(keys, "dtype")
-    return isinstance(keys, ArrowStream | ArrowArray) and not is_column
-
-
-def _as(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """The values in a column's type, each equal to the given value. Raises ArrowInvalid, ValueError."""
-    if pa.types.is_decimal(kind) and pa.types.is_integer(values.type):
-        values = values.cast(pa.decimal128(38, kind.scale))
-    out = values.cast(kind)
-    if pa.types.is_date(kind) and pa.types.is_timestamp(values.type) and not out.cast(values.type).equals(values):
-        raise ValueError("a value for a date column has a time of day")
-    if pa.types.is_decimal(kind) and pa.types.is_decimal(values.type) and not out.cast(values.type).equals(values):
-        raise ValueError(
-            "a decimal does not fit the column"
-        )  # Arrow does not notice when digits overflow the type's bits
-    return out
 
 
 def _files_of(local_parts: Sequence[Materialized]) -> frozenset[str]:

@@ -21,8 +21,7 @@ import duckdb
 import pyarrow as pa
 
 from lakebed.errors import InvalidInput
-from lakebed.parts.checksum import File
-from lakebed.parts.intact import not_seen, require_intact, require_intact_reads
+from lakebed.parts.intact import File, not_seen, require_intact, require_intact_reads
 from lakebed.parts.part_filter import HasStatistics, parts_that_may_match
 from lakebed.quoting import quote
 from lakebed.settings import VerifyReads

@@ -22,8 +22,8 @@ from lakebed.parts.part_filter import parts_that_may_match
 from lakebed.sortkey.statistics_cache import StatisticsCache
 from lakebed.sql.expression import check_columns_of, expression
 from lakebed.storage.engine import connect
+from lakebed.view.arrow_scan import ScanFile
 from lakebed.view.merge_on_read import TableView
-from lakebed.view.scan_file import ScanFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

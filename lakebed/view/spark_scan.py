@@ -44,7 +44,7 @@ from lakebed.log.actions import is_native_file
 from lakebed.parts.part_filter import trusts_bounds
 from lakebed.schema.column_mapping import stored_fields
 from lakebed.schema.conversion import schema_from_json
-from lakebed.view.scan_file import ScanFile
+from lakebed.view.arrow_scan import ScanFile
 
 _BLOCK_ROWS = 1024  # PartIndex.java depends on this value too
 _BLOCK_BYTES = _BLOCK_ROWS // 8

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from lakebed.compaction.merge import Merger, MergeResult
+from lakebed.compaction.merge import Merger
+from lakebed.compaction.merge_values import MergeResult
 from lakebed.errors import Contention
 from lakebed.log.actions import AddPart
 from lakebed.log.claims import Claim, claims_of

@@ -19,8 +19,9 @@ import pytest
 
 import lakebed
 from lakebed.compaction.kernels import LocalKernel
-from lakebed.compaction.merge import MergeOutcome, Merger
+from lakebed.compaction.merge import Merger
 from lakebed.compaction.merge_runner import MergeRunner
+from lakebed.compaction.merge_values import MergeOutcome
 from lakebed.compaction.volatile import VolatileMerger
 from lakebed.errors import Corrupt, StoreUnavailable
 from lakebed.log.claims import claims_of

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from lakebed.compaction.job_order import FAIR_EVERY, HEAD_START_SECONDS_MAX, ReadyJobs, head_start_seconds
+from lakebed.compaction.scheduler import FAIR_EVERY, HEAD_START_SECONDS_MAX, ReadyJobs, head_start_seconds
 
 
 @dataclass(eq=False)

@@ -14,15 +14,16 @@ import pytest
 
 import lakebed
 from lakebed.compaction.kernels import LocalKernel
-from lakebed.compaction.merge import LEASE_SECONDS, MergeOutcome, Merger, Progress
+from lakebed.compaction.merge import LEASE_SECONDS, Merger
 from lakebed.compaction.merge_runner import FAILURES_MAX, MergeRunner
+from lakebed.compaction.merge_values import MergeOutcome, Progress
 from lakebed.compaction.volatile import VolatileMerger
 from lakebed.errors import Cancelled, Corrupt, StoreUnavailable, Unexpected
 from lakebed.events import Event, MergeFailed, listen
 from lakebed.log.actions import CommitInfo
 from lakebed.log.claims import claims_of
 from lakebed.log.conflicts import ReadWriteSet
-from lakebed.log.stores.local import LocalLogStore
+from lakebed.log.stores import LocalLogStore
 from lakebed.log.table_log import Committed, Outcome, TableLog, Unknown
 from lakebed.merge.kernel import MergedPart, MergeSource, merge_parts
 from lakebed.parts.changes import WriteSpec

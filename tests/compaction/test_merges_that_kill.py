@@ -11,14 +11,23 @@ import pytest
 
 import lakebed
 from lakebed.compaction.kernels import LocalKernel
-from lakebed.compaction.merge import LEASE_SECONDS, MergeOutcome, Merger, MergeResult
+from lakebed.compaction.merge import LEASE_SECONDS, Merger
 from lakebed.compaction.merge_runner import MergeRunner
-from lakebed.coordination.failing import PARKED_MS, WORKER_LOST, Failing, failing_of, forget_gone, has_gone
-from lakebed.coordination.lost_claims import LOST_MAX, lost_of
+from lakebed.compaction.merge_values import MergeOutcome, MergeResult
+from lakebed.coordination.failing import (
+    LOST_MAX,
+    PARKED_MS,
+    WORKER_LOST,
+    Failing,
+    failing_of,
+    forget_gone,
+    has_gone,
+    lost_of,
+)
 from lakebed.errors import StoreUnavailable
 from lakebed.log.claims import Claim, claims_of
 from lakebed.log.entries import LOST
-from lakebed.log.stores.local import LocalLogStore
+from lakebed.log.stores import LocalLogStore
 from tests.clock import Clock
 from tests.compaction.test_merge import kernel, merger, paths, volatile
 from tests.compaction.test_parked_merges import five_parts

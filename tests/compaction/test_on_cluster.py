@@ -20,8 +20,8 @@ from lakebed.compaction import cluster as clusters
 from lakebed.compaction.cluster import Cluster, require_master
 from lakebed.compaction.kernels import SparkKernel
 from lakebed.compaction.maintenance import TableMaintainers
-from lakebed.compaction.merge import no_progress
 from lakebed.compaction.merge_runner import MergeRunner, OnCluster
+from lakebed.compaction.merge_values import no_progress
 from lakebed.coordination.failing import failing_of
 from lakebed.errors import Cancelled, ClusterUnavailable, Corrupt
 from lakebed.log.actions import Domain

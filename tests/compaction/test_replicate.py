@@ -15,7 +15,8 @@ import lakebed
 from lakebed import events
 from lakebed.compaction.kernels import LocalKernel
 from lakebed.compaction.maintenance import Maintenance
-from lakebed.compaction.merge import MergeOutcome, Merger, Progress
+from lakebed.compaction.merge import Merger
+from lakebed.compaction.merge_values import MergeOutcome, Progress
 from lakebed.compaction.replicate import FAILURES_MAX, Replication
 from lakebed.compaction.volatile import VolatileMerger
 from lakebed.errors import Cancelled, StoreUnavailable

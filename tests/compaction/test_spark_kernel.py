@@ -14,7 +14,7 @@ from pyspark import cloudpickle
 import lakebed
 from lakebed.compaction.cluster import Cluster
 from lakebed.compaction.kernels import SparkKernel
-from lakebed.compaction.merge import MergeOutcome, no_progress
+from lakebed.compaction.merge_values import MergeOutcome, no_progress
 from lakebed.errors import Cancelled
 from tests.internals import compaction_of, log_of
 

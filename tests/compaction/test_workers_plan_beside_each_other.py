@@ -14,8 +14,9 @@ import pytest
 
 import lakebed
 from lakebed.compaction.kernels import LocalKernel
-from lakebed.compaction.merge import Merger, PlanningView
+from lakebed.compaction.merge import Merger
 from lakebed.compaction.merge_runner import MergeRunner
+from lakebed.compaction.merge_values import PlanningView
 from lakebed.log.claims import claimed_paths
 from lakebed.log.snapshot import Snapshot
 from lakebed.planning.plan import Goal, Planning

@@ -18,7 +18,7 @@ from lakebed.decode.decoder import DecoderSchema
 from lakebed.decode.formats import decoder
 from lakebed.ingest.table_batch import TableIngest, run_alone
 from lakebed.points.keeper import PointKeeper, PointSettings
-from lakebed.points.transaction_records import JsonTransactions
+from lakebed.points.window import JsonTransactions
 from lakebed.positions.point_log import Point, PointLog
 from lakebed.sources.source import Range
 from lakebed.table import internals_of

@@ -31,8 +31,7 @@ import pyarrow.parquet as pq
 from lakebed.decode import slices
 from lakebed.decode.decoder import Decoded
 from lakebed.decode.json.columns import Missed
-from lakebed.decode.json.json_parser import JsonParser
-from lakebed.decode.json.objects import ObjectParser
+from lakebed.decode.json.objects import JsonParser, ObjectParser
 from lakebed.decode.slices import UNFORESEEN
 from lakebed.ingest.batch_writer import WriteTask
 from lakebed.parts.changes import UNAVAILABLE_COLUMN

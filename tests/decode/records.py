@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakebed.decode.decoder import RECORD_SCHEMA, Decoded, Decoder
-from lakebed.decode.headers import HEADERS_FIELD
+from lakebed.decode.metadata import HEADERS_FIELD
 from lakebed.parts.quarantine import HEADERS_TYPE
 from lakebed.positions.truncates import NO_CUTOFF, Cutoff
 from lakebed.remarks import Counts

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lakebed.decode.decoder import Decoded, DecoderSchema
-from lakebed.decode.formats import decoder
-from lakebed.decode.typed.formats import SchemaText
+from lakebed.decode.formats import SchemaText, decoder
 from tests.decode.avro_events import avro_value, encoded, envelope, envelope_schema
 from tests.decode.fuzz import only_one_by_one, without_native_code
 from tests.decode.records import event, records, with_schema

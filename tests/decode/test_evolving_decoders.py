@@ -15,7 +15,7 @@ import pytest
 
 from lakebed.decode import json_rows
 from lakebed.decode.debezium import events as debezium
-from lakebed.decode.debezium.connect_schema import row_of_envelope
+from lakebed.decode.debezium.inline_schemas import row_of_envelope
 from lakebed.decode.decoder import Decoded, DecoderSchema
 from lakebed.decode.formats import decoder
 from lakebed.decode.json.text import Unreadable

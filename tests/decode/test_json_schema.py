@@ -13,8 +13,8 @@ import pytest
 
 from lakebed.decode.json.connect_types import Kind, LogicalType
 from lakebed.decode.json.text import Unreadable
-from lakebed.decode.json_schema.reader import JsonSchemaFormat, JsonSchemaReader
-from lakebed.decode.json_schema.types import SCHEMA_BYTES_MAX, columns_of
+from lakebed.decode.json_schema import JsonSchemaFormat, JsonSchemaReader
+from lakebed.decode.json_schema_types import SCHEMA_BYTES_MAX, columns_of
 from lakebed.decode.record_format import RecordReader
 
 DECIMAL = {
@@ -326,7 +326,7 @@ def documents(rng: random.Random, count: int) -> list[bytes]:
 @pytest.mark.parametrize("native", ["on", "off"])
 def test_documents_are_read_alike_as_a_whole_and_one_by_one(native: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if native == "off":
-        monkeypatch.setattr("lakebed.decode.json.json_parser.library", lambda: None)
+        monkeypatch.setattr("lakebed.decode.json.objects.library", lambda: None)
     rng = random.Random(5)
     columns, is_object = columns_of(json.dumps(ROW), {})
     errors = 0
@@ -334,7 +334,7 @@ def test_documents_are_read_alike_as_a_whole_and_one_by_one(native: str, monkeyp
         values = pa.array(documents(rng, count), pa.binary())
         whole = JsonSchemaReader(columns, is_object).read(values)
         with monkeypatch.context() as patched:
-            patched.setattr("lakebed.decode.json_schema.reader.reader_for", lambda *_: None)
+            patched.setattr("lakebed.decode.json_schema.reader_for", lambda *_: None)
             single = JsonSchemaReader(columns, is_object).read(values)
         assert whole.errors == single.errors
         assert whole.rows.to_pylist() == single.rows.to_pylist()

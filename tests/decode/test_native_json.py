@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from lakebed.decode.debezium.events import DebeziumJson
 from lakebed.decode.decoder import DecoderSchema
 from lakebed.decode.json.connect_types import PLAIN
-from lakebed.decode.json.json_parser import JsonParser, Parsed
+from lakebed.decode.json.objects import JsonParser, Parsed
 from lakebed.decode.json.text import Unreadable, parse
 from lakebed.decode.json.values import JsonOptions, convert
 from lakebed.decode.json_rows import JsonRows

@@ -14,10 +14,9 @@ import pytest
 
 from lakebed.decode.debezium.events import DebeziumJson
 from lakebed.decode.decoder import Decoded, DecoderSchema
-from lakebed.decode.formats import decoder
+from lakebed.decode.formats import SchemaText, decoder
 from lakebed.decode.json.placeholder import Placeholder
 from lakebed.decode.json.values import JsonOptions
-from lakebed.decode.typed.formats import SchemaText
 from lakebed.parts.changes import UNAVAILABLE_COLUMN
 from tests.decode.avro_events import avro_value, encoded, envelope, envelope_schema
 from tests.decode.fuzz import assert_same, only_one_by_one, without_native_code

@@ -17,7 +17,7 @@ import pytest
 import lakebed
 from lakebed.decode.decoder import Decoder, DecoderSchema
 from lakebed.decode.formats import decoder
-from lakebed.decode.headers import KEY_SCHEMA, NEW_KEY, VALUE_SCHEMA
+from lakebed.decode.metadata import KEY_SCHEMA, NEW_KEY, VALUE_SCHEMA
 from lakebed.decode.slices import Record
 from lakebed.decode.transaction_ids import transaction_ids_of
 from lakebed.decode.typed import registry as registry_module

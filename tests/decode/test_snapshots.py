@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lakebed.decode.debezium.snapshots import Notification, SnapshotProgress, read_notification, snapshot_signal
-from lakebed.decode.typed.formats import schemas_of
+from lakebed.decode.formats import schemas_of
 from lakebed.decode.typed.registry import RegistrySettings
 from lakebed.decode.typed.schemas import read_one
 from lakebed.errors import InvalidInput

@@ -13,8 +13,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from grpc_tools import protoc
 
 from lakebed.decode.decoder import Decoded, DecoderSchema
-from lakebed.decode.formats import decoder
-from lakebed.decode.typed.formats import SchemaText
+from lakebed.decode.formats import SchemaText, decoder
 from lakebed.decode.typed.registry import RegistrySettings
 from lakebed.parts.changes import MOVES_COLUMN
 from tests.decode.avro_events import framed

@@ -15,7 +15,7 @@ import lakebed
 from lakebed import events
 from lakebed.decode.decoder import Decoded, Decoder, DecoderSchema
 from lakebed.decode.formats import decoder
-from lakebed.decode.operations import Operations
+from lakebed.decode.metadata import Operations
 from lakebed.decode.row_changes import RowChanges
 from lakebed.decode.slices import UNFORESEEN
 from lakebed.decode.unknown_fields import SAMPLE_MIN, sample_of

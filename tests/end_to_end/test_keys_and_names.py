@@ -15,8 +15,7 @@ import pytest
 import yaml
 
 import lakebed
-from lakebed.ingest.database.member import OpenTable
-from lakebed.ingest.database.standing import OWN
+from lakebed.ingest.database.member import OWN, OpenTable
 from lakebed.ingest.table_batch import run_alone
 from lakebed.monitoring.metrics import Metrics
 from lakebed.pipeline.database.work import DatabaseWork

@@ -6,8 +6,7 @@ import pytest
 
 from lakebed.errors import StoreUnavailable
 from lakebed.fleet.membership import DEAD_BEATS, Membership, Worker, workers_of
-from lakebed.log.stores import MemoryLogStore
-from lakebed.log.stores.log_store import LogStore
+from lakebed.log.stores import LogStore, MemoryLogStore
 from lakebed.log.table_log import TableLog
 
 

@@ -30,7 +30,7 @@ from lakebed.log.conflicts import BLIND
 from lakebed.log.files.commit_codec import encode_commit
 from lakebed.log.table_log import Committed, commit_name
 from lakebed.parts import deletion_vector_cache
-from lakebed.parts.checksum import checksum_of
+from lakebed.parts.intact import checksum_of
 from lakebed.version import ENGINE
 from tests.internals import deletion_vectors_of, log_of, storage_of
 from tests.table.test_every_version_equals_the_oracle import make_world, step

@@ -78,13 +78,13 @@ class ForeignDuckDB:
     def __exit__(self, *raised: object) -> None:
         process, self._process = self._process, None
         if process is not None:
-            cast(BinaryIO, process.stdin).close()
+            cast("BinaryIO", process.stdin).close()
             process.wait(30)
 
     def query(self, sql: str) -> pa.Table:
         """The rows of one query. Raises ForeignError."""
         assert self._process is not None, "use it in a with statement"
-        into, out = cast(BinaryIO, self._process.stdin), cast(BinaryIO, self._process.stdout)
+        into, out = cast("BinaryIO", self._process.stdin), cast("BinaryIO", self._process.stdout)
         into.write(json.dumps(sql).encode() + b"\n")
         into.flush()
         size = int.from_bytes(out.read(8), "big")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from lakebed.ingest.checkpoint_files import CLASS, SETTING, quick_checkpoint
+from lakebed.ingest.checkpoints import CLASS, SETTING, quick_checkpoint
 from lakebed.ingest.stream import start_ingest
 from lakebed.sources.generator import OrderStream
 from lakebed.sources.generator_source import GeneratorSource

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from lakebed.errors import Unexpected
-from lakebed.ingest.checkpoint_files import is_local_where
-from lakebed.ingest.offset_documents import OffsetDocuments
+from lakebed.ingest.checkpoints import OffsetDocuments, is_local_where
 from lakebed.sources.generator import OrderStream
 from lakebed.sources.generator_source import GeneratorReader
 from lakebed.sources.kafka.settings import KafkaSettings

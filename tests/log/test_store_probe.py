@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from lakebed.errors import StoreUnavailable, UnsafeStore
-from lakebed.log.stores import MemoryLogStore, open_store
-from lakebed.log.stores.probe import PROBE_FOLDER, probe
+from lakebed.log.stores import PROBE_FOLDER, MemoryLogStore, open_store, probe
 from tests.infra.fault_proxy import FaultProxy, FaultRates
 from tests.infra.s3 import S3Server, aws_environment
 from tests.log.unsafe_s3 import Behaviour, UnsafeS3

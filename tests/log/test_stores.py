@@ -19,8 +19,7 @@ from pathlib import Path
 import pytest
 
 from lakebed.errors import InvalidInput, MissingPrerequisite, StoreUnavailable, Unsupported
-from lakebed.log.stores import LocalLogStore, MemoryLogStore, open_store
-from lakebed.log.stores.log_store import LogStore
+from lakebed.log.stores import LocalLogStore, LogStore, MemoryLogStore, open_store
 from lakebed.storage.counters import OperationCount, StoreCounters
 from lakebed.storage.roots import LocalRoot, S3Root, parse_root
 from lakebed.storage.s3.client import s3_client
@@ -202,7 +201,7 @@ def test_a_forked_child_reads_with_connections_of_its_own(shared_root: str) -> N
 def test_what_a_crashed_writer_leaves_is_never_listed_and_blocks_nobody(tmp_path: Path) -> None:
     crash = (
         "import os, sys\n"
-        "from lakebed.log.stores.local import LocalLogStore\n"
+        "from lakebed.log.stores import LocalLogStore\n"
         "os.link = lambda *a, **k: os._exit(9)\n"
         "LocalLogStore(sys.argv[1]).put_if_absent('_delta_log/00000000000000000000.json', b'lost')\n"
     )

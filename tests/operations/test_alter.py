@@ -37,7 +37,7 @@ from lakebed.operations.alter import AlterResult, alter, set_properties, set_sor
 from lakebed.operations.create import NewTable, create, create_log
 from lakebed.schema.change import SchemaChange, difference
 from lakebed.settings import ConflictScope, TableSettings
-from lakebed.view.schema_history import schemas
+from lakebed.view.metadata_tables import schemas
 from tests.log.test_table_log import SilentStore
 
 INFO = CommitInfo(operation="TEST", commit_id="")

@@ -144,7 +144,7 @@ class Hooked:
 
 
 def hooked(table: lakebed.Table, **hooks: Callable[..., object]) -> PartStorage:
-    return cast(PartStorage, Hooked(storage_of(table), **hooks))
+    return cast("PartStorage", Hooked(storage_of(table), **hooks))
 
 
 # -- nothing that is needed goes -------------------------------------------------------------------------------------
@@ -265,7 +265,7 @@ def test_the_same_holds_on_s3(seed: int, s3: S3Server) -> None:
         def __truediv__(self, name: str) -> str:
             return f"{self}/{name}"
 
-    run_cleaned_world(seed + 1000, cast(Path, Prefix(f"s3://{s3.create_bucket()}/lake")), steps=15)
+    run_cleaned_world(seed + 1000, cast("Path", Prefix(f"s3://{s3.create_bucket()}/lake")), steps=15)
 
 
 def test_on_s3_orphans_and_expired_files_go(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -918,7 +918,7 @@ def test_a_file_goes_for_these_reasons(path: str, modified_ms: int, reason: str 
     removed = {"_lakebed/removed.parquet", "_day=1/removed.parquet"}
     kept = LiveSet(
         first=0,
-        newest=cast(Any, None),
+        newest=cast("Any", None),
         referenced={"_lakebed/named.parquet"},
         removed=removed,
         unreferenced_before_ms=5,

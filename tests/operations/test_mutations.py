@@ -18,7 +18,8 @@ import pytest
 import lakebed
 from lakebed import events
 from lakebed.compaction.kernels import LocalKernel
-from lakebed.compaction.merge import MergeOutcome, Merger, Progress
+from lakebed.compaction.merge import Merger
+from lakebed.compaction.merge_values import MergeOutcome, Progress
 from lakebed.errors import Contention, Corrupt, InvalidInput
 from lakebed.log import commit_loop
 from lakebed.log.actions import CommitInfo

@@ -19,7 +19,8 @@ import pytest
 
 import lakebed
 from lakebed.compaction.kernels import LocalKernel
-from lakebed.compaction.merge import MergeOutcome, Merger, Progress
+from lakebed.compaction.merge import Merger
+from lakebed.compaction.merge_values import MergeOutcome, Progress
 from lakebed.errors import InvalidInput
 from lakebed.log.actions import CommitInfo
 from lakebed.log.claims import Claim, claims_of

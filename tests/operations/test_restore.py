@@ -13,7 +13,8 @@ from deltalake import write_deltalake
 
 import lakebed
 from lakebed.compaction.kernels import LocalKernel
-from lakebed.compaction.merge import MergeOutcome, Merger, Progress
+from lakebed.compaction.merge import Merger
+from lakebed.compaction.merge_values import MergeOutcome, Progress
 from lakebed.errors import InvalidInput, Unsupported, VersionNotFound
 from lakebed.log.actions import Action, CommitInfo, Domain
 from lakebed.log.claims import claims_of

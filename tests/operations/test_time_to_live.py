@@ -11,7 +11,8 @@ import pytest
 
 import lakebed
 from lakebed.compaction.kernels import LocalKernel
-from lakebed.compaction.merge import MergeOutcome, Merger, Progress
+from lakebed.compaction.merge import Merger
+from lakebed.compaction.merge_values import MergeOutcome, Progress
 from lakebed.errors import InvalidInput, InvalidSchema
 from lakebed.log.commit_kind import CommitKind, kind_of
 from lakebed.merge.kernel import MergedPart, MergeSource, merge_parts

@@ -16,7 +16,7 @@ from lakebed.log.actions import AddChangePart, AddPart, Part
 from lakebed.log.files.commit_codec import from_json, to_json
 from lakebed.merge.kernel import MergeSource, merge_parts
 from lakebed.parts.changes import WriteSpec
-from lakebed.parts.checksum import checksum_of, stage, verify, verify_pages
+from lakebed.parts.intact import checksum_of, stage, verify, verify_pages
 from lakebed.parts.write import WrittenPart, write_parts
 from lakebed.storage.engine import connect
 from lakebed.storage.open import open_part_storage

@@ -16,9 +16,8 @@ from lakebed.errors import Corrupt
 from lakebed.log.actions import Part
 from lakebed.parts import intact
 from lakebed.parts.changes import WriteSpec
-from lakebed.parts.checksum import verify
-from lakebed.parts.intact import require_intact, require_intact_keys, require_intact_pages, require_intact_reads
-from lakebed.parts.row_versions import row_versions
+from lakebed.parts.intact import require_intact, require_intact_keys, require_intact_pages, require_intact_reads, verify
+from lakebed.parts.row_origins import row_versions
 from lakebed.parts.write import write_parts
 from lakebed.resolve.locate import ScanLocator, read_keys
 from lakebed.settings import VerifyReads

@@ -10,7 +10,7 @@ import pytest
 
 from lakebed.log.actions import Part
 from lakebed.parts.changes import WriteSpec
-from lakebed.parts.key_ranges import KeyRanges
+from lakebed.parts.part_filter import KeyRanges
 
 SCHEMA = pa.schema(
     [

@@ -22,7 +22,7 @@ from lakebed.parts.write import delta_stats
 from lakebed.sortkey.statistics_cache import StatisticsCache
 from lakebed.sql.expression import expression
 from lakebed.storage.engine import connect
-from lakebed.view.scan_file import ScanFile
+from lakebed.view.arrow_scan import ScanFile
 
 SCHEMA = pa.schema(
     [

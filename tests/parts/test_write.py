@@ -122,7 +122,7 @@ def test_a_full_disk_is_an_error_that_may_pass_also_at_the_last_bytes() -> None:
 
     rows = pa.table({"id": [1, 2, 3]})
     with pytest.raises(StoreUnavailable, match=r"'/dev/full' could not be written .*No space left"):
-        write_tables([rows], rows.schema, [], 1000, cast(PartStorage, Full()))
+        write_tables([rows], rows.schema, [], 1000, cast("PartStorage", Full()))
 
 
 def test_rows_are_in_sort_key_order_with_nulls_first(tmp_path: Path) -> None:

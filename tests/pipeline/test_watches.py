@@ -24,8 +24,8 @@ from lakebed.pipeline.watches import (
     require_room,
     seldom,
 )
-from lakebed.sources.kafka.heartbeats import PREFIX, SILENT_SECONDS, Heartbeats
-from lakebed.sources.kafka.kept_clients import KeptClients, close_kept_clients
+from lakebed.sources.kafka.clients import KeptClients, close_kept_clients
+from lakebed.sources.kafka.lag import PREFIX, SILENT_SECONDS, Heartbeats
 from lakebed.sources.kafka.settings import KafkaSettings, refused_settings
 from lakebed.storage.counters import RequestCounter
 from lakebed.storage.roots import S3Root

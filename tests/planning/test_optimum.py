@@ -8,8 +8,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from lakebed.planning.candidates import binomial
 from lakebed.planning.optimum import _with_price, least_written, least_written_on_average, least_written_up_to
-from lakebed.planning.policies import binomial
 
 
 @cache

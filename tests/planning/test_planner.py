@@ -17,10 +17,10 @@ from lakebed.log.actions import AddPart, Commit, Part, passes_after
 from lakebed.log.deletion_vector import DeletionVector
 from lakebed.log.snapshot import Snapshot, apply, statistics_of
 from lakebed.planning.admission import IN_FLIGHT_PLANS
+from lakebed.planning.candidates import binomial, lazy_leveled, size_tiered
 from lakebed.planning.overlap import OverlapMap
 from lakebed.planning.plan import Cause, MergeKind, MergePlan, Planning
 from lakebed.planning.planner import plan
-from lakebed.planning.policies import binomial, lazy_leveled, size_tiered
 from lakebed.settings import TableSettings, parse_hours, parse_settings
 from lakebed.sortkey.ranges import depth, order_columns, range_of
 from lakebed.sortkey.statistics_cache import StatisticsCache

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakebed.points.transaction_records import TransactionRecord
-from lakebed.points.window import Window
+from lakebed.points.window import TransactionRecord, Window
 from lakebed.sources.cut import Expected, Partitions, first_missing
 
 ENDED = {"a": 10, "b": 20, "c": 30}

@@ -11,12 +11,11 @@ import pytest
 
 from lakebed.decode import transaction_ids
 from lakebed.decode.decoder import RECORD_SCHEMA, DecoderSchema
-from lakebed.decode.formats import decoder
+from lakebed.decode.formats import SchemaText, decoder, schemas_of
 from lakebed.decode.transaction_ids import identity, transaction_ids_of
-from lakebed.decode.typed.formats import SchemaText, schemas_of
 from lakebed.decode.typed.registry import RegistrySettings
 from lakebed.errors import InvalidInput
-from lakebed.points.transaction_records import JsonTransactions, TypedTransactions
+from lakebed.points.window import JsonTransactions, TypedTransactions
 from tests.decode.avro_events import encoded, framed
 from tests.decode.schema_registry import SchemaRegistry
 

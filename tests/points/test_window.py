@@ -9,8 +9,7 @@ import pytest
 from lakebed.log.stores import MemoryLogStore
 from lakebed.log.table_log import TableLog
 from lakebed.points.keeper import PointKeeper, PointSettings
-from lakebed.points.transaction_records import JsonTransactions, TransactionRecord
-from lakebed.points.window import GIVEN_UP_MS, Window
+from lakebed.points.window import GIVEN_UP_MS, JsonTransactions, TransactionRecord, Window
 from lakebed.positions.point_log import PointLog
 from tests.sources.memory_source import MemorySource
 

@@ -25,9 +25,9 @@ from lakebed.log.stores import MemoryLogStore
 from lakebed.log.table_log import TableLog
 from lakebed.points.keeper import PointKeeper, PointSettings
 from lakebed.points.state import TableDone
-from lakebed.points.transaction_records import JsonTransactions
+from lakebed.points.window import JsonTransactions
 from lakebed.positions.point_log import Point, PointLog
-from lakebed.positions.progress import Progress
+from lakebed.positions.positions import Progress
 from lakebed.sources.cut import Cut, Cutting
 from lakebed.sources.source import Range
 

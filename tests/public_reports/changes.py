@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lakebed.decode.headers import NEW_KEY, OLD_KEY
+from lakebed.decode.metadata import NEW_KEY, OLD_KEY
 from tests.decode.records import event, in_log
 from tests.pipeline.pipelines_in_memory import Sent
 from tests.public_reports.report import Report, table

@@ -16,9 +16,9 @@ from lakebed.errors import Corrupt
 from lakebed.log.actions import ChangePart
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UPSERT, WriteSpec
 from lakebed.parts.write import write_parts
-from lakebed.resolve import locate, tail_rows
+from lakebed.resolve import counted_tail, locate
+from lakebed.resolve.counted_tail import read_tail
 from lakebed.resolve.locate import read_keys
-from lakebed.resolve.tail_rows import read_tail
 from lakebed.storage.open import open_part_storage
 
 KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
@@ -62,9 +62,9 @@ def test_arrow_and_duckdb_read_the_same_of_a_tail(tmp_path: Path, name: str, seq
     shape, rows = shape_and_rows(name, sequence)
     parts = [change_part(rows, shape, tmp_path), change_part(rows.slice(1), shape, tmp_path, 1)]
     storage = open_part_storage(tmp_path)
-    with patch.object(tail_rows, "connect", side_effect=AssertionError("DuckDB is asked")):
+    with patch.object(counted_tail, "connect", side_effect=AssertionError("DuckDB is asked")):
         few = read_tail(parts, shape, storage)
-    with patch.object(tail_rows, "FEW_ROWS_MAX", -1):
+    with patch.object(counted_tail, "FEW_ROWS_MAX", -1):
         many = read_tail(parts, shape, storage)
     assert few.schema.equals(many.schema) and few.equals(many)
 

@@ -19,9 +19,8 @@ from lakebed.keyindex.key_index import KeyIndex
 from lakebed.log.actions import Part
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.write import write_parts
-from lakebed.resolve import index_rebuild
-from lakebed.resolve.index_rebuild import IndexRebuild
-from lakebed.resolve.locate import IndexLocator, read_keys
+from lakebed.resolve import locate
+from lakebed.resolve.locate import IndexLocator, IndexRebuild, read_keys
 from lakebed.resolve.locators import Locators
 from lakebed.storage.open import open_part_storage
 from tests.heard import SECONDS_MAX
@@ -81,7 +80,7 @@ def test_an_index_of_whole_numbers_and_digits_stays(
     case: Case, tmp_path: Path, heard: list[KeyIndexRebuilt], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     narrow, wide, old, new = case
-    monkeypatch.setattr(index_rebuild, "AT_ONCE_ROWS", 0)
+    monkeypatch.setattr(locate, "AT_ONCE_ROWS", 0)
     locators = Locators(open_part_storage(tmp_path), tmp_path / "index")
     first = part_of([old], narrow, tmp_path)
     assert found(locators, narrow, old, first) == [(first.path, 0)]
@@ -96,7 +95,7 @@ def test_an_index_that_can_not_stay_is_built_anew(
     case: Case, tmp_path: Path, heard: list[KeyIndexRebuilt], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     narrow, wide, old, new = case
-    monkeypatch.setattr(index_rebuild, "AT_ONCE_ROWS", 0)
+    monkeypatch.setattr(locate, "AT_ONCE_ROWS", 0)
     locators = Locators(open_part_storage(tmp_path), tmp_path / "index")
     first = part_of([old], narrow, tmp_path)
     assert found(locators, narrow, old, first) == [(first.path, 0)]
@@ -110,8 +109,8 @@ def test_an_index_that_can_not_stay_is_built_anew(
 
 
 def test_look_ups_do_not_wait_for_an_index_that_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_rebuild, "AT_ONCE_ROWS", 0)
-    monkeypatch.setattr(index_rebuild, "PIECE_ROWS", 1)
+    monkeypatch.setattr(locate, "AT_ONCE_ROWS", 0)
+    monkeypatch.setattr(locate, "PIECE_ROWS", 1)
     storage, spec = open_part_storage(tmp_path), shape(pa.int64())
     parts = [part_of([number], pa.int64(), tmp_path) for number in range(3)]
     base = {part.path: part for part in parts}
@@ -138,7 +137,7 @@ def test_look_ups_do_not_wait_for_an_index_that_is_built(tmp_path: Path, monkeyp
 def test_a_part_that_is_gone_ends_the_thread_and_the_next_look_up_begins_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_rebuild, "AT_ONCE_ROWS", 0)
+    monkeypatch.setattr(locate, "AT_ONCE_ROWS", 0)
     storage, spec = open_part_storage(tmp_path), shape(pa.int64())
     stays, goes, comes = (part_of([number], pa.int64(), tmp_path) for number in range(3))
     storage.delete(goes.path)
@@ -160,7 +159,7 @@ def test_a_table_whose_key_is_widened_finds_its_rows_also_after_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heard: list[KeyIndexRebuilt]
 ) -> None:
     monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(index_rebuild, "AT_ONCE_ROWS", 0)
+    monkeypatch.setattr(locate, "AT_ONCE_ROWS", 0)
     schema = pa.schema([pa.field("day", pa.date32(), nullable=False), pa.field("v", pa.int64())])
     table = lakebed.create(tmp_path / "t", schema, keys=["day"])
     days = [datetime.date(2026, 1, 1) + datetime.timedelta(days=number) for number in range(4)]

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from lakebed.errors import InvalidInput
 from lakebed.keyindex.key_index import KeyIndex
-from lakebed.resolve.key_scan import find_positions
+from lakebed.resolve.locate import find_positions
 from lakebed.storage.engine import connect
 from tests.waiting import ran
 

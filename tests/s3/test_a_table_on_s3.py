@@ -41,9 +41,9 @@ class Prefix(str):
 def run_world(seed: int, bucket: str, steps: int) -> World:
     """A table under random treatment, held against its oracle at every version that is kept."""
     root = Prefix(f"s3://{bucket}/lake")
-    world = make_world(seed, cast(Path, root))
+    world = make_world(seed, cast("Path", root))
     for _ in range(steps):
-        step(world, cast(Path, root))
+        step(world, cast("Path", root))
     world.states[world.table.version] = world.oracle.rows()
     check(world)
     return world

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakebed.errors import InvalidInput
-from lakebed.log.stores import open_store
-from lakebed.log.stores.log_store import has_object
+from lakebed.log.stores import has_object, open_store
 from lakebed.storage.s3.objects import S3Objects
 from tests.infra.fault_proxy import Fault, FaultProxy
 from tests.infra.s3 import S3Server

@@ -21,7 +21,7 @@ from lakebed.log.conflicts import BLIND, ConflictKind, ReadWriteSet
 from lakebed.log.files.format import FORMAT
 from lakebed.log.purges import fence_of
 from lakebed.log.snapshot import Snapshot
-from lakebed.log.stores.log_store import LogStore
+from lakebed.log.stores import LogStore
 from lakebed.log.table_log import GATE_FEATURE, Committed, Conflicted, Outcome, TableLog, Unknown
 from lakebed.operations.alter import alter, set_sort_key
 from lakebed.operations.hold import hold

@@ -20,7 +20,7 @@ from pyroaring import BitMap64
 
 from lakebed.errors import LakebedError
 from lakebed.log.actions import ChangePart, Part, passes_after
-from lakebed.log.stores.log_store import LogStore
+from lakebed.log.stores import LogStore
 from lakebed.merge.kernel import MergedPart, MergeSource
 from lakebed.merge.provenance import Provenance
 from lakebed.parts.changes import WriteSpec

@@ -12,7 +12,8 @@ from functools import partial
 
 import pyarrow as pa
 
-from lakebed.compaction.merge import MergeOutcome, Merger, MergeResult, Progress
+from lakebed.compaction.merge import Merger
+from lakebed.compaction.merge_values import MergeOutcome, MergeResult, Progress
 from lakebed.compaction.recluster_job import ReclusterJob
 from lakebed.compaction.replicate import Replication
 from lakebed.compaction.settle import SettleResult, settle

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from lakebed.log.stores import MemoryLogStore
-from lakebed.log.stores.log_store import LogStore
+from lakebed.log.stores import LogStore, MemoryLogStore
 from lakebed.log.table_log import TableLog
 from tests.simulation import actors, maintainers, purger
 from tests.simulation.actors import Cast

@@ -28,7 +28,7 @@ from lakebed.operations import joining, mutate_keyed, partitions, time_to_live
 from lakebed.operations import mutate as mutate_unkeyed
 from lakebed.operations.mutation import Mutation
 from lakebed.operations.purge import rows as purge_rows
-from lakebed.parts import deletion_vector_cache, numbered_rows, row_versions
+from lakebed.parts import deletion_vector_cache, row_origins
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.write import WrittenPart
@@ -190,9 +190,9 @@ def installed(world: World, beats: dict[str, tuple[Claim, Callable[[], object]]]
             (read_commits, "ThreadPoolExecutor", _InTurn),
             *(
                 (module, "require_intact_pages", lambda *arguments, **chosen: None)  # files here have no pages
-                for module in (joining, row_versions, time_to_live)
+                for module in (joining, row_origins, time_to_live)
             ),
-            (numbered_rows, "require_intact", lambda *arguments, **chosen: None),
+            (row_origins, "require_intact", lambda *arguments, **chosen: None),
             (settle, "resolve", files.resolve),
             (mutate_keyed, "_write", _written),
             (mutate_keyed, "_without_newer", _without_newer),

@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 
-from lakebed.coordination import lost_claims
+from lakebed.coordination import failing
 from lakebed.coordination.failing import Failing
 from lakebed.fleet import membership
 from lakebed.log import table_log
@@ -68,7 +68,7 @@ def test_a_part_that_kills_is_parked_and_the_others_are_merged_meanwhile() -> No
 
 
 def test_it_is_seen_when_a_part_kills_one_worker_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lost_claims, "LOST_MAX", 10**9)
+    monkeypatch.setattr(failing, "LOST_MAX", 10**9)
     assert fails_in_some_world("is tried more than three times", 2_000, first=POISONED)
 
 

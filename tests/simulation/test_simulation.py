@@ -15,7 +15,8 @@ import pytest
 from pyroaring import BitMap64
 
 from lakebed.compaction import replicate, volatile
-from lakebed.compaction.merge import Merger, Sources
+from lakebed.compaction.merge import Merger
+from lakebed.compaction.merge_values import Sources
 from lakebed.log import invariants, table_log
 from lakebed.log.actions import Commit, Domain, Part, Transaction
 from lakebed.log.claims import Claim, claimed_paths
@@ -31,7 +32,7 @@ from lakebed.operations import mutate as mutate_unkeyed
 from lakebed.operations.purge import files as purge_files
 from lakebed.operations.purge.rows import RowsToPurge
 from lakebed.parts.changes import WriteSpec
-from lakebed.parts.key_ranges import KeyRanges
+from lakebed.parts.part_filter import KeyRanges
 from lakebed.positions.removals import removals
 from lakebed.schema import evolve
 from lakebed.schema.column_mapping import PHYSICAL_NAME

@@ -31,7 +31,7 @@ from functools import partial
 from typing import TypeVar
 
 from lakebed.errors import StoreUnavailable
-from lakebed.log.stores.log_store import LogStore
+from lakebed.log.stores import LogStore
 
 T = TypeVar("T")
 

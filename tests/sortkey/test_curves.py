@@ -8,8 +8,7 @@ import random
 import numpy as np
 import pytest
 
-from lakebed.sortkey.curves import hilbert, z_order
-from lakebed.sortkey.murmur3 import murmur3
+from lakebed.sortkey.order_values import hilbert, murmur3, z_order
 
 GRIDS = [(2, 1), (2, 5), (3, 3), (4, 2), (8, 1)]
 

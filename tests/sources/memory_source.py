@@ -13,7 +13,7 @@ import pyarrow as pa
 import lakebed
 from lakebed.decode.decoder import RECORD_SCHEMA, Decoder, DecoderSchema
 from lakebed.decode.formats import decoder
-from lakebed.decode.headers import with_headers
+from lakebed.decode.metadata import with_headers
 from lakebed.ingest.batch_writer import Written, in_this_process
 from lakebed.ingest.table_batch import BatchDone, TableIngest, WriteWork, run_alone
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX

@@ -8,10 +8,11 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed.compaction.merge import Merger, MergeResult
+from lakebed.compaction.merge import Merger
+from lakebed.compaction.merge_values import MergeResult
 from lakebed.planning import backpressure
 from lakebed.planning.backpressure import DELAY_SECONDS_MAX, Pressure, pressure
-from lakebed.sources.batch_limit import BatchLimit
+from lakebed.sources.pace import BatchLimit
 from tests.internals import deletion_vectors_of, log_of, storage_of
 
 SCHEMA = pa.schema([("id", pa.int64())])

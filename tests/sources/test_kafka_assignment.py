@@ -14,8 +14,7 @@ from lakebed.errors import DataLoss, LakebedError
 from lakebed.sources.kafka import assignment
 from lakebed.sources.kafka import native_range as native
 from lakebed.sources.kafka.assignment import assigned
-from lakebed.sources.kafka.kept_clients import KeptClients
-from lakebed.sources.kafka.native_client import KafkaClient
+from lakebed.sources.kafka.clients import KafkaClient, KeptClients
 from lakebed.sources.kafka.range import consume_range
 from lakebed.sources.kafka.settings import KafkaSettings
 from lakebed.sources.source import Range

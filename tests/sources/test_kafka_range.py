@@ -15,7 +15,7 @@ from lakebed.decode.decoder import RECORD_SCHEMA
 from lakebed.errors import DataLoss, InvalidInput, Retry
 from lakebed.sources.kafka import native_range as kafka_native
 from lakebed.sources.kafka import range as kafka_range
-from lakebed.sources.kafka.kept_clients import KeptClients
+from lakebed.sources.kafka.clients import KeptClients
 from lakebed.sources.kafka.range import consume_range
 from lakebed.sources.kafka.settings import KafkaSettings, without_secrets
 from tests.infra.kafka import KafkaServer

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from lakebed.sources.kafka import kept_clients
-from lakebed.sources.kafka.kept_clients import KEPT_MAX, KeptClients
+from lakebed.sources.kafka import clients
+from lakebed.sources.kafka.clients import KEPT_MAX, KeptClients
 
 
 @dataclass(eq=False)
@@ -100,7 +100,7 @@ def test_a_forked_process_uses_no_client_of_its_parent_and_closes_none(monkeypat
     mine = source.taken()
     source.give_back(mine)
     parent = os.getpid()
-    monkeypatch.setattr(kept_clients.os, "getpid", lambda: parent + 1)
+    monkeypatch.setattr(clients.os, "getpid", lambda: parent + 1)
     own = source.taken()
     assert own is not mine
     source.give_back(own)

@@ -23,11 +23,16 @@ from lakebed.log.holds import holds_of
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.positions.positions import positions_of
 from lakebed.schema.fitting import EvolvePolicy
+from lakebed.sources.rows import SEQUENCE, ChangeRows
 from lakebed.sources.source import Range
-from lakebed.sources.upstream.decoder import ChangeRows
-from lakebed.sources.upstream.planner import EMPTY_VERSIONS_MAX, MOVE_SECONDS, UpstreamPlanner
-from lakebed.sources.upstream.reader import UpstreamReader, UpstreamSettings, ranges_between
-from lakebed.sources.upstream.records import SEQUENCE
+from lakebed.sources.upstream import (
+    EMPTY_VERSIONS_MAX,
+    MOVE_SECONDS,
+    UpstreamPlanner,
+    UpstreamReader,
+    UpstreamSettings,
+    ranges_between,
+)
 from lakebed.storage.local_part_storage import LocalPartStorage
 from lakebed.table import internals_of
 from tests.clock import Clock
@@ -411,7 +416,7 @@ def test_a_large_backlog_is_read_in_batches_of_bounded_size(tmp_path: Path, monk
     for number in range(8):
         upstream.apply(as_arrow([change(one, number, "x" * 100) for one in range(50)], upstream))
     size = max(part.bytes for part in log_of(upstream).refresh().tail.values())
-    monkeypatch.setattr("lakebed.sources.upstream.planner.BYTES_MAX", 2 * size)
+    monkeypatch.setattr("lakebed.sources.upstream.BYTES_MAX", 2 * size)
     layer = a_layer(upstream, tmp_path)
     assert len(layer.follow()) >= 4
     assert layer.rows() == rows_of(upstream)

@@ -57,7 +57,7 @@ def in_another_process() -> RemotePartStorage:
     storage = RemotePartStorage(S3Root("bucket", "prefix"), open_in_memory)
     remote_part_storage._after_fork_in_child()
     ASKED.clear()
-    return cast(RemotePartStorage, pickle.loads(pickle.dumps(storage)))
+    return cast("RemotePartStorage", pickle.loads(pickle.dumps(storage)))
 
 
 def test_a_part_is_written_queried_cached_and_deleted() -> None:

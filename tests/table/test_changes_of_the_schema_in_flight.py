@@ -19,7 +19,8 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed.compaction.merge import MergeOutcome, Merger, Progress
+from lakebed.compaction.merge import Merger
+from lakebed.compaction.merge_values import MergeOutcome, Progress
 from lakebed.compaction.volatile import VolatileMerger
 from lakebed.errors import InvalidChanges, InvalidInput, Retry
 from lakebed.log.actions import CommitInfo

@@ -18,7 +18,8 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed.compaction.merge import MergeOutcome, Merger, MergeResult, PlanningView, Progress
+from lakebed.compaction.merge import Merger
+from lakebed.compaction.merge_values import MergeOutcome, MergeResult, PlanningView, Progress
 from lakebed.compaction.volatile import VolatileMerger
 from lakebed.errors import VersionNotFound
 from lakebed.log.snapshot import replay

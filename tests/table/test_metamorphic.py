@@ -19,8 +19,8 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed.compaction.merge import MergeResult
 from lakebed.compaction.merge_runner import MergeRunner
+from lakebed.compaction.merge_values import MergeResult
 from lakebed.parts.changes import OP_COLUMN
 from lakebed.planning.uploads import UploadRules
 from lakebed.table import internals_of

@@ -12,7 +12,7 @@ import pytest
 import lakebed
 from lakebed import events
 from lakebed.errors import InvalidChanges, StoreUnavailable
-from lakebed.log.stores.log_store import LogStore
+from lakebed.log.stores import LogStore
 from lakebed.log.table_log import LOG_FOLDER
 from lakebed.monitoring.metrics import Metrics
 from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN

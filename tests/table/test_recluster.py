@@ -17,7 +17,8 @@ from deltalake import write_deltalake
 
 import lakebed
 from lakebed.compaction import recluster_job
-from lakebed.compaction.merge import MergeOutcome, Merger
+from lakebed.compaction.merge import Merger
+from lakebed.compaction.merge_values import MergeOutcome
 from lakebed.compaction.recluster_job import ReclusterProgress
 from lakebed.compaction.volatile import VolatileMerger
 from lakebed.errors import InvalidInput, StoreUnavailable

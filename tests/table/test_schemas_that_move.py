@@ -21,7 +21,8 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed.compaction.merge import MergeOutcome, Merger, Progress
+from lakebed.compaction.merge import Merger
+from lakebed.compaction.merge_values import MergeOutcome, Progress
 from lakebed.errors import InvalidSchema
 from lakebed.log.table_log import TableLog
 from lakebed.merge.kernel import MergedPart, MergeSource, merge_parts

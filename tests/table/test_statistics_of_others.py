@@ -17,7 +17,7 @@ import lakebed
 from lakebed.resolve.locate import ScanLocator
 from lakebed.schema.conversion import schema_to_json
 from lakebed.table import internals_of
-from lakebed.view.scan_file import ScanFile
+from lakebed.view.arrow_scan import ScanFile
 from lakebed.view.spark_scan import entry_for_spark
 from tests.table.others import File, table_of_others
 

@@ -21,7 +21,7 @@ from pyroaring import BitMap64
 
 from lakebed.log.deletion_vector import DeletionVector, unpack
 from lakebed.schema.conversion import schema_to_json
-from lakebed.view.scan_file import ScanFile
+from lakebed.view.arrow_scan import ScanFile
 
 SCHEMA = pa.schema(
     [

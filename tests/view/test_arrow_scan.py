@@ -14,8 +14,7 @@ from pyroaring import BitMap64
 from lakebed.errors import Corrupt, InvalidInput
 from lakebed.sql.expression import expression
 from lakebed.storage.engine import connect
-from lakebed.view.arrow_scan import register_view, to_arrow
-from lakebed.view.scan_file import ScanFile
+from lakebed.view.arrow_scan import ScanFile, register_view, to_arrow
 from tests.view.conftest import SCHEMA, Parts, random_rows, same_rows
 
 

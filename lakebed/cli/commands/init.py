@@ -80,7 +80,7 @@ def _init(options: argparse.Namespace) -> int:
 
 def _database_draft(options: argparse.Namespace, ask: _Questions) -> DatabaseDraft:
     """What is asked for one table alone is derived for each table of a database."""
-    from lakebed.decode.typed.formats import TYPED_FORMATS
+    from lakebed.decode.formats import TYPED_FORMATS
     from lakebed.pipeline.draft import DatabaseDraft
 
     for name in ("path", "columns", "keys", "sequence_by", "topic", "folder"):
@@ -104,7 +104,7 @@ def _database_draft(options: argparse.Namespace, ask: _Questions) -> DatabaseDra
 
 
 def _draft(options: argparse.Namespace, ask: _Questions) -> Draft:
-    from lakebed.decode.typed.formats import TYPED_FORMATS
+    from lakebed.decode.formats import TYPED_FORMATS
     from lakebed.pipeline.draft import Draft, Sample, format_of, sample_of
     from lakebed.pipeline.file.settings import FORMATS
 

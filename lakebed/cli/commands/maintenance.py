@@ -246,7 +246,8 @@ def _simulate(options: argparse.Namespace) -> int:
     """Print the figures, and draw them if a file is given. Raises InvalidInput, MissingPrerequisite."""
     from lakebed.cli.display.output import print_record
     from lakebed.cli.display.progress import progress
-    from lakebed.planning.simulator import plot, simulate
+    from lakebed.planning.simulator import simulate
+    from lakebed.planning.workload import plot
     from lakebed.settings import parse_settings
 
     workload, properties, title = _made_up(options) if options.source is None else _recorded(options)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.decode.debezium.key_columns import KeyReader
+from lakebed.decode.debezium.message_key import KeyReader
 from lakebed.decode.debezium.old_rows import zeros
 from lakebed.decode.decoder import DecoderSchema
 from lakebed.decode.json.columns import micros_of

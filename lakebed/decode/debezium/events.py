@@ -31,10 +31,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.decode.debezium.changes import ChangeRules, Events, Mask
-from lakebed.decode.debezium.inline_schemas import InlineSchemas, payloads_of
-from lakebed.decode.debezium.key_columns import JsonKeys
+from lakebed.decode.debezium.inline_schemas import CHANGES, FieldsRead, InlineSchemas, RowSchemas, payloads_of, row_of
+from lakebed.decode.debezium.message_key import JsonKeys
 from lakebed.decode.debezium.record import Event, event_of, read_event
-from lakebed.decode.debezium.row_schemas import CHANGES, FieldsRead, RowSchemas, row_of
 from lakebed.decode.decoder import Decoded, DecoderSchema
 from lakebed.decode.json.columns import (
     MISSES,
@@ -47,8 +46,7 @@ from lakebed.decode.json.columns import (
     shape_of,
 )
 from lakebed.decode.json.connect_types import PLAIN, LogicalType, columns_of_envelope, envelope_of
-from lakebed.decode.json.json_parser import Parsed, Path
-from lakebed.decode.json.objects import ObjectParser
+from lakebed.decode.json.objects import ObjectParser, Parsed, Path
 from lakebed.decode.json.text import Unreadable, loaded, parse
 from lakebed.decode.json.unlikely_times import ByColumn, unlikely
 from lakebed.decode.json.values import JsonOptions
@@ -67,8 +65,7 @@ from lakebed.decode.slices import (
     schema_needed,
     with_rescued,
 )
-from lakebed.decode.source_order import metadata_type
-from lakebed.decode.transactions import Described, described
+from lakebed.decode.source_order import Described, described, metadata_type
 from lakebed.decode.unknown_fields import (
     KnownFields,
     UnknownByRecord,

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from lakebed.decode.debezium.inline_schemas import CHANGES, FieldsRead, RowSchemas, row_of
 from lakebed.decode.debezium.message_key import SHARD_FIELD, MessageKey, message_key
 from lakebed.decode.debezium.old_rows import (
     SEND_WHOLE_ROWS,
@@ -19,7 +20,6 @@ from lakebed.decode.debezium.old_rows import (
     UnsentKey,
     zeros,
 )
-from lakebed.decode.debezium.row_schemas import CHANGES, FieldsRead, RowSchemas, row_of
 from lakebed.decode.decoder import DecoderSchema
 from lakebed.decode.json.connect_types import INTEGER, PLAIN, LogicalType, columns_of_envelope, envelope_of
 from lakebed.decode.json.text import Mismatch, Unreadable, is_unicode, parse, shown

@@ -18,9 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.decode.json.base64_columns import to_binary, to_decimal
 from lakebed.decode.json.connect_types import Kind, LogicalType
-from lakebed.decode.json.decimal_columns import fitted, of_digits, parsed_as
+from lakebed.decode.json.encoded_columns import fitted, of_digits, parsed_as, to_binary, to_decimal
 from lakebed.decode.json.placeholder import Placeholder
 from lakebed.decode.json.text import Number
 from lakebed.decode.json.values import MICROS_BELOW, MILLIS_BELOW, UNIT_OF_KIND, DecimalText, JsonOptions, binary_form

@@ -21,13 +21,13 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from lakebed.decode.json.base64_columns import BinaryForm, bytes_of
 from lakebed.decode.json.connect_types import INTEGER, PLAIN, Kind, LogicalType
+from lakebed.decode.json.encoded_columns import BinaryForm, bytes_of
 from lakebed.decode.json.placeholder import Placeholder
 from lakebed.decode.json.text import Number, Unreadable, is_unicode, shown, written
 from lakebed.decode.json.times import days_of_text, micros_of_text
 from lakebed.far_times import DAY_MICROS, RANGE_BEGIN, RANGE_END, Unit, end_of, finite_day, iso_text
-from lakebed.schema.field_names import by_case
+from lakebed.schema.column_mapping import by_case
 
 TimestampUnit = Unit
 DecimalText = Literal["auto", "precise", "string"]

@@ -2,32 +2,228 @@
 
     1.  ``protobuf.schema`` compiles the schema, ``protobuf.fields`` makes columns of the message's fields.
     2.  Native code reads the records into raw columns (``native/protobuf_to_arrow.c``). A record that it is not sure of is read
-        with google.protobuf (``protobuf.messages``), which decides whether it is an error. Without native code that one reads
+        with google.protobuf (``MessageReader``), which decides whether it is an error. Without native code that one reads
         all. So what a record means is decided in one place.
     3.  ``protobuf.values`` makes natural values of the raw ones.
 
 Invariant
     P1  Every record that native code is sure of, google.protobuf reads to the same values.
+
+Reading with google.protobuf is stricter than the library in two ways, for a value must not get lost. A field of the schema with
+another wire type is an error, and so is a number that a closed enum does not have: the library takes both for unknown fields. And
+as few bytes can stand for very many values (an empty message in a list has two bytes, and a null in each column), a record may
+have so many and no more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ctypes
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from google.protobuf import message_factory
+from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from lakebed.decode.json.connect_types import PLAIN, LogicalType
 from lakebed.decode.json.text import Unreadable
-from lakebed.decode.native.library import DONE, library
-from lakebed.decode.protobuf.fields import fields_of_message
-from lakebed.decode.protobuf.messages import TOO_MANY, MessageReader
-from lakebed.decode.protobuf.native_reader import REFUSED, ProtobufParser
+from lakebed.decode.native.library import (
+    BOOLEAN,
+    BYTES,
+    DONE,
+    FLOATING,
+    INTEGER,
+    LIST,
+    MAP,
+    NO_MEMORY,
+    STRUCT,
+    TEXT,
+    ArrowArray,
+    Field,
+    ProtobufMember,
+    ProtobufTask,
+    library,
+)
+from lakebed.decode.protobuf.fields import Encoding, Meaning, ProtobufField, fields_of_message
 from lakebed.decode.protobuf.schema import compiled
 from lakebed.decode.protobuf.values import faults_by_row, natural
 from lakebed.decode.record_format import Message, ReadRecords, RecordReader
+
+VALUES_MIN, VALUES_A_BYTE = 20_000, 32
+"""As in protobuf_to_arrow.c."""
+TOO_MANY = (
+    f"it has more than {VALUES_MIN} values and {VALUES_A_BYTE} for each of its bytes;"
+    " fields that messages in lists lack are counted too"
+)
+
+
+class MessageReader:
+    """Reads messages of one type into the raw values of ``fields``."""
+
+    def __init__(self, descriptor: Any, fields: tuple[ProtobufField, ...]) -> None:
+        self._name = descriptor.full_name
+        self._class = message_factory.GetMessageClass(descriptor)
+        self._fields = fields
+        self._nodes = {id(field): field.nodes for field in fields}
+        self.raw = pa.struct([pa.field(field.name, field.raw) for field in fields])
+
+    def read(self, encoded: bytes) -> Mapping[str, Any]:
+        """Raises ``Unreadable``."""
+        try:
+            message = self._class.FromString(encoded)
+        except DecodeError as error:
+            raise Unreadable(f"not a Protobuf message {self._name}: {error}") from error
+        if missing := self._class.FindInitializationErrors(message):
+            raise Unreadable(f"not a Protobuf message {self._name}: it lacks {', '.join(missing)[:200]}")
+        reading = _Reading(VALUES_MIN + VALUES_A_BYTE * len(encoded))
+        try:
+            return reading.message(message, self._fields)
+        except UnicodeDecodeError as error:
+            raise Unreadable(f"not a Protobuf message {self._name}: a string is not UTF-8") from error
+
+
+class _Reading:
+    """One record. ``left``: how many values it may still have."""
+
+    def __init__(self, left: int) -> None:
+        self._left = left
+        self._spend(1)
+
+    def message(self, message: Any, fields: tuple[ProtobufField, ...]) -> dict[str, Any]:
+        self._refuse_strays(message)
+        return {field.name: self._field(message, field) for field in fields}
+
+    def _field(self, message: Any, field: ProtobufField) -> Any:
+        if field.is_list:
+            self._spend(1)
+            return [self._value(value, field.children[0]) for value in getattr(message, field.name)]
+        if field.is_map:
+            self._spend(1)
+            (entry,) = field.children
+            key, value = entry.children
+            pairs = getattr(message, field.name)
+            self._spend(len(pairs))
+            return [(self._value(one, key), self._value(pairs[one], value)) for one in sorted(pairs)]
+        if field.descriptor.has_presence and not type(message).HasField(message, field.name):
+            self._spend(field.nodes)
+            return None
+        return self._value(getattr(message, field.name), field)
+
+    def _value(self, value: Any, field: ProtobufField) -> Any:
+        self._spend(1)
+        if field.meaning is Meaning.JSON:
+            return type(value).SerializeToString(value, deterministic=True)
+        if field.descriptor.message_type is not None and pa.types.is_struct(field.raw):
+            return self.message(value, field.children)
+        if isinstance(value, bytes) and pa.types.is_string(field.raw):  # a string of proto2, which may be anything
+            raise Unreadable(f"{field.name} is not UTF-8")
+        return value
+
+    def _spend(self, values: int) -> None:
+        self._left -= values
+        if self._left < 0:
+            raise Unreadable(TOO_MANY)
+
+    @staticmethod
+    def _refuse_strays(message: Any) -> None:
+        known = type(message).DESCRIPTOR.fields_by_number
+        for stray in UnknownFieldSet(message):
+            field = known.get(stray.field_number)
+            if field is None:
+                continue
+            if field.message_type is not None and field.message_type.GetOptions().map_entry:
+                raise Unreadable(f"{field.name} (field {stray.field_number}) has an entry of unknown values")
+            if field.enum_type is not None and field.enum_type.is_closed:
+                raise Unreadable(
+                    f"{field.name} is {stray.data!r}, which is no value of the enum {field.enum_type.name}"[:200]
+                )
+            if field is not None:
+                raise Unreadable(
+                    f"{field.name} (field {stray.field_number}) has wire type {stray.wire_type}, not its own"
+                )
+
+
+REFUSED = 2
+"""Besides DONE and UNSURE, what is said of a record: it has too many values for its bytes."""
+
+
+class ProtobufParser:
+    """Reads records of one message type into the raw columns of its fields."""
+
+    def __init__(self, fields: tuple[ProtobufField, ...]) -> None:
+        self._schema = pa.schema([pa.field(field.name, field.raw) for field in fields])
+        nodes = [Field(kind=STRUCT, name=b"")]
+        members = [ProtobufMember(encoding=Encoding.NESTED, oneof=-1, nodes=1)]
+        by_number = [0]
+        waiting: list[tuple[int, Sequence[ProtobufField]]] = [(0, fields)]
+        while waiting:
+            at, children = waiting.pop(0)
+            first = nodes[at].first_child = len(nodes)
+            nodes[at].children = len(children)
+            by_number += sorted(range(first, first + len(children)), key=lambda node: children[node - first].number)
+            oneofs: dict[str, int] = {}
+            for child in children:
+                if child.children:
+                    waiting.append((len(nodes), child.children))
+                members.append(_member(child, oneofs, len(nodes)))
+                nodes.append(_node(child))
+        self._fields = (Field * len(nodes))(*nodes)
+        self._members = (ProtobufMember * len(members))(*members)
+        self._by_number = (ctypes.c_int32 * len(nodes))(*by_number)
+
+    def parse(self, values: pa.BinaryArray) -> tuple[pa.RecordBatch, np.ndarray[Any, Any]]:
+        """Raw columns, and DONE, UNSURE or REFUSED for each record; where it is not DONE, the row is null. No value is null.
+
+        Raises ``MemoryError``, and ``OverflowError`` where a column would be too large for Arrow.
+        """
+        found = library()
+        assert found is not None and pa.types.is_binary(values.type) and values.null_count == 0
+        _, offsets, data = values.buffers()
+        outcome, out = np.zeros(len(values), np.uint8), ArrowArray()
+        task = ProtobufTask(
+            fields=ctypes.addressof(self._fields),
+            members=ctypes.addressof(self._members),
+            by_number=ctypes.addressof(self._by_number),
+            offsets=offsets.address + 4 * values.offset,
+            data=data.address if data else None,
+            outcome=outcome.ctypes.data,
+            rows=len(values),
+            field_count=len(self._fields),
+        )
+        result = found.lakebed_read_protobuf(ctypes.byref(task), ctypes.byref(out))
+        if result == NO_MEMORY:
+            raise MemoryError
+        if result != DONE:
+            raise OverflowError("a column of more than 2 GiB")
+        return pa.RecordBatch._import_from_c(ctypes.addressof(out), self._schema), outcome
+
+
+def _member(field: ProtobufField, oneofs: dict[str, int], node: int) -> ProtobufMember:
+    group = field.descriptor.containing_oneof
+    oneof = -1 if group is None else oneofs.setdefault(group.name, node)
+    return ProtobufMember(
+        number=field.number, encoding=field.encoding, absence=field.absence, oneof=oneof, nodes=field.nodes
+    )
+
+
+def _node(field: ProtobufField) -> Field:
+    raw = field.raw
+    if field.is_list:
+        return Field(kind=LIST)
+    if field.is_map:
+        return Field(kind=MAP)
+    if pa.types.is_struct(raw):
+        return Field(kind=STRUCT)
+    if pa.types.is_integer(raw):
+        return Field(kind=INTEGER, width=raw.bit_width // 8)
+    if pa.types.is_floating(raw):
+        return Field(kind=FLOATING, width=raw.bit_width // 8)
+    if pa.types.is_boolean(raw):
+        return Field(kind=BOOLEAN, width=1)
+    return Field(kind=TEXT if pa.types.is_string(raw) else BYTES)
 
 
 @dataclass(frozen=True, slots=True)

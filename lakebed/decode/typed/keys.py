@@ -8,13 +8,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.decode.debezium.key_columns import JsonKeys, KeyColumns, KeyNames, KeyPart
-from lakebed.decode.debezium.message_key import SHARD_FIELD, MessageKey, message_key
+from lakebed.decode.debezium.message_key import (
+    SHARD_FIELD,
+    JsonKeys,
+    KeyColumns,
+    KeyNames,
+    KeyPart,
+    MessageKey,
+    message_key,
+)
 from lakebed.decode.decoder import DecoderSchema
-from lakebed.decode.headers import KEY_SCHEMA, headers_of, values_of
 from lakebed.decode.json.connect_types import PLAIN
 from lakebed.decode.json.text import Unreadable
 from lakebed.decode.json.values import JsonOptions
+from lakebed.decode.metadata import KEY_SCHEMA, headers_of, values_of
 from lakebed.decode.record_format import RecordReader
 from lakebed.decode.slices import Record
 from lakebed.decode.typed.schemas import Group, Schemas

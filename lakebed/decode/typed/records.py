@@ -21,17 +21,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.decode.debezium.changes import ChangeRules, Events, Mask, MetadataPath
+from lakebed.decode.debezium.inline_schemas import CHANGES
 from lakebed.decode.debezium.record import Event
-from lakebed.decode.debezium.row_schemas import CHANGES
 from lakebed.decode.decoder import Decoded, DecoderSchema
-from lakebed.decode.headers import VALUE_SCHEMA, headers_of, values_of, with_headers
 from lakebed.decode.json.connect_types import PLAIN, LogicalType
 from lakebed.decode.json.text import Unreadable, shown
 from lakebed.decode.json.unlikely_times import ByColumn, unlikely
 from lakebed.decode.json.values import JsonOptions
 from lakebed.decode.key_moves import EarlierRow
-from lakebed.decode.metadata import metadata_path
-from lakebed.decode.operations import DELETE_VALUES, Operations, text_of
+from lakebed.decode.metadata import (
+    DELETE_VALUES,
+    VALUE_SCHEMA,
+    Operations,
+    headers_of,
+    metadata_path,
+    text_of,
+    values_of,
+    with_headers,
+)
 from lakebed.decode.record_format import RecordReader
 from lakebed.decode.slices import (
     FastReading,
@@ -45,12 +52,10 @@ from lakebed.decode.slices import (
     record_of,
     schema_needed,
 )
-from lakebed.decode.source_order import metadata_type
-from lakebed.decode.transactions import Described, described
+from lakebed.decode.source_order import Described, described, metadata_type
 from lakebed.decode.typed.keys import KeySchemas, MessageKeys
-from lakebed.decode.typed.metadata import column_of, members_of, metadata_of
 from lakebed.decode.typed.schemas import Group, Grouped, Schemas, read_one
-from lakebed.decode.typed.shapes import Shape, shape_of
+from lakebed.decode.typed.shapes import Shape, column_of, members_of, metadata_of, shape_of
 from lakebed.decode.typed.values import (
     json_value,
     plain_values,

@@ -13,10 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from lakebed.decode.json.text import Unreadable
-from lakebed.decode.protobuf.wire import message_in, split_messages
 from lakebed.decode.record_format import Message, RecordFormat, RecordReader
 from lakebed.decode.typed.registry import RegistrySettings, registry_of, text_of
-from lakebed.decode.typed.wire_format import Rows, SchemaName, framed, named_in
+from lakebed.decode.typed.wire_format import Rows, SchemaName, framed, message_in, named_in, split_messages
 
 READERS_KEPT_MAX = 1_000
 

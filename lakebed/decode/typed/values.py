@@ -22,8 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.decode.debezium.connect_schema import column_type
-from lakebed.decode.json.base64_columns import decimals_of_bytes
+from lakebed.decode.debezium.inline_schemas import column_type
 from lakebed.decode.json.columns import (
     MISSES,
     Missed,
@@ -34,7 +33,7 @@ from lakebed.decode.json.columns import (
     reader_for,
 )
 from lakebed.decode.json.connect_types import Kind, LogicalType
-from lakebed.decode.json.decimal_columns import fitted
+from lakebed.decode.json.encoded_columns import decimals_of_bytes, fitted
 from lakebed.decode.json.placeholder import Placeholder
 from lakebed.decode.json.text import Number, Unreadable
 from lakebed.decode.json.values import JsonOptions, convert, sent_names

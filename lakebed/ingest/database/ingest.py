@@ -4,7 +4,7 @@
 2.  All topics that want something are read at once (``runner``), but for those that wait after a failure, are parked, or are
     still being read for an earlier batch. Each table commits for itself, and its log alone says what it has read. So the batch
     does not fail for the failure of a table, and a batch that comes again does nothing twice.
-3.  What the outcomes mean for each table is decided (``standing``). A table that failed is tried again by a later batch.
+3.  What the outcomes mean for each table is decided (``ruling``). A table that failed is tried again by a later batch.
 4.  If nothing new comes in, but a topic still wants something, a *tick* asks the planner for a batch (``PlanRequest``).
 """
 
@@ -22,11 +22,10 @@ from lakebed.coordination.parked import parked_of
 from lakebed.error_transport import crosses_spark
 from lakebed.errors import LakebedError, Retry, Unexpected
 from lakebed.failures import Health, Outage
-from lakebed.ingest.database.member import Ignored, Member, Open
+from lakebed.ingest.database.member import Failing, Ignored, Member, Open, outage, ruling
 from lakebed.ingest.database.parking import LOOK_SECONDS as PARKED_LOOK_SECONDS
 from lakebed.ingest.database.parking import ParkedTables
 from lakebed.ingest.database.runner import Outcome, Runner, Skipped
-from lakebed.ingest.database.standing import Failing, outage, ruling
 from lakebed.ingest.table_batch import BatchDone
 from lakebed.log.snapshot import Snapshot
 from lakebed.planning.backpressure import pressure
@@ -61,7 +60,7 @@ class PlannedBatch(Protocol):
 
 
 class Points(Protocol):
-    """Who is told what becomes of the tables, and says where a batch is cut (``points.of_a_database``)."""
+    """Who is told what becomes of the tables, and says where a batch is cut (``points.keeper``)."""
 
     @property
     def topic(self) -> str: ...

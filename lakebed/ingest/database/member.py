@@ -1,19 +1,158 @@
-"""What the pipeline of a database knows of one topic: its table, if it is open, and what batches planned and it has not read.
+r"""What the pipeline of a database knows of one topic: its table, if it is open, and what batches planned and it has not read.
 
 The planner plans each record once in a run. What a table did not read then, because it failed, was slow or stopped at a cut, is
 remembered here and read by a later batch. It need not be remembered longer: a new run plans from the positions in the logs.
+
+**Standing.** Whether a table of a database is read, and what its failures mean: pure.
+
+          work
+       /--------\
+       v        |   fails                        fails again, and the cause is the table's own
+     live ------+--------> waiting ----------------------------------------------------> parked
+       ^                    |   ^                                                          |
+       |   work             |   |  fails                                                   |
+       +--------------------/---/                                                          |
+       \---------------------------- a user resumes it -----------------------------------/
+
+A table that fails waits, longer each time. Others never wait for it. Whether a cause is a table's own, the other tables show:
+
+1.  An error that names something of the table itself (``OWN``) parks it at once. But if all tables that read in the batch failed,
+    and all with that kind of error, then something that they share may be the cause: see 2.
+2.  After any other error a table is parked only if another table has worked since its first failure in the series. If the error
+    may pass (``Retry``, ``Unexpected``), it must have failed ``FAILURES_MAX`` times as well.
+
+3.  While something is known to be down that the pipeline needs, an error that may pass parks nobody, and so many more failures
+    are needed then: one table alone may need a schema of the registry. A store that does not answer for one table, or a full
+    disk, never parks it.
+
+So while brokers, a registry or a store fail, who needs them waits, and nobody is parked. Some bad tables are no outage:
+that is said only if nothing has worked since several tables fail for a cause that may pass, or since all fail (``outage``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from lakebed.coordination.parked import Parked
+from lakebed.errors import (
+    Corrupt,
+    DataLoss,
+    InvalidChanges,
+    InvalidSchema,
+    LakebedError,
+    QuarantineRefused,
+    Retry,
+    StoreUnavailable,
+    TableNotFound,
+    Unexpected,
+)
+from lakebed.failures import PAUSE_SECONDS_MAX
 from lakebed.ingest.table_batch import BatchDone, TableIngest, is_another
 from lakebed.log.table_log import TableLog
 from lakebed.sources.source import Range
+
+FAILURES_MAX = 15
+"""With the pauses between them these are two minutes."""
+DOWN_FAILURES_MAX = 7
+"""So many count while something is down; pauses are as long as they get by then."""
+OWN = (DataLoss, InvalidSchema, InvalidChanges, QuarantineRefused, Corrupt, TableNotFound)
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """A table that fails. ``due``: when it is tried again (monotonic seconds); ``worked_before``: how many times the tables of
+    the database had worked before its first failure.
+    """
+
+    error: LakebedError
+    failures: int
+    due: float
+    worked_before: int
+
+
+@dataclass(frozen=True, slots=True)
+class Park:
+    """The table is not read any more."""
+
+    error: LakebedError
+    failures: int
+
+    def entry(self, now_ms: int) -> Parked:
+        """What the table's log says of it."""
+        return Parked(error=str(self.error), kind=type(self.error).__name__, since_ms=now_ms, failures=self.failures)
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What the outcomes of a batch mean. ``worked``: how many times tables have worked by now."""
+
+    worked: int
+    failing: Mapping[str, Failing]
+    """All tables that wait now, by topic."""
+    park: Mapping[str, Park]
+
+
+def ruling(
+    before: Mapping[str, Failing],
+    outcomes: Mapping[str, LakebedError | None],
+    worked: int,
+    now: float,
+    *,
+    is_down: bool = False,
+) -> Ruling:
+    """``outcomes``: of the tables that were read, by topic; None: it worked. ``before``: those that waited until now.
+    ``is_down``: whether something that the pipeline needs does not answer.
+    """
+    failed = {topic: error for topic, error in outcomes.items() if error is not None}
+    worked_before, worked = worked, worked + len(outcomes) - len(failed)
+    failing = {topic: one for topic, one in before.items() if topic not in outcomes}
+    if worked > worked_before:  # what all share works again: who waits since nothing worked is tried soon
+        soon = now + _pause(1)
+        failing = {
+            topic: replace(one, due=min(one.due, soon)) if one.worked_before == worked_before else one
+            for topic, one in failing.items()
+        }
+    alike = len(failed) > 1 and len(failed) == len(outcomes) and len({type(error) for error in failed.values()}) == 1
+    park: dict[str, Park] = {}
+    for topic, error in failed.items():
+        earlier = before.get(topic)
+        failures = earlier.failures + 1 if earlier else 1
+        if isinstance(error, StoreUnavailable) or (is_down and isinstance(error, (Retry, Unexpected))):
+            failures = min(failures, DOWN_FAILURES_MAX)
+        since = earlier.worked_before if earlier else worked_before
+        if _is_parked(error, failures, others_worked=worked > since, alike=alike):
+            park[topic] = Park(error, failures)
+        else:
+            failing[topic] = Failing(error, failures, now + _pause(failures), since)
+    return Ruling(worked, failing, park)
+
+
+def outage(failing: Mapping[str, Failing], worked: int, tables: Collection[str]) -> LakebedError | None:
+    """Why no table can be read now; None if any can, as far as is known.
+
+    Args:
+        failing: The tables that wait, by topic.
+        worked: How many times tables have worked by now.
+        tables: The topics that are read. Those that never became tables do not show whether others can be read.
+    """
+    since = {topic: one.error for topic, one in failing.items() if topic in tables and one.worked_before == worked}
+    passing = [error for error in since.values() if isinstance(error, Retry)]
+    if len(passing) > 1:
+        return passing[-1]
+    return next(iter(since.values()), None) if len(since) == len(tables) else None
+
+
+def _is_parked(error: LakebedError, failures: int, *, others_worked: bool, alike: bool) -> bool:
+    if isinstance(error, OWN) and not alike:
+        return True
+    may_pass = isinstance(error, (Retry, Unexpected))
+    return others_worked and (failures >= FAILURES_MAX or not may_pass)
+
+
+def _pause(failures: int) -> float:
+    return float(min(PAUSE_SECONDS_MAX, 2 ** min(failures - 1, 10)))
 
 
 @dataclass(frozen=True, slots=True)

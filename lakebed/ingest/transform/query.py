@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lakebed.decode.row_evolution import names_in_rows
+from lakebed.decode.row_changes import names_in_rows
 from lakebed.errors import InvalidChanges, InvalidInput
 from lakebed.ingest.changes_frame import changes_frame, unknown_columns
 from lakebed.parts.changes import WriteSpec

@@ -38,9 +38,8 @@ from lakebed.operations.partitions import Detached, detached_of
 from lakebed.operations.references import kept_version
 from lakebed.parts.changes import WriteSpec, write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
-from lakebed.parts.numbered_rows import ROW, numbered
 from lakebed.parts.part_filter import parts_that_may_match
-from lakebed.parts.row_versions import row_versions
+from lakebed.parts.row_origins import ROW, numbered, row_versions
 from lakebed.quoting import quote
 from lakebed.resolve.locate import KeyLocator
 from lakebed.schema.readable import misfit

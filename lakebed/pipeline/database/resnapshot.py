@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from lakebed.decode.debezium.snapshots import Notification, SnapshotProgress, read_notification, snapshot_signal
-from lakebed.decode.typed.formats import TYPED_FORMATS, schemas_of
+from lakebed.decode.formats import TYPED_FORMATS, schemas_of
 from lakebed.decode.typed.schemas import read_one
 from lakebed.discovery import NoTable, tables_below
 from lakebed.errors import InvalidInput, LakebedError, Retry
@@ -183,7 +183,7 @@ class Asking:
 
     def _check_tables(self, names: Sequence[str]) -> dict[str, str]:
         """Each has a table, or a topic that will be one; returns the roots of those that have a table, by name."""
-        from lakebed.sources.kafka.database_cluster import DatabaseCluster
+        from lakebed.sources.kafka.cluster import DatabaseCluster
 
         start = f"{self._naming.prefix}."
         for name in names:

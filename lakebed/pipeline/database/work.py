@@ -24,13 +24,13 @@ from lakebed import events
 from lakebed.compaction.maintenance import TableMaintainers
 from lakebed.coordination.parked import parked_of
 from lakebed.database.settled_points import SettledPoints
-from lakebed.decode.typed.formats import TYPED_FORMATS, schemas_of
+from lakebed.decode.formats import TYPED_FORMATS, schemas_of
 from lakebed.discovery import NoTable, TableName, tables_below
 from lakebed.errors import LakebedError, Retry
+from lakebed.ingest.checkpoints import OffsetDocuments
 from lakebed.ingest.database.ingest import DatabaseIngest, PlanRequest, TableStanding
 from lakebed.ingest.database.member import Ignored, Member, OpenTable
 from lakebed.ingest.database.runner import Runner
-from lakebed.ingest.offset_documents import OffsetDocuments
 from lakebed.ingest.stream import start_ingest
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog
@@ -43,9 +43,8 @@ from lakebed.pipeline.file.settings import DatabasePipeline, decoder_options
 from lakebed.pipeline.places import checkpoint_of
 from lakebed.pipeline.sources import kafka_settings, pace, trigger
 from lakebed.pipeline.watches import Watch, kafka_watches, registry_watch, store_watches
-from lakebed.points.keeper import PointKeeper, PointSettings
-from lakebed.points.of_a_database import Points
-from lakebed.points.transaction_records import JsonTransactions, TransactionReader, TypedTransactions
+from lakebed.points.keeper import PointKeeper, Points, PointSettings
+from lakebed.points.window import JsonTransactions, TransactionReader, TypedTransactions
 from lakebed.positions.point_log import PointLog
 from lakebed.positions.topic_gone import note_topic, topic_gone_of
 from lakebed.sources.kafka.lag import lag_of_tables
@@ -262,7 +261,7 @@ class DatabaseWork:
         """Notice in a thread when topics are gone."""
         if self._watching is not None:
             return
-        from lakebed.sources.kafka.database_cluster import DatabaseCluster
+        from lakebed.sources.kafka.cluster import DatabaseCluster
 
         cluster, earlier = DatabaseCluster(self._settings), cache(self._tables_of_earlier_runs)
 
@@ -290,7 +289,7 @@ class DatabaseWork:
         return found
 
     def _ask(self, folder: Path, request: PlanRequest) -> None:
-        from lakebed.sources.kafka.control import Control, write_control
+        from lakebed.sources.kafka.planned_batch import Control, write_control
 
         points = self._pipeline.database.points
         control = Control(
@@ -324,7 +323,7 @@ class DatabaseWork:
 
     def _members(self) -> list[Member]:
         """The topics whose tables can be opened now. Any other topic's is opened, or made, by the batch that reads it first."""
-        from lakebed.sources.kafka.database_cluster import DatabaseCluster
+        from lakebed.sources.kafka.cluster import DatabaseCluster
 
         points = self._pipeline.database.points
         topics = {topic for topic, _ in DatabaseCluster(self._settings).partitions()}

@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from lakebed.decode.formats import EVENTS, TYPED_FORMATS
 from lakebed.decode.json.values import DecimalText
-from lakebed.decode.operations import DELETE_VALUES
-from lakebed.decode.typed.formats import EVENTS, TYPED_FORMATS
+from lakebed.decode.metadata import DELETE_VALUES
 from lakebed.discovery import Naming, prefix_of
 from lakebed.errors import InvalidInput
 from lakebed.pipeline.file.database_section import DatabaseSection, TableWishes, no_pattern, wrong_in

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lakebed.decode.formats import KeyFormat, SchemaText
 from lakebed.decode.json.values import BinaryText, TimestampUnit, UnknownFields
-from lakebed.decode.operations import DELETE_VALUES
-from lakebed.decode.typed.formats import KeyFormat, SchemaText
+from lakebed.decode.metadata import DELETE_VALUES
 from lakebed.decode.typed.registry import RegistrySettings
 from lakebed.errors import InvalidInput
 

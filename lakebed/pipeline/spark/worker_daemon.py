@@ -19,12 +19,12 @@ MODULES = (
     "lakebed.compaction.log_source",
     "lakebed.ingest.batch_writer",
     "lakebed.decode.debezium.events",
-    "lakebed.sources.files.decoders",
+    "lakebed.sources.rows",
     "lakebed.sources.files.source",
     "lakebed.decode.json_rows",
     "lakebed.sources.generator_source",
     "lakebed.sources.kafka.source",
-    "lakebed.ingest.transform.decode",
+    "lakebed.ingest.transform.run",
 )
 
 

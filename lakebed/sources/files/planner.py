@@ -1,4 +1,4 @@
-"""Which files the next batch reads. Knows no Spark.
+"""Which files the next batch reads, and the offset document of the query that says so. Knows no Spark.
 
 1. Look into the folder. Files that the table has read, by its log, or that this process has planned, are known: only their names
    are looked at. Once a minute (``WHOLE_LOOK_SECONDS``), or less often, known files are asked for their states too.
@@ -10,19 +10,87 @@
    so, once.
 
 A look costs what it takes to list the names, so looks are paced: they take a share of the time (``LOOK_SHARE``) at most.
+
+**The document**
+
+    {"batch": 17, "files": [["day=1/a.json", 1790000000123456789, 4711, 1790000000130000000]], "changed": [[…]]}
+
+1. ``files`` are in the order in which they are read: by their times, then by their paths. Each has its path, its time, its size
+   and when it arrived (``folder.State``). A replay reads the same files in the same order.
+2. ``changed``: files that are not read, and of which something is to be said: they were written again, or forgotten.
+3. A document has the files of its own batch alone, and no more than ``FILES_MAX``. What was read before is in the table's log.
+
+A document of Spark's own source of files, which lakebed used before, has no files: what its batch did not bring is planned again.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from lakebed.positions.files_read import FileRead, FilesRead
-from lakebed.sources.batch_limit import BatchLimit
+from lakebed.sources.files.folder import State
 from lakebed.sources.files.look import Found, Looker
-from lakebed.sources.files.planned import CHANGED_MAX, FILES_MAX, PlannedFiles
 from lakebed.sources.files.settings import FilesSettings, Options
+from lakebed.sources.pace import BatchLimit
+from lakebed.sources.source import Range
+
+FILES_MAX = 10_000
+CHANGED_MAX = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedFiles:
+    """The files of a batch; ``number``: 1 for the first batch of a checkpoint."""
+
+    number: int = 0
+    files: tuple[Found, ...] = ()
+    changed: tuple[Found, ...] = ()
+
+    @staticmethod
+    def of(document: Mapping[str, Any]) -> PlannedFiles:
+        """The batch of an offset document; number 0 for ``{}``, and for a document of Spark's own source."""
+        return PlannedFiles(
+            number=document.get("batch", 0),
+            files=tuple(_found(document.get("files", ()))),
+            changed=tuple(_found(document.get("changed", ()))),
+        )
+
+    def document(self) -> dict[str, Any]:
+        """The offset document."""
+        document: dict[str, Any] = {"batch": self.number, "files": list(map(_listed, self.files))}
+        return document | ({"changed": list(map(_listed, self.changed))} if self.changed else {})
+
+
+def _found(listed: Iterable[Any]) -> Iterable[Found]:
+    return (
+        Found(path, State(modified_ns=modified, size=size, arrived_ns=arrived))
+        for path, modified, size, arrived in listed
+    )
+
+
+def _listed(found: Found) -> list[Any]:
+    return [found.path, found.state.modified_ns, found.state.size, found.state.arrived_ns]
+
+
+def ranges_of(
+    url: str, ordinal: int, state: State, cuts: Iterable[tuple[int, int]], record_bytes: int = 1
+) -> list[Range]:
+    """A file as ranges of its bytes: its URL is their topic, its place in the batch their partition."""
+    version, micros = f"{state.modified_ns}:{state.size}:{state.arrived_ns}", state.modified_ns // 1000
+    return [
+        Range(url, ordinal, start, end, clock_micros=micros, topic_id=version, offsets_each=record_bytes)
+        for start, end in cuts
+    ]
+
+
+def file_of(one: Range) -> FileRead:
+    """The file that a range is of."""
+    modified_ns, size, arrived_ns = map(int, str(one.topic_id).split(":"))
+    return FileRead(url=one.topic, modified_ns=modified_ns, size=size, arrived_ns=arrived_ns)
+
 
 BYTES_MAX = 2 << 30
 """Of the files of a batch. What a batch reads is visible when all of it is written."""

@@ -1,4 +1,4 @@
-"""Reads what is in files: lines as records, or rows. A range is a range of the bytes of a file (``planned.ranges_of``).
+"""Reads what is in files: lines as records, or rows. A range is a range of the bytes of a file (``planner.ranges_of``).
 
 A file that is gone, that is damaged, or that changes while it is read, is an error that names it. Then nothing of its batch is
 committed.
@@ -17,17 +17,16 @@ from lakebed.decode.decoder import RECORD_SCHEMA
 from lakebed.decode.json.times import days_of_text, micros_of_text
 from lakebed.errors import DataLoss, InvalidChanges, Retry
 from lakebed.remarks import Counts, Remark, RemarkCounts
-from lakebed.sources.files import csv_lines, parquet_rows
+from lakebed.sources.files import lines, parquet_rows
 from lakebed.sources.files.codecs import Damaged, decompressed, ending_of
-from lakebed.sources.files.csv_lines import AT, FILE, LINE
 from lakebed.sources.files.folder import State
-from lakebed.sources.files.lines import Lines, as_utf8, lines_of, pieces_of
+from lakebed.sources.files.lines import AT, FILE, LINE, Lines, as_utf8, lines_of, pieces_of
 from lakebed.sources.files.look import Looker
 from lakebed.sources.files.names import partition_values, shown, unquoted
-from lakebed.sources.files.planned import PlannedFiles, file_of, ranges_of
+from lakebed.sources.files.planner import PlannedFiles, file_of, ranges_of
 from lakebed.sources.files.settings import FilesSettings, Options
+from lakebed.sources.rows import ROW, TIME
 from lakebed.sources.source import Bounds, Place, Range
-from lakebed.sources.upstream.records import ROW, TIME
 from lakebed.storage.local_files import trouble
 
 SPLIT_BYTES = 64 << 20
@@ -74,7 +73,7 @@ class FilesReader:
         return self.options.skips_missing
 
     def ranges(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Range]:
-        """Of each file of the batch one range or several, in order; an empty one of a file that is not read (``planned``)."""
+        """Of each file of the batch one range or several, in order; an empty one of a file that is not read (``planner``)."""
         if start == end:
             return []
         planned, out = PlannedFiles.of(end), list[Range]()
@@ -209,13 +208,13 @@ class FilesReader:
             return
         assert self.columns is not None
         if options.multi_line:
-            lines = csv_lines.rows_over_lines(pieces, options)
+            found = lines.rows_over_lines(pieces, options)
         else:
-            lines = lines_of(pieces, chosen.start, end, options.line_separator)
+            found = lines_of(pieces, chosen.start, end, options.line_separator)
         given = folder_columns(path, self.columns, options)
         names = [name for name in self.columns.names if name not in given]
         has_header = options.has_header and not chosen.start
-        for some in csv_lines.rows_of(lines, options, names, shown(chosen.topic), has_header):
+        for some in lines.rows_of(found, options, names, shown(chosen.topic), has_header):
             columns = {
                 LINE: _texts(some.values()),
                 FILE: _repeated(chosen.partition, pa.int32(), len(some)),

@@ -21,8 +21,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from lakebed.decode.native.library import library
-from lakebed.sources.kafka.kept_clients import KeptClients
-from lakebed.sources.kafka.native_client import KafkaClient, PartitionQueue, Refused
+from lakebed.sources.kafka.clients import KafkaClient, KeptClients, PartitionQueue, Refused
 from lakebed.sources.kafka.settings import KafkaSettings
 from lakebed.sources.source import Place, Range
 

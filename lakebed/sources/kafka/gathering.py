@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from lakebed.sources.kafka.cluster import Partitions
-from lakebed.sources.kafka.control import Control
+from lakebed.sources.kafka.planned_batch import Control
 from lakebed.sources.kafka.shares import in_proportion, in_turn
 from lakebed.sources.pace import HOT_RECORDS
 from lakebed.sources.source import Range

@@ -5,7 +5,7 @@
         progress for a while. So what such things mean is decided there alone.
 
 A range that is assigned together with others is read from its queue there first (``kafka.assignment``). A process keeps its
-clients between ranges (``kept_clients``).
+clients between ranges (``clients``).
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from collections.abc import Generator, Sequence
 import pyarrow as pa
 
 from lakebed.decode.decoder import RECORD_SCHEMA
-from lakebed.decode.headers import READ, with_few_headers
+from lakebed.decode.metadata import READ, with_few_headers
 from lakebed.decode.native.library import library
 from lakebed.sources.kafka.assignment import queue_of
-from lakebed.sources.kafka.kept_clients import KeptClients
-from lakebed.sources.kafka.native_client import FULL, GOES_ON, KafkaClient, PartitionQueue, RangeReader, Refused
+from lakebed.sources.kafka.clients import FULL, GOES_ON, KafkaClient, KeptClients, PartitionQueue, RangeReader, Refused
 from lakebed.sources.kafka.settings import KafkaSettings
 from lakebed.sources.source import Place
 

@@ -14,7 +14,7 @@ count but the position shows when a range is finished:
         no is a loss. Without progress for ``timeout_seconds`` this raises ``Retry``: Spark runs the task again with the same
         range.
 
-A process keeps its consumers between ranges (``kept_clients``).
+A process keeps its consumers between ranges (``clients``).
 
 Where native code is built, ``kafka.native_range`` reads the range, and what is here begins at the first thing that is no record.
 """
@@ -33,9 +33,9 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from lakebed.decode.decoder import RECORD_SCHEMA
-from lakebed.decode.headers import READ, Headers, with_headers
+from lakebed.decode.metadata import READ, Headers, with_headers
 from lakebed.errors import DataLoss, InvalidInput, LakebedError, Retry
-from lakebed.sources.kafka.kept_clients import KeptClients
+from lakebed.sources.kafka.clients import KeptClients
 from lakebed.sources.kafka.native_range import TABLE_BYTES_MAX, TABLE_RECORDS_MAX, read_natively
 from lakebed.sources.kafka.settings import GONE, REFUSED, KafkaSettings, kafka_error_of, without_secrets
 from lakebed.waits import waiting_for

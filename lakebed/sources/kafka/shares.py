@@ -1,11 +1,14 @@
-"""How a limited number of records is shared."""
+"""How a limited number of records is shared, and what a limit of bytes is in records, by a sample of their size."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from lakebed.sources.kafka.cluster import Partitions
+from lakebed.sources.kafka.range import consume_range
+from lakebed.sources.kafka.settings import KafkaSettings
 
 T = TypeVar("T")
 
@@ -38,3 +41,30 @@ def in_turn(order: Iterable[T], waiting: Mapping[T, int], records: int, piece: i
                 shares[each] = shares.get(each, 0) + more
                 records -= more
     return shares
+
+
+SAMPLE_SECONDS = 10.0
+SAMPLE_RECORDS = 500
+UNKNOWN_BYTES = 1024.0
+
+
+class RecordBytes:
+    """Samples now and then."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+        self._mean: float | None = None
+        self._sampled_at = float("-inf")
+
+    def mean(self, topic: str, partition: int, start: int, end: int) -> float:
+        """Of records like those of this range."""
+        if self._mean is None or time.monotonic() - self._sampled_at >= SAMPLE_SECONDS:
+            records = size = 0
+            sample = min(end, start + SAMPLE_RECORDS)
+            for table in consume_range(self._settings, topic, partition, start, sample, lambda lost: None):
+                records += table.num_rows
+                size += table.column("key").nbytes + table.column("value").nbytes
+            if records:
+                self._mean = max(1.0, size / records)
+            self._sampled_at = time.monotonic()
+        return self._mean or UNKNOWN_BYTES

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from lakebed.decode.headers import VALUE_SCHEMA
+from lakebed.decode.metadata import VALUE_SCHEMA
 from lakebed.errors import InvalidInput, Retry
 from lakebed.sources.kafka.cluster import KafkaCluster, Partitions
 from lakebed.sources.kafka.settings import GONE, REFUSED, KafkaSettings, kafka_error_of, without_secrets

@@ -1,7 +1,7 @@
 """The objects below one root in S3, or in a server that speaks its protocol: every request that lakebed makes of such a store.
 
-The log keeps its files here directly: this is a ``log.stores.log_store.LogStore`` where the server honours ``If-None-Match: *``
-(``log.stores.probe`` tries it). The files of parts go through ``remote_part_storage``, which adds a cache.
+The log keeps its files here directly: this is a ``log.stores.LogStore`` where the server honours ``If-None-Match: *``
+(``log.stores`` tries it). The files of parts go through ``remote_part_storage``, which adds a cache.
 
 Invariants: False from ``put_if_absent`` means that another object certainly has the name; True that ours certainly has. An
 upload that fails leaves no object and no pieces of one, but for a process that dies in it: the bucket's lifecycle rule for

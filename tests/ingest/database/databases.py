@@ -15,7 +15,7 @@ from lakebed.decode.decoder import Decoder
 from lakebed.ingest.database.ingest import DatabaseIngest, PlanRequest
 from lakebed.ingest.database.member import Ignored, Member, OpenTable
 from lakebed.ingest.database.runner import Runner, Together
-from lakebed.points.of_a_database import Points
+from lakebed.points.keeper import Points
 from lakebed.positions.positions import positions_of
 from lakebed.sources.source import Place, Range
 from tests.internals import log_of

@@ -20,8 +20,7 @@ from lakebed.failures import unwell_here
 from lakebed.ingest import table_batch
 from lakebed.ingest.database import runner
 from lakebed.ingest.database.ingest import DatabaseIngest
-from lakebed.ingest.database.member import Ignored
-from lakebed.ingest.database.standing import FAILURES_MAX
+from lakebed.ingest.database.member import FAILURES_MAX, Ignored
 from lakebed.log.table_log import TableLog
 from lakebed.sources.kafka.planned_batch import PlannedBatch
 from lakebed.sources.source import Range

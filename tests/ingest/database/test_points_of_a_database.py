@@ -18,9 +18,8 @@ from lakebed.errors import DataLoss
 from lakebed.ingest import table_batch
 from lakebed.ingest.database import runner
 from lakebed.log.table_log import TableLog
-from lakebed.points.keeper import PointKeeper, PointSettings
-from lakebed.points.of_a_database import Points
-from lakebed.points.transaction_records import JsonTransactions
+from lakebed.points.keeper import PointKeeper, Points, PointSettings
+from lakebed.points.window import JsonTransactions
 from lakebed.positions.point_log import PointLog
 from tests.ingest.database.databases import Database, Gate, database
 from tests.ingest.database.test_database_ingest import at_random, failing, refusing_work

@@ -13,9 +13,8 @@ import pytest
 
 import lakebed
 from lakebed.ingest.database.member import Ignored, OpenTable
-from lakebed.points.keeper import PointKeeper, PointSettings
-from lakebed.points.of_a_database import Points
-from lakebed.points.transaction_records import JsonTransactions
+from lakebed.points.keeper import PointKeeper, Points, PointSettings
+from lakebed.points.window import JsonTransactions
 from lakebed.positions.point_log import Point, PointLog
 from lakebed.sources.source import Range
 from tests.ingest.database.databases import Database

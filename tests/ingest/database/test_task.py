@@ -16,8 +16,16 @@ from lakebed.decode.decoder import DecoderSchema
 from lakebed.decode.formats import decoder
 from lakebed.errors import LakebedError, StoreUnavailable, Unexpected
 from lakebed.ingest.batch_writer import WriteTask
-from lakebed.ingest.database.runner import shares_of
-from lakebed.ingest.database.task import Piece, answered, pieces_of, run_in_tasks, run_piece, run_task, spread
+from lakebed.ingest.database.runner import (
+    Piece,
+    answered,
+    pieces_of,
+    run_in_tasks,
+    run_piece,
+    run_task,
+    shares_of,
+    spread,
+)
 from lakebed.ingest.table_batch import WriteWork
 from lakebed.parts.changes import write_spec_of
 from lakebed.sources.generator import COLUMNS, KEYS, OrderStream

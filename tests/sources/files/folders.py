@@ -12,15 +12,15 @@ import lakebed
 from lakebed.decode.decoder import Decoder, DecoderSchema
 from lakebed.decode.formats import decoder
 from lakebed.ingest.batch_writer import Written, in_this_process
-from lakebed.ingest.file_batch import FilesIngest
+from lakebed.ingest.stream import FilesIngest
 from lakebed.ingest.table_batch import BatchDone, WriteWork, run_alone
 from lakebed.positions.remarks import remarks_of
 from lakebed.remarks import Remark
-from lakebed.sources.files.decoders import FileRows
 from lakebed.sources.files.planner import FilesPlanner
 from lakebed.sources.files.reader import FilesReader
 from lakebed.sources.files.settings import FilesSettings
 from lakebed.sources.reading import grouped
+from lakebed.sources.rows import FileRows
 from lakebed.table import internals_of
 from tests.clock import Clock
 from tests.internals import log_of

@@ -1,6 +1,6 @@
 """The record format ``json-schema``: JSON documents with a JSON Schema to Arrow batches.
 
-The schema gives the columns (``json_schema.types``). The documents are read as those of the format ``json``: fast by columns, and
+The schema gives the columns (``json_schema_types``). The documents are read as those of the format ``json``: fast by columns, and
 one by one where that fails (``json.columns``, ``json.values``). What a document has beyond the columns is left out; its names are
 counted in a sample (``unknown_fields``).
 """
@@ -19,7 +19,7 @@ from lakebed.decode.json.connect_types import PLAIN, LogicalType
 from lakebed.decode.json.objects import ObjectParser
 from lakebed.decode.json.text import Unreadable, parse
 from lakebed.decode.json.values import JsonOptions, convert
-from lakebed.decode.json_schema.types import JsonColumn, columns_of
+from lakebed.decode.json_schema_types import JsonColumn, columns_of
 from lakebed.decode.record_format import Message, ReadRecords, RecordReader
 from lakebed.decode.unknown_fields import KnownFields, names_in, sample_of
 

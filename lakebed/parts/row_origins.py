@@ -1,8 +1,12 @@
-"""Which version brought each row of a part: the row's own age, which a part of several versions does not say.
+"""Where each row of a part is and where it comes from: its position in the file, and the version that brought it.
 
-A delete often carries the sequence of the row that it deletes. Where two of equal sequence meet, the later one counts. In a
-settle the order of the tail decides that. Two that were both in the base before, of which one was away with a detached partition,
-are compared by the versions that brought them.
+The rows with their positions (``numbered``) are a query by the names that users know, for a user's expression is about them. It
+is for what writes rows again, or marks them dead, so the file is verified first.
+
+The version of a row (``row_versions``) is its own age, which a part of several versions does not say. A delete often carries
+the sequence of the row that it deletes. Where two of equal sequence meet, the later one counts. In a settle the order of the
+tail decides that. Two that were both in the base before, of which one was away with a detached partition, are compared by the
+versions that brought them.
 
 1. A part of one version says it in the log: its block range is that version.
 2. A part of several versions has the hidden column ``VERSION_COLUMN``, if the table has ``sequence_by``. In a table with
@@ -20,12 +24,31 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.log.actions import Part
-from lakebed.parts.changes import VERSION_COLUMN, WriteSpec
-from lakebed.parts.intact import require_intact_pages
-from lakebed.sql.pieces import parquet_of, registered
+from lakebed.parts.changes import SEQUENCE_COLUMN, VERSION_COLUMN, WriteSpec
+from lakebed.parts.intact import require_intact, require_intact_pages
+from lakebed.quoting import quote
+from lakebed.sql.pieces import aliases, named, parquet_of, registered, renamed_sql, scan_of, sql_type
 from lakebed.storage.engine import connect
 from lakebed.storage.file_errors import naming_unreadable
 from lakebed.storage.part_storage import PartStorage
+
+ROW = "_lakebed_row"
+
+
+def numbered(part: Part, schema: pa.Schema, storage: PartStorage, logical: pa.Schema | None = None) -> str:
+    """A query for all rows of a part, dead ones too, each with its position as ``ROW``.
+
+    ``schema`` has the stored names, ``logical`` those that the result gets (default: the same). Raises Corrupt.
+    """
+    require_intact([part], storage, objects=True, of_others=True)
+    kinds = {field.name: sql_type(field.type) for field in schema}
+    outputs = [
+        f"{renamed_sql(alias, stored.type, named.type)} as {quote(named.name)}"
+        for alias, stored, named in zip(aliases(kinds).values(), schema, logical or schema, strict=True)
+    ]
+    scan = scan_of([storage.duckdb_url(part.path)], kinds, part.partition_values, f"file_row_number as {ROW}")
+    return f"select {ROW}, {', '.join(outputs)} from ({scan})"
+
 
 _Rows = npt.NDArray[np.int64]
 
@@ -64,3 +87,17 @@ def row_versions(part: Part, rows: _Rows, storage: PartStorage) -> tuple[_Rows, 
         ).fetchnumpy()
     low[found["at"]] = high[found["at"]] = found["version"]
     return low, high
+
+
+def rows_at(path: str, part: Part, rows: Sequence[int], spec: WriteSpec, storage: PartStorage) -> pa.Table:
+    connection = connect()
+    storage.attach(connection)
+    wanted = pa.table({"place": pa.array(rows, pa.int64())})
+    kinds = {field.name: sql_type(field.type) for field in spec.schema}
+    if spec.sequence_column == SEQUENCE_COLUMN:
+        kinds[SEQUENCE_COLUMN] = sql_type(spec.type_of(SEQUENCE_COLUMN))
+    require_intact_pages(part, storage, list(kinds), rows)
+    scan = scan_of([storage.duckdb_url(path)], kinds, part.partition_values)
+    with registered(connection, "lakebed_wanted", wanted):
+        found = connection.sql(f"{scan} where file_row_number in (select place from lakebed_wanted)").to_arrow_table()
+    return named(found, list(kinds))

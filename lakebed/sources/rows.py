@@ -1,4 +1,12 @@
-"""Change rows of an upstream table as changes of this one.
+"""Rows in place of records: what readers of files with columns and of other tables yield, and their decoders.
+
+**Records of rows.** A record has its place, what a change row says besides its columns, and ``row``: a struct of the upstream's
+columns under the names that they have now, as nullable as they are there. Users' names are within the struct only, so they
+never meet the others.
+
+**Files** (``FileRows``, ``CsvLines``): the rows of Parquet files, and lines of CSV for Spark.
+
+**Change rows** of an upstream table (``ChangeRows``).
 
 1. The upstream's columns are compared with the table's, as those of records with a schema are (``schema_evolution``).
 2. A truncate empties the table, and rows of earlier versions are left out. The order is exact: a table is one topic of one
@@ -19,17 +27,109 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.decode.decoder import Decoded, DecoderSchema
-from lakebed.decode.row_changes import fitting, quarantined_rows
-from lakebed.decode.row_evolution import completed, names_in_rows, rescued, under_their_names
+from lakebed.decode.row_changes import completed, fitting, names_in_rows, quarantined_rows, rescued, under_their_names
 from lakebed.errors import InvalidChanges
 from lakebed.parts.changes import DELETE, OP_COLUMN, UPSERT, WriteSpec
+from lakebed.parts.quarantine import QUARANTINE_SCHEMA
 from lakebed.positions.truncates import NO_CUTOFF, Cutoff, Truncate
 from lakebed.remarks import Remark, remarks_on
 from lakebed.schema.change import SchemaChange
 from lakebed.schema.change_names import ChangeNames
 from lakebed.schema.fitting import RESCUED_COLUMN
-from lakebed.sources.upstream.records import SEQUENCE, TIME, TYPE, columns_in, rows_in
 from lakebed.storage.engine import connect
+
+_USUAL = ChangeNames()
+TYPE, SEQUENCE, TIME = _USUAL.type, _USUAL.sequence, _USUAL.time
+"""What a change row says besides its columns (``parts.change_rows``), under the usual names."""
+ROW = "row"
+PARTITION = 0
+"""A table is a topic, and the offset of its records is their version."""
+WHOLE = 1
+"""The partition of the whole table: what is read of it at most once is the table at one version, with which a layer begins."""
+
+
+def records_of(rows: pa.Table, columns: pa.Schema, topic: str) -> pa.Table:
+    """Change rows of one version as records. ``columns``: those of the upstream."""
+    count, names = len(rows), ChangeNames.beside(columns.names)
+    struct = pa.StructArray.from_arrays([rows[field.name].combine_chunks() for field in columns], fields=list(columns))
+    return pa.table(
+        {
+            "topic": pa.repeat(pa.scalar(topic), count),
+            "partition": pa.repeat(pa.scalar(PARTITION, pa.int32()), count),
+            "offset": rows[names.version],
+            TYPE: rows[names.type],
+            SEQUENCE: rows[names.sequence] if names.sequence in rows.column_names else pa.nulls(count, pa.int64()),
+            TIME: rows[names.time],
+            ROW: struct,
+        }
+    )
+
+
+def rows_in(records: pa.Table) -> pa.Table:
+    """The upstream's columns of records."""
+    chunks = [pa.Table.from_struct_array(chunk) for chunk in records[ROW].chunks]
+    return pa.concat_tables(chunks) if chunks else columns_in(records).empty_table()
+
+
+def columns_in(records: pa.Table) -> pa.Schema:
+    """The upstream's columns."""
+    return pa.schema(list(records.schema.field(ROW).type))
+
+
+@dataclass(frozen=True, slots=True)
+class FileRows:
+    """The decoder of rows with their place. A row that does not fit goes to the quarantine.
+
+    ``for_spark``: the rows go on to Spark and are checked after that, so what has the types already is left alone.
+    """
+
+    decoder_schema: DecoderSchema
+    for_spark: bool = False
+
+    def bound_to(self, decoder_schema: DecoderSchema) -> FileRows:
+        return FileRows(decoder_schema, self.for_spark)
+
+    def schema_needed(self, records: pa.Table) -> SchemaChange | None:
+        return None
+
+    def decode(self, records: pa.Table, cutoff: Cutoff = NO_CUTOFF) -> Decoded:
+        mine = self.decoder_schema
+        spec = WriteSpec(schema=mine.columns, keys=mine.keys, sequence_by=mine.sequence_by)
+        rows = rows_in(records)
+        if self.for_spark and rows.column_names == mine.columns.names and rows.schema.types == mine.columns.types:
+            return Decoded(changes=rows, quarantined=QUARANTINE_SCHEMA.empty_table())
+        given = rows.column_names
+        renamed = {old: name for old, name in mine.first_names.items() if name not in given}
+        rows = completed(rows.rename_columns([renamed.get(name, name) for name in given]), spec)
+        try:
+            good, reasons = fitting(rows, spec, connect(threads=1))
+        except InvalidChanges as error:  # no row of these columns fits
+            good = mine.change_schema().empty_table()
+            reasons = [(row, str(error)) for row in range(len(rows))]
+        unknown = [name for name in rows.column_names if name not in (*mine.columns.names, mine.sequence_by)]
+        return Decoded(
+            changes=good,
+            quarantined=quarantined_rows(records, rows, reasons, TIME),
+            remarks=remarks_on(Remark.UNKNOWN_FIELD, dict.fromkeys(unknown, len(rows))),
+            mismatched=len(reasons),
+            mismatch=reasons[0][1] if reasons else "",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CsvLines:
+    """Passes lines on to Spark, which parses them (``transform.rows_of_files``)."""
+
+    decoder_schema: DecoderSchema
+
+    def bound_to(self, decoder_schema: DecoderSchema) -> CsvLines:
+        return CsvLines(decoder_schema)
+
+    def schema_needed(self, records: pa.Table) -> SchemaChange | None:
+        return None
+
+    def decode(self, records: pa.Table, cutoff: Cutoff = NO_CUTOFF) -> Decoded:
+        return Decoded(changes=records, quarantined=QUARANTINE_SCHEMA.empty_table())
 
 
 def sequences(columns: Iterable[str]) -> tuple[str, ...]:

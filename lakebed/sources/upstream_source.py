@@ -1,4 +1,4 @@
-"""A streaming source whose rows are ranges of versions of another table; ``planner`` plans them, ``reader`` reads them."""
+"""A streaming source whose rows are ranges of versions of another table; ``upstream`` plans and reads them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from lakebed.error_transport import methods_cross_spark
 from lakebed.errors import InvalidInput
 from lakebed.sources.pace import Pace
 from lakebed.sources.source import RANGE_SCHEMA_DDL, Range
-from lakebed.sources.upstream.planner import UpstreamPlanner
-from lakebed.sources.upstream.reader import UpstreamReader, UpstreamSettings, ranges_between
+from lakebed.sources.upstream import UpstreamPlanner, UpstreamReader, UpstreamSettings, ranges_between
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
 
 FORMAT = "lakebed_upstream"
 SETTINGS_OPTION = "settings"
