@@ -97,7 +97,7 @@ def test_a_command_for_one_table_refuses_the_file_of_a_database() -> None:
         ("  exclude", "  signal_topic: ''\n  exclude", "database.signal_topic: it must name a topic"),
         ("  exclude", "  notification_topic: ''\n  exclude", "database.notification_topic: it must name a topic"),
         ("  exclude", "  prices: {puts: -1}\n  exclude", "database.prices.puts: a price must be at least 0"),
-        ("{password: passwd}", "{a: a}", "line 11: database.tables.public.secret_tokens.columns: "),
+        ("{password: passwd}", "{a: a}", "line 11: database.tables.public.secret_tokens.renamed_columns: "),
         (r'topic_pattern: "shop\\.', r'topic_pattern: "(shop|store)\\.', "set database.topic_prefix"),
         (r'topic_pattern: "shop\\.public\\..*"', "topics: [a.b.c, d.e.f]", "set database.topic_prefix"),
         ("debezium-avro", "{kind: debezium-avro, schema_file: x.avsc}", "one schema can't be that of every table"),
