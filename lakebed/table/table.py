@@ -277,14 +277,16 @@ class Table:
 
         The changes have the table's columns, and those that ``apply_as_deletes`` and ``sequence_by`` refer to. Other columns are
         left out, counted by name, and named in a warning. A column comes in the table's type, or in one whose values convert to
-        it in one way only (``schema.exact_cast``). Changes that lack a column of the table are refused. Later rows of a key win
-        unless ``sequence_by`` says otherwise. Raises InvalidChanges, StoreUnavailable, Contention.
+        it in one way only (``schema.exact_cast``). Changes that lack a column of the table are refused, unless ``columns`` says
+        which ones they fill. Later rows of a key win unless ``sequence_by`` says otherwise. Raises InvalidChanges,
+        StoreUnavailable, Contention.
 
         Args:
             changes: Anything with ``__arrow_c_stream__`` (an Arrow table, pandas, polars, a relation of DuckDB), a list of dicts,
                 or a DataFrame of Spark.
             apply_as_deletes: A SQL expression that is true of the changes that are deletes, such as ``"op = 'd'"``.
-            except_column_list: Columns of the changes that are not taken over: they become null, without a warning.
+            except_column_list: Columns of the changes that are not taken over, without a warning: they become null, or with
+                ``columns`` keep their values.
             batch_id: A batch with this id is committed once. Numbers must increase, over all writers of the table; a text is
                 remembered for seven days. When the batch comes again, nothing is written, and the newest version is returned.
             evolve: What may be done to the table first, if the changes need it: ``add`` columns, ``widen`` their types, ``relax``
