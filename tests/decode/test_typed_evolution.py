@@ -77,7 +77,7 @@ def test_a_rescue_keeps_what_no_column_takes_and_what_does_not_fit() -> None:
 def test_a_column_may_have_another_name_at_the_source() -> None:
     renamed = pa.schema([pa.field("note", one.type) if one.name == "name" else one for one in ORDERS])
     renamed = renamed.append(pa.field("coupon", pa.string()))
-    decoded = decode(decoder(renamed, columns={"name": "note"}), ROW | {"name": "a"}, ROW | {"qty": 70_000})
+    decoded = decode(decoder(renamed, renamed={"name": "note"}), ROW | {"name": "a"}, ROW | {"qty": 70_000})
     assert decoded.changes.select(["id", "note"]).to_pylist() == [{"id": 1, "note": "a"}]
     assert decoded.quarantined["reason"].to_pylist() == ["column 'qty': 70000 is out of the range of int16"]
 
@@ -85,11 +85,11 @@ def test_a_column_may_have_another_name_at_the_source() -> None:
 def test_a_record_with_values_under_both_names_of_a_column_is_quarantined() -> None:
     columns = pa.schema([one for one in ORDERS if one.name != "name"]).append(pa.field("coupon", pa.string()))
     decoded = decode(
-        decoder(columns, columns={"name": "coupon"}), ROW | {"name": "a"}, ROW | {"name": "b", "coupon": None}
+        decoder(columns, renamed={"name": "coupon"}), ROW | {"name": "a"}, ROW | {"name": "b", "coupon": None}
     )
     assert decoded.changes["coupon"].to_pylist() == ["b"]
     assert decoded.quarantined["reason"].to_pylist() == [
-        "two fields, one of them 'coupon', are of the column 'coupon' (columns)"
+        "two fields, one of them 'coupon', are of the column 'coupon' (renamed_columns)"
     ]
 
 
