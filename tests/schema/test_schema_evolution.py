@@ -118,7 +118,7 @@ def test_any_other_name_is_a_column_of_its_own() -> None:
 
 def test_columns_may_name_a_column_for_what_could_not_be_one() -> None:
     policy = EvolvePolicy(
-        allowed=frozenset(EVOLUTIONS), columns={"_metadata": "meta", "Note": "note_2", "odd": "_metadata"}
+        allowed=frozenset(EVOLUTIONS), renamed={"_metadata": "meta", "Note": "note_2", "odd": "_metadata"}
     )
     record = {"id": pa.int32(), "note": pa.string(), "Note": pa.int8(), "odd": pa.int16(), "_metadata": pa.int32()}
     found = need(record, policy)
