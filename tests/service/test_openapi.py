@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -147,7 +148,9 @@ def test_whatever_is_asked_the_answer_is_as_described_and_never_a_failure_of_the
                 case.path_parameters["name"] = "orders"
             if case.meta is None or ParameterLocation.BODY not in case.meta.components:
                 excluded.append(CHECKS.get_one("negative_data_rejection"))
-            case.call_and_validate(headers={"Authorization": f"Bearer {TOKENS['operator']}"}, excluded_checks=excluded)
+            answer = case.call(headers={"Authorization": f"Bearer {TOKENS['operator']}"})
+            if answer.status_code != HTTPStatus.REQUEST_ENTITY_TOO_LARGE:  # for its size, whatever is in it
+                case.validate_response(answer, excluded_checks=excluded)
 
         with suppress(Unsatisfiable):  # a route that takes nothing can't be asked wrongly
             ask()
