@@ -332,7 +332,10 @@ def test_ctrl_c_stops_a_run_in_order_and_a_second_run_carries_on_each_event_once
     with socket.socket() as again:
         assert again.connect_ex(("127.0.0.1", port)) != 0
 
-    run = ["run", str(ORDERS), "--rate", "2000", "--duration", "8", "--metrics-port", "0"]
+    (tmp_path / "again.yml").write_text(
+        ORDERS.read_text() + "\npage: {port: 0}\n"
+    )  # another test may use the usual port
+    run = ["run", "again.yml", "--rate", "2000", "--duration", "8", "--metrics-port", "0"]
     done = lakebed_command(*run, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert all(" level=info event=" in line for line in done.stderr.splitlines()), done.stderr
@@ -361,7 +364,7 @@ def _rows_ingested(port: int) -> float:
 @pytest.mark.slow
 def test_jars_that_can_t_be_fetched_are_one_line(tmp_path: Path) -> None:
     text = ORDERS.read_text() + (
-        "spark:\n  conf:\n    spark.jars.packages: org.example:none:1.0\n"
+        "page: {port: null}\nspark:\n  conf:\n    spark.jars.packages: org.example:none:1.0\n"
         f"    spark.jars.ivy: {tmp_path / 'ivy'}\n    spark.jars.ivySettings: {tmp_path / 'ivy.xml'}\n"
     )
     (tmp_path / "ivy.xml").write_text(

@@ -121,7 +121,7 @@ def test_ctrl_c_while_spark_starts_prints_no_trace(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "p.yml").write_text(
         f"table: {{path: {tmp_path}/new, keys: [order_id], schema: {{order_id: long not null}}}}\n"
-        f"source: {{kind: files, folder: {tmp_path}/in}}\nformat: json\n"
+        f"source: {{kind: files, folder: {tmp_path}/in}}\nformat: json\npage: {{port: null}}\n"
     )
     process = started(COMMAND, "run", str(tmp_path / "p.yml"), "--metrics-port", "off", "--log-format", "off")
     assert process.stdout is not None
