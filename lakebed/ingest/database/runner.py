@@ -202,7 +202,7 @@ class Runner:
         with self._together([one for member in here if not member.is_apart for one in member.wanted.values()]):
             alone = {self._pool.submit(self._read, member, cut): member for member in here}
             ended = self._read_together(together, cut, spark) if together and spark is not None else []
-            left = set(alone)
+            left = {*alone, *(() if more else self._carried)}
             while len(left) > (CARRIED_MAX if more else 0) and (seconds := deadline - time.monotonic()) > 0:
                 left = wait(left, seconds, return_when=FIRST_COMPLETED).not_done
             may_go_on = more and time.monotonic() < deadline
@@ -211,16 +211,23 @@ class Runner:
                     self._carried[future] = member, deadline
                 else:
                     ended += self._taken(member, future)
+        if not more:  # nobody would hear of them, if no other batch comes
+            ended += self._carried_until(deadline)
         self._replace_threads()
+        return ended
+
+    def _carried_until(self, now: float) -> list[tuple[Member, Outcome]]:
+        """How it went for tables of an earlier batch that have ended, or that nobody waits for any longer."""
+        ended: list[tuple[Member, Outcome]] = []
+        for future, (member, deadline) in list(self._carried.items()):
+            if future.done() or now >= deadline:
+                del self._carried[future]
+                ended += self._taken(member, future)
         return ended
 
     def late(self) -> list[tuple[Member, Outcome]]:
         """The tables that have ended since after a batch had ended without them."""
-        found: list[tuple[Member, Outcome]] = []
-        for future, (member, deadline) in list(self._carried.items()):
-            if future.done() or time.monotonic() >= deadline:
-                del self._carried[future]
-                found += self._taken(member, future)
+        found = self._carried_until(time.monotonic())
         while not self._late.empty():
             member, outcome = self._late.get()
             member.is_busy = False
