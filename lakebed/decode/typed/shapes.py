@@ -118,7 +118,8 @@ def shape_of(
     left_out = needed.left_out if unknown_fields == "warn" and not policy.rescues else {}
     known = None
     if unknown_fields != "ignore":
-        known = KnownFields(columns, options.placeholder, [operation_field] if operation_field else [], left_out)
+        also = [*decoder_schema.kept, *([operation_field] if operation_field else [])]
+        known = KnownFields(columns, options.placeholder, also, left_out)
     schema = decoder_schema.reading(row.names, declared=True)
     example = {schema.column_of.get(one.name, one.name): _example(one.type) for one in fields}
     wanted = _wanted(schema, rules, operation_field)
