@@ -77,7 +77,9 @@ def test_a_rescue_keeps_what_no_column_takes_and_what_does_not_fit() -> None:
 @pytest.mark.parametrize("unknown_fields", ["warn", "quarantine", "ignore"])
 def test_of_records_that_fill_a_column_the_fields_of_others_are_left_out(unknown_fields: str) -> None:
     table = ORDERS.append(pa.field("coupon", pa.string()))
-    decoded = decode(decoder(table, unknown_fields=unknown_fields, fills=("name",)), ROW | {"name": "a", "qty": 70_000})
+    decoded = decode(
+        decoder(table, unknown_fields=unknown_fields, fills=("name",), allowed=ALL), ROW | {"name": "a", "qty": 70_000}
+    )
     assert decoded.changes.select(["id", "name"]).to_pylist() == [{"id": 1, "name": "a"}]
     assert "qty" not in decoded.changes.column_names
     assert (len(decoded.quarantined), decoded.remarks, decoded.schema_needed) == (0, {}, None)
