@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -136,7 +136,9 @@ class How:
         return evolved(given, known, snapshot, self.policy, evolution)
 
 
-def filled(columns: Literal["sent"] | Sequence[str] | None, ignore_null_updates: bool) -> Fill | None:
+def filled(
+    columns: Literal["sent"] | Sequence[str] | None, ignore_null_updates: bool, *, rescues: bool = False
+) -> Fill | None:
     """Which columns of their rows changes fill, by the arguments of ``Table.apply``; None for all. Raises InvalidInput."""
     if columns is None and not ignore_null_updates:
         return None
@@ -146,7 +148,9 @@ def filled(columns: Literal["sent"] | Sequence[str] | None, ignore_null_updates:
                 f"columns is {columns!r}; give a list of columns, or 'sent' for those that the changes have"
             )
         columns = None
-    return Fill(None if columns is None else tuple(columns), ignore_null_updates)
+    if isinstance(columns, Mapping):
+        raise InvalidInput("columns is a mapping; give a list of columns, or the mapping as renamed_columns")
+    return Fill(None if columns is None else tuple(columns), ignore_null_updates, rescues)
 
 
 def apply(

@@ -24,6 +24,7 @@ from lakebed.log.purges import fence_of
 from lakebed.log.snapshot import Snapshot
 from lakebed.schema.column_mapping import ColumnMapping, StoredPath
 from lakebed.schema.exact_cast import cast_exactly
+from lakebed.schema.fitting import RESCUED_COLUMN
 from lakebed.schema.nested import first_missing, nullable
 from lakebed.schema.readable import misfit
 from lakebed.settings import suggest
@@ -176,6 +177,8 @@ class Fill:
     """The columns that the changes fill; None for those that they have."""
     ignores_nulls: bool = False
     """Whether a null keeps the value of its column too (``ignore_null_updates``)."""
+    rescues: bool = False
+    """Whether a change also fills ``RESCUED_COLUMN``, if it has something to keep there; else the text of other changes stays."""
 
     def kept(self, spec: WriteSpec, given: Collection[str]) -> list[str]:
         """The columns of a table that changes with the columns ``given`` do not fill.
@@ -190,7 +193,7 @@ class Fill:
                 raise InvalidInput(f"columns has {name!r}, which is no column of the table{suggest(name, names)}")
             if name not in given:
                 raise lacks(name, list(given))
-        filled = given if self.columns is None else self.columns
+        filled = {*(given if self.columns is None else self.columns), *([RESCUED_COLUMN] if self.rescues else [])}
         return [name for name in names if name not in filled and name not in needed]
 
 
@@ -306,8 +309,10 @@ def _unavailable(
     masks = {name: np.ones(rows, dtype=bool) for name in kept}
     if unavailable is not None:
         masks |= _masks(unavailable.combine_chunks())
-    if fill.ignores_nulls:
+    if fill.ignores_nulls or fill.rescues:
         filled = set(spec.schema.names).difference(kept, spec.keys, [spec.sequence_by])
+        if not fill.ignores_nulls:
+            filled &= {RESCUED_COLUMN}
         nulls = {name: columns[name].is_null() for name in columns if name in filled and columns[name].null_count}
         masks |= {name: np.asarray(mask) | masks.get(name, False) for name, mask in nulls.items()}
     upserts = np.ones(rows, dtype=bool) if deletes is None else ~np.asarray(deletes)

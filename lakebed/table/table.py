@@ -304,7 +304,7 @@ class Table:
             apply_as_deletes=apply_as_deletes,
             except_columns=except_column_list,
             policy=EvolvePolicy(allowed=frozenset(evolve), on_mismatch=on_mismatch, renamed=renamed_columns or {}),
-            fill=filled(columns, ignore_null_updates),
+            fill=filled(columns, ignore_null_updates, rescues=on_mismatch == "rescue"),
         )
         evolution = internals.evolution("changes that were applied need it")
         return apply(self.path, internals.log, changes, how, evolution, internals.quarantine_log, batch_id=batch_id)
@@ -354,7 +354,7 @@ class Table:
             apply_as_deletes=apply_as_deletes,
             except_columns=except_column_list,
             policy=EvolvePolicy(allowed=frozenset(evolve), on_mismatch=on_mismatch, renamed=renamed_columns or {}),
-            fill=filled(columns, ignore_null_updates),
+            fill=filled(columns, ignore_null_updates, rescues=on_mismatch == "rescue"),
         )
         evolution = internals.evolution(f"the DataFrame of the stream {query_name} needs it")
         stream, frame, _ = frame_changes(changes, how, internals.log, evolution, strict=on_mismatch == "fail")

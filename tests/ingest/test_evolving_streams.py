@@ -416,7 +416,7 @@ def test_tasks_report_a_schema_and_a_dataframe_keeps_its_columns(
             frame,
             evolve=["add"],
             on_mismatch="rescue",
-            columns=names,
+            renamed_columns=names,
             query_name="rows",
             trigger={"availableNow": True},
         )

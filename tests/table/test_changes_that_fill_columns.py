@@ -77,6 +77,7 @@ def test_a_row_that_comes_back_after_a_delete_has_nothing_of_the_old_one(people:
         ({"columns": ["nmae"]}, "columns has 'nmae', which is no column of the table; did you mean 'name'"),
         ({"columns": ["mail"]}, "the changes lack the column 'mail'"),
         ({"columns": "all"}, "columns is 'all'"),
+        ({"columns": {"nick": "name"}}, "columns is a mapping; .* renamed_columns"),
     ],
 )
 def test_columns_that_can_not_be_filled_are_refused(
@@ -91,6 +92,25 @@ def test_a_dataframe_of_spark_fills_columns_too(people: lakebed.Table, spark: Sp
     changes = spark.createDataFrame([(1, None, 7), (2, "bob@example", None)], "id long, mail string, visits long")
     people.apply(changes, "visits = 8", columns="sent", ignore_null_updates=True)
     assert rows(people) == [row(1, "Ada", "ada@example", 7), row(2, mail="bob@example")]
+
+
+def test_what_does_not_fit_is_kept_beside_what_other_changes_kept(people: lakebed.Table) -> None:
+    people.apply([{"id": 1, "visits": "often"}], columns=["visits"], on_mismatch="rescue")
+    people.apply([{"id": 1, "visits": 2}, {"id": 2, "visits": "never"}], columns=["visits"], on_mismatch="rescue")
+    people.apply([{"id": 1, "name": "Ada"}], columns="sent")
+    people.settle()
+    assert people.to_arrow().sort_by("id")["_rescued"].to_pylist() == ['{"visits":"often"}', '{"visits":"never"}']
+    assert people.to_arrow().sort_by("id")["visits"].to_pylist() == [2, None]
+
+
+def test_a_dataframe_of_some_columns_keeps_what_does_not_fit(people: lakebed.Table, spark: SparkSession) -> None:
+    people.apply([row(1, "Ada", "ada@example", 1)])
+    changes = spark.createDataFrame([(1, "2", "x"), (2, "often", None)], "id long, visits string, more string")
+    people.apply(changes, columns=["visits"], on_mismatch="rescue")
+    assert people.to_arrow().sort_by("id").to_pylist() == [
+        row(1, "Ada", "ada@example") | {"_rescued": '{"more":"x","visits":"2"}'},
+        row(2) | {"_rescued": '{"visits":"often"}'},
+    ]
 
 
 def test_a_table_without_keys_has_no_rows_to_fill(tmp_path: Any) -> None:
