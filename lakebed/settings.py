@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import orjson
 
+from lakebed.column_groups import GROUPS, ColumnGroup, groups_text, parse_groups
 from lakebed.errors import Corrupt, InvalidInput
 
 PREFIX = "lakebed."
@@ -107,6 +108,7 @@ class TableSettings:
     sequence_by: str | None = None
     sort_key_version: int = 1
     sort_key_frame: str = ""
+    groups: tuple[ColumnGroup, ...] = ()
     conflict_scope: ConflictScope = "partition"
     checkpoint_interval: int = 100
     log_retention_seconds: int = 7 * 86400
@@ -149,7 +151,9 @@ class TableSettings:
             value = getattr(self, field.name)
             if value == field.default:
                 continue
-            text = orjson.dumps(value).decode() if isinstance(value, tuple) else str(value)
+            text = orjson.dumps(value).decode() if field.type == "tuple[str, ...]" else str(value)
+            if field.name == "groups":
+                text = groups_text(value)
             if isinstance(value, bool):
                 text = "on" if value else "off"
             if field.name.endswith("_seconds"):
@@ -171,8 +175,8 @@ _OF_CREATION = {
 """Properties that users can't set: lakebed writes them, from arguments of these names."""
 
 
-PropertyValue: TypeAlias = str | int | float | bool
-"""What a caller may give as the value of a property."""
+PropertyValue: TypeAlias = str | int | float | bool | Mapping[str, Any]
+"""What a caller may give as the value of a property; a mapping where the property is a JSON object."""
 
 
 def property_texts(properties: Mapping[str, PropertyValue]) -> dict[str, str]:
@@ -184,6 +188,8 @@ def _property_text(name: str, value: PropertyValue) -> str:
     if isinstance(value, bool):
         words = ("off", "on") if str(name).startswith(PREFIX) else ("false", "true")
         return words[value]
+    if isinstance(value, Mapping):
+        return orjson.dumps(dict(value)).decode()
     return str(value) if isinstance(value, int | float) else value
 
 
@@ -202,10 +208,10 @@ def parse_settings(properties: Mapping[str, str]) -> TableSettings:
 def read_settings(properties: Mapping[str, str]) -> TableSettings:
     """The settings of a table as its log has them; what can't be read counts as not set (``wrong_properties``).
 
-    Raises Corrupt where that would change what its rows are: keys, sequence, sort key.
+    Raises Corrupt where that would change what its rows are: keys, sequence, groups, sort key.
     """
     wrong = wrong_properties(properties)
-    for name in wrong.keys() & _OF_CREATION.keys():
+    for name in wrong.keys() & {*_OF_CREATION, GROUPS}:
         raise Corrupt(f"the log says that {wrong[name]}; restore the commit that says so from a copy of the store")
     return _settings({name: text for name, text in properties.items() if name in _FIELDS and name not in wrong})
 
@@ -449,6 +455,7 @@ _VALUES: dict[str, Callable[[str], Any]] = {
     "lakebed.sort_key_version": _count,
     SORT_KEY_FRAME: str,
     FORMAT_PROPERTY: _count,
+    GROUPS: parse_groups,
     "lakebed.conflict_scope": _one_of(*CONFLICT_SCOPES),
     "lakebed.checkpoint_interval": _count,
     "lakebed.log_retention": _seconds,

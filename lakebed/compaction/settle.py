@@ -55,7 +55,8 @@ from lakebed.positions.remarks import remarks_of
 from lakebed.remarks import Counts, Remark, RemarkCounts, sum_of
 from lakebed.resolve.crowded_keys import crowded_keys_of
 from lakebed.resolve.locate import KeyLocator, columns_of_keys
-from lakebed.resolve.resolve import Resolution, resolve
+from lakebed.resolve.resolution import Resolution
+from lakebed.resolve.resolve import resolve
 from lakebed.storage.file_errors import naming_unreadable
 from lakebed.storage.part_storage import PartStorage
 

@@ -25,7 +25,8 @@ from lakebed.decode.metadata import headers_of
 from lakebed.decode.source_tables import NO_RULES, SourceRules, all_seen
 from lakebed.errors import InvalidInput, InvalidSchema
 from lakebed.lateness import Newest, Place, newest_of
-from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, Fill
+from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN
+from lakebed.parts.fills import Fill
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, WITH_HEADERS
 from lakebed.positions.positions import Last, Seen, last_of
 from lakebed.positions.source_columns import Met, RecordColumns, met_in

@@ -67,7 +67,8 @@ from lakebed.decode.unknown_fields import (
     unknown_remarks,
 )
 from lakebed.errors import InvalidInput, InvalidSchema
-from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT, unavailable_names
+from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
+from lakebed.parts.fills import unavailable_names
 from lakebed.positions.truncates import NO_CUTOFF, Cutoff
 from lakebed.remarks import Remark, remarks_on
 from lakebed.schema.change import SchemaChange

@@ -22,7 +22,8 @@ import pyarrow as pa
 
 from lakebed.decode.decoder import Decoded
 from lakebed.errors import InvalidChanges
-from lakebed.parts.changes import Fill, WriteSpec, lacks, prepare
+from lakebed.parts.changes import WriteSpec, prepare
+from lakebed.parts.fills import Fill, lacks
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, rows_as_json
 from lakebed.remarks import Remark, remarks_on
 from lakebed.schema.column_mapping import by_case

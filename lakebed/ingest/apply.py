@@ -33,7 +33,8 @@ from lakebed.log.entries import APPLIED, NAMED_BATCH, Operation
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog, require_writable
 from lakebed.parts.arrow_rows import Rows, arrow_rows, is_spark_frame
-from lakebed.parts.changes import Fill, WriteSpec, prepare, write_spec_of
+from lakebed.parts.changes import WriteSpec, prepare, write_spec_of
+from lakebed.parts.fills import Fill
 from lakebed.positions.remarks import report_remarks
 from lakebed.remarks import Remark, remarks_on
 from lakebed.schema.conversion import canonical_type, type_from_json

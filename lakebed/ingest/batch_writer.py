@@ -63,7 +63,7 @@ from lakebed.positions.resnapshots import entry_counting
 from lakebed.positions.source_columns import Followed, followed
 from lakebed.positions.truncates import Cutoff, cutoff_of, to_domain
 from lakebed.remarks import Counts, sum_of
-from lakebed.resolve.unavailable_values import newest_in_layers
+from lakebed.resolve.batches import newest_in_layers
 from lakebed.sources.cut import Report
 from lakebed.sources.source import Place, Range, RangeChanges, batch_of
 from lakebed.storage.engine import connect

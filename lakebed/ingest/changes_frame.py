@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from lakebed.decode.row_changes import columns_left_out, names_in_rows
 from lakebed.error_transport import first_line
 from lakebed.errors import InvalidChanges, InvalidInput
-from lakebed.parts.changes import HIDDEN_TYPES, OP_COLUMN, SEQUENCE_COLUMN, Fill, WriteSpec, lacks
+from lakebed.parts.changes import HIDDEN_TYPES, OP_COLUMN, SEQUENCE_COLUMN, WriteSpec
+from lakebed.parts.fills import Fill, lacks
 from lakebed.quoting import quote_for_spark
 from lakebed.schema.change_names import is_change_name
 from lakebed.schema.fitting import FIXED, RESCUED_COLUMN, EvolvePolicy
@@ -80,7 +81,7 @@ def changes_frame(
             _require_spark_expression(changes, apply_as_deletes)
             deleted = f"coalesce(cast(({apply_as_deletes}\n) as boolean), false)"
         columns.append(f"case when {deleted} then 'd' else 'u' end as {OP_COLUMN}")
-    if spec.sequence_by is not None and spec.sequence_column == SEQUENCE_COLUMN:
+    if spec.sequence_by is not None and spec.sequence_column == SEQUENCE_COLUMN and SEQUENCE_COLUMN not in kept:
         if spec.sequence_by not in given:
             raise InvalidChanges(f"the changes lack the column {spec.sequence_by!r}, which sequence_by names")
         columns.append(f"{quote_for_spark(spec.sequence_by)} as {SEQUENCE_COLUMN}")

@@ -65,9 +65,9 @@ from lakebed.positions.remarks import remarks_of
 from lakebed.positions.source_columns import Met, followed
 from lakebed.positions.truncates import cutoff_of
 from lakebed.quoting import quote
+from lakebed.resolve.batches import newest_in_layers
 from lakebed.resolve.locate import KeyLocator
 from lakebed.resolve.resolve import are_late
-from lakebed.resolve.unavailable_values import newest_in_layers
 from lakebed.schema.change import SchemaChange
 from lakebed.sql.expression import Expression, check_condition, condition, connection_for, expression, mistakes
 from lakebed.sql.pieces import registered

@@ -19,6 +19,7 @@ import orjson
 import pyarrow as pa
 
 from lakebed import events
+from lakebed.column_groups import GROUPS, check_groups
 from lakebed.coordination.schema_history import entries_of, past_changes
 from lakebed.errors import InvalidInput, InvalidSchema, Retry
 from lakebed.log.actions import Action, Domain
@@ -186,6 +187,8 @@ def set_properties(
         settings = read_settings(merged)
         if "lakebed.ttl" in properties:
             check_time_to_live(settings.ttl, snapshot.logical_schema)
+        if GROUPS in properties:
+            check_groups(settings, snapshot.logical_schema, snapshot.metadata.partition_columns)
         metadata = replace(snapshot.metadata, configuration=merged)
         return Proposal(
             actions=[metadata],
@@ -216,7 +219,7 @@ def set_sort_key(log: TableLog, sort_key: Sequence[str]) -> int:
         stored = columns.stored_sort_key(sort_key)
         frame = frame_properties(parse_sort_key(stored, snapshot.schema), snapshot).get(SORT_KEY_FRAME, "")
         settings = replace(before, sort_key=tuple(sort_key), sort_key_frame=frame)
-        check_settings(settings, snapshot.logical_schema)
+        check_settings(settings, snapshot.logical_schema, snapshot.metadata.partition_columns)
         if settings == before:
             return Finished(snapshot.version)
         settings = replace(settings, sort_key_version=before.sort_key_version + 1)

@@ -65,7 +65,7 @@ def convert(
             raise TableExists(f"the table at {path} is lakebed's already; open it", table=path)
         check_adoptable(snapshot)
         check_adoptable_partitions(snapshot)
-        check_settings(settings, snapshot.logical_schema)
+        check_settings(settings, snapshot.logical_schema, snapshot.metadata.partition_columns)
         check_sequence_name(settings.sequence_by, snapshot.logical_schema)
         stored = stored_settings(settings, snapshot.columns)
         frame = frame_properties(parse_sort_key(stored.sort_key, snapshot.schema), snapshot)

@@ -10,6 +10,7 @@ from typing import Literal
 
 import pyarrow as pa
 
+from lakebed.column_groups import check_groups
 from lakebed.discovery import require_alone
 from lakebed.errors import InvalidInput, InvalidSchema, StoreUnavailable, TableExists, Unsupported
 from lakebed.log.actions import CommitInfo
@@ -151,7 +152,7 @@ def check_layout(schema: pa.Schema, settings: TableSettings, partition_by: Seque
     """Raises InvalidSchema, InvalidInput for what no table can be created with; ``schema`` is canonical."""
     check_new_names(schema)
     check_levels(schema)
-    check_settings(settings, schema)
+    check_settings(settings, schema, partition_by)
     check_sequence_name(settings.sequence_by, schema)
     check_columns(partition_by, schema, "partition_by")
     _check_partitioning(partition_by, schema)
@@ -176,10 +177,11 @@ def required_properties() -> dict[str, str]:
     }
 
 
-def check_settings(settings: TableSettings, schema: pa.Schema) -> None:
-    """Raises InvalidSchema, InvalidInput if keys, sort key or sequence do not fit the schema."""
+def check_settings(settings: TableSettings, schema: pa.Schema, partition_by: Sequence[str]) -> None:
+    """Raises InvalidSchema, InvalidInput if keys, sort key, sequence or groups do not fit the schema."""
     check_columns(settings.keys, schema, "keys")
     check_time_to_live(settings.ttl, schema)
+    check_groups(settings, schema, partition_by)
     parse_sort_key(settings.sort_key, schema, settings.sort_key_frame)
     if settings.sequence_by is None:
         return

@@ -49,9 +49,9 @@ from lakebed.parts.changes import (
 )
 from lakebed.parts.intact import naming_damaged, require_intact
 from lakebed.parts.write import WrittenPart, write_parts
-from lakebed.quoting import literal
+from lakebed.quoting import literal, quote
 from lakebed.sql.expression import Expression
-from lakebed.sql.pieces import aliases, named, scan_of, sql_type
+from lakebed.sql.pieces import aliases, named, oldest_value, scan_of, sql_type
 from lakebed.storage.engine import connect
 from lakebed.storage.file_errors import naming_unreadable
 from lakebed.storage.part_storage import PartStorage
@@ -259,11 +259,15 @@ def _write(
 ) -> _Pending:
     """Step 1: the changes of the rows that match, as files."""
     writing, incoming = connect(), spec.incoming
-    hidden, columns = [], mutation.columns(incoming.schema)
+    hidden, columns, fill = [], mutation.columns(incoming.schema), mutation.fill(incoming)
     if spec.sequence_column == SEQUENCE_COLUMN:
         hidden.append(pa.field(SEQUENCE_COLUMN, pa.int64()))
         # A row that another writer left before the table was converted has none: it is older than all that have one.
         columns.append(f"coalesce({SEQUENCE_COLUMN}, {OLDEST_SEQUENCE}) as {SEQUENCE_COLUMN}")
+    elif any(group.creates for group in spec.groups):  # a row that its owner never brought has none either
+        at = incoming.schema.get_field_index(str(incoming.sequence_by))
+        oldest = oldest_value(incoming.schema.field(at).type)
+        columns[at] = f"coalesce({quote(str(incoming.sequence_by))}, {oldest}) as {quote(str(incoming.sequence_by))}"
     operation = DELETE if mutation.assignments is None else UPSERT
     query = (
         f"select {', '.join(columns)}, {literal(operation)} as {OP_COLUMN} "
@@ -275,7 +279,7 @@ def _write(
         try:
             with mutation.mistakes(_paths(read)):
                 for chunk in in_chunks(scanning.sql(query).to_arrow_reader(BATCH_ROWS)):
-                    rows = stored_rows(prepare(chunk, incoming, writing), spec)
+                    rows = stored_rows(prepare(chunk, incoming, writing, fill=fill), spec)
                     written += write_parts(rows, spec, storage)
         except BaseException:
             discard(written, storage)

@@ -15,6 +15,7 @@ from lakebed.errors import InvalidChanges, InvalidInput
 from lakebed.log.entries import Operation
 from lakebed.notebook import HtmlResult
 from lakebed.parts.changes import SEQUENCE_COLUMN, WriteSpec
+from lakebed.parts.fills import Fill
 from lakebed.quoting import quote
 from lakebed.settings import suggest
 from lakebed.sql.expression import Expression, check_condition, condition, expression, mistakes
@@ -83,6 +84,17 @@ class Mutation:
             for field in schema
         ]
 
+    def fill(self, spec: WriteSpec) -> Fill | None:
+        """The columns that the changes fill in a table with groups: all of the owner, or of the groups that are assigned to.
+
+        ``spec`` has the users' names. So the mutation says nothing of other groups, whose newest changes keep counting.
+        """
+        if not spec.groups:
+            return None
+        grouped = {name: group for group in spec.groups for name in group.columns}
+        groups = {grouped.get(name) for name in self.assignments or [spec.keys[0]]}
+        return Fill(tuple(name for name in spec.schema.names if grouped.get(name) in groups and name not in spec.keys))
+
     @property
     def parameters(self) -> dict[str, object]:
         """What the commit records of the mutation."""
@@ -116,7 +128,7 @@ class Mutation:
             raise InvalidInput(
                 f"set assigns {name!r}, a key: a key never changes; delete the row and apply one with the new key"
             )
-        if name == spec.sequence_by:
+        if name == spec.sequence_by or name in {group.sequence_by for group in spec.groups}:
             raise InvalidInput(f"set assigns {name!r}, which orders the changes (sequence_by): only changes bring it")
 
     @contextmanager

@@ -9,22 +9,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import duckdb
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakebed.column_groups import ColumnGroup
 from lakebed.errors import InvalidChanges, InvalidInput
 from lakebed.log.purges import fence_of
 from lakebed.log.snapshot import Snapshot
+from lakebed.parts.fills import Fill, lacks, unavailable, without_values
 from lakebed.schema.column_mapping import ColumnMapping, StoredPath
 from lakebed.schema.exact_cast import cast_exactly
-from lakebed.schema.fitting import RESCUED_COLUMN
 from lakebed.schema.nested import first_missing, nullable
 from lakebed.schema.readable import misfit
 from lakebed.settings import suggest
@@ -69,6 +69,7 @@ class WriteSpec:
     keys: tuple[str, ...] = ()
     sort_key: tuple[str, ...] = ()
     sequence_by: str | None = None
+    groups: tuple[ColumnGroup, ...] = ()
     partition_by: tuple[str, ...] = ()
     sort_key_version: int = 1
     sort_key_frame: str = ""
@@ -88,6 +89,7 @@ class WriteSpec:
             schema=columns.logical,
             keys=columns.logical_names(self.keys),
             sequence_by=None if self.sequence_by is None else columns.logical_name(self.sequence_by),
+            groups=tuple(group.renamed(columns.logical_name) for group in self.groups),
             partition_by=columns.logical_names(self.partition_by),
         )
 
@@ -107,6 +109,7 @@ class WriteSpec:
             schema=pa.schema([field.with_name(name) for field, name in new]),
             keys=named(self.keys),
             sequence_by=self.sequence_by and names.get(self.sequence_by, self.sequence_by),
+            groups=tuple(group.renamed(lambda name: named([name])[0]) for group in self.groups),
             partition_by=named(self.partition_by),
         )
 
@@ -163,38 +166,10 @@ class WriteSpec:
         """Whether what was written in this shape is a good part of a table of the newer one, in whatever order its rows are."""
         if self.fence != newer.fence:
             return False
-        mine = (self.keys, self.sequence_by, self.sequence_column, self.partition_by)
-        if mine != (newer.keys, newer.sequence_by, newer.sequence_column, newer.partition_by):
+        mine = (self.keys, self.sequence_by, self.sequence_column, self.groups, self.partition_by)
+        if mine != (newer.keys, newer.sequence_by, newer.sequence_column, newer.groups, newer.partition_by):
             return False
         return misfit(self.schema, newer.schema) is None
-
-
-@dataclass(frozen=True, slots=True)
-class Fill:
-    """Changes that fill some columns of their rows. The other columns keep their values, or are null in a row that is new."""
-
-    columns: tuple[str, ...] | None = None
-    """The columns that the changes fill; None for those that they have."""
-    ignores_nulls: bool = False
-    """Whether a null keeps the value of its column too (``ignore_null_updates``)."""
-    rescues: bool = False
-    """Whether a change also fills ``RESCUED_COLUMN``, if it has something to keep there; else the text of other changes stays."""
-
-    def kept(self, spec: WriteSpec, given: Collection[str]) -> list[str]:
-        """The columns of a table that changes with the columns ``given`` do not fill.
-
-        Raises InvalidInput for a table without keys and for an unknown column, InvalidChanges for a column that is not given.
-        """
-        if not spec.keys:
-            raise InvalidInput("changes fill columns of rows by their keys, and this table has no keys")
-        names, needed = spec.schema.names, {*spec.keys, spec.sequence_by}
-        for name in self.columns or ():
-            if name not in names:
-                raise InvalidInput(f"columns has {name!r}, which is no column of the table{suggest(name, names)}")
-            if name not in given:
-                raise lacks(name, list(given))
-        filled = {*(given if self.columns is None else self.columns), *([RESCUED_COLUMN] if self.rescues else [])}
-        return [name for name in names if name not in filled and name not in needed]
 
 
 def write_spec_of(snapshot: Snapshot) -> WriteSpec:
@@ -205,6 +180,7 @@ def write_spec_of(snapshot: Snapshot) -> WriteSpec:
         keys=settings.keys,
         sort_key=settings.sort_key,
         sequence_by=settings.sequence_by,
+        groups=settings.groups,
         partition_by=snapshot.partition_columns,
         sort_key_version=settings.sort_key_version,
         sort_key_frame=settings.sort_key_frame,
@@ -233,13 +209,12 @@ def prepare(
     there = set(given)
     _check_given(given, except_columns, spec)
     kept = [] if fill is None else fill.kept(spec, there.difference(except_columns))
-    names, columns = [], []
+    columns: dict[str, Any] = {}
     for field in spec.schema:
-        names.append(field.name)
         if field.name in except_columns or field.name in kept:
-            columns.append(pa.nulls(len(changes), nullable(field.type)))
+            columns[field.name] = pa.nulls(len(changes), nullable(field.type))
         elif field.name in there:
-            columns.append(cast_exactly(changes[field.name], field.type, field.name))
+            columns[field.name] = cast_exactly(changes[field.name], field.type, field.name)
         else:
             raise lacks(field.name, given)
     deletes = _delete_mask(changes, connection, apply_as_deletes)
@@ -248,37 +223,41 @@ def prepare(
         raise InvalidChanges(
             f"row {row} of the changes is a delete, but the table has no keys that show what it deletes"
         )
+    if spec.groups and deletes is not None and spec.sequence_column in kept:
+        columns |= without_values(columns, kept, spec, deletes)
+        deletes = None  # not of the row, but of what the group has of it
     if spec.keys:
-        names.append(OP_COLUMN)
-        columns.append(
+        columns[OP_COLUMN] = (
             pc.if_else(deletes, pa.scalar(DELETE), pa.scalar(UPSERT))
             if deletes is not None
             else pa.repeat(pa.scalar(UPSERT), len(changes))
         )
     if spec.sequence_column == SEQUENCE_COLUMN:
-        source = SEQUENCE_COLUMN if SEQUENCE_COLUMN in there else str(spec.sequence_by)
-        if source not in there:
-            raise InvalidChanges(
-                f"the changes lack the column {source!r}, which sequence_by refers to{suggest(source, given)}"
-            )
-        names.append(SEQUENCE_COLUMN)
-        columns.append(_hidden_sequence(changes[source], source))
-    unavailable = changes[UNAVAILABLE_COLUMN] if UNAVAILABLE_COLUMN in there else None
-    if fill is not None:
-        by_name = dict(zip(names, columns, strict=True))
-        unavailable = _unavailable(by_name, fill, kept, unavailable, spec, deletes=deletes)
-    if unavailable is not None:
-        names.append(UNAVAILABLE_COLUMN)
-        columns.append(unavailable)
-    if spec.keys and MOVES_COLUMN in there:
-        names.append(MOVES_COLUMN)
-        columns.append(changes[MOVES_COLUMN])
-    out = pa.table(dict(zip(names, columns, strict=True)))
+        columns[SEQUENCE_COLUMN] = _given_sequence(changes, spec, kept)
+    unsent = changes[UNAVAILABLE_COLUMN] if UNAVAILABLE_COLUMN in there else None
+    if fill is not None or spec.groups:
+        unsent = unavailable(columns, fill or Fill(), kept, unsent, spec, deletes=deletes)
+    if unsent is not None:
+        columns[UNAVAILABLE_COLUMN] = unsent
+    if spec.keys and MOVES_COLUMN in there and not spec.groups:
+        columns[MOVES_COLUMN] = changes[MOVES_COLUMN]
+    out = pa.table(columns)
     if spec.partition_by:
         out = _empty_partitions_as_null(out, spec)
         _check_partitions(out, spec)
-    _check_nulls(out, spec, deletes)
+    _check_nulls(out, spec, deletes, has_order=spec.sequence_column not in kept)
     return out
+
+
+def _given_sequence(changes: pa.Table, spec: WriteSpec, kept: Sequence[str]) -> pa.ChunkedArray | pa.Array:
+    if SEQUENCE_COLUMN in kept:
+        return pa.nulls(len(changes), HIDDEN_TYPES[SEQUENCE_COLUMN])
+    source = SEQUENCE_COLUMN if SEQUENCE_COLUMN in changes.column_names else str(spec.sequence_by)
+    if source not in changes.column_names:
+        raise InvalidChanges(
+            f"the changes lack the column {source!r}, which sequence_by refers to{suggest(source, changes.column_names)}"
+        )
+    return _hidden_sequence(changes[source], source)
 
 
 def _check_given(given: Sequence[str], except_columns: Sequence[str], spec: WriteSpec) -> None:
@@ -293,67 +272,6 @@ def _check_given(given: Sequence[str], except_columns: Sequence[str], spec: Writ
     if len(there) < len(given):
         twice = sorted(name for name, count in Counter(given).items() if count > 1)
         raise InvalidChanges(f"the changes have the column {twice[0]!r} more than once; leave one of them out")
-
-
-def _unavailable(
-    columns: Mapping[str, pa.ChunkedArray],
-    fill: Fill,
-    kept: Collection[str],
-    unavailable: pa.ChunkedArray | None,
-    spec: WriteSpec,
-    *,
-    deletes: pa.ChunkedArray | None,
-) -> pa.Array:
-    """By row, what it does not fill: the columns ``kept``, those that its source did not send, and nulls that don't count."""
-    rows = len(columns[spec.keys[0]])
-    masks = {name: np.ones(rows, dtype=bool) for name in kept}
-    if unavailable is not None:
-        masks |= _masks(unavailable.combine_chunks())
-    if fill.ignores_nulls or fill.rescues:
-        filled = set(spec.schema.names).difference(kept, spec.keys, [spec.sequence_by])
-        if not fill.ignores_nulls:
-            filled &= {RESCUED_COLUMN}
-        nulls = {name: columns[name].is_null() for name in columns if name in filled and columns[name].null_count}
-        masks |= {name: np.asarray(mask) | masks.get(name, False) for name, mask in nulls.items()}
-    upserts = np.ones(rows, dtype=bool) if deletes is None else ~np.asarray(deletes)
-    return unavailable_names(masks, upserts)
-
-
-def _masks(unavailable: pa.ListArray) -> dict[str, npt.NDArray[np.bool_]]:
-    """Which rows have each name."""
-    names = pc.list_flatten(unavailable).dictionary_encode()
-    rows, codes = pc.list_parent_indices(unavailable).to_numpy(), names.indices.to_numpy()
-    masks = {}
-    for code, name in enumerate(names.dictionary.to_pylist()):
-        masks[name] = np.zeros(len(unavailable), dtype=bool)
-        masks[name][rows[codes == code]] = True
-    return masks
-
-
-def unavailable_names(masks: Mapping[str, npt.NDArray[np.bool_]], upserts: npt.NDArray[np.bool_]) -> pa.Array:
-    """For each row, the columns whose mask has it; null where there are none, and for deletes."""
-    counts = np.zeros(len(upserts), dtype=np.int64)
-    for mask in masks.values():
-        counts += mask & upserts
-    offsets = np.concatenate([[0], np.cumsum(counts)])
-    numbers, at = np.empty(offsets[-1], dtype=np.int32), offsets[:-1].copy()
-    for number, mask in enumerate(masks.values()):
-        rows = np.flatnonzero(mask & upserts)
-        numbers[at[rows]] = number
-        at[rows] += 1
-    names = pa.DictionaryArray.from_arrays(numbers, pa.array(list(masks), pa.string())).cast(pa.string())
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), names, mask=pa.array(counts == 0))
-
-
-def lacks(column: str, given: Sequence[str]) -> InvalidChanges:
-    """The error for changes, with the columns ``given``, that lack a column of their table.
-
-    A row takes the place of the whole row of its key. So null in place of a value that was not sent would erase a value.
-    """
-    return InvalidChanges(
-        f"the changes lack the column {column!r} of the table{suggest(column, given)}; add it (null where there is no "
-        "value), or keep the values that it has (columns='sent')"
-    )
 
 
 def stored_rows(rows: pa.Table, spec: WriteSpec) -> pa.Table:
@@ -447,7 +365,7 @@ def _hidden_sequence(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
     )
 
 
-def _check_nulls(changes: pa.Table, spec: WriteSpec, deletes: pa.ChunkedArray | None) -> None:
+def _check_nulls(changes: pa.Table, spec: WriteSpec, deletes: pa.ChunkedArray | None, *, has_order: bool) -> None:
     for name in spec.keys:
         if changes[name].null_count:
             row = int(pc.index(pc.is_null(changes[name]), True).as_py())
@@ -477,7 +395,7 @@ def _check_nulls(changes: pa.Table, spec: WriteSpec, deletes: pa.ChunkedArray | 
             raise InvalidChanges(
                 f"{f'{field.name}.{found[1]}'!r} is NOT NULL but has no value in row {found[0]} of the changes"
             )
-    sequence = spec.sequence_column
+    sequence = spec.sequence_column if has_order else None
     if sequence and changes[sequence].null_count:
         row = int(pc.index(pc.is_null(changes[sequence]), True).as_py())
         kind = "delete" if deletes is not None and deletes[row].as_py() else "change"

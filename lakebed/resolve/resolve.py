@@ -24,7 +24,7 @@ pieces of bounded size, and a view takes all of it. So settle a tail of tens of 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -43,49 +43,21 @@ from lakebed.parts.changes import (
     WriteSpec,
 )
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
-from lakebed.parts.intact import require_intact
 from lakebed.parts.quarantine import IncompleteRow
 from lakebed.parts.row_origins import rows_at
 from lakebed.resolve.counted_tail import DELETED, INCOMPLETE, PART, ROW, CountedOutcome, counted_outcomes, read_tail
-from lakebed.resolve.crowded_keys import NONE_CROWDED, Crowd, CrowdedKeys
+from lakebed.resolve.crowded_keys import NONE_CROWDED, CrowdedKeys
+from lakebed.resolve.groups import resolve_groups
 from lakebed.resolve.locate import KeyLocator
+from lakebed.resolve.resolution import Resolution, by_part_path, keys_of_parts, rows_that_die
 from lakebed.resolve.unavailable_values import NOWHERE, Rows, completed, ranked, required_columns
-from lakebed.schema.nested import as_declared, nullable
-from lakebed.sql.pieces import aliases, by_place, named, parquet_of, registered, sql_type
+from lakebed.resolve.whole_rows import as_rows, indices_by_part, row_schema, rows_of_tail
+from lakebed.schema.nested import nullable
+from lakebed.sql.pieces import aliases, by_place, registered
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
 
 _Rows = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resolution:
-    """The outcome for some change parts, oldest first.
-
-    ``base_dead``: all dead rows of each base part that gains some; ``tail_dead``: dead rows of each change part;
-    ``completed``: rows to be added beside them (table columns and hidden ones); ``tombstones``: deletes to be added, for late
-    changes and for readers of changes, of keys whose deletes were folded into another change; ``incomplete_rows``: by the path of
-    the change part, its changes that lack a value they need; ``keys``: the keys of each change part, for a key index; ``rows``:
-    how many changes there were; ``lost``: how many changes of each change part lost by sequence, against the base or an earlier
-    change part, if any did. ``crowded``: of the keys ``counted``, those with several rows in a transaction that may go on.
-    """
-
-    change_parts: tuple[ChangePart, ...] = ()
-    base_dead: Mapping[str, BitMap64] = field(default_factory=dict)
-    tail_dead: Mapping[str, BitMap64] = field(default_factory=dict)
-    completed: pa.Table | None = None
-    tombstones: pa.Table | None = None
-    incomplete_rows: Mapping[str, IncompleteRow] = field(default_factory=dict)
-    keys: Mapping[str, pa.Table] = field(default_factory=dict)
-    rows: int = 0
-    lost: Mapping[str, int] = field(default_factory=dict)
-    counted: frozenset[str] = frozenset()
-    crowded: Mapping[str, Crowd] = field(default_factory=dict)
-
-    def keeps(self, part: ChangePart, spec: WriteSpec) -> bool:
-        """Whether a change part is worth having in the base: it has a live row, or deletes that late changes must meet."""
-        dead = self.tail_dead.get(part.path)
-        return dead is None or len(dead) < part.rows or (spec.sequence_by is not None and part.deletes > 0)
 
 
 def resolve(
@@ -104,6 +76,8 @@ def resolve(
     """
     if not change_parts:
         return Resolution()
+    if spec.groups:
+        return resolve_groups(base, change_parts, spec, storage, deletion_vectors, locator)
     has_moves = bool(crowded.keys) or any(part.moves for part in change_parts)
     tail = read_tail(change_parts, spec, storage, with_moves=has_moves)
     places, lost = _newest(tail, spec, len(change_parts))
@@ -137,11 +111,10 @@ def resolve(
             anew=_Anew.of(anew.values(), tail),
         )
         survives &= ~incomplete
-    tail_dead = _tail_dead(newest, survives, change_parts)
+    tail_dead = rows_that_die(newest[PART].to_numpy()[survives], newest[ROW].to_numpy()[survives], change_parts)
     base_dead = {
         path: deletion_vectors.of(base[path]) | BitMap64(rows.astype(np.uint64)) for path, rows in base_new.items()
     }
-    keys_of_parts = _cut(tail, change_parts, spec)
     return Resolution(
         change_parts=tuple(change_parts),
         base_dead=base_dead,
@@ -149,16 +122,12 @@ def resolve(
         completed=completed,
         tombstones=_tombstones(tail, outcomes, change_parts, spec),
         incomplete_rows=incomplete_rows,
-        keys=keys_of_parts,
+        keys=keys_of_parts(tail, change_parts, spec),
         rows=len(tail),
-        lost=_by_part_path(lost + np.bincount(newest[PART].to_numpy()[late], minlength=len(lost)), change_parts),
+        lost=by_part_path(lost + np.bincount(newest[PART].to_numpy()[late], minlength=len(lost)), change_parts),
         counted=frozenset(one.key for one in outcomes),
         crowded={one.key: one.crowd for one in outcomes if one.crowd is not None},
     )
-
-
-def _by_part_path(counts: _Rows, change_parts: Sequence[ChangePart]) -> dict[str, int]:
-    return {part.path: count for part, count in zip(change_parts, counts.tolist(), strict=True) if count}
 
 
 def _counted(tail: pa.Table, places: _Rows, outcomes: Sequence[CountedOutcome]) -> pa.Table:
@@ -213,7 +182,7 @@ def _dying_rows(
     probes = hits["probe"].to_numpy()
     rows = hits["row"].to_numpy()
     late = np.zeros(len(newest), dtype=bool)
-    by_part = _by_part(hits["part"])
+    by_part = indices_by_part(hits["part"])
     live_at: dict[str, npt.NDArray[np.intp]] = {}
     for path, at in by_part.items():
         dead = deletion_vectors.of(base[path])
@@ -279,20 +248,6 @@ def _among(values: _Rows, ascending: _Rows) -> npt.NDArray[np.bool_]:
     return found
 
 
-def _by_part(column: pa.ChunkedArray) -> dict[str, npt.NDArray[np.intp]]:
-    """Indices of the rows of each part."""
-    combined = column.combine_chunks()
-    coded = combined if pa.types.is_dictionary(combined.type) else combined.dictionary_encode()
-    codes = coded.indices.to_numpy()
-    order = np.argsort(codes, kind="stable")
-    bounds = np.searchsorted(codes[order], np.arange(len(coded.dictionary) + 1))
-    return {
-        path: order[bounds[code] : bounds[code + 1]]
-        for code, path in enumerate(coded.dictionary.to_pylist())
-        if bounds[code] < bounds[code + 1]
-    }
-
-
 def _tombstones(
     tail: pa.Table, outcomes: Sequence[CountedOutcome], change_parts: Sequence[ChangePart], spec: WriteSpec
 ) -> pa.Table | None:
@@ -307,36 +262,6 @@ def _tombstones(
     if spec.keeps_versions:
         columns[VERSION_COLUMN] = pa.array([change_parts[part].version for part in rows[PART].to_pylist()], pa.int64())
     return pa.table(columns)
-
-
-def _tail_dead(
-    newest: pa.Table, survives: npt.NDArray[np.bool_], change_parts: Sequence[ChangePart]
-) -> dict[str, BitMap64]:
-    """Dead rows of each change part: all but the survivors."""
-    parts = newest[PART].to_numpy()[survives]
-    rows = newest[ROW].to_numpy()[survives]
-    order = np.argsort(parts, kind="stable")
-    parts, rows = parts[order], rows[order]
-    bounds = np.searchsorted(parts, np.arange(len(change_parts) + 1))
-    out = {}
-    for ordinal, part in enumerate(change_parts):
-        live = rows[bounds[ordinal] : bounds[ordinal + 1]]
-        if len(live) < part.rows:
-            out[part.path] = BitMap64(range(part.rows)) - BitMap64(live.astype(np.uint64))
-    return out
-
-
-def _cut(tail: pa.Table, change_parts: Sequence[ChangePart], spec: WriteSpec) -> dict[str, pa.Table]:
-    """What a key index keeps of each change part."""
-    table = tail.select(list(spec.keys))
-    if spec.sequence_column:
-        ops = pc.if_else(tail[DELETED], pa.scalar(DELETE), pa.scalar(UPSERT))
-        table = table.append_column(SEQUENCE_COLUMN, tail[spec.sequence_column]).append_column(OP_COLUMN, ops)
-    out, at = {}, 0
-    for part in change_parts:
-        out[part.path] = table.slice(at, part.rows)
-        at += part.rows
-    return out
 
 
 def _complete(
@@ -358,15 +283,15 @@ def _complete(
     if not len(wanted):
         return None, {}
     keys = newest.select(list(spec.keys)).take(pa.array(wanted))
-    schema = _row_schema(newest, spec)
+    schema = row_schema(spec)
     pieces: list[pa.Table] = []
     if hits is not None:
         of_wanted = hits.filter(np.isin(hits["probe"].to_numpy(), wanted))
         pieces = _rows_of_base(of_wanted, newest, base, spec, storage, deletion_vectors)
     from_base = sum(len(piece) for piece in pieces)
-    tail_rows, of_part, of_row = _rows_of_keys(change_parts, keys, schema, spec, storage)
+    tail_rows, of_part, of_row = rows_of_tail(change_parts, schema, spec, storage, keys=keys)
     pieces.append(tail_rows)
-    rows = pa.concat_tables([_as_rows(piece, schema) for piece in pieces])
+    rows = pa.concat_tables([as_rows(piece, schema) for piece in pieces])
     of = ranked(rows, spec, connect())
     counts, counted = _counting(of, from_base, of_part, of_row, anew)
     done = completed(of, required_columns(spec), base_is_known=True, counts=counts)
@@ -436,24 +361,6 @@ class _Anew:
         )
 
 
-def _row_schema(newest: pa.Table, spec: WriteSpec) -> pa.Schema:
-    fields = [*spec.schema, pa.field(OP_COLUMN, pa.string())]
-    if spec.sequence_column == SEQUENCE_COLUMN:
-        fields.append(pa.field(SEQUENCE_COLUMN, newest.schema.field(SEQUENCE_COLUMN).type))
-    fields.append(pa.field(UNAVAILABLE_COLUMN, pa.list_(pa.string())))
-    return pa.schema([field.with_nullable(True) for field in fields])
-
-
-def _as_rows(piece: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The piece with these columns; one that it lacks is null."""
-    there = set(piece.column_names)
-    columns = [
-        as_declared(piece[field.name], field.type) if field.name in there else pa.nulls(len(piece), field.type)
-        for field in schema
-    ]
-    return pa.table(columns, schema=schema)
-
-
 def _rows_of_base(
     hits: pa.Table,
     newest: pa.Table,
@@ -471,29 +378,10 @@ def _rows_of_base(
             removed = removed.append_column(spec.sequence_column, deletes[SEQUENCE_COLUMN])
         out.append(removed)
     rows = hits["row"].to_numpy()
-    for path, at in _by_part(hits["part"]).items():
+    for path, at in indices_by_part(hits["part"]).items():
         dead = deletion_vectors.of(base[path])
         live = [row for row in rows[at].tolist() if row not in dead]
         if live:
             found = rows_at(path, base[path], live, spec, storage)
             out.append(found.append_column(OP_COLUMN, pa.repeat(pa.scalar(UPSERT), len(found))))
     return out
-
-
-def _rows_of_keys(
-    change_parts: Sequence[ChangePart], keys: pa.Table, schema: pa.Schema, spec: WriteSpec, storage: PartStorage
-) -> tuple[pa.Table, _Rows, _Rows]:
-    """The rows of the keys in the order of arrival, and of each the ordinal of its part and its number there."""
-    require_intact(change_parts, storage, objects=True)
-    connection = connect()
-    storage.attach(connection)
-    stored = {field.name: (f"c{at}", sql_type(field.type)) for at, field in enumerate(schema)}
-    source = parquet_of([storage.duckdb_url(part.path) for part in change_parts], stored)
-    outputs = ", ".join(f"s.{alias}" for alias, _ in stored.values())
-    same = " and ".join(f"s.{stored[name][0]} is not distinct from k.{key}" for name, key in aliases(spec.keys).items())
-    with registered(connection, "lakebed_keys", by_place(keys, spec.keys)):
-        found = connection.sql(
-            f"select {outputs}, s.file_index as part, s.file_row_number as row from {source} s "
-            f"semi join lakebed_keys k on {same} order by s.file_index, s.file_row_number"
-        ).to_arrow_table()
-    return named(found.drop_columns(["part", "row"]), schema.names), found["part"].to_numpy(), found["row"].to_numpy()

@@ -10,17 +10,13 @@ had. That value is found in the order of arrival, so it does not depend on when 
    left out and goes to the quarantine, unless a complete change that came later replaces it anyway. So later changes can only
    reduce what a change part loses, and the same rows are never put into the quarantine twice.
 
-Within a batch the table's row is not known. Without a sequence that does not matter: the batch's rows are newer, and what none
-of them has stays missing. With a sequence, a row that gives a value may itself be late, and only the table can decide that. So
-such rows are kept beside the newest, in layers of one row a key, oldest first.
-
 All keys are judged at once, column by column. Columns that the same rows lack are one column here, so the work is that of the
 rows times the few ways in which they lack columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import duckdb
@@ -29,9 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.parts.changes import DELETE, OP_COLUMN, UNAVAILABLE_COLUMN, WriteSpec, newest_per_key
-from lakebed.parts.key_moves import folded
-from lakebed.parts.quarantine import QUARANTINE_SCHEMA, IncompleteRow, records_of_incomplete
+from lakebed.parts.changes import DELETE, OP_COLUMN, UNAVAILABLE_COLUMN, WriteSpec
 from lakebed.sql.pieces import aliases, by_place, registered
 
 _Places = npt.NDArray[np.int64]
@@ -95,7 +89,7 @@ def completed(rows: Rows, required: frozenset[str], base_is_known: bool, counts:
         base_is_known: Whether ``rows`` has all that the table has of these keys.
         counts: Which rows count; all by default.
     """
-    chains = _Chains.of(rows, counts)
+    chains = Chains.of(rows, counts)
     alike = list(rows.lacking_alike())
     left_out: dict[int, list[str]] = {}
     while True:  # what follows a row that is left out is judged again: one round for each such row of a key
@@ -128,7 +122,7 @@ def completed(rows: Rows, required: frozenset[str], base_is_known: bool, counts:
 
 
 @dataclass(frozen=True, slots=True)
-class _Chains:
+class Chains:
     """The rows of each key together, in the order of arrival. Arrays are by place in this order.
 
     A *chain* are the rows of a key that were the newest when they came.
@@ -143,16 +137,16 @@ class _Chains:
     is_chained: _Mask
 
     @staticmethod
-    def of(rows: Rows, counts: _Mask | None = None) -> _Chains:
+    def of(rows: Rows, counts: _Mask | None = None) -> Chains:
         order = np.argsort(rows.group, kind="stable")
         group = rows.group[order]
         is_first = np.ones(len(group), dtype=bool)
         is_first[1:] = group[1:] != group[:-1]
         start = np.maximum.accumulate(np.where(is_first, np.arange(len(group)), 0))
         every = np.ones(len(group), dtype=bool)
-        return _Chains(rows, order, start, every, every).counting(every if counts is None else counts[order])
+        return Chains(rows, order, start, every, every).counting(every if counts is None else counts[order])
 
-    def counting(self, counts: _Mask) -> _Chains:
+    def counting(self, counts: _Mask) -> Chains:
         """The chains if the rows at these places count, and the others don't."""
         ranks = np.where(counts, self.rows.rank[self.order], NOWHERE)
         ranks = ranks + self.start * (int(self.rows.rank.max(initial=0)) + 2)  # each key above the one before it
@@ -198,46 +192,6 @@ class _Chains:
         return kept
 
 
-def newest_in_layers(
-    changes: pa.Table, spec: WriteSpec, connection: duckdb.DuckDBPyConnection
-) -> tuple[Iterable[pa.Table], pa.Table]:
-    """The newest change of each key, as ``prepare`` returns changes; before it, if need be, what it depends on.
-
-    Each table holds a key once, and is newer than the tables before it. The second value are records for the quarantine:
-    changes that can't be whole, whatever the table holds.
-    """
-    nothing = QUARANTINE_SCHEMA.empty_table()
-    if spec.keys:
-        changes = folded(changes, spec, connection)
-    if not spec.keys or len(changes) < 2 or not _lacks_values(changes):
-        return [newest_per_key(changes, spec, connection)], nothing
-    of = ranked(changes, spec, connection)
-    if spec.sequence_column is None:
-        filled, left_out = _filled(changes, of, spec)
-        return [filled], left_out
-    return _layers(changes, of, spec, connection), nothing
-
-
-def _layers(changes: pa.Table, of: Rows, spec: WriteSpec, connection: duckdb.DuckDBPyConnection) -> Iterator[pa.Table]:
-    """The rows that the newest of a key may take values from, one of each key a layer; then the newest."""
-    chains = _Chains.of(of)
-    newest = chains.newest()
-    found = [chains.giver(names)[newest[chains.lacks(names)[newest]]] for names in of.lacking_alike()]
-    places = np.unique(np.concatenate(found))
-    places = places[places >= 0]
-    starts = chains.start[places]
-    depth = np.arange(len(places)) - np.searchsorted(starts, starts)
-    for layer in range(int(depth.max(initial=NOWHERE)) + 1):
-        yield changes.take(pa.array(np.sort(chains.order[places[depth == layer]])))
-    yield newest_per_key(changes, spec, connection)
-
-
-def _lacks_values(changes: pa.Table) -> bool:
-    if UNAVAILABLE_COLUMN not in changes.column_names:
-        return False
-    return bool(pc.max(pc.list_value_length(changes[UNAVAILABLE_COLUMN])).as_py())
-
-
 def ranked(changes: pa.Table, spec: WriteSpec, connection: duckdb.DuckDBPyConnection) -> Rows:
     """What decides about the changes, without their values. By DuckDB, whose equality the keys follow everywhere."""
     names = list(dict.fromkeys([*spec.keys, *([spec.sequence_column] if spec.sequence_column else [])]))
@@ -251,10 +205,10 @@ def ranked(changes: pa.Table, spec: WriteSpec, connection: duckdb.DuckDBPyConnec
         found = connection.sql(f"select {listed} from {name} order by position").to_arrow_table()
     rank = found["r1"].to_numpy() if len(columns) > 1 else np.zeros(len(changes), dtype=np.int64)
     deleted = pc.equal(changes[OP_COLUMN], DELETE).fill_null(False).to_numpy()
-    return Rows(found["r0"].to_numpy(), rank, deleted, *_patterns(changes[UNAVAILABLE_COLUMN]))
+    return Rows(found["r0"].to_numpy(), rank, deleted, *patterns_of(changes[UNAVAILABLE_COLUMN]))
 
 
-def _patterns(unsent: pa.ChunkedArray) -> tuple[_Places, list[frozenset[str]]]:
+def patterns_of(unsent: pa.ChunkedArray) -> tuple[_Places, list[frozenset[str]]]:
     """Lists of names, of which few are different: by row the number of its list, and the lists."""
     lists = unsent.combine_chunks().fill_null([])
     codes = pc.list_flatten(lists).dictionary_encode().indices.cast(pa.string())
@@ -263,35 +217,6 @@ def _patterns(unsent: pa.ChunkedArray) -> tuple[_Places, list[frozenset[str]]]:
     pattern = coded.indices.to_numpy()
     first = np.unique(pattern, return_index=True)[1]
     return pattern, [frozenset(names) for names in lists.take(pa.array(first)).to_pylist()]
-
-
-def _filled(changes: pa.Table, of: Rows, spec: WriteSpec) -> tuple[pa.Table, pa.Table]:
-    """The newest change of each key with the values that older ones of the batch give, and records of those left out."""
-    done = completed(of, required_columns(spec), base_is_known=False)
-    left_out = IncompleteRow(changes.take(pa.array(list(done.left_out), pa.int64())), list(done.left_out.values()))
-    in_order = np.argsort(done.newest)
-    newest = done.newest[in_order]
-    filled = changes.take(pa.array(newest))
-    for name, found in done.givers.items():
-        giver = np.where(done.unknown[name][in_order], newest, found[in_order])
-        values = changes[name].take(pa.array(giver, mask=giver == NOWHERE))
-        filled = filled.set_column(filled.schema.get_field_index(name), changes.schema.field(name), values)
-    at = filled.column_names.index(UNAVAILABLE_COLUMN)
-    unsent = _still_unknown(filled[UNAVAILABLE_COLUMN].combine_chunks(), of, done, in_order)
-    return filled.set_column(at, UNAVAILABLE_COLUMN, unsent), records_of_incomplete(left_out, spec)
-
-
-def _still_unknown(unsent: pa.Array, of: Rows, done: Completed, in_order: _Places) -> pa.Array:
-    """What each of the newest rows lacks after it was filled; most lack what they lacked before."""
-    lacked = np.array([len(each) for each in of.patterns])[of.pattern[done.newest[in_order]]]
-    unknown = np.zeros(len(in_order), dtype=np.int64)
-    for mask in done.unknown.values():
-        unknown += mask[in_order]
-    filled = np.flatnonzero(lacked != unknown)
-    lists = [[name for name, mask in done.unknown.items() if mask[in_order[place]]] for place in filled]
-    places = np.arange(len(unsent))
-    places[filled] = len(unsent) + np.arange(len(filled))
-    return pa.concat_arrays([unsent, pa.array(lists, unsent.type)]).take(pa.array(places))
 
 
 def required_columns(spec: WriteSpec) -> frozenset[str]:

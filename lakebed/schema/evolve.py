@@ -64,7 +64,7 @@ _FOLLOWS_THE_SCHEMA = frozenset(
         MAX_ID,
         ENABLED,
         _STATISTICS_COLUMNS,
-        *(PREFIX + name for name in ("keys", "sort_key", "sequence_by", "ttl")),
+        *(PREFIX + name for name in ("keys", "sort_key", "sequence_by", "groups", "ttl")),
     }
 )
 """Properties that a change of the schema sets or rewrites."""
@@ -326,6 +326,7 @@ class _Evolution:
             keys=tuple(names.get(name, name) for name in settings.keys),
             sort_key=renamed_sort_key(settings.sort_key, self._logical, names),
             sequence_by=names.get(settings.sequence_by, settings.sequence_by) if settings.sequence_by else None,
+            groups=tuple(group.renamed(lambda name: names.get(name, name)) for group in settings.groups),
             ttl=replace(settings.ttl, column=names.get(settings.ttl.column, settings.ttl.column))
             if settings.ttl
             else None,
@@ -384,6 +385,10 @@ class _Evolution:
             (
                 any(name in term.columns for term in parse_sort_key(settings.sort_key, self._logical)),
                 "in the sort key; give the table another sort key first (set_sort_key, lakebed alter --sort-key)",
+            ),
+            (
+                any(name in group.columns for group in settings.groups),
+                "in a group of columns (lakebed.groups); take it out of the group first",
             ),
             (
                 settings.ttl is not None and name == settings.ttl.column,

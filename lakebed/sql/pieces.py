@@ -14,6 +14,7 @@ renamed here. Both types have the same shape, so fields belong together by their
 
 from __future__ import annotations
 
+import decimal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -34,6 +35,17 @@ A limit takes rows that the subquery has chosen; so a predicate can't pass it, a
 """
 # Bounds that other writers put into a footer leave NaN out, which is greater than any number: row groups may still hold it.
 _OPTIONS = "hive_partitioning = false, can_have_nan = true"
+
+
+def oldest_value(kind: pa.DataType) -> str:
+    """A literal of a type that orders changes (``sequence_by``), older than what any change brings."""
+    if pa.types.is_integer(kind):
+        text = str(-(2 ** (kind.bit_width - 1)))
+    elif pa.types.is_decimal(kind):
+        text = str(decimal.Decimal(-(10**kind.precision) + 1).scaleb(-kind.scale))
+    else:
+        text = "0001-01-01" if pa.types.is_date(kind) or pa.types.is_timestamp(kind) else ""
+    return f"cast({literal(text)} as {sql_type(kind)})"
 
 
 def file_literal(url: str) -> str:

@@ -35,7 +35,8 @@ from lakebed.parts.intact import naming_damaged, require_intact, require_intact_
 from lakebed.parts.part_filter import parts_that_may_hold, parts_that_may_match
 from lakebed.resolve.crowded_keys import crowded_keys_of
 from lakebed.resolve.locate import ReadLocator
-from lakebed.resolve.resolve import Resolution, resolve
+from lakebed.resolve.resolution import Resolution
+from lakebed.resolve.resolve import resolve
 from lakebed.sortkey.statistics_cache import StatisticsCache
 from lakebed.sql.expression import Expression, connection_for, expression, mistakes, require_query, require_text
 from lakebed.storage.engine import connect, connect_alone

@@ -26,7 +26,7 @@ from lakebed.merge.provenance import Provenance
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.write import WrittenPart
-from lakebed.resolve.resolve import Resolution
+from lakebed.resolve.resolution import Resolution
 from lakebed.storage.counters import StoreCounters
 from lakebed.storage.delete_each import delete_each
 from lakebed.storage.part_storage import PartStorage

@@ -1,0 +1,141 @@
+"""Groups of columns: each is filled by a stream of its own, in an order of its own.
+
+A row with groups is a join by key. What a change of a group brings counts if no newer change of the same group came, whatever
+came of other groups. The columns that are in no group, and whether there is a row at all, are the *owner's*: the stream whose
+changes carry the table's ``sequence_by``.
+
+1. A change says something of a group if it has a value in the group's ``sequence_by``; of the owner, if in the table's.
+2. The newest of a group wins; of equal ones the later.
+3. A delete of the owner removes the row, and nothing of a group. A delete of a group makes its columns null.
+4. Without a row of the owner the values of groups wait: no reader sees them. A group that ``creates`` makes a row of them, unless
+   the owner has deleted it.
+
+The idea, and the word for it, are those of Paimon's sequence groups (https://paimon.apache.org/docs/master/primary-key-table/
+merge-engine/partial-update/), but for 3 and 4: there a group has no part in whether a row exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import orjson
+import pyarrow as pa
+
+from lakebed.errors import InvalidInput
+
+GROUPS = "lakebed.groups"
+_MEMBERS = {"columns", "sequence_by", "creates"}
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnGroup:
+    """Columns of a row that have an order of their own."""
+
+    name: str
+    columns: tuple[str, ...]
+    """With ``sequence_by``."""
+    sequence_by: str
+    creates: bool = False
+    """Whether its changes make a row that the owner neither brought nor deleted."""
+
+    def renamed(self, name_of: Callable[[str], str]) -> ColumnGroup:
+        """The group with other names of its columns."""
+        return replace(
+            self, columns=tuple(name_of(name) for name in self.columns), sequence_by=name_of(self.sequence_by)
+        )
+
+
+def parse_groups(text: str) -> tuple[ColumnGroup, ...]:
+    """The groups of a property's text. Raises InvalidInput that says what is accepted."""
+    try:
+        document = orjson.loads(text) if text else {}
+    except orjson.JSONDecodeError:
+        document = None
+    if not isinstance(document, dict):
+        raise InvalidInput(
+            'a JSON object such as {"profile": {"columns": ["name", "mail"], "sequence_by": "changed_at"}}'
+        )
+    return tuple(_group(name, members) for name, members in document.items())
+
+
+def _group(name: str, members: Any) -> ColumnGroup:
+    match members:
+        case {"columns": [_, *_] as columns, "sequence_by": str(sequence)} if members.keys() <= _MEMBERS:
+            creates = members.get("creates", False)
+            if all(isinstance(column, str) for column in columns) and isinstance(creates, bool):
+                return ColumnGroup(name, tuple(dict.fromkeys([*columns, sequence])), sequence, creates)
+    raise InvalidInput(
+        f"an object in which {name!r} has the members columns (a list of names), sequence_by (a name), and perhaps creates "
+        "(true or false), and no others"
+    )
+
+
+def groups_text(groups: Sequence[ColumnGroup]) -> str:
+    """The groups as the text of a property."""
+    return orjson.dumps(
+        {
+            group.name: {"columns": group.columns, "sequence_by": group.sequence_by}
+            | ({"creates": True} if group.creates else {})
+            for group in groups
+        }
+    ).decode()
+
+
+class _Settings(Protocol):
+    """What of a table's settings the groups must fit."""
+
+    @property
+    def keys(self) -> tuple[str, ...]: ...
+    @property
+    def sequence_by(self) -> str | None: ...
+    @property
+    def groups(self) -> tuple[ColumnGroup, ...]: ...
+
+
+def check_groups(settings: _Settings, schema: pa.Schema, partition_by: Sequence[str]) -> None:
+    """Raises InvalidInput if a table with these columns can't have its groups."""
+    groups, keys, sequence_by = settings.groups, settings.keys, settings.sequence_by
+    if groups and sequence_by is None:
+        raise InvalidInput(
+            f"{GROUPS} needs keys and sequence_by: the latter orders the inserts and deletes of the rows' owner"
+        )
+    taken: dict[str, str] = {}
+    for group in groups:
+        for name in group.columns:
+            why = (
+                "is no column of the table"
+                if name not in schema.names
+                else "is a key"
+                if name in keys
+                else "orders the changes of the owner (sequence_by)"
+                if name == sequence_by
+                else "is a partition column, and a group must not move rows to another partition"
+                if name in partition_by
+                else "is NOT NULL, but a row may exist before its group comes"
+                if not schema.field(name).nullable
+                else f"is in the group {taken[name]!r} too"
+                if name in taken
+                else None
+            )
+            if why is not None:
+                raise InvalidInput(f"{GROUPS}: column {name!r} of the group {group.name!r} {why}")
+            taken[name] = group.name
+        needed = [one.name for one in schema if not one.nullable and one.name not in keys]
+        if group.creates and needed:
+            raise InvalidInput(
+                f"{GROUPS}: the group {group.name!r} creates rows, and column {needed[0]!r} is NOT NULL; only the owner gives "
+                "it a value"
+            )
+        kind = schema.field(group.sequence_by).type
+        if not (
+            pa.types.is_integer(kind)
+            or pa.types.is_temporal(kind)
+            or pa.types.is_decimal(kind)
+            or pa.types.is_string(kind)
+        ):
+            raise InvalidInput(
+                f"{GROUPS}: {group.sequence_by!r}, which orders the group {group.name!r}, is {kind}; an order is a whole "
+                "number, a decimal, a date, a timestamp or a text"
+            )

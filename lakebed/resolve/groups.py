@@ -1,0 +1,359 @@
+"""Resolves changes of a table with groups of columns: each group of a row has a newest change of its own.
+
+What groups mean is in ``lakebed.column_groups``. The *state* of a key has, for each group, the values of its newest change. It is
+
+- a live row, if the row exists;
+- a dead row whose operation is a delete, with the values of the groups, if it does not. Look-ups find it as they find tombstones,
+  and no reader sees it.
+
+1. Read all rows of the change parts, and the states that the base has of their keys. What is live in the base says something of
+   every group, and is later than all deletes that the base remembers.
+2. Find the newest change of each key and group (``resolve.unavailable_values``, which also says whence a change that lacks values
+   within its group has them).
+3. A change that is the newest of all groups that have one is the state as it is. Else the state is composed, and written.
+
+States only gain: a later one has, for each group, values at least as new. So of several that the base remembers each group takes
+its newest, and it does no harm that the older ones stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap64
+
+from lakebed.log.actions import ChangePart, Part
+from lakebed.parts.changes import DELETE, HIDDEN_TYPES, OP_COLUMN, UNAVAILABLE_COLUMN, UPSERT, VERSION_COLUMN, WriteSpec
+from lakebed.parts.deletion_vector_cache import DeletionVectorCache
+from lakebed.parts.fills import unavailable_names
+from lakebed.parts.quarantine import IncompleteRow
+from lakebed.resolve.counted_tail import DELETED
+from lakebed.resolve.locate import KeyLocator, lookup_schema
+from lakebed.resolve.resolution import Resolution, by_part_path, keys_of_parts, rows_that_die
+from lakebed.resolve.unavailable_values import NOWHERE, Rows, completed, patterns_of, required_columns
+from lakebed.resolve.whole_rows import as_rows, indices_by_part, row_schema, rows_of_part, rows_of_tail
+from lakebed.sql.pieces import aliases, by_place, registered
+from lakebed.storage.engine import connect
+from lakebed.storage.part_storage import PartStorage
+
+_Places = npt.NDArray[np.int64]
+_Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """What one stream decides of a row."""
+
+    columns: tuple[str, ...]
+    sequence: str
+    """The column of a change's row that orders the group."""
+    creates: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Newest:
+    """The newest change of each key and group. Rows are by number, in the order of arrival; ``NOWHERE`` where there is none."""
+
+    groups: Sequence[_Group]
+    """The owner's first."""
+    rows: Sequence[_Places]
+    """For each group the row of each key."""
+    givers: Mapping[str, _Places]
+    """For each column the row that gives a key's value."""
+    exists: _Mask
+    """Which keys have a row."""
+    left_out: Mapping[int, Sequence[str]]
+    """Rows that lack values that they need, and which."""
+
+    @property
+    def last(self) -> _Places:
+        """Of each key, the last of the newest changes of its groups."""
+        last: _Places = np.max(self.rows, axis=0)
+        return last
+
+    @property
+    def is_one(self) -> _Mask:
+        """Which keys have all their values from one row."""
+        last, is_one = self.last, np.ones(len(self.exists), dtype=bool)
+        for row in (*self.rows, *self.givers.values()):
+            is_one &= (row == last) | (row == NOWHERE)
+        return is_one
+
+    def values(self, rows: pa.Table, keys: _Places, spec: WriteSpec) -> dict[str, pa.ChunkedArray]:
+        """The columns of the states of some keys."""
+        last = self.last[keys]
+        columns = {name: rows[name].take(pa.array(last)) for name in spec.keys}
+        for name, giver in self.givers.items():
+            chosen = giver[keys]
+            columns[name] = rows[name].take(pa.array(chosen, mask=chosen == NOWHERE))
+        return columns
+
+
+def resolve_groups(
+    base: Mapping[str, Part],
+    change_parts: Sequence[ChangePart],
+    spec: WriteSpec,
+    storage: PartStorage,
+    deletion_vectors: DeletionVectorCache,
+    locator: KeyLocator,
+) -> Resolution:
+    """``resolve`` for a table with groups."""
+    schema = row_schema(spec)
+    tail, of_part, of_row = rows_of_tail(change_parts, schema, spec, storage)
+    key, first = _keys_of(tail, spec)
+    found = _States.of_base(
+        tail.select(list(spec.keys)).take(pa.array(first)), base, spec, storage, deletion_vectors, locator
+    )
+    rows, key = pa.concat_tables([found.rows, as_rows(tail, schema)]), np.concatenate([found.key, key])
+    known = len(found.rows)
+    newest = _newest(rows, key, spec, is_state=np.concatenate([found.is_live, np.zeros(len(tail), dtype=bool)]))
+    last, is_deleted = newest.last, _is_delete(rows)
+    changes, stays = last >= known, newest.is_one & (is_deleted[last] != newest.exists)
+    survives = last[changes & stays & newest.exists] - known
+    composed = changes & ~stays
+    versions = np.array([part.version for part in change_parts])
+    live_of_changed = changes[found.live_key]
+    base_dead = {
+        path: deletion_vectors.of(base[path]) | BitMap64(found.live_row[at[live_of_changed[at]]].astype(np.uint64))
+        for path, at in indices_by_part(found.live_part).items()
+        if live_of_changed[at].any()
+    }
+    whole = _composed(newest, rows, np.flatnonzero(composed & newest.exists), spec, is_live=True)
+    waiting = np.flatnonzero(composed & ~newest.exists)
+    tombstones = _composed(newest, rows, waiting, spec, is_live=False)
+    if tombstones is not None:
+        brought = versions[of_part[last[waiting] - known]]
+        tombstones = tombstones.append_column(VERSION_COLUMN, pa.array(brought, pa.int64()))
+    if whole is not None and spec.partition_by:
+        brought = versions[of_part[last[composed & newest.exists] - known]]
+        whole = whole.append_column(VERSION_COLUMN, pa.array(brought, pa.int64()))
+    return Resolution(
+        change_parts=tuple(change_parts),
+        base_dead=base_dead,
+        tail_dead=rows_that_die(of_part[survives], of_row[survives], change_parts),
+        completed=whole,
+        tombstones=tombstones,
+        incomplete_rows=_incomplete(newest, rows, known, of_part, change_parts),
+        keys=keys_of_parts(tail.append_column(DELETED, pa.array(is_deleted[known:])), change_parts, spec),
+        rows=len(tail),
+        lost=_lost(newest, rows, key, known, of_part, change_parts),
+    )
+
+
+def layers_of_groups(changes: pa.Table, spec: WriteSpec, connection: duckdb.DuckDBPyConnection) -> Iterable[pa.Table]:
+    """The changes of a batch, as ``prepare`` returns them, with one row a key for the newest of each of its groups.
+
+    If a change lacks values within a group, an earlier one may give them. Which, only the table can decide; so all rows of
+    its key are kept, one a layer, oldest first.
+    """
+    key, first = _keys_of(changes, spec, connection)
+    if len(first) == len(changes):
+        yield changes
+        return
+    rows = changes
+    if UNAVAILABLE_COLUMN not in rows.column_names:
+        rows = rows.append_column(UNAVAILABLE_COLUMN, pa.nulls(len(rows), HIDDEN_TYPES[UNAVAILABLE_COLUMN]))
+    newest = _newest(rows, key, spec, is_state=np.zeros(len(rows), dtype=bool))
+    apart = np.zeros(len(first), dtype=bool)
+    for group, lacks in _lacking(rows, newest.groups):
+        apart[key[lacks & np.asarray(rows[group.sequence].is_valid())]] = True
+    alone = newest.is_one & ~apart
+    kept = np.sort(newest.last[alone])
+    composed = _composed_change(newest, rows, np.flatnonzero(~apart & ~alone), spec)
+    yield pa.concat_tables([rows.take(pa.array(kept)), composed.select(rows.column_names)])
+    several = np.flatnonzero(apart[key])
+    order = several[np.argsort(key[several], kind="stable")]
+    depth = np.arange(len(order)) - np.searchsorted(key[order], key[order])
+    for layer in range(int(depth.max(initial=NOWHERE)) + 1):
+        yield rows.take(pa.array(np.sort(order[depth == layer])))
+
+
+def _groups_of(spec: WriteSpec) -> list[_Group]:
+    grouped = {name for group in spec.groups for name in group.columns}
+    order = str(spec.sequence_column)
+    own = tuple(dict.fromkeys([*(name for name in spec.schema.names if name not in {*grouped, *spec.keys}), order]))
+    return [_Group(own, order, False), *(_Group(one.columns, one.sequence_by, one.creates) for one in spec.groups)]
+
+
+def _keys_of(
+    rows: pa.Table, spec: WriteSpec, connection: duckdb.DuckDBPyConnection | None = None
+) -> tuple[_Places, _Places]:
+    """A number for the key of each row, and the first row of each key."""
+    connection = connection or connect()
+    numbered = by_place(rows, spec.keys).append_column("position", pa.array(np.arange(len(rows))))
+    listed = ", ".join(aliases(spec.keys).values())
+    with registered(connection, "lakebed_keys", numbered) as name:
+        found = connection.sql(f"select dense_rank() over (order by {listed}) - 1 as k from {name} order by position")
+        key: _Places = found.to_arrow_table()["k"].to_numpy()
+    return key, np.unique(key, return_index=True)[1]
+
+
+def _ranks(rows: pa.Table, groups: Sequence[_Group]) -> list[_Places]:
+    """For each group the order of the rows' sequences, from 0."""
+    connection, names = connect(), [group.sequence for group in groups]
+    numbered = by_place(rows, names).append_column("position", pa.array(np.arange(len(rows))))
+    listed = ", ".join(f"dense_rank() over (order by {alias} nulls first)" for alias in aliases(names).values())
+    with registered(connection, "lakebed_ranked", numbered) as name:
+        found = connection.sql(f"select {listed} from {name} order by position").to_arrow_table()
+    return [column.to_numpy() for column in found.columns]
+
+
+def _newest(rows: pa.Table, key: _Places, spec: WriteSpec, *, is_state: _Mask) -> _Newest:
+    """The newest change of each key and group; ``is_state``: which rows say something of every group."""
+    groups, deleted, nothing = _groups_of(spec), _is_delete(rows), np.zeros(len(rows), dtype=bool)
+    pattern, patterns = patterns_of(rows[UNAVAILABLE_COLUMN])
+    count = int(key.max(initial=NOWHERE)) + 1
+    found, givers, left_out = list[_Places](), dict[str, _Places](), dict[int, Sequence[str]]()
+    for group, rank in zip(groups, _ranks(rows, groups), strict=True):
+        owns = group is groups[0]
+        own = frozenset(group.columns)
+        each = Rows(key, rank, deleted if owns else nothing, pattern, [own & lacked for lacked in patterns])
+        says = is_state | np.asarray(rows[group.sequence].is_valid())
+        required = required_columns(spec) & own if owns else frozenset[str]()
+        done = completed(each, required, base_is_known=True, counts=says)
+        of_group = key[done.newest]
+        newest = _placed(done.newest, of_group, count)
+        found.append(newest)
+        left_out |= done.left_out
+        for name in group.columns:
+            givers[name] = _placed(done.givers[name], of_group, count) if name in done.givers else newest
+            if owns and name != group.sequence:  # a delete may have the values of the row that it deletes
+                givers[name] = np.where((newest == NOWHERE) | deleted[newest], NOWHERE, givers[name])
+    owner = found[0]
+    exists = (owner != NOWHERE) & ~deleted[owner]
+    for group, of_key in zip(groups, found, strict=True):
+        if group.creates:
+            exists |= (owner == NOWHERE) & (of_key != NOWHERE)
+    return _Newest(groups, found, givers, exists, left_out)
+
+
+def _placed(values: _Places, keys: _Places, count: int) -> _Places:
+    out = np.full(count, NOWHERE, dtype=np.int64)
+    out[keys] = values
+    return out
+
+
+def _is_delete(rows: pa.Table) -> _Mask:
+    return np.asarray(pc.fill_null(pc.equal(rows[OP_COLUMN], DELETE), False))
+
+
+def _lacking(rows: pa.Table, groups: Sequence[_Group]) -> Iterable[tuple[_Group, _Mask]]:
+    """For each group, which rows lack one of its columns."""
+    pattern, patterns = patterns_of(rows[UNAVAILABLE_COLUMN])
+    for group in groups:
+        yield group, np.array([not each.isdisjoint(group.columns) for each in patterns], dtype=bool)[pattern]
+
+
+def _composed(newest: _Newest, rows: pa.Table, keys: _Places, spec: WriteSpec, *, is_live: bool) -> pa.Table | None:
+    """The states of some keys, as rows for a part; None without any."""
+    if not len(keys):
+        return None
+    columns = newest.values(rows, keys, spec)
+    columns[OP_COLUMN] = pa.repeat(pa.scalar(UPSERT if is_live else DELETE), len(keys))
+    return pa.table({name: columns[name] for name in rows.column_names if name != UNAVAILABLE_COLUMN})
+
+
+def _composed_change(newest: _Newest, rows: pa.Table, keys: _Places, spec: WriteSpec) -> pa.Table:
+    """The changes that say of each group what its newest change says; one that says nothing of the owner is no delete."""
+    columns: dict[str, pa.ChunkedArray | pa.Array] = dict(newest.values(rows, keys, spec))
+    owner = newest.rows[0][keys]
+    deletes = (owner != NOWHERE) & _is_delete(rows)[owner]
+    columns[OP_COLUMN] = pc.if_else(pa.array(deletes), pa.scalar(DELETE), pa.scalar(UPSERT))
+    lacks = {
+        name: of_key[keys] == NOWHERE
+        for group, of_key in zip(newest.groups, newest.rows, strict=True)
+        for name in group.columns
+    }
+    columns[UNAVAILABLE_COLUMN] = unavailable_names(lacks, ~deletes)
+    return pa.table(columns)
+
+
+def _incomplete(
+    newest: _Newest, rows: pa.Table, known: int, of_part: _Places, change_parts: Sequence[ChangePart]
+) -> dict[str, IncompleteRow]:
+    by_part: dict[str, list[int]] = {}
+    for row in sorted(newest.left_out):
+        by_part.setdefault(change_parts[of_part[row - known]].path, []).append(row)
+    return {
+        path: IncompleteRow(rows.take(pa.array(at)), [newest.left_out[row] for row in at])
+        for path, at in by_part.items()
+    }
+
+
+def _lost(
+    newest: _Newest,
+    rows: pa.Table,
+    key: _Places,
+    known: int,
+    of_part: _Places,
+    change_parts: Sequence[ChangePart],
+) -> dict[str, int]:
+    """How many changes of each part were late in all groups that they say something of."""
+    late = np.ones(len(rows), dtype=bool)
+    for group, of_key in zip(newest.groups, newest.rows, strict=True):
+        says = np.asarray(rows[group.sequence].is_valid())
+        late &= ~says | (of_key[key] < np.arange(len(rows)))
+    late[list(newest.left_out)] = False
+    return by_part_path(np.bincount(of_part[late[known:]], minlength=len(change_parts)), change_parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _States:
+    """What the base has of some keys: deletes that it remembers, oldest first, then live rows."""
+
+    rows: pa.Table
+    key: _Places
+    is_live: _Mask
+    live_part: pa.ChunkedArray
+    """Of each live row its part."""
+    live_row: _Places
+    live_key: _Places
+
+    @staticmethod
+    def of_base(
+        keys: pa.Table,
+        base: Mapping[str, Part],
+        spec: WriteSpec,
+        storage: PartStorage,
+        deletion_vectors: DeletionVectorCache,
+        locator: KeyLocator,
+    ) -> _States:
+        schema = row_schema(spec)
+        read = schema.append(pa.field(VERSION_COLUMN, HIDDEN_TYPES[VERSION_COLUMN]))
+        hits = locator.lookup(base, keys) if base else lookup_schema(spec).empty_table()
+        places, probes = hits["row"].to_numpy(), hits["probe"].to_numpy()
+        is_delete = _is_delete(hits)
+        pieces, keys_of, live, versions, live_hits = [schema.empty_table()], [], [], [], []
+        for path, at in indices_by_part(hits["part"]).items():
+            part = base[path]
+            dead = deletion_vectors.of(part)
+            is_live = np.array([row not in dead for row in places[at].tolist()], dtype=bool)
+            wanted = is_live | is_delete[at]
+            if not wanted.any():
+                continue
+            found = rows_of_part(part, places[at[wanted]], read, storage)
+            ops = pc.if_else(pa.array(is_live[wanted]), pa.scalar(UPSERT), pa.scalar(DELETE))
+            versions.append(pc.fill_null(found[VERSION_COLUMN], part.max_block).to_numpy())
+            found = found.drop_columns([VERSION_COLUMN, OP_COLUMN]).append_column(OP_COLUMN, ops)
+            pieces.append(as_rows(found, schema))
+            keys_of.append(probes[at[wanted]])
+            live.append(is_live[wanted])
+            live_hits.append(at[is_live])
+        nothing = np.zeros(0, dtype=np.int64)
+        is_live = np.concatenate([np.zeros(0, dtype=bool), *live])
+        order = np.lexsort([np.concatenate([nothing, *versions]), is_live])
+        chosen = np.concatenate([nothing, *live_hits])
+        return _States(
+            rows=pa.concat_tables(pieces).take(pa.array(order)),
+            key=np.concatenate([nothing, *keys_of])[order],
+            is_live=is_live[order],
+            live_part=hits["part"].take(pa.array(chosen)),
+            live_row=places[chosen],
+            live_key=probes[chosen],
+        )

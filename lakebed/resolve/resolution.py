@@ -1,0 +1,80 @@
+"""The outcome of resolving change parts, and what of it follows from which of their rows live."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap64
+
+from lakebed.log.actions import ChangePart
+from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UPSERT, WriteSpec
+from lakebed.parts.quarantine import IncompleteRow
+from lakebed.resolve.counted_tail import DELETED
+from lakebed.resolve.crowded_keys import Crowd
+
+_Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolution:
+    """The outcome for some change parts, oldest first.
+
+    ``base_dead``: all dead rows of each base part that gains some; ``tail_dead``: dead rows of each change part;
+    ``completed``: rows to be added beside them (table columns and hidden ones); ``tombstones``: deletes to be added, for late
+    changes and for readers of changes, of keys whose deletes were folded into another change; ``incomplete_rows``: by the path of
+    the change part, its changes that lack a value they need; ``keys``: the keys of each change part, for a key index; ``rows``:
+    how many changes there were; ``lost``: how many changes of each change part lost by sequence, against the base or an earlier
+    change part, if any did. ``crowded``: of the keys ``counted``, those with several rows in a transaction that may go on.
+    """
+
+    change_parts: tuple[ChangePart, ...] = ()
+    base_dead: Mapping[str, BitMap64] = field(default_factory=dict)
+    tail_dead: Mapping[str, BitMap64] = field(default_factory=dict)
+    completed: pa.Table | None = None
+    tombstones: pa.Table | None = None
+    incomplete_rows: Mapping[str, IncompleteRow] = field(default_factory=dict)
+    keys: Mapping[str, pa.Table] = field(default_factory=dict)
+    rows: int = 0
+    lost: Mapping[str, int] = field(default_factory=dict)
+    counted: frozenset[str] = frozenset()
+    crowded: Mapping[str, Crowd] = field(default_factory=dict)
+
+    def keeps(self, part: ChangePart, spec: WriteSpec) -> bool:
+        """Whether a change part is worth having in the base: it has a live row, or deletes that late changes must meet."""
+        dead = self.tail_dead.get(part.path)
+        return dead is None or len(dead) < part.rows or (spec.sequence_by is not None and part.deletes > 0)
+
+
+def rows_that_die(parts: _Rows, rows: _Rows, change_parts: Sequence[ChangePart]) -> dict[str, BitMap64]:
+    """The dead rows of each change part: all but the survivors, of which ``parts`` are the ordinals of their parts."""
+    order = np.argsort(parts, kind="stable")
+    parts, rows = parts[order], rows[order]
+    bounds = np.searchsorted(parts, np.arange(len(change_parts) + 1))
+    out = {}
+    for ordinal, part in enumerate(change_parts):
+        live = rows[bounds[ordinal] : bounds[ordinal + 1]]
+        if len(live) < part.rows:
+            out[part.path] = BitMap64(range(part.rows)) - BitMap64(live.astype(np.uint64))
+    return out
+
+
+def keys_of_parts(tail: pa.Table, change_parts: Sequence[ChangePart], spec: WriteSpec) -> dict[str, pa.Table]:
+    """What a key index keeps of each change part."""
+    table = tail.select(list(spec.keys))
+    if spec.sequence_column:
+        ops = pc.if_else(tail[DELETED], pa.scalar(DELETE), pa.scalar(UPSERT))
+        table = table.append_column(SEQUENCE_COLUMN, tail[spec.sequence_column]).append_column(OP_COLUMN, ops)
+    out, at = {}, 0
+    for part in change_parts:
+        out[part.path] = table.slice(at, part.rows)
+        at += part.rows
+    return out
+
+
+def by_part_path(counts: _Rows, change_parts: Sequence[ChangePart]) -> dict[str, int]:
+    return {part.path: count for part, count in zip(change_parts, counts.tolist(), strict=True) if count}

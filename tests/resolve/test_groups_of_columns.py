@@ -1,0 +1,290 @@
+"""Groups of columns, each with an order of its own: a row is the join of what was newest in each."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lakebed
+from lakebed.errors import InvalidChanges, InvalidInput
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), False),
+        pa.field("status", pa.string(), False),
+        ("note", pa.string()),
+        ("changed", pa.int64()),
+        ("name", pa.string()),
+        ("mail", pa.string()),
+        ("named", pa.int64()),
+        ("score", pa.float64()),
+        ("scored", pa.timestamp("us", "UTC")),
+    ]
+)
+GROUPS = {
+    "profile": {"columns": ["name", "mail"], "sequence_by": "named"},
+    "score": {"columns": ["score"], "sequence_by": "scored"},
+}
+
+
+def created(
+    path: str, groups: dict[str, Any] | None = None, sequence_by: str = "changed", **properties: Any
+) -> lakebed.Table:
+    return lakebed.create(
+        path, SCHEMA, ["id"], sequence_by=sequence_by, properties={"lakebed.groups": groups or GROUPS, **properties}
+    )
+
+
+@pytest.fixture
+def people(tmp_path: Any) -> lakebed.Table:
+    return created(str(tmp_path / "people"))
+
+
+def rows(table: lakebed.Table) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = table.to_arrow().sort_by("id").to_pylist()
+    return [{name: value for name, value in row.items() if value is not None} for row in found]
+
+
+def sent(table: lakebed.Table, deletes: str | None = None, **values: Any) -> None:
+    table.apply([values], deletes, columns="sent")
+
+
+def settled(table: lakebed.Table) -> Iterator[list[dict[str, Any]]]:
+    """The rows before and after a settle."""
+    yield rows(table)
+    table.settle()
+    yield rows(table)
+
+
+def test_a_late_change_loses_within_its_group_alone(people: lakebed.Table) -> None:
+    sent(people, id=1, status="new", changed=10)
+    sent(people, id=1, name="Ada", mail="a@example", named=5)
+    sent(people, id=1, name="Old", named=4)
+    sent(people, id=1, status="old", changed=9)
+    sent(people, id=1, name="Eve", named=6)
+    expected = [{"id": 1, "status": "new", "changed": 10, "name": "Eve", "mail": "a@example", "named": 6}]
+    assert list(settled(people)) == [expected, expected]
+
+
+def test_a_change_waits_for_the_row_of_the_owner(people: lakebed.Table) -> None:
+    sent(people, id=1, name="Ada", named=5)
+    assert list(settled(people)) == [[], []]
+    sent(people, id=1, name="Older", named=3)
+    assert list(settled(people)) == [[], []]
+    sent(people, id=1, status="new", changed=1)
+    expected = [{"id": 1, "status": "new", "changed": 1, "name": "Ada", "named": 5}]
+    assert list(settled(people)) == [expected, expected]
+
+
+def test_only_the_owner_brings_a_deleted_row_back(people: lakebed.Table) -> None:
+    sent(people, id=1, status="new", changed=1)
+    sent(people, id=1, name="Ada", named=5)
+    people.settle()
+    sent(people, "status = 'gone'", id=1, status="gone", changed=2)
+    assert list(settled(people)) == [[], []]
+    sent(people, id=1, name="Eve", named=6)
+    assert list(settled(people)) == [[], []]
+    sent(people, id=1, status="late", changed=1)
+    assert list(settled(people)) == [[], []]
+    sent(people, id=1, status="back", changed=3)
+    expected = [{"id": 1, "status": "back", "changed": 3, "name": "Eve", "named": 6}]
+    assert list(settled(people)) == [expected, expected]
+
+
+def test_a_delete_of_a_group_takes_its_values_and_keeps_late_ones_out(people: lakebed.Table) -> None:
+    sent(people, id=1, status="new", changed=1)
+    sent(people, id=1, name="Ada", mail="a@example", named=5)
+    people.settle()
+    sent(people, "true", id=1, name="Ada", mail="a@example", named=7)
+    sent(people, id=1, name="Late", named=6)
+    expected = [{"id": 1, "status": "new", "changed": 1, "named": 7}]
+    assert list(settled(people)) == [expected, expected]
+
+
+def test_a_group_that_creates_makes_rows_that_the_owner_has_not_deleted(tmp_path: Any) -> None:
+    schema = pa.schema([one.with_nullable(one.name != "id") for one in SCHEMA])
+    groups = {"profile": {"columns": ["name", "mail"], "sequence_by": "named", "creates": True}}
+    people = lakebed.create(
+        str(tmp_path / "people"), schema, ["id"], sequence_by="changed", properties={"lakebed.groups": groups}
+    )
+    sent(people, id=1, name="Ada", named=5)
+    assert list(settled(people)) == [[{"id": 1, "name": "Ada", "named": 5}]] * 2
+    sent(people, "true", id=1, status="gone", changed=1)
+    assert list(settled(people)) == [[], []]
+    sent(people, id=1, name="Eve", named=6)
+    assert list(settled(people)) == [[], []]
+
+
+@pytest.mark.parametrize(
+    ("groups", "error"),
+    [
+        ({"a": {"columns": ["id"], "sequence_by": "named"}}, "'id' of the group 'a' is a key"),
+        ({"a": {"columns": ["status"], "sequence_by": "named"}}, "'status' of the group 'a' is NOT NULL"),
+        ({"a": {"columns": ["changed"], "sequence_by": "named"}}, "orders the changes of the owner"),
+        ({"a": {"columns": ["nmae"], "sequence_by": "named"}}, "'nmae' of the group 'a' is no column"),
+        ({"a": {"columns": ["name"], "sequence_by": "score"}}, "which orders the group 'a', is double"),
+        ({"a": {"columns": ["name"], "sequence_by": "named"}, "b": {"columns": ["name"], "sequence_by": "scored"}}, "too"),
+        ({"a": {"columns": [], "sequence_by": "named"}}, "columns .a list of names"),
+        ({"a": {"columns": ["name"], "sequence_by": "named", "creates": True}}, "'status' is NOT NULL"),
+    ],
+)  # fmt: skip
+def test_groups_that_do_not_fit_the_table_are_refused(tmp_path: Any, groups: dict[str, Any], error: str) -> None:
+    with pytest.raises(InvalidInput, match=error):
+        created(str(tmp_path / "people"), groups)
+    people = lakebed.create(str(tmp_path / "others"), SCHEMA, ["id"], sequence_by="changed")
+    with pytest.raises(InvalidInput, match=error):
+        people.set_properties({"lakebed.groups": groups})
+
+
+def test_a_table_without_an_order_has_no_groups(tmp_path: Any) -> None:
+    with pytest.raises(InvalidInput, match="needs keys and sequence_by"):
+        lakebed.create(str(tmp_path / "people"), SCHEMA, ["id"], properties={"lakebed.groups": GROUPS})
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"id": 1, "name": "Ada"}, "lack the column 'named', which orders the group 'profile'"),
+        ({"id": 1, "name": "Ada", "named": None}, "a value of 'name' but none of 'named'"),
+        ({"id": 1, "name": None, "named": None}, "says nothing of any group"),
+        ({"id": 1}, "lack the column 'changed'"),
+        ({"id": 1, "status": "new", "name": "Ada", "named": 1}, "lack the column 'changed'"),
+    ],
+)
+def test_changes_that_do_not_say_how_new_they_are_are_refused(
+    people: lakebed.Table, change: dict[str, Any], error: str
+) -> None:
+    with pytest.raises((InvalidChanges, InvalidInput), match=error):
+        people.apply([change], columns="sent")
+
+
+def test_groups_follow_renamed_columns(people: lakebed.Table) -> None:
+    sent(people, id=1, status="new", changed=1)
+    sent(people, id=1, name="Ada", mail="a@example", named=5)
+    people.alter(rename={"name": "called", "named": "called_at"})
+    assert json.loads(people.properties["lakebed.groups"])["profile"]["sequence_by"] == "called_at"
+    sent(people, id=1, called="Late", called_at=4)
+    sent(people, id=1, mail="b@example", called_at=6)
+    expected = [{"id": 1, "status": "new", "changed": 1, "called": "Ada", "mail": "b@example", "called_at": 6}]
+    assert list(settled(people)) == [expected, expected]
+    with pytest.raises(Exception, match="in a group of columns"):
+        people.alter(drop=["mail"])
+
+
+# -- random worlds -----------------------------------------------------------------------------------------------------
+
+OWNER, PROFILE, SCORE = ("status", "note"), ("name", "mail"), ("score",)
+ORDERS = {OWNER: "changed", PROFILE: "named", SCORE: "scored"}
+
+
+@dataclass
+class Join:
+    """What the table must hold: for each key and group, the change that was newest, over the values it had before."""
+
+    creates: bool
+    newest: dict[tuple[int, tuple[str, ...]], tuple[int, dict[str, Any] | None]] = field(default_factory=dict)
+
+    def take(self, id: int, group: tuple[str, ...], at: int, values: dict[str, Any] | None) -> None:
+        before_at, before = self.newest.get((id, group), (-1, None))
+        if at >= before_at:
+            filled = None if values is None else dict.fromkeys(group) | (before or {}) | values
+            self.newest[id, group] = at, filled
+
+    def rows(self) -> list[dict[str, Any]]:
+        out = []
+        for id in sorted({id for id, _ in self.newest}):
+            owner = self.newest.get((id, OWNER))
+            if owner[1] is not None if owner else self.creates:
+                row: dict[str, Any] = {"id": id}
+                for group, order in ORDERS.items():
+                    at, values = self.newest.get((id, group), (None, None))
+                    row |= {order: at} | (values or {})
+                if row != {"id": id} | dict.fromkeys(ORDERS.values()):
+                    out.append({name: value for name, value in row.items() if value is not None})
+        return out
+
+
+class World:
+    """Batches of several streams, of changes that come in any order, with work on the table between."""
+
+    def __init__(self, path: str, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.creates = self.random.random() < 0.3
+        schema = pa.schema([one.with_nullable(one.name != "id") for one in SCHEMA]) if self.creates else SCHEMA
+        groups = {name: group | {"creates": self.creates} for name, group in GROUPS.items()}
+        if self.random.random() < 0.5:
+            schema = schema.remove(schema.get_field_index("changed"))  # the order is hidden then
+        self.hidden = "changed" not in schema.names
+        self.table = lakebed.create(
+            path, schema, ["id"], sequence_by="changed",
+            properties={"lakebed.groups": groups, "lakebed.read_budget": 1},
+        )  # fmt: skip
+        self.join = Join(self.creates)
+        self.history: dict[int, list[dict[str, Any]]] = {}
+
+    def batch(self) -> None:
+        group = self.random.choice(list(ORDERS))
+        columns = [name for name in group if name == "status" or self.random.random() < 0.7] or [group[0]]
+        changes = []
+        for _ in range(self.random.randint(1, 6)):
+            id, at, gone = self.random.randint(0, 4), self.random.randint(0, 9), self.random.random() < 0.25
+            values = {name: self.value(name) for name in columns}
+            changes.append({"id": id, ORDERS[group]: at, "gone": gone} | values)
+            emptied = None if group is OWNER else dict.fromkeys(columns)
+            self.join.take(id, group, at, emptied if gone else values)
+        given = pa.Table.from_pylist(changes)
+        if group is SCORE:
+            given = given.set_column(
+                1, "scored", given["scored"].cast(pa.timestamp("us")).cast(SCHEMA.field("scored").type)
+            )
+        self.table.apply(given, "gone", columns=self.random.choice(["sent", [*columns, *self.order_of(group)]]))
+
+    def order_of(self, group: tuple[str, ...]) -> list[str]:
+        return [] if group is OWNER else [ORDERS[group]]
+
+    def value(self, name: str) -> Any:
+        if name == "score":
+            return self.random.choice([None, 1.5, 2.5])
+        return self.random.choice(["a", "b", "c"] if name == "status" else [None, "a", "b", "c"])
+
+    def step(self) -> None:
+        self.batch()
+        self.check()
+        match self.random.choice(["", "", "settle", "compact", "restore", "update"]):
+            case "settle":
+                self.table.settle()
+            case "compact":
+                self.table.maintenance.compact()
+            case "update":
+                self.table.settle()
+                self.table.update({"note": "'n'"}, "id = 1")
+                if any(row["id"] == 1 for row in self.join.rows()):  # one that its owner never brought is older than all
+                    at, values = self.join.newest.get((1, OWNER), (-(2**63), {}))
+                    self.join.newest[1, OWNER] = at, (values or {}) | {"note": "n"}
+            case _:
+                pass
+        self.check()
+
+    def check(self) -> None:
+        expected = self.join.rows()
+        if self.hidden:
+            expected = [{name: value for name, value in row.items() if name != "changed"} for row in expected]
+        found = [
+            row | ({"scored": int(row["scored"].timestamp() * 1e6)} if "scored" in row else {})
+            for row in rows(self.table)
+        ]
+        assert found == expected
+        self.history[self.table.version] = expected
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_row_is_the_join_of_what_is_newest_in_each_group(tmp_path: Any, seed: int) -> None:
+    world = World(str(tmp_path / "people"), seed)
+    for _ in range(12):
+        world.step()
