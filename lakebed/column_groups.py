@@ -16,7 +16,7 @@ merge-engine/partial-update/), but for 3 and 4: there a group has no part in whe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -81,6 +81,23 @@ def groups_text(groups: Sequence[ColumnGroup]) -> str:
             for group in groups
         }
     ).decode()
+
+
+def order_of_stream(columns: Collection[str], settings: _Settings) -> str | None:
+    """What orders the changes of a stream that fills these columns: its group's order, or else the table's.
+
+    Raises InvalidInput for columns of several groups without one of the owner.
+    """
+    own = set(columns).difference(settings.keys)
+    groups = [group for group in settings.groups if not own.isdisjoint(group.columns)]
+    if not groups or own.difference(*(group.columns for group in groups)):
+        return settings.sequence_by
+    if len(groups) > 1:
+        raise InvalidInput(
+            f"columns has columns of the groups {' and '.join(repr(group.name) for group in groups)}, and none of the rows' "
+            "owner; give each group a stream of its own"
+        )
+    return groups[0].sequence_by
 
 
 class _Settings(Protocol):

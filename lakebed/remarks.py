@@ -39,6 +39,8 @@ class Remark(StrEnum):
     """All changes of a batch lost against newer ones; what orders them."""
     LOST = "lost_by_order"
     """Changes that lost against newer ones that had come before them; what orders them."""
+    WAITING = "waiting_for_owner"
+    """Changes of a group of columns that, when they were settled, had no row of the owner; the group."""
     KEY_MOVED = "key_moved"
     """Rows that got another key, and are older than the delete of the row before by the column that orders changes; which."""
     KEY_MOVE_UNCLEAR = "key_move_unclear"
@@ -149,6 +151,12 @@ KINDS: Mapping[str, Kind] = {
     Remark.LOST: Kind(
         what="changes lost, because newer changes of their rows had come before",
         remedy="nothing, if records are sent again or come late",
+        is_finding=False,
+    ),
+    Remark.WAITING: Kind(
+        what="changes of groups of columns had no row of the owner when they were settled, so no reader sees them until the "
+        "owner brings the row",
+        remedy="nothing, if the owner's changes come later; lakebed.tombstone_retention says how long they wait",
         is_finding=False,
     ),
     Remark.ORDER_OF_ARRIVAL: Kind(

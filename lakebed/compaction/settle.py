@@ -98,6 +98,7 @@ class SettleResult(HtmlResult):
     base_parts_marked: int = 0
     late_or_superseded_rows: int = 0
     late_rows: int = 0
+    waiting_rows: int = 0
     completed_rows: int = 0
     quarantined_rows: int = 0
     bytes_written: int = 0
@@ -237,6 +238,7 @@ def _plus(result: SettleResult, step: SettleResult) -> SettleResult:
         base_parts_marked=result.base_parts_marked + step.base_parts_marked,
         late_or_superseded_rows=result.late_or_superseded_rows + step.late_or_superseded_rows,
         late_rows=result.late_rows + step.late_rows,
+        waiting_rows=result.waiting_rows + step.waiting_rows,
         completed_rows=result.completed_rows + step.completed_rows,
         quarantined_rows=result.quarantined_rows + step.quarantined_rows,
         bytes_written=result.bytes_written + step.bytes_written,
@@ -317,6 +319,7 @@ def _actions(
         base_parts_marked=len(resolution.base_dead),
         late_or_superseded_rows=superseded - sum(part.deletes for part in resolution.change_parts),
         late_rows=sum(resolution.lost.values()),
+        waiting_rows=sum(resolution.waiting.values()),
         remarks=_remarks(resolution, spec),
         completed_rows=completed,
         quarantined_rows=sum(len(incomplete_rows.lacking) for incomplete_rows in resolution.incomplete_rows.values()),
@@ -326,8 +329,13 @@ def _actions(
 
 
 def _remarks(resolution: Resolution, spec: WriteSpec) -> Counts:
-    """What is to be said of the changes that lost by their order. Those that were sent again lose rightly (``lateness``)."""
+    """What is to be said of changes that wait, and of those that lost by their order.
+
+    Those that were sent again lose rightly (``lateness``).
+    """
     remarks = RemarkCounts()
+    for group, count in resolution.waiting.items():
+        remarks.add(Remark.WAITING, group, count)
     order = str(spec.sequence_by if spec.columns is None else spec.incoming.sequence_by)
     batches: dict[int, list[ChangePart]] = {}
     for part in resolution.change_parts:
@@ -355,6 +363,7 @@ def _completed_part(written: WrittenPart, change_parts: Sequence[ChangePart]) ->
 
 
 def _metrics(step: SettleResult) -> dict[str, int]:
+    some = {"lateRows": step.late_rows, "waitingRows": step.waiting_rows}
     return {
         "changeParts": step.change_parts,
         "rows": step.rows,
@@ -362,4 +371,4 @@ def _metrics(step: SettleResult) -> dict[str, int]:
         "basePartsMarked": step.base_parts_marked,
         "completedRows": step.completed_rows,
         "quarantinedRows": step.quarantined_rows,
-    } | ({"lateRows": step.late_rows} if step.late_rows else {})
+    } | {name: count for name, count in some.items() if count}

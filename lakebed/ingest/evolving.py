@@ -18,6 +18,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from lakebed.column_groups import order_of_stream
 from lakebed.decode.decoder import Decoder, DecoderSchema
 from lakebed.errors import InvalidInput, InvalidSchema, Retry, Unsupported
 from lakebed.log.snapshot import Snapshot
@@ -71,7 +72,8 @@ class Evolution:
         if self._refused_for is not None and not columns.equals(self._refused_for):
             self._refused, self._refused_for = frozenset(), None
         policy = replace(decoder.decoder_schema.policy, refused=self._refused)
-        wanted = DecoderSchema.of_table(columns, settings.keys, settings.sequence_by, policy, first_names(snapshot))
+        order = order_of_stream(policy.fills, settings)
+        wanted = DecoderSchema.of_table(columns, settings.keys, order, policy, first_names(snapshot))
         wanted = replace(wanted, source=decoder.decoder_schema.source)
         fields_got_columns(self._log, snapshot, wanted.column_of)
         return decoder if wanted == decoder.decoder_schema else decoder.bound_to(wanted)

@@ -158,7 +158,7 @@ def _column_differences(section: TableSection, present: pa.Schema, policy: Evolv
 
 def _property_differences(section: TableSection, present: Mapping[str, str]) -> tuple[list[Difference], dict[str, str]]:
     """The differences, and the properties to set so that there are none."""
-    found, wanted = [], {}
+    found, wanted = list[Difference](), dict[str, str]()
     for name, text in section.properties.items():
         value = present.get(name)
         if _value(name, value) != property_value(name, text):

@@ -143,6 +143,11 @@ def resolve_groups(
         keys=keys_of_parts(tail.append_column(DELETED, pa.array(is_deleted[known:])), change_parts, spec),
         rows=len(tail),
         lost=_lost(newest, rows, key, known, of_part, change_parts),
+        waiting={
+            group.name: count
+            for group, of_key in zip(spec.groups, newest.rows[1:], strict=True)
+            if (count := int(np.count_nonzero((of_key >= known) & ~newest.exists)))
+        },
     )
 
 

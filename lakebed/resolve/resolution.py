@@ -22,27 +22,32 @@ _Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolution:
-    """The outcome for some change parts, oldest first.
-
-    ``base_dead``: all dead rows of each base part that gains some; ``tail_dead``: dead rows of each change part;
-    ``completed``: rows to be added beside them (table columns and hidden ones); ``tombstones``: deletes to be added, for late
-    changes and for readers of changes, of keys whose deletes were folded into another change; ``incomplete_rows``: by the path of
-    the change part, its changes that lack a value they need; ``keys``: the keys of each change part, for a key index; ``rows``:
-    how many changes there were; ``lost``: how many changes of each change part lost by sequence, against the base or an earlier
-    change part, if any did. ``crowded``: of the keys ``counted``, those with several rows in a transaction that may go on.
-    """
+    """The outcome for some change parts."""
 
     change_parts: tuple[ChangePart, ...] = ()
+    """Oldest first."""
     base_dead: Mapping[str, BitMap64] = field(default_factory=dict)
+    """All dead rows of each base part that gains some."""
     tail_dead: Mapping[str, BitMap64] = field(default_factory=dict)
+    """The dead rows of each change part."""
     completed: pa.Table | None = None
+    """Rows to be added beside them: the table's columns and hidden ones."""
     tombstones: pa.Table | None = None
+    """Deletes to be added, for late changes and readers of changes; they may have values of groups of columns."""
     incomplete_rows: Mapping[str, IncompleteRow] = field(default_factory=dict)
+    """By the path of the change part, its changes that lack a value they need."""
     keys: Mapping[str, pa.Table] = field(default_factory=dict)
+    """The keys of each change part, for a key index."""
     rows: int = 0
+    """How many changes there were."""
     lost: Mapping[str, int] = field(default_factory=dict)
+    """How many changes of each change part lost by their order, against the base or an earlier change part."""
+    waiting: Mapping[str, int] = field(default_factory=dict)
+    """For each group of columns, how many keys have a new value of it and no row of the owner."""
     counted: frozenset[str] = frozenset()
+    """The keys whose rows were counted, since rows moved to them or from them."""
     crowded: Mapping[str, Crowd] = field(default_factory=dict)
+    """Of these, those with several rows in a transaction that may go on."""
 
     def keeps(self, part: ChangePart, spec: WriteSpec) -> bool:
         """Whether a change part is worth having in the base: it has a live row, or deletes that late changes must meet."""

@@ -26,8 +26,8 @@ VISITS = "columns: [visits]\nformat: debezium-json\n"
 class Filling:
     """A pipeline of its own topic."""
 
-    def __init__(self, folder: Path, columns: str) -> None:
-        self._pipeline = PipelineInMemory(TABLE + columns, {"LAKE": str(folder)})
+    def __init__(self, folder: Path, columns: str, table: str = TABLE) -> None:
+        self._pipeline = PipelineInMemory(table + columns, {"LAKE": str(folder)})
         self._topic = columns.partition("\n")[0]
 
     def feed(self, *records: Sent) -> None:
@@ -91,6 +91,40 @@ def test_records_from_the_quarantine_fill_the_same_columns(tmp_path: Path) -> No
     profiles.feed((None, {"id": 1, "name": "Ada", "mail": "a"}))
     assert set(visits.copy.quarantine()) == {0}
     assert profiles.copy.rows() == [{"id": 1, "name": "Ada", "mail": "a", "visits": None}]
+
+
+GROUPS = """
+table:
+  path: ${LAKE}/people
+  keys: [id]
+  sequence_by: changed
+  schema: {id: long not null, status: string not null, changed: long, name: string, mail: string, named: long}
+  properties:
+    lakebed.groups: {profile: {columns: [name, mail], sequence_by: named}}
+source: {kind: kafka, config: {bootstrap.servers: "localhost:1"}, topics: [t]}
+"""
+
+
+@pytest.mark.parametrize("form", ["debezium-json", "{kind: json, operation_field: op}"])
+def test_a_stream_of_a_group_has_the_order_of_its_group(tmp_path: Path, form: str) -> None:
+    owner = Filling(tmp_path, "columns: [status]\nformat: debezium-json\n", GROUPS)
+    profiles = Filling(tmp_path, f"columns: [name, mail]\nformat: {form}\n", GROUPS)
+
+    def profile(op: str, **row: Any) -> Sent:
+        return ({"id": row["id"]}, event(op, row)) if form == "debezium-json" else (None, row | {"op": op})
+
+    profiles.feed(profile("c", id=1, name="Ada", mail="a", named=5))
+    assert profiles.copy.rows() == []
+    owner.feed(({"id": 1}, event("c", {"id": 1, "status": "new", "changed": 1})))
+    profiles.feed(profile("u", id=1, name="Late", mail="b", named=4))
+    row = {"id": 1, "status": "new", "changed": 1, "name": "Ada", "mail": "a", "named": 5}
+    assert owner.copy.rows() == [row]
+    profiles.feed(profile("d", id=1, name="Ada", mail="a", named=5))
+    assert owner.copy.rows() == [row | {"name": None, "mail": None}]
+    owner.feed(({"id": 1}, event("d", {"id": 1, "status": "new", "changed": 2})))
+    profiles.feed(profile("c", id=1, name="Eve", mail="e", named=6))
+    assert owner.copy.rows() == []
+    assert (owner.copy.quarantine(), profiles.copy.quarantine()) == ({}, {})
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +14,8 @@ import pytest
 
 import lakebed
 from lakebed.errors import InvalidChanges, InvalidInput
+from lakebed.positions.remarks import remarks_of
+from lakebed.table.table import internals_of
 
 SCHEMA = pa.schema(
     [
@@ -75,6 +78,9 @@ def test_a_late_change_loses_within_its_group_alone(people: lakebed.Table) -> No
 def test_a_change_waits_for_the_row_of_the_owner(people: lakebed.Table) -> None:
     sent(people, id=1, name="Ada", named=5)
     assert list(settled(people)) == [[], []]
+    sent(people, id=2, score=1.5, scored=datetime(2026, 1, 1, tzinfo=UTC))
+    assert people.settle().waiting_rows == 1
+    assert remarks_of(internals_of(people).log.refresh()).counts["waiting_for_owner"] == {"profile": 1, "score": 1}
     sent(people, id=1, name="Older", named=3)
     assert list(settled(people)) == [[], []]
     sent(people, id=1, status="new", changed=1)
@@ -264,7 +270,9 @@ class World:
             case "update":
                 self.table.settle()
                 self.table.update({"note": "'n'"}, "id = 1")
-                if any(row["id"] == 1 for row in self.join.rows()):  # one that its owner never brought is older than all
+                if any(
+                    row["id"] == 1 for row in self.join.rows()
+                ):  # one that its owner never brought is older than all
                     at, values = self.join.newest.get((1, OWNER), (-(2**63), {}))
                     self.join.newest[1, OWNER] = at, (values or {}) | {"note": "n"}
             case _:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from lakebed.errors import InvalidInput
-from lakebed.pipeline.file.document import Document
+from lakebed.pipeline.file.document import Document, PropertyText
 from lakebed.settings import check_creatable, property_value
 
 # -- What a pipeline's settings say about one table of a database; what they leave out is derived from its records ---------
@@ -25,7 +25,7 @@ class TableWishes:
     sort_key: tuple[str, ...] = ()
     sequence_by: str | None = None
     partition_by: tuple[str, ...] = ()
-    properties: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, PropertyText] = field(default_factory=dict)
     types: Literal["given", "wide"] = "given"
     renamed_columns: Mapping[str, str] = field(default_factory=dict)
     sources: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class TableRules:
     sort_key: tuple[str, ...] | None = None
     sequence_by: str | None = None
     partition_by: tuple[str, ...] | None = None
-    properties: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, PropertyText] = field(default_factory=dict)
     types: Literal["given", "wide"] | None = None
     renamed_columns: Mapping[str, str] = field(default_factory=dict)
     """New name of a field of the source to the name that it had before."""
@@ -94,7 +94,7 @@ class DatabaseSection:
     exclude: tuple[str, ...] = ()
     tables: Mapping[str, TableRules] = field(default_factory=dict)
     """Rules by a table's name, or by a regular expression that matches the whole name."""
-    properties: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, PropertyText] = field(default_factory=dict)
     """Of all tables."""
     max_age_seconds: float = MAX_AGE_SECONDS
     """How old a record may be before a batch takes it, where a table has so few that they can wait."""

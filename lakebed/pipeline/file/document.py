@@ -21,8 +21,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from math import isfinite
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NewType, TypeVar, Union, get_args, get_origin, get_type_hints
 
+import orjson
 import yaml
 
 from lakebed.errors import InvalidInput, LakebedError, Retry
@@ -257,6 +258,8 @@ class _Reader:
 
 
 T = TypeVar("T")
+PropertyText = NewType("PropertyText", str)
+"""The value of a table property. A mapping is written as JSON."""
 _BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _DIGITS = r"[0-9]{1,18}(_[0-9]{1,3}){0,6}"
 _WHOLE = re.compile(rf"[+-]?{_DIGITS}")
@@ -324,11 +327,23 @@ def convert(document: Document, node: Node, hint: Any) -> Any:
     if origin is tuple:
         items = node.value if isinstance(node.value, tuple) else (node,)
         return tuple(convert(document, item, arguments[0]) for item in items)
+    if hint is PropertyText:
+        return orjson.dumps(_plain(node)).decode() if isinstance(node.value, Mapping) else _scalar(document, node, str)
     if origin is not None and issubclass(origin, Mapping):
         return {key: convert(document, member, arguments[1]) for key, member in mapping_of(document, node).items()}
     if is_dataclass(hint):
         return bind(document, node, hint)  # type: ignore[arg-type]
     return _scalar(document, node, hint)
+
+
+def _plain(node: Node) -> Any:
+    """A node as JSON has it: mappings, lists, texts, and ``true`` or ``false`` as the value of a key."""
+    if isinstance(node.value, Mapping):
+        return {
+            key: member.value == "true" if member.value in ("true", "false") else _plain(member)
+            for key, member in node.value.items()
+        }
+    return [_plain(item) for item in node.value] if isinstance(node.value, tuple) else node.value
 
 
 def _one_of(document: Document, node: Node, choices: tuple[Any, ...]) -> Any:

@@ -19,7 +19,17 @@ from lakebed.decode.metadata import DELETE_VALUES
 from lakebed.discovery import Naming, prefix_of
 from lakebed.errors import InvalidInput
 from lakebed.pipeline.file.database_section import DatabaseSection, TableWishes, no_pattern, wrong_in
-from lakebed.pipeline.file.document import BYTES_MAX, Document, Node, bind, convert, leaves, mapping_of, parse
+from lakebed.pipeline.file.document import (
+    BYTES_MAX,
+    Document,
+    Node,
+    PropertyText,
+    bind,
+    convert,
+    leaves,
+    mapping_of,
+    parse,
+)
 from lakebed.pipeline.file.layer_sections import (
     CHANGES,
     BootstrapSection,
@@ -60,7 +70,7 @@ class TableSection:
     sort_key: tuple[str, ...] = ()
     sequence_by: str | None = None
     partition_by: tuple[str, ...] = ()
-    properties: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, PropertyText] = field(default_factory=dict)
     types: Literal["given", "wide"] = "given"
     """Whether columns have the types of ``schema``, or the widest ones for their values."""
     sources: tuple[str, ...] = ()
