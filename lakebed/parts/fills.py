@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +20,20 @@ from lakebed.errors import InvalidChanges, InvalidInput
 from lakebed.schema.fitting import RESCUED_COLUMN
 from lakebed.settings import suggest
 
-if TYPE_CHECKING:
-    from lakebed.parts.changes import WriteSpec
+
+class TableShape(Protocol):
+    """What of a table decides how its columns are filled (``changes.WriteSpec``)."""
+
+    @property
+    def schema(self) -> pa.Schema: ...
+    @property
+    def keys(self) -> tuple[str, ...]: ...
+    @property
+    def sequence_by(self) -> str | None: ...
+    @property
+    def sequence_column(self) -> str | None: ...
+    @property
+    def groups(self) -> tuple[ColumnGroup, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +47,7 @@ class Fill:
     rescues: bool = False
     """Whether a change also fills ``RESCUED_COLUMN``, if it has something to keep there; else the text of other changes stays."""
 
-    def kept(self, spec: WriteSpec, given: Collection[str]) -> list[str]:
+    def kept(self, spec: TableShape, given: Collection[str]) -> list[str]:
         """The columns of a table that changes with the columns ``given`` do not fill; also the hidden sequence, if it is kept.
 
         Raises InvalidInput for a table without keys and for an unknown column, InvalidChanges for a column that is not given.
@@ -69,7 +81,7 @@ class Fill:
         hidden = [name for name in [spec.sequence_column] if name and name not in names]
         return [name for name in [*names, *hidden] if name not in filled]
 
-    def _are_owners(self, filled: Collection[str], spec: WriteSpec) -> bool:
+    def _are_owners(self, filled: Collection[str], spec: TableShape) -> bool:
         """Whether the changes say something of columns that are in no group, so of the row itself."""
         if not spec.groups:
             return True
@@ -80,7 +92,7 @@ class Fill:
 
 
 def without_values(
-    columns: Mapping[str, Any], kept: Collection[str], spec: WriteSpec, deletes: pa.ChunkedArray
+    columns: Mapping[str, Any], kept: Collection[str], spec: TableShape, deletes: pa.ChunkedArray
 ) -> dict[str, Any]:
     """The columns of the groups that the changes fill, null in deletes, but for their order."""
     orders = {group.sequence_by for group in spec.groups}
@@ -93,7 +105,7 @@ def unavailable(
     fill: Fill,
     kept: Collection[str],
     unsent: pa.ChunkedArray | None,
-    spec: WriteSpec,
+    spec: TableShape,
     *,
     deletes: pa.ChunkedArray | None,
 ) -> pa.Array:
@@ -115,7 +127,7 @@ def unavailable(
 
 
 def _masks_of_groups(
-    columns: Mapping[str, Any], masks: Mapping[str, npt.NDArray[np.bool_]], kept: Collection[str], spec: WriteSpec
+    columns: Mapping[str, Any], masks: Mapping[str, npt.NDArray[np.bool_]], kept: Collection[str], spec: TableShape
 ) -> dict[str, npt.NDArray[np.bool_]]:
     """Which rows say nothing of a group, for each column of each group. Raises InvalidChanges for a value without an order."""
     out: dict[str, npt.NDArray[np.bool_]] = {}
