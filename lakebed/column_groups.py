@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import orjson
 import pyarrow as pa
@@ -26,6 +26,12 @@ import pyarrow as pa
 from lakebed.errors import InvalidInput
 
 GROUPS = "lakebed.groups"
+AGGREGATE = "lakebed.aggregate."
+"""Before the name of a column."""
+Aggregate = Literal["last", "last_non_null", "first", "max", "min", "sum"]
+AGGREGATES: tuple[Aggregate, ...] = get_args(Aggregate)
+_OF_ALL_CHANGES = ("first", "max", "min", "sum")
+"""What depends on more changes than the newest of a group."""
 _MEMBERS = {"columns", "sequence_by", "creates"}
 
 
@@ -83,6 +89,50 @@ def groups_text(groups: Sequence[ColumnGroup]) -> str:
     ).decode()
 
 
+@dataclass(frozen=True, slots=True)
+class Aggregated:
+    """A column whose value comes from all changes of a row, not from the newest alone."""
+
+    column: str
+    function: Aggregate
+
+    @property
+    def counts_all(self) -> bool:
+        """Whether changes count that are not the newest."""
+        return self.function in _OF_ALL_CHANGES
+
+    @property
+    def order_column(self) -> str | None:
+        """The hidden column of a part that says how new the value is; None if none is needed."""
+        return f"_lakebed_first.{self.column}" if self.function == "first" else None
+
+
+def check_aggregates(settings: _Settings, schema: pa.Schema, partition_by: Sequence[str]) -> None:
+    """Raises InvalidInput if columns of a table can't be aggregated so."""
+    orders = {settings.sequence_by, *(group.sequence_by for group in settings.groups)}
+    for one in settings.aggregates:
+        name, what = one.column, f"{AGGREGATE}{one.column} is {one.function!r}"
+        if settings.sequence_by is None:
+            raise InvalidInput(
+                f"{what}, and the table has no sequence_by; only a table with keys and an order aggregates"
+            )
+        if name not in schema.names:
+            raise InvalidInput(f"{what}, and the table has no such column")
+        if name in settings.keys or name in orders or name in partition_by:
+            raise InvalidInput(f"{what}, but keys, partition columns and what orders changes have the newest value")
+        field = schema.field(name)
+        kind = field.type
+        if one.counts_all and not field.nullable:
+            raise InvalidInput(
+                f"{what}, but the column is NOT NULL, and a row may exist before a change with a value comes"
+            )
+        is_number = pa.types.is_floating(kind) or pa.types.is_decimal(kind) or kind == pa.int64()
+        if one.function == "sum" and not is_number:
+            raise InvalidInput(f"{what}, but the column is {kind}; a sum is a long, a double, a float or a decimal")
+        if one.function in ("max", "min") and pa.types.is_nested(kind):
+            raise InvalidInput(f"{what}, but the column is {kind}, which has no order")
+
+
 def order_of_stream(columns: Collection[str], settings: _Settings) -> str | None:
     """What orders the changes of a stream that fills these columns: its group's order, or else the table's.
 
@@ -109,6 +159,8 @@ class _Settings(Protocol):
     def sequence_by(self) -> str | None: ...
     @property
     def groups(self) -> tuple[ColumnGroup, ...]: ...
+    @property
+    def aggregates(self) -> tuple[Aggregated, ...]: ...
 
 
 def check_groups(settings: _Settings, schema: pa.Schema, partition_by: Sequence[str]) -> None:

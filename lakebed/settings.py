@@ -19,7 +19,15 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import orjson
 
-from lakebed.column_groups import GROUPS, ColumnGroup, groups_text, parse_groups
+from lakebed.column_groups import (
+    AGGREGATE,
+    AGGREGATES,
+    GROUPS,
+    Aggregated,
+    ColumnGroup,
+    groups_text,
+    parse_groups,
+)
 from lakebed.errors import Corrupt, InvalidInput
 
 PREFIX = "lakebed."
@@ -109,6 +117,7 @@ class TableSettings:
     sort_key_version: int = 1
     sort_key_frame: str = ""
     groups: tuple[ColumnGroup, ...] = ()
+    aggregates: tuple[Aggregated, ...] = ()
     conflict_scope: ConflictScope = "partition"
     checkpoint_interval: int = 100
     log_retention_seconds: int = 7 * 86400
@@ -151,6 +160,9 @@ class TableSettings:
             value = getattr(self, field.name)
             if value == field.default:
                 continue
+            if field.name == "aggregates":
+                out |= {AGGREGATE + one.column: one.function for one in value}
+                continue
             text = orjson.dumps(value).decode() if field.type == "tuple[str, ...]" else str(value)
             if field.name == "groups":
                 text = groups_text(value)
@@ -166,7 +178,7 @@ def _property_name(field_name: str) -> str:
     return field_name.removesuffix("_seconds")
 
 
-_FIELDS = {PREFIX + _property_name(field.name): field for field in fields(TableSettings)}
+_FIELDS = {PREFIX + _property_name(field.name): field for field in fields(TableSettings) if field.name != "aggregates"}
 PROPERTY_NAMES = tuple(_FIELDS)
 _OF_CREATION = {
     "lakebed.keys": "keys", "lakebed.sequence_by": "sequence_by", "lakebed.sort_key": "sort_key",
@@ -196,7 +208,7 @@ def _property_text(name: str, value: PropertyValue) -> str:
 def parse_settings(properties: Mapping[str, str]) -> TableSettings:
     """The settings that properties spell out. Raises InvalidInput naming the property, its value and what is accepted."""
     check_properties(properties)
-    settings = _settings({name: text for name, text in properties.items() if name in _FIELDS})
+    settings = _settings({name: text for name, text in properties.items() if _is_own(name)})
     if settings.plan_bytes_max < 2 * settings.target_part_bytes:
         raise InvalidInput(
             f"lakebed.plan_bytes_max is {settings.plan_bytes_max}; it must be at least {2 * settings.target_part_bytes}, "
@@ -211,9 +223,9 @@ def read_settings(properties: Mapping[str, str]) -> TableSettings:
     Raises Corrupt where that would change what its rows are: keys, sequence, groups, sort key.
     """
     wrong = wrong_properties(properties)
-    for name in wrong.keys() & {*_OF_CREATION, GROUPS}:
+    for name in [one for one in wrong if one in _OF_CREATION or one == GROUPS or one.startswith(AGGREGATE)]:
         raise Corrupt(f"the log says that {wrong[name]}; restore the commit that says so from a copy of the store")
-    return _settings({name: text for name, text in properties.items() if name in _FIELDS and name not in wrong})
+    return _settings({name: text for name, text in properties.items() if _is_own(name) and name not in wrong})
 
 
 def wrong_properties(properties: Mapping[str, str]) -> dict[str, str]:
@@ -246,7 +258,7 @@ def property_value(name: str, text: str | None) -> Any:
 
     Raises InvalidInput naming the property, its value and what is accepted.
     """
-    parser = _VALUES.get(name) or _DELTA_VALUES.get(name)
+    parser = _AGGREGATE if _is_aggregate(name) else _VALUES.get(name) or _DELTA_VALUES.get(name)
     if parser is None:
         _check_name(name)
     if text is None:
@@ -308,7 +320,20 @@ def _check_name(name: str) -> None:
 
 
 def _settings(properties: Mapping[str, str]) -> TableSettings:
-    return TableSettings(**{_FIELDS[name].name: property_value(name, text) for name, text in properties.items()})
+    values = {name: property_value(name, text) for name, text in properties.items()}
+    functions = {name: values.pop(name) for name in sorted(filter(_is_aggregate, values))}
+    aggregates = tuple(
+        Aggregated(name[len(AGGREGATE) :], function) for name, function in functions.items() if function != "last"
+    )
+    return TableSettings(aggregates=aggregates, **{_FIELDS[name].name: value for name, value in values.items()})
+
+
+def _is_aggregate(name: str) -> bool:
+    return isinstance(name, str) and name.startswith(AGGREGATE) and len(name) > len(AGGREGATE)
+
+
+def _is_own(name: str) -> bool:
+    return name in _FIELDS or _is_aggregate(name)
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
@@ -448,6 +473,7 @@ def _pool(text: str) -> str:
 
 
 _on_or_off = _one_of("on", "off")
+_AGGREGATE = _one_of(*AGGREGATES)
 _VALUES: dict[str, Callable[[str], Any]] = {
     "lakebed.keys": _names,
     "lakebed.sort_key": _names,

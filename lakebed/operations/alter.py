@@ -19,7 +19,7 @@ import orjson
 import pyarrow as pa
 
 from lakebed import events
-from lakebed.column_groups import GROUPS, check_groups
+from lakebed.column_groups import AGGREGATE, GROUPS, check_aggregates, check_groups
 from lakebed.coordination.schema_history import entries_of, past_changes
 from lakebed.errors import InvalidInput, InvalidSchema, Retry
 from lakebed.log.actions import Action, Domain
@@ -187,8 +187,9 @@ def set_properties(
         settings = read_settings(merged)
         if "lakebed.ttl" in properties:
             check_time_to_live(settings.ttl, snapshot.logical_schema)
-        if GROUPS in properties:
+        if any(name == GROUPS or name.startswith(AGGREGATE) for name in properties):
             check_groups(settings, snapshot.logical_schema, snapshot.metadata.partition_columns)
+            check_aggregates(settings, snapshot.logical_schema, snapshot.metadata.partition_columns)
         metadata = replace(snapshot.metadata, configuration=merged)
         return Proposal(
             actions=[metadata],

@@ -10,7 +10,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from lakebed.column_groups import check_groups
+from lakebed.column_groups import check_aggregates, check_groups
 from lakebed.discovery import require_alone
 from lakebed.errors import InvalidInput, InvalidSchema, StoreUnavailable, TableExists, Unsupported
 from lakebed.log.actions import CommitInfo
@@ -182,6 +182,7 @@ def check_settings(settings: TableSettings, schema: pa.Schema, partition_by: Seq
     check_columns(settings.keys, schema, "keys")
     check_time_to_live(settings.ttl, schema)
     check_groups(settings, schema, partition_by)
+    check_aggregates(settings, schema, partition_by)
     parse_sort_key(settings.sort_key, schema, settings.sort_key_frame)
     if settings.sequence_by is None:
         return

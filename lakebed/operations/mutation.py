@@ -85,15 +85,17 @@ class Mutation:
         ]
 
     def fill(self, spec: WriteSpec) -> Fill | None:
-        """The columns that the changes fill in a table with groups: all of the owner, or of the groups that are assigned to.
+        """The columns that the changes fill if a row has the values of several changes: those of the owner, or of the groups that
+        are assigned to.
 
         ``spec`` has the users' names. So the mutation says nothing of other groups, whose newest changes keep counting.
         """
-        if not spec.groups:
+        if not spec.resolves_by_group:
             return None
         grouped = {name: group for group in spec.groups for name in group.columns}
         groups = {grouped.get(name) for name in self.assignments or [spec.keys[0]]}
-        return Fill(tuple(name for name in spec.schema.names if grouped.get(name) in groups and name not in spec.keys))
+        others = {*spec.keys, *(one.column for one in spec.aggregates if one.counts_all)}
+        return Fill(tuple(name for name in spec.schema.names if grouped.get(name) in groups and name not in others))
 
     @property
     def parameters(self) -> dict[str, object]:
@@ -128,6 +130,11 @@ class Mutation:
             raise InvalidInput(
                 f"set assigns {name!r}, a key: a key never changes; delete the row and apply one with the new key"
             )
+        for one in spec.aggregates:
+            if name == one.column and one.counts_all:
+                raise InvalidInput(
+                    f"set assigns {name!r}, which is the {one.function} of all changes: only changes bring it"
+                )
         if name == spec.sequence_by or name in {group.sequence_by for group in spec.groups}:
             raise InvalidInput(f"set assigns {name!r}, which orders the changes (sequence_by): only changes bring it")
 

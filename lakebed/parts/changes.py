@@ -18,11 +18,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.column_groups import ColumnGroup
+from lakebed.column_groups import Aggregated, ColumnGroup
 from lakebed.errors import InvalidChanges, InvalidInput
 from lakebed.log.purges import fence_of
 from lakebed.log.snapshot import Snapshot
-from lakebed.parts.fills import Fill, lacks, unavailable, without_values
+from lakebed.parts.fills import Fill, aggregated, lacks, unavailable, without_values
 from lakebed.schema.column_mapping import ColumnMapping, StoredPath
 from lakebed.schema.exact_cast import cast_exactly
 from lakebed.schema.nested import first_missing, nullable
@@ -70,6 +70,7 @@ class WriteSpec:
     sort_key: tuple[str, ...] = ()
     sequence_by: str | None = None
     groups: tuple[ColumnGroup, ...] = ()
+    aggregates: tuple[Aggregated, ...] = ()
     partition_by: tuple[str, ...] = ()
     sort_key_version: int = 1
     sort_key_frame: str = ""
@@ -90,6 +91,7 @@ class WriteSpec:
             keys=columns.logical_names(self.keys),
             sequence_by=None if self.sequence_by is None else columns.logical_name(self.sequence_by),
             groups=tuple(group.renamed(columns.logical_name) for group in self.groups),
+            aggregates=tuple(replace(one, column=columns.logical_name(one.column)) for one in self.aggregates),
             partition_by=columns.logical_names(self.partition_by),
         )
 
@@ -110,6 +112,7 @@ class WriteSpec:
             keys=named(self.keys),
             sequence_by=self.sequence_by and names.get(self.sequence_by, self.sequence_by),
             groups=tuple(group.renamed(lambda name: named([name])[0]) for group in self.groups),
+            aggregates=tuple(replace(one, column=named([one.column])[0]) for one in self.aggregates),
             partition_by=named(self.partition_by),
         )
 
@@ -130,8 +133,23 @@ class WriteSpec:
         """Whether a file with rows of several versions says which version brought each (``parts.row_origins``)."""
         return bool(self.keys) and self.sequence_by is not None
 
+    @property
+    def resolves_by_group(self) -> bool:
+        """Whether a row has the values of several changes (``resolve.groups``)."""
+        return bool(self.groups) or any(one.counts_all for one in self.aggregates)
+
+    def order_of(self, column: str) -> str:
+        """The column that orders the changes of a column: that of its group, or of the row."""
+        return next((group.sequence_by for group in self.groups if column in group.columns), str(self.sequence_column))
+
+    @property
+    def first_orders(self) -> dict[str, pa.DataType]:
+        """Hidden columns that say how old the first value of a column is, and their types."""
+        orders = {one.order_column: self.order_of(one.column) for one in self.aggregates if one.order_column}
+        return {name: HIDDEN_TYPES.get(order) or self.schema.field(order).type for name, order in orders.items()}
+
     def type_of(self, name: str) -> pa.DataType:
-        """The type of a column of a part's file, also of a hidden one."""
+        """The type of a column of a part's file, also of a hidden one of every table."""
         return HIDDEN_TYPES.get(name) or self.schema.field(name).type
 
     @property
@@ -166,8 +184,16 @@ class WriteSpec:
         """Whether what was written in this shape is a good part of a table of the newer one, in whatever order its rows are."""
         if self.fence != newer.fence:
             return False
-        mine = (self.keys, self.sequence_by, self.sequence_column, self.groups, self.partition_by)
-        if mine != (newer.keys, newer.sequence_by, newer.sequence_column, newer.groups, newer.partition_by):
+        mine = (self.keys, self.sequence_by, self.sequence_column, self.partition_by, self.groups, self.aggregates)
+        theirs = (
+            newer.keys,
+            newer.sequence_by,
+            newer.sequence_column,
+            newer.partition_by,
+            newer.groups,
+            newer.aggregates,
+        )
+        if mine != theirs:
             return False
         return misfit(self.schema, newer.schema) is None
 
@@ -181,6 +207,7 @@ def write_spec_of(snapshot: Snapshot) -> WriteSpec:
         sort_key=settings.sort_key,
         sequence_by=settings.sequence_by,
         groups=settings.groups,
+        aggregates=settings.aggregates,
         partition_by=snapshot.partition_columns,
         sort_key_version=settings.sort_key_version,
         sort_key_frame=settings.sort_key_frame,
@@ -223,23 +250,25 @@ def prepare(
         raise InvalidChanges(
             f"row {row} of the changes is a delete, but the table has no keys that show what it deletes"
         )
-    if spec.groups and deletes is not None and spec.sequence_column in kept:
-        columns |= without_values(columns, kept, spec, deletes)
-        deletes = None  # not of the row, but of what the group has of it
+    if spec.sequence_column == SEQUENCE_COLUMN:
+        columns[SEQUENCE_COLUMN] = _given_sequence(changes, spec, kept)
+    if spec.resolves_by_group:
+        if deletes is not None and spec.sequence_column in kept:
+            columns |= without_values(columns, kept, spec, deletes)
+            deletes = None  # not of the row, but of what the group has of it
+        columns |= aggregated(columns, spec, deletes)
     if spec.keys:
         columns[OP_COLUMN] = (
             pc.if_else(deletes, pa.scalar(DELETE), pa.scalar(UPSERT))
             if deletes is not None
             else pa.repeat(pa.scalar(UPSERT), len(changes))
         )
-    if spec.sequence_column == SEQUENCE_COLUMN:
-        columns[SEQUENCE_COLUMN] = _given_sequence(changes, spec, kept)
     unsent = changes[UNAVAILABLE_COLUMN] if UNAVAILABLE_COLUMN in there else None
-    if fill is not None or spec.groups:
+    if fill is not None or spec.groups or spec.aggregates:
         unsent = unavailable(columns, fill or Fill(), kept, unsent, spec, deletes=deletes)
     if unsent is not None:
         columns[UNAVAILABLE_COLUMN] = unsent
-    if spec.keys and MOVES_COLUMN in there and not spec.groups:
+    if spec.keys and MOVES_COLUMN in there and not spec.resolves_by_group:
         columns[MOVES_COLUMN] = changes[MOVES_COLUMN]
     out = pa.table(columns)
     if spec.partition_by:
@@ -284,7 +313,8 @@ def stored_rows(rows: pa.Table, spec: WriteSpec) -> pa.Table:
         at = rows.column_names.index(UNAVAILABLE_COLUMN)
         unsent = [names and list(columns.stored_names(names)) for names in rows[UNAVAILABLE_COLUMN].to_pylist()]
         rows = rows.set_column(at, UNAVAILABLE_COLUMN, pa.array(unsent, HIDDEN_TYPES[UNAVAILABLE_COLUMN]))
-    return rows
+    hidden = dict(zip(spec.incoming.first_orders, spec.first_orders, strict=True))
+    return rows.rename_columns([hidden.get(name, name) for name in rows.column_names]) if hidden else rows
 
 
 def newest_per_key(changes: pa.Table, spec: WriteSpec, connection: duckdb.DuckDBPyConnection) -> pa.Table:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.column_groups import ColumnGroup
+from lakebed.column_groups import Aggregated, ColumnGroup
 from lakebed.errors import InvalidChanges, InvalidInput
 from lakebed.schema.fitting import RESCUED_COLUMN
 from lakebed.settings import suggest
@@ -34,6 +34,9 @@ class TableShape(Protocol):
     def sequence_column(self) -> str | None: ...
     @property
     def groups(self) -> tuple[ColumnGroup, ...]: ...
+    @property
+    def aggregates(self) -> tuple[Aggregated, ...]: ...
+    def order_of(self, column: str) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,21 @@ def without_values(
     return {name: pc.if_else(deletes, pa.scalar(None, columns[name].type), columns[name]) for name in names}
 
 
+def aggregated(columns: Mapping[str, Any], spec: TableShape, deletes: pa.ChunkedArray | None) -> dict[str, Any]:
+    """The columns for which all changes count, null in deletes; and for the first value of a column, how old it is."""
+    out: dict[str, Any] = {}
+    for one in spec.aggregates:
+        if not one.counts_all:
+            continue
+        values = columns[one.column]
+        if deletes is not None:
+            values = out[one.column] = pc.if_else(deletes, pa.scalar(None, values.type), values)
+        if one.order_column is not None:
+            order = columns[spec.order_of(one.column)]
+            out[one.order_column] = pc.if_else(values.is_valid(), order, pa.scalar(None, order.type))
+    return out
+
+
 def unavailable(
     columns: Mapping[str, Any],
     fill: Fill,
@@ -120,6 +138,8 @@ def unavailable(
             filled &= {RESCUED_COLUMN}
         nulls = {name: columns[name].is_null() for name in columns if name in filled and columns[name].null_count}
         masks |= {name: np.asarray(mask) | masks.get(name, False) for name, mask in nulls.items()}
+    no_nulls = [one.column for one in spec.aggregates if one.function == "last_non_null" and one.column not in kept]
+    masks |= {name: np.asarray(columns[name].is_null()) | masks.get(name, False) for name in no_nulls}
     if spec.groups:
         masks |= _masks_of_groups(columns, masks, kept, spec)
     upserts = np.ones(rows, dtype=bool) if deletes is None else ~np.asarray(deletes)

@@ -169,7 +169,7 @@ def _write_one(rows: pa.Table, values: Mapping[str, str | None], spec: WriteSpec
         modified_ms=int(time.time() * 1000),
         sort_key_version=spec.order_version,
         checksum=checksum,
-        has_more_columns=not {*spec.schema.names, *HIDDEN_TYPES}.issuperset(rows.column_names),
+        has_more_columns=not {*spec.schema.names, *HIDDEN_TYPES, *spec.first_orders}.issuperset(rows.column_names),
     )
 
 

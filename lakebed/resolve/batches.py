@@ -33,7 +33,7 @@ def newest_in_layers(
     changes that can't be whole, whatever the table holds.
     """
     nothing = QUARANTINE_SCHEMA.empty_table()
-    if spec.groups:
+    if spec.resolves_by_group:
         return layers_of_groups(changes, spec, connection), nothing
     if spec.keys:
         changes = folded(changes, spec, connection)

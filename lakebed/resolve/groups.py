@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
+from lakebed.column_groups import Aggregate
 from lakebed.log.actions import ChangePart, Part
 from lakebed.parts.changes import DELETE, HIDDEN_TYPES, OP_COLUMN, UNAVAILABLE_COLUMN, UPSERT, VERSION_COLUMN, WriteSpec
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
@@ -38,6 +39,7 @@ from lakebed.resolve.locate import KeyLocator, lookup_schema
 from lakebed.resolve.resolution import Resolution, by_part_path, keys_of_parts, rows_that_die
 from lakebed.resolve.unavailable_values import NOWHERE, Rows, completed, patterns_of, required_columns
 from lakebed.resolve.whole_rows import as_rows, indices_by_part, row_schema, rows_of_part, rows_of_tail
+from lakebed.schema.exact_cast import cast_exactly
 from lakebed.sql.pieces import aliases, by_place, registered
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
@@ -52,8 +54,49 @@ class _Group:
 
     columns: tuple[str, ...]
     sequence: str
-    """The column of a change's row that orders the group."""
-    creates: bool
+    """The column of a change's row that orders the group, and has a value if the change says something of it."""
+    creates: bool = False
+    function: Aggregate = "last"
+    """Which of the changes count: for ``sum`` all, for the others the last in the order."""
+
+    @property
+    def rank(self) -> str:
+        """What ranks rows by the sequence ``s``; the highest rank wins. A row without one is the oldest."""
+        if self.function == "first":  # of equal ones the first to come
+            return "row_number() over (order by {s} desc nulls last, position desc)"
+        return f"dense_rank() over (order by {{s}} {'desc' if self.function == 'min' else 'asc'} nulls first)"
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """What a column comes to, by key."""
+
+    values: pa.Array
+    terms: _Places
+    """How many values were added."""
+    last: _Places
+    """The last row that has one."""
+
+    @staticmethod
+    def of(column: pa.ChunkedArray, key: _Places, known: int, count: int, name: str) -> _Sum:
+        """Adds the last value among the first ``known`` rows, which are states, and those of all others."""
+        has_value = np.flatnonzero(np.asarray(column.is_valid()))
+        states = has_value[has_value < known]
+        last_state = _placed(states, key[states], count)
+        chosen = np.sort(np.concatenate([last_state[last_state != NOWHERE], has_value[has_value >= known]]))
+        with registered(connection := connect(), "lakebed_terms", _terms(column, key, chosen)) as terms:
+            found = connection.sql(f"select key, sum(value) as total from {terms} group by key").to_arrow_table()
+        places = _placed(np.arange(len(found)), found["key"].to_numpy(), count)
+        totals = cast_exactly(found["total"], column.type, name).combine_chunks()
+        return _Sum(
+            totals.take(pa.array(places, mask=places == NOWHERE)),
+            np.bincount(key[chosen], minlength=count),
+            _placed(chosen, key[chosen], count),
+        )
+
+
+def _terms(column: pa.ChunkedArray, key: _Places, chosen: _Places) -> pa.Table:
+    return pa.table({"key": key[chosen], "value": column.take(pa.array(chosen))})
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +113,8 @@ class _Newest:
     """Which keys have a row."""
     left_out: Mapping[int, Sequence[str]]
     """Rows that lack values that they need, and which."""
+    sums: Mapping[str, _Sum]
+    """By column."""
 
     @property
     def last(self) -> _Places:
@@ -83,6 +128,8 @@ class _Newest:
         last, is_one = self.last, np.ones(len(self.exists), dtype=bool)
         for row in (*self.rows, *self.givers.values()):
             is_one &= (row == last) | (row == NOWHERE)
+        for each in self.sums.values():
+            is_one &= each.terms <= 1
         return is_one
 
     def values(self, rows: pa.Table, keys: _Places, spec: WriteSpec) -> dict[str, pa.ChunkedArray]:
@@ -92,6 +139,8 @@ class _Newest:
         for name, giver in self.givers.items():
             chosen = giver[keys]
             columns[name] = rows[name].take(pa.array(chosen, mask=chosen == NOWHERE))
+        for name, each in self.sums.items():
+            columns[name] = pa.chunked_array([each.values.take(pa.array(keys))])
         return columns
 
 
@@ -110,9 +159,10 @@ def resolve_groups(
     found = _States.of_base(
         tail.select(list(spec.keys)).take(pa.array(first)), base, spec, storage, deletion_vectors, locator
     )
-    rows, key = pa.concat_tables([found.rows, as_rows(tail, schema)]), np.concatenate([found.key, key])
     known = len(found.rows)
-    newest = _newest(rows, key, spec, is_state=np.concatenate([found.is_live, np.zeros(len(tail), dtype=bool)]))
+    rows, key = pa.concat_tables([found.rows, as_rows(tail, schema)]), np.concatenate([found.key, key])
+    is_live = np.concatenate([found.is_live, np.zeros(len(tail), dtype=bool)])
+    newest = _newest(rows, key, spec, is_live=is_live, known=known)
     last, is_deleted = newest.last, _is_delete(rows)
     changes, stays = last >= known, newest.is_one & (is_deleted[last] != newest.exists)
     survives = last[changes & stays & newest.exists] - known
@@ -145,7 +195,7 @@ def resolve_groups(
         lost=_lost(newest, rows, key, known, of_part, change_parts),
         waiting={
             group.name: count
-            for group, of_key in zip(spec.groups, newest.rows[1:], strict=True)
+            for group, of_key in zip(spec.groups, newest.rows[1 : 1 + len(spec.groups)], strict=True)
             if (count := int(np.count_nonzero((of_key >= known) & ~newest.exists)))
         },
     )
@@ -164,7 +214,7 @@ def layers_of_groups(changes: pa.Table, spec: WriteSpec, connection: duckdb.Duck
     rows = changes
     if UNAVAILABLE_COLUMN not in rows.column_names:
         rows = rows.append_column(UNAVAILABLE_COLUMN, pa.nulls(len(rows), HIDDEN_TYPES[UNAVAILABLE_COLUMN]))
-    newest = _newest(rows, key, spec, is_state=np.zeros(len(rows), dtype=bool))
+    newest = _newest(rows, key, spec, is_live=np.zeros(len(rows), dtype=bool), known=0)
     apart = np.zeros(len(first), dtype=bool)
     for group, lacks in _lacking(rows, newest.groups):
         apart[key[lacks & np.asarray(rows[group.sequence].is_valid())]] = True
@@ -180,10 +230,19 @@ def layers_of_groups(changes: pa.Table, spec: WriteSpec, connection: duckdb.Duck
 
 
 def _groups_of(spec: WriteSpec) -> list[_Group]:
+    """The owner, the groups, and a group for each column whose value comes from all changes."""
+    alone = {one.column: one for one in spec.aggregates if one.counts_all}
     grouped = {name for group in spec.groups for name in group.columns}
     order = str(spec.sequence_column)
-    own = tuple(dict.fromkeys([*(name for name in spec.schema.names if name not in {*grouped, *spec.keys}), order]))
-    return [_Group(own, order, False), *(_Group(one.columns, one.sequence_by, one.creates) for one in spec.groups)]
+    own = [name for name in spec.schema.names if name not in {*grouped, *spec.keys, *alone}]
+    groups = [_Group(tuple(dict.fromkeys([*own, order])), order)]
+    for group in spec.groups:
+        columns = tuple(name for name in group.columns if name not in alone)
+        groups.append(_Group(columns, group.sequence_by, group.creates))
+    for name, one in alone.items():
+        columns = (name,) if one.order_column is None else (name, one.order_column)
+        groups.append(_Group(columns, columns[-1], function=one.function))
+    return groups
 
 
 def _keys_of(
@@ -201,25 +260,40 @@ def _keys_of(
 
 def _ranks(rows: pa.Table, groups: Sequence[_Group]) -> list[_Places]:
     """For each group the order of the rows' sequences, from 0."""
-    connection, names = connect(), [group.sequence for group in groups]
+    connection, names = connect(), list(dict.fromkeys(group.sequence for group in groups))
     numbered = by_place(rows, names).append_column("position", pa.array(np.arange(len(rows))))
-    listed = ", ".join(f"dense_rank() over (order by {alias} nulls first)" for alias in aliases(names).values())
+    alias = aliases(names)
+    listed = ", ".join(f"{group.rank.format(s=alias[group.sequence])} as r{at}" for at, group in enumerate(groups))
     with registered(connection, "lakebed_ranked", numbered) as name:
         found = connection.sql(f"select {listed} from {name} order by position").to_arrow_table()
     return [column.to_numpy() for column in found.columns]
 
 
-def _newest(rows: pa.Table, key: _Places, spec: WriteSpec, *, is_state: _Mask) -> _Newest:
-    """The newest change of each key and group; ``is_state``: which rows say something of every group."""
+def _newest(rows: pa.Table, key: _Places, spec: WriteSpec, *, is_live: _Mask, known: int) -> _Newest:
+    """The newest change of each key and group.
+
+    Args:
+        rows: States, then changes, each in the order of arrival.
+        key: The number of the key of each row.
+        spec: The table's.
+        is_live: Which rows are live in the base, so say something of every group.
+        known: How many of the rows are states.
+    """
     groups, deleted, nothing = _groups_of(spec), _is_delete(rows), np.zeros(len(rows), dtype=bool)
     pattern, patterns = patterns_of(rows[UNAVAILABLE_COLUMN])
     count = int(key.max(initial=NOWHERE)) + 1
     found, givers, left_out = list[_Places](), dict[str, _Places](), dict[int, Sequence[str]]()
+    sums: dict[str, _Sum] = {}
     for group, rank in zip(groups, _ranks(rows, groups), strict=True):
+        if group.function == "sum":
+            name = group.sequence
+            sums[name] = _Sum.of(rows[name], key, known, count, name)
+            found.append(sums[name].last)
+            continue
         owns = group is groups[0]
         own = frozenset(group.columns)
         each = Rows(key, rank, deleted if owns else nothing, pattern, [own & lacked for lacked in patterns])
-        says = is_state | np.asarray(rows[group.sequence].is_valid())
+        says = is_live | np.asarray(rows[group.sequence].is_valid())
         required = required_columns(spec) & own if owns else frozenset[str]()
         done = completed(each, required, base_is_known=True, counts=says)
         of_group = key[done.newest]
@@ -235,7 +309,7 @@ def _newest(rows: pa.Table, key: _Places, spec: WriteSpec, *, is_state: _Mask) -
     for group, of_key in zip(groups, found, strict=True):
         if group.creates:
             exists |= (owner == NOWHERE) & (of_key != NOWHERE)
-    return _Newest(groups, found, givers, exists, left_out)
+    return _Newest(groups, found, givers, exists, left_out, sums)
 
 
 def _placed(values: _Places, keys: _Places, count: int) -> _Places:

@@ -76,7 +76,7 @@ def resolve(
     """
     if not change_parts:
         return Resolution()
-    if spec.groups:
+    if spec.resolves_by_group:
         return resolve_groups(base, change_parts, spec, storage, deletion_vectors, locator)
     has_moves = bool(crowded.keys) or any(part.moves for part in change_parts)
     tail = read_tail(change_parts, spec, storage, with_moves=has_moves)

@@ -21,6 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from lakebed.column_groups import AGGREGATE
 from lakebed.errors import InvalidSchema
 from lakebed.schema.change import SchemaChange, difference, path_of, steps_of
 from lakebed.schema.change_names import ChangeNames
@@ -327,13 +328,17 @@ class _Evolution:
             sort_key=renamed_sort_key(settings.sort_key, self._logical, names),
             sequence_by=names.get(settings.sequence_by, settings.sequence_by) if settings.sequence_by else None,
             groups=tuple(group.renamed(lambda name: names.get(name, name)) for group in settings.groups),
+            aggregates=tuple(replace(one, column=names.get(one.column, one.column)) for one in settings.aggregates),
             ttl=replace(settings.ttl, column=names.get(settings.ttl.column, settings.ttl.column))
             if settings.ttl
             else None,
         )
         texts = renamed.to_properties()
-        for name in _FOLLOWS_THE_SCHEMA & texts.keys():
-            self._configuration[name] = texts[name]
+        for one in settings.aggregates:
+            self._configuration.pop(AGGREGATE + one.column, None)
+        for name in texts:
+            if name in _FOLLOWS_THE_SCHEMA or name.startswith(AGGREGATE):
+                self._configuration[name] = texts[name]
         self._partitions = tuple(names.get(name, name) for name in self._partitions)
         for name, new in names.items():
             self._follow_in_statistics(name, new)
@@ -389,6 +394,10 @@ class _Evolution:
             (
                 any(name in group.columns for group in settings.groups),
                 "in a group of columns (lakebed.groups); take it out of the group first",
+            ),
+            (
+                any(name == one.column for one in settings.aggregates),
+                f"aggregated ({AGGREGATE}{name}); set that property to 'last' first",
             ),
             (
                 settings.ttl is not None and name == settings.ttl.column,
@@ -467,7 +476,11 @@ def only_adds_features(old: Protocol, new: Protocol) -> bool:
 
 
 def _others(metadata: Metadata) -> dict[str, str]:
-    return {name: text for name, text in metadata.configuration.items() if name not in _FOLLOWS_THE_SCHEMA}
+    return {
+        name: text
+        for name, text in metadata.configuration.items()
+        if name not in _FOLLOWS_THE_SCHEMA and not name.startswith(AGGREGATE)
+    }
 
 
 def rows_fit(old: Any, new: Any) -> bool:
