@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from lakebed.column_groups import AGGREGATE
 from lakebed.errors import InvalidInput
 from lakebed.log.actions import Action, ChangePart, Domain, Part
 from lakebed.log.commit_loop import Finished, Proposal, commit_loop
@@ -134,6 +135,11 @@ def rewind(log: TableLog, topic: str, to: int | Mapping[int, int] | None = None)
     """See ``TableMaintenance.rewind``. Returns the version."""
 
     def build(snapshot: Snapshot) -> Proposal[int] | Finished[int]:
+        if summed := [one.column for one in snapshot.logical_settings.aggregates if one.function == "sum"]:
+            raise InvalidInput(
+                f"the column {summed[0]!r} is a sum of all changes ({AGGREGATE}{summed[0]}), and records that are read again "
+                "would be added once more; to read the topic from its begin, drop the table and create it again"
+            )
         positions = positions_of(snapshot)
         position = positions.get(topic)
         if position is None:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from lakebed.column_groups import AGGREGATE
 from lakebed.decode.decoder import Decoder, DecoderSchema
-from lakebed.decode.formats import decoder, reads_headers
+from lakebed.decode.formats import EVENTS, decoder, reads_headers
 from lakebed.decode.row_changes import names_in_rows
 from lakebed.decode.source_tables import SourceRules
 from lakebed.error_transport import first_line
@@ -196,6 +197,12 @@ def order_stream(section: GeneratorSection) -> OrderStream:
 def open_decoder(pipeline: Pipeline, table: Table) -> Decoder:
     """The decoder of the format for a table's columns."""
     shape = _shape_of(table)
+    summed = [name for name, text in table.properties.items() if name.startswith(AGGREGATE) and text == "sum"]
+    if summed and pipeline.format_kind.startswith(EVENTS):
+        raise InvalidInput(
+            f"{summed[0]} is 'sum', and an event of {pipeline.format_kind} has the value of its row, not what was added to it; "
+            "sums are for records of which each is a part, such as those of the format json"
+        )
     decoder_schema = DecoderSchema.of_table(shape.columns, shape.keys, shape.sequence_by, pipeline.policy)
     if isinstance(pipeline.format, RowsFormat):
         return _rows_decoder(pipeline, pipeline.format, shape, decoder_schema)

@@ -293,7 +293,9 @@ def _newest(rows: pa.Table, key: _Places, spec: WriteSpec, *, is_live: _Mask, kn
         owns = group is groups[0]
         own = frozenset(group.columns)
         each = Rows(key, rank, deleted if owns else nothing, pattern, [own & lacked for lacked in patterns])
-        says = is_live | np.asarray(rows[group.sequence].is_valid())
+        # Where all changes decide, a state says something only if it has a value; perhaps of before the column was aggregated.
+        has_state = is_live if group.function == "last" else is_live & np.asarray(rows[group.columns[0]].is_valid())
+        says = has_state | np.asarray(rows[group.sequence].is_valid())
         required = required_columns(spec) & own if owns else frozenset[str]()
         done = completed(each, required, base_is_known=True, counts=says)
         of_group = key[done.newest]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -183,9 +183,90 @@ def test_groups_follow_renamed_columns(people: lakebed.Table) -> None:
         people.alter(drop=["mail"])
 
 
+AGGREGATES = {"origin": "first", "kept": "last_non_null", "best": "max", "least": "min", "total": "sum"}
+AGGREGATED = pa.schema(
+    [
+        pa.field("id", pa.int64(), False),
+        ("at", pa.int64()),
+        ("origin", pa.string()),
+        ("kept", pa.string()),
+        ("best", pa.float64()),
+        ("least", pa.string()),
+        ("total", pa.int64()),
+    ]
+)
+
+
+@pytest.fixture
+def visits(tmp_path: Any) -> lakebed.Table:
+    properties = {f"lakebed.aggregate.{name}": function for name, function in AGGREGATES.items()}
+    return lakebed.create(str(tmp_path / "visits"), AGGREGATED, ["id"], sequence_by="at", properties=properties)
+
+
+def test_columns_are_aggregated_over_all_changes_of_a_row_late_ones_too(visits: lakebed.Table) -> None:
+    sent(visits, id=1, at=5, origin="b", kept="x", best=2.0, least="m", total=1)
+    sent(visits, id=1, at=6, origin="c", kept=None, best=1.0, least="z", total=1)
+    expected = [{"id": 1, "at": 6, "origin": "b", "kept": "x", "best": 2.0, "least": "m", "total": 2}]
+    assert list(settled(visits)) == [expected, expected]
+    sent(visits, id=1, at=3, origin="a", kept="old", best=9.0, least="a", total=10)
+    expected = [{"id": 1, "at": 6, "origin": "a", "kept": "x", "best": 9.0, "least": "a", "total": 12}]
+    assert list(settled(visits)) == [expected, expected]
+
+
+def test_a_delete_removes_the_row_and_the_aggregates_go_on_when_it_comes_back(visits: lakebed.Table) -> None:
+    sent(visits, id=1, at=5, total=1)
+    sent(visits, "total = 7", id=1, at=6, total=7)
+    assert list(settled(visits)) == [[], []]
+    sent(visits, id=1, at=7, total=2)
+    assert list(settled(visits)) == [[{"id": 1, "at": 7, "total": 3}]] * 2
+
+
+def test_what_all_changes_decide_is_not_set_and_a_source_of_sums_is_not_read_again(visits: lakebed.Table) -> None:
+    for name in ("origin", "best", "least", "total"):
+        with pytest.raises(InvalidInput, match=f"set assigns '{name}', which is the {AGGREGATES[name]} of all changes"):
+            visits.update({name: "null"}, "true")
+    with pytest.raises(InvalidInput, match="'total' is a sum of all changes"):
+        visits.maintenance.rewind("t")
+
+
+@pytest.mark.parametrize(
+    ("column", "function", "error"),
+    [
+        ("none", "max", "no such column"),
+        ("id", "max", "keys, partition columns and what orders changes"),
+        ("at", "max", "keys, partition columns and what orders changes"),
+        ("origin", "sum", "a sum is a long, a double"),
+        ("best", "average", "one of last, last_non_null, first, max, min, sum"),
+    ],
+)
+def test_aggregates_that_do_not_fit_the_column_are_refused(
+    visits: lakebed.Table, column: str, function: str, error: str
+) -> None:
+    with pytest.raises(InvalidInput, match=error):
+        visits.set_properties({f"lakebed.aggregate.{column}": function})
+
+
+def test_aggregates_follow_renamed_columns(visits: lakebed.Table) -> None:
+    sent(visits, id=1, at=5, origin="b", total=1)
+    visits.alter(rename={"origin": "source", "total": "n"})
+    visits.settle()
+    sent(visits, id=1, at=4, source="a", n=2)
+    assert list(settled(visits)) == [[{"id": 1, "at": 5, "source": "a", "n": 3}]] * 2
+    with pytest.raises(Exception, match="it is aggregated"):
+        visits.alter(drop=["n"])
+
+
 # -- random worlds -----------------------------------------------------------------------------------------------------
 
-OWNER, PROFILE, SCORE = ("status", "note"), ("name", "mail"), ("score",)
+OWNER, PROFILE, SCORE = ("status", "note", "origin", "kept"), ("name", "mail", "least"), ("score", "best", "total")
+ALL = {"origin", "best", "least", "total"}
+"""Columns for which all changes count."""
+AGGREGATE_OF: dict[str, Callable[[list[tuple[int, Any]]], Any]] = {
+    "first": lambda terms: min(terms, key=lambda term: term[0])[1],
+    "max": lambda terms: max(value for _, value in terms),
+    "min": lambda terms: min(value for _, value in terms),
+    "sum": lambda terms: sum(value for _, value in terms),
+}
 ORDERS = {OWNER: "changed", PROFILE: "named", SCORE: "scored"}
 
 
@@ -195,8 +276,16 @@ class Join:
 
     creates: bool
     newest: dict[tuple[int, tuple[str, ...]], tuple[int, dict[str, Any] | None]] = field(default_factory=dict)
+    terms: dict[tuple[int, str], list[tuple[int, Any]]] = field(default_factory=dict)
+    """The values of all changes of an aggregated column, each with its order."""
 
-    def take(self, id: int, group: tuple[str, ...], at: int, values: dict[str, Any] | None) -> None:
+    def take(self, id: int, group: tuple[str, ...], at: int, values: dict[str, Any] | None, *, gone: bool) -> None:
+        for name in set(values or {}) & ALL:
+            value = (values or {}).pop(name)
+            if value is not None and not gone:
+                self.terms.setdefault((id, name), []).append((at, value))
+        if values and not gone and "kept" in values and values["kept"] is None:
+            del values["kept"]
         before_at, before = self.newest.get((id, group), (-1, None))
         if at >= before_at:
             filled = None if values is None else dict.fromkeys(group) | (before or {}) | values
@@ -211,7 +300,10 @@ class Join:
                 for group, order in ORDERS.items():
                     at, values = self.newest.get((id, group), (None, None))
                     row |= {order: at} | (values or {})
-                if row != {"id": id} | dict.fromkeys(ORDERS.values()):
+                for name in ALL:
+                    if terms := self.terms.get((id, name)):
+                        row[name] = AGGREGATE_OF[AGGREGATES[name]](terms)
+                if any(value is not None for name, value in row.items() if name != "id"):
                     out.append({name: value for name, value in row.items() if value is not None})
         return out
 
@@ -222,14 +314,22 @@ class World:
     def __init__(self, path: str, seed: int) -> None:
         self.random = random.Random(seed)
         self.creates = self.random.random() < 0.3
-        schema = pa.schema([one.with_nullable(one.name != "id") for one in SCHEMA]) if self.creates else SCHEMA
-        groups = {name: group | {"creates": self.creates} for name, group in GROUPS.items()}
+        more = [one for one in AGGREGATED if one.name not in ("id", "at")]
+        schema = pa.schema(
+            [*(one.with_nullable(self.creates or one.nullable) for one in SCHEMA if one.name != "id"), *more]
+        )
+        schema = schema.insert(0, SCHEMA.field("id"))
+        groups = {
+            "profile": {"columns": PROFILE, "sequence_by": "named", "creates": self.creates},
+            "score": {"columns": SCORE, "sequence_by": "scored", "creates": self.creates},
+        }
+        aggregates = {f"lakebed.aggregate.{name}": function for name, function in AGGREGATES.items()}
         if self.random.random() < 0.5:
             schema = schema.remove(schema.get_field_index("changed"))  # the order is hidden then
         self.hidden = "changed" not in schema.names
         self.table = lakebed.create(
             path, schema, ["id"], sequence_by="changed",
-            properties={"lakebed.groups": groups, "lakebed.read_budget": 1},
+            properties={"lakebed.groups": groups, "lakebed.read_budget": 1, **aggregates},
         )  # fmt: skip
         self.join = Join(self.creates)
         self.history: dict[int, list[dict[str, Any]]] = {}
@@ -243,7 +343,7 @@ class World:
             values = {name: self.value(name) for name in columns}
             changes.append({"id": id, ORDERS[group]: at, "gone": gone} | values)
             emptied = None if group is OWNER else dict.fromkeys(columns)
-            self.join.take(id, group, at, emptied if gone else values)
+            self.join.take(id, group, at, emptied if gone else dict(values), gone=gone)
         given = pa.Table.from_pylist(changes)
         if group is SCORE:
             given = given.set_column(
@@ -255,8 +355,10 @@ class World:
         return [] if group is OWNER else [ORDERS[group]]
 
     def value(self, name: str) -> Any:
-        if name == "score":
-            return self.random.choice([None, 1.5, 2.5])
+        if name in ("score", "best"):
+            return self.random.choice([None, 1.5, 2.5, 3.5])
+        if name == "total":
+            return self.random.choice([None, 1, 10, 100])
         return self.random.choice(["a", "b", "c"] if name == "status" else [None, "a", "b", "c"])
 
     def step(self) -> None:
