@@ -37,6 +37,8 @@ ConflictScope = Literal["table", "partition", "file"]
 MergePolicy = Literal["auto", "bin-pack", "tiered", "leveled", "recluster", "off"]
 MergeFirst = Literal["newest", "lightest"]
 CONFLICT_SCOPES: tuple[ConflictScope, ...] = get_args(ConflictScope)
+Keep = Literal["last", "first"]
+KEEP: tuple[Keep, ...] = get_args(Keep)
 Volatile = Literal["auto", "on", "off"]
 VOLATILE: tuple[Volatile, ...] = get_args(Volatile)
 VerifyReads = Literal["local", "all", "off"]
@@ -116,6 +118,7 @@ class TableSettings:
     sequence_by: str | None = None
     sort_key_version: int = 1
     sort_key_frame: str = ""
+    keep: Keep = "last"
     groups: tuple[ColumnGroup, ...] = ()
     aggregates: tuple[Aggregated, ...] = ()
     conflict_scope: ConflictScope = "partition"
@@ -481,6 +484,7 @@ _VALUES: dict[str, Callable[[str], Any]] = {
     "lakebed.sort_key_version": _count,
     SORT_KEY_FRAME: str,
     FORMAT_PROPERTY: _count,
+    "lakebed.keep": _one_of(*KEEP),
     GROUPS: parse_groups,
     "lakebed.conflict_scope": _one_of(*CONFLICT_SCOPES),
     "lakebed.checkpoint_interval": _count,

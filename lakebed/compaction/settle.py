@@ -52,7 +52,7 @@ from lakebed.parts.intact import naming_damaged, require_intact_keys
 from lakebed.parts.quarantine import records_of_incomplete
 from lakebed.parts.write import WrittenPart, write_parts
 from lakebed.positions.remarks import remarks_of
-from lakebed.remarks import Counts, Remark, RemarkCounts, sum_of
+from lakebed.remarks import OTHERS, Counts, Remark, RemarkCounts, sum_of
 from lakebed.resolve.crowded_keys import crowded_keys_of
 from lakebed.resolve.locate import KeyLocator, columns_of_keys
 from lakebed.resolve.resolution import Resolution
@@ -343,6 +343,9 @@ def _remarks(resolution: Resolution, spec: WriteSpec) -> Counts:
     for parts in batches.values():
         lost = sum(resolution.lost.get(part.path, 0) for part in parts)
         if not lost:
+            continue
+        if spec.resolves_by_group:  # late in their groups, each of which has an order of its own
+            remarks.add(Remark.LOST, OTHERS, lost)
             continue
         remarks.add(Remark.LOST, order, lost)
         late = {part.late for part in parts}

@@ -10,7 +10,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from lakebed.column_groups import check_aggregates, check_groups
+from lakebed.column_groups import AGGREGATE, GROUPS, check_aggregates, check_groups
 from lakebed.discovery import require_alone
 from lakebed.errors import InvalidInput, InvalidSchema, StoreUnavailable, TableExists, Unsupported
 from lakebed.log.actions import CommitInfo
@@ -184,12 +184,23 @@ def check_settings(settings: TableSettings, schema: pa.Schema, partition_by: Seq
     check_groups(settings, schema, partition_by)
     check_aggregates(settings, schema, partition_by)
     parse_sort_key(settings.sort_key, schema, settings.sort_key_frame)
+    check_keep(settings)
     if settings.sequence_by is None:
         return
     if not settings.keys:
         raise InvalidInput("sequence_by orders the changes of a key; it needs keys")
     if settings.sequence_by in schema.names:
         check_columns([settings.sequence_by], schema, "sequence_by")
+
+
+def check_keep(settings: TableSettings) -> None:
+    """Raises InvalidInput for a table that keeps first rows and can't."""
+    if settings.keep == "first" and not settings.keys:
+        raise InvalidInput("lakebed.keep is 'first', and a table without keys keeps all rows; give it keys")
+    if settings.keep == "first" and (settings.groups or settings.aggregates):
+        raise InvalidInput(
+            f"lakebed.keep is 'first', and the table has {GROUPS} or {AGGREGATE}…, which are about rows that change"
+        )
 
 
 def check_sequence_name(name: str | None, schema: pa.Schema) -> None:

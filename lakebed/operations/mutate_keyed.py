@@ -280,6 +280,11 @@ def _write(
             with mutation.mistakes(_paths(read)):
                 for chunk in in_chunks(scanning.sql(query).to_arrow_reader(BATCH_ROWS)):
                     rows = stored_rows(prepare(chunk, incoming, writing, fill=fill), spec)
+                    if spec.keeps_first and operation == UPSERT:  # else the row that is there would stay
+                        deletes = pa.repeat(pa.scalar(DELETE), len(rows))
+                        written += write_parts(
+                            rows.set_column(rows.column_names.index(OP_COLUMN), OP_COLUMN, deletes), spec, storage
+                        )
                     written += write_parts(rows, spec, storage)
         except BaseException:
             discard(written, storage)

@@ -69,6 +69,7 @@ class WriteSpec:
     keys: tuple[str, ...] = ()
     sort_key: tuple[str, ...] = ()
     sequence_by: str | None = None
+    keeps_first: bool = False
     groups: tuple[ColumnGroup, ...] = ()
     aggregates: tuple[Aggregated, ...] = ()
     partition_by: tuple[str, ...] = ()
@@ -90,6 +91,7 @@ class WriteSpec:
             schema=columns.logical,
             keys=columns.logical_names(self.keys),
             sequence_by=None if self.sequence_by is None else columns.logical_name(self.sequence_by),
+            keeps_first=self.keeps_first,
             groups=tuple(group.renamed(columns.logical_name) for group in self.groups),
             aggregates=tuple(replace(one, column=columns.logical_name(one.column)) for one in self.aggregates),
             partition_by=columns.logical_names(self.partition_by),
@@ -206,6 +208,7 @@ def write_spec_of(snapshot: Snapshot) -> WriteSpec:
         keys=settings.keys,
         sort_key=settings.sort_key,
         sequence_by=settings.sequence_by,
+        keeps_first=settings.keep == "first",
         groups=settings.groups,
         aggregates=settings.aggregates,
         partition_by=snapshot.partition_columns,
@@ -267,8 +270,13 @@ def prepare(
     if fill is not None or spec.groups or spec.aggregates:
         unsent = unavailable(columns, fill or Fill(), kept, unsent, spec, deletes=deletes)
     if unsent is not None:
+        if spec.keeps_first and pc.max(pc.list_value_length(unsent)).as_py():
+            row = int(pc.index(pc.greater(pc.list_value_length(unsent), 0), True).as_py())
+            raise InvalidChanges(
+                f"row {row} of the changes lacks values; a table that keeps first rows needs whole ones"
+            )
         columns[UNAVAILABLE_COLUMN] = unsent
-    if spec.keys and MOVES_COLUMN in there and not spec.resolves_by_group:
+    if spec.keys and MOVES_COLUMN in there and not (spec.resolves_by_group or spec.keeps_first):
         columns[MOVES_COLUMN] = changes[MOVES_COLUMN]
     out = pa.table(columns)
     if spec.partition_by:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from lakebed.parts.changes import UNAVAILABLE_COLUMN, WriteSpec, newest_per_key
 from lakebed.parts.key_moves import folded
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, IncompleteRow, records_of_incomplete
+from lakebed.resolve.first_rows import layers_of_first
 from lakebed.resolve.groups import layers_of_groups
 from lakebed.resolve.unavailable_values import NOWHERE, Chains, Completed, Rows, completed, ranked, required_columns
 
@@ -33,6 +34,8 @@ def newest_in_layers(
     changes that can't be whole, whatever the table holds.
     """
     nothing = QUARANTINE_SCHEMA.empty_table()
+    if spec.keeps_first and spec.keys:
+        return layers_of_first(changes, spec, connection), nothing
     if spec.resolves_by_group:
         return layers_of_groups(changes, spec, connection), nothing
     if spec.keys:
