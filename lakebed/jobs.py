@@ -127,7 +127,7 @@ DROP = "drop"
 ACTIONS: Mapping[str, JobAction] = {
     "settle": JobAction(summary="settle the tail, so that every Delta reader sees it", run=_settle),
     "compact": JobAction(summary="merge parts until the plan is empty", run=_compact),
-    "resume": JobAction(summary="let the table, if it is parked, and its parked merges go on at once", run=_resume),
+    "resume": JobAction(summary="resume the table, if it is parked, and its parked merges", run=_resume),
     "recluster": JobAction(
         summary="sort parts together, so that fewer cover a point of the sort key",
         run=_recluster,

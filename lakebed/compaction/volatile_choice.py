@@ -40,7 +40,7 @@ def volatile_choice(
     if isinstance(parse_root(root), LocalRoot):
         return VolatileChoice(False, "lakebed.volatile is auto, the table is on a file system")
     if in_fleet:
-        return VolatileChoice(False, "lakebed.volatile is auto, and nobody reads on the host of a fleet's worker")
+        return VolatileChoice(False, "lakebed.volatile is auto, and no reader runs on the host of a fleet's worker")
     room, place = ROOM_PLANS * settings.plan_bytes_max, _existing(folder)
     if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
         return VolatileChoice(False, f"lakebed.volatile is auto, and {place} is no folder that can be written")

@@ -371,7 +371,8 @@ class Moment:
         newest = log.refresh()
         if newest.metadata.id != at.table_id:
             raise VersionNotFound(
-                f"table {name} was made anew since point {self.number}, so what it was then is gone", table=table.path
+                f"table {name} was created again after point {self.number}, so its state at that point is gone",
+                table=table.path,
             )
         try:
             snapshot = snapshot_at(log, at.version)

@@ -168,11 +168,11 @@ def run_findings(reports: Collection[RunReport], path: str, now_ms: int) -> Iter
             yield critical(
                 "run",
                 one.host,
-                f"{one.who} can't go on since {_time(one.since_ms)}: {'; '.join(errors)}",
+                f"{one.who} has not been able to go on since {_time(one.since_ms)}: {'; '.join(errors)}",
                 "remove the cause; it tries again by itself",
             )
         if one.stuck and not one.down:
-            what = f"{one.who} does not get on: {'; '.join(one.stuck)}"
+            what = f"{one.who} makes no progress: {'; '.join(one.stuck)}"
             yield warning("run", one.host, what, "see why that takes so long; what fails is tried again")
     for one in reports:
         if one.is_over(now_ms) and not done.issuperset(one.roles):

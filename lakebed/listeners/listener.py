@@ -108,7 +108,7 @@ class Wanted:
 
     def __post_init__(self) -> None:
         if not self.tables:
-            raise InvalidInput("events of no table are wanted; '*' is all tables")
+            raise InvalidInput("no table is named; '*' means all tables")
         for kind in self.kinds:
             if kind not in KINDS:
                 raise InvalidInput(f"there are no events {kind!r}{suggest(kind, KINDS)}")

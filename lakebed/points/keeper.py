@@ -259,7 +259,7 @@ class PointKeeper:
         if one.partition != 0:
             raise Unsupported(
                 f"the topic of transactions {self.topic!r} has several partitions, so their order is not known: "
-                "make it anew with one partition (topic.creation.default.partitions=1), or leave database.points out",
+                "create it again with one partition (topic.creation.default.partitions=1), or leave database.points out",
             )
         window = self.state.window
         if is_another(self._topic_id, one.topic_id):

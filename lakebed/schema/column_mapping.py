@@ -118,7 +118,7 @@ def is_mapped(metadata: Metadata, protocol: Protocol) -> bool:
         return False
     if mode != "name":
         raise Unsupported(
-            f"the table maps columns by {mode!r} ({MODE}); lakebed reads tables that map them by 'name': write the table anew "
+            f"the table maps columns by {mode!r} ({MODE}); lakebed reads tables that map them by 'name': write a new table "
             "with that mode, or without column mapping"
         )
     return True
@@ -160,7 +160,7 @@ def _require_known_widenings(fields: Sequence[dict[str, Any]]) -> None:
             if not known:
                 raise Unsupported(
                     f"the type of {name!r} was changed from {change['fromType']} to {change['toType']}, which is no widening "
-                    "that lakebed knows; write the table anew with that type"
+                    "that lakebed knows; write a new table with that type"
                 )
 
 

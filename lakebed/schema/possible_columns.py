@@ -40,7 +40,7 @@ def check_levels(columns: Iterable[pa.Field]) -> None:
         levels = levels_of(column.type)
         if levels > LEVELS_MAX:
             raise InvalidSchema(
-                f"column {column.name!r} is nested {levels} levels deep, of which a list or a map is two; a column may have "
+                f"column {column.name!r} is nested {levels} levels deep, where a list or a map counts as two; a column may have "
                 f"{LEVELS_MAX}"
             )
 
@@ -48,7 +48,7 @@ def check_levels(columns: Iterable[pa.Field]) -> None:
 FieldPath = tuple[str, ...]
 """Names from a field of the row down to a field of a struct; lists and maps have no step of their own."""
 NO_TYPE = "no column can have its type"
-TOO_DEEP = f"a column may nest {LEVELS_MAX} levels deep, of which a list or a map is two"
+TOO_DEEP = f"a column may nest {LEVELS_MAX} levels deep, where a list or a map counts as two"
 
 
 def possible_fields(

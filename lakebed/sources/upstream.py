@@ -93,7 +93,7 @@ class UpstreamReader:
             log = _log_of(self.path)
             snapshot = log.refresh()
         if snapshot.metadata.id != chosen.topic:
-            raise made_anew(self.path)
+            raise created_again(self.path)
         if chosen.partition == WHOLE:
             yield from self._whole(log, chosen)
             return
@@ -144,11 +144,11 @@ def oldest_version(log: TableLog, snapshot: Snapshot) -> int:
     return max(log.oldest_version(), first_unexpired(snapshot.domains))
 
 
-def made_anew(path: str) -> DataLoss:
+def created_again(path: str) -> DataLoss:
     """The error for a table that is not the one that the batches before have read."""
     return DataLoss(
-        f"the table at {path} is not the one that this pipeline has read: it was created anew, and changes of the old one may be "
-        f"missing; {_WHAT_TO_DO}",
+        f"the table at {path} is not the one that this pipeline has read: it was created again, and changes of the old one may "
+        f"be missing; {_WHAT_TO_DO}",
         topic=path,
     )
 
@@ -215,7 +215,7 @@ class UpstreamPlanner:
             return max(first, oldest)
         if start["table"] != snapshot.metadata.id or start["next"] > snapshot.version + 1:
             if not skips:
-                raise made_anew(path)
+                raise created_again(path)
             return oldest
         if start["next"] >= oldest:
             return None

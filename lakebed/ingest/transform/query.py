@@ -88,7 +88,7 @@ class Transform:
             )
         if spec.keys and spec.sequence_by is None and _is_shuffled(result):
             raise InvalidInput(
-                "Spark distributes the rows anew for this SQL, so the order of the changes of a key is lost: set "
+                "Spark shuffles the rows for this SQL, so the order of the changes of a key is lost: set "
                 "table.sequence_by, or let it broadcast the other table (/*+ broadcast(name) */)"
             )
         if spec.sequence_by is not None and spec.sequence_by not in (*spec.schema.names, *names):

@@ -295,7 +295,7 @@ def _check_transactions(pipeline: DatabasePipeline, settings: KafkaSettings, fin
         return
     if len(partitions) > 1:
         findings.wrong(
-            f"the topic {topic} has {len(partitions)} partitions, so its transactions have no order; make it anew with one",
+            f"the topic {topic} has {len(partitions)} partitions, so its transactions have no order; create it again with one",
             "database",
             "points",
             "transaction_topic",

@@ -70,7 +70,8 @@ class Asking:
             raise self._wrong("format", "its records are not Debezium's events, so there is no Debezium to ask")
         if not self._naming.prefix:
             raise self._wrong(
-                "database", "topic_prefix must be the connector's topic.prefix: by it the connector knows its signals"
+                "database",
+                "topic_prefix must be the connector's topic.prefix, by which the connector recognises its signals",
             )
         if section.signal_topic is None:
             raise self._wrong("database", "signal_topic is missing; set it to the connector's signal.kafka.topic")
@@ -92,15 +93,15 @@ class Asking:
         mirrors = (self._pipeline.database.mirror and where is None) if mirror is None else mirror
         if mirrors and self._pipeline.database.notification_topic is None:
             raise self._wrong(
-                "database", "notification_topic is missing, so nobody says when all rows have come: mirror needs it"
+                "database", "mirror needs notification_topic, where the connector says when all rows have come"
             )
         names = tuple(dict.fromkeys(tables))
         roots = self._check_tables(names)
         if len(partitions := partitions_of(self._settings, self._topic)) != 1:
             raise self._wrong(
                 "database",
-                f"signal_topic: {self._topic} has {len(partitions)} partitions, of which the connector reads the first alone; "
-                "make it anew with one",
+                f"signal_topic: {self._topic} has {len(partitions)} partitions, of which the connector reads only the first; "
+                "create it again with one",
             )
         notifications = self._pipeline.database.notification_topic
         begin = ends_of(self._settings, notifications) if notifications is not None else {}
@@ -149,7 +150,7 @@ class Asking:
         if self._pipeline.database.notification_topic is None:
             raise self._wrong(
                 "database",
-                "notification_topic is missing, so nobody says how far it is; leave --wait out, or set it to the "
+                "--wait needs notification_topic, where the connector says how far it is; leave --wait out, or set it to the "
                 "connector's notification.sink.topic.name",
             )
 

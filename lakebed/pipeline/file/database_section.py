@@ -170,7 +170,7 @@ def no_pattern(pattern: str) -> str:
 
 def _wrong_numbers(document: Document, section: DatabaseSection) -> Iterator[InvalidInput]:
     if section.max_age_seconds < 0:
-        text = "it must be at least 0 (each batch takes all that is there)"
+        text = "it must be at least 0; with 0 each batch takes all that is there"
         yield document.error(document.at("database", "max_age_seconds"), text)
     if section.max_tables < 1:
         yield document.error(document.at("database", "max_tables"), "it must be at least 1")

@@ -437,7 +437,7 @@ def _wrong_keys(
         if is_database and key == "table":
             text = "the file has database too, where each table is made from its topic; leave one of them out"
         elif is_database and key == "renamed_columns":
-            text = "names are those of one table; set renamed_columns below database.tables"
+            text = "these are names of one table; set renamed_columns below database.tables"
         else:
             text = f"there is no such key{suggest(key, keys) or '; the keys are ' + ', '.join(keys)}"
         yield document.error(node, text)
@@ -463,7 +463,7 @@ def _wrong_in_database(
         yield document.error(document.at("database", "points"), text)
     for name in ("schema_file", "key_schema_file"):
         if getattr(chosen[1], name, None) is not None:
-            text = "one schema can't be that of every table; leave it out, and give a registry"
+            text = "one schema can't fit every table; leave it out, and give a registry"
             yield document.error(document.at("format", name), text)
 
 
@@ -582,7 +582,7 @@ def _wrong_values(
     document: Document, members: Mapping[str, Node], top: _OfTable | _OfDatabase
 ) -> Iterator[InvalidInput]:
     if top.trigger_seconds < 0:
-        yield document.error(members["trigger_seconds"], "it must be at least 0 (as soon as there is something new)")
+        yield document.error(members["trigger_seconds"], "it must be at least 0, for as soon as there is something new")
     if top.metrics.port is not None and not 0 <= top.metrics.port <= 65535:
         yield document.error(members["metrics"], "the port must be between 0 and 65535, or null for no metrics")
     if top.page.port is not None and not 0 <= top.page.port <= 65535:
@@ -628,7 +628,7 @@ def _wrong_format(document: Document, members: Mapping[str, Node], source: str, 
     if only is not None and chosen != only:
         yield document.error(members["format"], f"the source {source} makes {only}, so leave the format out")
     if chosen == CHANGES and source != "lakebed":
-        yield document.error(members["format"], "changes are what a source of kind lakebed makes; use another format")
+        yield document.error(members["format"], "only a source of kind lakebed makes changes; use another format")
     if source == "files" and chosen in TYPED_FORMATS:
         yield document.error(
             members["format"], f"lines of files can't be {chosen}; use json, debezium-json, csv or parquet"
