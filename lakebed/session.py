@@ -62,12 +62,18 @@ def spark(
     session: SparkSession | None = None,
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A session that reads and writes lakebed tables; the running one, completed, if there is one.
+    """A session of Spark that reads and writes lakebed's tables: the running one, if there is one, or a new one.
 
-    ``master`` defaults to ``local[*]``; ``s3`` adds the jars for ``s3a://`` (default: if ``AWS_ENDPOINT_URL`` or
-    ``AWS_ACCESS_KEY_ID`` is set); ``session`` is a user's own, which is checked: Delta's jars must be in it.
-    ``conf`` adds or overrides Spark settings; packages and extensions are added to those that lakebed needs. Raises
-    MissingPrerequisite (no Java, no jars).
+    Args:
+        app_name: The name of a new session.
+        master: Where a new session runs. By default the environment variable ``LAKEBED_SPARK_MASTER``, or ``local[*]``.
+        s3: Whether a new session has the jars for ``s3a://``. By default it has them if ``AWS_ENDPOINT_URL`` or
+            ``AWS_ACCESS_KEY_ID`` is set.
+        session: Your own session, which is checked: it must have Delta's jars.
+        conf: Settings of Spark for a new session. Packages and extensions are added to those that lakebed needs.
+
+    Raises:
+        MissingPrerequisite: There is no Java, or the jars can't be fetched or are not in the session.
     """
     from pyspark.sql import SparkSession as Session
 

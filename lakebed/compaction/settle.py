@@ -88,23 +88,23 @@ _logger = logging.getLogger("lakebed.compaction")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettleResult(HtmlResult):
-    """What settling did. ``version`` is the last commit's, or the newest seen if there was nothing to settle."""
+    """What settling did."""
 
-    version: int
+    version: int  # of the last commit, or the newest one if there was nothing to settle
     commits: int = 0
-    change_parts: int = 0
-    rows: int = 0
-    rows_marked_dead: int = 0
-    base_parts_marked: int = 0
-    late_or_superseded_rows: int = 0
-    late_rows: int = 0
-    waiting_rows: int = 0
-    completed_rows: int = 0
-    quarantined_rows: int = 0
-    bytes_written: int = 0
-    conflicts: int = 0
+    change_parts: int = 0  # that joined the base
+    rows: int = 0  # of these change parts
+    rows_marked_dead: int = 0  # rows of the base that newer changes replaced
+    base_parts_marked: int = 0  # parts of the base that got new dead rows
+    late_or_superseded_rows: int = 0  # changes that a newer one of their key outweighs
+    late_rows: int = 0  # those of them that lost against what had come in an earlier batch
+    waiting_rows: int = 0  # keys that have a new value of a group of columns, and no row of its owner
+    completed_rows: int = 0  # changes that got values which their source did not send
+    quarantined_rows: int = 0  # changes that can't be completed
+    bytes_written: int = 0  # of deletion vectors and completed rows
+    conflicts: int = 0  # commits that were tried again
     seconds: float = 0.0
-    remarks: Counts = field(default_factory=dict)
+    remarks: Counts = field(default_factory=dict)  # what needs attention, by kind and name, with the number of records
 
 
 _Step: TypeAlias = tuple[SettleResult | None, Snapshot]

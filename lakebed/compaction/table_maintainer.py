@@ -67,16 +67,13 @@ def always() -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chore:
-    """What is done every ``seconds`` while it ``is_needed``, which reads nothing.
-
-    ``extends_leases``: it must not be late. ``merges``: it takes as long as a merge, and is done by the threads that merge.
-    """
+    """Work that is done now and then."""
 
     run: Callable[[], object]
-    seconds: float
-    is_needed: Callable[[], bool] = always
-    extends_leases: bool = False
-    merges: bool = False
+    seconds: float  # between two times
+    is_needed: Callable[[], bool] = always  # whether there is anything to do; reads nothing
+    extends_leases: bool = False  # it must not be late
+    merges: bool = False  # it takes as long as a merge, and is done by the threads that merge
 
     def pool_of(self, pools: Pools) -> Scheduler:
         """The threads that run it."""
@@ -85,25 +82,21 @@ class Chore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableDuties:
-    """What the maintenance of one table consists of.
-
-    ``step`` runs one cycle on the newest snapshot that ``log`` has; ``settle_to``: see ``Settler``; ``release`` lets go of the
-    key index, unless it has more bytes than that; ``renewed`` gives the duties for another beginning, after an error that ended
-    it; ``holds_local_parts``: whether it has parts that are on this host alone; ``spark_runs``: the maintenance ends when it
-    returns False.
-    """
+    """What the maintenance of one table consists of."""
 
     path: str
     log: TableLog
-    step: Callable[[], None]
+    step: Callable[[], None]  # runs one cycle on the newest snapshot that ``log`` has
     settler: Settler
-    settle_to: Callable[[int], int | None]
+    settle_to: Callable[[int], int | None]  # see ``Settler``
     merge_runner: MergeRunner
     chores: tuple[Chore, ...] = ()
+    # lets go of the key index, unless it has more bytes than that
     release: Callable[[int | None], object] = lambda bytes_max: None
+    # gives the duties for another beginning, after an error that ended them
     renewed: Callable[[], TableDuties] | None = None
-    holds_local_parts: Callable[[], bool] = lambda: False
-    spark_runs: Callable[[], bool] = always
+    holds_local_parts: Callable[[], bool] = lambda: False  # whether it has parts that are on this host alone
+    spark_runs: Callable[[], bool] = always  # the maintenance ends when it returns False
 
 
 class Pools:

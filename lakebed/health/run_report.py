@@ -51,10 +51,10 @@ _logger = logging.getLogger("lakebed.run")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """A topic that is not read. ``state``: waiting, or new (it has no table yet)."""
+    """A topic that is not read."""
 
     name: str
-    state: str
+    state: str  # waiting, or new (it has no table yet)
     error: str = ""
 
 
@@ -326,10 +326,10 @@ DATABASE_SECONDS, TABLE_SECONDS = 10.0, 60.0
 
 @dataclass(frozen=True, slots=True)
 class DatabaseRuns:
-    """``findings``: what is wrong with a database as a whole; ``waiting``: the topics that its pipeline does not read."""
+    """What the runs of a database say."""
 
-    findings: tuple[Finding, ...]
-    waiting: Mapping[str, Waiting]
+    findings: tuple[Finding, ...]  # what is wrong with the database as a whole
+    waiting: Mapping[str, Waiting]  # the topics that its pipeline does not read
 
 
 said_here: dict[str, RunReport] = {}

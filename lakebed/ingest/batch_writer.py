@@ -152,14 +152,12 @@ class Written(Tally):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchResult:
-    """``replayed``: the batch had been committed before; ``outdated``: its positions or the table's schema are others now, so it
-    must be read again. In both cases nothing was committed, and ``version`` is the newest version.
-    """
+    """What became of a batch. If it was replayed or is outdated, nothing was committed, and ``version`` is the newest version."""
 
     version: int
     snapshot: Snapshot
-    replayed: bool = False
-    outdated: bool = False
+    replayed: bool = False  # it had been committed before
+    outdated: bool = False  # its positions or the table's schema have changed, so it must be read again
     attempts: int = 1
     commit_seconds: float = 0.0
     remarks: Counts = field(default_factory=dict)
@@ -273,11 +271,11 @@ def told_by(stream: ChangeStream, done: Sequence[Written]) -> Written:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a task of Spark answers. ``task``: its number; ``requests``: what it asked of the object store."""
+    """What a task of Spark answers."""
 
-    task: int
+    task: int  # its number
     written: Written
-    requests: str
+    requests: str  # what it asked of the object store
 
     @staticmethod
     def of(written: Written, requests: TaskRequests) -> Answer:

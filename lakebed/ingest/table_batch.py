@@ -75,20 +75,17 @@ class WriteWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchDone:
-    """What became of a batch. ``version``: that it was committed as; None if there was nothing to commit.
-
-    ``read_to``: the table's position in each partition that was planned; ``left``: how many offsets up to the ends of the ranges
-    it has not read yet, but for those behind the cut; ``stopped``: the partitions that the cut stopped, and the transactions that
-    it stopped them before; ``gone``: partitions that the source does not have any more, so there is nothing to read.
-    """
+    """What became of a batch."""
 
     snapshot: Snapshot
-    version: int | None = None
+    version: int | None = None  # that it was committed as; None if there was nothing to commit
     written: Written = field(default_factory=Written)
+    # the table's position in each partition that was planned
     read_to: Mapping[Place, int] = field(default_factory=dict)
-    left: int = 0
+    left: int = 0  # how many offsets up to the ends of the ranges it has not read yet, except those behind the cut
+    # the partitions that the cut stopped, and the transactions that it stopped them before
     stopped: Mapping[Place, str] = field(default_factory=dict)
-    gone: frozenset[Place] = frozenset()
+    gone: frozenset[Place] = frozenset()  # partitions that the source no longer has, so there is nothing to read
     attempts: int = 0
     seconds: float = 0.0
     commit_seconds: float = 0.0

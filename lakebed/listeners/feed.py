@@ -49,13 +49,13 @@ _THREADS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """``events``: in order for each table, all of a commit or none; ``cursor``: after them. ``errors``: tables that could not be
-    read, by name; their place in the cursor is as it was. ``more``: there are events to read at once."""
+    """Events of several tables, and where to go on."""
 
-    events: tuple[TableEvent, ...]
-    cursor: Cursor
+    events: tuple[TableEvent, ...]  # in order for each table, all of a commit or none
+    cursor: Cursor  # the place after them
+    # of tables that could not be read, by name; their place in the cursor is as it was
     errors: Mapping[str, LakebedError] = field(default_factory=dict)
-    more: bool = False
+    more: bool = False  # there are events to read at once
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,28 +37,21 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class MergeSource:
-    """A part to merge, as it is in the snapshot that the merge reads.
-
-    ``dead``: its dead rows then. ``keeps_deletes``: its delete rows must stay, so that late changes meet them, except those in
-    ``purged``. ``url``: where DuckDB finds it.
-    """
+    """A part to merge, as it is in the snapshot that the merge reads."""
 
     part: Part
-    dead: BitMap64
-    keeps_deletes: bool
-    url: str
+    dead: BitMap64  # its dead rows in that snapshot
+    keeps_deletes: bool  # its delete rows must stay, so that late changes meet them, except those in ``purged``
+    url: str  # where DuckDB finds it
     purged: BitMap64 = field(default_factory=BitMap64)
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The rows that come out of a merge; a source's ordinal is its place in the list of sources.
+    """The rows that come out of a merge. A source's ordinal is its place in the list of sources."""
 
-    ``wanted``: for each source, one flag a row. ``deletes``: by ordinal, which of the wanted rows are deletes.
-    """
-
-    wanted: tuple[Flags, ...]
-    deletes: Mapping[int, Flags]
+    wanted: tuple[Flags, ...]  # one flag for each row of each source
+    deletes: Mapping[int, Flags]  # which of the wanted rows are deletes, by ordinal
 
     @property
     def rows_read(self) -> int:

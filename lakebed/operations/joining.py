@@ -64,21 +64,17 @@ _Flags = npt.NDArray[np.bool_]
 
 @dataclass(slots=True, kw_only=True)
 class Joining:
-    """Parts that are about to join the base of a table with keys.
-
-    ``parts``: by path; ``whose``: what they are, for messages; ``detached``: the version that took them out of the table, None if
-    they are new; ``partition``: the one whose place they take. ``lost``: their rows that come back dead, by path.
-    """
+    """Parts that are about to join the base of a table with keys."""
 
     log: TableLog
     storage: PartStorage
     deletion_vectors: DeletionVectorCache
     locator: Callable[[WriteSpec], KeyLocator]
-    parts: Mapping[str, Part]
-    whose: str
-    detached: int | None = None
-    partition: PartitionKey | None = None
-    lost: dict[str, BitMap64] = field(default_factory=dict)
+    parts: Mapping[str, Part]  # by path
+    whose: str  # what they are, for messages
+    detached: int | None = None  # the version that took them out of the table; None if they are new
+    partition: PartitionKey | None = None  # the one whose place they take
+    lost: dict[str, BitMap64] = field(default_factory=dict)  # their rows that come back dead, by path
     ranges: KeyRanges = NO_KEYS
     """The keys that no change may be about that comes before the commit."""
     _read: Snapshot | None = None

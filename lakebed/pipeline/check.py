@@ -62,15 +62,11 @@ QUERY_NAME = "ingest"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What a check found out. ``table`` is None if there is none yet, or if nobody looked; ``target``: what a run would write to,
-    None if that is not known.
+    """What a check found out."""
 
-    ``pipeline``: with what its source says of a table that is to be created.
-    """
-
-    pipeline: Pipeline
-    table: Table | None
-    target: Shape | None
+    pipeline: Pipeline  # with what its source says of a table that is to be created
+    table: Table | None  # None if there is none yet, or if that was not looked at
+    target: Shape | None  # what a run would write to; None if that is not known
     was_looked_for: bool
     notes: tuple[str, ...]
 

@@ -44,12 +44,12 @@ _logger = logging.getLogger("lakebed.ingest")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointSettings:
-    """``topic``: of transactions; ``prefix``: of all topics, without the dot; ``wait_seconds``: how long a point waits for a
-    table; ``is_read``: whether the pipeline reads a topic as a table, as far as its name says that."""
+    """What the pipeline's file says of points."""
 
-    topic: str
-    prefix: str
-    wait_seconds: float = 60.0
+    topic: str  # of transactions
+    prefix: str  # of all topics, without the dot
+    wait_seconds: float = 60.0  # how long a point waits for a table
+    # whether the pipeline reads a topic as a table, as far as its name says that
     is_read: Callable[[str], bool] = lambda topic: True
 
 

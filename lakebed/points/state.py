@@ -56,9 +56,10 @@ class _Seen:
 
 @dataclass(slots=True, kw_only=True)
 class Strangers:
-    """``is_read``: whether the pipeline reads a topic as a table, as far as its name says that. Times are monotonic seconds."""
+    """Topics that may have events of transactions, and are no tables of the database (yet). Times are monotonic seconds."""
 
     wait_seconds: float
+    # whether the pipeline reads a topic as a table, as far as its name says that
     is_read: Callable[[str], bool] = lambda topic: True
     _ignored: set[str] = field(default_factory=set)
     _seen: dict[str, _Seen] = field(default_factory=dict)
@@ -111,15 +112,12 @@ PAUSE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableDone:
-    """What a table is after a batch.
+    """What a table is after a batch."""
 
-    ``version`` has what the table has, and ``progress`` is in it; None: the table has read nothing. ``is_behind``: whether there
-    are records before the cut that it has not read; ``stopped``: by partition, the transaction that the cut stopped it before.
-    """
-
-    version: int
-    progress: Progress | None
-    is_behind: bool = False
+    version: int  # the version that has what the table has
+    progress: Progress | None  # what is in that version; None if the table has read nothing
+    is_behind: bool = False  # whether there are records before the cut that it has not read
+    # the transaction that the cut stopped it before, by partition
     stopped: Mapping[int, str] = field(default_factory=dict)
 
 
@@ -145,21 +143,21 @@ class _Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
-    """A point that may be taken. ``versions``: of the tables in it, by topic; ``left_out``: the others, and why."""
+    """A point that may be taken."""
 
     end: End
-    versions: Mapping[str, int]
-    left_out: Mapping[str, str]
+    versions: Mapping[str, int]  # of the tables in it, by topic
+    left_out: Mapping[str, str]  # the other tables, and why
 
 
 @dataclass(slots=True, kw_only=True)
 class PointState:
-    """``window``: of transactions; ``wait_seconds``: how long a point waits for a table; ``partitions``: how many partitions
-    those topics have that are there, or None if nobody can say now. Times are monotonic seconds, but ``wall_ms``."""
+    """What is known of all tables, to find the next point. Times are monotonic seconds, except ``wall_ms``."""
 
-    window: Window
-    wait_seconds: float = 60.0
+    window: Window  # of transactions
+    wait_seconds: float = 60.0  # how long a point waits for a table
     strangers: Strangers
+    # how many partitions these topics have, if they are there; None if that is not known now
     partitions: Callable[[Collection[str]], Mapping[str, int] | None]
     target: int = -1
     _tables: dict[str, _Table] = field(default_factory=dict)

@@ -40,16 +40,13 @@ from lakebed.sources.cut import Cut, Expected, Partitions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionRecord:
-    """A beginning (``events`` is None) or an end, which counts the events of each table.
-
-    ``time_ms``: of the source, as far as the connector knows it; ``written_ms``: when the connector wrote the record.
-    """
+    """A beginning or an end of a transaction."""
 
     id: str
     offset: int
-    time_ms: int
-    written_ms: int
-    events: Mapping[str, int] | None = None
+    time_ms: int  # of the source, as far as the connector knows it
+    written_ms: int  # when the connector wrote the record
+    events: Mapping[str, int] | None = None  # how many each table has; None for a beginning
     text: str = field(default="", compare=False)
     """The whole id, as the source gives it."""
 
@@ -161,15 +158,12 @@ class End:
 
 @dataclass(slots=True, kw_only=True)
 class Window:
-    """``prefix``: of the topics, which a table's name lacks; ``base``: the transaction of the last point.
+    """The transactions that matter for the next points."""
 
-    ``shift``: see step 1; ``from_place``: of transactions up to this one nothing is known but that they ended.
-    """
-
-    prefix: str
-    base: int = -1
-    shift: int = 0
-    from_place: int = -1
+    prefix: str  # of the topics, which a table's name lacks
+    base: int = -1  # the transaction of the last point
+    shift: int = 0  # see step 1
+    from_place: int = -1  # of transactions up to this one nothing is known but that they ended
     next_offset: int | None = None
     ends: deque[End] = field(default_factory=deque)
     open: dict[str, int] = field(default_factory=dict)

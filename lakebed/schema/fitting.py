@@ -43,17 +43,14 @@ COLUMNS_MAX = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvolvePolicy:
-    """What a stream may do where records and table differ: ``evolve``, ``on_mismatch``, ``columns`` and ``renamed_columns``.
+    """What a stream may do where records and table differ: ``evolve``, ``on_mismatch``, ``columns`` and ``renamed_columns``."""
 
-    ``allowed``: what may be done to the table without asking. ``on_mismatch``: what becomes of a record that does not fit
-    nevertheless. ``renamed``: the new name of a column of the source, and the one it had: values under both names go to the
-    column of the table that has one of them. ``refused``: paths that the table refused to change; they count as not allowed.
-    """
-
-    allowed: frozenset[Evolution] = frozenset()
-    on_mismatch: OnMismatch = "quarantine"
+    allowed: frozenset[Evolution] = frozenset()  # what may be done to the table without asking
+    on_mismatch: OnMismatch = "quarantine"  # what becomes of a record that still does not fit
+    # the new name of a column of the source, and the one it had: values under both names go to the column that has one of
+    # them
     renamed: Mapping[str, str] = field(default_factory=dict)
-    refused: frozenset[str] = frozenset()
+    refused: frozenset[str] = frozenset()  # paths that the table refused to change; they count as not allowed
     by_schema: bool = False
     """Whether a field of a record's schema that no column takes is a mismatch."""
     fills: tuple[str, ...] = ()

@@ -74,22 +74,20 @@ class Points(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """What is asked of the planner. ``tick``: a batch is wanted if that of the last one is smaller; ``left_out``: topics that no
-    batch need read.
-    """
+    """What is asked of the planner."""
 
-    tick: int = 0
-    left_out: frozenset[str] = frozenset()
+    tick: int = 0  # a batch is wanted if that of the last one is smaller
+    left_out: frozenset[str] = frozenset()  # topics that no batch need read
 
 
 @dataclass(frozen=True, slots=True)
 class TableStanding:
-    """How a topic stands. ``state``: live, waiting, parked or new (it has no table yet); ``root``: of its table."""
+    """The state of a topic."""
 
     topic: str
     name: str
-    root: str
-    state: str
+    root: str  # of its table
+    state: str  # live, waiting, parked or new (it has no table yet)
     error: str = ""
     unread: int = 0
 

@@ -69,17 +69,14 @@ LOG, QUARANTINE, VOLATILE, KEY_INDEX, ELSEWHERE = "log", "quarantine", "volatile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PurgedFile:
-    """A file. ``where``: which kind; ``rows``: how many of its rows the purge is about, None if its rows were not looked at.
-
-    ``gone_ms``: when it went (epoch milliseconds), None if it has not. ``note``: why, or what is left to do.
-    """
+    """A file that has, or had, rows that a purge erases."""
 
     path: str
-    where: str
+    where: str  # which kind of file
     bytes: int | None = None
-    rows: int | None = None
-    gone_ms: int | None = None
-    note: str = ""
+    rows: int | None = None  # how many of its rows the purge is about; None if its rows were not looked at
+    gone_ms: int | None = None  # when it went (epoch milliseconds); None if it has not
+    note: str = ""  # why, or what is left to do
 
 
 def report_table(files: Iterable[PurgedFile]) -> pa.Table:
@@ -108,17 +105,15 @@ Files = Mapping[str, tuple[int, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clearing:
-    """Deletes what a purge leaves behind in the folder of the table.
-
-    ``rows``: by path, how many rows of files the purge is about; ``kinds``: what files were before the purge (default: unknown
-    ones are of no version); ``look``: says so of files that were not looked at yet, None for one that it can't read.
-    """
+    """Deletes what a purge leaves behind in the folder of the table."""
 
     log: TableLog
     storage: PartStorage
     state: PurgeState
-    rows: Mapping[str, int] = field(default_factory=dict)
+    rows: Mapping[str, int] = field(default_factory=dict)  # how many rows of each file the purge is about, by path
+    # what files were before the purge; those that are not in it belong to no version
     kinds: Mapping[str, str] = field(default_factory=dict)
+    # says how many rows of files that were not looked at yet; None for a file that it can't read
     look: Callable[[list[str]], Mapping[str, int | None]] | None = None
 
     def run(self) -> list[PurgedFile]:

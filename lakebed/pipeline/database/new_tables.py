@@ -74,39 +74,36 @@ DOCUMENTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """What a record says about the rows of its topic. ``key``: the fields of its message key; None: it has none. ``source``:
-    the members of an event's ``source`` with their types; None: the record is no event. ``connector``: what wrote the event.
-    ``orders``: the metadata by which it has a place in an order, the best first. ``begin``: where in the source's log the rows
-    of its initial snapshot are, if the record is one of them (``source_order``). ``operation``: of the event. ``row``: the values
-    of its message key; None: they are not known. ``older``: where a change is of a row that the topic does not have, so its
-    source had the row before; "" if there is none.
-    """
+    """What a record says about the rows of its topic."""
 
     columns: pa.Schema
-    key: tuple[str, ...] | None = None
+    key: tuple[str, ...] | None = None  # the fields of its message key; None if it has none
     key_error: str = ""
     """Why the message key names no fields, if there is one that does not."""
+    # the members of an event's ``source`` with their types; None if the record is no event
     source: Mapping[str, str] | None = None
     table: str | None = None
     """The source's name of the table, or ``SEVERAL``; None: the record does not say it."""
-    connector: str = ""
-    orders: tuple[str, ...] = ()
+    connector: str = ""  # what wrote the event
+    orders: tuple[str, ...] = ()  # the metadata by which it has a place in an order, the best first
+    # where in the source's log the rows of its initial snapshot are, if it is one of them (``source_order``)
     begin: int | None = None
-    operation: str = ""
-    row: str | None = None
+    operation: str = ""  # of the event
+    row: str | None = None  # the values of its message key; None if they are not known
+    # where a change is of a row that the topic does not have, so that its source had the row before; or empty
     older: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Introduction:
-    """What a table is made with. ``remarks``: what a person should know of that."""
+    """What a table is made with."""
 
     columns: pa.Schema
     keys: tuple[str, ...] = ()
     sequence_by: str | None = None
     begin: int | None = None
     source_table: str | None = None
-    remarks: Counts = field(default_factory=dict)
+    remarks: Counts = field(default_factory=dict)  # what needs attention about it
 
 
 class RowsOf(Protocol):

@@ -16,18 +16,17 @@ from lakebed.settings import check_creatable, property_value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableWishes:
-    """``keys``: None: those of the message key; empty: the table is only appended to. ``sequence_by``: None: the order of the
-    source, as far as its records have one. ``renamed_columns``: new name of a field to the one that it had before.
-    ``sources``: regular expressions of the names of the source's tables whose events are taken; empty: one table's.
-    """
+    """What the file says of one table of a database."""
 
-    keys: tuple[str, ...] | None = None
+    keys: tuple[str, ...] | None = None  # None for those of the message key; empty if the table is only appended to
     sort_key: tuple[str, ...] = ()
-    sequence_by: str | None = None
+    sequence_by: str | None = None  # None for the order of the source, as far as its records have one
     partition_by: tuple[str, ...] = ()
     properties: Mapping[str, PropertyText] = field(default_factory=dict)
     types: Literal["given", "wide"] = "given"
+    # the new name of a field, to the name that it had before
     renamed_columns: Mapping[str, str] = field(default_factory=dict)
+    # regular expressions of the names of the source's tables whose events are taken; empty for one table
     sources: tuple[str, ...] = ()
     max_age_seconds: float = 10.0
 
