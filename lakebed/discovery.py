@@ -157,8 +157,7 @@ def _visible(names: Collection[str]) -> list[str]:
 # -- Which table a topic is, by its name alone, and in which folder the table is -------------------------------------------
 
 
-PART_BYTES_MAX = 160
-"""So that a folder's name with that of its quarantine fits into what file systems allow: 255 bytes."""
+PART_BYTES_MAX = 160  # with it, a folder's name and that of its quarantine fit into what file systems allow: 255 bytes
 WITHOUT_SCHEMA = "default"
 _PLAIN = re.compile(rb"[A-Za-z0-9_.-]")
 _ESCAPE = re.compile(rb"!([0-9a-f]{2})")

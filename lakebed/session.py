@@ -46,8 +46,8 @@ _EXCLUDED = (
 )
 PATIENCE = ("SPARK_AUTH_SOCKET_TIMEOUT", "120")
 """An environment variable: the seconds that Spark's Python side waits for an answer of its Java side."""
+# how long Spark's client of S3 waits for a byte; Hadoop makes it 15 s, whatever is set, until it is told to take less
 S3A_SECONDS = 5
-"""So long Spark's client of S3 waits for a byte. Hadoop makes it 15 s, whatever is set, until it is told that less is meant."""
 _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 _SECRET = re.compile("secret|password|token|access[.]?key", re.IGNORECASE)  # spark.redaction.regex

@@ -38,8 +38,7 @@ from lakebed.storage.object_store import Folders
 from lakebed.storage.open import open_part_storage
 
 LOOK_SECONDS_MAX = 60.0
-CHECK_SECONDS = 600.0
-"""So often it is checked of an idle table that its newest commit is still in its log."""
+CHECK_SECONDS = 600.0  # how often an idle table is checked for whether its newest commit is still in its log
 DISCOVERY_SECONDS = 60.0
 _FAILED_SECONDS_MAX = 60.0
 _KEPT_MAX = 64  # commits of a table that are kept

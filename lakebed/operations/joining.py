@@ -54,8 +54,7 @@ from lakebed.resolve.locate import (
 from lakebed.storage.local_folders import process_folder
 from lakebed.storage.part_storage import PartStorage
 
-_SCANS_MAX = 5
-"""So often the keys that join are read to find changes among them. From then on they are in an index."""
+_SCANS_MAX = 5  # how often the keys that join are read to find changes among them; after that they are in an index
 _logger = logging.getLogger("lakebed.partitions")
 
 _Rows = npt.NDArray[np.int64]

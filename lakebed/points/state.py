@@ -42,8 +42,7 @@ from lakebed.positions.positions import Progress
 from lakebed.sources.cut import Cut, Expected, Partitions, first_missing
 
 ABSENT_SECONDS = 10.0
-KEPT_MAX = 1_000
-"""So many topics are remembered. Further ones are not waited for."""
+KEPT_MAX = 1_000  # how many topics are remembered; further ones are not waited for
 
 
 @dataclass(slots=True)
@@ -106,8 +105,7 @@ class Strangers:
 PATIENCE_SECONDS = 2.0
 LATE_SECONDS = 1.0
 """After this time a table that lacks events may have a gap."""
-PAUSE_SECONDS = 30.0
-"""So much time passes until a point waits again for a table that was not in the one before."""
+PAUSE_SECONDS = 30.0  # until a point waits again for a table that was not in the one before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

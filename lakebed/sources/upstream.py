@@ -165,8 +165,7 @@ BYTES_MAX = 512 << 20
 """Of parts with change rows: what one task reads in one batch."""
 EMPTY_VERSIONS_MAX = 200
 """After so many versions without changes the position moves on, so that the upstream need not keep them."""
-HOLD_SECONDS = 7 * 86_400
-"""So long an upstream keeps for a pipeline that does not run what it has not read."""
+HOLD_SECONDS = 7 * 86_400  # how long an upstream keeps what a pipeline that does not run has not read
 MOVE_SECONDS = 600
 """A hold moves on at most so often, since each move is a commit to the upstream."""
 

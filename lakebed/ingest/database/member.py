@@ -55,8 +55,7 @@ from lakebed.sources.source import Range
 
 FAILURES_MAX = 15
 """With the pauses between them these are two minutes."""
-DOWN_FAILURES_MAX = 7
-"""So many count while something is down; pauses are as long as they get by then."""
+DOWN_FAILURES_MAX = 7  # how many failures count while something is down; they bound the pauses
 OWN = (DataLoss, InvalidSchema, InvalidChanges, QuarantineRefused, Corrupt, TableNotFound)
 
 

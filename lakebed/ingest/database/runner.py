@@ -153,8 +153,7 @@ RECORDS_TASKS_MAX = 200_000
 """Of all tables that share a job, times its tasks that run at once: some seconds."""
 THREADS = 8
 LEFT_MAX = 64
-CARRIED_MAX = THREADS // 2
-"""So many tables are read on while the next batch is planned, which takes about as long."""
+CARRIED_MAX = THREADS // 2  # how many tables are read on while the next batch is planned, which takes about as long
 PATIENCE_SECONDS = 5.0
 _logger = logging.getLogger("lakebed.ingest")
 

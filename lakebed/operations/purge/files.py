@@ -92,10 +92,9 @@ def report_table(files: Iterable[PurgedFile]) -> pa.Table:
 
 
 FOLLOW_SECONDS = 60.0
-"""So long the files stay after the versions have ended. Processes that have the table open see that meanwhile: they trust a
-version in memory for so long (``log_reader``)."""
-HOLDS_SECONDS_MAX = 60
-"""So long a purge waits for readers. Readers of changes move their holds on within seconds."""
+"""How long the files stay after the versions have ended. Processes that have the table open trust a version in memory for this
+long (``log_reader``), and notice meanwhile that it has ended."""
+HOLDS_SECONDS_MAX = 60  # how long a purge waits for readers; readers of changes move their holds on within seconds
 _UNTOUCHED_SECONDS = 60
 _STREAMS = f"{LAKEBED_FOLDER}/streams/"
 

@@ -90,8 +90,7 @@ def bill(batches: Iterable[float], puts_price: float, gets_price: float) -> Bill
 # records of its topics are decoded and compared with what it has (``lateness``).
 
 
-RECENT = 20
-"""So many of the newest offsets of a partition are looked at: not all of them need have a record."""
+RECENT = 20  # how many of the newest offsets of a partition are looked at; not all of them need have a record
 
 
 def warnings_of(snapshot: Snapshot) -> Iterator[str]:
@@ -137,8 +136,7 @@ def warnings_of_pipeline(pipeline: Pipeline, table: Table, *, connect: bool) -> 
 # -- The check -------------------------------------------------------------------------------------------------------------
 
 
-FIRST_RECORDS = 200
-"""So many records of a partition are read to know what its topic becomes."""
+FIRST_RECORDS = 200  # how many records of a partition are read to know what its topic becomes
 READERS = 8
 QUERY_NAME = "ingest"
 

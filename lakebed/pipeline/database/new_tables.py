@@ -52,8 +52,7 @@ from lakebed.schema.possible_columns import FieldPath, described, possible_field
 from lakebed.settings import suggest
 from lakebed.sources.source import Range
 
-ASKED_MAX = 100
-"""So many records are asked at a time, of those that have a value."""
+ASKED_MAX = 100  # how many records, of those that have a value, are asked at a time
 ORDERS = (
     ("lsn", "int", "lsn"),
     ("pos", "int", "file"),

@@ -228,11 +228,9 @@ def _numbered(offsets: Partitions) -> dict[int, int]:
 # Any number of processes may do so at once: each step is a commit of the entry, which is made once.
 
 
-GRACE_SECONDS = 5.0
-"""So long after the connector is done the ends of a topic are asked."""
+GRACE_SECONDS = 5.0  # after the connector is done, until the ends of a topic are asked
 CHECK_SECONDS = 15.0
-WAIT_SECONDS = 600.0
-"""So long rows may be missing that the connector has read."""
+WAIT_SECONDS = 600.0  # how long rows may be missing that the connector has read
 _SAY_SECONDS = 10.0
 _PAUSE_SECONDS = 5.0
 _KEY_SHOWN = 80

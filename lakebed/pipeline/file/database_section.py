@@ -63,10 +63,8 @@ class PointsSection:
 
     transaction_topic: str
     """Debezium's topic of transactions (``provide.transaction.metadata``), such as ``shop.transaction``."""
-    interval_seconds: float = 1.0
-    """At least so much time passes from one point to the next."""
-    wait_seconds: float = 60.0
-    """For so long a point waits for a table that is not there yet."""
+    interval_seconds: float = 1.0  # the least time from one point to the next
+    wait_seconds: float = 60.0  # how long a point waits for a table that is not there yet
     settle_seconds: float | None = None
     """How often all tables are settled up to one point, so that every Delta reader can read them as of it; None: never."""
 
