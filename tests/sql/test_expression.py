@@ -152,7 +152,7 @@ def test_a_query_is_let_through(sql: str) -> None:
 @pytest.mark.parametrize(
     ("sql", "why"),
     [
-        ("", "empty"), ("  ", "empty"), ("-- nothing", "empty"), ("selct 1", "not valid SQL"), ("select 1; select 2", "2 statements"),
+        ("", "empty"), ("  ", "empty"), ("-- nothing", "empty"), ("selct 1", "not valid"), ("select 1; select 2", "2 statements"),
         ("copy (select 1) to 'x.csv'", "COPY"), ("set threads = 1", "SET"), ("attach 'x.db'", "ATTACH"),
         ("install httpfs", "LOAD"), ("load httpfs", "LOAD"), ("create table x as select 1", "CREATE"),
         ("pragma version", "PRAGMA"), ("export database 'x'", "EXPORT"), ("checkpoint", "CALL"), ("use memory", "SET"),
