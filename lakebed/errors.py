@@ -43,10 +43,7 @@ class _Where(TypedDict, total=False):
 class LakebedError(Exception):
     """The root of all errors that lakebed raises on purpose.
 
-    Attributes:
-        table: The root of the table.
-        version: The version of the table.
-        path: The file, as the log names it or with its folder.
+    ``table``: the root of the table. ``version``: of the table. ``path``: the file, as the log names it or with its folder.
     """
 
     def __init__(
@@ -94,12 +91,7 @@ class TableExists(LakebedError):
 
 
 class VersionNotFound(LakebedError):
-    """The version is newer than the table, or the log no longer keeps it.
-
-    Attributes:
-        oldest: The oldest version that can be read, if it is known.
-        newest: The newest version, if it is known.
-    """
+    """The version is newer than the table, or the log no longer keeps it. ``oldest``: the oldest that can be read, if known."""
 
     def __init__(
         self, text: str = "", *, oldest: int | None = None, newest: int | None = None, **where: Unpack[_Where]
@@ -134,12 +126,7 @@ class ClusterUnavailable(Retry):
 
 
 class Contention(Retry):
-    """Other commits came first at each attempt of an operation to commit.
-
-    Attributes:
-        operation: Its name in the log.
-        attempts: How many there were.
-    """
+    """Other commits came first at each of an operation's ``attempts`` to commit."""
 
     def __init__(
         self, text: str = "", *, operation: str | None = None, attempts: int | None = None, **where: Unpack[_Where]
@@ -150,13 +137,7 @@ class Contention(Retry):
 
 
 class DataLoss(LakebedError):
-    """The source dropped records before they were ingested.
-
-    Attributes:
-        topic: The topic that had them.
-        partition: Its partition.
-        records: How many were lost.
-    """
+    """The source dropped records before they were ingested. ``topic``, ``partition``, and how many ``records``."""
 
     def __init__(
         self,
@@ -174,11 +155,7 @@ class DataLoss(LakebedError):
 
 
 class QuarantineRefused(LakebedError):
-    """Some records could not be decoded, and the settings say to stop then.
-
-    Attributes:
-        records: How many.
-    """
+    """Some ``records`` could not be decoded, and the settings say to stop then."""
 
     def __init__(self, text: str = "", *, records: int | None = None, **where: Unpack[_Where]) -> None:
         super().__init__(text, **where)
@@ -188,10 +165,8 @@ class QuarantineRefused(LakebedError):
 class Corrupt(LakebedError):
     """The table's log or files contradict each other; going on could lose rows.
 
-    Attributes:
-        path: The file that is missing or damaged.
-        part: The part whose rows can't be read because of it, as the log names it.
-        invariants: The ids of those that a commit would break (docs/invariants.md).
+    ``path``: the file that is missing or damaged. ``part``: the part whose rows can't be read because of it, as the log names
+    it. ``invariants``: the ids of those that a commit would break (docs/invariants.md).
     """
 
     def __init__(

@@ -34,19 +34,23 @@ LEASE_MS_MAX = 86_400_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A merge under way."""
+    """A merge under way. ``sources`` are paths of base parts; ``lease_ms`` is the end of the lease (epoch milliseconds).
+
+    ``kind``: merge, purge, recluster or resort; "" if the claim does not say it. ``is_made``: whether the merge has ended and its
+    output is on the replica's disk, as of the last time that the lease was extended. ``uploads``: the output of a volatile claim
+    is uploaded as soon as it is there.
+    """
 
     id: str
     replica: str
-    sources: tuple[str, ...]  # paths of base parts
+    sources: tuple[str, ...]
     level: int
-    lease_ms: int  # the end of the lease (epoch milliseconds)
+    lease_ms: int
     since_ms: int = 0
     volatile: bool = False
-    kind: str = ""  # merge, purge, recluster or resort; empty if the claim does not say it
-    # the merge has ended and its output is on the replica's disk, as of the last time that the lease was extended
+    kind: str = ""
     is_made: bool = False
-    uploads: bool = False  # the output of a volatile claim is uploaded as soon as it is there
+    uploads: bool = False
 
     @property
     def domain(self) -> str:

@@ -48,11 +48,14 @@ Wanted: TypeAlias = SchemaChange | Callable[[pa.Schema], SchemaChange]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterResult(HtmlResult):
-    """What a change of the schema did."""
+    """What a change of the schema did. ``changed``: whether there was anything to change; ``version``: the newest one then.
 
-    version: int  # the newest one after it
-    changed: bool  # whether there was anything to change
-    notes: tuple[str, ...] = ()  # sentences for people, such as which readers can't read the table from now on
+    ``notes``: sentences for people, such as which readers can't read the table from now on.
+    """
+
+    version: int
+    changed: bool
+    notes: tuple[str, ...] = ()
 
 
 def alter(

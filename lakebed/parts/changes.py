@@ -59,7 +59,11 @@ _CALENDAR_DAYS = -719_162, 2_932_897
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteSpec:
-    """What a writer of parts must know of a table; small and picklable, so that tasks get it. All names are stored ones."""
+    """What a writer of parts must know of a table; small and picklable, so that tasks get it.
+
+    All names are stored ones. ``columns``: what their users call them, None where that is the same; see ``incoming``.
+    ``fence``: that of the table (``log.purges``).
+    """
 
     schema: pa.Schema
     keys: tuple[str, ...] = ()
@@ -71,8 +75,8 @@ class WriteSpec:
     partition_by: tuple[str, ...] = ()
     sort_key_version: int = 1
     sort_key_frame: str = ""
-    columns: ColumnMapping | None = None  # what their users call them; None where that is the same (see ``incoming``)
-    fence: int = 0  # of the table (``log.purges``)
+    columns: ColumnMapping | None = None
+    fence: int = 0
 
     @property
     def incoming(self) -> WriteSpec:

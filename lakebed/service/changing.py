@@ -129,7 +129,7 @@ _COLUMN_CHANGE = record(
 ROUTES = (
     Route(
         method="POST", path="/v1/tables", operation="create_table", role=Role.OPERATOR,
-        summary="Create a table below the first root that is not a table itself.",
+        summary="Make a table below the first root that is none.",
         body=record(
             {
                 "name": NAME,

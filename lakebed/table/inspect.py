@@ -25,11 +25,9 @@ class TableInspect:
         self._reads = internals.reads
 
     def detail(self) -> pa.Table:
-        """What the table is at its newest version.
+        """One row: path, keys, counts of parts, rows and bytes at the newest version.
 
-        Returns:
-            One row: the path, keys, counts of parts, rows and bytes, and ``volatile``: whether merges of a process on this host
-                stay on its local disk for now, and why.
+        ``volatile``: whether merges of a process on this host stay on its local disk for now, and why.
         """
         snapshot = self._log.refresh()
         choice = volatile_choice(snapshot.settings, self._path, volatile_folder() / snapshot.metadata.id)
@@ -56,14 +54,10 @@ class TableInspect:
         return metadata_tables.timeline(metadata_tables.newest_commits(self._log, last))
 
     def schemas(self) -> pa.Table:
-        """The schemas that the table has had, oldest first.
+        """The schemas that the table has had, oldest first: the version that brought each, when, by which operation and why.
 
-        The first row is the oldest version that the log has, unless older changes are known.
-
-        Returns:
-            A row for each: the version that brought it, when, by which operation and why, ``change`` (what was changed, in JSON)
-                and ``schema`` (the columns and their types, in JSON as Delta has it; null where the log no longer has that
-                version).
+        ``change``: what was changed, in JSON; ``schema``: the columns and their types, in JSON as Delta has it, null where the
+        log no longer has that version. The first row is the oldest version that the log has, unless older changes are known.
         """
         return metadata_tables.schemas(self._log)
 
@@ -83,12 +77,7 @@ class TableInspect:
         return metadata_tables.compactions(metadata_tables.newest_commits(self._log, last))
 
     def claims(self) -> pa.Table:
-        """Who merges which parts until when, oldest first.
-
-        Returns:
-            A row for each claim: ``state`` is ``live``, or ``expired`` if its lease has ended. Counts are of the sources that are
-                still in the base, ``left`` is the number of those that are not.
-        """
+        """Who merges which parts until when, live and expired claims, a row each, oldest first."""
         return metadata_tables.claims(self._log.refresh(), self._log.now_ms())
 
     def mutations(self) -> pa.Table:
