@@ -157,8 +157,7 @@ def _visible(names: Collection[str]) -> list[str]:
 # -- Which table a topic is, by its name alone, and in which folder the table is -------------------------------------------
 
 
-PART_BYTES_MAX = 160
-"""So that a folder's name with that of its quarantine fits into what file systems allow: 255 bytes."""
+PART_BYTES_MAX = 160  # with it, a folder's name and that of its quarantine fit into what file systems allow: 255 bytes
 WITHOUT_SCHEMA = "default"
 _PLAIN = re.compile(rb"[A-Za-z0-9_.-]")
 _ESCAPE = re.compile(rb"!([0-9a-f]{2})")
@@ -168,9 +167,9 @@ _TRANSACTIONS = "transaction"
 
 @dataclass(frozen=True, slots=True, order=True)
 class TableName:
-    """``text``: ``schema.table``, as the source names it."""
+    """The name of a table of a database."""
 
-    text: str
+    text: str  # ``schema.table``, as the source calls it
 
     def __str__(self) -> str:
         return self.text
@@ -205,14 +204,12 @@ class NoTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Naming:
-    """``prefix``: what the topics' names begin with, and a dot; empty: nothing. ``include`` and ``exclude``: regular expressions
-    that match whole names of tables. ``events``: the topics are Debezium's, some of which are no tables.
-    """
+    """Which topics are tables, and what they are called."""
 
-    prefix: str = ""
-    include: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-    events: bool = True
+    prefix: str = ""  # what the topics' names begin with, before a dot; or empty
+    include: tuple[str, ...] = ()  # regular expressions that match whole names of tables
+    exclude: tuple[str, ...] = ()  # regular expressions that match whole names of tables
+    events: bool = True  # the topics are Debezium's, some of which are no tables
     transaction_topic: str | None = None
     signal_topic: str | None = None
     notification_topic: str | None = None

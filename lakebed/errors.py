@@ -43,7 +43,10 @@ class _Where(TypedDict, total=False):
 class LakebedError(Exception):
     """The root of all errors that lakebed raises on purpose.
 
-    ``table``: the root of the table. ``version``: of the table. ``path``: the file, as the log names it or with its folder.
+    Attributes:
+        table: The root of the table.
+        version: The version of the table.
+        path: The file, as the log names it or with its folder.
     """
 
     def __init__(
@@ -91,7 +94,12 @@ class TableExists(LakebedError):
 
 
 class VersionNotFound(LakebedError):
-    """The version is newer than the table, or the log no longer keeps it. ``oldest``: the oldest that can be read, if known."""
+    """The version is newer than the table, or the log no longer keeps it.
+
+    Attributes:
+        oldest: The oldest version that can be read, if it is known.
+        newest: The newest version, if it is known.
+    """
 
     def __init__(
         self, text: str = "", *, oldest: int | None = None, newest: int | None = None, **where: Unpack[_Where]
@@ -126,7 +134,12 @@ class ClusterUnavailable(Retry):
 
 
 class Contention(Retry):
-    """Other commits came first at each of an operation's ``attempts`` to commit."""
+    """Other commits came first at each attempt of an operation to commit.
+
+    Attributes:
+        operation: Its name in the log.
+        attempts: How many there were.
+    """
 
     def __init__(
         self, text: str = "", *, operation: str | None = None, attempts: int | None = None, **where: Unpack[_Where]
@@ -137,7 +150,13 @@ class Contention(Retry):
 
 
 class DataLoss(LakebedError):
-    """The source dropped records before they were ingested. ``topic``, ``partition``, and how many ``records``."""
+    """The source dropped records before they were ingested.
+
+    Attributes:
+        topic: The topic that had them.
+        partition: Its partition.
+        records: How many were lost.
+    """
 
     def __init__(
         self,
@@ -155,7 +174,11 @@ class DataLoss(LakebedError):
 
 
 class QuarantineRefused(LakebedError):
-    """Some ``records`` could not be decoded, and the settings say to stop then."""
+    """Some records could not be decoded, and the settings say to stop then.
+
+    Attributes:
+        records: How many.
+    """
 
     def __init__(self, text: str = "", *, records: int | None = None, **where: Unpack[_Where]) -> None:
         super().__init__(text, **where)
@@ -165,8 +188,10 @@ class QuarantineRefused(LakebedError):
 class Corrupt(LakebedError):
     """The table's log or files contradict each other; going on could lose rows.
 
-    ``path``: the file that is missing or damaged. ``part``: the part whose rows can't be read because of it, as the log names
-    it. ``invariants``: the ids of those that a commit would break (docs/invariants.md).
+    Attributes:
+        path: The file that is missing or damaged.
+        part: The part whose rows can't be read because of it, as the log names it.
+        invariants: The ids of those that a commit would break (docs/invariants.md).
     """
 
     def __init__(

@@ -22,13 +22,13 @@ class BatchCommitted:
 
     table: str
     version: int
-    rows: int
-    bytes: int
+    rows: int  # changes; of each key in a batch only the newest counts
+    bytes: int  # of the parts
     parts: int
-    quarantined: int
-    seconds: float
-    commit_seconds: float
-    attempts: int
+    quarantined: int  # records that went to the quarantine
+    seconds: float  # from the start of the batch to its commit
+    commit_seconds: float  # of the commit alone
+    attempts: int  # to commit it
     newest_event_seconds: float | None = None  # epoch seconds of the newest event in the batch
     ignored: int = 0  # records without a change
     query: str = ""  # with ``batch_id``: the transaction that the log remembers the batch by, if it has an id
@@ -47,15 +47,12 @@ class BatchReplayed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemarkMade:
-    """A batch that was committed had something that a person should look at, such as a field that no column takes.
-
-    ``kind`` and ``name``: see ``remarks``; ``records``: how many records it is about.
-    """
+    """A batch that was committed had something that needs attention, such as a field that no column takes."""
 
     table: str
-    kind: str
-    name: str
-    records: int
+    kind: str  # the value of a ``Remark`` of ``lakebed.remarks``
+    name: str  # what it is about, such as the name of the field
+    records: int  # how many of them have it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,14 +66,12 @@ class OffsetsLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestDelayed:
-    """Maintenance can't keep up, so a batch waits. ``reason``: tail_rows, tail_parts or level_0_parts; ``factor``: how far
-    that is beyond its bound.
-    """
+    """Maintenance can't keep up, so a batch waits."""
 
     table: str
-    reason: str
-    factor: float
-    seconds: float
+    reason: str  # tail_rows, tail_parts or level_0_parts
+    factor: float  # how far the reason is beyond its bound
+    seconds: float  # how long the batch waits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,43 +115,37 @@ class ViewRefreshed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeBegan:
-    """The work on a plan began. ``kind``: merge, purge, recluster or resort; ``level``: of the output.
-
-    ``claim``: the id of the claim that will be taken, the same in ``ClaimChanged``, ``MergeEnded`` and in the log.
-    ``engine``: where it works, process or spark.
-    """
+    """The work on a plan began."""
 
     table: str
-    kind: str
-    level: int
+    kind: str  # merge, purge, recluster or resort
+    level: int  # of the output
     parts: int
-    bytes: int
+    bytes: int  # of the parts
+    # the id of the claim that will be taken, the same in ``ClaimChanged``, ``MergeEnded`` and in the log
     claim: str = ""
     replica: str = ""
-    engine: str = "process"
+    engine: str = "process"  # where it works: process or spark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeEnded:
-    """A merge ended. ``outcome``: completed, cancelled, parked, or, if another was faster, claimed, replaced or overtaken.
-
-    ``local``: its output is on the local disk for now.
-    """
+    """A merge ended."""
 
     table: str
     kind: str
     level: int
-    outcome: str
+    outcome: str  # completed, cancelled, parked; or, if another one was faster, claimed, replaced or overtaken
     version: int
     parts_in: int
     parts_out: int
     rows: int
     bytes_in: int
     bytes_out: int
-    carried_rows: int
+    carried_rows: int  # rows that died while it ran, and are marked in its output
     conflicts: int
     seconds: float
-    local: bool = False
+    local: bool = False  # its output is on the local disk for now
     claim: str = ""
     replica: str = ""
     engine: str = "process"
@@ -164,35 +153,32 @@ class MergeEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeFailed:
-    """A merge failed; ``parked``: its parts are left alone for an hour or longer, else it is tried again.
-
-    ``passes``: the store or a disk is the cause, and merges wait until it is back.
-    """
+    """A merge failed."""
 
     table: str
     kind: str
     level: int
     parts: int
-    parked: bool
+    parked: bool  # its parts are left alone for an hour or longer; otherwise it is tried again
     error: str
     claim: str = ""
     replica: str = ""
     engine: str = "process"
-    passes: bool = False
+    passes: bool = False  # the store or a disk is the cause, and merges wait until it is back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uploaded:
-    """A materialized part went into the object store, or (``outcome`` is not completed) was overtaken and deleted."""
+    """A materialized part went into the object store, or another commit overtook it and it was deleted."""
 
     table: str
-    outcome: str
+    outcome: str  # completed, or how it was overtaken
     version: int
     parts_replaced: int
     parts: int
     rows: int
     bytes: int
-    carried_rows: int
+    carried_rows: int  # rows that died since it was merged, and are marked in it
     seconds: float
     claim: str = ""
     replica: str = ""
@@ -216,11 +202,11 @@ class PartReplicated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MutationBegan:
-    """A delete or an update began. ``operation``: delete or update."""
+    """A delete or an update began."""
 
     table: str
-    operation: str
-    where: str
+    operation: str  # delete or update
+    where: str  # its condition, as it was given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,32 +237,30 @@ class MutationFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitEnded:
-    """A commit to a log ended. ``operation``: its name in the log, such as SETTLE; ``result``: committed, conflicted
-    (another came first; ``conflict``: what in it conflicted) or unknown (the store did not answer).
-    """
+    """A commit to a log ended."""
 
     table: str
-    operation: str
-    result: str
+    operation: str  # its name in the log, such as SETTLE
+    result: str  # committed, conflicted (another one came first) or unknown (the store did not answer)
     version: int
     attempts: int
     seconds: float
-    conflict: str = ""
+    conflict: str = ""  # what in the other commit it conflicted with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaChanged:
-    """The schema of a table was changed. ``change``: what was changed, in JSON; ``reason``: why, as its author says."""
+    """The schema of a table was changed."""
 
     table: str
     version: int
-    change: str
-    reason: str
+    change: str  # what was changed, in JSON
+    reason: str  # why, as its author says
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitGivenUp:
-    """An operation gave up: other commits came first at each of its ``attempts``."""
+    """An operation gave up, because another commit came first at each attempt."""
 
     table: str
     operation: str
@@ -286,27 +270,23 @@ class CommitGivenUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimChanged:
-    """``result``: taken, or taken_over (in place of an expired one of another replica), abandoned (given back), or expired
-    (of a replica that is gone, taken out of the log). ``version``: of the commit; ``replica``: whose claim it is.
-    """
+    """A claim was taken, or left the log."""
 
     table: str
+    # taken, taken_over (from an expired one of another replica), abandoned (given back), or expired (its replica is gone)
     result: str
-    version: int = -1
+    version: int = -1  # of the commit
     claim: str = ""
-    replica: str = ""
+    replica: str = ""  # whose claim it is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreRequested:
-    """Requests to an object store, attempts that failed included. ``table``: the root that they concern.
+    """Requests to an object store, including attempts that failed."""
 
-    ``result``: ok, missing, taken (a name that was to be free), throttled, denied, failed, or no_answer.
-    """
-
-    table: str
+    table: str  # the root that they concern
     operation: str
-    result: str
+    result: str  # ok, missing, taken (a name that had to be free), throttled, denied, failed, or no_answer
     bytes_read: int = 0
     bytes_written: int = 0
     requests: int = 1
@@ -314,17 +294,13 @@ class StoreRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskMeasured:
-    """What a task used of its process. ``kind``: write, merge or find.
-
-    ``memory_bytes``: the most that the process ever had in memory; ``spilled_bytes``: the most in its temporary folder while the
-    task ran, measured a few times a second.
-    """
+    """What a task used of its process."""
 
     table: str
-    kind: str
+    kind: str  # write, merge or find
     seconds: float
-    memory_bytes: int
-    spilled_bytes: int
+    memory_bytes: int  # the most that the process ever had in memory
+    spilled_bytes: int  # the most in its temporary folder while the task ran, measured a few times a second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,32 +314,26 @@ class SourceLagged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryChanged:
-    """A streaming query of this process, or what does its work without Spark, changed. ``role``: ingest or maintain.
-
-    ``state``: running; waiting (it failed, and starts again after ``pause_seconds``); failed (for a cause that never passes, or
-    too often in a row); stopped. ``error``: the class of the error, ``reason``: its text. ``routine``: it began or was stopped
-    together with those of many other tables, or failed again for the same cause.
-    """
+    """A streaming query of this process, or what does its work without Spark, changed its state."""
 
     table: str
-    role: str
+    role: str  # ingest or maintain
+    # running; waiting (it failed, and starts again); failed (for a cause that never passes, or too often in a row); stopped
     state: str
-    error: str = ""
-    reason: str = ""
-    pause_seconds: float | None = None
-    routine: bool = False
+    error: str = ""  # the class of the error
+    reason: str = ""  # the text of the error
+    pause_seconds: float | None = None  # until it starts again
+    routine: bool = False  # it began or stopped together with many other tables, or failed again for the same cause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableParked:
-    """The pipeline of a database leaves a table alone until it is resumed. ``error``: the class of the error, ``reason``:
-    its text; ``failures``: in a row.
-    """
+    """The pipeline of a database leaves a table alone until it is resumed."""
 
     table: str
-    error: str
-    reason: str
-    failures: int
+    error: str  # the class of the error
+    reason: str  # the text of the error
+    failures: int  # in a row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -375,89 +345,75 @@ class TableResumed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvariantViolated:
-    """A commit breaks an invariant (docs/invariants.md). ``when``: write (it was refused, so the table is as it was) or read
-    (it is a version of the table). ``detail``: how.
-    """
+    """A commit breaks an invariant (docs/invariants.md)."""
 
     table: str
-    invariant: str
+    invariant: str  # its id
     version: int
-    detail: str
-    when: str
+    detail: str  # how the commit breaks it
+    when: str  # write (it was refused, so the table is as it was) or read (it is a version of the table)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointTaken:
-    """A point of a database was taken: all transactions of the source up to it are in the tables, whole.
+    """A point of a database was taken: all transactions of the source up to it are in the tables, whole."""
 
-    ``table``: the root of the log of points; ``time_ms``: of the point's last transaction, by the source; ``tables``: how many
-    are in the point; ``left_out``: how many are not.
-    """
-
-    table: str
+    table: str  # the root of the log of points
     number: int
-    time_ms: int
-    tables: int
-    left_out: int = 0
+    time_ms: int  # when the source committed the last transaction of the point
+    tables: int  # how many are in the point
+    left_out: int = 0  # how many are not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerObserved:
-    """What a worker of a fleet does now. ``table``: the first root of the fleet; ``workers``: those that it sees alive.
+    """What a worker of a fleet does now. The tables are those below its roots."""
 
-    Of the tables below the roots: ``known``; ``owned`` by this worker, ``active`` in it; ``waiting``: they have work, and wait
-    for room for ``waiting_seconds`` at most; ``troubled``: they can't be read or maintained. ``looks``: since the last event.
-    """
-
-    table: str
+    table: str  # the first root of the fleet
     worker: str
-    workers: int
-    known: int
-    owned: int
-    active: int
-    waiting: int
-    waiting_seconds: float
-    troubled: int
-    looks: int
+    workers: int  # those that it sees alive
+    known: int  # tables that it knows of
+    owned: int  # tables that it owns
+    active: int  # tables that it maintains now
+    waiting: int  # tables that have work and wait for room
+    waiting_seconds: float  # the longest time that one of them has waited
+    troubled: int  # tables that can't be read or maintained
+    looks: int  # requests for a newer version since the last event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HintsReceived:
-    """A worker of a fleet got a message of hints. ``table``: the first root of the fleet.
-
-    The others count its hints by what the worker makes of them (``lakebed.fleet.worker.Heard``); ``malformed``: those that it
-    can't read.
+    """A worker of a fleet got a message of hints. They are counted by what the worker makes of them
+    (``lakebed.fleet.worker.Heard``).
     """
 
-    table: str
+    table: str  # the first root of the fleet
     worker: str
     looks: int = 0
     known: int = 0
     elsewhere: int = 0
     new: int = 0
     unrelated: int = 0
-    malformed: int = 0
+    malformed: int = 0  # hints that it can't read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventsDelivered:
-    """A round of deliveries to a listener ended. ``table``: the root whose tables it listens to; ``events``: what it
-    acknowledged; ``failures``: tables with events that it did not.
-    """
+    """A round of deliveries to a listener ended."""
 
-    table: str
+    table: str  # the root whose tables it listens to
     listener: str
-    events: int
-    failures: int
+    events: int  # how many it acknowledged
+    failures: int  # tables with events that it did not acknowledge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerSeen:
-    """How a listener stands that this process delivers to. ``behind_seconds``: the age of the oldest event that waits."""
+    """The state of a listener that this process delivers to."""
 
     table: str
     listener: str
-    behind_seconds: float
+    behind_seconds: float  # the age of the oldest event that waits
     is_failing: bool
 
 

@@ -41,9 +41,9 @@ def _slow(what: str) -> Callable[[str], LakebedError]:
 def _two_writers(query: str) -> LakebedError:
     """Started again, the query would only end the other one."""
     return InvalidInput(
-        f"another process runs this pipeline, or did: while this {query} query ran, it wrote the next batch into the same "
-        "checkpoint. So this one ends. Run one process a pipeline; two pipelines of one table need the setting "
-        "'checkpoint', a folder each"
+        f"another process runs or ran this pipeline: while this {query} query ran, it wrote the next batch into the same "
+        "checkpoint, so this one ends. Run one process for each pipeline; give two pipelines of one table the setting "
+        "'checkpoint', with a folder for each"
     )
 
 

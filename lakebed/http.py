@@ -130,7 +130,7 @@ WRITE_SECONDS = 30.0
 CONNECTIONS_MAX = 1_000
 PEER_CONNECTIONS_MAX = 500
 _NO_REQUEST = (
-    b'{"type":"about:blank","title":"Bad Request","status":400,"detail":"no HTTP request, or its head is too long"}'
+    b'{"type":"about:blank","title":"Bad Request","status":400,"detail":"not HTTP, or its headers are too long"}'
 )
 _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
 

@@ -49,22 +49,17 @@ _WHERE: Schema = {"type": "string", "maxLength": 10_000}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobAction:
-    """``run`` takes the table, the arguments, where it reports how far it is, and whether it shall stop; returns the result.
+    """What a kind of job does."""
 
-    ``arguments``: the JSON Schema of each. ``required``: those that must be given. ``summary``: for people.
-    ``is_repeatable``: it may be begun again if its runner died, and nothing is done twice to the table's harm. ``is_private``:
-    its arguments may have values of rows, so the log must not have them. ``ends_table``: there is no log when it has succeeded.
-    ``destroys``: it deletes what no later job brings back, so people are asked once more.
-    """
-
-    summary: str
+    summary: str  # for people
+    # takes the table, the arguments, a function for progress, and one that says whether to stop; returns the result
     run: Callable[[Table, Mapping[str, Any], Report, Stop], Mapping[str, Any]]
-    arguments: Mapping[str, Schema] = dataclasses.field(default_factory=dict)
-    required: tuple[str, ...] = ()
-    is_repeatable: bool = True
-    is_private: bool = False
-    ends_table: bool = False
-    destroys: bool = False
+    arguments: Mapping[str, Schema] = dataclasses.field(default_factory=dict)  # the JSON Schema of each
+    required: tuple[str, ...] = ()  # arguments that must be given
+    is_repeatable: bool = True  # it may be begun again if its runner died: nothing is done twice to the table's harm
+    is_private: bool = False  # its arguments may have values of rows, so the log must not have them
+    ends_table: bool = False  # there is no log when it has succeeded
+    destroys: bool = False  # it deletes what no later job brings back, so people are asked once more
 
 
 def _settle(table: Table, arguments: Mapping[str, Any], report: Report, stop: Stop) -> Mapping[str, Any]:
@@ -127,7 +122,7 @@ DROP = "drop"
 ACTIONS: Mapping[str, JobAction] = {
     "settle": JobAction(summary="settle the tail, so that every Delta reader sees it", run=_settle),
     "compact": JobAction(summary="merge parts until the plan is empty", run=_compact),
-    "resume": JobAction(summary="let the table, if it is parked, and its parked merges go on at once", run=_resume),
+    "resume": JobAction(summary="resume the table, if it is parked, and its parked merges", run=_resume),
     "recluster": JobAction(
         summary="sort parts together, so that fewer cover a point of the sort key",
         run=_recluster,

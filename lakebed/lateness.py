@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 FAR = 1 << 30
-"""So far below the greatest place is no change of the same millisecond: a GiB of PostgreSQL's log, or an earlier file of a binary
-log."""
+"""No change of the same millisecond is this far below the greatest place: a GiB of PostgreSQL's log, or an earlier file of a
+binary log."""
 CLOCK_STEP_US = 10_000_000
 """By how much the clock of a source may step back, or the times of two commits differ from their order."""
 Place = tuple[str, int]

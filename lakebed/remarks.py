@@ -102,7 +102,7 @@ _RESNAPSHOT = (
 KINDS: Mapping[str, Kind] = {
     Remark.KEY_MOVED: Kind(
         what="rows got another key, and lost against the delete of the row that was there before, by the column",
-        remedy="make the table anew with a sequence_by that orders changes as the source does, such as source.lsn",
+        remedy="create the table again with a sequence_by that orders changes as the source does, such as source.lsn",
         is_critical=True,
         until_sent_again=True,
     ),
@@ -213,8 +213,8 @@ KINDS: Mapping[str, Kind] = {
     ),
     Remark.UNORDERED_CHANGE: Kind(
         what="events lack what orders the changes (sequence_by), and are in the quarantine",
-        remedy="make the table anew with a sequence_by that its connector writes, such as source.lsn, or fix the connector; then "
-        "lakebed quarantine replay, or read the records once more (lakebed source rewind)",
+        remedy="create the table again with a sequence_by that its connector writes, such as source.lsn, or fix the connector; "
+        "then lakebed quarantine replay, or read the records once more (lakebed source rewind)",
         is_critical=True,
     ),
     Remark.FILE_LATE: Kind(

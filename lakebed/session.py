@@ -46,8 +46,8 @@ _EXCLUDED = (
 )
 PATIENCE = ("SPARK_AUTH_SOCKET_TIMEOUT", "120")
 """An environment variable: the seconds that Spark's Python side waits for an answer of its Java side."""
+# how long Spark's client of S3 waits for a byte; Hadoop makes it 15 s, whatever is set, until it is told to take less
 S3A_SECONDS = 5
-"""So long Spark's client of S3 waits for a byte. Hadoop makes it 15 s, whatever is set, until it is told that less is meant."""
 _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 _SECRET = re.compile("secret|password|token|access[.]?key", re.IGNORECASE)  # spark.redaction.regex
@@ -62,12 +62,18 @@ def spark(
     session: SparkSession | None = None,
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A session that reads and writes lakebed tables; the running one, completed, if there is one.
+    """A session of Spark that reads and writes lakebed's tables: the running one, if there is one, or a new one.
 
-    ``master`` defaults to ``local[*]``; ``s3`` adds the jars for ``s3a://`` (default: if ``AWS_ENDPOINT_URL`` or
-    ``AWS_ACCESS_KEY_ID`` is set); ``session`` is a user's own, which is checked: Delta's jars must be in it.
-    ``conf`` adds or overrides Spark settings; packages and extensions are added to those that lakebed needs. Raises
-    MissingPrerequisite (no Java, no jars).
+    Args:
+        app_name: The name of a new session.
+        master: Where a new session runs. By default the environment variable ``LAKEBED_SPARK_MASTER``, or ``local[*]``.
+        s3: Whether a new session has the jars for ``s3a://``. By default it has them if ``AWS_ENDPOINT_URL`` or
+            ``AWS_ACCESS_KEY_ID`` is set.
+        session: Your own session, which is checked: it must have Delta's jars.
+        conf: Settings of Spark for a new session. Packages and extensions are added to those that lakebed needs.
+
+    Raises:
+        MissingPrerequisite: There is no Java, or the jars can't be fetched or are not in the session.
     """
     from pyspark.sql import SparkSession as Session
 

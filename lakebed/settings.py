@@ -107,10 +107,8 @@ class ReclusterDepth:
 class TableSettings:
     """What a table is (keys, sort key, sequence) and how it is kept.
 
-    ``keys``, ``sequence_by`` are set when the table is created and are no longer changed by a user; ``sort_key`` is changed by
-    ``set_sort_key`` alone, each time with the next ``sort_key_version``.
-    ``off_peak``: in these hours ``read_budget`` and ``purge_dead_ratio`` count half, so more is merged;
-    outside them heavy merges wait, unless the read budget is exceeded. ``ttl``: rows that are older are removed.
+    ``keys`` and ``sequence_by`` are set when the table is created, and no user changes them later. ``set_sort_key`` alone
+    changes ``sort_key``, each time with the next ``sort_key_version``.
     """
 
     keys: tuple[str, ...] = ()
@@ -136,8 +134,10 @@ class TableSettings:
     settle_after_changes: int | None = None
     settle_after_bytes: int | None = None
     settle_after_age_seconds: int | None = None
+    # in these hours ``read_budget`` and ``purge_dead_ratio`` count half, so more is merged; in others heavy merges wait,
+    # unless the read budget is exceeded
     off_peak: DailyHours | None = None
-    ttl: TimeToLive | None = None
+    ttl: TimeToLive | None = None  # rows that are older are removed
     volatile: Volatile = "auto"
     upload_after_seconds: int = 6 * 3600
     volatile_bytes_max: int = 10 * 2**30

@@ -424,7 +424,7 @@ def _processes(board: Dashboard, some: Tables) -> None:
         _graph("Claims", COUNT, "Claims in the log. An expired claim belongs to a replica that is gone.",
                Query(some.or_none(some.now("lakebed_claims", "state")), "{{table}} {{state}}")),
         _graph("Parked parts", COUNT,
-               "Parts that are left alone for now, because merges of them failed several times. settle: 1 for such a tail.",
+               "Parts that are left alone for now, because merges of them failed several times, or 1 for a tail.",
                Query(some.or_none(some.running("lakebed_parked_parts")), "{{table}}"),
                Query(some.or_none(some.running("lakebed_settle_parked")), "{{table}} settle")),
     ))  # fmt: skip
@@ -447,7 +447,7 @@ def _fleet(board: Dashboard, some: Tables) -> None:
         _graph("Tables of the fleet", COUNT,
                "Tables that the workers own, that are active in them, wait for room, or can't be maintained.",
                Query(f"sum by (table, state) ({some.of('lakebed_fleet_tables')})", "{{table}} {{state}}")),
-        _graph("Longest wait for room", SECONDS, "How long a table has waited that has work. Too many others are active.",
+        _graph("Longest wait for room", SECONDS, "The longest wait of a table that has work. Too many others are active.",
                Query(some.now("lakebed_fleet_waiting_seconds"), "{{table}}")),
         _graph("Looks a second", "reqps", "Requests that only ask for a new version of a table.",
                Query(some.rate("lakebed_fleet_looks_total"), "{{table}}")),
@@ -463,7 +463,7 @@ def _listeners(board: Dashboard, some: Tables) -> None:
                Query(some.rate("lakebed_listener_events_total", "listener"), "{{table}} {{listener}}")),
         _graph("Failures within an hour", COUNT, "Deliveries that a listener did not acknowledge. They are tried again.",
                Query(some.added("lakebed_listener_failures_total", "listener"), "{{table}} {{listener}}")),
-        _graph("Processes that deliver", COUNT, "0: nobody delivers to the listener any more; its events wait in the logs.",
+        _graph("Processes that deliver", COUNT, "At 0 no process delivers to the listener, and its events wait in the logs.",
                Query(f"sum by (table, listener) ({some.of('lakebed_listener_delivering')})", "{{table}} {{listener}}")),
     ))  # fmt: skip
 

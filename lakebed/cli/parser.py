@@ -120,7 +120,10 @@ class Commands:
         logs.add_options(parser)
         if rows:
             parser.add_argument(
-                "--format", choices=("table", "json"), default="table", help="json: one object a line (default: table)"
+                "--format",
+                choices=("table", "json"),
+                default="table",
+                help="json: one object per line (default: table)",
             )
             parser.add_argument("--wide", action="store_true", help="all columns and whole values, however wide")
         parser.set_defaults(command=run, parser=parser, runs_on=runs_on)

@@ -66,7 +66,7 @@ class RemoteWarehouse:
     def survey(
         self, search: str | None = None, *, state: str | None = None, sort: str | None = None
     ) -> list[dict[str, Any]]:
-        """How each table is: ``state``, ``why``, ``late_seconds``, rows, parts, depth and more; the worst first.
+        """The state of each table: ``state``, ``why``, ``late_seconds``, rows, parts, depth and more; the worst first.
 
         The answer is up to a minute old where others commit.
 
@@ -80,11 +80,22 @@ class RemoteWarehouse:
     def jobs(
         self, *, state: str | None = None, kind: str | None = None, table: str | None = None
     ) -> list[dict[str, Any]]:
-        """The jobs of all tables, or of one, newest first."""
+        """The jobs of all tables, or of one, newest first.
+
+        Args:
+            state: waiting, running, succeeded, failed or cancelled.
+            kind: Such as ``recluster``.
+            table: The name of a table.
+        """
         return self._pages("jobs", "jobs", state=state, kind=kind, table=table)
 
     def queue(self, search: str | None = None, *, state: str | None = None) -> list[dict[str, Any]]:
-        """The work on all tables: what is ``running``, ``waiting`` (and why), ``parked`` (with the error) or ``held``."""
+        """The work on all tables: what is ``running``, ``waiting`` (and why), ``parked`` (with the error) or ``held``.
+
+        Args:
+            search: A text that names of tables must have in them.
+            state: One of these four.
+        """
         return self._pages("queue", "tasks", search=search, state=state)
 
     def workers(self) -> list[dict[str, Any]]:
@@ -126,7 +137,18 @@ class RemoteWarehouse:
         properties: Mapping[str, str | int | float | bool] | None = None,
         types: str = "given",
     ) -> RemoteTable:
-        """Create a table, below the first root of the service. Needs an operator. Raises as ``lakebed.create``."""
+        """Create a table, below the first root of the service that is not a table itself. Needs an operator.
+
+        Args:
+            name: ``table`` or ``schema.table``.
+            schema: As for ``lakebed.create``, whose errors it raises too.
+            keys: As for ``lakebed.create``.
+            sort_key: As for ``lakebed.create``.
+            sequence_by: As for ``lakebed.create``.
+            partition_by: As for ``lakebed.create``.
+            properties: As for ``lakebed.create``.
+            types: As for ``lakebed.create``.
+        """
         columns = [
             {"name": f.name, "type": type_text(canonical_type(f.type, f.name)), "nullable": f.nullable} for f in schema
         ]
@@ -262,7 +284,18 @@ class RemoteTable:
         reason: str = "",
         if_version: int | None = None,
     ) -> AlterResult:
-        """Change the columns in one commit, as ``Table.alter``. Needs an operator; ``if_version`` as in ``set_properties``."""
+        """Change the columns in one commit. Needs an operator.
+
+        Args:
+            add: As for ``Table.alter``, whose errors it raises too.
+            widen: As for ``Table.alter``.
+            rename: As for ``Table.alter``.
+            drop: As for ``Table.alter``.
+            relax: As for ``Table.alter``.
+            comment: As for ``Table.alter``.
+            reason: As for ``Table.alter``.
+            if_version: As for ``set_properties``.
+        """
         given = {
             "add": _type_texts(add),
             "widen": _type_texts(widen),
@@ -315,7 +348,11 @@ class RemoteTable:
         return found
 
     def drop(self, delay_seconds: int | None = None) -> RemoteJob:
-        """Drop the table after a delay, by default 7 days, by a job; cancelling that keeps the table."""
+        """Drop the table by a job that begins after a delay; cancelling the job keeps the table. Needs an operator.
+
+        Args:
+            delay_seconds: By default 7 days.
+        """
         return RemoteJob(self, self.ask("DELETE", query={"delay_seconds": delay_seconds}))
 
     def get(self, *steps: str, **query: Any) -> Any:
@@ -360,8 +397,16 @@ class RemoteJob:
         self._seen = self._table.ask("DELETE", "jobs", self.id)
 
     def wait(self, timeout_seconds: float | None = None) -> dict[str, Any]:
-        """Wait for its end; returns its result. Raises the error that it failed with, Cancelled if it was cancelled, and
-        Retry if it has not ended within ``timeout_seconds``: it goes on."""
+        """Wait for its end; returns its result.
+
+        Args:
+            timeout_seconds: How long to wait. The job goes on after that.
+
+        Raises:
+            Cancelled: It was cancelled.
+            Retry: It has not ended yet.
+            LakebedError: It failed with this error.
+        """
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         pause = _FIRST_LOOK_SECONDS
         while (seen := self.look())["state"] in ("waiting", "running"):

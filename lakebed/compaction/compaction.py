@@ -39,22 +39,22 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _logger = logging.getLogger("lakebed.compact")
-_UPLOAD_LOOK_SECONDS = 2.0
+UPLOAD_LOOK_SECONDS = 2.0
 TIDY_SECONDS = 60.0
 _FINISH_LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactResult(HtmlResult):
-    """What compacting did. ``version`` is the last commit's, or the newest seen if there was nothing to do."""
+    """What compacting did."""
 
-    version: int
+    version: int  # of the last commit, or the newest one if there was nothing to do
     merges: int = 0
-    parts_in: int = 0
-    parts_out: int = 0
-    rows: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
+    parts_in: int = 0  # parts that were merged
+    parts_out: int = 0  # parts that took their place
+    rows: int = 0  # live rows of the new parts
+    bytes_in: int = 0  # of the merged parts
+    bytes_out: int = 0  # of the new parts
     seconds: float = 0.0
 
 
@@ -160,7 +160,7 @@ class Compaction:
         heartbeat = self.lease_seconds / HEARTBEATS
         return (
             tidy,
-            Chore(run=self._upload, seconds=_UPLOAD_LOOK_SECONDS, is_needed=volatile.holds_any),
+            Chore(run=self._upload, seconds=UPLOAD_LOOK_SECONDS, is_needed=volatile.holds_any),
             Chore(run=volatile.extend, seconds=heartbeat, is_needed=volatile.holds_any, extends_leases=True),
         )
 

@@ -61,26 +61,25 @@ class ReclusterProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReclusterResult(HtmlResult):
-    """What a job did, or with ``estimated`` will do. ``version`` is the newest one then.
+    """What a job did, or with ``estimated`` will do.
 
-    Depths are averages over the parts of each level. ``gave_way``: merges that were given up because others claimed
-    or committed first. ``finished``: it was not stopped. Levels that are still deeper than their threshold (``depth_after``)
-    are left to the next round, or have parts so large that not even two fit into ``lakebed.plan_bytes_max``.
+    Depths are averages over the parts of each level. Levels that are still deeper than their threshold (``depth_after``) are
+    left to the next round, or have parts so large that not even two fit into ``lakebed.plan_bytes_max``.
     """
 
-    version: int
+    version: int  # the newest one at its end
     rounds: int = 0
-    plans: int = 0
-    parts_in: int = 0
-    parts_out: int = 0
-    rows: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
-    gave_way: int = 0
-    depth_before: Mapping[int, float] = field(default_factory=dict)
-    depth_after: Mapping[int, float] = field(default_factory=dict)
-    finished: bool = True
-    estimated: bool = False
+    plans: int = 0  # groups of parts that were sorted together
+    parts_in: int = 0  # parts that were merged
+    parts_out: int = 0  # parts that took their place
+    rows: int = 0  # live rows of the new parts
+    bytes_in: int = 0  # of the merged parts
+    bytes_out: int = 0  # of the new parts
+    gave_way: int = 0  # merges that were given up because others claimed or committed first
+    depth_before: Mapping[int, float] = field(default_factory=dict)  # by level
+    depth_after: Mapping[int, float] = field(default_factory=dict)  # by level
+    finished: bool = True  # it was not stopped
+    estimated: bool = False  # nothing was done; these are predictions
     seconds: float = 0.0
 
 

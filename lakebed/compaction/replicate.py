@@ -58,8 +58,7 @@ from lakebed.storage.part_storage import PartStorage
 
 SAVED_MIN = 1
 """A part is built if a read opens at least so many fewer with it."""
-FAILURES_MAX = 3
-"""So often building a claim's part is tried."""
+FAILURES_MAX = 3  # attempts to build a claim's part
 CLOSE_SECONDS_MAX = 5.0
 _BEGUN = "begun"
 _logger = logging.getLogger("lakebed.volatile")

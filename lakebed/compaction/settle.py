@@ -3,7 +3,7 @@
 Files are written first, then committed. Deletion vectors have new names, so an attempt that does not commit leaves at most an
 orphan file.
 
-1. Take change parts from the old end of the tail, up to ``_CHANGES_MAX`` rows a commit. This bounds the memory.
+1. Take change parts from the old end of the tail, up to ``CHANGES_MAX`` rows a commit. This bounds the memory.
 2. Resolve them against the base (``resolve.resolve``). The result is positions; no row is rewritten.
 3. Write the deletion vectors, and a part for rows that had to be completed. Changes that can't become rows go to the quarantine
    now, once for each change part. So a crash before step 4 loses none, and a second attempt adds none. What is to be said of
@@ -66,7 +66,7 @@ from lakebed.notebook import HtmlResult
 
 _DECIDING = (OP_COLUMN, UNAVAILABLE_COLUMN, MOVES_COLUMN, NEEDS_ROW_COLUMN)
 """Columns that decide, beside keys and sequence, what becomes of a change."""
-_CHANGES_MAX = 2_000_000
+CHANGES_MAX = 2_000_000
 _LEAVES_ROWS = frozenset(
     {
         CommitKind.APPEND,
@@ -88,23 +88,23 @@ _logger = logging.getLogger("lakebed.compaction")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettleResult(HtmlResult):
-    """What settling did. ``version`` is the last commit's, or the newest seen if there was nothing to settle."""
+    """What settling did."""
 
-    version: int
+    version: int  # of the last commit, or the newest one if there was nothing to settle
     commits: int = 0
-    change_parts: int = 0
-    rows: int = 0
-    rows_marked_dead: int = 0
-    base_parts_marked: int = 0
-    late_or_superseded_rows: int = 0
-    late_rows: int = 0
-    waiting_rows: int = 0
-    completed_rows: int = 0
-    quarantined_rows: int = 0
-    bytes_written: int = 0
-    conflicts: int = 0
+    change_parts: int = 0  # that joined the base
+    rows: int = 0  # of these change parts
+    rows_marked_dead: int = 0  # rows of the base that newer changes replaced
+    base_parts_marked: int = 0  # parts of the base that got new dead rows
+    late_or_superseded_rows: int = 0  # changes that a newer one of their key outweighs
+    late_rows: int = 0  # those of them that lost against what had come in an earlier batch
+    waiting_rows: int = 0  # keys that have a new value of a group of columns, and no row of its owner
+    completed_rows: int = 0  # changes that got values which their source did not send
+    quarantined_rows: int = 0  # changes that can't be completed
+    bytes_written: int = 0  # of deletion vectors and completed rows
+    conflicts: int = 0  # commits that were tried again
     seconds: float = 0.0
-    remarks: Counts = field(default_factory=dict)
+    remarks: Counts = field(default_factory=dict)  # what needs attention, by kind and name, with the number of records
 
 
 _Step: TypeAlias = tuple[SettleResult | None, Snapshot]
@@ -118,7 +118,7 @@ def settle(
     locator: Callable[[WriteSpec], KeyLocator],
     set_aside: Callable[[ChangePart, pa.Table], None],
     *,
-    changes_max: int = _CHANGES_MAX,
+    changes_max: int = CHANGES_MAX,
     checkpoint_slack: int = 1,
     until_version: int | None = None,
     first: Snapshot | None = None,

@@ -58,13 +58,12 @@ _ERROR_LENGTH_MAX = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failing:
-    """A merge that is parked, or was. ``sources``: paths of parts; ``failures``: how often it failed; ``kind``: the class of the
-    error, or WORKER_LOST. Times are epoch milliseconds."""
+    """A merge that is parked, or was. Times are epoch milliseconds."""
 
-    sources: tuple[str, ...]
-    failures: int
+    sources: tuple[str, ...]  # paths of parts
+    failures: int  # how often it failed
     error: str
-    kind: str
+    kind: str  # the class of the error, or WORKER_LOST
     since_ms: int
     not_before_ms: int
 
@@ -200,11 +199,11 @@ LOST_KEPT_MS = 86_400_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """A claim that was lost. ``sources``: paths of parts; ``lost_ms``: when that was noticed, in epoch milliseconds."""
+    """A claim that was lost."""
 
-    sources: tuple[str, ...]
+    sources: tuple[str, ...]  # paths of parts
     replica: str
-    lost_ms: int
+    lost_ms: int  # when that was noticed (epoch milliseconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

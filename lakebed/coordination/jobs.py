@@ -56,32 +56,27 @@ ENDS = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Work that ``by`` asked for. Times are epoch milliseconds, 0 for none.
-
-    ``arguments_file``: a file of the table that has the arguments, where the log must not keep them; deleted at the end.
-    ``runner`` and ``until_ms``: who runs it, and when its lease ends. ``attempts``: how often a runner has taken it.
-    ``progress``: figures of the attempt that runs. ``result``: what it did; ``error``: why it failed, and ``error_kind`` the
-    class of that.
-    """
+    """Work that was asked for. Times are epoch milliseconds, 0 for none."""
 
     id: str
     kind: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    # a file of the table that has the arguments, where the log must not keep them; deleted at the end
     arguments_file: str = ""
-    by: str = ""
+    by: str = ""  # who asked for it
     asked_ms: int = 0
     not_before_ms: int = 0
     state: JobState = JobState.WAITING
-    attempts: int = 0
-    runner: str = ""
-    until_ms: int = 0
+    attempts: int = 0  # how often a runner has taken it
+    runner: str = ""  # who runs it
+    until_ms: int = 0  # when the runner's lease ends
     started_ms: int = 0
     ended_ms: int = 0
     cancel_asked: bool = False
-    progress: Mapping[str, Any] = field(default_factory=dict)
-    result: Mapping[str, Any] = field(default_factory=dict)
-    error: str = ""
-    error_kind: str = ""
+    progress: Mapping[str, Any] = field(default_factory=dict)  # figures of the attempt that runs
+    result: Mapping[str, Any] = field(default_factory=dict)  # what it did
+    error: str = ""  # why it failed
+    error_kind: str = ""  # the class of the error
 
     @property
     def has_ended(self) -> bool:

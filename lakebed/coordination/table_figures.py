@@ -18,35 +18,28 @@ from lakebed.log.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFigures:
-    """Counts at one version. ``rows`` are live rows of the base; ``dead_rows`` still take space in it.
+    """Counts at one version. Ages are None where there is nothing to measure."""
 
-    ``bytes`` are those of the files of base and tail; ``live_bytes``: what live rows take of them. ``committed_at``: epoch
-    seconds. Ages are in seconds; None where there is nothing to measure. ``unsorted_parts``: parts of the base that are not,
-    as far as is known, sorted by the table's sort key. ``compaction_lag_seconds``: since the oldest level-0 part that no live
-    claim covers was written. ``volatile_claims``: live claims whose output is on some replica's disk. ``version`` is -1 if none
-    can be read.
-    """
-
-    version: int = -1
-    committed_at: float = 0.0
-    rows: int = 0
-    dead_rows: int = 0
-    bytes: int = 0
-    live_bytes: float = 0.0
+    version: int = -1  # -1 if none can be read
+    committed_at: float = 0.0  # epoch seconds
+    rows: int = 0  # live rows of the base
+    dead_rows: int = 0  # dead rows that still take space in the base
+    bytes: int = 0  # of the files of base and tail
+    live_bytes: float = 0.0  # what live rows take of them
     parts_by_level: Mapping[int, int] = field(default_factory=dict)
     bytes_by_level: Mapping[int, int] = field(default_factory=dict)
-    unsorted_parts: int = 0
+    unsorted_parts: int = 0  # parts of the base that are not known to be sorted by the table's sort key
     tail_parts: int = 0
     tail_rows: int = 0
     tail_bytes: int = 0
-    tail_age_seconds: float | None = None
-    compaction_lag_seconds: float | None = None
+    tail_age_seconds: float | None = None  # since the oldest change part was written
+    compaction_lag_seconds: float | None = None  # since the oldest level-0 part that no live claim covers was written
     read_budget: int = 0
     claims_live: int = 0
     claims_expired: int = 0
-    claim_age_seconds: float | None = None
-    volatile_claims: int = 0
-    versions_held: int = 0
+    claim_age_seconds: float | None = None  # since the oldest claim was taken
+    volatile_claims: int = 0  # live claims whose output is on some replica's disk
+    versions_held: int = 0  # by readers
 
     @property
     def parts(self) -> int:

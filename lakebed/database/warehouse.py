@@ -180,7 +180,16 @@ class Warehouse:
         return open_table(f"{self.path}/{TableName(name).folder}")
 
     def points(self, limit: int = 100) -> pa.Table:
-        """The newest points that are kept, newest first (POINTS_SCHEMA): ``time`` is the source's, ``taken`` this side's."""
+        """The newest points that are kept, newest first.
+
+        Args:
+            limit: How many.
+
+        Returns:
+            A row for each point: its number, ``time`` (when the source committed its last transaction), ``taken`` (when the
+                pipeline took it), that transaction's id, how many tables it has, and the tables that it leaves out, with the
+                reasons.
+        """
         found = list(islice(self._points.all(), limit))
         columns: dict[str, list[Any]] = {
             "point": [one.number for one in found],
@@ -207,11 +216,18 @@ class Warehouse:
     ) -> Moment:
         """All tables as of one moment of the source: every transaction up to it is in, whole, and none after it.
 
-        ``moment``: the number of a point, ``"newest"``, or a time of the source (a datetime or an ISO text, UTC without an
-        offset): then the newest point until that time. ``settled``: the newest point up to which all its tables are settled, so
-        every Delta reader can read them as of it (``Moment.settled_versions``). In a ``with`` block, no cleanup deletes what the
-        tables that are read in it need, for ``hold_seconds`` at most. Raises VersionNotFound if there is no such point,
-        InvalidInput.
+        In a ``with`` block, no cleanup deletes what the tables that are read in it need.
+
+        Args:
+            moment: The number of a point, ``"newest"``, or a time of the source (a datetime, or an ISO text, UTC without an
+                offset), which means the newest point until that time.
+            settled: Take the newest point up to which all its tables are settled, so every Delta reader can read them as of it
+                (``Moment.settled_versions``).
+            hold_seconds: How long the ``with`` block keeps the tables' versions at most.
+
+        Raises:
+            VersionNotFound: There is no such point.
+            InvalidInput: ``moment`` is none of these.
         """
         if settled:
             if moment != "newest":
@@ -229,11 +245,21 @@ class Warehouse:
         return Moment(self, self._points, point, hold_seconds)
 
     def query(self, sql: str, at: int | str | datetime.datetime = "newest") -> pa.Table:
-        """The result of a SQL query over tables as of one moment (``Moment.query``)."""
+        """The result of a SQL query over tables as of one moment.
+
+        Args:
+            sql: As for ``Moment.query``.
+            at: As ``moment`` for ``Warehouse.at``.
+        """
         return self.at(at).query(sql)
 
     def create_views(self, spark: SparkSession, at: int | str | datetime.datetime = "newest") -> dict[str, str]:
-        """Make temporary views of all tables as of one moment (``Moment.create_views``)."""
+        """Make temporary views of all tables as of one moment, as ``Moment.create_views`` does.
+
+        Args:
+            spark: The session that gets the views.
+            at: As ``moment`` for ``Warehouse.at``.
+        """
         return self.at(at).create_views(spark)
 
     def listen(
@@ -246,11 +272,19 @@ class Warehouse:
     ) -> Listening:
         """Call a function with each table event, in a thread, until the result's ``stop()``.
 
-        ``cursor``: ``"newest"`` (what comes after now), ``"oldest"`` (all that the logs keep), or the ``cursor`` of an earlier
-        one: keep it after each call, and nothing is lost between two processes. ``tables``: patterns of names, with ``*`` and
-        ``?``; ``kinds``: such as ``"appended"``; none: all. The events of each table come in order. One on which the function
-        raises comes again, after a pause that grows, before later ones of its table. Raises InvalidInput, StoreUnavailable,
-        TableNotFound if there is neither a table nor a folder.
+        The events of each table come in order. One on which the function raises comes again, after a pause that grows, before
+        later ones of its table.
+
+        Args:
+            callback: The function.
+            cursor: ``"newest"`` (what comes after now), ``"oldest"`` (all that the logs keep), or the ``cursor`` of an earlier
+                ``Listening``: keep it after each call, and nothing is lost between two processes.
+            tables: Patterns of names, with ``*`` and ``?``.
+            kinds: Kinds of events, such as ``"appended"``; none means all.
+
+        Raises:
+            InvalidInput, StoreUnavailable
+            TableNotFound: There is neither a table nor a folder with tables.
         """
         return Listening(self.path, callback, cursor=cursor, tables=tuple(tables), kinds=tuple(kinds))
 
@@ -315,7 +349,12 @@ class Moment:
         return dict(sorted(self._points.settled(self.number).versions.items()))
 
     def read(self, spark: SparkSession, name: str) -> DataFrame:
-        """A table as a DataFrame. Raises TableNotFound if it is not in the point, VersionNotFound if its version has expired."""
+        """A table as a DataFrame.
+
+        Raises:
+            TableNotFound: The table is not in the point.
+            VersionNotFound: Its version has expired.
+        """
         table, snapshot = self._opened(name)
         return internals_of(table).view.dataframe(spark, snapshot)
 
@@ -371,7 +410,8 @@ class Moment:
         newest = log.refresh()
         if newest.metadata.id != at.table_id:
             raise VersionNotFound(
-                f"table {name} was made anew since point {self.number}, so what it was then is gone", table=table.path
+                f"table {name} was created again after point {self.number}, so its state at that point is gone",
+                table=table.path,
             )
         try:
             snapshot = snapshot_at(log, at.version)

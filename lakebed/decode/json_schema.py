@@ -25,8 +25,8 @@ from lakebed.decode.unknown_fields import KnownFields, names_in, sample_of
 
 _OPTIONS = JsonOptions(decimal_text="string", unavailable_value="", exact_names=True)
 SAMPLES = 64
+# up to this many documents are read one by one, rather than halved, if they can't be read as a whole
 ONE_BY_ONE_ROWS = 64
-"""So many documents are not halved, if they can't be read as a whole."""
 
 
 @dataclass(frozen=True, slots=True)

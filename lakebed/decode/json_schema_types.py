@@ -332,12 +332,12 @@ class _Compiler:
         self._left -= 1
         if self._left < 0:
             raise Unreadable(
-                f"the JSON Schema has more than {FIELDS_MAX} fields with those of objects in it ({path[:200]})"
+                f"the JSON Schema has more than {FIELDS_MAX} fields, counting those of its nested objects ({path[:200]})"
             )
 
 
 def _endless(path: str) -> Unreadable:
-    return Unreadable(f"the JSON Schema's references at {path} lead to each other, or on and on")
+    return Unreadable(f"the JSON Schema's references at {path} lead to each other, or never end")
 
 
 def _elsewhere(base: str, schema: Any) -> _Elsewhere:

@@ -153,9 +153,7 @@ class Operations:
             upserts = frozenset(UPSERT_VALUES) - {value.casefold() for value in deletes}
         upserts = frozenset(upserts)
         if both := sorted(deletes & upserts):
-            raise InvalidInput(
-                f"{both[0]!r} is among delete_values and among upsert_values; leave it out of one of them"
-            )
+            raise InvalidInput(f"{both[0]!r} is in both delete_values and upsert_values; leave it out of one of them")
         folded: dict[str, str | None] = {}
         for values, meaning in ((deletes, DELETE), (upserts, UPSERT)):
             for value in values:

@@ -46,8 +46,7 @@ from lakebed.log.table_log import TableLog
 # it. Who stands by first is who owns the table when the owner is gone.
 
 
-STANDBYS = 2
-"""So many workers stand by for a table with a freshness: it is settled in time though as many die at once."""
+STANDBYS = 2  # how many workers stand by for a table with a freshness, so it is settled in time if as many die at once
 _HASHES = 2.0**64
 
 

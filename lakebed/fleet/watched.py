@@ -43,8 +43,7 @@ _CLEAN_SECONDS = (60.0, 3600.0)
 REST_SECONDS = 30.0
 """A table rests after so long without a new version."""
 REST_LOOK_SECONDS = 5.0
-LEAVE_SECONDS = 600.0
-"""So long a merge may go on whose table another worker owns by now."""
+LEAVE_SECONDS = 600.0  # how long a merge may go on after another worker has come to own its table
 _FAILED_SECONDS = (2.0, 300.0)
 _NO_ROOM_SECONDS = 1.0
 _BY_POINTS_SECONDS = 600.0

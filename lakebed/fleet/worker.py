@@ -56,15 +56,12 @@ _logger = logging.getLogger("lakebed.fleet")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a worker may use. ``cores``: threads that merge; ``memory_bytes``: a quarter for snapshots, a quarter for tables.
+    """What a worker may use."""
 
-    ``shares``: of pools of tables (``lakebed.pool``), 1 for any other. ``look_seconds``: how long at most until an idle table is
-    looked at again; None: as ``looks`` says.
-    """
-
-    cores: int = field(default_factory=lambda: os.cpu_count() or 1)
-    memory_bytes: int = 4 << 30
-    shares: Mapping[str, float] = field(default_factory=dict)
+    cores: int = field(default_factory=lambda: os.cpu_count() or 1)  # threads that merge
+    memory_bytes: int = 4 << 30  # a quarter of it is for snapshots, a quarter for tables
+    shares: Mapping[str, float] = field(default_factory=dict)  # of pools of tables (``lakebed.pool``), 1 for any other
+    # how long at most until an idle table is looked at again; None: as ``looks`` says
     look_seconds: float | None = None
 
     @property

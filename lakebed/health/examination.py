@@ -30,11 +30,11 @@ FINDINGS_MAX = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """What was examined, and what is wrong. ``version``: the one whose files were examined, -1 if none can be read."""
+    """What was examined, and what is wrong."""
 
     path: str
-    version: int
-    deep: bool
+    version: int  # whose files were examined; -1 if none can be read
+    deep: bool  # whether rows were read too
     commits: int
     checkpoints: int
     parts: int

@@ -102,7 +102,7 @@ def _add(referred: dict[str, _Referred], parts: Iterable[Part], what: str) -> It
                 "vector",
                 part.path,
                 f"which of its rows are dead is not known: the log's reference to the deletion vector can't be read: {error}",
-                "read an older version, and write the table anew from it",
+                "read an older version, and write a new table from it",
             )
             continue
         if vector is not None:

@@ -23,7 +23,9 @@ FINDINGS_SCHEMA = pa.schema(
 
 
 class Severity(Enum):
-    """``WARNING``: the table is right, but something needs an operator. ``CRITICAL``: rows may be lost, wrong or unreadable."""
+    """How bad a finding is. ``WARNING``: no row is wrong, but an operator has to act. ``CRITICAL``: rows may be lost, wrong or
+    unreadable.
+    """
 
     OK = "ok"
     WARNING = "warning"
@@ -32,17 +34,13 @@ class Severity(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that is wrong.
-
-    ``check``: the id of the invariant (docs/invariants.md), or the name of another check (docs/operations.md).
-    ``where``: a file or a version, empty for the table as a whole; ``what``: a sentence; ``remedy``: a command, or what to do.
-    """
+    """One thing that is wrong."""
 
     severity: Severity
-    check: str
-    where: str
-    what: str
-    remedy: str
+    check: str  # the id of the invariant (docs/invariants.md), or the name of another check (docs/operations.md)
+    where: str  # a file or a version; empty for the table as a whole
+    what: str  # a sentence
+    remedy: str  # a command, or what to do
 
     def __str__(self) -> str:
         return f"{self.severity.value}: {self.check}{' ' + self.where if self.where else ''}: {self.what}"

@@ -166,7 +166,7 @@ class _Replay:
         if before is not None and GATE_FEATURE in before.protocol.writer_features:
             self._look.findings += self._foreign(commit)
             for broken in self._violations(before, commit):
-                remedy = f"read versions before {commit.version}, and write the table anew from one of them"
+                remedy = f"read a version before {commit.version}, and write a new table from it"
                 self._look.findings.append(critical(broken.invariant, where, broken.detail, remedy))
         if before is None and commit.version > 0:
             return  # nothing to follow: what came before could not be read

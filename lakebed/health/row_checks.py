@@ -118,7 +118,7 @@ class RowChecks:
     def _bad_vector(self, part: Part | ChangePart, reason: str) -> Finding:
         vector = _vector_file(part)
         what = f"the deletion vector of {part.path} is bad, so which of its rows are dead is not known: {reason}"
-        remedy = _RESTORE.format(vector) if vector else "read an older version, and write the table anew from it"
+        remedy = _RESTORE.format(vector) if vector else "read an older version, and write a new table from it"
         return critical("vector", vector or part.path, what, remedy)
 
     def _contents(
@@ -169,7 +169,7 @@ class RowChecks:
         if why is None:
             return None
         what = f"it can't be read by the table's schema: its column {why}"
-        return critical("C1", part.path, what, "read an older version, and write the table anew from it")
+        return critical("C1", part.path, what, "read an older version, and write a new table from it")
 
     def _calendar(self, part: Part, connection: duckdb.DuckDBPyConnection) -> Iterator[Finding]:
         fields = [field for field in self._spec.schema if field.name not in part.partition_values]
@@ -225,7 +225,7 @@ class RowChecks:
         """The command that sorts and writes every part again, with its statistics: no command does so for a single part."""
         order, settings = self._spec.order_by, self._snapshot.settings
         if not order:
-            return "read the table (table.to_arrow()), and write it anew"
+            return "read the table (table.to_arrow()), and write a new one"
         other = "" if settings.sort_key else f"{quote(order[0])} desc"
         back = ", ".join(settings.sort_key)
         change = f"lakebed alter {self._path} --sort-key"
@@ -246,7 +246,7 @@ class RowChecks:
         [(live,)] = connection.sql(f"select count(*) from lakebed_live where {is_delete}").fetchall()
         if live:
             what = f"{live:,} of its rows are deletes that are not marked dead: readers show them as rows"
-            yield critical("B5", part.path, what, "read an older version, and write the table anew from it")
+            yield critical("B5", part.path, what, "read an older version, and write a new table from it")
 
     def _register(self, connection: duckdb.DuckDBPyConnection, files: Sequence[ScanFile], schema: pa.Schema) -> None:
         register_view(connection, "lakebed_live", self._storage, files, schema)

@@ -51,10 +51,10 @@ _logger = logging.getLogger("lakebed.run")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """A topic that is not read. ``state``: waiting, or new (it has no table yet)."""
+    """A topic that is not read."""
 
     name: str
-    state: str
+    state: str  # waiting, or new (it has no table yet)
     error: str = ""
 
 
@@ -168,11 +168,11 @@ def run_findings(reports: Collection[RunReport], path: str, now_ms: int) -> Iter
             yield critical(
                 "run",
                 one.host,
-                f"{one.who} can't go on since {_time(one.since_ms)}: {'; '.join(errors)}",
+                f"{one.who} has not been able to go on since {_time(one.since_ms)}: {'; '.join(errors)}",
                 "remove the cause; it tries again by itself",
             )
         if one.stuck and not one.down:
-            what = f"{one.who} does not get on: {'; '.join(one.stuck)}"
+            what = f"{one.who} makes no progress: {'; '.join(one.stuck)}"
             yield warning("run", one.host, what, "see why that takes so long; what fails is tried again")
     for one in reports:
         if one.is_over(now_ms) and not done.issuperset(one.roles):
@@ -326,10 +326,10 @@ DATABASE_SECONDS, TABLE_SECONDS = 10.0, 60.0
 
 @dataclass(frozen=True, slots=True)
 class DatabaseRuns:
-    """``findings``: what is wrong with a database as a whole; ``waiting``: the topics that its pipeline does not read."""
+    """What the runs of a database say."""
 
-    findings: tuple[Finding, ...]
-    waiting: Mapping[str, Waiting]
+    findings: tuple[Finding, ...]  # what is wrong with the database as a whole
+    waiting: Mapping[str, Waiting]  # the topics that its pipeline does not read
 
 
 said_here: dict[str, RunReport] = {}

@@ -71,32 +71,25 @@ _DEPTH_LATE = 3  # times the read budget; while parts are on a local disk, 2.5 t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status(TableFigures):
-    """The figures at one moment, and what is wrong.
-
-    ``age_seconds``: since the newest commit. ``materialized_parts``: such outputs of volatile claims on this host. ``will_do``
-    and ``waits``: what the planner says. ``waiting_parts``: parts of the base that an earlier sort key sorted, and that
-    maintenance will sort again; ``waiting_part_reads``: how often they were read in the last hour. ``remarks``: what
-    streams met within the last day that a person should look at, by kind and name, and in how many records since it is
-    remembered. ``volatile``: whether merges of a process on this host stay on its local disk for now, and why.
-    ``resnapshot``: how far the rows are that a connector was asked to send again.
-    """
+    """The figures at one moment, and what is wrong."""
 
     path: str
-    age_seconds: float | None = None
-    materialized_parts: int = 0
-    depth: int = 0
-    backlog_bytes: int = 0
-    will_do: tuple[str, ...] = ()
-    waits: tuple[str, ...] = ()
-    quarantined: int = 0
-    oldest_version: int | None = None
+    age_seconds: float | None = None  # since the newest commit
+    materialized_parts: int = 0  # outputs of volatile claims on this host
+    depth: int = 0  # runs over the deepest point of the sort key
+    backlog_bytes: int = 0  # that the planner would still read
+    will_do: tuple[str, ...] = ()  # what the planner would do now, and why
+    waits: tuple[str, ...] = ()  # what the planner leaves alone, and why
+    quarantined: int = 0  # records in the quarantine
+    oldest_version: int | None = None  # that can be read
     log_files: int = 0
     log_bytes: int = 0
-    waiting_parts: int = 0
-    waiting_part_reads: int = 0
+    waiting_parts: int = 0  # parts of the base that an earlier sort key sorted, and that maintenance will sort again
+    waiting_part_reads: int = 0  # how often these were read in the last hour
+    # what streams met within the last day that needs attention: by kind and name, the number of records
     remarks: Counts = field(default_factory=dict)
-    volatile: str = ""
-    resnapshot: str = ""
+    volatile: str = ""  # whether merges of a process on this host stay on its local disk for now, and why
+    resnapshot: str = ""  # how far the rows are that a connector was asked to send again
     findings: tuple[Finding, ...] = ()
 
     @property

@@ -34,8 +34,7 @@ from lakebed.listeners.listener import (
 )
 from lakebed.listeners.webhook import WebhookDestination
 
-LOOK_SECONDS = 2.0
-"""So soon a listener that was added, changed or removed is noticed."""
+LOOK_SECONDS = 2.0  # until it is noticed that a listener was added, changed or removed
 CLOSE_SECONDS = 15.0
 _logger = logging.getLogger("lakebed.listeners")
 

@@ -1,7 +1,7 @@
 """The types of table events (what a commit did to its table), and each event as a CloudEvent in JSON.
 
-Two are of no commit: ``Resync`` and ``Dropped`` (``lakebed.listeners.feed``). Partitions are given by stored names. No event has
-values of rows, except those of a partition.
+No commit makes ``Resync`` and ``Dropped``, but the feed (``lakebed.listeners.feed``). Partitions are given by stored names. No
+event has values of rows, except those of a partition.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ Offsets: TypeAlias = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventFields:
-    """``table``: its name below the root; ``table_id``: Delta's, another one after it was created again; ``version``: of the
-    commit; ``index``: which event of the commit, from 0, and -1 for an event of no commit; ``time_ms``: epoch milliseconds."""
+    """What all table events have."""
 
-    table: str
-    table_id: str
-    version: int
-    index: int
-    time_ms: int | None
+    table: str  # its name below the root
+    table_id: str  # Delta's id, another one after the table was created again
+    version: int  # of the commit
+    index: int  # which event of the commit, from 0; -1 for an event that no commit made
+    time_ms: int | None  # epoch milliseconds
 
     @property
     def kind(self) -> str:
@@ -44,64 +43,61 @@ class EventFields:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Created(EventFields):
-    """The table was made. ``columns``: their names."""
+    """The table was made."""
 
-    columns: tuple[str, ...]
+    columns: tuple[str, ...]  # their names
     partition_by: tuple[str, ...]
     properties: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adopted(EventFields):
-    """A Delta table became one of lakebed's, or its protocol changed. Fields: as of ``created``."""
+    """A Delta table became one of lakebed's, or its protocol changed."""
 
-    columns: tuple[str, ...]
+    columns: tuple[str, ...]  # their names
     partition_by: tuple[str, ...]
     properties: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appended(EventFields):
-    """A batch came in. ``rows``: changes or rows, deletes included; None if another writer did not count them. ``positions``: up
-    to where the topics that it came from are read now. A batch without rows may move positions."""
+    """A batch came in. One without rows may still move positions."""
 
-    rows: int | None
+    rows: int | None  # changes or rows, including deletes; None if another writer did not count them
     deletes: int
     bytes: int
     parts: int
-    positions: Offsets
+    positions: Offsets  # up to where its topics are read now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled(EventFields):
-    """Change parts joined the base: every Delta reader sees their rows. ``through``: up to which version, None if no row of the
-    parts is left; ``marked``: parts that got a new deletion vector."""
+    """Change parts joined the base: every Delta reader sees their rows."""
 
     change_parts: int
-    through: int | None
-    marked: int
+    through: int | None  # up to which version; None if no row of the parts is left
+    marked: int  # parts that got a new deletion vector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged(EventFields):
-    """Parts became fewer ones. ``work``: merge, or purge if only dead rows went; ``uploaded``: the new parts come from the local
-    disk of a replica. ``level``, ``rows`` and ``bytes``: of the new parts; ``bytes_before``: None if it is not known."""
+    """Parts became fewer ones."""
 
-    work: str
-    level: int
-    uploaded: bool
+    work: str  # merge, or purge if only dead rows went
+    level: int  # of the new parts
+    uploaded: bool  # the new parts come from the local disk of a replica
     parts_before: int
     parts: int
-    rows: int | None
-    bytes: int
-    bytes_before: int | None
+    rows: int | None  # of the new parts; None if it is not known
+    bytes: int  # of the new parts
+    bytes_before: int | None  # None if it is not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reclustered(EventFields):
-    """Parts were sorted again. ``work``: recluster, or resort after a change of the sort key. Other fields: as of ``merged``."""
+    """Parts were sorted again. The fields are those of ``Merged``."""
 
-    work: str
+    work: str  # recluster, or resort after a change of the sort key
     level: int
     uploaded: bool
     parts_before: int
@@ -113,29 +109,29 @@ class Reclustered(EventFields):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaChanged(EventFields):
-    """The columns changed. ``change``: as ``Table.alter`` has it, with Delta's names of types; ``columns``: their names now."""
+    """The columns changed."""
 
-    number: int
-    change: Mapping[str, Any]
+    number: int  # of the change, in the history of the schema
+    change: Mapping[str, Any]  # what ``Table.alter`` was given, with Delta's names of types
     reason: str
-    columns: tuple[str, ...]
+    columns: tuple[str, ...]  # their names now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PropertiesChanged(EventFields):
-    """Properties were set. ``properties``: all of them, as they are now."""
+    """Properties were set."""
 
-    properties: Mapping[str, str]
+    properties: Mapping[str, str]  # all of them, as they are now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutated(EventFields):
-    """A ``delete`` or ``update``. ``changes``: rows of the change parts that it wrote, in a table with keys. In one without keys,
-    ``parts_removed`` and ``parts_added``: of the base. A part with a new deletion vector counts in both."""
+    """Rows were deleted or updated."""
 
-    changes: int
+    changes: int  # rows of the change parts that it wrote, in a table with keys
+    # from the base, in a table without keys; a part with a new deletion vector counts here and as added
     parts_removed: int
-    parts_added: int
+    parts_added: int  # to the base
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,18 +144,18 @@ class Truncated(EventFields):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored(EventFields):
-    """The table is what it was at an earlier version, ``restored``."""
+    """The table is what it was at an earlier version."""
 
-    restored: int
+    restored: int  # that version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsExpired(EventFields):
-    """Rows whose time to live has ended left the table: those whose ``column`` is below ``before``. Parts: as of ``mutated``."""
+    """Rows whose time to live has ended left the table."""
 
-    column: str
-    before: str
-    parts_removed: int
+    column: str  # the column that has their age
+    before: str  # rows with a smaller value left
+    parts_removed: int  # a part with a new deletion vector counts here and as added
     parts_added: int
 
 
@@ -176,9 +172,9 @@ class PartitionReplaced(EventFields):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionDetached(EventFields):
-    """A partition left the table and can be attached again, by ``name``."""
+    """A partition left the table."""
 
-    name: str
+    name: str  # the name by which it can be attached again
     partition: Mapping[str, str | None]
     parts: int
 
@@ -209,12 +205,11 @@ class VersionsExpired(EventFields):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parked(EventFields):
-    """The pipeline of its database leaves the table alone until it is resumed. ``error``: the class of the error;
-    ``reason``: its text."""
+    """The pipeline of its database leaves the table alone until it is resumed."""
 
-    error: str
-    reason: str
-    failures: int
+    error: str  # the class of the error
+    reason: str  # the text of the error
+    failures: int  # in a row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,15 +219,14 @@ class Resumed(EventFields):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeParked(EventFields):
-    """A merge failed so often that its parts are left alone until ``not_before_ms``. ``name``: of its entry; ``sources``: how
-    many parts. Other fields: as of ``parked``."""
+    """A merge failed so often that its parts are left alone for now."""
 
-    name: str
-    sources: int
-    error: str
-    reason: str
-    failures: int
-    not_before_ms: int
+    name: str  # of its entry in the log
+    sources: int  # how many parts
+    error: str  # the class of the error
+    reason: str  # the text of the error
+    failures: int  # in a row
+    not_before_ms: int  # when its parts may be merged again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,37 +238,34 @@ class MergeResumed(EventFields):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Purged(EventFields):
-    """Rows were erased for good: all versions before this one are gone. ``name``: the id of the purge."""
+    """Rows were erased for good: all versions before this one are gone."""
 
-    name: str
+    name: str  # the id of the purge
     rows: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobChanged(EventFields):
-    """A job of the table was asked for, taken, went on, or ended. ``name``: its id; ``work``: its kind, such as settle;
-    ``state``: waiting, running, succeeded, failed or cancelled; ``by``: who asked for it; ``error``: why it failed."""
+    """A job of the table was asked for, taken, went on, or ended."""
 
-    name: str
-    work: str
-    state: str
-    by: str
+    name: str  # its id
+    work: str  # its kind, such as settle
+    state: str  # waiting, running, succeeded, failed or cancelled
+    by: str  # who asked for it
     attempts: int
     progress: Mapping[str, Any]
-    error: str
+    error: str  # why it failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointReached(EventFields):
-    """A point was taken: an event of the database, not of a table. ``point``: its number; ``source_ms``: when the source
-    committed its last transaction; ``versions``: of the tables whose version changed since the point before; ``left_out``: tables
-    that are not in it, and why."""
+    """A point was taken: an event of the database, not of a table."""
 
-    point: int
-    source_ms: int
+    point: int  # its number
+    source_ms: int  # when the source committed its last transaction
     transaction: str
-    versions: Mapping[str, int]
-    left_out: Mapping[str, str]
+    versions: Mapping[str, int]  # of the tables whose version changed since the point before
+    left_out: Mapping[str, str]  # tables that are not in it, and why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,18 +277,16 @@ class PointSettled(EventFields):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resync(EventFields):
-    """Events before this one can't be read any more: this is the table at ``version`` instead, and what comes after it follows.
-    ``lost_after``: the version up to which events were read before; None if none were. Rows, bytes and parts: of the base, dead
-    rows left out; ``tail_rows`` are not settled yet."""
+    """Events before this one can't be read any more. This is the table at ``version``; what comes after it follows."""
 
-    lost_after: int | None
+    lost_after: int | None  # the version up to which events were read before; None if none were
     columns: tuple[str, ...]
     partition_by: tuple[str, ...]
     properties: Mapping[str, str]
-    rows: int
-    bytes: int
-    parts: int
-    tail_rows: int
+    rows: int  # live rows of the base
+    bytes: int  # of the base
+    parts: int  # of the base
+    tail_rows: int  # rows that are not settled yet
     tail_parts: int
     positions: Offsets
     parked: bool
@@ -305,8 +294,9 @@ class Resync(EventFields):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dropped(EventFields):
-    """The table is gone, or another one was made in its place. ``version``: the last one whose events were read; what came after
-    it, if anything did, went with the table."""
+    """The table is gone, or another one was made in its place. ``version`` is the last one whose events were read; what came
+    after it, if anything did, went with the table.
+    """
 
 
 TableEvent: TypeAlias = (

@@ -38,8 +38,7 @@ from lakebed.storage.object_store import Folders
 from lakebed.storage.open import open_part_storage
 
 LOOK_SECONDS_MAX = 60.0
-CHECK_SECONDS = 600.0
-"""So often it is checked of an idle table that its newest commit is still in its log."""
+CHECK_SECONDS = 600.0  # how often an idle table is checked for whether its newest commit is still in its log
 DISCOVERY_SECONDS = 60.0
 _FAILED_SECONDS_MAX = 60.0
 _KEPT_MAX = 64  # commits of a table that are kept
@@ -49,13 +48,13 @@ _THREADS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """``events``: in order for each table, all of a commit or none; ``cursor``: after them. ``errors``: tables that could not be
-    read, by name; their place in the cursor is as it was. ``more``: there are events to read at once."""
+    """Events of several tables, and where to go on."""
 
-    events: tuple[TableEvent, ...]
-    cursor: Cursor
+    events: tuple[TableEvent, ...]  # in order for each table, all of a commit or none
+    cursor: Cursor  # the place after them
+    # of tables that could not be read, by name; their place in the cursor is as it was
     errors: Mapping[str, LakebedError] = field(default_factory=dict)
-    more: bool = False
+    more: bool = False  # there are events to read at once
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,10 +48,10 @@ _SECRET_CONFIG = frozenset({"sasl.password", "ssl.key.pem", "ssl.key.password"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Webhook:
-    """Each event is a POST to ``url``, signed with the secret in the variable ``secret``; "" does not sign."""
+    """Each event is a POST."""
 
     url: str
-    secret: str = ""
+    secret: str = ""  # the variable with the secret that signs; without one, requests are not signed
 
     def __post_init__(self) -> None:
         try:
@@ -71,11 +71,11 @@ class Webhook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaTopic:
-    """Each event is a record of ``topic``, with the table's name as key. ``servers``: host:port of brokers, with commas;
-    ``config``: of librdkafka (KAFKA_CONFIG), where ``${LAKEBED_SECRET_…}`` is a variable."""
+    """Each event is a record, with the table's name as key."""
 
-    servers: str
+    servers: str  # host:port of brokers, separated by commas
     topic: str
+    # of librdkafka (KAFKA_CONFIG), where ``${LAKEBED_SECRET_…}`` is a variable
     config: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -101,14 +101,14 @@ Target: TypeAlias = Webhook | KafkaTopic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Of which ``tables``, by patterns of names with ``*`` and ``?``, and of which ``kinds`` events are wanted; no kind: all."""
+    """Which events are wanted."""
 
-    tables: tuple[str, ...] = ("*",)
-    kinds: tuple[str, ...] = ()
+    tables: tuple[str, ...] = ("*",)  # patterns of names, with ``*`` and ``?``
+    kinds: tuple[str, ...] = ()  # of events; none means all
 
     def __post_init__(self) -> None:
         if not self.tables:
-            raise InvalidInput("events of no table are wanted; '*' is all tables")
+            raise InvalidInput("no table is named; '*' means all tables")
         for kind in self.kinds:
             if kind not in KINDS:
                 raise InvalidInput(f"there are no events {kind!r}{suggest(kind, KINDS)}")
@@ -215,14 +215,13 @@ _CLEAN_SECONDS = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivering:
-    """Who delivers to a listener. ``error``: why the newest attempt failed, "" if it did not; ``since_ms``: since when attempts
-    fail; ``behind_seconds``: the age of the oldest event that is known to wait, as of the last beat."""
+    """Who delivers to a listener."""
 
     process: str
     beat: int = 0
-    error: str = ""
-    since_ms: int = 0
-    behind_seconds: float = 0.0
+    error: str = ""  # why the newest attempt failed; empty if it did not
+    since_ms: int = 0  # since when attempts fail
+    behind_seconds: float = 0.0  # the age of the oldest event that is known to wait, as of the last beat
 
 
 class ListenerLog:

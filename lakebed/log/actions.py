@@ -27,33 +27,26 @@ PartitionKey = tuple[tuple[str, str | None], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A base part: an ``add`` of the log.
+    """A base part: an ``add`` of the log."""
 
-    ``path`` is relative to the table's root (or absolute) and not url-encoded. ``rows`` counts physical rows, dead ones
-    included. ``deletes`` counts the delete rows among them, all dead, kept as tombstones; ``deletes_ms`` is when the
-    newest of them was written, if that was before the part. ``has_op_column``: the file has the hidden column
-    that distinguishes deletes from upserts. ``stats`` is Delta's statistics JSON. ``passes``: see ``passes_after``.
-    ``spelling`` is the path as another writer spelled it in the log, if lakebed would not spell it so: readers compare the text.
-    ``checksum`` is the CRC-32 of the whole file; None for a file that others wrote.
-    """
-
-    path: str
-    rows: int
+    path: str  # relative to the table's root, or absolute; not url-encoded
+    rows: int  # physical rows, including dead ones
     bytes: int
     level: int = 0
     min_block: int = 0
     max_block: int = 0
     sort_key_version: int | None = None
-    deletes: int = 0
-    has_op_column: bool = False
+    deletes: int = 0  # delete rows among them, all dead, kept as tombstones
+    has_op_column: bool = False  # the file has the hidden column that distinguishes deletes from upserts
     partition_values: Mapping[str, str | None] = field(default_factory=dict)
-    stats: str | None = None
+    stats: str | None = None  # Delta's statistics, in JSON
     deletion_vector: DeletionVector | None = None
     modified_ms: int = 0
+    # the path as another writer spelled it in the log, if lakebed would not spell it so: readers compare the text
     spelling: str | None = None
-    deletes_ms: int | None = None
-    checksum: int | None = None
-    passes: int = 0
+    deletes_ms: int | None = None  # when the newest of the delete rows was written, if that was before the part
+    checksum: int | None = None  # the CRC-32 of the whole file; None for a file that others wrote
+    passes: int = 0  # see ``passes_after``
 
     @property
     def newest_delete_ms(self) -> int:
@@ -112,28 +105,23 @@ def part_domain(path: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangePart:
-    """A part of the tail: a ``domainMetadata`` of the log. ``version`` and ``ordinal`` give its place in the order of changes.
-
-    ``incomplete`` counts rows that are not whole: a value was not sent, or whether there is a row depends on the table. ``moves``
-    counts changes that are part of a move to another key (``parts.key_moves``). ``checksum``: as in ``Part``. ``mutation``:
-    whether a ``delete`` or ``update`` wrote it, so its rows came from no source. ``late``: how its batch stands to those before.
-    """
+    """A part of the tail: a ``domainMetadata`` of the log."""
 
     path: str
-    version: int
+    version: int  # with ``ordinal`` its place in the order of changes
     ordinal: int
     rows: int
     bytes: int
     deletes: int = 0
-    incomplete: int = 0
-    moves: int = 0
+    incomplete: int = 0  # rows that are not whole: a value was not sent, or whether there is a row depends on the table
+    moves: int = 0  # changes that are part of a move to another key (``parts.key_moves``)
     sort_key_version: int | None = None
     partition_values: Mapping[str, str | None] = field(default_factory=dict)
     stats: str | None = None
     modified_ms: int = 0
-    checksum: int | None = None
-    mutation: bool = False
-    late: Lateness = Lateness.NONE
+    checksum: int | None = None  # as in ``Part``
+    mutation: bool = False  # a ``delete`` or ``update`` wrote it, so its rows came from no source
+    late: Lateness = Lateness.NONE  # how its batch compares to the earlier ones
 
     @property
     def domain(self) -> str:
@@ -223,10 +211,8 @@ class Domain:
 class CommitInfo:
     """A commit's description of itself. It is not state: checkpoints do not keep it, and another tool may rewrite or drop it.
 
-    lakebed relies on identity and time: ``commit_id``, ``timestamp_ms``, ``table`` (the id of the table that the commit was made
-    for), ``parent`` (the digest of the commit that it follows) and ``attempt`` (how often it was sent before). They distinguish
-    lakebed's commits from those of another log or another time. The rest is for people; the kind of a commit follows from its
-    other actions (``commit_kind``).
+    lakebed relies on identity and time, which distinguish its commits from those of another log or another time. The rest is
+    for people; the kind of a commit follows from its other actions (``commit_kind``).
     """
 
     operation: str
@@ -236,9 +222,9 @@ class CommitInfo:
     metrics: Mapping[str, int | float] = field(default_factory=dict)
     blind_append: bool = False
     engine: str = ""
-    table: str = ""
-    parent: str = ""
-    attempt: int = 0
+    table: str = ""  # the id of the table that the commit was made for
+    parent: str = ""  # the digest of the commit that it follows
+    attempt: int = 0  # how often it was sent before
 
 
 Action = (
@@ -248,11 +234,11 @@ Action = (
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One version of the log. ``digest``: of its file's bytes, different for every commit; "" before it is written."""
+    """One version of the log."""
 
     version: int
     actions: tuple[Action, ...]
-    digest: str = ""
+    digest: str = ""  # of its file's bytes, different for every commit; empty before it is written
 
     @property
     def info(self) -> CommitInfo | None:

@@ -34,23 +34,19 @@ LEASE_MS_MAX = 86_400_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A merge under way. ``sources`` are paths of base parts; ``lease_ms`` is the end of the lease (epoch milliseconds).
-
-    ``kind``: merge, purge, recluster or resort; "" if the claim does not say it. ``is_made``: whether the merge has ended and its
-    output is on the replica's disk, as of the last time that the lease was extended. ``uploads``: the output of a volatile claim
-    is uploaded as soon as it is there.
-    """
+    """A merge under way."""
 
     id: str
     replica: str
-    sources: tuple[str, ...]
+    sources: tuple[str, ...]  # paths of base parts
     level: int
-    lease_ms: int
+    lease_ms: int  # the end of the lease (epoch milliseconds)
     since_ms: int = 0
     volatile: bool = False
-    kind: str = ""
+    kind: str = ""  # merge, purge, recluster or resort; empty if the claim does not say it
+    # the merge has ended and its output is on the replica's disk, as of the last time that the lease was extended
     is_made: bool = False
-    uploads: bool = False
+    uploads: bool = False  # the output of a volatile claim is uploaded as soon as it is there
 
     @property
     def domain(self) -> str:

@@ -78,23 +78,18 @@ class Keys(Interface):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadWriteSet:
-    """What a commit read or replaces.
+    """What a commit read or replaces."""
 
-    ``parts``: paths of base parts replaced, with the partition of each; ``change_parts``: domains of change parts that
-    leave the tail; ``looked_up_keys``: whether it relies on having seen every row of the base; ``read_changes``: whether
-    it relies on having seen every change; ``joining``: keys that it brings into the base; ``whole_table``: whether it relies on
-    the table being exactly as read (truncate); ``claimed``: paths of parts that it claims, so they must stay in the base and be
-    claimed by nobody else; ``domains``: entries that it replaces or rests on.
-    """
-
+    # paths of base parts that it replaces, with the partition of each
     parts: Mapping[str, PartitionKey] = field(default_factory=dict)
-    change_parts: frozenset[str] = frozenset()
-    looked_up_keys: bool = False
-    read_changes: bool = False
-    joining: Keys | None = None
-    whole_table: bool = False
+    change_parts: frozenset[str] = frozenset()  # domains of change parts that leave the tail
+    looked_up_keys: bool = False  # whether it relies on having seen every row of the base
+    read_changes: bool = False  # whether it relies on having seen every change
+    joining: Keys | None = None  # keys that it brings into the base
+    whole_table: bool = False  # whether it relies on the table being exactly as read (truncate)
+    # paths of parts that it claims: they must stay in the base, and have no other claim
     claimed: frozenset[str] = frozenset()
-    domains: frozenset[str] = frozenset()
+    domains: frozenset[str] = frozenset()  # entries that it replaces or depends on
 
     @property
     def is_blind(self) -> bool:
@@ -187,11 +182,11 @@ def _removed_for_good(winner: Commit) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The commit is this version; ``snapshot`` is the table at it. ``attempts``: how many versions were tried."""
+    """The commit is this version."""
 
     version: int
-    snapshot: Snapshot
-    attempts: int = 1
+    snapshot: Snapshot  # the table at this version
+    attempts: int = 1  # how many versions were tried
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,7 @@ from lakebed.log.actions import Commit, Domain
 from lakebed.log.entries import FENCE, PURGE, PURGED
 from lakebed.log.entry_values import document_of, integer_of, made, reading
 
-LEASE_MS = 15 * 60_000
-"""So long after its last sign of life a purge is left to the process that began it; then maintenance goes on with it."""
+LEASE_MS = 15 * 60_000  # a purge without a sign of life for this long is taken over by maintenance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,20 +44,18 @@ _NAMED_BATCH_RETENTION_MS = 7 * 86_400_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A table at one version. ``parts`` is the base by path, ``tail`` the change parts by domain.
-
-    ``digest`` is that of the version's commit file, "" if it is unknown; it identifies the history that the version is of.
-    """
+    """A table at one version."""
 
     version: int
     timestamp_ms: int
     protocol: Protocol
     metadata: Metadata
-    parts: Mapping[str, Part] = field(default_factory=dict)
-    tail: Mapping[str, ChangePart] = field(default_factory=dict)
+    parts: Mapping[str, Part] = field(default_factory=dict)  # the base, by path
+    tail: Mapping[str, ChangePart] = field(default_factory=dict)  # the change parts, by domain
     domains: Mapping[str, str] = field(default_factory=dict)
     transactions: Mapping[str, Transaction] = field(default_factory=dict)
     removed: Mapping[str, RemovePart] = field(default_factory=dict)
+    # of the version's commit file, which identifies the history that the version is of; empty if it is unknown
     digest: str = field(default="", compare=False, repr=False)
 
     @property

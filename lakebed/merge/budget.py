@@ -35,18 +35,13 @@ _INDEX_BYTES = 4  # of a value that a dictionary holds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeLimits:
-    """What bounds a merge beside the memory limit; tests make these small to reach every path with few rows.
+    """What bounds a merge beside the memory limit; tests make these small to reach every path with few rows."""
 
-    ``row_group_rows``: of the output, and of sources that DuckDB scans together. ``chunks_in_memory``: so many fill the
-    memory limit. ``key_copies``: of the sort keys, while they are sorted: as read, and joined to one table. ``number_bytes``: of
-    a row, beside its key, while the number that stands for its key is made and sorted. ``reads_of_a_row_max``: where more reads
-    are expected, rows are spilled (spilling a row and reading it back costs about as much as decoding it twice).
-    """
-
-    row_group_rows: int = ROW_GROUP_ROWS
-    chunks_in_memory: int = 5
-    key_copies: int = 2
-    number_bytes: int = 16
+    row_group_rows: int = ROW_GROUP_ROWS  # of the output, and of sources that DuckDB scans together
+    chunks_in_memory: int = 5  # how many chunks fill the memory limit
+    key_copies: int = 2  # of the sort keys, while they are sorted: as read, and joined to one table
+    number_bytes: int = 16  # of a row, beside its key, while the number that stands for its key is made and sorted
+    # with more reads than this, rows are spilled: to spill a row and read it back costs about as much as to decode it twice
     reads_of_a_row_max: int = 3
 
 
@@ -64,17 +59,12 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How many rows fit in memory.
+    """How many rows fit in memory."""
 
-    ``chunk_rows``: of the output, that are read and put in order together. ``key_rows``: so many rows' keys are sorted in memory;
-    ``number_rows``: or so many, if one number stands for each key (0: none does). ``keeps_row_groups``: the last row group of
-    each source stays in memory for the next chunk.
-    """
-
-    chunk_rows: int
-    key_rows: int
-    number_rows: int
-    keeps_row_groups: bool
+    chunk_rows: int  # rows of the output that are read and put in order together
+    key_rows: int  # rows whose keys are sorted in memory
+    number_rows: int  # the same, if one number stands for each key; 0 if none does
+    keeps_row_groups: bool  # the last row group of each source stays in memory for the next chunk
 
 
 def memory_limit(cursor: duckdb.DuckDBPyConnection) -> int:

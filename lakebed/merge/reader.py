@@ -37,28 +37,21 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class MergeSource:
-    """A part to merge, as it is in the snapshot that the merge reads.
-
-    ``dead``: its dead rows then. ``keeps_deletes``: its delete rows must stay, so that late changes meet them, except those in
-    ``purged``. ``url``: where DuckDB finds it.
-    """
+    """A part to merge, as it is in the snapshot that the merge reads."""
 
     part: Part
-    dead: BitMap64
-    keeps_deletes: bool
-    url: str
+    dead: BitMap64  # its dead rows in that snapshot
+    keeps_deletes: bool  # its delete rows must stay, so that late changes meet them, except those in ``purged``
+    url: str  # where DuckDB finds it
     purged: BitMap64 = field(default_factory=BitMap64)
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The rows that come out of a merge; a source's ordinal is its place in the list of sources.
+    """The rows that come out of a merge. A source's ordinal is its place in the list of sources."""
 
-    ``wanted``: for each source, one flag a row. ``deletes``: by ordinal, which of the wanted rows are deletes.
-    """
-
-    wanted: tuple[Flags, ...]
-    deletes: Mapping[int, Flags]
+    wanted: tuple[Flags, ...]  # one flag for each row of each source
+    deletes: Mapping[int, Flags]  # which of the wanted rows are deletes, by ordinal
 
     @property
     def rows_read(self) -> int:
@@ -122,7 +115,7 @@ def _delete_rows(cursor: duckdb.DuckDBPyConnection, source: MergeSource, rows: i
 ORDINAL, ROW = "_lakebed_source", "_lakebed_row"
 """Columns of a scan: the source's ordinal and the row in its file."""
 
-_AT_ONCE_BYTES_MAX = 8 << 20
+AT_ONCE_BYTES_MAX = 8 << 20
 """Sources that are smaller than that together are read as a whole, and stay in memory while they are merged."""
 Read = tuple[pa.Table, Rows]
 """Rows as they were read, and the places of the wanted ones among them."""
@@ -166,7 +159,7 @@ class SourceReader:
         )
         self.files: Sequence[ArrowSource] = files if self.by_arrow else ()
         # A file is opened as many times as it is read, which takes most of the time of a small one.
-        are_small = sum(file.decoded_bytes for file in files) <= _AT_ONCE_BYTES_MAX
+        are_small = sum(file.decoded_bytes for file in files) <= AT_ONCE_BYTES_MAX
         self._at_once: Sequence[str] = (*self.columns, OP_COLUMN) if are_small else ()
         self.in_order = all(source.part.sort_key_version == spec.order_version for source in sources)
         self.kept_dictionaries = [

@@ -113,7 +113,7 @@ class Metrics:
         self._lost = self._counter("lakebed_lost_records", "Records that the source dropped before they were read.")
         self._ignored = self._counter(
             "lakebed_ignored_records",
-            "Records without a change: tombstones of Kafka, heartbeats, truncates that were applied before.",
+            "Records that hold no change: Kafka's tombstones, heartbeats, truncates that were applied before.",
         )
         self._truncated = self._counter(
             "lakebed_truncated_records",
@@ -121,14 +121,14 @@ class Metrics:
         )
         self._remarks = self._counter(
             "lakebed_remarks",
-            "Records that somebody should look at, such as those with an unknown field.",
+            "Records that need attention, such as those with an unknown field.",
             "kind",
             "name",
         )
         self._remark_names: dict[tuple[str, str], Names] = {}
         self._attempts = self._counter(
             "lakebed_commit_attempts",
-            "Attempts to commit batches. More attempts than batches: others commit at the same time.",
+            "Attempts to commit batches. If there are more attempts than batches, others commit at the same time.",
         )
         self._batch_seconds = self._histogram(
             "lakebed_batch_seconds", "Time from the start of a batch to its commit.", _SECONDS
@@ -181,12 +181,12 @@ class Metrics:
             "lakebed_merge_seconds", "Time of a merge from its claim to its commit.", _MERGE_SECONDS
         )
         self._index_parts_left = self._gauge(
-            "lakebed_key_index_parts_left", "Parts that a key index which is built anew lacks still."
+            "lakebed_key_index_parts_left", "Parts that a key index still lacks while it is built again."
         )
         self._merging = self._gauge("lakebed_merges_running", "Merges that run in this process now.")
         self._failed_merges = self._counter(
             "lakebed_merge_failures",
-            "Merges that failed. parked: their parts are left alone for an hour or longer.",
+            "Merges that failed. If parked is yes, their parts are left alone for an hour or longer.",
             "kind",
             "parked",
         )
@@ -225,11 +225,11 @@ class Metrics:
         )
         self._errors = self._counter("lakebed_errors", "Errors that stopped or restarted a query.", "error")
         self._query_up = self._gauge(
-            "lakebed_query_up", "Whether a query of this process runs; 0: it failed, and waits or has ended.", "role"
+            "lakebed_query_up", "1 while a query of this process runs; 0 if it failed, and waits or has ended.", "role"
         )
         self._parked = self._gauge(
             "lakebed_table_parked",
-            "Whether the pipeline of a database leaves the table alone until somebody resumes it.",
+            "Whether the pipeline of a database leaves the table alone until it is resumed.",
         )
 
     def _describe_log_and_store(self) -> None:
@@ -512,7 +512,7 @@ class Metrics:
             "state",
         )
         self._fleet_waiting = self._gauge(
-            "lakebed_fleet_waiting_seconds", "How long a table has waited for room that has work, at most."
+            "lakebed_fleet_waiting_seconds", "The longest time that a table with work has waited for room."
         )
         self._fleet_looks = self._counter(
             "lakebed_fleet_looks", "Requests that only asked for a new version of a table."

@@ -24,12 +24,12 @@ _PLAIN: dict[str, str] = {
     "lakebed_compaction_lag_seconds": "Time since the oldest level-0 part that no merge has claimed was written.",
     "lakebed_claim_age_seconds": "Time since the oldest claim in the log was taken.",
     "lakebed_held_versions": "Versions that readers hold.",
-    "lakebed_observation_seconds": "How long taking the figures of the table took.",
+    "lakebed_observation_seconds": "Time that it took to compute the figures of the table.",
 }
 _SOMETIMES: dict[str, str] = {
     "lakebed_parked_parts": "Parts that are left alone for now because merges of them failed, as the log of the table says.",
-    "lakebed_settle_parked": "1: settling is left alone for now, because it ended several processes. 0: it is not.",
-    "lakebed_ingest_timestamp_seconds": "When rows last came in; an hour ago if that is longer ago.",
+    "lakebed_settle_parked": "1 if settling is left alone for now, because it ended several processes; 0 if not.",
+    "lakebed_ingest_timestamp_seconds": "When rows last came in; an hour ago if they came before that.",
     "lakebed_depth_max": "Runs of parts over the deepest point of the sort key.",
     "lakebed_depth_average": "Parts over the deepest point of a part's range, on average over parts.",
     "lakebed_read_amplification": "Parts that a read of one point of the sort key opens, on average over parts.",
@@ -60,7 +60,7 @@ class TableGauges:
         def gauge(name: str, text: str, *labels: str) -> Gauge:
             return Gauge(name, text, ("table", *labels), registry=registry)
 
-        self.up = gauge("lakebed_table_up", "1: the table could be read the last time. 0: it could not.")
+        self.up = gauge("lakebed_table_up", "1 if the table could be read the last time; 0 if not.")
         self.version = gauge("lakebed_version", "The newest version of the table.")
         self._observed = gauge("lakebed_observed_timestamp_seconds", "When the figures of the table were taken.")
         self._single = {name: gauge(name, text) for name, text in (_PLAIN | _SOMETIMES).items()}

@@ -25,12 +25,12 @@ LevelState = tuple[int, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """The planner's figures for a snapshot. ``depth_max`` is in runs of parts; ``plans`` and ``refused`` are counts."""
+    """The planner's figures for a snapshot."""
 
     backlog_bytes: int = 0
-    depth_max: int = 0
-    plans: Mapping[str, int] = field(default_factory=dict)
-    refused: Mapping[str, int] = field(default_factory=dict)
+    depth_max: int = 0  # in runs of parts
+    plans: Mapping[str, int] = field(default_factory=dict)  # counts by kind
+    refused: Mapping[str, int] = field(default_factory=dict)  # counts by cause
     backpressure_factor: float = 1.0
 
 
@@ -53,32 +53,25 @@ class Stored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recent:
-    """What the commits of the last hour brought. ``seconds``: how much of that hour has been read so far.
+    """What the commits of the last hour brought. Amplifications are None if nothing came in."""
 
-    ``batches``: commits that brought rows. ``written_bytes`` by who wrote them. Amplifications are None if nothing came in.
-    ``ingested_at``: epoch seconds at which rows last came in, or an hour ago if that is longer; None if it is not known yet.
-    """
-
-    seconds: float = 0.0
-    batches: int = 0
+    seconds: float = 0.0  # how much of that hour has been read so far
+    batches: int = 0  # commits that brought rows
     ingested_rows: int = 0
     ingested_bytes: int = 0
-    written_bytes: Mapping[str, int] = field(default_factory=dict)
+    written_bytes: Mapping[str, int] = field(default_factory=dict)  # by who wrote them
     commits: Mapping[str, int] = field(default_factory=dict)
     write_amplification: float | None = None
     write_amplification_reference: float | None = None
+    # epoch seconds at which rows last came in, but at least an hour ago; None if it is not known yet
     ingested_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableState(TableFigures):
-    """The figures of a version, and others beside them; None is not known (yet).
+    """The figures of a version, and others beside them; None is not known (yet)."""
 
-    ``parts_by_state`` counts what is not in the base: materialized and volatile parts by level. ``parked_parts``: what is
-    left alone because merges of it failed; ``is_settle_parked``: so is the tail. ``findings``: how many things are wrong, by
-    check and severity. ``seconds``: how long taking the figures took.
-    """
-
+    # counts of what is not in the base: materialized and volatile parts by level
     parts_by_state: Mapping[LevelState, int] = field(default_factory=dict)
     bytes_by_state: Mapping[LevelState, int] = field(default_factory=dict)
     planned: Planned | None = None
@@ -86,10 +79,11 @@ class TableState(TableFigures):
     recent: Recent | None = None
     stored: Stored | None = None
     quarantine_rows: int | None = None
-    parked_parts: int | None = None
-    is_settle_parked: bool | None = None
+    parked_parts: int | None = None  # parts that are left alone because merges of them failed
+    is_settle_parked: bool | None = None  # the tail is left alone, because settling it failed
+    # how many things are wrong, by check and severity
     findings: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    seconds: float = 0.0
+    seconds: float = 0.0  # how long taking the figures took
 
     @property
     def read_amplification(self) -> float | None:

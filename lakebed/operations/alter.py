@@ -48,14 +48,11 @@ Wanted: TypeAlias = SchemaChange | Callable[[pa.Schema], SchemaChange]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterResult(HtmlResult):
-    """What a change of the schema did. ``changed``: whether there was anything to change; ``version``: the newest one then.
+    """What a change of the schema did."""
 
-    ``notes``: sentences for people, such as which readers can't read the table from now on.
-    """
-
-    version: int
-    changed: bool
-    notes: tuple[str, ...] = ()
+    version: int  # the newest one after it
+    changed: bool  # whether there was anything to change
+    notes: tuple[str, ...] = ()  # sentences for people, such as which readers can't read the table from now on
 
 
 def alter(

@@ -79,22 +79,16 @@ _logger = logging.getLogger("lakebed.cleanup")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveSet:
-    """What a cleanup must leave alone. Paths are relative to the table's root.
+    """What a cleanup must leave alone. Paths are relative to the table's root, and times are epoch milliseconds."""
 
-    ``first``: the oldest version within retention; ``newest``: the snapshot that was read; ``referenced``: files that
-    kept versions refer to; ``removed``: files whose removal ``first`` remembers; ``unreferenced_before_ms``: other files younger
-    than this stay (epoch milliseconds); ``everywhere``: the table has files of other writers, anywhere below its root;
-    ``now_ms``: the time that ages are judged by; ``reads_before_ms``: counts of reads younger than this stay.
-    """
-
-    first: int
-    newest: Snapshot
-    referenced: AbstractSet[str]
-    removed: AbstractSet[str]
-    unreferenced_before_ms: int
-    everywhere: bool
-    now_ms: int = 0
-    reads_before_ms: int = 0
+    first: int  # the oldest version within retention
+    newest: Snapshot  # the snapshot that was read
+    referenced: AbstractSet[str]  # files that kept versions refer to
+    removed: AbstractSet[str]  # files whose removal ``first`` remembers
+    unreferenced_before_ms: int  # other files that are younger than this stay
+    everywhere: bool  # the table has files of other writers, anywhere below its root
+    now_ms: int = 0  # the time that ages are judged by
+    reads_before_ms: int = 0  # counts of reads younger than this stay
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,11 +167,11 @@ def _rows_of(parts: Sequence[Part], snapshot: Snapshot, storage: PartStorage) ->
         if is_reserved(column):
             if not is_native_file(storage.path_of_url(url)):
                 raise Unsupported(
-                    f"{where} has a name that is reserved for lakebed; write the file anew without it first"
+                    f"{where} has a name that is reserved for lakebed; write the file again without it first"
                 )
         elif is_nanos:
             raise Unsupported(
-                f"{where} is in nanoseconds, which Spark does not read and a table can't hold; write the file anew in "
+                f"{where} is in nanoseconds, which Spark does not read and a table can't hold; write the file again in "
                 "microseconds first"
             )
     for part, column in zip(parts, legacy, strict=True):

@@ -215,7 +215,7 @@ def check_sequence_name(name: str | None, schema: pa.Schema) -> None:
     if near:
         raise InvalidInput(
             f"sequence_by {name!r} is no column; did you mean {' or '.join(map(repr, near))}? A sequence that only the changes "
-            "have needs a name that is not so like a column's"
+            "have needs a name that is less like a column's"
         )
 
 
@@ -259,8 +259,8 @@ def check_adoptable_partitions(snapshot: Snapshot) -> None:
     for name in snapshot.metadata.partition_columns:
         if pa.types.is_binary(snapshot.logical_schema.field(name).type):
             raise Unsupported(
-                f"the table is partitioned by {name!r}, which is binary: writers differ on how the log spells such a value, and "
-                "not every value can be spelled; write the table anew without that partition column first"
+                f"the table is partitioned by {name!r}, which is binary: writers differ in how the log spells such a value, and "
+                "some values can't be spelled; write the table again without that partition column first"
             )
 
 

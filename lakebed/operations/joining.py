@@ -54,8 +54,7 @@ from lakebed.resolve.locate import (
 from lakebed.storage.local_folders import process_folder
 from lakebed.storage.part_storage import PartStorage
 
-_SCANS_MAX = 5
-"""So often the keys that join are read to find changes among them. From then on they are in an index."""
+_SCANS_MAX = 5  # how often the keys that join are read to find changes among them; after that they are in an index
 _logger = logging.getLogger("lakebed.partitions")
 
 _Rows = npt.NDArray[np.int64]
@@ -64,21 +63,17 @@ _Flags = npt.NDArray[np.bool_]
 
 @dataclass(slots=True, kw_only=True)
 class Joining:
-    """Parts that are about to join the base of a table with keys.
-
-    ``parts``: by path; ``whose``: what they are, for messages; ``detached``: the version that took them out of the table, None if
-    they are new; ``partition``: the one whose place they take. ``lost``: their rows that come back dead, by path.
-    """
+    """Parts that are about to join the base of a table with keys."""
 
     log: TableLog
     storage: PartStorage
     deletion_vectors: DeletionVectorCache
     locator: Callable[[WriteSpec], KeyLocator]
-    parts: Mapping[str, Part]
-    whose: str
-    detached: int | None = None
-    partition: PartitionKey | None = None
-    lost: dict[str, BitMap64] = field(default_factory=dict)
+    parts: Mapping[str, Part]  # by path
+    whose: str  # what they are, for messages
+    detached: int | None = None  # the version that took them out of the table; None if they are new
+    partition: PartitionKey | None = None  # the one whose place they take
+    lost: dict[str, BitMap64] = field(default_factory=dict)  # their rows that come back dead, by path
     ranges: KeyRanges = NO_KEYS
     """The keys that no change may be about that comes before the commit."""
     _read: Snapshot | None = None

@@ -125,6 +125,6 @@ def _remedy(calendar: LegacyCalendar) -> str:
     if not calendar.is_marked:
         settings += ", " + " and ".join(f"{mode}InRead=LEGACY" for mode in modes)
     return (
-        "write the table anew with Spark (spark.read.format('delta').load(path).write.format('delta').mode('overwrite')"
-        f".save(path) with {settings}), and convert it then"
+        "write the table again with Spark (spark.read.format('delta').load(path).write.format('delta').mode('overwrite')"
+        f".save(path) with {settings}), and then convert it"
     )

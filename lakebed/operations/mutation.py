@@ -29,34 +29,27 @@ CHUNK_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MutationResult(HtmlResult):
-    """What a mutation did; ``version`` is its commit's, or the newest seen if no row matched.
+    """What a mutation did."""
 
-    ``rows``: rows deleted or updated; ``rows_left``: rows that matched, but that others had changed meanwhile;
-    ``parts_marked``: base parts with new dead rows; ``parts_added``: change parts (tables with keys), or level-0 parts;
-    ``parts_read``: those that the bounds of their columns did not rule out.
-    """
-
-    version: int
-    rows: int = 0
-    rows_left: int = 0
-    parts_marked: int = 0
-    parts_added: int = 0
+    version: int  # of its commit, or the newest one if no row matched
+    rows: int = 0  # deleted or updated
+    rows_left: int = 0  # rows that matched, but that others had changed meanwhile
+    parts_marked: int = 0  # parts of the base with new dead rows
+    parts_added: int = 0  # change parts in a table with keys, otherwise parts of level 0
     bytes_written: int = 0
-    conflicts: int = 0
+    conflicts: int = 0  # commits that were tried again
     seconds: float = 0.0
-    parts_read: int = 0
+    parts_read: int = 0  # parts that the bounds of their columns did not rule out
 
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """``assignments``: an expression for each column that is set; None deletes the rows.
+    """A delete or an update that was asked for."""
 
-    ``sees_sequence``: the condition is about the hidden column that orders changes.
-    """
-
-    where: Expression
+    where: Expression  # the condition
+    # an expression for each column that is set; None deletes the rows
     assignments: Mapping[str, Expression] | None = None
-    sees_sequence: bool = False
+    sees_sequence: bool = False  # the condition is about the hidden column that orders changes
 
     @classmethod
     def of(cls, where: str, assignments: Mapping[str, str] | None = None) -> Mutation:

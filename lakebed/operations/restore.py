@@ -173,7 +173,7 @@ def _positions(earlier: Snapshot, now: Snapshot) -> Iterator[Domain]:
             yield Domain(position_entry(topic), "", removed=True)
         elif old.topic_id != position.topic_id:
             raise InvalidInput(
-                f"the position of {topic!r} can't go back to that of version {earlier.version}: the topic was made anew since, "
+                f"the position of {topic!r} can't go back to that of version {earlier.version}: the topic was created again, "
                 "and its offsets mean other records; restore without positions",
                 version=earlier.version,
             )

@@ -59,11 +59,7 @@ _CALENDAR_DAYS = -719_162, 2_932_897
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteSpec:
-    """What a writer of parts must know of a table; small and picklable, so that tasks get it.
-
-    All names are stored ones. ``columns``: what their users call them, None where that is the same; see ``incoming``.
-    ``fence``: that of the table (``log.purges``).
-    """
+    """What a writer of parts must know of a table; small and picklable, so that tasks get it. All names are stored ones."""
 
     schema: pa.Schema
     keys: tuple[str, ...] = ()
@@ -75,8 +71,8 @@ class WriteSpec:
     partition_by: tuple[str, ...] = ()
     sort_key_version: int = 1
     sort_key_frame: str = ""
-    columns: ColumnMapping | None = None
-    fence: int = 0
+    columns: ColumnMapping | None = None  # what their users call them; None where that is the same (see ``incoming``)
+    fence: int = 0  # of the table (``log.purges``)
 
     @property
     def incoming(self) -> WriteSpec:

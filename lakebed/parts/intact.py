@@ -229,8 +229,7 @@ def _of_object(path: str, storage: PartStorage) -> Iterator[bytes]:
 _FILES_MAX = 1 << 16
 _YOUNG_SECONDS = 2.0
 """A file that changed so lately may change again without another time of change: it is compared at each read."""
-_ALONE_BYTES_MAX = 8 << 20
-"""So much is compared by the thread that asks."""
+_ALONE_BYTES_MAX = 8 << 20  # up to this size, the thread that asks compares the file itself
 
 _THREADS_MAX = 4
 

@@ -58,10 +58,10 @@ _Lists: TypeAlias = "pa.ListArray | pa.ChunkedArray"
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """What a change does to the number of rows of a key: ``least`` rows were there before, and ``change`` more are there then."""
+    """What a change does to the number of rows of a key."""
 
-    least: int
-    change: int
+    least: int  # how many rows were there before, at least
+    change: int  # how many more are there after it
 
     @property
     def code(self) -> int:
@@ -98,22 +98,17 @@ class Change:
 
 @dataclass(slots=True)
 class CountedKey:
-    """The rows of a key while its changes are visited in their order.
+    """The rows of a key while its changes are visited in their order."""
 
-    ``rows``: how many there are. ``visible``: the number of the row that has the values; None if that is what was there before.
-    ``removal``: the last row that took one away. ``after``: the rows since the visible one, which brought no values.
-    ``moving``: the transactions that move a row to the key, or from it. ``deletes``: whether the newest change is a delete.
-    """
-
-    rows: int
+    rows: int  # how many there are
     transaction: int | None = None
     place: int | None = None
     counts: bool = False
-    visible: int | None = None
-    removal: int | None = None
-    after: list[int] = field(default_factory=list)
-    moving: Collection[int | None] = ()
-    deletes: bool = False
+    visible: int | None = None  # the number of the row that has the values; None if that is what was there before
+    removal: int | None = None  # the last row that took one away
+    after: list[int] = field(default_factory=list)  # the rows since the visible one, which brought no values
+    moving: Collection[int | None] = ()  # the transactions that move a row to the key, or from it
+    deletes: bool = False  # whether the newest change is a delete
 
     def take(self, number: int, changes: Sequence[Change], *, has_values: bool) -> None:
         """Visit the next row. ``has_values``: whether it is an upsert."""

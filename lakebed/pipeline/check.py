@@ -44,7 +44,6 @@ from lakebed.pipeline.transforming import (
     check_upstream,
     find_upstream,
     records_before,
-    shape_of,
     with_upstream,
 )
 from lakebed.schema.conversion import canonical_schema, check_columns, check_new_names
@@ -63,15 +62,11 @@ QUERY_NAME = "ingest"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What a check found out. ``table`` is None if there is none yet, or if nobody looked; ``target``: what a run would write to,
-    None if that is not known.
+    """What a check found out."""
 
-    ``pipeline``: with what its source says of a table that is to be created.
-    """
-
-    pipeline: Pipeline
-    table: Table | None
-    target: Shape | None
+    pipeline: Pipeline  # with what its source says of a table that is to be created
+    table: Table | None  # None if there is none yet, or if that was not looked at
+    target: Shape | None  # what a run would write to; None if that is not known
     was_looked_for: bool
     notes: tuple[str, ...]
 
@@ -156,7 +151,8 @@ def _target(pipeline: Pipeline, table: Table | None, was_looked_for: bool, findi
     if table is not None:
         for one in differences(section, pipeline.policy, table):
             findings.wrong(f"{one.text}; change the file, or {one.way or ANOTHER_PATH}", "table", *one.key)
-        return shape_of(table)
+        detail = table.inspect.detail().to_pylist()[0]
+        return Shape(columns=table.schema, keys=tuple(detail["keys"]), sequence_by=detail["sequence_by"])
     if section.columns is None:
         if isinstance(pipeline.source, LakebedSection) and pipeline.transform is None:
             return None  # its upstream was not looked at, or is wrong

@@ -55,41 +55,35 @@ PART_READ_BYTES = 4 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettlePlan:
-    """Settle the whole tail. ``inputs``: paths of the change parts, in their order; ``gain`` and ``why``: see ``MergePlan``."""
+    """Settle the whole tail."""
 
-    inputs: tuple[str, ...]
+    inputs: tuple[str, ...]  # paths of the change parts, in their order
     rows_in: int
     bytes_in: int
     deletes: int
-    gain: int
-    why: str
+    gain: int  # as in ``MergePlan``
+    why: str  # as in ``MergePlan``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergePlan:
-    """A merge of parts of one partition.
-
-    ``inputs`` are paths. ``level`` is that of the parts it makes. ``bytes_in`` are read (whole files), ``bytes_out`` and
-    ``rows_in`` − ``dead_rows`` are predicted to be written. Depths are in runs, at the deepest point of the inputs. ``gain`` is
-    the read work that it saves a reader of these parts, in bytes, where opening a part counts as ``PART_READ_BYTES``.
-    ``is_local``: what it writes stays on the local disk of the process that merges. ``on_cluster``: a task of Spark merges, not
-    this process.
-    """
+    """A merge of parts of one partition. Depths are in runs, at the deepest point of the inputs."""
 
     kind: MergeKind
     partition: PartitionKey
-    inputs: tuple[str, ...]
-    level: int
-    rows_in: int
-    bytes_in: int
-    bytes_out: int
+    inputs: tuple[str, ...]  # paths of the parts
+    level: int  # of the parts that it makes
+    rows_in: int  # of these, all but ``dead_rows`` are predicted to be written
+    bytes_in: int  # of the whole files, which are read
+    bytes_out: int  # as predicted
     dead_rows: int
     depth_before: int
     depth_after: int
+    # bytes of reading that it saves a reader of these parts, where opening a part counts as ``PART_READ_BYTES``
     gain: int
-    why: str
-    is_local: bool = False
-    on_cluster: bool = False
+    why: str  # a sentence for people
+    is_local: bool = False  # what it writes stays on the local disk of the process that merges
+    on_cluster: bool = False  # a task of Spark merges, not this process
 
     @classmethod
     def of(
@@ -155,26 +149,23 @@ def kind_of(plan: Plan) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """How many (``count``) were left alone for this cause; ``why`` says what they are."""
+    """What was left alone for one cause."""
 
     cause: Cause
-    count: int
-    why: str
+    count: int  # how many
+    why: str  # what they are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planning:
-    """What one call of the planner decided; ``merges``: best first.
-
-    ``backlog_bytes``: bytes of the plans, and of free parts that lie where the read budget is still exceeded.
-    ``depth_max``: the deepest point of the base as readers meet it now, in runs, claimed parts included; in a partition of few
-    parts those that only touch may count.
-    """
+    """What one call of the planner decided."""
 
     settle: SettlePlan | None = None
-    merges: tuple[MergePlan, ...] = ()
+    merges: tuple[MergePlan, ...] = ()  # the best first
     refusals: tuple[Refusal, ...] = ()
-    backlog_bytes: int = 0
+    backlog_bytes: int = 0  # of the plans, and of free parts that lie where the read budget is still exceeded
+    # runs at the deepest point of the base as readers meet it now, including claimed parts; in a partition of few parts those
+    # that only touch may count
     depth_max: int = 0
 
     @property

@@ -16,61 +16,48 @@ Order = Literal["random", "ascending", "none"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """A flush: when (milliseconds since the start), how many rows, how many bytes.
+    """A flush."""
 
-    ``deletes``: its rows that are dead when they come; ``replaces``: rows of the table that it makes dead, None for the
-    workload's ``update_share``.
-    """
-
-    at_ms: int
+    at_ms: int  # milliseconds since the start
     rows: int
     bytes: int
-    deletes: int = 0
-    replaces: int | None = None
+    deletes: int = 0  # its rows that are dead when they come
+    replaces: int | None = None  # rows of the table that it makes dead; None for the workload's ``update_share``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What arrives. ``update_share`` of a flush's rows replace older ones; ``update_skew`` of these hit the newest tenth.
-
-    ``order``: new rows lie anywhere on the line of sort keys, ascend on it, or have none. ``queries_per_hour`` read the
-    table at an average point. ``merge_bytes_per_second`` None: merges take no time. ``base``: what lies there at the start, as
-    one sorted run. ``volatile``: the process that merges has a local disk for parts; it is lost at ``disk_lost_ms``.
-    """
+    """What arrives."""
 
     arrivals: Sequence[Arrival]
-    update_share: float = 0.0
-    update_skew: float = 0.0
-    order: Order = "random"
+    update_share: float = 0.0  # of a flush's rows, those that replace older ones
+    update_skew: float = 0.0  # of these, those that hit the newest tenth
+    order: Order = "random"  # whether new rows lie anywhere on the line of sort keys, ascend on it, or have no order
     partitions: int = 1
-    queries_per_hour: float = 0.0
-    merge_bytes_per_second: float | None = None
-    base: Arrival | None = None
-    volatile: bool = False
-    disk_lost_ms: Sequence[int] = ()
+    queries_per_hour: float = 0.0  # that read the table at an average point
+    merge_bytes_per_second: float | None = None  # None: merges take no time
+    base: Arrival | None = None  # what lies there at the start, as one sorted run
+    volatile: bool = False  # the process that merges has a local disk for parts
+    disk_lost_ms: Sequence[int] = ()  # when that disk is lost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """The table after a flush and the work that followed.
-
-    ``depth_max``: runs at the deepest point. ``depth_average``: parts at an average one. Both are for the base, as readers here
-    meet it; ``…_elsewhere``: on other hosts. ``merged_bytes``: written to the store; ``local_bytes``: to the local disk.
-    """
+    """The table after a flush and the work that followed. Depths are those of the base."""
 
     at_ms: int
     ingested_bytes: int
-    merged_bytes: int
+    merged_bytes: int  # written to the store
     stored_bytes: int
     live_bytes: int
     parts: int
     tail_parts: int
-    depth_max: int
-    depth_average: float
+    depth_max: int  # runs at the deepest point, as readers here meet it
+    depth_average: float  # parts at an average point, as readers here meet it
     backlog_bytes: int
-    local_bytes: int
-    depth_max_elsewhere: int
-    depth_average_elsewhere: float
+    local_bytes: int  # written to the local disk
+    depth_max_elsewhere: int  # as readers on other hosts meet it
+    depth_average_elsewhere: float  # as readers on other hosts meet it
 
     @property
     def write_amplification(self) -> float:
@@ -83,19 +70,15 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """What came of it.
-
-    ``reference_bytes``: what merges of so many equal flushes of new rows write at least, for the same read budget.
-    ``local_merges``: those whose output stayed on the local disk.
-    """
+    """What came of a workload."""
 
     samples: Sequence[Sample]
     flushes: int
     settles: int
     merges: int
     purges: int
-    local_merges: int
-    reference_bytes: int
+    local_merges: int  # merges whose output stayed on the local disk
+    reference_bytes: int  # what merges of as many equal flushes of new rows write at least, for the same read budget
     parts_read: float
 
     @property

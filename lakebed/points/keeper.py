@@ -44,16 +44,16 @@ _logger = logging.getLogger("lakebed.ingest")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointSettings:
-    """``topic``: of transactions; ``prefix``: of all topics, without the dot; ``wait_seconds``: how long a point waits for a
-    table; ``is_read``: whether the pipeline reads a topic as a table, as far as its name says that."""
+    """What the pipeline's file says of points."""
 
-    topic: str
-    prefix: str
-    wait_seconds: float = 60.0
+    topic: str  # of transactions
+    prefix: str  # of all topics, without the dot
+    wait_seconds: float = 60.0  # how long a point waits for a table
+    # whether the pipeline reads a topic as a table, as far as its name says that
     is_read: Callable[[str], bool] = lambda topic: True
 
 
-class _PointSource(Protocol):
+class PointSource(Protocol):
     """What a keeper of points asks the source."""
 
     def read(self, chosen: Range) -> Iterator[pa.Table]:
@@ -77,7 +77,7 @@ class PointKeeper:
         self,
         settings: PointSettings,
         points: PointLog,
-        source: _PointSource,
+        source: PointSource,
         transactions: TransactionReader,
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -259,7 +259,7 @@ class PointKeeper:
         if one.partition != 0:
             raise Unsupported(
                 f"the topic of transactions {self.topic!r} has several partitions, so their order is not known: "
-                "make it anew with one partition (topic.creation.default.partitions=1), or leave database.points out",
+                "create it again with one partition (topic.creation.default.partitions=1), or leave database.points out",
             )
         window = self.state.window
         if is_another(self._topic_id, one.topic_id):

@@ -25,7 +25,7 @@ Whether a point waits for topics that are no tables (``Strangers``):
 2. One that is not there has no events: a connector writes the end of a transaction after its events, and a topic is made before
    its first event is written. So the events went elsewhere, or nowhere: they are messages, or a transformation of the connector's
    left them out or routed them. Brokers get to know a new topic one after the other, and events that are routed to a table show
-   there (``cut``). So the first point waits for ``_ABSENT_SECONDS``.
+   there (``cut``). So the first point waits for ``ABSENT_SECONDS``.
 3. Any other may become a table in a moment. The first point waits for that, ``wait_seconds`` at most. The points name the topic
    until it is a table.
 
@@ -41,9 +41,8 @@ from lakebed.points.window import End, Window
 from lakebed.positions.positions import Progress
 from lakebed.sources.cut import Cut, Expected, Partitions, first_missing
 
-_ABSENT_SECONDS = 10.0
-KEPT_MAX = 1_000
-"""So many topics are remembered. Further ones are not waited for."""
+ABSENT_SECONDS = 10.0
+KEPT_MAX = 1_000  # how many topics are remembered; further ones are not waited for
 
 
 @dataclass(slots=True)
@@ -56,9 +55,10 @@ class _Seen:
 
 @dataclass(slots=True, kw_only=True)
 class Strangers:
-    """``is_read``: whether the pipeline reads a topic as a table, as far as its name says that. Times are monotonic seconds."""
+    """Topics that may have events of transactions, and are no tables of the database (yet). Times are monotonic seconds."""
 
     wait_seconds: float
+    # whether the pipeline reads a topic as a table, as far as its name says that
     is_read: Callable[[str], bool] = lambda topic: True
     _ignored: set[str] = field(default_factory=set)
     _seen: dict[str, _Seen] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class Strangers:
                 continue
             if seen is None or seen.is_there != is_there:
                 seen = self._seen[topic] = _Seen(is_there, now)
-            waits |= now - seen.since < (self.wait_seconds if is_there else _ABSENT_SECONDS)
+            waits |= now - seen.since < (self.wait_seconds if is_there else ABSENT_SECONDS)
         return waits
 
     def named(self) -> list[str]:
@@ -105,21 +105,17 @@ class Strangers:
 PATIENCE_SECONDS = 2.0
 LATE_SECONDS = 1.0
 """After this time a table that lacks events may have a gap."""
-PAUSE_SECONDS = 30.0
-"""So much time passes until a point waits again for a table that was not in the one before."""
+PAUSE_SECONDS = 30.0  # until a point waits again for a table that was not in the one before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableDone:
-    """What a table is after a batch.
+    """What a table is after a batch."""
 
-    ``version`` has what the table has, and ``progress`` is in it; None: the table has read nothing. ``is_behind``: whether there
-    are records before the cut that it has not read; ``stopped``: by partition, the transaction that the cut stopped it before.
-    """
-
-    version: int
-    progress: Progress | None
-    is_behind: bool = False
+    version: int  # the version that has what the table has
+    progress: Progress | None  # what is in that version; None if the table has read nothing
+    is_behind: bool = False  # whether there are records before the cut that it has not read
+    # the transaction that the cut stopped it before, by partition
     stopped: Mapping[int, str] = field(default_factory=dict)
 
 
@@ -145,21 +141,21 @@ class _Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
-    """A point that may be taken. ``versions``: of the tables in it, by topic; ``left_out``: the others, and why."""
+    """A point that may be taken."""
 
     end: End
-    versions: Mapping[str, int]
-    left_out: Mapping[str, str]
+    versions: Mapping[str, int]  # of the tables in it, by topic
+    left_out: Mapping[str, str]  # the other tables, and why
 
 
 @dataclass(slots=True, kw_only=True)
 class PointState:
-    """``window``: of transactions; ``wait_seconds``: how long a point waits for a table; ``partitions``: how many partitions
-    those topics have that are there, or None if nobody can say now. Times are monotonic seconds, but ``wall_ms``."""
+    """What is known of all tables, to find the next point. Times are monotonic seconds, except ``wall_ms``."""
 
-    window: Window
-    wait_seconds: float = 60.0
+    window: Window  # of transactions
+    wait_seconds: float = 60.0  # how long a point waits for a table
     strangers: Strangers
+    # how many partitions these topics have, if they are there; None if that is not known now
     partitions: Callable[[Collection[str]], Mapping[str, int] | None]
     target: int = -1
     _tables: dict[str, _Table] = field(default_factory=dict)

@@ -41,12 +41,11 @@ FOLDER = "_lakebed/database"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableAt:
-    """A table in a point, at a version for readers of lakebed's. ``table_id``: of the table that had this name then;
-    ``position``: tells what it had read (``position_digest``)."""
+    """A table in a point, at a version for lakebed's own readers."""
 
     version: int
-    table_id: str
-    position: str = ""
+    table_id: str  # of the table that had this name at that time
+    position: str = ""  # tells what it had read (``position_digest``)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,18 +58,14 @@ class Settled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A moment of the source: every transaction up to ``transaction`` is in, whole, and none after it.
+    """A moment of the source: every transaction up to ``transaction`` is in, whole, and none after it."""
 
-    ``number``: grows from point to point; ``time_ms``: when the source committed that transaction; ``left_out``: tables that are
-    not in the point, and why; ``resume``: what the next process needs to know. ``tables``: the others.
-    """
-
-    number: int
-    time_ms: int
+    number: int  # grows from point to point
+    time_ms: int  # when the source committed that transaction
     transaction: str
-    tables: Mapping[str, TableAt]
-    left_out: Mapping[str, str] = field(default_factory=dict)
-    resume: Mapping[str, Any] = field(default_factory=dict)
+    tables: Mapping[str, TableAt]  # the tables in the point
+    left_out: Mapping[str, str] = field(default_factory=dict)  # tables that are not in the point, and why
+    resume: Mapping[str, Any] = field(default_factory=dict)  # what the next process needs to know
     version: int = -1
     """Of the log of the database."""
     taken_ms: int = 0

@@ -42,18 +42,14 @@ Counts = Mapping[str, Mapping[int, tuple[int, int]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What a table has of the transactions.
+    """What a table has of the transactions. -1 means none."""
 
-    ``cut``: it has no event of a transaction that ends after this one. ``through``: of this transaction and all before it, it has
-    every event. ``partial``: what it has of those between. -1: none. ``doubt_ms``: it was read without regard to transactions
-    until this time, so it may have parts of some that were open then. ``tables``: names in their parts, of tables of the source
-    whose events are routed into the topic.
-    """
-
-    cut: int = -1
-    through: int = -1
-    partial: Counts = field(default_factory=dict)
+    cut: int = -1  # it has no event of a transaction that ends after this one
+    through: int = -1  # of this transaction and all before it, it has every event
+    partial: Counts = field(default_factory=dict)  # what it has of those between
+    # it was read without regard to transactions until this time, so it may have parts of some that were open then
     doubt_ms: int | None = None
+    # names, in their parts, of tables of the source whose events are routed into the topic
     tables: tuple[tuple[str, ...], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -99,19 +95,16 @@ Last: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """Up to where a topic was read. ``offsets``: the next offset, by partition.
+    """Up to where a topic was read."""
 
-    ``transactions``: how far the table is in the transactions of the source, where points are taken. ``source``: of which of its
-    tables the events are. By partition: ``newest``, how far the changes were in the order of their source; ``last``, the last
-    record that was read.
-    """
-
-    offsets: Mapping[int, int]
+    offsets: Mapping[int, int]  # the next offset, by partition
     topic_id: str | None = None
+    # how far the table is in the transactions of the source, where points are taken
     transactions: Progress | None = None
-    source: str | None = None
+    source: str | None = None  # the table of the source that the events are of
+    # how far the changes were in the order of their source, by partition
     newest: Mapping[int, Newest] = field(default_factory=dict)
-    last: Mapping[int, Last] = field(default_factory=dict)
+    last: Mapping[int, Last] = field(default_factory=dict)  # the last record that was read, by partition
 
 
 def position_entry(topic: str) -> str:

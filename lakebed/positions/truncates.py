@@ -131,19 +131,18 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Cutoff:
-    """What a table says of its source: the truncates that decide which records of a batch count, those of earlier batches
-    (``known``) and its own (``new``), and where records are in the source's order.
-
-    ``begin``: see ``source_order.not_before``. ``newest``: how far the changes were that it has (``lateness``).
-    ``restarts``: of the order (``positions.order_restarts``). What is kept for a cutoff does not depend on these two.
+    """What a table says of its source: the truncates that decide which records of a batch count, and where records are in the
+    source's order.
     """
 
-    known: tuple[Truncate, ...] = ()
-    new: tuple[Truncate, ...] = ()
-    begin: int | None = None
+    known: tuple[Truncate, ...] = ()  # truncates of earlier batches
+    new: tuple[Truncate, ...] = ()  # truncates of this batch
+    begin: int | None = None  # see ``source_order.not_before``
+    # how far the changes were that it has (``lateness``); what is kept for a cutoff does not depend on this
     newest: Mapping[tuple[str, int], Newest] = field(default_factory=dict, compare=False)
     last: Mapping[tuple[str, int], Last] = field(default_factory=dict, compare=False)
     """The last record that was read of each partition of the topics that are read."""
+    # of the order (``positions.order_restarts``); what is kept for a cutoff does not depend on these
     restarts: tuple[Restart, ...] = field(default=(), compare=False)
     topic_ids: Mapping[str, str | None] = field(default_factory=dict, compare=False)
     """Of the topics that are read."""

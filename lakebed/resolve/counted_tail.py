@@ -120,21 +120,16 @@ _Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedOutcome:
-    """What the changes of one key come to.
+    """What the changes of one key come to."""
 
-    ``probe``: the place of the key among the newest changes; ``rows``: its changes in the tail; ``visible``: the one that gave
-    the values, None for the table's own row; ``tombstone``: if the key is deleted, but no row says so, the change that is
-    as new as the delete; ``void``: those that count no more, because they were of other rows.
-    """
-
-    probe: int
+    probe: int  # the place of the key among the newest changes
     key: str
-    rows: Sequence[int]
+    rows: Sequence[int]  # its changes in the tail
     is_live: bool
-    visible: int | None
+    visible: int | None  # the change that gave the values; None for the table's own row
     is_written_anew: bool
-    tombstone: int | None
-    void: Sequence[int]
+    tombstone: int | None  # if the key is deleted, but no row says so: the change that is as new as the delete
+    void: Sequence[int]  # changes that no longer count, because they were of other rows
     crowd: Crowd | None
 
 
@@ -195,17 +190,14 @@ _NOTHING = _Settled()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tail:
-    """By the rows of a tail.
-
-    ``last``: see ``_last_transactions``. ``is_lsn``: whether sequences are places in the source's log.
-    """
+    """What is known of a tail, by its rows."""
 
     changes: Mapping[int, Sequence[Change]]
     deleted: Sequence[bool]
     incomplete: Sequence[bool]
     sequences: Mapping[int, Any]
-    last: Collection[int]
-    is_lsn: bool
+    last: Collection[int]  # see ``_last_transactions``
+    is_lsn: bool  # whether sequences are places in the source's log
 
     def outcome(
         self, probe: int, digest: str, every: Sequence[int], settled: _Settled, crowd: Crowd | None

@@ -27,16 +27,16 @@ _OF_TYPES = ("add", "widen")
 class SchemaChange:
     """What to change of a schema. All paths use the names from before the change, except those of ``add``.
 
-    ``add``: columns and fields to add at the end, nullable, with their canonical types; ``widen``: new types; ``relax``: what may
-    be null from then on; ``rename``: new names, by path; ``drop``: what goes; ``comment``: texts, "" for none, also of what is
-    added. Drops and renames come first, so a name that becomes free may be added again.
+    Drops and renames come first, so a name that becomes free may be added again.
     """
 
+    # columns and fields to add at the end, nullable, with their canonical types
     add: Mapping[str, pa.DataType] = field(default_factory=dict)
-    widen: Mapping[str, pa.DataType] = field(default_factory=dict)
-    relax: tuple[str, ...] = ()
-    rename: Mapping[str, str] = field(default_factory=dict)
-    drop: tuple[str, ...] = ()
+    widen: Mapping[str, pa.DataType] = field(default_factory=dict)  # new types
+    relax: tuple[str, ...] = ()  # what may be null from then on
+    rename: Mapping[str, str] = field(default_factory=dict)  # new names, by path
+    drop: tuple[str, ...] = ()  # what goes
+    # texts, also of what is added; an empty one removes the comment
     comment: Mapping[str, str] = field(default_factory=dict)
 
     def __bool__(self) -> bool:

@@ -382,11 +382,11 @@ class _Evolution:
     def _require_unused(self, name: str) -> None:
         """Raises InvalidSchema if a column can't be dropped."""
         settings = self._settings
-        made_anew = "write the table anew without it"
+        instead = "write a new table without it"
         uses = [
-            (name in settings.keys, f"a key of the table; keys are fixed when a table is created: {made_anew}"),
-            (name == settings.sequence_by, f"orders the changes of a key (sequence_by), which is fixed: {made_anew}"),
-            (name in self._partitions, f"a partition column; {made_anew}"),
+            (name in settings.keys, f"a key of the table; keys are fixed when a table is created: {instead}"),
+            (name == settings.sequence_by, f"orders the changes of a key (sequence_by), which is fixed: {instead}"),
+            (name in self._partitions, f"a partition column; {instead}"),
             (
                 any(name in term.columns for term in parse_sort_key(settings.sort_key, self._logical)),
                 "in the sort key; give the table another sort key first (set_sort_key, lakebed alter --sort-key)",
@@ -401,7 +401,7 @@ class _Evolution:
             ),
             (
                 settings.ttl is not None and name == settings.ttl.column,
-                "what rows live by (lakebed.ttl); set that property to '' first",
+                "the column that says when rows expire (lakebed.ttl); set that property to '' first",
             ),
         ]
         for is_used, use in uses:
@@ -415,13 +415,13 @@ class _Evolution:
             return
         if name in self._partitions:
             raise InvalidSchema(
-                f"{name!r} is a partition column; the log spells {spelled(after)} otherwise than {spelled(before)}, so it can "
-                "only be widened to a wider integer: write the table anew with that type"
+                f"{name!r} is a partition column; the log spells {spelled(after)} and {spelled(before)} differently, so it can "
+                "only be widened to a wider integer: write a new table with that type"
             )
         for term in parse_sort_key(self._settings.sort_key, self._logical):
             if name in term.columns and term.function in ("bucket", *CURVES):
                 raise InvalidSchema(
-                    f"{name!r} is in the sort key as {term.name}, which sorts {spelled(after)} otherwise than "
+                    f"{name!r} is in the sort key as {term.name}, which sorts {spelled(after)} differently from "
                     f"{spelled(before)}; give the table another sort key first (set_sort_key, lakebed alter --sort-key), and "
                     "this one again afterwards"
                 )

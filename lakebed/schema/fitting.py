@@ -31,7 +31,7 @@ from lakebed.settings import suggest
 Evolution = Literal["add", "widen", "relax"]
 OnMismatch = Literal["quarantine", "fail", "rescue"]
 EVOLUTIONS: tuple[Evolution, ...] = get_args(Evolution)
-_ON_MISMATCH: tuple[OnMismatch, ...] = get_args(OnMismatch)
+ON_MISMATCH: tuple[OnMismatch, ...] = get_args(OnMismatch)
 
 RESCUED_COLUMN = "_rescued"
 """With ``on_mismatch: rescue``, the members of a row that its columns do not take, as one JSON object; else null."""
@@ -43,17 +43,14 @@ COLUMNS_MAX = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvolvePolicy:
-    """What a stream may do where records and table differ: ``evolve``, ``on_mismatch``, ``columns`` and ``renamed_columns``.
+    """What a stream may do where records and table differ: ``evolve``, ``on_mismatch``, ``columns`` and ``renamed_columns``."""
 
-    ``allowed``: what may be done to the table without asking. ``on_mismatch``: what becomes of a record that does not fit
-    nevertheless. ``renamed``: the new name of a column of the source, and the one it had: values under both names go to the
-    column of the table that has one of them. ``refused``: paths that the table refused to change; they count as not allowed.
-    """
-
-    allowed: frozenset[Evolution] = frozenset()
-    on_mismatch: OnMismatch = "quarantine"
+    allowed: frozenset[Evolution] = frozenset()  # what may be done to the table without asking
+    on_mismatch: OnMismatch = "quarantine"  # what becomes of a record that still does not fit
+    # the new name of a column of the source, and the one it had: values under both names go to the column that has one of
+    # them
     renamed: Mapping[str, str] = field(default_factory=dict)
-    refused: frozenset[str] = frozenset()
+    refused: frozenset[str] = frozenset()  # paths that the table refused to change; they count as not allowed
     by_schema: bool = False
     """Whether a field of a record's schema that no column takes is a mismatch."""
     fills: tuple[str, ...] = ()
@@ -64,9 +61,9 @@ class EvolvePolicy:
         for one in sorted(self.allowed):
             if one not in EVOLUTIONS:
                 raise InvalidInput(f"evolve has {one!r}; use {', '.join(EVOLUTIONS)}{suggest(one, EVOLUTIONS)}")
-        if self.on_mismatch not in _ON_MISMATCH:
-            near = suggest(self.on_mismatch, _ON_MISMATCH)
-            raise InvalidInput(f"on_mismatch is {self.on_mismatch!r}; use {' or '.join(_ON_MISMATCH)}{near}")
+        if self.on_mismatch not in ON_MISMATCH:
+            near = suggest(self.on_mismatch, ON_MISMATCH)
+            raise InvalidInput(f"on_mismatch is {self.on_mismatch!r}; use {' or '.join(ON_MISMATCH)}{near}")
         for new, old in self.renamed.items():
             if new == old:
                 raise InvalidInput(
@@ -227,7 +224,7 @@ class _Comparison:
             self._of_field(here.value_field, there.value_field, (*at, "element"), path)
         elif pa.types.is_map(here) and pa.types.is_map(there):
             self._of_field(here.item_field, there.item_field, (*at, "value"), path)
-        elif self._allows("widen", path_of(at)) and not _has_any_precision(one):
+        elif self._allows("widen", path_of(at)) and not has_any_precision(one):
             kind = common_type(here, there)
             if kind is not None and not kind.equals(here):
                 self._widen[path_of(at)] = kind
@@ -264,7 +261,7 @@ class _Comparison:
         return evolution in self._policy.allowed and path not in self._policy.refused
 
 
-def _has_any_precision(one: pa.Field) -> bool:
+def has_any_precision(one: pa.Field) -> bool:
     """Whether a field of a record's schema is a decimal whose precision is not known."""
     return not ANY_PRECISION.keys().isdisjoint(one.metadata or {})
 

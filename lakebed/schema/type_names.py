@@ -38,7 +38,7 @@ def parse_type(column: str, text: str) -> pa.DataType:
     """The type that a text says. Raises InvalidSchema with the column."""
     if _NOT_NULL.search(text):
         raise InvalidSchema(
-            f"column {column!r} has the type {text!r}: what is added is null in the rows that are there, so leave 'not null' out"
+            f"column {column!r} has the type {text!r}: an added column is null in existing rows, so leave 'not null' out"
         )
     return type_from_json(_TypeText(column, text).whole(), column)
 

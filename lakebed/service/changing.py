@@ -129,7 +129,7 @@ _COLUMN_CHANGE = record(
 ROUTES = (
     Route(
         method="POST", path="/v1/tables", operation="create_table", role=Role.OPERATOR,
-        summary="Make a table below the first root that is none.",
+        summary="Create a table below the first root that is not a table itself.",
         body=record(
             {
                 "name": NAME,

@@ -267,7 +267,7 @@ ROUTES = (
     ),
     Route(
         method="GET", path="/v1/tables/{name}/partitions", operation="list_partitions",
-        summary="The partitions with their rows, bytes and last change. A condition leaves out by comparing with constants.",
+        summary="The partitions with their rows, bytes and last change. A condition with constants leaves some out.",
         query={"where": TEXT, "after": COUNT, "limit": LIMIT},
         answers=_page("partitions", PARTITIONS_SCHEMA), handle=_partitions,
     ),

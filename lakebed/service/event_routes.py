@@ -129,7 +129,7 @@ ROUTES = (
     ),
     Route(
         method="PUT", path="/v1/listeners/{name}", operation="put_listener", role=Role.OPERATOR,
-        summary="Have events sent to a webhook or to Kafka, from now on or from the beginning of the logs; or change where.",
+        summary="Have events sent to a webhook or to Kafka, from now on or from the beginning of the logs; or change where to.",
         query={"from_begin": TRUTH}, body={"oneOf": [_WEBHOOK, _KAFKA]}, answers={200: LISTENER, 201: LISTENER},
         handle=_put,
     ),

@@ -143,7 +143,7 @@ _ID: Schema = {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"}
 ROUTES = (
     Route(
         method="POST", path="/v1/tables/{name}/jobs", operation="start_job", role=Role.OPERATOR,
-        summary="Ask for a job. Who sends the same id again gets the same job.",
+        summary="Ask for a job. A request with the same id again gets the same job.",
         body={
             "oneOf": [
                 {**record({"kind": {"const": kind}}, {"arguments": _arguments_of(kind), "id": _ID}),

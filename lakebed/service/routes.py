@@ -54,31 +54,29 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """``value`` becomes JSON; bytes are JSON already. ``etag``: of the answer, without quotes."""
+    """What a route answers."""
 
-    value: Any
+    value: Any  # becomes JSON; bytes are JSON already
     status: HTTPStatus = HTTPStatus.OK
-    etag: str | None = None
+    etag: str | None = None  # of the answer, without quotes
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """``operation``: its name for clients. ``query``: parameters with their schemas. ``body``: of the request, None for none.
-
-    ``answers``: a schema for each status of success. ``handle`` may read logs, and is called in a thread; ``stream`` in its place
-    makes an answer that goes on.
+    """A route of the service. ``handle`` may read logs, and is called in a thread; ``stream`` in its place makes an answer that
+    goes on.
     """
 
     method: str
     path: str
-    operation: str
+    operation: str  # its name for clients
     summary: str
     role: Role = Role.READER
-    query: Mapping[str, Schema] = field(default_factory=dict)
+    query: Mapping[str, Schema] = field(default_factory=dict)  # parameters with their schemas
     headers: Mapping[str, Schema] = field(default_factory=dict)
-    body: Schema | None = None
-    answers: Mapping[int, Schema]
+    body: Schema | None = None  # of the request; None if it has none
+    answers: Mapping[int, Schema]  # a schema for each status of success
     media_type: str = "application/json"
     handle: Callable[[Call], Answer] | None = None
     stream: Callable[[Call], Response] | None = None

@@ -55,21 +55,16 @@ _LATE_MS = int(LEASE_SECONDS * 1000)
 
 
 class TableState(StrEnum):
-    """How a table is, the worst that is true of it: the first of these.
+    """The state of a table: of these, the first that is true."""
 
-    ``unreadable``: its log can't be read; ``parked``: its pipeline leaves it alone; ``failing``: a merge or its settle is parked;
-    ``critical``: rows may be lost, wrong or unreadable, or ingest is slowed down; ``late``: its tail is older than it should be;
-    ``running``: a process works on it; ``waiting``: there is something to do; ``quiet``: nothing.
-    """
-
-    UNREADABLE = "unreadable"
-    PARKED = "parked"
-    FAILING = "failing"
-    CRITICAL = "critical"
-    LATE = "late"
-    RUNNING = "running"
-    WAITING = "waiting"
-    QUIET = "quiet"
+    UNREADABLE = "unreadable"  # its log can't be read
+    PARKED = "parked"  # its pipeline leaves it alone
+    FAILING = "failing"  # a merge or its settle is parked
+    CRITICAL = "critical"  # rows may be lost, wrong or unreadable, or ingest is slowed down
+    LATE = "late"  # its tail is older than it should be
+    RUNNING = "running"  # a process works on it
+    WAITING = "waiting"  # there is something to do
+    QUIET = "quiet"  # there is nothing to do
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,13 +78,7 @@ class ClaimSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surveyed:
-    """A table as it was when it was looked at.
-
-    ``why``: what there is to do, "" for nothing; ``due_ms``: when there may be something without another commit.
-    ``tail_since_ms``: of its oldest change; ``late_from_ms``: when the tail is late. ``findings``: what is wrong, the
-    critical ones first (``health.glance``). ``error``: why the newest version can't be
-    read; the rest is then of the last one that could, or empty.
-    """
+    """A table as it was when it was looked at."""
 
     table_id: str = ""
     version: int = -1
@@ -98,22 +87,22 @@ class Surveyed:
     bytes: int = 0
     parts: int = 0
     tail_rows: int = 0
-    tail_since_ms: int | None = None
-    late_from_ms: int | None = None
+    tail_since_ms: int | None = None  # of its oldest change
+    late_from_ms: int | None = None  # when the tail is late
     depth: int = 0
     read_budget: int = 0
     tier: str = ""
     pool: str = ""
     freshness_seconds: int | None = None
-    why: str = ""
-    due_ms: int | None = None
+    why: str = ""  # what there is to do; empty for nothing
+    due_ms: int | None = None  # when there may be something without another commit
     jobs: tuple[Job, ...] = ()
     claims: tuple[ClaimSeen, ...] = ()
     failing: tuple[Failing, ...] = ()
     parked: Parked | None = None
     settle: ParkedSettle | None = None
-    findings: tuple[Finding, ...] = ()
-    error: str = ""
+    findings: tuple[Finding, ...] = ()  # what is wrong, the critical ones first (``health.glance``)
+    error: str = ""  # why the newest version can't be read; the rest is then of the last one that could, or empty
 
     @property
     def is_busy(self) -> bool:
@@ -211,24 +200,24 @@ _logger = logging.getLogger("lakebed.service")
 
 @dataclass(slots=True)
 class Member:
-    """A table that was listed. ``seen``: what is known of it, None before the first look; ``looked_ms``: when that was."""
+    """A table that was listed."""
 
     name: str
     root: str
     glance: Glance
-    seen: Surveyed | None = None
-    looked_ms: int = 0
+    seen: Surveyed | None = None  # what is known of it; None before the first look
+    looked_ms: int = 0  # when it was looked at
     due: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """The tables whose logs were read, by name; the workers of fleets; why tables can't be listed, "" if they can."""
+    """What is known of all tables."""
 
-    tables: tuple[tuple[Member, Surveyed], ...]
-    workers: Mapping[str, Worker]
+    tables: tuple[tuple[Member, Surveyed], ...]  # those whose logs were read, by name
+    workers: Mapping[str, Worker]  # of fleets
     unseen: int
-    error: str
+    error: str  # why tables can't be listed; empty if they can
 
     @property
     def looked_ms(self) -> int | None:

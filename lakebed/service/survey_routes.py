@@ -241,7 +241,7 @@ _TASK = record(
 ROUTES = (
     Route(
         method="GET", path="/v1/survey", operation="survey_tables",
-        summary="How each table is: its state and why, how late it is, rows, parts, depth. The worst first.",
+        summary="The state of each table and its reason, how late it is, its rows, parts and depth, the worst first.",
         query={
             "search": NAME, "state": {"type": "string", "enum": _STATES}, "sort": {"type": "string", "enum": list(_SORTS)},
             "descending": TRUTH, "after": COUNT, "limit": _LIMITS,
@@ -261,7 +261,7 @@ ROUTES = (
     ),
     Route(
         method="GET", path="/v1/queue", operation="see_queue",
-        summary="Who works, what runs, what waits and why, what is parked with which error: of all tables.",
+        summary="For all tables: who works, what runs, what waits and why, and what is parked with which error.",
         query={"search": NAME, "state": {"type": "string", "enum": list(TASK_STATES)}, "after": COUNT, "limit": _LIMITS},
         answers={200: record(
             {

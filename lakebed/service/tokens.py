@@ -92,7 +92,7 @@ class TokenFile:
                 self._tokens, self._seen = parse_tokens(self._text(), str(self._path)), stamp
         except InvalidInput as error:
             if self._tokens:
-                _logger.warning("no token counts any more: %s", error)
+                _logger.warning("no token is accepted any more: %s", error)
             self._tokens, self._seen = (), (0, 0, 0)
         return self._tokens
 

@@ -40,11 +40,11 @@ topic, in their parts (``TransactionIds.table_of``)."""
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A transaction that has ended, with events of one topic. ``place``: in the order of transactions."""
+    """A transaction that has ended, with events of one topic."""
 
-    place: int
+    place: int  # in the order of transactions
     id: str
-    events: int
+    events: int  # how many of them the topic has
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,25 +141,18 @@ def _offset(records: pa.Table, row: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """Up to where all tables read in a batch.
+    """Up to where all tables read in a batch."""
 
-    ``target``: the last transaction that they read; ``passing``: the transactions up to it that are remembered; ``blocked``:
-    those that are known and come later; ``horizon_ms``: see step 3; ``expected``: by topic, what transactions count of it, in
-    order; ``from_place``: up to this transaction tables are not compared with counts; ``now_ms``: the time now, or the newest
-    that is known of the source, whichever is later; ``places``: of the transactions that have ended, by their ids;
-    ``uncounted``: those of which nobody knows the counts; ``partitions``: of topics of which events are missing, as far as they
-    are known.
-    """
-
-    target: int
-    passing: frozenset[str]
-    blocked: frozenset[str]
-    horizon_ms: int
-    expected: Mapping[str, Sequence[Expected]]
-    from_place: int = -1
-    now_ms: int = 0
-    places: Mapping[str, int] = field(default_factory=dict)
-    uncounted: frozenset[str] = frozenset()
+    target: int  # the last transaction that they read
+    passing: frozenset[str]  # the transactions up to it that are remembered
+    blocked: frozenset[str]  # the transactions that are known and come later
+    horizon_ms: int  # see step 3
+    expected: Mapping[str, Sequence[Expected]]  # what transactions count of each topic, in order
+    from_place: int = -1  # up to this transaction tables are not compared with counts
+    now_ms: int = 0  # the time now, or the newest that is known of the source, whichever is later
+    places: Mapping[str, int] = field(default_factory=dict)  # of the transactions that have ended, by their ids
+    uncounted: frozenset[str] = frozenset()  # transactions whose counts are not known
+    # of topics that lack events, as far as they are known
     partitions: Mapping[str, Partitions] = field(default_factory=dict)
 
     def for_topic(self, topic: str, progress: Progress | None) -> TaskCut:

@@ -93,7 +93,7 @@ class UpstreamReader:
             log = _log_of(self.path)
             snapshot = log.refresh()
         if snapshot.metadata.id != chosen.topic:
-            raise made_anew(self.path)
+            raise created_again(self.path)
         if chosen.partition == WHOLE:
             yield from self._whole(log, chosen)
             return
@@ -144,11 +144,11 @@ def oldest_version(log: TableLog, snapshot: Snapshot) -> int:
     return max(log.oldest_version(), first_unexpired(snapshot.domains))
 
 
-def made_anew(path: str) -> DataLoss:
+def created_again(path: str) -> DataLoss:
     """The error for a table that is not the one that the batches before have read."""
     return DataLoss(
-        f"the table at {path} is not the one that this pipeline has read: it was created anew, and changes of the old one may be "
-        f"missing; {_WHAT_TO_DO}",
+        f"the table at {path} is not the one that this pipeline has read: it was created again, and changes of the old one may "
+        f"be missing; {_WHAT_TO_DO}",
         topic=path,
     )
 
@@ -165,8 +165,7 @@ BYTES_MAX = 512 << 20
 """Of parts with change rows: what one task reads in one batch."""
 EMPTY_VERSIONS_MAX = 200
 """After so many versions without changes the position moves on, so that the upstream need not keep them."""
-HOLD_SECONDS = 7 * 86_400
-"""So long an upstream keeps for a pipeline that does not run what it has not read."""
+HOLD_SECONDS = 7 * 86_400  # how long an upstream keeps what a pipeline that does not run has not read
 MOVE_SECONDS = 600
 """A hold moves on at most so often, since each move is a commit to the upstream."""
 
@@ -215,7 +214,7 @@ class UpstreamPlanner:
             return max(first, oldest)
         if start["table"] != snapshot.metadata.id or start["next"] > snapshot.version + 1:
             if not skips:
-                raise made_anew(path)
+                raise created_again(path)
             return oldest
         if start["next"] >= oldest:
             return None

@@ -43,7 +43,7 @@ _OF_SEVERAL_ROWS = {
     "PARAMETER": "a parameter",
     "POSITIONAL_REFERENCE": "the number of a column",
     "STAR": "a star (*, COLUMNS), which stands for several columns",
-    "SUBQUERY": "a subquery (also ANY and ALL are one; for a list write list_contains)",
+    "SUBQUERY": "a subquery (ANY and ALL are subqueries too; for a list write list_contains)",
     "WINDOW": "a window function, which looks at other rows",
 }
 _WITH_EFFECTS = frozenset({"currval", "json_serialize_plan", "nextval", "setseed", "setval", "sleep_ms", "write_log"})
@@ -142,7 +142,7 @@ def require_query(sql: object) -> str:
         try:
             kinds = [each.type for each in connection.extract_statements(rest)]
         except (duckdb.Error, ValueError) as error:
-            raise InvalidInput(f"the query is no SQL: {error}") from None
+            raise InvalidInput(f"the query is not valid SQL: {error}") from None
         if not kinds:
             raise InvalidInput("the query is empty; write for example: select count(*) from orders")
         trusted = "allow it with allow_files=True (lakebed query --allow-files) if you trust the text"
@@ -166,7 +166,7 @@ def require_text(text: object, name: str) -> str:
     if not isinstance(text, str):
         raise InvalidInput(f"{name} is {text!r}; it must be SQL, as a text")
     if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise InvalidInput(f"{name} is {text!r}, with a NUL or half a surrogate pair; SQL has none")
+        raise InvalidInput(f"{name} is {text!r}; SQL can't have a NUL or half of a surrogate pair in it")
     return text
 
 
@@ -269,7 +269,11 @@ def _not_scalar(name: str) -> str | None:
         found = next((what for body in bodies for node in _nodes(body) if (what := _not_of_one_row(node))), None)
         return found and f"{name!r}, which is {found}"
     if "scalar" not in kinds:
-        return f"{name!r}, which is no function of one row" if kinds else f"{name!r}, which is no function of DuckDB's"
+        return (
+            f"{name!r}, which is not a function of one row"
+            if kinds
+            else f"{name!r}, which is not a function of DuckDB's"
+        )
     return None
 
 

@@ -25,9 +25,11 @@ class TableInspect:
         self._reads = internals.reads
 
     def detail(self) -> pa.Table:
-        """One row: path, keys, counts of parts, rows and bytes at the newest version.
+        """What the table is at its newest version.
 
-        ``volatile``: whether merges of a process on this host stay on its local disk for now, and why.
+        Returns:
+            One row: the path, keys, counts of parts, rows and bytes, and ``volatile``: whether merges of a process on this host
+                stay on its local disk for now, and why.
         """
         snapshot = self._log.refresh()
         choice = volatile_choice(snapshot.settings, self._path, volatile_folder() / snapshot.metadata.id)
@@ -54,10 +56,14 @@ class TableInspect:
         return metadata_tables.timeline(metadata_tables.newest_commits(self._log, last))
 
     def schemas(self) -> pa.Table:
-        """The schemas that the table has had, oldest first: the version that brought each, when, by which operation and why.
+        """The schemas that the table has had, oldest first.
 
-        ``change``: what was changed, in JSON; ``schema``: the columns and their types, in JSON as Delta has it, null where the
-        log no longer has that version. The first row is the oldest version that the log has, unless older changes are known.
+        The first row is the oldest version that the log has, unless older changes are known.
+
+        Returns:
+            A row for each: the version that brought it, when, by which operation and why, ``change`` (what was changed, in JSON)
+                and ``schema`` (the columns and their types, in JSON as Delta has it; null where the log no longer has that
+                version).
         """
         return metadata_tables.schemas(self._log)
 
@@ -77,7 +83,12 @@ class TableInspect:
         return metadata_tables.compactions(metadata_tables.newest_commits(self._log, last))
 
     def claims(self) -> pa.Table:
-        """Who merges which parts until when, live and expired claims, a row each, oldest first."""
+        """Who merges which parts until when, oldest first.
+
+        Returns:
+            A row for each claim: ``state`` is ``live``, or ``expired`` if its lease has ended. Counts are of the sources that are
+                still in the base, ``left`` is the number of those that are not.
+        """
         return metadata_tables.claims(self._log.refresh(), self._log.now_ms())
 
     def mutations(self) -> pa.Table:

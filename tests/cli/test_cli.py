@@ -166,7 +166,7 @@ def test_settle_settles(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (["query", "nowhere", "select 1"], "nowhere; create it with lakebed create"),
-        (["query", "prices", "selct 1"], "the query is no SQL: Parser Error"),
+        (["query", "prices", "selct 1"], "the query is not valid SQL: Parser Error"),
         (["query", "prices", "select nix from prices"], "nix"),
         (["show", "parts", "prices", "--at-version", "99"], "99"),
         (["run", "nowhere.yml"], "there is no pipeline file nowhere.yml"),

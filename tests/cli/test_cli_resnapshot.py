@@ -22,8 +22,8 @@ format: debezium-json
     ("old", "new", "arguments", "said"),
     [
         ("  signal_topic: shop-signal\n", "", ["public.orders"], "signal_topic is missing; set it to the connector's"),
-        ("lake", "lake", ["public.orders", "--wait"], "notification_topic is missing, so nobody says how far it is"),
-        ("lake", "lake", ["public.orders", "--mirror"], "nobody says when all rows have come: mirror needs it"),
+        ("lake", "lake", ["public.orders", "--wait"], "--wait needs notification_topic, where the connector"),
+        ("lake", "lake", ["public.orders", "--mirror"], "mirror needs notification_topic, where the connector"),
         ("lake", "lake", ["public.orders", "--mirror", "--where", "id > 1"], "only some of the rows come, so --mirror"),
         ("  exclude", "  mirror: true\n  exclude", ["public.orders"], "it needs notification_topic"),
         ("lake", "lake", ["public.tmp_a"], "public.tmp_a is no table of the database: database.exclude has"),

@@ -146,7 +146,7 @@ def test_case_decides_between_two_values_that_differ_in_nothing_else() -> None:
     assert [operations.of(value) for value in ("X", "x", "XY")] == ["d", "u", "u"]
     assert Operations.given(["ab"], ["AB"]).of("Ab") is None
     assert Operations.given(["r"]).of("R") == "d", "a value among delete_values is no upsert by default"
-    with pytest.raises(InvalidInput, match="'x' is among delete_values and among upsert_values"):
+    with pytest.raises(InvalidInput, match="'x' is in both delete_values and upsert_values"):
         Operations.given(["x"], ["x"])
 
 

@@ -83,7 +83,7 @@ def test_a_state_is_written_when_it_changes_and_else_once_a_minute(world: World)
     run.say("trying again", [KAFKA])
     assert world.store.puts == 4
     [told] = world.told()
-    assert KAFKA in told and "the pipeline on a (process 1) can't go on since 1970-01-12" in told
+    assert KAFKA in told and "the pipeline on a (process 1) has not been able to go on since 1970-01-12" in told
     world.clock.now += 2
     run.say("running", [], [SICK])
     assert world.told() == [] and waiting_of(reports_of(world.store).reports, int(world.clock() * 1000)) == {
@@ -176,7 +176,7 @@ def test_what_is_down_is_named_though_the_run_goes_on_and_what_it_can_do_nothing
     world.clock.now += 2
     run.say("running", [], stuck=["lakebed-table_1 has waited for 31 s for put of s3://lake/a"])
     [told] = world.told()
-    assert "does not get on: lakebed-table_1 has waited for 31 s" in told
+    assert "makes no progress: lakebed-table_1 has waited for 31 s" in told
 
 
 def test_a_report_may_name_hosts_and_files_of_any_name(world: World) -> None:

@@ -250,7 +250,7 @@ def test_positions_of_a_topic_that_was_made_anew_do_not_go_back(tmp_path: Path) 
     commit(table, entry_of("orders", Position(offsets={0: 12}, topic_id="a")))
     wanted = table.version
     commit(table, entry_of("orders", Position(offsets={0: 2}, topic_id="b")))
-    with pytest.raises(InvalidInput, match=r"'orders' can't go back .* the topic was made anew since"):
+    with pytest.raises(InvalidInput, match=r"'orders' can't go back .* the topic was created again"):
         table.restore(wanted, positions=True)
 
 

@@ -140,7 +140,7 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
         {},
         {"format": {"kind": "json", "operation_field": "op", "delete_values": ["u"], "upsert_values": ["u"]}},
         "format.delete_values",
-        "'u' is among delete_values and among upsert_values",
+        "'u' is in both delete_values and upsert_values",
     ),
     ({"keys": []}, {"format": {"kind": "json", "operation_field": "op"}}, "format.operation_field", "takes no deletes"),
     (

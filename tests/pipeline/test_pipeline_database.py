@@ -100,7 +100,7 @@ def test_a_command_for_one_table_refuses_the_file_of_a_database() -> None:
         ("{password: passwd}", "{a: a}", "line 11: database.tables.public.secret_tokens.renamed_columns: "),
         (r'topic_pattern: "shop\\.', r'topic_pattern: "(shop|store)\\.', "set database.topic_prefix"),
         (r'topic_pattern: "shop\\.public\\..*"', "topics: [a.b.c, d.e.f]", "set database.topic_prefix"),
-        ("debezium-avro", "{kind: debezium-avro, schema_file: x.avsc}", "one schema can't be that of every table"),
+        ("debezium-avro", "{kind: debezium-avro, schema_file: x.avsc}", "one schema can't fit every table"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_with_its_line_and_a_way_out(old: str, new: str, said: str) -> None:

@@ -107,7 +107,7 @@ def test_a_pipeline_does_not_read_the_table_that_it_writes(tmp_path: Path) -> No
 
 
 def test_other_sources_have_no_changes(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="changes are what a source of kind lakebed makes"):
+    with pytest.raises(InvalidInput, match="only a source of kind lakebed makes changes"):
         pipeline_of(tmp_path, source={"kind": "generator"}, format={"kind": "changes"})
 
 

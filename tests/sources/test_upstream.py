@@ -328,7 +328,7 @@ def test_a_table_made_anew_is_an_error_and_read_from_its_beginning_if_losses_are
     anew = a_table(tmp_path)
     anew.apply(as_arrow([change(7, 7, "new")], anew))
     layer.restart()
-    with pytest.raises(DataLoss, match="created anew"):
+    with pytest.raises(DataLoss, match="created again"):
         layer.follow()
     layer.settings = UpstreamSettings(path=upstream.path, table=layer.copy.path, on_data_loss="skip")
     layer.restart()

@@ -85,8 +85,8 @@ def test_an_expression_gives_one_value_a_row(text: str) -> None:
         ("#1", "the number of a column"),
         ("default", "DEFAULT"),
         ("grouping(id)", "GROUPING_FUNCTION"),
-        ("read_text('/etc/hostname')", "'read_text', which is no function of one row"),
-        ("no_such_function(id)", "'no_such_function', which is no function"),
+        ("read_text('/etc/hostname')", "'read_text', which is not a function of one row"),
+        ("no_such_function(id)", "'no_such_function', which is not a function"),
         ("get_block_size('memory')", "a subquery"),
         ("nextval('x')", "'nextval', which does more"),
         ("write_log('x')", "'write_log', which does more"),
@@ -108,7 +108,7 @@ def test_an_expression_gives_one_value_a_row(text: str) -> None:
         ("id union select 2", "not one SQL expression"),
         ("true); copy (select 1) to 'x.csv'; select (true", "not one SQL expression"),
         ("id = 1\0", "NUL"),
-        ("s = '\ud800'", "half a surrogate pair"),
+        ("s = '\ud800'", "half of a surrogate pair"),
         (5, "it must be SQL, as a text"),
         (None, "it must be SQL, as a text"),
     ],
@@ -152,7 +152,7 @@ def test_a_query_is_let_through(sql: str) -> None:
 @pytest.mark.parametrize(
     ("sql", "why"),
     [
-        ("", "empty"), ("  ", "empty"), ("-- nothing", "empty"), ("selct 1", "no SQL"), ("select 1; select 2", "2 statements"),
+        ("", "empty"), ("  ", "empty"), ("-- nothing", "empty"), ("selct 1", "not valid"), ("select 1; select 2", "2 statements"),
         ("copy (select 1) to 'x.csv'", "COPY"), ("set threads = 1", "SET"), ("attach 'x.db'", "ATTACH"),
         ("install httpfs", "LOAD"), ("load httpfs", "LOAD"), ("create table x as select 1", "CREATE"),
         ("pragma version", "PRAGMA"), ("export database 'x'", "EXPORT"), ("checkpoint", "CALL"), ("use memory", "SET"),

@@ -144,7 +144,7 @@ def test_what_is_said_to_help_helps(spark: SparkSession, tmp_path: Path) -> None
     for mode in modes:
         spark.conf.set(mode, "LEGACY")
     frame.write.format("delta").save(path)
-    with pytest.raises(Unsupported, match="only Spark reads: write the table anew"):
+    with pytest.raises(Unsupported, match="only Spark reads: write the table again"):
         lakebed.convert(path, keys=["id"])
     for mode in modes:
         spark.conf.set(mode, "CORRECTED")

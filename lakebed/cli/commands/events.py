@@ -30,8 +30,10 @@ def add_to(commands: Commands) -> None:
     listing.add_argument("path", metavar="FOLDER", help="the folder of the tables")
     deliver = family.add("deliver", "send the events of tables to their listeners", _deliver, "lake", runs_on=True)
     deliver.add_argument("path", metavar="FOLDER", help="the folder of the tables and of their listeners")
-    deliver.add_argument("--duration", type=float, metavar="SECONDS", help="stop after so many seconds")
-    deliver.add_argument("--metrics-port", type=int, metavar="PORT", help="serve metrics, 0: any port (default: none)")
+    deliver.add_argument("--duration", type=float, metavar="SECONDS", help="stop after this many seconds")
+    deliver.add_argument(
+        "--metrics-port", type=int, metavar="PORT", help="serve metrics at this port, 0: any (default: none)"
+    )
     deliver.add_argument("--host", default="127.0.0.1", help="where metrics listen (default: 127.0.0.1)")
 
 
@@ -39,7 +41,7 @@ def _add_print(family: Commands) -> None:
     parser = family.add("print", "print what commits did to tables", _print, "lake --follow", runs_on=True)
     parser.add_argument("path", metavar="PATH", help="a table, or a folder of tables")
     parser.add_argument(
-        "--format", choices=("lines", "json"), default="lines", help="json: CloudEvents, one a line (default: lines)"
+        "--format", choices=("lines", "json"), default="lines", help="json: CloudEvents, one per line (default: lines)"
     )
     parser.add_argument(
         "--after", metavar="CURSOR", help="a version of a table, or the cursor that an earlier call printed"
@@ -56,7 +58,7 @@ def _add_listen(family: Commands) -> None:
         "lake shop --webhook https://hooks.example/lake --table 'public.*'",
     )
     listen.add_argument("path", metavar="FOLDER", help="the folder of the tables")
-    listen.add_argument("name", metavar="NAME", help="of the listener: a-z, 0-9, - and _")
+    listen.add_argument("name", metavar="NAME", help="the name of the listener: a-z, 0-9, - and _")
     where = listen.add_mutually_exclusive_group(required=True)
     where.add_argument("--webhook", metavar="URL", help="send each event as a POST")
     where.add_argument("--kafka", metavar="HOST:PORT", help="write each event to --topic; several brokers with commas")

@@ -29,14 +29,16 @@ def add_to(commands: Commands) -> None:
     family = commands.family("fleet", "maintain all tables of folders, with any number of workers")
     run = family.add("run", "be a worker of the fleet", _run, "s3://lake/shop --cores 8 --memory 16GB", runs_on=True)
     report = family.add(
-        "report", "list what maintenance cost and would gain, a row a table", _report, "lake", rows=True
+        "report", "list what maintenance of each table cost, and would gain", _report, "lake", rows=True
     )
     estimate = family.add("estimate", "print what a day of idle tables costs", _estimate, "10000 --look-seconds 600")
-    run.add_argument("roots", nargs="+", metavar="FOLDER", help="with tables; the first one has the fleet's own log")
+    run.add_argument(
+        "roots", nargs="+", metavar="FOLDER", help="a folder with tables; the first one holds the fleet's own log"
+    )
     report.add_argument("roots", nargs="+", metavar="FOLDER", help="the folders of the fleet")
-    estimate.add_argument("tables", type=int, metavar="N", help="tables to which nothing comes")
+    estimate.add_argument("tables", type=int, metavar="N", help="how many tables, to which nothing comes")
     estimate.add_argument(
-        "roots", nargs="*", metavar="FOLDER", help="of a fleet, whose workers are counted (default: one)"
+        "roots", nargs="*", metavar="FOLDER", help="folders of a fleet, to count its workers (default: one worker)"
     )
     for each in (run, estimate):
         each.add_argument(
@@ -53,20 +55,20 @@ def add_to(commands: Commands) -> None:
         action="append",
         default=[],
         metavar="POOL=N",
-        help="the share of a pool of tables (lakebed.pool), 1 for others; repeatable",
+        help="the weight of a pool of tables (lakebed.pool), 1 for others; repeatable",
     )
     run.add_argument(
         "--spark", metavar="MASTER", help="have large merges run on this cluster, such as spark://host:7077"
     )
-    run.add_argument("--duration", type=float, metavar="SECONDS", help="stop after so many seconds")
+    run.add_argument("--duration", type=float, metavar="SECONDS", help="stop after this many seconds")
     run.add_argument(
-        "--metrics-port", type=int, metavar="PORT", help="serve metrics at this port, 0: any (default: none)"
+        "--metrics-port", type=int, metavar="PORT", help="serve metrics at this port; 0 means any (default: none)"
     )
     run.add_argument(
         "--poke-port",
         type=int,
         metavar="PORT",
-        help="take POST /poke at this port, 0: any: tables have changed (default: none)",
+        help="take POST /poke, that tables have changed, at this port; 0 means any (default: none)",
     )
     run.add_argument("--tokens", metavar="FILE", help="who may poke: lines that lakebed serve token makes")
     run.add_argument("--host", default="127.0.0.1", help="where both ports listen (default: 127.0.0.1)")

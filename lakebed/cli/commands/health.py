@@ -48,11 +48,11 @@ def add_to(commands: Commands) -> None:
         _resume,
         "lake public.orders",
     )
-    status.add_argument("path", metavar="PATH", help="a table, or a folder of tables: a row for each")
+    status.add_argument("path", metavar="PATH", help="a table, or a folder of tables, to get a row for each")
     doctor.add_argument("path", metavar="PATH", help="a table, or a folder of tables: each of them")
     looks = status.add_mutually_exclusive_group()
-    looks.add_argument("--watch", action="store_true", help="of a table: refresh it every two seconds, until Ctrl-C")
-    looks.add_argument("--deep", action="store_true", help="of a table: include the findings of lakebed doctor --deep")
+    looks.add_argument("--watch", action="store_true", help="for a table: refresh it every two seconds, until Ctrl-C")
+    looks.add_argument("--deep", action="store_true", help="for a table: include the findings of lakebed doctor --deep")
     doctor.add_argument("--deep", action="store_true", help="read every row of the newest version too")
     resume.add_argument("path", metavar="PATH", help="a table, or a folder of tables")
     resume.add_argument(

@@ -36,7 +36,7 @@ def add_to(commands: Commands) -> None:
     """Add ``init``."""
     init = commands.add(
         "init",
-        "write a pipeline file; on a terminal, by questions",
+        "write a pipeline file; on a terminal, it asks questions",
         _init,
         "orders.yml --source files --folder inbox --keys id",
     )
@@ -51,7 +51,7 @@ def add_to(commands: Commands) -> None:
     add("--record-format", metavar="KIND", help="such as debezium-json, avro; of files also csv or parquet")
     add("--registry", metavar="URL", help="the schema registry, for formats whose schemas are in one")
     add("--path", metavar="TABLE", help="the table: a folder, or s3://bucket/prefix")
-    text = "such as 'id long, name string' (default: those of the files, or of the registry)"
+    text = "such as 'id long, name string' (default: from the files, or from the registry)"
     add("--columns", metavar="TEXT", help=text)
     add("--keys", metavar="NAMES", help="the columns that identify a row, separated by commas")
     add("--sequence-by", metavar="NAME", help="what orders the changes of a key, such as updated_at")
@@ -89,7 +89,7 @@ def _database_draft(options: argparse.Namespace, ask: _Questions) -> DatabaseDra
     if options.source not in (None, "kafka"):
         raise InvalidInput(f"--source is {options.source}; the topics of a database are in kafka")
     servers = options.bootstrap_servers or ask("--bootstrap-servers", "Which brokers?", "localhost:9092")
-    prefix = options.topic_prefix or ask("--topic-prefix", "Which topic.prefix has the connector?", "")
+    prefix = options.topic_prefix or ask("--topic-prefix", "What is the connector's topic.prefix?", "")
     form = options.record_format or ask("--record-format", "What are its records?", "debezium-json", optional=True)
     registry = options.registry or ""
     if form in TYPED_FORMATS and not registry:

@@ -75,7 +75,7 @@ def add_to(commands: Commands) -> None:
     clean.add_argument(
         "--older-than",
         metavar="AGE",
-        help="of versions or files, such as '7 days' (default: the table's delta.deletedFileRetentionDuration; of orphans "
+        help="age of versions or files, such as '7 days' (default: the table's delta.deletedFileRetentionDuration; for orphans "
         "3 days)",
     )
     clean.add_argument("--retain-last", type=int, metavar="N", help="keep the newest N versions (default: 1)")

@@ -180,7 +180,7 @@ def _replay(options: argparse.Namespace) -> int:
     path = _replayed_path(options, pipeline)
     if isinstance(pipeline.format, RowsFormat | ChangesFormat):
         raise InvalidInput(
-            f"the format {pipeline.format_kind} has rows, not records that could be decoded again: apply the rows anew"
+            f"the format {pipeline.format_kind} has rows, not records that could be decoded again: apply the rows again"
         )
     table = open_table(path)
     [detail] = table.inspect.detail().to_pylist()

@@ -31,7 +31,7 @@ def add_to(commands: Commands) -> None:
     takes_table(delete, update, purge)
     which = delete.add_mutually_exclusive_group(required=True)
     which.add_argument("--where", help=_WHERE)
-    which.add_argument("--all", action="store_true", help="all rows, those of the tail too, without reading them")
+    which.add_argument("--all", action="store_true", help="all rows, also those in the tail, without reading them")
     update.add_argument(
         "--set",
         action="append",
@@ -47,7 +47,7 @@ def add_to(commands: Commands) -> None:
     purge.add_argument(
         "--quarantine",
         metavar="CONDITION",
-        help="which records of the quarantine go, over its columns; 'true' for all (default: those with a key of the rows)",
+        help="a condition on the quarantine: which records go; 'true' for all (default: those with a key of the rows)",
     )
     family = commands.family("partition", "take partitions out of a table, and put them back")
     detach = family.add(

@@ -55,7 +55,7 @@ def add_to(commands: Commands) -> None:
     )
     takes_table(maintain)
     for each, default in ((run, "file"), (maintain, None)):
-        each.add_argument("--duration", type=positive, metavar="SECONDS", help="stop after so many seconds")
+        each.add_argument("--duration", type=positive, metavar="SECONDS", help="stop after this many seconds")
         text = f"a port, 0 (any), off{' (default)' if default is None else ', or file (default): as the file says'}"
         each.add_argument("--metrics-port", type=port_or_file, default=default, metavar="PORT", help=text)
     run.add_argument("--host", help="where metrics and page listen (default: as in the file)")

@@ -46,7 +46,7 @@ def add_to(commands: Commands) -> None:
     )
     api.add_argument("--certificate", metavar="FILE", help="for HTTPS: the certificate and its chain, in PEM")
     api.add_argument("--key", metavar="FILE", help="for HTTPS: the private key, in PEM")
-    token.add_argument("name", metavar="NAME", help="whose it is")
+    token.add_argument("name", metavar="NAME", help="whose token it is")
     token.add_argument("--role", choices=("reader", "operator"), default="reader", help="default: reader")
     token.add_argument("--tokens", required=True, metavar="FILE", help="the file that lakebed serve api reads")
 

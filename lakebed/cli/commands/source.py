@@ -39,7 +39,7 @@ def add_to(commands: Commands) -> None:
         metavar="OFFSET",
         help="read from here on (default: from where the pipeline file says to begin)",
     )
-    rewind.add_argument("--partition", type=int, metavar="N", help="of one partition only")
+    rewind.add_argument("--partition", type=int, metavar="N", help="only this partition, which needs --to")
     add_yes(rewind)
     resnapshot = family.add(
         "resnapshot",

@@ -47,8 +47,12 @@ _KINDS = {
 def _add_show(commands: Commands) -> None:
     family = commands.family("show", "show parts, commits, merges and more of a table")
     parsers = {kind: add_kind(family, kind, kind, text) for kind, text in _KINDS.items()}
-    parsers["parts"].add_argument("--at-version", type=int, metavar="N", help="of that version (default: the newest)")
-    parsers["commits"].add_argument("--last", type=count, default=20, metavar="N", help="how many (default: 20)")
+    parsers["parts"].add_argument(
+        "--at-version", type=int, metavar="N", help="list those of this version (default: the newest)"
+    )
+    parsers["commits"].add_argument(
+        "--last", type=count, default=20, metavar="N", help="list the newest N (default: 20)"
+    )
     parsers["merges"].add_argument(
         "--last", type=count, default=1000, metavar="N", help="merges among the newest N commits (default: 1000)"
     )
@@ -146,7 +150,7 @@ def add_to(commands: Commands) -> None:
         metavar="NAME=VALUE",
         help="such as 'lakebed.ttl=created_at: 30 days'; repeatable",
     )
-    create.add_argument("--wide", action="store_true", help="the widest type of its kind for each column")
+    create.add_argument("--wide", action="store_true", help="give each column the widest type of its kind")
     _add_alter(commands)
     _add_restore(commands)
 
@@ -164,15 +168,15 @@ def _add_alter(commands: Commands) -> Parser:
         ("--add", "NAME:TYPE", "a column to add, such as coupon:string; null in the rows that are there"),
         ("--widen", "NAME:TYPE", "a column and its wider type, such as qty:long"),
         ("--rename", "NAME=NEW", "a column and its new name"),
-        ("--drop", "NAME", "a column that goes"),
+        ("--drop", "NAME", "a column to drop"),
         ("--relax", "NAME", "a column that may be null from now on"),
-        ("--comment", "NAME=TEXT", "a comment on a column; no text takes it away"),
+        ("--comment", "NAME=TEXT", "a comment on a column; without a text it is removed"),
     ):
         alter.add_argument(option, action="append", default=[], metavar=form, help=f"{text}; repeatable")
     alter.add_argument(
         "--sort-key",
         metavar="TERMS",
-        help="as for create, '' for the keys; without other changes. Parts are sorted later",
+        help="as for create, or '' for the keys; not with other changes. Parts are sorted later",
     )
     alter.add_argument("--reason", default="", metavar="TEXT", help="why, for lakebed show schemas")
     alter.add_argument("--dry-run", action="store_true", help="change nothing, only say what it would cost")
@@ -186,11 +190,13 @@ def _add_restore(commands: Commands) -> Parser:
     )
     takes_table(restore)
     restore.add_argument(
-        "--positions", action="store_true", help="positions of topics go back too: what was read since is read again"
+        "--positions",
+        action="store_true",
+        help="set the positions of topics back too, so what was read since is read again",
     )
     which = restore.add_mutually_exclusive_group(required=True)
     which.add_argument("--version", type=int, metavar="N", help="as lakebed show commits lists it")
-    which.add_argument("--timestamp", metavar="TIME", help="the newest until then, such as '2026-01-31T12:00:00Z'")
+    which.add_argument("--timestamp", metavar="TIME", help="the newest up to this time, such as '2026-01-31T12:00:00Z'")
     add_yes(restore)
     return restore
 

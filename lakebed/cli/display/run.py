@@ -38,8 +38,7 @@ from lakebed.storage.roots import parse_root
 # -- What ``lakebed run`` shows of a database ------------------------------------------------------------------------------
 
 
-TABLES_MAX = 12
-"""So many fit on a terminal beside the rest; those in trouble come first, then the busiest."""
+TABLES_MAX = 12  # how many fit on a terminal beside the rest; those in trouble come first, then the busiest
 NAMES_MAX = 5
 ERROR_CHARACTERS = 100
 

@@ -437,9 +437,9 @@ class Event:
         now = "names no fields" if named is None else f"has {', '.join(sorted(named.field_names))}"
         raise InvalidSchema(
             f"the message key {now}, and had {keys} when the table was made (offset {self._record.offset} of partition "
-            f"{self._record.partition}): the source has another primary key. If only a column was renamed, say so in columns; if "
-            "the old key is still unique, set keys below database.tables; then resume the table. Else make it anew: delete its "
-            "folder and its topic, and have its rows sent again"
+            f"{self._record.partition}): the source has another primary key. If only a column was renamed, say so in columns; "
+            "if the old key is still unique, set keys below database.tables; then resume the table. Otherwise delete its folder "
+            "and its topic, and have its rows sent again"
         )
 
     def _sent(self, value: Any) -> Any:

@@ -209,8 +209,7 @@ ESCAPED_NAME = r'[{,]\s*"[^"\\]*(\\.[^"\\]*)+"\s*:'
 """A name with an escape, which may be any."""
 _FOREIGN_NAME = r'"[^"\\]*[^\x00-\x7f"\\][^"\\]*"\s*:'
 """A name with a letter that is not ASCII's, without escapes."""
-_PATTERN_MAX = 16_000
-"""So many characters of a pattern RE2 searches quickly."""
+_PATTERN_MAX = 16_000  # characters of a pattern that RE2 searches quickly
 
 
 class ObjectParser:

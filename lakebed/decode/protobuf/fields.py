@@ -272,7 +272,7 @@ class _Compiler:
         self._left -= 1
         if self._left < 0:
             raise Unreadable(
-                f"the Protobuf schema has more than {FIELDS_MAX} fields with those of messages in it ({path[:200]})"
+                f"the Protobuf schema has more than {FIELDS_MAX} fields, counting those of its nested messages ({path[:200]})"
             )
 
 

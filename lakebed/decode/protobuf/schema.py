@@ -129,7 +129,9 @@ def _write(folder: Path, texts: Mapping[str, str]) -> list[str]:
         except OSError as error:
             if error.errno not in _OF_NAMES:
                 raise
-            raise Unreadable(f"the Protobuf schema has a reference of a name that can't be: {_short(name)}") from error
+            raise Unreadable(
+                f"the Protobuf schema has a reference whose name is not allowed: {_short(name)}"
+            ) from error
     if serialized.file:
         (folder / "serialized").write_bytes(serialized.SerializeToString())
         options.append(f"--descriptor_set_in={folder / 'serialized'}")
@@ -164,7 +166,7 @@ def _deserialized(text: str) -> Any:
 def _checked_name(name: str) -> str:
     parts = PurePosixPath(name).parts
     if not parts or name.startswith("/") or ".." in parts or "\0" in name or "\\" in name:
-        raise Unreadable(f"the Protobuf schema has a reference of a name that can't be: {_short(name)}")
+        raise Unreadable(f"the Protobuf schema has a reference whose name is not allowed: {_short(name)}")
     return name
 
 

@@ -195,7 +195,10 @@ def _duration(described: ProtobufField, raw: pa.StructArray, path: str) -> Colum
     total = pc.add(whole, part).cast(described.type)
     if raw.null_count:
         total = pc.if_else(raw.is_valid(), total, pa.scalar(None, total.type))
-    return Column(total, _faults(bad, f"{path} is no duration: seconds and nanoseconds of 10,000 years, of one sign"))
+    return Column(
+        total,
+        _faults(bad, f"{path} is not a duration of at most 10,000 years, or its parts differ in sign"),
+    )
 
 
 def _date(described: ProtobufField, raw: pa.StructArray, path: str) -> Column:

@@ -27,8 +27,7 @@ REFERENCES_MAX = 256
 """Of one schema, those of its references too."""
 ID_MAX = (1 << 31) - 1
 """A registry does not understand a larger one: its answer would look like that of something else."""
-UNKNOWN_SECONDS = 10.0
-"""For so long an id that is not known is not asked for again."""
+UNKNOWN_SECONDS = 10.0  # how long an unknown id is not asked for again
 REGISTRIES_KEPT_MAX = 16
 _NOT_FOUND = (40401, 40402, 40403)
 """The registry's own codes: no such subject, version or schema. A 404 without them comes from something else."""

@@ -55,21 +55,18 @@ from lakebed.sources.source import Range
 
 FAILURES_MAX = 15
 """With the pauses between them these are two minutes."""
-DOWN_FAILURES_MAX = 7
-"""So many count while something is down; pauses are as long as they get by then."""
+DOWN_FAILURES_MAX = 7  # how many failures count while something is down; they bound the pauses
 OWN = (DataLoss, InvalidSchema, InvalidChanges, QuarantineRefused, Corrupt, TableNotFound)
 
 
 @dataclass(frozen=True, slots=True)
 class Failing:
-    """A table that fails. ``due``: when it is tried again (monotonic seconds); ``worked_before``: how many times the tables of
-    the database had worked before its first failure.
-    """
+    """A table that fails."""
 
     error: LakebedError
     failures: int
-    due: float
-    worked_before: int
+    due: float  # when it is tried again (monotonic seconds)
+    worked_before: int  # how many times the tables of the database had worked before its first failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +83,9 @@ class Park:
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What the outcomes of a batch mean. ``worked``: how many times tables have worked by now."""
+    """What the outcomes of a batch mean."""
 
-    worked: int
+    worked: int  # how many times tables have worked by now
     failing: Mapping[str, Failing]
     """All tables that wait now, by topic."""
     park: Mapping[str, Park]
@@ -157,10 +154,10 @@ def _pause(failures: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class OpenTable:
-    """A table of the database. ``root``: its path; ``name``: as the source calls it."""
+    """A table of the database."""
 
-    name: str
-    root: str
+    name: str  # as the source calls it
+    root: str  # its path
     log: TableLog
     ingest: TableIngest
 
@@ -178,12 +175,12 @@ Open: TypeAlias = Callable[[str, Sequence[Range]], OpenTable | Ignored]
 
 @dataclass(slots=True)
 class Member:
-    """One topic. ``wanted``: by partition, what was planned and not read. ``parked``: why it is not read."""
+    """One topic."""
 
     topic: str
     table: OpenTable | None = None
-    wanted: dict[int, Range] = field(default_factory=dict)
-    parked: Parked | None = None
+    wanted: dict[int, Range] = field(default_factory=dict)  # what was planned and not read, by partition
+    parked: Parked | None = None  # why it is not read
     is_ignored: bool = False
     is_busy: bool = False
     """Whether a thread reads it now."""

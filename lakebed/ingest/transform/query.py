@@ -27,7 +27,7 @@ from lakebed.schema.nested import nullable
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_VIEW = "changes"
+VIEW = "changes"
 _ROW_BY_ROW = frozenset({"Project", "Filter", "Generate", "Union", "Sort", "LogicalRDD", "LocalRelation", "MapInArrow"})
 _KEEPS = {"Inner": (0, 1), "Cross": (0, 1), "LeftOuter": (0,), "LeftSemi": (0,), "LeftAnti": (0,), "RightOuter": (1,)}
 """On which sides of a join the changes may be: each result row then comes from one of them."""
@@ -69,7 +69,7 @@ class Transform:
 
     def over(self, changes: DataFrame) -> DataFrame:
         """The result of the query for these rows."""
-        changes.createOrReplaceTempView(_VIEW)
+        changes.createOrReplaceTempView(VIEW)
         return changes.sparkSession.sql(self.sql)
 
     def rows_for(
@@ -88,7 +88,7 @@ class Transform:
             )
         if spec.keys and spec.sequence_by is None and _is_shuffled(result):
             raise InvalidInput(
-                "Spark distributes the rows anew for this SQL, so the order of the changes of a key is lost: set "
+                "Spark shuffles the rows for this SQL, so the order of the changes of a key is lost: set "
                 "table.sequence_by, or let it broadcast the other table (/*+ broadcast(name) */)"
             )
         if spec.sequence_by is not None and spec.sequence_by not in (*spec.schema.names, *names):

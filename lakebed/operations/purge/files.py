@@ -69,17 +69,14 @@ LOG, QUARANTINE, VOLATILE, KEY_INDEX, ELSEWHERE = "log", "quarantine", "volatile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PurgedFile:
-    """A file. ``where``: which kind; ``rows``: how many of its rows the purge is about, None if its rows were not looked at.
-
-    ``gone_ms``: when it went (epoch milliseconds), None if it has not. ``note``: why, or what is left to do.
-    """
+    """A file that has, or had, rows that a purge erases."""
 
     path: str
-    where: str
+    where: str  # which kind of file
     bytes: int | None = None
-    rows: int | None = None
-    gone_ms: int | None = None
-    note: str = ""
+    rows: int | None = None  # how many of its rows the purge is about; None if its rows were not looked at
+    gone_ms: int | None = None  # when it went (epoch milliseconds); None if it has not
+    note: str = ""  # why, or what is left to do
 
 
 def report_table(files: Iterable[PurgedFile]) -> pa.Table:
@@ -95,10 +92,9 @@ def report_table(files: Iterable[PurgedFile]) -> pa.Table:
 
 
 FOLLOW_SECONDS = 60.0
-"""So long the files stay after the versions have ended. Processes that have the table open see that meanwhile: they trust a
-version in memory for so long (``log_reader``)."""
-HOLDS_SECONDS_MAX = 60
-"""So long a purge waits for readers. Readers of changes move their holds on within seconds."""
+"""How long the files stay after the versions have ended. Processes that have the table open trust a version in memory for this
+long (``log_reader``), and notice meanwhile that it has ended."""
+HOLDS_SECONDS_MAX = 60  # how long a purge waits for readers; readers of changes move their holds on within seconds
 _UNTOUCHED_SECONDS = 60
 _STREAMS = f"{LAKEBED_FOLDER}/streams/"
 
@@ -108,17 +104,15 @@ Files = Mapping[str, tuple[int, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clearing:
-    """Deletes what a purge leaves behind in the folder of the table.
-
-    ``rows``: by path, how many rows of files the purge is about; ``kinds``: what files were before the purge (default: unknown
-    ones are of no version); ``look``: says so of files that were not looked at yet, None for one that it can't read.
-    """
+    """Deletes what a purge leaves behind in the folder of the table."""
 
     log: TableLog
     storage: PartStorage
     state: PurgeState
-    rows: Mapping[str, int] = field(default_factory=dict)
+    rows: Mapping[str, int] = field(default_factory=dict)  # how many rows of each file the purge is about, by path
+    # what files were before the purge; those that are not in it belong to no version
     kinds: Mapping[str, str] = field(default_factory=dict)
+    # says how many rows of files that were not looked at yet; None for a file that it can't read
     look: Callable[[list[str]], Mapping[str, int | None]] | None = None
 
     def run(self) -> list[PurgedFile]:

@@ -67,8 +67,7 @@ from lakebed.resolve.locate import KeyLocator, ScanLocator
 from lakebed.sql.expression import check_condition, expression
 from lakebed.storage.part_storage import PartStorage
 
-ROUNDS_MAX = 20
-"""So often rows are taken out while others bring more of them."""
+ROUNDS_MAX = 20  # how often rows are taken out while others bring more of them
 _logger = logging.getLogger("lakebed.purge")
 
 

@@ -69,11 +69,7 @@ class PurgeCondition:
 
 @dataclass(slots=True, kw_only=True)
 class RowsToPurge:
-    """What was found of a purge so far. One thread at a time.
-
-    ``matching``: by path, the rows for which the condition is true; ``keys``: their keys; ``until``: dead rows of these keys go
-    that came in this version or an older one; ``seen``: all that versions up to this one brought was looked at.
-    """
+    """What was found of a purge so far. One thread at a time."""
 
     log: TableLog
     storage: PartStorage
@@ -82,10 +78,10 @@ class RowsToPurge:
     locator: Callable[[WriteSpec], KeyLocator]
     scanner: Callable[[WriteSpec], KeyLocator]
     clock: Callable[[], float] = time.time
-    matching: dict[str, BitMap64] = field(default_factory=dict)
-    keys: pa.Table | None = None
-    until: int = 1 << 62
-    seen: int = 1 << 62
+    matching: dict[str, BitMap64] = field(default_factory=dict)  # the rows for which the condition is true, by path
+    keys: pa.Table | None = None  # the keys of these rows
+    until: int = 1 << 62  # dead rows of these keys go if they came in this version or an older one
+    seen: int = 1 << 62  # all that versions up to this one brought was looked at
     _of_keys: dict[str, BitMap64] = field(default_factory=dict)
     _keys_looked_up: dict[str, int] = field(default_factory=dict)  # by path: of how many of the keys its rows are known
 

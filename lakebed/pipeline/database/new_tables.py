@@ -8,7 +8,7 @@
     3.  The keys are the settings'; else the fields of that record's message key; without one, the table is only appended to.
     4.  The order is the settings'; else what the events of a database have that grows with every change of a row
         (``ORDERS``). The values decide, and not their types alone: other connectors write events in the form of Debezium's, with
-        members that are empty. So the first ``_ORDER_RECORDS`` events must all have a place in that order. Without one it is the
+        members that are empty. So the first ``ORDER_RECORDS`` events must all have a place in that order. Without one it is the
         order of arrival, which the table's log says in a remark.
 
 All of it depends on these records and the settings. Two processes that begin with different records make different tables, of
@@ -52,8 +52,7 @@ from lakebed.schema.possible_columns import FieldPath, described, possible_field
 from lakebed.settings import suggest
 from lakebed.sources.source import Range
 
-ASKED_MAX = 100
-"""So many records are asked at a time, of those that have a value."""
+ASKED_MAX = 100  # how many records, of those that have a value, are asked at a time
 ORDERS = (
     ("lsn", "int", "lsn"),
     ("pos", "int", "file"),
@@ -65,8 +64,8 @@ ORDERS = (
 are: PostgreSQL's; MariaDB's and MySQL's; Oracle's; SQL Server's; those of TiDB by TiCDC, whose schema does not have them. Db2's
 events have a ``commit_lsn`` too, and no serial number.
 """
-_ORDER_RECORDS = 20
-_DOCUMENTS = (
+ORDER_RECORDS = 20
+DOCUMENTS = (
     "its rows are texts, as MongoDB's documents are: let the connector flatten them (its transformation "
     "ExtractNewDocumentState), and read them with format avro, protobuf or json-schema"
 )
@@ -74,56 +73,53 @@ _DOCUMENTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """What a record says about the rows of its topic. ``key``: the fields of its message key; None: it has none. ``source``:
-    the members of an event's ``source`` with their types; None: the record is no event. ``connector``: what wrote the event.
-    ``orders``: the metadata by which it has a place in an order, the best first. ``begin``: where in the source's log the rows
-    of its initial snapshot are, if the record is one of them (``source_order``). ``operation``: of the event. ``row``: the values
-    of its message key; None: they are not known. ``older``: where a change is of a row that the topic does not have, so its
-    source had the row before; "" if there is none.
-    """
+    """What a record says about the rows of its topic."""
 
     columns: pa.Schema
-    key: tuple[str, ...] | None = None
+    key: tuple[str, ...] | None = None  # the fields of its message key; None if it has none
     key_error: str = ""
     """Why the message key names no fields, if there is one that does not."""
+    # the members of an event's ``source`` with their types; None if the record is no event
     source: Mapping[str, str] | None = None
     table: str | None = None
     """The source's name of the table, or ``SEVERAL``; None: the record does not say it."""
-    connector: str = ""
-    orders: tuple[str, ...] = ()
+    connector: str = ""  # what wrote the event
+    orders: tuple[str, ...] = ()  # the metadata by which it has a place in an order, the best first
+    # where in the source's log the rows of its initial snapshot are, if it is one of them (``source_order``)
     begin: int | None = None
-    operation: str = ""
-    row: str | None = None
+    operation: str = ""  # of the event
+    row: str | None = None  # the values of its message key; None if they are not known
+    # where a change is of a row that the topic does not have, so that its source had the row before; or empty
     older: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Introduction:
-    """What a table is made with. ``remarks``: what a person should know of that."""
+class Introduction:
+    """What a table is made with."""
 
     columns: pa.Schema
     keys: tuple[str, ...] = ()
     sequence_by: str | None = None
     begin: int | None = None
     source_table: str | None = None
-    remarks: Counts = field(default_factory=dict)
+    remarks: Counts = field(default_factory=dict)  # what needs attention about it
 
 
-class _RowsOf(Protocol):
+class RowsOf(Protocol):
     """Reads what a record says about its rows."""
 
     def __call__(self, record: Record) -> Rows | None:
         """``record`` has a value. None: it changes no row. Raises ``Unreadable``, and Retry if a registry does not answer."""
 
 
-class _LogMessage(Unreadable):
+class LogMessage(Unreadable):
     """A record is a message of the source's log (``pg_logical_emit_message``)."""
 
 
 class FirstRows:
     """Looks for the first record of a topic that says what its rows are, in as many calls as it takes."""
 
-    def __init__(self, rows_of: _RowsOf, wishes: TableWishes) -> None:
+    def __init__(self, rows_of: RowsOf, wishes: TableWishes) -> None:
         """``wishes``: for the table that the rows make."""
         self._rows_of = rows_of
         self._needs_key = wishes.keys is None
@@ -156,7 +152,7 @@ class FirstRows:
                     asked += 1
                     found = self._ask(record)
                     if found is not None:
-                        further = islice(some, _ORDER_RECORDS - 1)
+                        further = islice(some, ORDER_RECORDS - 1)
                         return self._looked_at(found, record, further, _without_gap(records, start))
                     self.read_to[one.partition] = record.offset + 1
             self.read_to[one.partition] = one.end
@@ -187,7 +183,7 @@ class FirstRows:
                 raise Unreadable(f"{found.key_error}; so set keys of this table below database.tables")
             if found is not None and not self._rules.takes(found.table, None):
                 raise Unreadable(f"it is of {found.table}, which sources does not name")
-        except _LogMessage:
+        except LogMessage:
             self.has_messages = True
             self.why_not = "no record changes a row yet"
             return None
@@ -223,7 +219,7 @@ def _without_gap(records: pa.Table, start: int) -> int:
     return start + (int(gaps[0]) if len(gaps) else len(offsets))
 
 
-def rows_of(format: str, options: Mapping[str, Any]) -> _RowsOf:
+def rows_of(format: str, options: Mapping[str, Any]) -> RowsOf:
     """For a format whose records have a schema. ``options``: of its decoder. Raises as ``typed_decoder``."""
     if format == "debezium-json":
         return _connect_rows
@@ -234,7 +230,7 @@ def rows_of(format: str, options: Mapping[str, Any]) -> _RowsOf:
 
 def introduction(
     rows: Rows, wishes: TableWishes, policy: EvolvePolicy, unknown_fields: UnknownFields = "warn"
-) -> _Introduction:
+) -> Introduction:
     """The table for such rows. ``policy`` and ``unknown_fields``: of the table's stream.
 
     Raises InvalidSchema if no column is left, or a key is none.
@@ -270,7 +266,7 @@ def introduction(
     remarks = [_of_table_with_keys(rows, sequence_by) if keys else {}]
     if unknown_mode(unknown_fields, policy, has_schema=False) == "warn":  # else rows do not just come in without them
         remarks.append(remarks_on(Remark.LEFT_OUT_FIELD, dict.fromkeys(described(left_out), 1)))
-    return _Introduction(
+    return Introduction(
         columns=pa.schema([pa.field(one.name, one.type, one.name not in keys) for one in columns]),
         keys=keys,
         sequence_by=sequence_by if keys else None,
@@ -334,7 +330,7 @@ def _connect_rows(record: Record) -> Rows | None:
         return None
     columns = row_of_envelope(schema)
     if columns is None and any(isinstance(event.get(side), str) for side in ("after", "before")):
-        raise Unreadable(_DOCUMENTS)
+        raise Unreadable(DOCUMENTS)
     if columns is None:
         raise Unreadable("it carries no schema; set value.converter.schemas.enable of the connector, or use a registry")
     source = {one["field"]: one for one in connect_fields(schema)}.get("source")
@@ -345,9 +341,9 @@ def _connect_rows(record: Record) -> Rows | None:
 
 
 def _is_of_no_row(operation: object) -> bool:
-    """Whether an event changes no row. Raises _LogMessage."""
+    """Whether an event changes no row. Raises LogMessage."""
     if operation == "m":
-        raise _LogMessage("a message of the source's log")
+        raise LogMessage("a message of the source's log")
     return operation not in CHANGES
 
 
@@ -438,7 +434,7 @@ class _TypedRows:
         if self.events and _is_of_no_row(operation):
             return None
         if not fields and self.events and "collection" in _members(reader, "source"):
-            raise Unreadable(_DOCUMENTS)
+            raise Unreadable(DOCUMENTS)
         if not fields:
             raise Unreadable(
                 "its schema has no rows ('after', 'before')" if self.events else "its schema has no fields"

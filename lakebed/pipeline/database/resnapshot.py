@@ -70,7 +70,8 @@ class Asking:
             raise self._wrong("format", "its records are not Debezium's events, so there is no Debezium to ask")
         if not self._naming.prefix:
             raise self._wrong(
-                "database", "topic_prefix must be the connector's topic.prefix: by it the connector knows its signals"
+                "database",
+                "topic_prefix must be the connector's topic.prefix, by which the connector recognises its signals",
             )
         if section.signal_topic is None:
             raise self._wrong("database", "signal_topic is missing; set it to the connector's signal.kafka.topic")
@@ -92,15 +93,15 @@ class Asking:
         mirrors = (self._pipeline.database.mirror and where is None) if mirror is None else mirror
         if mirrors and self._pipeline.database.notification_topic is None:
             raise self._wrong(
-                "database", "notification_topic is missing, so nobody says when all rows have come: mirror needs it"
+                "database", "mirror needs notification_topic, where the connector says when all rows have come"
             )
         names = tuple(dict.fromkeys(tables))
         roots = self._check_tables(names)
         if len(partitions := partitions_of(self._settings, self._topic)) != 1:
             raise self._wrong(
                 "database",
-                f"signal_topic: {self._topic} has {len(partitions)} partitions, of which the connector reads the first alone; "
-                "make it anew with one",
+                f"signal_topic: {self._topic} has {len(partitions)} partitions, of which the connector reads only the first; "
+                "create it again with one",
             )
         notifications = self._pipeline.database.notification_topic
         begin = ends_of(self._settings, notifications) if notifications is not None else {}
@@ -149,7 +150,7 @@ class Asking:
         if self._pipeline.database.notification_topic is None:
             raise self._wrong(
                 "database",
-                "notification_topic is missing, so nobody says how far it is; leave --wait out, or set it to the "
+                "--wait needs notification_topic, where the connector says how far it is; leave --wait out, or set it to the "
                 "connector's notification.sink.topic.name",
             )
 
@@ -227,16 +228,14 @@ def _numbered(offsets: Partitions) -> dict[int, int]:
 # Any number of processes may do so at once: each step is a commit of the entry, which is made once.
 
 
-GRACE_SECONDS = 5.0
-"""So long after the connector is done the ends of a topic are asked."""
+GRACE_SECONDS = 5.0  # after the connector is done, until the ends of a topic are asked
 CHECK_SECONDS = 15.0
-WAIT_SECONDS = 600.0
-"""So long rows may be missing that the connector has read."""
+WAIT_SECONDS = 600.0  # how long rows may be missing that the connector has read
 _SAY_SECONDS = 10.0
 _PAUSE_SECONDS = 5.0
 _KEY_SHOWN = 80
 _logger = logging.getLogger("lakebed.run")
-_Typed = Callable[..., Mapping[str, Any]] | None
+Typed = Callable[..., Mapping[str, Any]] | None
 Ends = Callable[[str], Mapping[int, int]]
 """The next offset of each partition of a topic. Raises Retry, InvalidInput."""
 
@@ -374,7 +373,7 @@ def _named(notification: Notification) -> Sequence[str]:
 
 
 def follow(
-    resnapshots: Resnapshots, settings: KafkaSettings, topic: str, stop: threading.Event, typed: _Typed = None
+    resnapshots: Resnapshots, settings: KafkaSettings, topic: str, stop: threading.Event, typed: Typed = None
 ) -> None:
     """Follow the notifications of a topic until ``stop`` is set. Errors are logged, and it goes on.
 
@@ -394,9 +393,7 @@ def follow(
             stop.wait(12 * _PAUSE_SECONDS)
 
 
-def _follow(
-    resnapshots: Resnapshots, settings: KafkaSettings, topic: str, stop: threading.Event, typed: _Typed
-) -> None:
+def _follow(resnapshots: Resnapshots, settings: KafkaSettings, topic: str, stop: threading.Event, typed: Typed) -> None:
     from lakebed.sources.kafka.signal_topic import ends_of, messages_from, reading
 
     begin = ends_of(settings, topic)  # before the logs are looked at: what is asked later is notified later

@@ -16,18 +16,17 @@ from lakebed.settings import check_creatable, property_value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableWishes:
-    """``keys``: None: those of the message key; empty: the table is only appended to. ``sequence_by``: None: the order of the
-    source, as far as its records have one. ``renamed_columns``: new name of a field to the one that it had before.
-    ``sources``: regular expressions of the names of the source's tables whose events are taken; empty: one table's.
-    """
+    """What the file says of one table of a database."""
 
-    keys: tuple[str, ...] | None = None
+    keys: tuple[str, ...] | None = None  # None for those of the message key; empty if the table is only appended to
     sort_key: tuple[str, ...] = ()
-    sequence_by: str | None = None
+    sequence_by: str | None = None  # None for the order of the source, as far as its records have one
     partition_by: tuple[str, ...] = ()
     properties: Mapping[str, PropertyText] = field(default_factory=dict)
     types: Literal["given", "wide"] = "given"
+    # the new name of a field, to the name that it had before
     renamed_columns: Mapping[str, str] = field(default_factory=dict)
+    # regular expressions of the names of the source's tables whose events are taken; empty for one table
     sources: tuple[str, ...] = ()
     max_age_seconds: float = 10.0
 
@@ -36,7 +35,7 @@ class TableWishes:
 
 
 MAX_AGE_SECONDS = 10.0
-_MAX_TABLES = 1_000
+MAX_TABLES = 1_000
 _PARTS = ("database", "tables")
 
 
@@ -64,10 +63,8 @@ class PointsSection:
 
     transaction_topic: str
     """Debezium's topic of transactions (``provide.transaction.metadata``), such as ``shop.transaction``."""
-    interval_seconds: float = 1.0
-    """At least so much time passes from one point to the next."""
-    wait_seconds: float = 60.0
-    """For so long a point waits for a table that is not there yet."""
+    interval_seconds: float = 1.0  # the least time from one point to the next
+    wait_seconds: float = 60.0  # how long a point waits for a table that is not there yet
     settle_seconds: float | None = None
     """How often all tables are settled up to one point, so that every Delta reader can read them as of it; None: never."""
 
@@ -98,7 +95,7 @@ class DatabaseSection:
     """Of all tables."""
     max_age_seconds: float = MAX_AGE_SECONDS
     """How old a record may be before a batch takes it, where a table has so few that they can wait."""
-    max_tables: int = _MAX_TABLES
+    max_tables: int = MAX_TABLES
     points: PointsSection | None = None
     signal_topic: str | None = None
     """The topic from which the connector takes signals (``signal.kafka.topic``); None: nothing can be asked of it."""
@@ -170,7 +167,7 @@ def no_pattern(pattern: str) -> str:
 
 def _wrong_numbers(document: Document, section: DatabaseSection) -> Iterator[InvalidInput]:
     if section.max_age_seconds < 0:
-        text = "it must be at least 0 (each batch takes all that is there)"
+        text = "it must be at least 0; with 0 each batch takes all that is there"
         yield document.error(document.at("database", "max_age_seconds"), text)
     if section.max_tables < 1:
         yield document.error(document.at("database", "max_tables"), "it must be at least 1")

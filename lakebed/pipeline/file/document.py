@@ -162,7 +162,7 @@ class _Reader:
         line = node.start_mark.line + 1
         self._nodes += 1
         if self._nodes > _NODES_MAX:
-            raise self._wrong(line, f"the file has more than {_NODES_MAX:,} values, those of each alias counted")
+            raise self._wrong(line, f"the file has more than {_NODES_MAX:,} values, counting those of each alias")
         if id(node) in self._above:
             raise self._wrong(line, f"the value of {name or 'the file'} has an anchor and contains its own alias")
         self._refuse_tag(node, line)

@@ -45,34 +45,28 @@ class LakebedSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformSection:
-    """``transform``: SQL between the records and the table; a text is short for ``{sql: …}``.
-
-    ``columns``: those of the records, name to type, where nothing else says them; ``keys``: those of them that identify a row.
-    """
+    """``transform``: SQL between the records and the table; a text is short for ``{sql: …}``."""
 
     sql: str
+    # of the records, name to type, where nothing else says them
     columns: Mapping[str, str] = field(default_factory=dict)
-    keys: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()  # columns that identify a row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootstrapSection:
-    """``bootstrap``: rows that fill the table before its source is followed. Spark reads them.
-
-    ``position``: topic to partition to the first offset that they do not have. ``path`` is for ``parquet``; ``url``, and
-    ``table`` or ``query``, for ``jdbc``. ``options``: of Spark's reader.
-    """
+    """``bootstrap``: rows that fill the table before its source is followed. Spark reads them."""
 
     kind: Literal["parquet", "jdbc"]
-    position: Mapping[str, Mapping[str, int]]
-    path: str | None = None
-    url: str | None = None
+    position: Mapping[str, Mapping[str, int]]  # topic to partition to the first offset that they do not have
+    path: str | None = None  # for ``parquet``
+    url: str | None = None  # for ``jdbc``, with ``table`` or ``query``
     table: str | None = None
     query: str | None = None
-    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)  # of Spark's reader
 
     def __post_init__(self) -> None:
-        _offsets_of(self.position)
+        offsets_of(self.position)
         given = {name for name in ("path", "url", "table", "query") if getattr(self, name) is not None}
         if self.kind == "parquet" and given != {"path"}:
             raise InvalidInput("for parquet give path, and none of url, table and query")
@@ -82,10 +76,10 @@ class BootstrapSection:
     @property
     def offsets(self) -> dict[str, dict[int, int]]:
         """``position`` with the partitions as numbers."""
-        return _offsets_of(self.position)
+        return offsets_of(self.position)
 
 
-def _offsets_of(position: Mapping[str, Mapping[str, int]]) -> dict[str, dict[int, int]]:
+def offsets_of(position: Mapping[str, Mapping[str, int]]) -> dict[str, dict[int, int]]:
     """A position with its partitions as numbers. Raises InvalidInput."""
     if not position or not all(position.values()):
         raise InvalidInput("position is empty; name each topic with its partitions: {orders: {0: 1200}}")

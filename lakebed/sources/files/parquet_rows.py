@@ -59,7 +59,7 @@ def rows_of(
     if lacking:
         raise InvalidChanges(
             f"it lacks the columns {', '.join(lacking)}{suggest(lacking[0], unknown)}; nulls in their place would erase what the "
-            "table has. If they shall, name the columns in except_columns"
+            "table has. If that is wanted, name the columns in except_columns"
         )
     for field in columns:
         if field.name in names:

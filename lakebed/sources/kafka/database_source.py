@@ -276,7 +276,7 @@ class KafkaDatabaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._identified |= dict.fromkeys(asked, now)
         anew = {topic for topic, topic_id in found.items() if self._ids.get(topic, topic_id) != topic_id}
         self._ids |= found
-        self._start_over([p for p in self._partitions if p[0] in anew], "their topics were made anew")
+        self._start_over([p for p in self._partitions if p[0] in anew], "their topics were created again")
         return [topic for topic in topics if topic not in anew]
 
     def _start_over(self, partitions: list[tuple[str, int]], why: str) -> None:

@@ -33,17 +33,15 @@ _CONTROL, _POSITIONS = "control.json", "positions.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """``tick``: a larger one than before asks for a batch, even if nothing is new.
+    """What the driver wants of the planner."""
 
-    ``max_age_seconds``: how long unread records of a topic may wait for others, by topic; for all others
-    ``default_max_age_seconds``. ``limits``: how many records of a topic a batch may read; 0 leaves the topic out.
-    ``together_seconds``: at this pace all topics that have unread records are read together, whatever their age.
-    """
-
-    tick: int = 0
-    default_max_age_seconds: float = MAX_AGE_SECONDS
+    tick: int = 0  # a larger one than before asks for a batch, even if nothing is new
+    default_max_age_seconds: float = MAX_AGE_SECONDS  # for topics that are not in ``max_age_seconds``
+    # how long unread records of a topic may wait for others, by topic
     max_age_seconds: Mapping[str, float] = field(default_factory=dict)
+    # how many records of a topic a batch may read; 0 leaves the topic out
     limits: Mapping[str, int] = field(default_factory=dict)
+    # at this pace all topics that have unread records are read together, whatever their age
     together_seconds: float | None = None
 
     def max_age_of(self, topic: str) -> float:
@@ -104,20 +102,16 @@ def _replace(path: Path, text: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedBatch:
-    """``number``: 1 for the first batch of a checkpoint. ``tick``: the last tick of the driver when the batch was planned.
+    """A batch that was planned. A range ``is_first`` if nothing before it was read, or what was read is no longer there."""
 
-    A range ``is_first`` if nothing before it was read, or what was read is no longer there. ``begin``: where partitions begin
-    that had no position as the process began, unless the settings begin all at the earliest offset. ``left``: topics that had
-    records, when the batch was planned, which it does not read; only where points are taken. ``more``: the next batch follows at
-    once, since a limit leaves out records that are due.
-    """
-
-    number: int = 0
-    tick: int = 0
+    number: int = 0  # 1 for the first batch of a checkpoint
+    tick: int = 0  # the last tick of the driver when the batch was planned
     ranges: tuple[Range, ...] = ()
+    # where partitions begin that had no position as the process began, unless the settings begin all at the earliest offset
     begin: Partitions = field(default_factory=dict)
+    # topics that had records when the batch was planned, and that it does not read; only where points are taken
     left: tuple[str, ...] = ()
-    more: bool = False
+    more: bool = False  # the next batch follows at once, since a limit leaves out records that are due
 
     @staticmethod
     def of(document: Mapping[str, Any]) -> PlannedBatch:

@@ -55,8 +55,7 @@ _CONNECT_TIMEOUT_SECONDS = 5
 _READ_TIMEOUT_SECONDS = 7
 """Without a byte of an answer. So long a thread waits after an outage, if a network has forgotten its connection."""
 _WRITES = frozenset(("put", "put_if_absent", "create_upload", "upload_part", "complete_upload"))
-WRITES_SECONDS = 3.0
-"""So long no write has had success before the store counts as down."""
+WRITES_SECONDS = 3.0  # how long no write has had success before the store counts as down
 WRITES_SECONDS_MAX = 30.0
 """After the last failure: whoever still wants to write would have tried again."""
 _CONNECTIONS_MAX = 128
