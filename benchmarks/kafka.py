@@ -119,7 +119,7 @@ def steps(bootstrap: str, topic: str, folder: str) -> list[list[Any]]:
         decoded.append(decoder.decode(records))
         spent["decode"] += time.process_time() - mark
         mark = time.process_time()
-    WriteTask(WriteSpec(schema=SCHEMA, keys=("id",)), folder, lambda _: iter(decoded)).run(iter([]))
+    WriteTask(WriteSpec(schema=SCHEMA, keys=("id",)), folder, lambda _: iter([])).write(iter(decoded))
     spent["newest a key, sort, write"] = time.process_time() - mark
     return [[name, seconds / end * 1e6, seconds / sum(spent.values())] for name, seconds in spent.items()]
 

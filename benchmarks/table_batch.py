@@ -40,8 +40,7 @@ from benchmarks.kafka import SCHEMA, event
 from benchmarks.workload import table as print_table
 from lakebed.decode.decoder import RECORD_SCHEMA, DecoderSchema
 from lakebed.decode.formats import decoder
-from lakebed.ingest.database.runner import run_here
-from lakebed.ingest.table_batch import TableIngest, run_alone
+from lakebed.ingest.table_batch import TableIngest, run_alone, run_here
 from lakebed.sources.source import Bounds, Place, Range
 from lakebed.table import internals_of
 

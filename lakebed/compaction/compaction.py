@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _logger = logging.getLogger("lakebed.compact")
-UPLOAD_LOOK_SECONDS = 2.0
+_UPLOAD_LOOK_SECONDS = 2.0
 TIDY_SECONDS = 60.0
 _FINISH_LOOK_SECONDS = 0.1
 
@@ -160,7 +160,7 @@ class Compaction:
         heartbeat = self.lease_seconds / HEARTBEATS
         return (
             tidy,
-            Chore(run=self._upload, seconds=UPLOAD_LOOK_SECONDS, is_needed=volatile.holds_any),
+            Chore(run=self._upload, seconds=_UPLOAD_LOOK_SECONDS, is_needed=volatile.holds_any),
             Chore(run=volatile.extend, seconds=heartbeat, is_needed=volatile.holds_any, extends_leases=True),
         )
 

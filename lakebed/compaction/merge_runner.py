@@ -26,7 +26,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
@@ -45,9 +45,9 @@ from lakebed.planning.planner import plan as make_plans
 from lakebed.planning.uploads import uploaded_plans
 
 FAILURES_MAX = 4
-PARKED_SECONDS = 3600.0
+_PARKED_SECONDS = 3600.0
 BACKOFF_SECONDS_MAX = 60.0
-ALONE_SECONDS_MAX = 600.0
+_ALONE_SECONDS_MAX = 600.0
 """The longest pause of parts that fail for the store or the disk while other plans succeed."""
 PASSING = (StoreUnavailable, Contention)
 """Failures that no part has caused."""
@@ -351,7 +351,12 @@ class MergeRunner:
             )
         )
         try:
-            result = self._run_plan(plan, stop_if_closing, claim)
+            cluster = self._on_cluster if plan.on_cluster else None
+            if cluster is not None:
+                stop_if_closing(0)  # before a session begins
+            with cluster.cluster.slot(stop_if_closing) if cluster else nullcontext():
+                kernel = cluster.kernel if cluster else self._kernel
+                result = self._merger.run_plan(plan, kernel, progress=stop_if_closing, claim_id=claim)
         except Cancelled:
             result = MergeResult(outcome=MergeOutcome.CANCELLED, claim=claim)
         except Exception as error:
@@ -396,14 +401,6 @@ class MergeRunner:
             self._succeeded(plan)
         return result
 
-    def _run_plan(self, plan: MergePlan, progress: Progress, claim: str) -> MergeResult:
-        if not plan.on_cluster:
-            return self._merger.run_plan(plan, self._kernel, progress=progress, claim_id=claim)
-        assert self._on_cluster is not None
-        progress(0)  # before a session begins
-        with self._on_cluster.cluster.slot(progress):
-            return self._merger.run_plan(plan, self._on_cluster.kernel, progress=progress, claim_id=claim)
-
     def release(self, number: int) -> None:
         """Remove the plan with this number from the running ones."""
         with self._lock:
@@ -425,7 +422,7 @@ class MergeRunner:
             for path in plan.inputs:
                 failures = self._shared.failures.setdefault(path, _Failures())
                 if others_work:
-                    failures.passed_over(now, ALONE_SECONDS_MAX)
+                    failures.passed_over(now, _ALONE_SECONDS_MAX)
         self._trouble = error
         self._outage.failed(error)
 
@@ -452,7 +449,7 @@ class MergeRunner:
                 at_once = path in known or (corrupt and not isinstance(error, Retry))
                 failures.count = max(failures.count + 1, FAILURES_MAX if at_once else 0)
                 count, parked = failures.count, failures.count >= FAILURES_MAX
-                pause = PARKED_SECONDS if parked else min(BACKOFF_SECONDS_MAX, 2.0**failures.count)
+                pause = _PARKED_SECONDS if parked else min(BACKOFF_SECONDS_MAX, 2.0**failures.count)
                 failures.not_before = now + pause
         _logger.warning(
             "a %s of %d parts of %s failed%s: %s",

@@ -119,7 +119,7 @@ def found_again(claim: Claim, sources: Sources, merged: Sequence[MergedPart], sn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LocalInputs:
+class _LocalInputs:
     """``read``: the inputs of the kernel, normal parts first; ``below``: of each, what it is made of, by the claim's sources."""
 
     read: Sources
@@ -132,7 +132,7 @@ class LocalInputs:
 
 def local_inputs(
     claim: Claim, snapshot: Snapshot, chosen: Sequence[Materialized], dead_of: Callable[[Part], BitMap64]
-) -> LocalInputs:
+) -> _LocalInputs:
     """The claim's sources at a snapshot that has them, with ``chosen`` in place of those that they stand for.
 
     Raises Corrupt if one of ``chosen`` does not fit the snapshot.
@@ -148,7 +148,7 @@ def local_inputs(
     dead |= {path: substitute.dead for path, substitute in substitutes.items()}
     ordinals = {path: ordinal for ordinal, path in enumerate(claim.sources)}
     below = tuple(_below(part.path, ordinals, substitutes.get(part.path)) for part in inputs)
-    return LocalInputs(read=Sources(inputs, dead), below=below)
+    return _LocalInputs(read=Sources(inputs, dead), below=below)
 
 
 def _below(path: str, ordinals: Mapping[str, int], substitute: Substitute | None) -> Provenance | int:

@@ -57,7 +57,7 @@ def head_start_seconds(*, lateness: float = 0.0, pressure_factor: float = 1.0, d
 
 
 @dataclass(frozen=True, slots=True)
-class Taken(Generic[T]):
+class _Taken(Generic[T]):
     """A job that begins. ``expected_seconds``: what its pool was charged for it."""
 
     item: T
@@ -102,7 +102,7 @@ class ReadyJobs(Generic[T]):
             found.used = max(found.used, self._now)
         heapq.heappush(found.tiers.setdefault(tier, ([], []))[is_slow], (ready, number, item))
 
-    def take(self, slow_too: bool = True) -> Taken[T] | None:
+    def take(self, slow_too: bool = True) -> _Taken[T] | None:
         """The job to begin now; None if there is none. Its pool is charged for it until ``ended``."""
         ready = {
             name: heap for name in self._pools if (heap := self._next_heap(self._pools[name], slow_too)) is not None
@@ -114,9 +114,9 @@ class ReadyJobs(Generic[T]):
         self._now = pool.used
         pool.used += pool.usual_seconds / pool.share
         pool.taken += 1
-        return Taken(heapq.heappop(ready[name])[2], name, pool.usual_seconds)
+        return _Taken(heapq.heappop(ready[name])[2], name, pool.usual_seconds)
 
-    def ended(self, taken: Taken[T], seconds: float) -> None:
+    def ended(self, taken: _Taken[T], seconds: float) -> None:
         """The job took so long."""
         pool = self._pools[taken.pool]
         pool.used += (seconds - taken.expected_seconds) / pool.share
@@ -265,7 +265,7 @@ class Scheduler:
         while (taken := self._take()) is not None:
             self._run(taken)
 
-    def _run(self, taken: Taken[ScheduledJob]) -> None:
+    def _run(self, taken: _Taken[ScheduledJob]) -> None:
         job, started, again = taken.item, self._clock(), None
         try:
             again = job.run()
@@ -274,7 +274,7 @@ class Scheduler:
             again = FAILED_SECONDS
         self._ended(taken, started, again)
 
-    def _take(self) -> Taken[ScheduledJob] | None:
+    def _take(self) -> _Taken[ScheduledJob] | None:
         """The next job, when it is due; None if the scheduler closes."""
         with self._changed:
             while not self._is_closed:
@@ -286,7 +286,7 @@ class Scheduler:
                 self._sleep()
             return None
 
-    def _take_due(self) -> Taken[ScheduledJob] | None:
+    def _take_due(self) -> _Taken[ScheduledJob] | None:
         """The next job if one is due. The caller holds the lock."""
         self._collect_due()
         taken = None if self._is_closed else self._ready.take(slow_too=self._slow_running < self._slow_max)
@@ -316,7 +316,7 @@ class Scheduler:
                 start = min(job.head_start_seconds, HEAD_START_SECONDS_MAX)
                 self._ready.add(job, due - start, number, pool=job.pool, tier=job.tier, is_slow=job.is_slow)
 
-    def _ended(self, taken: Taken[ScheduledJob], started: float, again: float | None) -> None:
+    def _ended(self, taken: _Taken[ScheduledJob], started: float, again: float | None) -> None:
         job = taken.item
         with self._changed:
             now = self._clock()

@@ -3,7 +3,7 @@
 Files are written first, then committed. Deletion vectors have new names, so an attempt that does not commit leaves at most an
 orphan file.
 
-1. Take change parts from the old end of the tail, up to ``CHANGES_MAX`` rows a commit. This bounds the memory.
+1. Take change parts from the old end of the tail, up to ``_CHANGES_MAX`` rows a commit. This bounds the memory.
 2. Resolve them against the base (``resolve.resolve``). The result is positions; no row is rewritten.
 3. Write the deletion vectors, and a part for rows that had to be completed. Changes that can't become rows go to the quarantine
    now, once for each change part. So a crash before step 4 loses none, and a second attempt adds none. What is to be said of
@@ -66,7 +66,7 @@ from lakebed.notebook import HtmlResult
 
 _DECIDING = (OP_COLUMN, UNAVAILABLE_COLUMN, MOVES_COLUMN, NEEDS_ROW_COLUMN)
 """Columns that decide, beside keys and sequence, what becomes of a change."""
-CHANGES_MAX = 2_000_000
+_CHANGES_MAX = 2_000_000
 _LEAVES_ROWS = frozenset(
     {
         CommitKind.APPEND,
@@ -118,7 +118,7 @@ def settle(
     locator: Callable[[WriteSpec], KeyLocator],
     set_aside: Callable[[ChangePart, pa.Table], None],
     *,
-    changes_max: int = CHANGES_MAX,
+    changes_max: int = _CHANGES_MAX,
     checkpoint_slack: int = 1,
     until_version: int | None = None,
     first: Snapshot | None = None,

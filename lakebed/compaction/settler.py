@@ -1,6 +1,6 @@
 """Settles one table in this process: chooses the locator, quarantines records that can't become rows, emits events.
 
-Keys of a large settle are found by Spark tasks (``SparkKeyLocator``). The settle of a batch looks its keys up in the key index,
+Keys of a large settle are found by Spark tasks (``_SparkKeyLocator``). The settle of a batch looks its keys up in the key index,
 in the maintaining process. For a backlog of millions of keys it is cheaper to read the key columns of the base once, in
 parallel: each task takes a group of parts and joins their keys with the keys that are looked up. It returns positions, at most
 as many as there are keys.
@@ -39,15 +39,20 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-SPARK_LOOKUP_KEYS_MIN = 500_000
+_SPARK_LOOKUP_KEYS_MIN = 500_000
 _GROUP_ROWS = 4_000_000
 
 
-class SparkKeyLocator:
+class _SparkKeyLocator:
     """Spark tasks for many keys, ``narrow`` for few."""
 
     def __init__(
-        self, narrow: KeyLocator, spark: SparkSession, spec: WriteSpec, root: str, keys_min: int = SPARK_LOOKUP_KEYS_MIN
+        self,
+        narrow: KeyLocator,
+        spark: SparkSession,
+        spec: WriteSpec,
+        root: str,
+        keys_min: int = _SPARK_LOOKUP_KEYS_MIN,
     ):
         self._narrow = narrow
         self._spark = spark
@@ -128,6 +133,8 @@ class Settler:
         self._deletion_vectors = deletion_vectors
         self._locator = locator
         self._set_aside = set_aside
+        self.spark: SparkSession | None = None
+        """Maintenance settles with it: its tasks find very many keys. None: the key index finds any number."""
         self.until_version: int | None = None
         """What becomes due is settled up to this version; later changes wait in the tail. None: no bound."""
         # Without it two threads would settle the same changes. Only threads that settle wait for it.
@@ -178,8 +185,8 @@ class Settler:
             report_remarks(self._path, result.remarks)
         return result
 
-    def settle_if_due(self, spark: SparkSession | None = None, looks: bool = True) -> bool:
-        """Settle if the planner says so; returns whether something was settled. With a session, Spark tasks find very many keys.
+    def settle_if_due(self, looks: bool = True) -> bool:
+        """Settle if the planner says so; returns whether something was settled.
 
         For maintenance, which writes checkpoints in a thread of its own: one is written here only if that thread is late.
         ``looks``: whether the log is read; if not, the newest snapshot in memory decides.
@@ -193,10 +200,10 @@ class Settler:
             with self._noted(newest, until_version) as begun:
                 if begun is None:
                     return False
-                locator = self.wide_locator(spark) if spark else None
+                locator = self.wide_locator(self.spark) if self.spark else None
                 return self.settle(locator, checkpoint_slack=2, until_version=until_version, first=begun).commits > 0
 
-    def settle_to(self, version: int, spark: SparkSession | None = None) -> int | None:
+    def settle_to(self, version: int) -> int | None:
         """Settle up to a version now; what becomes due afterwards is not settled beyond it. Raises what ``settle`` raises.
 
         Returns the version at which every reader sees what the table was at ``version``. None if there is none, because
@@ -211,7 +218,7 @@ class Settler:
                         f"{self._path} is not settled now: processes that began it were killed (lakebed status)",
                         table=self._path,
                     )
-                locator = self.wide_locator(spark) if spark else None
+                locator = self.wide_locator(self.spark) if self.spark else None
                 settled = self.settle(locator, checkpoint_slack=2, until_version=version, first=begun)
             now = self._log.newest
             if now is None or now.version != settled.version:
@@ -256,10 +263,10 @@ class Settler:
         self._is_noted = False
 
     def wide_locator(
-        self, spark: SparkSession, keys_min: int = SPARK_LOOKUP_KEYS_MIN
+        self, spark: SparkSession, keys_min: int = _SPARK_LOOKUP_KEYS_MIN
     ) -> Callable[[WriteSpec], KeyLocator]:
         """Finds keys by Spark tasks if there are at least ``keys_min``, and as usual if there are fewer."""
-        return lambda spec: SparkKeyLocator(self._locator(spec), spark, spec, self._path, keys_min)
+        return lambda spec: _SparkKeyLocator(self._locator(spec), spark, spec, self._path, keys_min)
 
 
 def _without_later_changes(snapshot: Snapshot, until_version: int | None) -> Snapshot:

@@ -49,13 +49,13 @@ from lakebed.planning.settling import due_ms
 from lakebed.settings import TIERS
 
 QUERY = "maintain"
-SETTLE_LOOK_SECONDS = 5.0
+_SETTLE_LOOK_SECONDS = 5.0
 """How often a tail is looked at that waits: it becomes due with time."""
-MERGE_LOOK_SECONDS = (5.0, 60.0)
+_MERGE_LOOK_SECONDS = (5.0, 60.0)
 """The pauses between two plans without a new version: the first, and the longest."""
 IDLE_SECONDS = 600.0
 """When a table is idle into which nothing came."""
-INDEX_BYTES_KEPT = 64 << 20
+_INDEX_BYTES_KEPT = 64 << 20
 """A key index that is larger stays open while the table is idle: to open it is to read it once."""
 _SLOW_SECONDS = 5.0
 _logger = logging.getLogger("lakebed.compact")
@@ -88,7 +88,6 @@ class TableDuties:
     log: TableLog
     step: Callable[[], None]  # runs one cycle on the newest snapshot that ``log`` has
     settler: Settler
-    settle_to: Callable[[int], int | None]  # see ``Settler``
     merge_runner: MergeRunner
     chores: tuple[Chore, ...] = ()
     # lets go of the key index, unless it has more bytes than that
@@ -140,7 +139,7 @@ class TableMaintainer:
         self._restarts.has_started = True
         self._cycles = self._cycles_at_failure = 0
         self._seen, self._pause = ("", -1), look_seconds[0]  # a table's id and version
-        self._merge_pause = MERGE_LOOK_SECONDS[0]
+        self._merge_pause = _MERGE_LOOK_SECONDS[0]
         self._planned: tuple[object, ...] = (None, None)  # what of the table the merges were planned for
         self._stepped_at = self._not_before = 0.0
         self._tail_due_at = math.inf  # by its age, if it was not due at the last step
@@ -239,7 +238,7 @@ class TableMaintainer:
             newest = log.refresh()
         version = _version_of(newest)
         now = time.monotonic()
-        waits = bool(newest.tail) and (now - self._stepped_at >= SETTLE_LOOK_SECONDS or now >= self._tail_due_at)
+        waits = bool(newest.tail) and (now - self._stepped_at >= _SETTLE_LOOK_SECONDS or now >= self._tail_due_at)
         if version != self._seen or waits:
             self._rank(newest)
             self.duties.step()
@@ -259,8 +258,8 @@ class TableMaintainer:
             self._pause = min(2 * self._pause, self._look_seconds[1])
             if not log.is_idle and time.monotonic() - self._stepped_at >= IDLE_SECONDS:
                 log.is_idle = True
-                self.duties.release(INDEX_BYTES_KEPT)
-        pause = min(self._pause, SETTLE_LOOK_SECONDS) if newest.tail else self._pause
+                self.duties.release(_INDEX_BYTES_KEPT)
+        pause = min(self._pause, _SETTLE_LOOK_SECONDS) if newest.tail else self._pause
         freshness = newest.settings.freshness_seconds
         pause = pause if freshness is None else max(self._look_seconds[0], min(pause, freshness / 4))
         return min(pause, max(0.0, self._tail_due_at - time.monotonic()))
@@ -297,7 +296,7 @@ class TableMaintainer:
             version, asked = self._settles.popleft()
             if asked.set_running_or_notify_cancel():
                 try:
-                    asked.set_result(self.duties.settle_to(version))
+                    asked.set_result(self.duties.settler.settle_to(version))
                 except Exception as error:
                     asked.set_exception(error)
 
@@ -321,13 +320,13 @@ class TableMaintainer:
                     with suppress(Exception):  # reported already, and tried again later
                         merge_runner.run(*job)
                 self._wake_chores()
-                self._merge_pause = MERGE_LOOK_SECONDS[0]
+                self._merge_pause = _MERGE_LOOK_SECONDS[0]
                 return 0.0
         except Retry as error:
             self._planning.failed(error)
         except Exception:
             _logger.exception("planning merges of %s failed", self.duties.path)
-        pause, self._merge_pause = self._merge_pause, min(2 * self._merge_pause, MERGE_LOOK_SECONDS[1])
+        pause, self._merge_pause = self._merge_pause, min(2 * self._merge_pause, _MERGE_LOOK_SECONDS[1])
         return min(pause, merge_runner.pause_seconds() or pause)
 
     def _send(self, number: int, plan: MergePlan) -> None:
@@ -345,7 +344,7 @@ class TableMaintainer:
         self._pools.on_cluster.wake(job)
 
     def _plan_soon(self) -> None:
-        self._merge_pause = MERGE_LOOK_SECONDS[0]
+        self._merge_pause = _MERGE_LOOK_SECONDS[0]
         self._pools.merges.wake(self._merge)
 
     def _run_chore(self, chore: Chore, outage: Outage) -> float | None:

@@ -15,7 +15,7 @@ ROOM_PLANS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class VolatileChoice:
+class _VolatileChoice:
     """What was chosen for a process, and why."""
 
     is_on: bool
@@ -27,28 +27,28 @@ class VolatileChoice:
 
 def volatile_choice(
     settings: TableSettings, root: str, folder: Path, on_cluster: bool = False, in_fleet: bool = False
-) -> VolatileChoice:
+) -> _VolatileChoice:
     """The choice for a process on this host. ``folder``: where it would keep its parts; ``on_cluster``: merges are Spark jobs;
     ``in_fleet``: the process is a worker of a fleet.
     """
     if settings.volatile == "off":
-        return VolatileChoice(False, "lakebed.volatile is off")
+        return _VolatileChoice(False, "lakebed.volatile is off")
     if on_cluster:
-        return VolatileChoice(False, "merges are jobs of a cluster, which has many local disks")
+        return _VolatileChoice(False, "merges are jobs of a cluster, which has many local disks")
     if settings.volatile == "on":
-        return VolatileChoice(True, "lakebed.volatile is on")
+        return _VolatileChoice(True, "lakebed.volatile is on")
     if isinstance(parse_root(root), LocalRoot):
-        return VolatileChoice(False, "lakebed.volatile is auto, the table is on a file system")
+        return _VolatileChoice(False, "lakebed.volatile is auto, the table is on a file system")
     if in_fleet:
-        return VolatileChoice(False, "lakebed.volatile is auto, and no reader runs on the host of a fleet's worker")
+        return _VolatileChoice(False, "lakebed.volatile is auto, and no reader runs on the host of a fleet's worker")
     room, place = ROOM_PLANS * settings.plan_bytes_max, _existing(folder)
     if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
-        return VolatileChoice(False, f"lakebed.volatile is auto, and {place} is no folder that can be written")
+        return _VolatileChoice(False, f"lakebed.volatile is auto, and {place} is no folder that can be written")
     free = shutil.disk_usage(place).free
     text = f"{free / 1e9:,.1f} GB are free at {place}"
     if free < room:
-        return VolatileChoice(False, f"lakebed.volatile is auto, and only {text}; it takes {room / 1e9:,.1f} GB")
-    return VolatileChoice(True, f"lakebed.volatile is auto, the table is in an object store, and {text}")
+        return _VolatileChoice(False, f"lakebed.volatile is auto, and only {text}; it takes {room / 1e9:,.1f} GB")
+    return _VolatileChoice(True, f"lakebed.volatile is auto, the table is in an object store, and {text}")
 
 
 def _existing(folder: Path) -> Path:

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from lakebed.errors import LakebedError
 from lakebed.positions.point_log import Point, PointLog, Settled, TableAt
 
-SettleTo = Callable[[str, int], "Future[int | None]"]
+_SettleTo = Callable[[str, int], "Future[int | None]"]
 """Settles a table, by name, exactly up to a version. The result is the version at which it is; None if that can't be any more."""
-PAUSES_MAX = 5
+_PAUSES_MAX = 5
 """After so many rounds without a newer point, tables are settled at their own pace."""
 _LOOK_SECONDS = 0.5
 _logger = logging.getLogger("lakebed.compaction")
@@ -32,7 +32,7 @@ class SettledPoints:
     """``release``: lets a table, by name, be settled at its own pace; ``pause_seconds``: from one round to the next."""
 
     points: PointLog
-    settle_to: SettleTo
+    settle_to: _SettleTo
     pause_seconds: float
     release: Callable[[str], None] = lambda name: None
     clock: Callable[[], float] = time.monotonic
@@ -67,7 +67,7 @@ class SettledPoints:
             return
         if point.number > self._number:
             self._number, self._moved = point.number, self._began
-        elif self._began - self._moved >= PAUSES_MAX * self.pause_seconds:
+        elif self._began - self._moved >= _PAUSES_MAX * self.pause_seconds:
             for name in point.tables:
                 self.release(name)
             return

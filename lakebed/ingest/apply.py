@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
@@ -172,21 +172,14 @@ def apply(
     given = changes if is_spark_frame(changes) or is_empty else arrow_rows(changes, snapshot.logical_schema)
 
     def write(snapshot: Snapshot) -> tuple[Snapshot, Written]:
-        return _written(path, log, given, how.for_table(snapshot), snapshot, evolution)
+        if is_spark_frame(given):
+            stream, frame, snapshot = frame_changes(given, how, log, evolution, strict=how.policy.on_mismatch == "fail")
+            return snapshot, in_tasks(frame, WriteTask(write_spec_of(snapshot), path, stream))
+        if is_empty:  # no row says which columns there are
+            return snapshot, Written()
+        return _write_rows(path, given, how.for_table(snapshot), snapshot, evolution)
 
     return bring_rows(log, snapshot, write, batch, Operation.APPLY, Handover(path, quarantine_log)).version
-
-
-def _written(
-    path: str, log: TableLog, changes: Any, how: How, snapshot: Snapshot, evolution: Evolution
-) -> tuple[Snapshot, Written]:
-    """The parts of the changes, and the version of the table that they are written for."""
-    if is_spark_frame(changes):
-        stream, frame, snapshot = frame_changes(changes, how, log, evolution, strict=how.policy.on_mismatch == "fail")
-        return snapshot, in_tasks(frame, WriteTask(write_spec_of(snapshot), path, stream))
-    if not isinstance(changes, pa.Table):  # an empty list: no row says which columns there are
-        return snapshot, Written()
-    return _write_rows(path, changes, how, snapshot, evolution)
 
 
 def frame_changes(

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -65,7 +65,7 @@ from lakebed.positions.truncates import Cutoff, cutoff_of, to_domain
 from lakebed.remarks import Counts, sum_of
 from lakebed.resolve.batches import newest_in_layers
 from lakebed.sources.cut import Report
-from lakebed.sources.source import Place, Range, RangeChanges, batch_of
+from lakebed.sources.source import Place, Range, RangeChanges
 from lakebed.storage.engine import connect
 from lakebed.storage.open import open_part_storage
 from lakebed.telemetry import TaskRequests, counted, measured, report_requests
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 
 SLICE_ROWS_MAX = 500_000
 SLICE_BYTES_MAX = 256 << 20
-SMALL_RECORDS = 20_000
+_SMALL_RECORDS = 20_000
 
 
 class ChangeStream(Protocol):
@@ -208,23 +208,17 @@ class WriteTask:
     root: str
     stream: ChangeStream
 
-    def with_cutoff(self, cutoff: Cutoff) -> WriteTask:
-        """A copy of the task that leaves out changes from before a truncate."""
-        if not isinstance(self.stream, RangeChanges):
-            return self  # rows have no truncates
-        return replace(self, stream=replace(self.stream, cutoff=cutoff))
-
     @crosses_spark
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with counted() as requests:
-            written = self.run(batches)
+            written = self.write(self.stream(batches))
         yield Answer.of(written, requests).batch()
 
-    def run(self, batches: Iterator[pa.RecordBatch], *, is_small: bool = False) -> Written:
-        """Write what a task reads. ``is_small``: there are too few rows to spill any."""
+    def write(self, changes: Iterator[Decoded], *, is_small: bool = False) -> Written:
+        """Write what the stream of the task gives. ``is_small``: there are too few rows to spill any."""
         with measured(self.root, "write", may_spill=not is_small):
             connection = connect(threads=1)
-            done = [self._write(decoded, connection) for decoded in slices(self.stream(batches))]
+            done = [self._write(decoded, connection) for decoded in slices(changes)]
             return told_by(self.stream, done)
 
     def _write(self, decoded: Decoded, connection: duckdb.DuckDBPyConnection) -> Written:
@@ -337,14 +331,6 @@ def write_arrow(changes: pa.Table, spec: WriteSpec, root: str, aside: pa.Table |
     return Written(parts=parts, quarantined=quarantined)
 
 
-def writing(task: WriteTask, cutoff: Cutoff) -> Generator[WriteTask, Written, Written]:
-    """Yields the task to run, once or twice, and gets what it wrote; returns what counts."""
-    written = yield task.with_cutoff(cutoff)
-    if written.truncates and written.schema_needed is None:
-        written = yield task.with_cutoff(replace(cutoff, new=written.truncates))
-    return written
-
-
 def in_tasks(frame: DataFrame, task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]) -> Written:
     """Run a task on each partition of a DataFrame."""
     with from_spark():
@@ -354,9 +340,9 @@ def in_tasks(frame: DataFrame, task: Callable[[Iterator[pa.RecordBatch]], Iterat
 def in_this_process(task: WriteTask, ranges: Sequence[Range]) -> Written:
     """Run a task on ranges here, one after the other. Raises the errors of the task."""
     assert isinstance(task.stream, RangeChanges)
-    own = replace(task, stream=task.stream.anew())
-    is_small = sum(one.records for one in ranges) <= SMALL_RECORDS
-    return own.run(iter([batch_of(ranges)]), is_small=is_small)
+    stream = task.stream.anew()
+    is_small = sum(one.records for one in ranges) <= _SMALL_RECORDS
+    return replace(task, stream=stream).write(stream.decoded(ranges), is_small=is_small)
 
 
 def commit_written(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -23,12 +23,12 @@ from lakebed.decode.row_changes import RowChanges
 from lakebed.error_transport import crosses_spark
 from lakebed.errors import InvalidInput, LakebedError, Retry
 from lakebed.ingest.apply import bring_rows
-from lakebed.ingest.batch_writer import Marks, WriteTask, Written, in_tasks, in_this_process
+from lakebed.ingest.batch_writer import Marks, WriteTask, Written, in_tasks
 from lakebed.ingest.checkpoints import OffsetDocuments, quick_checkpoint
 from lakebed.ingest.evolving import Evolution
 from lakebed.ingest.handover import Handover
 from lakebed.ingest.refusals import refuse
-from lakebed.ingest.table_batch import BatchDone, Reached, Reading, TableIngest, WriteWork, run_alone
+from lakebed.ingest.table_batch import BatchDone, Reading, TableIngest, WriteWork, run_alone, run_here
 from lakebed.ingest.transform.query import Transform
 from lakebed.ingest.transform.rows_of_files import BAD_LINE, RowsOfFiles
 from lakebed.ingest.transform.run import SourceRows, Task, first_bad_line, passed_through, transformed
@@ -56,7 +56,7 @@ class FilesIngest(TableIngest):
     """Brings files into one table. One thread at a time."""
 
     def _reading(self, snapshot: Snapshot, ranges: Sequence[Range], records_max: int | None) -> Reading:
-        return files_reading(snapshot, ranges)
+        return _files_reading(snapshot, ranges)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +79,11 @@ class FilesReading:
             return None
         return self.before.plus(self.files, self.rewritten)
 
-    def reached(self, written: Written) -> Reached:
-        return Reached()
+    def done(self, snapshot: Snapshot, written: Written) -> BatchDone:
+        return BatchDone(snapshot=snapshot, written=written)
 
 
-def files_reading(snapshot: Snapshot, ranges: Sequence[Range]) -> FilesReading:
+def _files_reading(snapshot: Snapshot, ranges: Sequence[Range]) -> FilesReading:
     """What is to be read of the ranges of a batch: all of each file that the table has not read."""
     read = FilesRead.of(snapshot)
     planned = {one.topic: file_of(one) for one in ranges if one.size}
@@ -128,7 +128,7 @@ def _named(url: str) -> str:
 
 RECORDS_HERE_MAX = 20_000
 """Batches up to this size are read in the driver, in some 0.15 s; a Spark job without records costs 0.2 s of CPU."""
-PIECE_RECORDS_MAX = 2_000_000
+_PIECE_RECORDS_MAX = 2_000_000
 """What a table has to catch up with is read in pieces of so many records, or of as many as the batch has, if those are more."""
 _QUERY_ID_PROPERTY = "sql.streaming.queryId"
 _logger = logging.getLogger("lakebed.ingest")
@@ -170,11 +170,15 @@ class RangeIngest:
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         query, spark = _query_of(frame), frame.sparkSession
         ranges = self._source.ranges(*self._documents.of_batch(batch_id))
-        piece = max(PIECE_RECORDS_MAX, sum(one.size for one in ranges))
+        piece = max(_PIECE_RECORDS_MAX, sum(one.size for one in ranges))
         while True:
             self._backpressure.apply(self._log.newest or self._log.refresh())
             done = run_alone(self._ingest.batch(ranges, records_max=piece), lambda work: self._run(work, spark))
-            self._report(done, query, batch_id)
+            if done.version is None:
+                events.emit(events.BatchReplayed(table=self._table, query=STREAM + query, batch_id=batch_id))
+            else:
+                self._backpressure.batch_seconds = done.seconds
+                done.report(self._table, query, Transaction(STREAM + query, batch_id))
             if not done.left or done.version is None:
                 break
 
@@ -184,23 +188,11 @@ class RangeIngest:
         if isinstance(decoder := work.task.stream.decoder, SourceRows):
             return run_in_tasks(work, spark, decoder.transform)
         if work.records <= RECORDS_HERE_MAX and _is_on_one_machine(spark):
-            # A batch that waits for its source here can't be stopped, and a task can.
-            stream = replace(work.task.stream, source=self._source.impatient())
             try:
-                return in_this_process(replace(work.task, stream=stream), work.ranges)
+                return run_here(work)
             except Retry as error:
                 _logger.info("a batch of %s is written by tasks, since it failed here: %s", self._table, error)
         return run_in_tasks(work, spark)
-
-    def _report(self, done: BatchDone, query: str, batch_id: int) -> None:
-        if done.version is None:
-            events.emit(events.BatchReplayed(table=self._table, query=STREAM + query, batch_id=batch_id))
-            return
-        if done.written.lost:
-            lost = done.written.lost
-            events.emit(events.OffsetsLost(table=self._table, source=query, records=lost))
-        self._backpressure.batch_seconds = done.seconds
-        events.emit(done.to_event(self._table, STREAM + query, batch_id))
 
 
 def run_in_tasks(work: WriteWork, spark: SparkSession, transform: Transform | RowsOfFiles | None = None) -> Written:

@@ -19,7 +19,7 @@ import logging
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from lakebed import events
 from lakebed.decode.decoder import Decoder
@@ -32,7 +32,7 @@ from lakebed.ingest.batch_writer import (
     WriteTask,
     Written,
     commit_written,
-    writing,
+    in_this_process,
 )
 from lakebed.ingest.evolving import ROUNDS_MAX, Evolution
 from lakebed.ingest.handover import Handover
@@ -61,7 +61,7 @@ _logger = logging.getLogger("lakebed.ingest")
 class WriteWork:
     """Work of one table: to be run here, in a task of its own, or in a task with work of other tables.
 
-    The answer is what the task yields for the ranges, in their order (``in_this_process``, ``in_tasks``).
+    The answer is what the task yields for the ranges, in their order (``run_here``, ``in_tasks``).
     """
 
     task: WriteTask
@@ -71,6 +71,14 @@ class WriteWork:
     def records(self) -> int:
         """About how many records there are to read."""
         return sum(one.records for one in self.ranges)
+
+
+def run_here(work: WriteWork) -> Written:
+    """Run the work of one table in this process. Raises its error."""
+    task, stream = work.task, work.task.stream
+    if isinstance(stream, RangeChanges):  # a table that waits for its source here can't be stopped, and a task can
+        task = replace(task, stream=replace(stream, source=stream.source.impatient()))
+    return in_this_process(task, work.ranges)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,48 +102,36 @@ class BatchDone:
     def rows(self) -> int:
         return self.written.rows
 
-    @property
-    def quarantined(self) -> int:
-        return sum(part.rows for part in self.written.quarantined)
-
-    def to_event(self, table: str, query: str = "", batch_id: int | None = None) -> events.BatchCommitted:
-        """The event of a batch that was committed."""
-        assert self.version is not None
-        batch = Transaction(query, batch_id) if batch_id is not None else None
-        return self.written.event(
-            table,
-            self.version,
-            self.seconds,
-            commit_seconds=self.commit_seconds,
-            attempts=self.attempts,
-            batch=batch,
+    def report(self, table: str, source: str, batch: Transaction | None = None) -> None:
+        """Emit what was committed, if anything was, and how many records the source had lost of it."""
+        if self.version is None:
+            return
+        if lost := self.written.lost:
+            events.emit(events.OffsetsLost(table=table, source=source, records=lost))
+        events.emit(
+            self.written.event(
+                table,
+                self.version,
+                self.seconds,
+                commit_seconds=self.commit_seconds,
+                attempts=self.attempts,
+                batch=batch,
+            )
         )
 
 
-W = TypeVar("W")
-R = TypeVar("R")
 Batch = Generator[WriteWork, Written, BatchDone]
 
 
-def run_alone(batch: Generator[W, Written, R], run: Callable[[W], Written]) -> R:
+def run_alone(batch: Batch, run: Callable[[WriteWork], Written]) -> BatchDone:
     """Bring one batch to its end."""
     try:
         work = next(batch)
         while True:
             work = batch.send(run(work))
-    except StopIteration as done:
-        result: R = done.value
-        return result
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reached:
-    """See the members of ``BatchDone``."""
-
-    read_to: Mapping[Place, int] = field(default_factory=dict)
-    left: int = 0
-    stopped: Mapping[Place, str] = field(default_factory=dict)
-    gone: frozenset[Place] = frozenset()
+    except StopIteration as end:
+        done: BatchDone = end.value
+        return done
 
 
 class Reading(Protocol):
@@ -163,8 +159,8 @@ class Reading(Protocol):
     def marks(self, written: Written, cut: Cut | None) -> Marks | None:
         """What the commit says; None if there is nothing to say."""
 
-    def reached(self, written: Written) -> Reached:
-        """Up to where the table is then."""
+    def done(self, snapshot: Snapshot, written: Written) -> BatchDone:
+        """Up to where the table is then, at a version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,12 +208,13 @@ class _Reading:
         moved = self.moved(written, cut)
         return moved if moved.after else None
 
-    def reached(self, written: Written) -> Reached:
+    def done(self, snapshot: Snapshot, written: Written) -> BatchDone:
         read = read_to(self.starts, written.read)
         stopped = {place: report["stopped"] for place, report in written.transactions.items() if report["stopped"]}
         ends = {place: begin.end for place, begin in self.begins.items() if place not in stopped}
         left = sum(max(0, end - read[place]) for place, end in ends.items())
-        return Reached(read_to=read, left=left, stopped=stopped, gone=self.planned - self.begins.keys())
+        gone = self.planned - self.begins.keys()
+        return BatchDone(snapshot=snapshot, written=written, read_to=read, left=left, stopped=stopped, gone=gone)
 
     @property
     def topic_ids(self) -> dict[str, str | None]:
@@ -314,13 +311,7 @@ class TableIngest:
         for attempt in range(1, ATTEMPTS_MAX + 1):
             reading = self._reading(snapshot, ranges, records_max)
             if not reading.ranges and reading.marks(Written(), cut) is None:
-                reached = reading.reached(Written())
-                return BatchDone(
-                    snapshot=snapshot,
-                    read_to=reached.read_to,
-                    gone=reached.gone,
-                    seconds=time.perf_counter() - started,
-                )
+                return replace(reading.done(snapshot, Written()), seconds=time.perf_counter() - started)
             result, written = yield from self._attempt(snapshot, reading, cut)
             snapshot = result.snapshot
             if not result.outdated:
@@ -338,15 +329,9 @@ class TableIngest:
         self._handover.deliver(snapshot)
         self._log.checkpoint_if_due(snapshot, slack=2)  # if nobody maintains the table, the writer must do this
         report_remarks(self._table, result.remarks)
-        reached = reading.reached(written)
-        return BatchDone(
-            snapshot=snapshot,
+        return replace(
+            reading.done(snapshot, written),
             version=None if result.replayed else result.version,
-            written=written,
-            read_to=reached.read_to,
-            left=reached.left,
-            stopped=reached.stopped,
-            gone=reached.gone,
             attempts=result.attempts + attempt - 1,
             seconds=time.perf_counter() - started,
             commit_seconds=result.commit_seconds,
@@ -377,15 +362,13 @@ class TableIngest:
         firsts: dict[str, str] = {}
         for _ in range(ROUNDS_MAX):
             self._decoder = self._evolution.bound(self._decoder, snapshot)
-            stream = RangeChanges(self._source, self._decoder, cuts=cuts)
             cutoff = cutoff_of(snapshot, reading.topic_ids).of_sources(firsts, without=reading.anew)
-            steps = writing(WriteTask(write_spec_of(snapshot), self._table, stream), cutoff)
-            try:
-                task = next(steps)
-                while True:
-                    task = steps.send((yield WriteWork(task, ranges)))
-            except StopIteration as done:
-                written: Written = done.value
+            stream = RangeChanges(self._source, self._decoder, cutoff, cuts)
+            task = WriteTask(write_spec_of(snapshot), self._table, stream)
+            written = yield WriteWork(task, ranges)
+            if written.truncates and written.schema_needed is None:
+                stream = replace(stream, cutoff=replace(cutoff, new=written.truncates))
+                written = yield WriteWork(replace(task, stream=stream), ranges)
             if written.schema_needed is None:
                 several = {topic: names for topic, names in written.sources.items() if len(names) > 1}
                 if not several:

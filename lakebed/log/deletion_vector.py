@@ -51,7 +51,7 @@ class DeletionVector:
         prefix, encoded = self.path_or_inline[:-20], self.path_or_inline[-20:]
         if len(encoded) < 20:
             raise Corrupt(f"{encoded!r} is too short to be the uuid of a deletion vector")
-        name = f"deletion_vector_{uuid.UUID(bytes=decode_z85(encoded))}.bin"
+        name = f"deletion_vector_{uuid.UUID(bytes=_decode_z85(encoded))}.bin"
         return f"{prefix}/{name}" if prefix else name
 
     def to_json(self) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def inline(dead: BitMap64) -> DeletionVector:
     """A vector that is stored in the log itself."""
     data = encode(dead)
     return DeletionVector(
-        storage="i", path_or_inline=encode_z85(data), offset=None, bytes=len(data), dead_rows=len(dead)
+        storage="i", path_or_inline=_encode_z85(data), offset=None, bytes=len(data), dead_rows=len(dead)
     )
 
 
@@ -105,7 +105,7 @@ def pack(vectors: Sequence[BitMap64]) -> tuple[str, bytes, list[DeletionVector]]
     It is in a folder that other programs' cleanups ignore: one without support for vectors would delete the file.
     """
     name = uuid.uuid4()
-    encoded_name = _FOLDER + encode_z85(name.bytes)  # Delta allows a prefix there: the folder below the root
+    encoded_name = _FOLDER + _encode_z85(name.bytes)  # Delta allows a prefix there: the folder below the root
     out, descriptors = bytearray(_FORMAT_VERSION), []
     for dead in vectors:
         data = encode(dead)
@@ -121,7 +121,7 @@ def pack(vectors: Sequence[BitMap64]) -> tuple[str, bytes, list[DeletionVector]]
 def unpack(vector: DeletionVector, file: bytes | None) -> BitMap64:
     """The bitmap of a descriptor, given its file's bytes (None for an inline one). Raises Corrupt."""
     if vector.storage == "i":
-        dead = decode(decode_z85(vector.path_or_inline)[: vector.bytes])
+        dead = decode(_decode_z85(vector.path_or_inline)[: vector.bytes])
     else:
         assert file is not None
         at = vector.offset or 1
@@ -145,7 +145,7 @@ def unpack(vector: DeletionVector, file: bytes | None) -> BitMap64:
     return dead
 
 
-def encode_z85(data: bytes) -> str:
+def _encode_z85(data: bytes) -> str:
     """Base 85; the length is padded to a multiple of four with zero bytes."""
     data = data + b"\0" * (-len(data) % 4)
     out: list[str] = []
@@ -156,7 +156,7 @@ def encode_z85(data: bytes) -> str:
     return "".join(out)
 
 
-def decode_z85(text: str) -> bytes:
+def _decode_z85(text: str) -> bytes:
     """The bytes of a base 85 text, padding included. Raises Corrupt."""
     if len(text) % 5:
         raise Corrupt(f"{text[:40]!r} is no base 85 text: its length is no multiple of five")

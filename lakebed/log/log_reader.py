@@ -44,7 +44,7 @@ from lakebed.single_flight import SingleFlight
 from lakebed.sortkey.statistics_cache import StatisticsCache
 
 LAST_CHECKPOINT = f"{LOG_FOLDER}/_last_checkpoint"
-READER_FEATURES = frozenset({"deletionVectors", "timestampNtz", "vacuumProtocolCheck", COLUMN_MAPPING, TYPE_WIDENING})
+_READER_FEATURES = frozenset({"deletionVectors", "timestampNtz", "vacuumProtocolCheck", COLUMN_MAPPING, TYPE_WIDENING})
 _RELIST_SECONDS = 60.0
 _IDLE_RELIST_SECONDS = 600.0
 _LOAD_ATTEMPTS_MAX = 5
@@ -376,7 +376,7 @@ class LogReader:
                 later = commit or next(
                     filter(None, map(self.read_commit, (v for v in files.commits if v > number))), None
                 )
-                if later is None or not is_of_another_table(snapshot, later):
+                if later is None or not _is_of_another_table(snapshot, later):
                     if commit is None:
                         raise FileNotFoundError(commit_name(number))
                 elif version is None:
@@ -429,7 +429,7 @@ class LogReader:
         if commit is None:
             newest = max(self._files(0).commits, default=base)
             commit = self.read_commit(newest) if newest < base else None
-            return commit is not None and is_of_another_table(checkpoint, commit)
+            return commit is not None and _is_of_another_table(checkpoint, commit)
         return commit.digest != checkpoint.digest
 
     def _hint(self) -> int:
@@ -455,7 +455,7 @@ class LogReader:
         return int(self.clock() * 1000)
 
 
-def is_of_another_table(snapshot: Snapshot, commit: Commit) -> bool:
+def _is_of_another_table(snapshot: Snapshot, commit: Commit) -> bool:
     """Whether a commit says that it was made for another table."""
     table = commit.info.table if commit.info else ""
     return bool(table) and table != snapshot.metadata.id
@@ -467,7 +467,7 @@ def _number(text: str | None) -> int:
 
 def require_readable(protocol: Protocol) -> None:
     """Raises Unsupported naming the reader features that lakebed lacks."""
-    missing = protocol.reader_features - READER_FEATURES
+    missing = protocol.reader_features - _READER_FEATURES
     if missing or protocol.min_reader_version > 3:  # version 2 is column mapping without a list of features
         named = ", ".join(sorted(missing)) or f"reader version {protocol.min_reader_version}"
         raise Unsupported(f"the table needs a reader that supports: {named}; lakebed does not")

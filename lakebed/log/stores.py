@@ -45,7 +45,7 @@ __all__ = ["LocalLogStore", "MemoryLogStore", "open_store"]
 
 
 @runtime_checkable
-class QuickStore(Protocol):
+class _QuickStore(Protocol):
     """A store that knows a cheaper way to find out whether an object is there than to read it."""
 
     def has(self, name: str) -> bool:
@@ -55,7 +55,7 @@ class QuickStore(Protocol):
 
 def has_object(store: LogStore, name: str) -> bool:
     """Whether a store has an object, asked in one request. Raises StoreUnavailable."""
-    if isinstance(store, QuickStore):
+    if isinstance(store, _QuickStore):
         return store.has(name)
     try:
         store.read(name)

@@ -75,7 +75,7 @@ _UNKNOWN_ATTEMPTS_MAX = 8
 _STRANGE_ATTEMPTS_MAX = 8
 _NEWEST_KEPT = 2  # commit files that no cleanup deletes: the log itself always shows its newest version
 
-WRITER_FEATURES = frozenset({
+_WRITER_FEATURES = frozenset({
     "deletionVectors", "timestampNtz", "domainMetadata", "appendOnly", "invariants", "inCommitTimestamp", COLUMN_MAPPING,
     TYPE_WIDENING, GATE_FEATURE,
 })  # fmt: skip
@@ -424,7 +424,7 @@ def _protocol_of(actions: Sequence[Action]) -> Protocol | None:
 
 def require_writable(protocol: Protocol) -> None:
     """Raises Unsupported unless the table is lakebed's and needs nothing that lakebed lacks."""
-    missing = protocol.writer_features - WRITER_FEATURES
+    missing = protocol.writer_features - _WRITER_FEATURES
     if missing:
         raise Unsupported(f"the table needs a writer that supports: {', '.join(sorted(missing))}; lakebed does not")
     if GATE_FEATURE not in protocol.writer_features:

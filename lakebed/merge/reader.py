@@ -115,7 +115,7 @@ def _delete_rows(cursor: duckdb.DuckDBPyConnection, source: MergeSource, rows: i
 ORDINAL, ROW = "_lakebed_source", "_lakebed_row"
 """Columns of a scan: the source's ordinal and the row in its file."""
 
-AT_ONCE_BYTES_MAX = 8 << 20
+_AT_ONCE_BYTES_MAX = 8 << 20
 """Sources that are smaller than that together are read as a whole, and stay in memory while they are merged."""
 Read = tuple[pa.Table, Rows]
 """Rows as they were read, and the places of the wanted ones among them."""
@@ -159,7 +159,7 @@ class SourceReader:
         )
         self.files: Sequence[ArrowSource] = files if self.by_arrow else ()
         # A file is opened as many times as it is read, which takes most of the time of a small one.
-        are_small = sum(file.decoded_bytes for file in files) <= AT_ONCE_BYTES_MAX
+        are_small = sum(file.decoded_bytes for file in files) <= _AT_ONCE_BYTES_MAX
         self._at_once: Sequence[str] = (*self.columns, OP_COLUMN) if are_small else ()
         self.in_order = all(source.part.sort_key_version == spec.order_version for source in sources)
         self.kept_dictionaries = [

@@ -44,6 +44,7 @@ from lakebed.pipeline.transforming import (
     check_upstream,
     find_upstream,
     records_before,
+    shape_of,
     with_upstream,
 )
 from lakebed.schema.conversion import canonical_schema, check_columns, check_new_names
@@ -151,8 +152,7 @@ def _target(pipeline: Pipeline, table: Table | None, was_looked_for: bool, findi
     if table is not None:
         for one in differences(section, pipeline.policy, table):
             findings.wrong(f"{one.text}; change the file, or {one.way or ANOTHER_PATH}", "table", *one.key)
-        detail = table.inspect.detail().to_pylist()[0]
-        return Shape(columns=table.schema, keys=tuple(detail["keys"]), sequence_by=detail["sequence_by"])
+        return shape_of(table)
     if section.columns is None:
         if isinstance(pipeline.source, LakebedSection) and pipeline.transform is None:
             return None  # its upstream was not looked at, or is wrong

@@ -127,7 +127,7 @@ def _not_writable(folder: str) -> str | None:
 # -- Ask what a pipeline connects to ---------------------------------------------------------------------------------------
 
 
-KAFKA_SECONDS = REGISTRY_SECONDS = 10.0
+KAFKA_SECONDS = _REGISTRY_SECONDS = 10.0
 """How long a broker, and a registry, have to answer."""
 
 
@@ -194,7 +194,7 @@ def check_registry(pipeline: AnyPipeline, findings: Findings, connect: bool) -> 
         return
     with findings.within("registry", pipeline.registry):
         settings = pipeline.registry.settings()
-        seconds = min(REGISTRY_SECONDS, settings.timeout_seconds)
+        seconds = min(_REGISTRY_SECONDS, settings.timeout_seconds)
         once = replace(settings, config={**settings.config, "max.retries": "0"}, timeout_seconds=seconds)
         registry = Registry(once)
         if connect:

@@ -57,9 +57,9 @@ if TYPE_CHECKING:
 
 Phase = StartPhase | Literal["first batch", "running", "trying again", "stopping"]
 LOOK_SECONDS = 0.25
-FIRST_BATCH_SECONDS = 30.0  # the duration is counted from then on, even if no batch has come
-BATCH_SECONDS_MAX = 15.0
-PROOF_SECONDS = 10.0
+_FIRST_BATCH_SECONDS = 30.0  # the duration is counted from then on, even if no batch has come
+_BATCH_SECONDS_MAX = 15.0
+_PROOF_SECONDS = 10.0
 
 _logger = logging.getLogger("lakebed.run")
 
@@ -145,7 +145,7 @@ def run(
     """Execute the pipeline until ``stop`` is set or the duration has passed since the first batch.
 
     ``start``: Spark, whose Java may be starting already. The caller ends it.
-    If no batch comes within ``FIRST_BATCH_SECONDS``, the duration counts from then. ``watch`` is called several times a
+    If no batch comes within ``_FIRST_BATCH_SECONDS``, the duration counts from then. ``watch`` is called several times a
     second. Raises the LakebedError that ended the execution; everything committed until then stays.
     """
     roles: tuple[Role, ...] = (only,) if only else (("ingest", "maintain") if pipeline.maintain else ("ingest",))
@@ -289,7 +289,7 @@ class _Run:
         going = False
         while not stop.is_set():
             now, used_before = time.monotonic(), time.thread_time()
-            if not going and (self._progress.batches or now - began >= FIRST_BATCH_SECONDS):
+            if not going and (self._progress.batches or now - began >= _FIRST_BATCH_SECONDS):
                 going, began = True, now
                 driver.proven()
                 self._progress.restart_clock()
@@ -446,7 +446,7 @@ class _Run:
             self._work.end_ingest()
             return
         batches = self._progress.batches
-        deadline = time.monotonic() + BATCH_SECONDS_MAX
+        deadline = time.monotonic() + _BATCH_SECONDS_MAX
         while query.isActive and time.monotonic() < deadline:
             status = query.status
             busy = status["isTriggerActive"] and status["isDataAvailable"]
@@ -469,10 +469,10 @@ def has_worked(query: StreamingQuery, up_seconds: float) -> bool:
     """Whether a query that was started has done something: a batch, or a look at its source that found nothing.
 
     That it is up proves nothing while there is a batch to do, since that may wait for a store for long and then fail again. Spark
-    reports no progress of a query that finds nothing, so such a query counts after ``PROOF_SECONDS``.
+    reports no progress of a query that finds nothing, so such a query counts after ``_PROOF_SECONDS``.
     """
     with suppress(Exception):  # Spark may be shutting down
-        return query.lastProgress is not None or (up_seconds >= PROOF_SECONDS and not query.status["isDataAvailable"])
+        return query.lastProgress is not None or (up_seconds >= _PROOF_SECONDS and not query.status["isDataAvailable"])
     return False
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -31,7 +31,14 @@ from lakebed.pipeline.file.settings import (
 )
 from lakebed.pipeline.file_columns import columns_of_files, columns_read, files_settings
 from lakebed.pipeline.spark.jdbc_times import exact_times
-from lakebed.pipeline.transforming import Shape, check_transform, records_before, schema_of_records, transform_of
+from lakebed.pipeline.transforming import (
+    Shape,
+    check_transform,
+    records_before,
+    schema_of_records,
+    shape_of,
+    transform_of,
+)
 from lakebed.quoting import quote_for_spark
 from lakebed.schema.fitting import FIXED
 from lakebed.sources.files.settings import Options
@@ -62,13 +69,7 @@ _DRIVERS = {
 
 def start_ingest(pipeline: Pipeline, table: Table, spark: SparkSession) -> StreamingQuery:
     """Start the query. Raises InvalidInput for settings that do not fit the table."""
-    common: dict[str, Any] = {
-        "checkpoint": pipeline.checkpoint,
-        "query_name": QUERY_NAME,
-        "quarantine": pipeline.quarantine,
-        "trigger": trigger(pipeline.trigger_seconds),
-    }
-    shape = _shape_of(table)
+    shape = shape_of(table)
     records = shape if pipeline.transform is None else records_before(pipeline, shape)
     source = open_source(pipeline, records.columns, reads_headers=reads_headers(pipeline.format_kind, shape.keys))
     frame = source.stream(spark)
@@ -77,7 +78,14 @@ def start_ingest(pipeline: Pipeline, table: Table, spark: SparkSession) -> Strea
     if pipeline.bootstrap is not None:
         internals_of(table).bootstrap(lambda: bootstrap_rows(pipeline, shape, spark), pipeline.bootstrap.offsets)
     changes = RangeChanges(source.reader, open_decoder(pipeline, table))
-    return internals_of(table).start_ingest(changes, frame, **common)
+    return internals_of(table).start_ingest(
+        changes,
+        frame,
+        checkpoint=pipeline.checkpoint,
+        query_name=QUERY_NAME,
+        quarantine=pipeline.quarantine,
+        trigger=trigger(pipeline.trigger_seconds),
+    )
 
 
 def bootstrap_rows(pipeline: Pipeline, table: Shape, spark: SparkSession) -> DataFrame:
@@ -165,7 +173,10 @@ def open_source(pipeline: Pipeline, columns: pa.Schema, *, reads_headers: bool =
     """The source that the file describes. Its settings are checked, but no connection is made."""
     section = pipeline.source
     if isinstance(section, KafkaSection):
-        return _kafka(section, pipeline, reads_headers)
+        settings = kafka_settings(section)
+        from lakebed.sources.kafka.source import KafkaSource
+
+        return KafkaSource(settings, pipeline.table.path, pace(pipeline), reads_headers)
     if isinstance(section, FilesSection):
         from lakebed.sources.files.source import FileSource
 
@@ -176,19 +187,19 @@ def open_source(pipeline: Pipeline, columns: pa.Schema, *, reads_headers: bool =
     if isinstance(section, LakebedSection):
         from lakebed.sources.upstream_source import UpstreamSource
 
-        settings = UpstreamSettings(
+        upstream = UpstreamSettings(
             path=section.path,
             table=pipeline.table.path,
             starting_version=section.first_version,
             on_data_loss=section.on_data_loss,
         )
-        return UpstreamSource(settings, pace(pipeline))
+        return UpstreamSource(upstream, pace(pipeline))
     from lakebed.sources.generator_source import GeneratorSource
 
-    return GeneratorSource(order_stream(section), section.tasks, section.max_records_per_batch, pace(pipeline))
+    return GeneratorSource(_order_stream(section), section.tasks, section.max_records_per_batch, pace(pipeline))
 
 
-def order_stream(section: GeneratorSection) -> OrderStream:
+def _order_stream(section: GeneratorSection) -> OrderStream:
     """The settings of the generated stream."""
     values = asdict(section)
     return OrderStream(**{name: values[name] for name in OrderStream.__slots__})
@@ -196,7 +207,7 @@ def order_stream(section: GeneratorSection) -> OrderStream:
 
 def open_decoder(pipeline: Pipeline, table: Table) -> Decoder:
     """The decoder of the format for a table's columns."""
-    shape = _shape_of(table)
+    shape = shape_of(table)
     summed = [name for name, text in table.properties.items() if name.startswith(AGGREGATE) and text == "sum"]
     if summed and pipeline.format_kind.startswith(EVENTS):
         raise InvalidInput(
@@ -237,11 +248,6 @@ def _rows_decoder(pipeline: Pipeline, rows: RowsFormat, shape: Shape, decoder_sc
     return SourceRows(inner, decoder_schema, through)
 
 
-def _shape_of(table: Table) -> Shape:
-    detail = table.inspect.detail().to_pylist()[0]
-    return Shape(columns=table.schema, keys=tuple(detail["keys"]), sequence_by=detail["sequence_by"])
-
-
 def _decoder(pipeline: Pipeline, decoder_schema: DecoderSchema) -> Decoder:
     if isinstance(pipeline.format, ChangesFormat):
         return ChangeRows(decoder_schema)
@@ -277,10 +283,3 @@ def kafka_settings(section: KafkaSection) -> KafkaSettings:
             raise
         raise MissingPrerequisite("the source kafka needs confluent-kafka: pip install 'lakebed[kafka]'") from None
     return KafkaSettings(**{name: getattr(section, name) for name in KafkaSection.__slots__})
-
-
-def _kafka(section: KafkaSection, pipeline: Pipeline, reads_headers: bool) -> Source:
-    settings = kafka_settings(section)
-    from lakebed.sources.kafka.source import KafkaSource
-
-    return KafkaSource(settings, pipeline.table.path, pace(pipeline), reads_headers)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lakebed.compaction.maintenance import Maintenance
 
 DRAIN_SECONDS_MAX = 10.0
-MERGE_SECONDS_MAX = 10.0
+_MERGE_SECONDS_MAX = 10.0
 
 
 class TableWork:
@@ -101,7 +101,7 @@ class TableWork:
             waiting()
             time.sleep(0.05)
         if query.isActive:
-            self._internals.compaction.finish(MERGE_SECONDS_MAX, waiting)
+            self._internals.compaction.finish(_MERGE_SECONDS_MAX, waiting)
         query.stop()
         self._internals.compaction.close()  # running merges release their claims
         if self._internals.log.refresh().tail:

@@ -15,13 +15,14 @@ import pyarrow as pa
 
 from lakebed import table as tables
 from lakebed.errors import InvalidInput, TableExists, TableNotFound
+from lakebed.log.snapshot import Snapshot
 from lakebed.pipeline.file.settings import Pipeline, TableSection
 from lakebed.pipeline.transforming import with_upstream
 from lakebed.schema.conversion import canonical_schema
 from lakebed.schema.fitting import RESCUED_COLUMN, EvolvePolicy, may_have_become
 from lakebed.settings import property_value, suggest
 from lakebed.sortkey.sort_key import parse_sort_key
-from lakebed.table import Table
+from lakebed.table import Table, internals_of
 
 
 def open_or_create(pipeline: Pipeline) -> Table:
@@ -84,30 +85,35 @@ class Difference:
 def differences(section: TableSection, policy: EvolvePolicy, table: Table) -> list[Difference]:
     """All differences between a table and the file."""
     path = section.path
-    detail = table.inspect.detail().to_pylist()[0]
-    found = [*_fixed_differences(section, detail), *_column_differences(section, table.schema, policy)]
+    snapshot = internals_of(table).log.refresh()
+    columns, settings = snapshot.logical_schema, snapshot.logical_settings
+    found = [*_fixed_differences(section, snapshot), *_column_differences(section, columns, policy)]
     command = shlex.join(["lakebed", "alter", path, "--sort-key", ", ".join(section.sort_key)])
     way = f"give the table the file's sort key ({command})"
-    found += [replace(one, way=way) for one in _sort_key_difference(section, detail, table.schema)]
+    found += [replace(one, way=way) for one in _sort_key_difference(section, list(settings.sort_key), columns)]
     properties, wanted = _property_differences(section, table.properties)
     way = f"set the table's properties (lakebed.open({path!r}).set_properties({wanted!r}))"
     return found + [replace(one, way=way) for one in properties]
 
 
-def _fixed_differences(section: TableSection, detail: Mapping[str, Any]) -> Iterator[Difference]:
-    for name in ("keys", "partition_by"):
-        wanted = list(getattr(section, name))
-        if list(detail[name]) != wanted and (wanted or section.schema):
-            yield Difference((name,), f"{name} is {detail[name]} in the table and {wanted} in the file")
-    if detail["sequence_by"] != section.sequence_by and (section.sequence_by or section.schema):
-        text = f"sequence_by is {detail['sequence_by']} in the table and {section.sequence_by} in the file"
+def _fixed_differences(section: TableSection, snapshot: Snapshot) -> Iterator[Difference]:
+    settings = snapshot.logical_settings
+    for name, columns, given in (
+        ("keys", settings.keys, section.keys),
+        ("partition_by", snapshot.metadata.partition_columns, section.partition_by),
+    ):
+        there, wanted = list(columns), list(given)
+        if there != wanted and (wanted or section.schema):
+            yield Difference((name,), f"{name} is {there} in the table and {wanted} in the file")
+    if settings.sequence_by != section.sequence_by and (section.sequence_by or section.schema):
+        text = f"sequence_by is {settings.sequence_by} in the table and {section.sequence_by} in the file"
         yield Difference(("sequence_by",), text)
 
 
-def _sort_key_difference(section: TableSection, detail: Mapping[str, Any], schema: pa.Schema) -> Iterator[Difference]:
+def _sort_key_difference(section: TableSection, present: list[str], schema: pa.Schema) -> Iterator[Difference]:
     wanted = list(section.sort_key)
-    if (wanted or section.schema) and not _is_same_order(detail["sort_key"], wanted, schema):
-        yield Difference(("sort_key",), f"sort_key is {detail['sort_key']} in the table and {wanted} in the file")
+    if (wanted or section.schema) and not _is_same_order(present, wanted, schema):
+        yield Difference(("sort_key",), f"sort_key is {present} in the table and {wanted} in the file")
 
 
 def _is_same_order(one: Sequence[str], other: Sequence[str], schema: pa.Schema) -> bool:

@@ -24,6 +24,7 @@ from lakebed.settings import suggest
 from lakebed.sources.generator import COLUMNS, KEYS
 from lakebed.sources.rows import sequences
 from lakebed.sql.expression import parsed
+from lakebed.table import Table, internals_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -112,15 +113,11 @@ class Upstream:
 
 def upstream_of(section: LakebedSection) -> Upstream:
     """Raises TableNotFound, and what opening the table raises."""
-    table = tables.open(section.path)
-    detail = table.inspect.detail().to_pylist()[0]
-    sequence_by = detail["sequence_by"]
-    is_hidden = sequence_by is not None and sequence_by not in table.schema.names
-    return Upstream(
-        columns=table.schema,
-        keys=tuple(detail["keys"]),
-        sequence_by=ChangeNames.beside(table.schema.names).sequence if is_hidden else sequence_by,
-    )
+    found = shape_of(tables.open(section.path))
+    names, sequence_by = found.columns.names, found.sequence_by
+    if sequence_by is not None and sequence_by not in names:
+        sequence_by = ChangeNames.beside(names).sequence
+    return Upstream(columns=found.columns, keys=found.keys, sequence_by=sequence_by)
 
 
 def with_upstream(pipeline: Pipeline, upstream: Upstream | None = None) -> Pipeline:
@@ -191,6 +188,13 @@ class Shape:
     @property
     def spec(self) -> WriteSpec:
         return WriteSpec(schema=self.columns, keys=self.keys, sequence_by=self.sequence_by)
+
+
+def shape_of(table: Table) -> Shape:
+    """Of a table, at its newest version."""
+    snapshot = internals_of(table).log.refresh()
+    settings = snapshot.logical_settings
+    return Shape(columns=snapshot.logical_schema, keys=settings.keys, sequence_by=settings.sequence_by)
 
 
 def records_before(pipeline: Pipeline, table: Shape) -> Shape:

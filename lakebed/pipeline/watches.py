@@ -74,7 +74,7 @@ def seldom(
 
 
 LOOK_SECONDS = 2.0
-LOOK_AGAIN_SECONDS = 0.5
+_LOOK_AGAIN_SECONDS = 0.5
 """While it is down: all that waits is waiting for its return."""
 ANSWER_SECONDS = 5.0
 LOOK_SHARE = 0.005
@@ -157,7 +157,7 @@ class Watch:
             while not stop.wait(pause):
                 used = time.thread_time()
                 self.look()
-                least = LOOK_SECONDS if self._trouble is None else LOOK_AGAIN_SECONDS
+                least = LOOK_SECONDS if self._trouble is None else _LOOK_AGAIN_SECONDS
                 pause = max(least, (time.thread_time() - used) / LOOK_SHARE)
             self._trouble = None
 

@@ -53,7 +53,7 @@ class PointSettings:
     is_read: Callable[[str], bool] = lambda topic: True
 
 
-class PointSource(Protocol):
+class _PointSource(Protocol):
     """What a keeper of points asks the source."""
 
     def read(self, chosen: Range) -> Iterator[pa.Table]:
@@ -77,7 +77,7 @@ class PointKeeper:
         self,
         settings: PointSettings,
         points: PointLog,
-        source: PointSource,
+        source: _PointSource,
         transactions: TransactionReader,
         *,
         clock: Callable[[], float] = time.monotonic,

@@ -25,7 +25,7 @@ Whether a point waits for topics that are no tables (``Strangers``):
 2. One that is not there has no events: a connector writes the end of a transaction after its events, and a topic is made before
    its first event is written. So the events went elsewhere, or nowhere: they are messages, or a transformation of the connector's
    left them out or routed them. Brokers get to know a new topic one after the other, and events that are routed to a table show
-   there (``cut``). So the first point waits for ``ABSENT_SECONDS``.
+   there (``cut``). So the first point waits for ``_ABSENT_SECONDS``.
 3. Any other may become a table in a moment. The first point waits for that, ``wait_seconds`` at most. The points name the topic
    until it is a table.
 
@@ -41,7 +41,7 @@ from lakebed.points.window import End, Window
 from lakebed.positions.positions import Progress
 from lakebed.sources.cut import Cut, Expected, Partitions, first_missing
 
-ABSENT_SECONDS = 10.0
+_ABSENT_SECONDS = 10.0
 KEPT_MAX = 1_000  # how many topics are remembered; further ones are not waited for
 
 
@@ -94,7 +94,7 @@ class Strangers:
                 continue
             if seen is None or seen.is_there != is_there:
                 seen = self._seen[topic] = _Seen(is_there, now)
-            waits |= now - seen.since < (self.wait_seconds if is_there else ABSENT_SECONDS)
+            waits |= now - seen.since < (self.wait_seconds if is_there else _ABSENT_SECONDS)
         return waits
 
     def named(self) -> list[str]:

@@ -9,8 +9,8 @@
    events are unknown, and pass for their age (``cut``).
 5. An end counts events by table. They are expected in the topic that Debezium would choose for the table, unless it is known that
    its events are routed into another one (``learn``).
-6. What is forgotten is older than the last point, of which ``KEPT`` transactions before it stay, and older than what any table
-   still waits for, of which ``WAITING_MAX`` stay.
+6. What is forgotten is older than the last point, of which ``_KEPT`` transactions before it stay, and older than what any table
+   still waits for, of which ``_WAITING_MAX`` stay.
 
 They are read from Debezium's topic of transactions, which has the beginning and the end of each in the order of the source's
 commits (``TransactionReader``):
@@ -136,10 +136,10 @@ def _strange(offset: int, reason: str) -> InvalidInput:
     )
 
 
-KEPT = 50_000
+_KEPT = 50_000
 RECENT = 1_000
-WAITING_MAX = 300_000
-STEP_MS = 10_000
+_WAITING_MAX = 300_000
+_STEP_MS = 10_000
 """By how much the connector's clock may step back."""
 GIVEN_UP_MS = 300_000
 _INVALID = re.compile(r"[^a-zA-Z0-9._-]")
@@ -202,7 +202,7 @@ class Window:
                 counts[self.routes.get(topic, topic)] += events
             for topic, events in counts.items():
                 self._expected.setdefault(topic, deque()).append(Expected(place, one.id, events))
-        while len(self.ends) > WAITING_MAX:
+        while len(self.ends) > _WAITING_MAX:
             self._forget()
 
     def _topic_of(self, table: str) -> str:
@@ -296,7 +296,7 @@ class Window:
     def horizon_ms(self, target: int) -> int:
         """What the connector wrote before this time belongs to no transaction after ``target``."""
         end = self.end_at(target)
-        return end.written_ms - STEP_MS if end else -1
+        return end.written_ms - _STEP_MS if end else -1
 
     @property
     def read_from(self) -> int:
@@ -336,7 +336,7 @@ class Window:
         self.base = max(self.base, place)
         old = min(self.base, needed)
         later = sum(1 for _ in takewhile(lambda end: end.place > self.base, reversed(self.ends)))
-        while len(self.ends) - later > KEPT and self.ends[0].place <= old:
+        while len(self.ends) - later > _KEPT and self.ends[0].place <= old:
             self._forget()
 
     def _forget(self) -> None:

@@ -50,7 +50,7 @@ COLUMN_MAPPING = "columnMapping"
 MODE = "delta.columnMapping.mode"
 MAX_ID = "delta.columnMapping.maxColumnId"
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
-FIELD_ID = "delta.columnMapping.id"
+_FIELD_ID = "delta.columnMapping.id"
 
 StoredPath = tuple[str, ...]
 """Stored names from a column down to a field; ``element``, ``key`` and ``value`` are the steps into lists and maps."""
@@ -215,7 +215,7 @@ def map_columns(
     every = [each for _, each in all_fields(fields)]
     for each in every:
         metadata = each.get("metadata") or {}
-        each["metadata"] = {name: value for name, value in metadata.items() if name not in (FIELD_ID, PHYSICAL_NAME)}
+        each["metadata"] = {name: value for name, value in metadata.items() if name not in (_FIELD_ID, PHYSICAL_NAME)}
     number(every, fields, configuration, lambda name: name if has_files or is_storable(name) else new_name())
 
 
@@ -236,11 +236,11 @@ def number(
     stored_name: Callable[[str], str],
 ) -> None:
     """Give ``new`` fields of Delta's JSON their numbers and stored names. ``fields``: those that the table has."""
-    known = (each["metadata"].get(FIELD_ID, 0) for _, each in all_fields(fields) if each.get("metadata"))
+    known = (each["metadata"].get(_FIELD_ID, 0) for _, each in all_fields(fields) if each.get("metadata"))
     highest = max(int(configuration.get(MAX_ID, 0)), *known, 0)
     for each in new:
         highest += 1
-        each["metadata"] |= {FIELD_ID: highest, PHYSICAL_NAME: stored_name(each["name"])}
+        each["metadata"] |= {_FIELD_ID: highest, PHYSICAL_NAME: stored_name(each["name"])}
     configuration[MAX_ID] = str(highest)
 
 
@@ -265,7 +265,7 @@ def _with_structs(kind: Any, change: Callable[[Sequence[Mapping[str, Any]]], lis
 
 
 def _field_ids(fields: Sequence[dict[str, Any]]) -> dict[StoredPath, int]:
-    numbered = ((steps, (each.get("metadata") or {}).get(FIELD_ID)) for steps, each in all_fields(fields))
+    numbered = ((steps, (each.get("metadata") or {}).get(_FIELD_ID)) for steps, each in all_fields(fields))
     return {steps: int(number) for steps, number in numbered if number is not None}
 
 
@@ -301,7 +301,7 @@ def _renamed_type(kind: pa.DataType, source: pa.DataType, target: pa.DataType) -
         key = kind.key_field.with_type(_renamed_type(kind.key_type, source.key_type, target.key_type))
         item = kind.item_field.with_type(_renamed_type(kind.item_type, source.item_type, target.item_type))
         return pa.map_(key, item, kind.keys_sorted)
-    if pa.types.is_list(source) and is_any_list(kind):
+    if pa.types.is_list(source) and _is_any_list(kind):
         return _list_of(kind, _renamed_type(kind.value_type, source.value_type, target.value_type))
     return kind
 
@@ -322,7 +322,7 @@ def in_case_of(kind: pa.DataType, wanted: pa.DataType) -> pa.DataType:
     if pa.types.is_map(kind) and pa.types.is_map(wanted):
         item = kind.item_field.with_type(in_case_of(kind.item_type, wanted.item_type))
         return pa.map_(kind.key_field.with_type(in_case_of(kind.key_type, wanted.key_type)), item, kind.keys_sorted)
-    if is_any_list(kind) and pa.types.is_list(wanted):
+    if _is_any_list(kind) and pa.types.is_list(wanted):
         return _list_of(kind, in_case_of(kind.value_type, wanted.value_type))
     return kind
 
@@ -335,7 +335,7 @@ def _list_of(kind: pa.DataType, element: pa.DataType) -> pa.DataType:
     return pa.large_list(inner) if pa.types.is_large_list(kind) else pa.list_(inner)
 
 
-def is_any_list(kind: pa.DataType) -> bool:
+def _is_any_list(kind: pa.DataType) -> bool:
     """Whether an Arrow type is a list of any layout that rows come in."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 

@@ -31,7 +31,7 @@ from lakebed.settings import suggest
 Evolution = Literal["add", "widen", "relax"]
 OnMismatch = Literal["quarantine", "fail", "rescue"]
 EVOLUTIONS: tuple[Evolution, ...] = get_args(Evolution)
-ON_MISMATCH: tuple[OnMismatch, ...] = get_args(OnMismatch)
+_ON_MISMATCH: tuple[OnMismatch, ...] = get_args(OnMismatch)
 
 RESCUED_COLUMN = "_rescued"
 """With ``on_mismatch: rescue``, the members of a row that its columns do not take, as one JSON object; else null."""
@@ -61,9 +61,9 @@ class EvolvePolicy:
         for one in sorted(self.allowed):
             if one not in EVOLUTIONS:
                 raise InvalidInput(f"evolve has {one!r}; use {', '.join(EVOLUTIONS)}{suggest(one, EVOLUTIONS)}")
-        if self.on_mismatch not in ON_MISMATCH:
-            near = suggest(self.on_mismatch, ON_MISMATCH)
-            raise InvalidInput(f"on_mismatch is {self.on_mismatch!r}; use {' or '.join(ON_MISMATCH)}{near}")
+        if self.on_mismatch not in _ON_MISMATCH:
+            near = suggest(self.on_mismatch, _ON_MISMATCH)
+            raise InvalidInput(f"on_mismatch is {self.on_mismatch!r}; use {' or '.join(_ON_MISMATCH)}{near}")
         for new, old in self.renamed.items():
             if new == old:
                 raise InvalidInput(
@@ -224,7 +224,7 @@ class _Comparison:
             self._of_field(here.value_field, there.value_field, (*at, "element"), path)
         elif pa.types.is_map(here) and pa.types.is_map(there):
             self._of_field(here.item_field, there.item_field, (*at, "value"), path)
-        elif self._allows("widen", path_of(at)) and not has_any_precision(one):
+        elif self._allows("widen", path_of(at)) and not _has_any_precision(one):
             kind = common_type(here, there)
             if kind is not None and not kind.equals(here):
                 self._widen[path_of(at)] = kind
@@ -261,7 +261,7 @@ class _Comparison:
         return evolution in self._policy.allowed and path not in self._policy.refused
 
 
-def has_any_precision(one: pa.Field) -> bool:
+def _has_any_precision(one: pa.Field) -> bool:
     """Whether a field of a record's schema is a decimal whose precision is not known."""
     return not ANY_PRECISION.keys().isdisjoint(one.metadata or {})
 

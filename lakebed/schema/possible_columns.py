@@ -47,7 +47,7 @@ def check_levels(columns: Iterable[pa.Field]) -> None:
 
 FieldPath = tuple[str, ...]
 """Names from a field of the row down to a field of a struct; lists and maps have no step of their own."""
-NO_TYPE = "no column can have its type"
+_NO_TYPE = "no column can have its type"
 TOO_DEEP = f"a column may nest {LEVELS_MAX} levels deep, where a list or a map counts as two"
 
 
@@ -121,7 +121,7 @@ def _possible_type(kind: pa.DataType, path: FieldPath, left_out: dict[FieldPath,
         below: dict[FieldPath, str] = {}
         fields = _possible(kind, path, below, (), {}, level + 1)
         left_out.update(below)
-        return pa.struct(fields) if fields else TOO_DEEP if TOO_DEEP in below.values() else NO_TYPE
+        return pa.struct(fields) if fields else TOO_DEEP if TOO_DEEP in below.values() else _NO_TYPE
     if pa.types.is_list(kind) or pa.types.is_map(kind):
         if level + 2 > LEVELS_MAX:
             return TOO_DEEP
@@ -135,5 +135,5 @@ def _possible_type(kind: pa.DataType, path: FieldPath, left_out: dict[FieldPath,
     try:
         canonical_type(kind, path[-1])
     except InvalidSchema:
-        return NO_TYPE
+        return _NO_TYPE
     return kind

@@ -167,25 +167,29 @@ class RangeChanges:
     """What there is to say of partitions that may be cut."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Decoded]:
+        """What is in the ranges that Spark gives a task."""
+        return self.decoded(chosen for batch in batches for chosen in ranges_of(batch))
+
+    def decoded(self, ranges: Iterable[Range]) -> Iterator[Decoded]:
+        """What is in the ranges, in their order."""
         decoding = _Decoding(self.decoder, self.cutoff)
         held: list[pa.Table] = []  # small ends of ranges: each decoding has a fixed cost, so they share one
-        for batch in batches:
-            for chosen in ranges_of(batch):
-                if chosen.topic in self.cuts:
-                    yield from self._cut(chosen, decoding)
-                    continue
-                last: pa.Table | None = None
-                for records in self.source.read(chosen):
-                    if last is not None:
-                        yield from decoding.decode_all([*held, last])
-                        held = []
-                    last = records
+        for chosen in ranges:
+            if chosen.topic in self.cuts:
+                yield from self._cut(chosen, decoding)
+                continue
+            last: pa.Table | None = None
+            for records in self.source.read(chosen):
                 if last is not None:
-                    held.append(last)
-                if sum(map(len, held)) >= JOINED_RECORDS:
-                    yield from decoding.decode_all(held)
+                    yield from decoding.decode_all([*held, last])
                     held = []
-                self.ranges_read.append(chosen)
+                last = records
+            if last is not None:
+                held.append(last)
+            if sum(map(len, held)) >= JOINED_RECORDS:
+                yield from decoding.decode_all(held)
+                held = []
+            self.ranges_read.append(chosen)
         yield from decoding.decode_all(held)
 
     def _cut(self, chosen: Range, decoding: _Decoding) -> Iterator[Decoded]:

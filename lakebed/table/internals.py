@@ -239,14 +239,14 @@ class Internals:
         merge_runner = self.compaction.in_background(spark, in_fleet, cluster)
         newest = self.log.refresh()
         log_retention_seconds = newest.settings.log_retention_seconds
+        self.settler.spark = spark
         if self.settler.found_version is None:
             self.settler.found_version = newest.version if found_version is None else found_version
         return TableDuties(
             path=self.path,
             log=self.log,
-            step=lambda: self.step(spark),
+            step=self.step,
             settler=self.settler,
-            settle_to=lambda version: self.settler.settle_to(version, spark),
             merge_runner=merge_runner,
             release=self._release,
             renewed=lambda: self.duties(spark, in_fleet, cluster),
@@ -267,9 +267,9 @@ class Internals:
             spark_runs=lambda: spark is None or spark.sparkContext._jsc is not None,
         )
 
-    def step(self, spark: SparkSession | None = None) -> None:
+    def step(self) -> None:
         """One maintenance cycle on the newest snapshot in memory: settle if due, refresh the views; tidy the index when idle."""
-        settled = self.settler.settle_if_due(spark, looks=False)
+        settled = self.settler.settle_if_due(looks=False)
         newest = self.log.newest or self.log.refresh()
         self.view.refresh(newest)
         if purged_before(newest.domains) != self._purged_before and self.locators.rewrite_open(newest.parts):
@@ -325,7 +325,7 @@ def purge_of(internals: Internals) -> Purge:
     return Purge(internals.log, internals.storage, internals.deletion_vectors, _PurgedTable(internals))
 
 
-def clear_copies(internals: Internals, snapshot: Snapshot) -> list[PurgedFile]:
+def _clear_copies(internals: Internals, snapshot: Snapshot) -> list[PurgedFile]:
     """Delete what is on local disks of this host of parts that the version lacks; returns the files."""
     now_ms = internals.log.now_ms()
     claims = {one.id for one in claims_of(snapshot.domains).values() if snapshot.parts.keys() >= set(one.sources)}
@@ -362,7 +362,7 @@ class _PurgedTable:
         return self._internals.locators.for_reading(spec)
 
     def clear_local(self, snapshot: Snapshot) -> list[PurgedFile]:
-        return clear_copies(self._internals, snapshot)
+        return _clear_copies(self._internals, snapshot)
 
     def quarantine(self) -> Purge | None:
         beside = self._internals.quarantine()

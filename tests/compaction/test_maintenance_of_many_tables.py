@@ -364,14 +364,17 @@ def test_what_is_left_is_settled_before_the_stop(tmp_path: Path) -> None:
         assert all(map(is_settled, tables)) and maintenance.drain(0.0)
 
 
-def test_a_settle_that_fails_or_comes_too_late_says_so(tmp_path: Path, steps: Steps) -> None:
+def test_a_settle_that_fails_or_comes_too_late_says_so(
+    tmp_path: Path, steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
     [table] = tables_in(tmp_path, 1)
 
     def fails(version: int) -> int:
         maintenance.stop()
         raise Retry("no answer")
 
-    with maintained([replace(duties_of(table), settle_to=fails)]) as maintenance:
+    monkeypatch.setattr(internals_of(table).settler, "settle_to", fails)
+    with maintained([duties_of(table)]) as maintenance:
         first, second = maintenance.settle_to(table.path, 0), maintenance.settle_to(table.path, 0)
         steps.run()
         assert isinstance(first.exception(0), Retry)

@@ -242,11 +242,11 @@ def test_the_settle_of_a_point_is_parked_too(table: lakebed.Table) -> None:
     try_to_settle(log, "a", "b", "c")
     duties = internals_of(table).duties()
     with pytest.raises(Retry, match="not settled now"):
-        duties.settle_to(log.refresh().version)
+        duties.settler.settle_to(log.refresh().version)
     duties.step()
     assert tail_of(table)
     resume_settle(log)
-    assert duties.settle_to(log.refresh().version) is not None and not tail_of(table)
+    assert duties.settler.settle_to(log.refresh().version) is not None and not tail_of(table)
 
 
 def test_a_time_far_ahead_counts_as_over(table: lakebed.Table) -> None:

@@ -114,7 +114,7 @@ def check(case: Case, folder: str) -> Counter[str]:
     assert case.spec.keys or told + len(decoded.changes) == len(case.records)
 
     task = WriteTask(case.spec, folder, RecordChanges(case.decoder(), case.cutoff))
-    written = task.run(iter(case.records.to_batches()))
+    written = task.write(task.stream(iter(case.records.to_batches())))
     assert written.ignored == decoded.ignored
     aside, rows = sum(part.rows for part in written.quarantined), written.rows
     assert aside >= len(reasons)

@@ -401,6 +401,6 @@ def test_what_was_read_before_records_that_need_a_column_is_not_written(tmp_path
     schema = pa.schema([("id", pa.int64())])
     some = Decoded.needing(SchemaChange(add={"more": pa.string()}), DecoderSchema(schema))
     read = replace(some, changes=pa.table({"id": [1, 2], "_lakebed_op": ["u", "u"]}), schema_needed=None)
-    written = WriteTask(WriteSpec(schema=schema), str(tmp_path), lambda _: iter([read, some])).run(iter([]))
+    written = WriteTask(WriteSpec(schema=schema), str(tmp_path), lambda _: iter([])).write(iter([read, some]))
     assert written.schema_needed == some.schema_needed and not written.parts
     assert not list(tmp_path.rglob("*.parquet"))

@@ -152,7 +152,7 @@ def test_null_where_a_nested_value_takes_none_is_quarantined_and_a_null_around_i
 def write(spec: WriteSpec, values: list[Any], folder: Path) -> tuple[list[Path], list[Path]]:
     """What the task of a batch writes: the files of parts, and those of the quarantine."""
     task = WriteTask(spec, str(folder / "t"), RecordChanges(DebeziumJson(DecoderSchema(spec.schema, spec.keys))))
-    written = task.run(iter(records(values).to_batches()))
+    written = task.write(task.stream(iter(records(values).to_batches())))
     aside = [folder / f"t{QUARANTINE_SUFFIX}" / part.path for part in written.quarantined]
     return [folder / "t" / part.path for part in written.parts], aside
 

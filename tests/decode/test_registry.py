@@ -261,8 +261,8 @@ def test_a_task_that_meets_a_registry_that_is_down_fails_and_the_batch_that_is_r
     task = WriteTask(write_spec_of(log_of(table).refresh()), table.path, changes)
     registry.failing = 4
     with pytest.raises(Retry, match="schema registry"):
-        task.run(iter(batch.to_batches()))
-    written = task.run(iter(batch.to_batches()))
+        task.write(task.stream(iter(batch.to_batches())))
+    written = task.write(task.stream(iter(batch.to_batches())))
     assert [part.rows for part in (*written.parts, *written.quarantined)] == [2, 1]
 
 

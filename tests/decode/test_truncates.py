@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,7 @@ import pytest
 import lakebed
 from lakebed.decode.debezium.events import DebeziumJson
 from lakebed.decode.decoder import RECORD_SCHEMA, DecoderSchema
-from lakebed.ingest.batch_writer import WriteTask, Written, commit_written, writing
-from lakebed.ingest.table_batch import run_alone
+from lakebed.ingest.batch_writer import WriteTask, Written, commit_written
 from lakebed.log.actions import Transaction
 from lakebed.log.entries import SOURCE_TRUNCATES, Operation
 from lakebed.parts.changes import write_spec_of
@@ -106,11 +105,15 @@ class Reader:
         snapshot = log_of(self.table).refresh()
         spec = write_spec_of(snapshot)
         decoder = DebeziumJson(DecoderSchema(snapshot.schema, spec.keys, spec.sequence_by))
-        task = WriteTask(spec, self.table.path, RecordChanges(decoder))
         batches = [table.combine_chunks().to_batches() for table in tables]  # of each task
-        written = run_alone(
-            writing(task, cutoff_of(snapshot)), lambda one: Written.of(one.run(iter(some)) for some in batches)
-        )
+
+        def write(cutoff: Cutoff) -> Written:
+            tasks = [WriteTask(spec, self.table.path, RecordChanges(decoder, cutoff)) for _ in batches]
+            return Written.of(task.write(task.stream(iter(some))) for task, some in zip(tasks, batches, strict=True))
+
+        written = write(cutoff_of(snapshot))
+        if written.truncates:
+            written = write(replace(cutoff_of(snapshot), new=written.truncates))
         batch = Transaction(self.name, self.batches)
         commit_written(log_of(self.table), snapshot, written, batch, Operation.STREAMING_UPDATE)
         self.batches += 1

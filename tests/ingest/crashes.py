@@ -28,7 +28,7 @@ def dying(owner: Any, name: str, when: str, count: int = 1) -> Any:
 
 
 POINTS: list[tuple[Any, str, str, int]] = [
-    (table_batch, "writing", "before", 1),
+    (table_batch, "WriteTask", "before", 1),
     (table_batch, "commit_written", "before", 1),
     (table_batch, "commit_written", "after", 1),
     (Handover, "deliver", "before", 2),

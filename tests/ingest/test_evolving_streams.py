@@ -24,7 +24,6 @@ from lakebed.decode.debezium.events import DebeziumJson
 from lakebed.decode.decoder import DecoderSchema
 from lakebed.decode.formats import decoder
 from lakebed.errors import InvalidChanges, InvalidSchema, QuarantineRefused
-from lakebed.ingest import stream as module
 from lakebed.ingest import stream as stream_module
 from lakebed.ingest import table_batch
 from lakebed.ingest.evolving import Evolution
@@ -124,13 +123,13 @@ class Stream:
         alter(self.log, change, reason=reason)
 
     def run(self, batch_id: int = 0) -> None:
-        write = module.in_this_process
+        write = table_batch.in_this_process
 
         def counted(*args: Any) -> Any:
             self.tasks += 1
             return write(*args)
 
-        with patch.object(module, "in_this_process", counted):
+        with patch.object(table_batch, "in_this_process", counted):
             self.ingest(FRAME, batch_id)
 
 
@@ -273,14 +272,14 @@ def test_a_table_that_somebody_altered_stops_no_stream(tmp_path: Path) -> None:
 def test_a_table_that_is_altered_while_a_batch_is_written_takes_it(tmp_path: Path) -> None:
     table = table_at(tmp_path)
     stream = Stream(table, OLD)
-    write = module.in_this_process
+    write = table_batch.in_this_process
 
     def meanwhile(*args: Any) -> Any:
         written = write(*args)
         table.alter(add={"coupon": "string"}, widen={"qty": "long"})
         return written
 
-    with patch.object(module, "in_this_process", meanwhile):
+    with patch.object(table_batch, "in_this_process", meanwhile):
         stream.ingest(FRAME, 0)
     assert rows(table) == BOTH[:3]
 

@@ -166,7 +166,7 @@ class Life:
         if action == "settle":
             self.done[action] += replica.table.settle().commits
         elif action == "settle if due":
-            self.done[action] += internals_of(replica.table).settler.settle_if_due(None)
+            self.done[action] += internals_of(replica.table).settler.settle_if_due()
         elif self.compacts:
             self.done[action] += self.compact(replica, action)
 

@@ -36,10 +36,10 @@ from lakebed.sources.source import Range
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-ROLE = "ingest"
+_ROLE = "ingest"
 LOOK_SECONDS = 0.2
 CLOSE_SECONDS = 10.0
-UNOPENED_SECONDS = 60.0
+_UNOPENED_SECONDS = 60.0
 """A topic that can't be made a table has no log that could say so: it is tried again after that time."""
 _STOPPED_SECONDS = 1.0
 """After a batch in which a table read nothing of what it wants."""
@@ -306,7 +306,7 @@ class DatabaseIngest:
             for topic, park in found.park.items():
                 member = state.members[topic]
                 if member.table is None:  # it has no log that could say so: it is tried again, seldom
-                    failing[topic] = Failing(park.error, park.failures, now + UNOPENED_SECONDS, found.worked)
+                    failing[topic] = Failing(park.error, park.failures, now + _UNOPENED_SECONDS, found.worked)
                 else:
                     member.parked = park.entry(int(time.time() * 1000))
                     parked.append(member)
@@ -352,7 +352,7 @@ class DatabaseIngest:
             health.stopped()
             health = None
         if now is not None or (before is not None and member.parked is None):
-            health = self._health[member.topic] = health or Health(place, ROLE)
+            health = self._health[member.topic] = health or Health(place, _ROLE)
             if now is None:
                 health.runs()
             else:

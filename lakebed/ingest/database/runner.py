@@ -5,7 +5,7 @@
 2.  A table that does not answer in time (its store hangs, its log is contended) is left to its thread: the batch ends without it,
     and what it did counts when it ends. Meanwhile no batch reads it. So nobody waits for it longer than ``PATIENCE_SECONDS``.
 3.  If the next batch follows at once, it is planned while the last tables of this one are read: they count when they end.
-4.  Threads that are left behind are replaced, as long as they are ``LEFT_MAX`` at most.
+4.  Threads that are left behind are replaced, as long as they are ``_LEFT_MAX`` at most.
 
 **A task** has work of several tables, and writes the parts of one after the other.
 
@@ -23,21 +23,20 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from heapq import heapify, heapreplace
 from itertools import groupby
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from lakebed import events
 from lakebed.error_transport import crosses_spark, decode, encode, from_spark
 from lakebed.errors import LakebedError, Unexpected
 from lakebed.failures import failure_in
 from lakebed.ingest.batch_writer import Written, in_this_process
-from lakebed.ingest.database.member import Ignored, Member, Open, OpenTable
-from lakebed.ingest.table_batch import Batch, BatchDone, WriteWork
+from lakebed.ingest.database.member import Ignored, Member, Open
+from lakebed.ingest.table_batch import Batch, BatchDone, WriteWork, run_alone, run_here
 from lakebed.sources.cut import Cut
-from lakebed.sources.source import Range, RangeChanges
+from lakebed.sources.source import Range
 from lakebed.telemetry import counted, report_requests
 from lakebed.waits import waiting_for
 
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-RECORDS_TASK_MIN = 5_000
+_RECORDS_TASK_MIN = 5_000
 """A task with fewer records costs more than it saves."""
 _Answer: TypeAlias = "tuple[str, int, Written | str, str]"
 """The topic, the number of the piece, what was written or the error, and the requests to the object store."""
@@ -78,7 +77,7 @@ def spread(pieces: Iterable[Piece], tasks: int) -> list[list[Piece]]:
     """The pieces of each of so many tasks, or of fewer if there is little to do; no task is empty."""
     ordered = sorted(pieces, key=lambda piece: (-piece.records, piece.topic, piece.number))
     total = sum(piece.records for piece in ordered)
-    count = max(1, min(tasks, len(ordered), -(-total // RECORDS_TASK_MIN)))
+    count = max(1, min(tasks, len(ordered), -(-total // _RECORDS_TASK_MIN)))
     chosen: list[list[Piece]] = [[] for _ in range(count)]
     loads = [(0, 0, number) for number in range(count)]
     heapify(loads)
@@ -119,14 +118,6 @@ def run_in_tasks(spark: SparkSession, works: Mapping[str, WriteWork]) -> dict[st
     return answered(works, answers)
 
 
-def run_here(work: WriteWork) -> Written:
-    """Run the work of one table in this process. Raises its error."""
-    task, stream = work.task, work.task.stream
-    if isinstance(stream, RangeChanges):  # a table that waits for its source here can't be stopped, and a task can
-        task = replace(task, stream=replace(stream, source=stream.source.impatient()))
-    return in_this_process(task, work.ranges)
-
-
 def answered(topics: Iterable[str], answers: Sequence[_Answer]) -> dict[str, Written | LakebedError]:
     """What the pieces of each table wrote, in their order, or the first error."""
     written: dict[str, list[Written]] = {topic: [] for topic in topics}
@@ -149,11 +140,11 @@ Outcome: TypeAlias = BatchDone | Ignored | Skipped | LakebedError
 Together: TypeAlias = Callable[[Sequence[Range]], AbstractContextManager[object]]
 RECORDS_HERE_MAX = 20_000
 """Of all tables together: they take some 0.2 s in the driver, and so does a Spark job without records."""
-RECORDS_TASKS_MAX = 200_000
+_RECORDS_TASKS_MAX = 200_000
 """Of all tables that share a job, times its tasks that run at once: some seconds."""
 THREADS = 8
-LEFT_MAX = 64
-CARRIED_MAX = THREADS // 2  # how many tables are read on while the next batch is planned, which takes about as long
+_LEFT_MAX = 64
+_CARRIED_MAX = THREADS // 2  # how many tables are read on while the next batch is planned, which takes about as long
 PATIENCE_SECONDS = 5.0
 _logger = logging.getLogger("lakebed.ingest")
 
@@ -202,7 +193,7 @@ class Runner:
             alone = {self._pool.submit(self._read, member, cut): member for member in here}
             ended = self._read_together(together, cut, spark) if together and spark is not None else []
             left = {*alone, *(() if more else self._carried)}
-            while len(left) > (CARRIED_MAX if more else 0) and (seconds := deadline - time.monotonic()) > 0:
+            while len(left) > (_CARRIED_MAX if more else 0) and (seconds := deadline - time.monotonic()) > 0:
                 left = wait(left, seconds, return_when=FIRST_COMPLETED).not_done
             may_go_on = more and time.monotonic() < deadline
             for future, member in alone.items():
@@ -241,16 +232,7 @@ class Runner:
     # -- one table by a thread of its own ------------------------------------------------------------------------------
 
     def _read(self, member: Member, cut: Cut | None) -> BatchDone:
-        assert member.table is not None
-        batch = begun(member, member.table, cut, RECORDS_HERE_MAX)
-        done = advanced(batch, None)
-        while isinstance(done, WriteWork):
-            try:
-                rows: Written | LakebedError = run_here(done)
-            except LakebedError as error:
-                rows = error
-            done = advanced(batch, rows)
-        return finished(member.table, done)
+        return _reported(member, run_alone(_begun(member, cut, RECORDS_HERE_MAX), run_here))
 
     def _opened(self, member: Member) -> Skipped | Ignored:
         ranges = sorted(member.wanted.values(), key=lambda one: one.partition)
@@ -264,7 +246,7 @@ class Runner:
         """How it went for a table, if its thread has ended; else it is left to its thread, or to the next batch."""
         if future.done():
             member.is_busy = False
-            return [(member, outcome_of(member, future))]
+            return [(member, _outcome_of(member, future))]
         if future.cancel():  # no thread was free
             member.is_busy = False
             return []
@@ -274,7 +256,7 @@ class Runner:
 
         def ends(ended: Future[Any]) -> None:
             self._behind.discard(ended)
-            self._late.put((member, outcome_of(member, ended)))
+            self._late.put((member, _outcome_of(member, ended)))
 
         future.add_done_callback(ends)
         return []
@@ -282,7 +264,7 @@ class Runner:
     def _replace_threads(self) -> None:
         """Threads that are left behind are missing to the next batch: others take their place."""
         stuck = len(self._behind)
-        if stuck > self._replaced and stuck <= LEFT_MAX:
+        if stuck > self._replaced and stuck <= _LEFT_MAX:
             self._pool.shutdown(wait=False)
             self._pool = ThreadPoolExecutor(THREADS, "lakebed-table")
         self._replaced = stuck
@@ -292,13 +274,10 @@ class Runner:
     def _read_together(
         self, members: Sequence[Member], cut: Cut | None, spark: SparkSession
     ) -> list[tuple[Member, Outcome]]:
-        records = RECORDS_TASKS_MAX * spark.sparkContext.defaultParallelism
+        records = _RECORDS_TASKS_MAX * spark.sparkContext.defaultParallelism
         shares = shares_of({member.topic: member.unread for member in members}, records)
         by_topic = {member.topic: member for member in members}
-        batches: dict[str, Batch] = {}
-        for member in members:
-            assert member.table is not None
-            batches[member.topic] = begun(member, member.table, cut, shares[member.topic])
+        batches = {member.topic: _begun(member, cut, shares[member.topic]) for member in members}
         answers: Mapping[str, Written | LakebedError | None] = dict.fromkeys(batches)
         ended: list[tuple[Member, Outcome]] = []
         while answers:
@@ -317,9 +296,13 @@ class Runner:
         return ended
 
     def _advanced(self, member: Member, batch: Batch, answer: Written | LakebedError | None) -> WriteWork | BatchDone:
-        done = advanced(batch, answer)
-        assert member.table is not None
-        return done if isinstance(done, WriteWork) else finished(member.table, done)
+        """The next work of a table, or its end. ``answer``: what became of its last work; None to begin. Raises its error."""
+        try:
+            if answer is None:
+                return next(batch)
+            return batch.throw(answer) if isinstance(answer, LakebedError) else batch.send(answer)
+        except StopIteration as stop:
+            return _reported(member, stop.value)
 
     def _answers(self, works: Mapping[str, WriteWork], spark: SparkSession) -> Mapping[str, Written | LakebedError]:
         if not works:
@@ -334,7 +317,7 @@ class Runner:
         return dict.fromkeys(works, failed)
 
 
-def outcome_of(member: Member, future: Future[Any]) -> Outcome:
+def _outcome_of(member: Member, future: Future[Any]) -> Outcome:
     """How it went for a table whose thread has ended."""
     error = future.exception()
     if error is None:
@@ -375,27 +358,14 @@ def shares_of(unread: Mapping[str, int], records: int) -> dict[str, int]:
     return shares
 
 
-def begun(member: Member, table: OpenTable, cut: Cut | None, records_max: int) -> Batch:
+def _begun(member: Member, cut: Cut | None, records_max: int) -> Batch:
     """The batch of a table, which has not begun to plan yet."""
+    assert member.table is not None
     ranges = sorted(member.wanted.values(), key=lambda one: one.partition)
-    return table.ingest.batch(ranges, records_max=records_max, cut=cut)
+    return member.table.ingest.batch(ranges, records_max=records_max, cut=cut)
 
 
-def advanced(batch: Batch, answer: Written | LakebedError | None) -> WriteWork | BatchDone:
-    """The next work of a table, or its end. ``answer``: what became of its last work; None to begin. Raises its error."""
-    try:
-        if answer is None:
-            return next(batch)
-        return batch.throw(answer) if isinstance(answer, LakebedError) else batch.send(answer)
-    except StopIteration as stop:
-        done: BatchDone = stop.value
-        return done
-
-
-def finished(table: OpenTable, done: BatchDone) -> BatchDone:
-    """Report what a table committed."""
-    if done.version is not None:
-        if lost := done.written.lost:
-            events.emit(events.OffsetsLost(table=table.root, source=table.name, records=lost))
-        events.emit(done.to_event(table.root))
+def _reported(member: Member, done: BatchDone) -> BatchDone:
+    assert member.table is not None
+    done.report(member.table.root, member.table.name)
     return done

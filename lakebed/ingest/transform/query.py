@@ -27,7 +27,7 @@ from lakebed.schema.nested import nullable
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-VIEW = "changes"
+_VIEW = "changes"
 _ROW_BY_ROW = frozenset({"Project", "Filter", "Generate", "Union", "Sort", "LogicalRDD", "LocalRelation", "MapInArrow"})
 _KEEPS = {"Inner": (0, 1), "Cross": (0, 1), "LeftOuter": (0,), "LeftSemi": (0,), "LeftAnti": (0,), "RightOuter": (1,)}
 """On which sides of a join the changes may be: each result row then comes from one of them."""
@@ -69,7 +69,7 @@ class Transform:
 
     def over(self, changes: DataFrame) -> DataFrame:
         """The result of the query for these rows."""
-        changes.createOrReplaceTempView(VIEW)
+        changes.createOrReplaceTempView(_VIEW)
         return changes.sparkSession.sql(self.sql)
 
     def rows_for(

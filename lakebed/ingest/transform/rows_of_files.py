@@ -356,7 +356,7 @@ class WritingBesideNotes:
                 yield batch if beside.null_count == len(batch) else batch.filter(beside.is_null())
 
         with counted() as requests:
-            written = self.task.run(rows())
+            written = self.task.write(self.task.stream(rows()))
             written = Written.of([written, Written(ignored=dropped)])
         yield Answer.of(written, requests).batch()
         yield pa.RecordBatch.from_arrays([pa.array(notes, pa.binary())], names=["answer"])

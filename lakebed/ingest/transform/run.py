@@ -82,7 +82,7 @@ class SourceRows:
 
 
 @dataclass(frozen=True, slots=True)
-class DecodeTask:
+class _DecodeTask:
     """Yields what a task decodes: rows of the view, and, as a note, what a write task says besides (``Answer``)."""
 
     stream: ChangeStream
@@ -209,4 +209,4 @@ def _decoding(
     from pyspark.sql.pandas.types import from_arrow_schema
 
     columns = pa.schema([("row", pa.struct(list(transform.view))), (NOTE, pa.binary())])
-    return on_input(DecodeTask(task.stream, task.root, transform)), from_arrow_schema(columns)
+    return on_input(_DecodeTask(task.stream, task.root, transform)), from_arrow_schema(columns)

@@ -76,7 +76,7 @@ def to_json(action: Action) -> dict[str, Any]:
             return {"remove": remove_to_json(action)}
         case AddChangePart(part):
             return {
-                "domainMetadata": {"domain": part.domain, "configuration": change_part_to_text(part), "removed": False}
+                "domainMetadata": {"domain": part.domain, "configuration": _change_part_to_text(part), "removed": False}
             }
         case RemoveChangePart(domain):
             return {"domainMetadata": {"domain": domain, "configuration": "", "removed": True}}
@@ -101,13 +101,13 @@ def from_json(value: Mapping[str, Any]) -> Action | None:
         case "add":
             return AddPart(add_from_json(body), body.get("dataChange", True))
         case "remove":
-            return remove_from_json(body)
+            return _remove_from_json(body)
         case "domainMetadata":
-            return domain_from_json(body)
+            return _domain_from_json(body)
         case "protocol":
-            return protocol_from_json(body)
+            return _protocol_from_json(body)
         case "metaData":
-            return metadata_from_json(body)
+            return _metadata_from_json(body)
         case "txn":
             return Transaction(body["appId"], body["version"], body.get("lastUpdated"))
         case "commitInfo":
@@ -134,7 +134,7 @@ def add_to_json(part: Part, data_change: bool = True) -> dict[str, Any]:
     if part.passes:
         tags[entries.PASSES_TAG] = str(part.passes)
     out: dict[str, Any] = {
-        "path": part.spelling or encode_path(part.path),
+        "path": part.spelling or _encode_path(part.path),
         "partitionValues": dict(part.partition_values),
         "size": part.bytes,
         "modificationTime": part.modified_ms,
@@ -156,7 +156,7 @@ def add_from_json(body: Mapping[str, Any]) -> Part:
     checksum = tags.get(entries.CHECKSUM_TAG)
     vector = body.get("deletionVector")
     return Part(
-        path=decode_path(body["path"]),
+        path=_decode_path(body["path"]),
         rows=rows,
         bytes=body["size"],
         level=int(tags.get(entries.LEVEL_TAG, 0)),
@@ -178,7 +178,7 @@ def add_from_json(body: Mapping[str, Any]) -> Part:
 
 def remove_to_json(action: RemovePart) -> dict[str, Any]:
     out: dict[str, Any] = {
-        "path": action.spelling or encode_path(action.path),
+        "path": action.spelling or _encode_path(action.path),
         "deletionTimestamp": action.deleted_ms,
         "dataChange": action.data_change,
     }
@@ -189,10 +189,10 @@ def remove_to_json(action: RemovePart) -> dict[str, Any]:
     return out
 
 
-def remove_from_json(body: Mapping[str, Any]) -> RemovePart:
+def _remove_from_json(body: Mapping[str, Any]) -> RemovePart:
     vector = body.get("deletionVector")
     return RemovePart(
-        path=decode_path(body["path"]),
+        path=_decode_path(body["path"]),
         deleted_ms=body.get("deletionTimestamp") or 0,
         data_change=body.get("dataChange", True),
         deletion_vector=DeletionVector.from_json(vector) if vector else None,
@@ -202,7 +202,7 @@ def remove_from_json(body: Mapping[str, Any]) -> RemovePart:
     )
 
 
-def change_part_to_text(part: ChangePart) -> str:
+def _change_part_to_text(part: ChangePart) -> str:
     """The configuration of a change part's domain."""
     value: dict[str, Any] = {
         "path": part.path,
@@ -232,7 +232,7 @@ def change_part_to_text(part: ChangePart) -> str:
     return orjson.dumps(value).decode()
 
 
-def domain_from_json(body: Mapping[str, Any]) -> AddChangePart | RemoveChangePart | Domain:
+def _domain_from_json(body: Mapping[str, Any]) -> AddChangePart | RemoveChangePart | Domain:
     domain, configuration, removed = body["domain"], body["configuration"], body["removed"]
     if not domain.startswith(entries.PART):
         return Domain(domain, configuration, removed)
@@ -255,7 +255,7 @@ def protocol_to_json(protocol: Protocol) -> dict[str, Any]:
     return out
 
 
-def protocol_from_json(body: Mapping[str, Any]) -> Protocol:
+def _protocol_from_json(body: Mapping[str, Any]) -> Protocol:
     return Protocol(
         body["minReaderVersion"],
         body["minWriterVersion"],
@@ -280,7 +280,7 @@ def metadata_to_json(metadata: Metadata) -> dict[str, Any]:
     }
 
 
-def metadata_from_json(body: Mapping[str, Any]) -> Metadata:
+def _metadata_from_json(body: Mapping[str, Any]) -> Metadata:
     return Metadata(
         id=body["id"],
         schema_string=body.get("schemaString") or _NO_COLUMNS,  # another writer may fill it in later
@@ -293,18 +293,18 @@ def metadata_from_json(body: Mapping[str, Any]) -> Metadata:
     )
 
 
-def encode_path(path: str) -> str:
+def _encode_path(path: str) -> str:
     """A path as the log holds it: a url-encoded relative reference."""
     return urllib.parse.quote(path, safe=_PATH_SAFE)
 
 
-def decode_path(path: str) -> str:
+def _decode_path(path: str) -> str:
     """The path that a reference in the log encodes."""
     return urllib.parse.unquote(path) if "%" in path else path
 
 
 def _foreign_spelling(reference: str) -> str | None:
-    return None if encode_path(decode_path(reference)) == reference else reference
+    return None if _encode_path(_decode_path(reference)) == reference else reference
 
 
 def _commit_info_to_json(info: CommitInfo) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def bill(batches: Iterable[float], puts_price: float, gets_price: float) -> Bill
 RECENT = 20  # how many of the newest offsets of a partition are looked at; not all of them need have a record
 
 
-def warnings_of(snapshot: Snapshot) -> Iterator[str]:
+def _warnings_of(snapshot: Snapshot) -> Iterator[str]:
     """What the log of a table says of rows that are wrong until they are sent again."""
     for kind, what in wrong_rows(snapshot).items():
         yield f"{what}. What to do: {KINDS[kind].remedy}"
@@ -122,7 +122,7 @@ def warnings_of_topics(
 def warnings_of_pipeline(pipeline: Pipeline, table: Table, *, connect: bool) -> Iterator[str]:
     """For the table of a pipeline. ``connect``: ask brokers for the newest records. Raises LakebedError if they do not answer."""
     snapshot = internals_of(table).log.refresh()
-    yield from warnings_of(snapshot)
+    yield from _warnings_of(snapshot)
     if connect and isinstance(pipeline.source, KafkaSection):
         from lakebed.sources.kafka.cluster import KafkaCluster
         from lakebed.sources.kafka.source import KafkaReader
@@ -136,7 +136,7 @@ def warnings_of_pipeline(pipeline: Pipeline, table: Table, *, connect: bool) -> 
 # -- The check -------------------------------------------------------------------------------------------------------------
 
 
-FIRST_RECORDS = 200  # how many records of a partition are read to know what its topic becomes
+_FIRST_RECORDS = 200  # how many records of a partition are read to know what its topic becomes
 READERS = 8
 QUERY_NAME = "ingest"
 
@@ -189,7 +189,7 @@ def bill_of(pipeline: DatabasePipeline, topics: tuple[TopicSeen, ...]) -> tuple[
     """What a day like the last one costs, and how often each table commits a batch."""
     batches = {
         one.found.name: batches_a_day(
-            one.records, pace_of(pipeline, one.found.name), pipeline.trigger_seconds or BATCH_SECONDS
+            one.records, _pace_of(pipeline, one.found.name), pipeline.trigger_seconds or BATCH_SECONDS
         )
         for one in topics
         if isinstance(one.found, Introduced | Expected)
@@ -198,7 +198,7 @@ def bill_of(pipeline: DatabasePipeline, topics: tuple[TopicSeen, ...]) -> tuple[
     return bill(batches.values(), prices.puts, prices.gets), batches
 
 
-def pace_of(pipeline: DatabasePipeline, name: TableName) -> float:
+def _pace_of(pipeline: DatabasePipeline, name: TableName) -> float:
     """How long a record waits for others of its table, in seconds."""
     section = pipeline.database
     pace = section.wishes_for(str(name)).max_age_seconds
@@ -233,7 +233,7 @@ def _topics(pipeline: DatabasePipeline, settings: KafkaSettings) -> tuple[TopicS
     ranges: dict[str, list[Range]] = {}
     for topic, partition in partitions:
         start, end = first[topic, partition], last[topic, partition]
-        ranges.setdefault(topic, []).append(Range(topic, partition, start, min(end, start + FIRST_RECORDS)))
+        ranges.setdefault(topic, []).append(Range(topic, partition, start, min(end, start + _FIRST_RECORDS)))
     reader = KafkaReader(settings)
     introducer = Introducer(pipeline, reader)
 
@@ -244,7 +244,7 @@ def _topics(pipeline: DatabasePipeline, settings: KafkaSettings) -> tuple[TopicS
             found = introducer.expected(topic, ranges[topic])
             if isinstance(found, Introduced):
                 ends = {place: end for place, end in last.items() if place[0] == topic}
-                warnings = warnings_of_table(pipeline, found, reader.impatient(), ends)
+                warnings = _warnings_of_table(pipeline, found, reader.impatient(), ends)
         except LakebedError as error:
             found = error
         return TopicSeen(topic=topic, records=records[topic], found=found, warnings=warnings)
@@ -253,13 +253,13 @@ def _topics(pipeline: DatabasePipeline, settings: KafkaSettings) -> tuple[TopicS
         return tuple(pool.map(look, sorted(ranges)))
 
 
-def warnings_of_table(
+def _warnings_of_table(
     pipeline: DatabasePipeline, found: Introduced, reader: RangeReader, ends: Mapping[Place, int]
 ) -> tuple[str, ...]:
     """What is wrong with the rows of a table that is there, or will be when it has read its topic to these ends."""
     snapshot = internals_of(found.table).log.refresh()
     decoder = decoder_of(pipeline, found.table)
-    return (*warnings_of(snapshot), *warnings_of_topics(snapshot, decoder, reader, ends))
+    return (*_warnings_of(snapshot), *warnings_of_topics(snapshot, decoder, reader, ends))
 
 
 def _records_of_a_day(

@@ -23,16 +23,17 @@ from lakebed.pipeline.database.new_tables import FirstRows, Rows, introduction, 
 from lakebed.pipeline.file.database_section import TableWishes
 from lakebed.pipeline.file.settings import DatabasePipeline, TableSection, decoder_options
 from lakebed.pipeline.target import Difference, differences, refusal
+from lakebed.pipeline.transforming import shape_of
 from lakebed.positions.remarks import remark, report_remarks
 from lakebed.remarks import Counts
 from lakebed.schema.conversion import canonical_schema
 from lakebed.sources.source import Range, RangeReader
 from lakebed.table import Table, internals_of
 
-MESSAGES = "message"
+_MESSAGES = "message"
 """What Debezium calls the topic of messages, after the prefix. A table may have that name too."""
 _logger = logging.getLogger("lakebed.run")
-TOPIC_PROPERTY = "lakebed.source_topic"
+_TOPIC_PROPERTY = "lakebed.source_topic"
 _OTHERWISE = "move the table elsewhere, so that a new one is made"
 
 
@@ -151,12 +152,12 @@ class Introducer:
             table = tables.open(path)
         except TableNotFound:
             return None
-        made_for = table.properties.get(TOPIC_PROPERTY, topic)
+        made_for = table.properties.get(_TOPIC_PROPERTY, topic)
         if made_for != topic:
             raise InvalidInput(
                 f"the table at {path} was made for the topic {made_for}, not for {topic}; exclude one of them "
                 f"(database.exclude), choose another database.path, or give the table to {topic} by setting its property "
-                f"{TOPIC_PROPERTY}"
+                f"{_TOPIC_PROPERTY}"
             )
         if found := _differences(self._pipeline, path, wishes, table):
             raise refusal(found, path, self._pipeline.document.file, _OTHERWISE)
@@ -169,7 +170,7 @@ class Introducer:
             return NotYet("there is no table yet")
         first = self._first.setdefault(topic, FirstRows(self._rows_of, wishes))
         rows = first.among(ranges, self._read)
-        if rows is None and first.has_messages and name.text == MESSAGES:
+        if rows is None and first.has_messages and name.text == _MESSAGES:
             return NoTable("it has messages of the source's log")
         if rows is None:
             return NotYet(first.why_not)
@@ -193,7 +194,7 @@ class Introducer:
             sort_key=wishes.sort_key,
             sequence_by=made.sequence_by,
             partition_by=wishes.partition_by,
-            properties={**wishes.properties, TOPIC_PROPERTY: topic, **begin, **source},
+            properties={**wishes.properties, _TOPIC_PROPERTY: topic, **begin, **source},
             types=wishes.types,
         )
         check_layout(canonical_schema(made.columns), new.settings(), new.partition_by)
@@ -208,7 +209,7 @@ def path_of(pipeline: DatabasePipeline, name: TableName) -> str:
 def ingest_of(pipeline: DatabasePipeline, topic: str, found: Introduced, reader: RangeReader) -> TableIngest:
     """What brings the records of a topic into its table."""
     internals, wishes = internals_of(found.table), found.wishes
-    shape = _shape_of(pipeline, found.table, wishes)
+    shape = _decoder_schema(pipeline, found.table, wishes)
     has_own_keys = wishes.keys is None and bool(shape.keys)
     rules = SourceRules(tables=wishes.sources, parks=True, keys_of_message=has_own_keys)
     return TableIngest(
@@ -224,20 +225,18 @@ def ingest_of(pipeline: DatabasePipeline, topic: str, found: Introduced, reader:
 
 def decoder_of(pipeline: DatabasePipeline, table: Table) -> Decoder:
     """The decoder of the format for the columns of a table. Raises InvalidInput for one that the pipeline does not keep."""
-    topic = table.properties.get(TOPIC_PROPERTY)
-    name = pipeline.naming.table_of(topic) if topic else NoTable(f"it has no property {TOPIC_PROPERTY}")
+    topic = table.properties.get(_TOPIC_PROPERTY)
+    name = pipeline.naming.table_of(topic) if topic else NoTable(f"it has no property {_TOPIC_PROPERTY}")
     if isinstance(name, NoTable):
         raise InvalidInput(f"{table.path} is no table of {pipeline.document.file}: {name.reason}")
     wishes = pipeline.database.wishes_for(str(name))
-    shape = replace(_shape_of(pipeline, table, wishes), source=SourceRules(tables=wishes.sources))
-    return decoder(pipeline.format_kind, shape, decoder_options(pipeline))
+    wanted = replace(_decoder_schema(pipeline, table, wishes), source=SourceRules(tables=wishes.sources))
+    return decoder(pipeline.format_kind, wanted, decoder_options(pipeline))
 
 
-def _shape_of(pipeline: DatabasePipeline, table: Table, wishes: TableWishes) -> DecoderSchema:
-    [detail] = table.inspect.detail().to_pylist()
-    return DecoderSchema.of_table(
-        table.schema, tuple(detail["keys"]), detail["sequence_by"], pipeline.policy_of(wishes)
-    )
+def _decoder_schema(pipeline: DatabasePipeline, table: Table, wishes: TableWishes) -> DecoderSchema:
+    shape = shape_of(table)
+    return DecoderSchema.of_table(shape.columns, shape.keys, shape.sequence_by, pipeline.policy_of(wishes))
 
 
 def _differences(pipeline: DatabasePipeline, path: str, wishes: TableWishes, table: Table) -> list[Difference]:
@@ -251,7 +250,6 @@ def _differences(pipeline: DatabasePipeline, path: str, wishes: TableWishes, tab
         properties=wishes.properties,
     )
     found = differences(section, pipeline.policy_of(wishes), table)
-    keys = table.inspect.detail().to_pylist()[0]["keys"]
-    if wishes.keys == () and keys:
-        found.append(Difference(("keys",), f"keys is {keys} in the table and empty in the file"))
+    if wishes.keys == () and (keys := shape_of(table).keys):
+        found.append(Difference(("keys",), f"keys is {list(keys)} in the table and empty in the file"))
     return found

@@ -8,7 +8,7 @@
     3.  The keys are the settings'; else the fields of that record's message key; without one, the table is only appended to.
     4.  The order is the settings'; else what the events of a database have that grows with every change of a row
         (``ORDERS``). The values decide, and not their types alone: other connectors write events in the form of Debezium's, with
-        members that are empty. So the first ``ORDER_RECORDS`` events must all have a place in that order. Without one it is the
+        members that are empty. So the first ``_ORDER_RECORDS`` events must all have a place in that order. Without one it is the
         order of arrival, which the table's log says in a remark.
 
 All of it depends on these records and the settings. Two processes that begin with different records make different tables, of
@@ -64,8 +64,8 @@ ORDERS = (
 are: PostgreSQL's; MariaDB's and MySQL's; Oracle's; SQL Server's; those of TiDB by TiCDC, whose schema does not have them. Db2's
 events have a ``commit_lsn`` too, and no serial number.
 """
-ORDER_RECORDS = 20
-DOCUMENTS = (
+_ORDER_RECORDS = 20
+_DOCUMENTS = (
     "its rows are texts, as MongoDB's documents are: let the connector flatten them (its transformation "
     "ExtractNewDocumentState), and read them with format avro, protobuf or json-schema"
 )
@@ -94,7 +94,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Introduction:
+class _Introduction:
     """What a table is made with."""
 
     columns: pa.Schema
@@ -105,21 +105,21 @@ class Introduction:
     remarks: Counts = field(default_factory=dict)  # what needs attention about it
 
 
-class RowsOf(Protocol):
+class _RowsOf(Protocol):
     """Reads what a record says about its rows."""
 
     def __call__(self, record: Record) -> Rows | None:
         """``record`` has a value. None: it changes no row. Raises ``Unreadable``, and Retry if a registry does not answer."""
 
 
-class LogMessage(Unreadable):
+class _LogMessage(Unreadable):
     """A record is a message of the source's log (``pg_logical_emit_message``)."""
 
 
 class FirstRows:
     """Looks for the first record of a topic that says what its rows are, in as many calls as it takes."""
 
-    def __init__(self, rows_of: RowsOf, wishes: TableWishes) -> None:
+    def __init__(self, rows_of: _RowsOf, wishes: TableWishes) -> None:
         """``wishes``: for the table that the rows make."""
         self._rows_of = rows_of
         self._needs_key = wishes.keys is None
@@ -152,7 +152,7 @@ class FirstRows:
                     asked += 1
                     found = self._ask(record)
                     if found is not None:
-                        further = islice(some, ORDER_RECORDS - 1)
+                        further = islice(some, _ORDER_RECORDS - 1)
                         return self._looked_at(found, record, further, _without_gap(records, start))
                     self.read_to[one.partition] = record.offset + 1
             self.read_to[one.partition] = one.end
@@ -183,7 +183,7 @@ class FirstRows:
                 raise Unreadable(f"{found.key_error}; so set keys of this table below database.tables")
             if found is not None and not self._rules.takes(found.table, None):
                 raise Unreadable(f"it is of {found.table}, which sources does not name")
-        except LogMessage:
+        except _LogMessage:
             self.has_messages = True
             self.why_not = "no record changes a row yet"
             return None
@@ -219,7 +219,7 @@ def _without_gap(records: pa.Table, start: int) -> int:
     return start + (int(gaps[0]) if len(gaps) else len(offsets))
 
 
-def rows_of(format: str, options: Mapping[str, Any]) -> RowsOf:
+def rows_of(format: str, options: Mapping[str, Any]) -> _RowsOf:
     """For a format whose records have a schema. ``options``: of its decoder. Raises as ``typed_decoder``."""
     if format == "debezium-json":
         return _connect_rows
@@ -230,7 +230,7 @@ def rows_of(format: str, options: Mapping[str, Any]) -> RowsOf:
 
 def introduction(
     rows: Rows, wishes: TableWishes, policy: EvolvePolicy, unknown_fields: UnknownFields = "warn"
-) -> Introduction:
+) -> _Introduction:
     """The table for such rows. ``policy`` and ``unknown_fields``: of the table's stream.
 
     Raises InvalidSchema if no column is left, or a key is none.
@@ -266,7 +266,7 @@ def introduction(
     remarks = [_of_table_with_keys(rows, sequence_by) if keys else {}]
     if unknown_mode(unknown_fields, policy, has_schema=False) == "warn":  # else rows do not just come in without them
         remarks.append(remarks_on(Remark.LEFT_OUT_FIELD, dict.fromkeys(described(left_out), 1)))
-    return Introduction(
+    return _Introduction(
         columns=pa.schema([pa.field(one.name, one.type, one.name not in keys) for one in columns]),
         keys=keys,
         sequence_by=sequence_by if keys else None,
@@ -330,7 +330,7 @@ def _connect_rows(record: Record) -> Rows | None:
         return None
     columns = row_of_envelope(schema)
     if columns is None and any(isinstance(event.get(side), str) for side in ("after", "before")):
-        raise Unreadable(DOCUMENTS)
+        raise Unreadable(_DOCUMENTS)
     if columns is None:
         raise Unreadable("it carries no schema; set value.converter.schemas.enable of the connector, or use a registry")
     source = {one["field"]: one for one in connect_fields(schema)}.get("source")
@@ -341,9 +341,9 @@ def _connect_rows(record: Record) -> Rows | None:
 
 
 def _is_of_no_row(operation: object) -> bool:
-    """Whether an event changes no row. Raises LogMessage."""
+    """Whether an event changes no row. Raises _LogMessage."""
     if operation == "m":
-        raise LogMessage("a message of the source's log")
+        raise _LogMessage("a message of the source's log")
     return operation not in CHANGES
 
 
@@ -434,7 +434,7 @@ class _TypedRows:
         if self.events and _is_of_no_row(operation):
             return None
         if not fields and self.events and "collection" in _members(reader, "source"):
-            raise Unreadable(DOCUMENTS)
+            raise Unreadable(_DOCUMENTS)
         if not fields:
             raise Unreadable(
                 "its schema has no rows ('after', 'before')" if self.events else "its schema has no fields"

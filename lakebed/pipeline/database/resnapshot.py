@@ -235,7 +235,7 @@ _SAY_SECONDS = 10.0
 _PAUSE_SECONDS = 5.0
 _KEY_SHOWN = 80
 _logger = logging.getLogger("lakebed.run")
-Typed = Callable[..., Mapping[str, Any]] | None
+_Typed = Callable[..., Mapping[str, Any]] | None
 Ends = Callable[[str], Mapping[int, int]]
 """The next offset of each partition of a topic. Raises Retry, InvalidInput."""
 
@@ -373,7 +373,7 @@ def _named(notification: Notification) -> Sequence[str]:
 
 
 def follow(
-    resnapshots: Resnapshots, settings: KafkaSettings, topic: str, stop: threading.Event, typed: Typed = None
+    resnapshots: Resnapshots, settings: KafkaSettings, topic: str, stop: threading.Event, typed: _Typed = None
 ) -> None:
     """Follow the notifications of a topic until ``stop`` is set. Errors are logged, and it goes on.
 
@@ -393,7 +393,9 @@ def follow(
             stop.wait(12 * _PAUSE_SECONDS)
 
 
-def _follow(resnapshots: Resnapshots, settings: KafkaSettings, topic: str, stop: threading.Event, typed: Typed) -> None:
+def _follow(
+    resnapshots: Resnapshots, settings: KafkaSettings, topic: str, stop: threading.Event, typed: _Typed
+) -> None:
     from lakebed.sources.kafka.signal_topic import ends_of, messages_from, reading
 
     begin = ends_of(settings, topic)  # before the logs are looked at: what is asked later is notified later

@@ -112,10 +112,10 @@ class VanishedTopics:
 # -- The work --------------------------------------------------------------------------------------------------------------
 
 
-OPEN_THREADS = 16
+_OPEN_THREADS = 16
 """Opening a table is a few requests to its store."""
 DRAIN_SECONDS_MAX = 15.0
-FOLLOWED_SECONDS_MAX = 5.0
+_FOLLOWED_SECONDS_MAX = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +207,7 @@ class DatabaseWork:
         self._ingest_ends.set()
         self._ingest.close()
         if self._following is not None:
-            self._following.join(FOLLOWED_SECONDS_MAX)
+            self._following.join(_FOLLOWED_SECONDS_MAX)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
@@ -328,7 +328,7 @@ class DatabaseWork:
         points = self._pipeline.database.points
         topics = {topic for topic, _ in DatabaseCluster(self._settings).partitions()}
         topics -= {points.transaction_topic} if points else set()
-        with ThreadPoolExecutor(OPEN_THREADS, "lakebed-open") as pool:
+        with ThreadPoolExecutor(_OPEN_THREADS, "lakebed-open") as pool:
             return [member for member in pool.map(self._member, sorted(topics)) if member is not None]
 
     def _member(self, topic: str) -> Member | None:

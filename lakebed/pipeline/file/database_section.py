@@ -35,7 +35,7 @@ class TableWishes:
 
 
 MAX_AGE_SECONDS = 10.0
-MAX_TABLES = 1_000
+_MAX_TABLES = 1_000
 _PARTS = ("database", "tables")
 
 
@@ -95,7 +95,7 @@ class DatabaseSection:
     """Of all tables."""
     max_age_seconds: float = MAX_AGE_SECONDS
     """How old a record may be before a batch takes it, where a table has so few that they can wait."""
-    max_tables: int = MAX_TABLES
+    max_tables: int = _MAX_TABLES
     points: PointsSection | None = None
     signal_topic: str | None = None
     """The topic from which the connector takes signals (``signal.kafka.topic``); None: nothing can be asked of it."""

@@ -66,7 +66,7 @@ class BootstrapSection:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)  # of Spark's reader
 
     def __post_init__(self) -> None:
-        offsets_of(self.position)
+        _offsets_of(self.position)
         given = {name for name in ("path", "url", "table", "query") if getattr(self, name) is not None}
         if self.kind == "parquet" and given != {"path"}:
             raise InvalidInput("for parquet give path, and none of url, table and query")
@@ -76,10 +76,10 @@ class BootstrapSection:
     @property
     def offsets(self) -> dict[str, dict[int, int]]:
         """``position`` with the partitions as numbers."""
-        return offsets_of(self.position)
+        return _offsets_of(self.position)
 
 
-def offsets_of(position: Mapping[str, Mapping[str, int]]) -> dict[str, dict[int, int]]:
+def _offsets_of(position: Mapping[str, Mapping[str, int]]) -> dict[str, dict[int, int]]:
     """A position with its partitions as numbers. Raises InvalidInput."""
     if not position or not all(position.values()):
         raise InvalidInput("position is empty; name each topic with its partitions: {orders: {0: 1200}}")

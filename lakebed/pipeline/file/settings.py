@@ -51,12 +51,12 @@ from lakebed.schema.type_names import table_schema
 from lakebed.schema.widening import widest_type
 from lakebed.settings import check_creatable, property_value, suggest
 
-FORMATS_WITH_SCHEMA = ("debezium-json", *TYPED_FORMATS, CHANGES)
+_FORMATS_WITH_SCHEMA = ("debezium-json", *TYPED_FORMATS, CHANGES)
 """Those whose records may carry their schema."""
-EVOLVE_BY_DEFAULT: tuple[Evolution, ...] = ("add", "relax")
+_EVOLVE_BY_DEFAULT: tuple[Evolution, ...] = ("add", "relax")
 FORMATS = ("debezium-json", "json", *TYPED_FORMATS, "csv", "parquet")
 METRICS_PORT = 9464
-PAGE_PORT = 9466
+_PAGE_PORT = 9466
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +199,7 @@ class MetricsSection:
 class PageSection:
     """Where the web page of the table is. Without a port there is none; port 0, or a port that is taken: any free one."""
 
-    port: int | None = PAGE_PORT
+    port: int | None = _PAGE_PORT
     host: str = "127.0.0.1"
 
 
@@ -325,7 +325,7 @@ def _policy(pipeline: AnyPipeline, renamed: Mapping[str, str]) -> EvolvePolicy:
         allowed=frozenset(pipeline.evolve or ()),
         on_mismatch=pipeline.on_mismatch,
         renamed=renamed,
-        by_schema=pipeline.format_kind in FORMATS_WITH_SCHEMA,
+        by_schema=pipeline.format_kind in _FORMATS_WITH_SCHEMA,
     )
 
 
@@ -452,8 +452,8 @@ def _wrong_in_database(
             prefix_of(source[1].topics, source[1].topic_pattern)
         except InvalidInput as error:
             yield document.error(document.at("source"), str(error))
-    if chosen[0] not in FORMATS_WITH_SCHEMA:
-        listed = ", ".join(FORMATS_WITH_SCHEMA)
+    if chosen[0] not in _FORMATS_WITH_SCHEMA:
+        listed = ", ".join(_FORMATS_WITH_SCHEMA)
         yield document.error(
             document.at("format", "kind"),
             f"records of {chosen[0]} carry no schema, so no table can be made from them; use one of {listed}",
@@ -480,10 +480,10 @@ def _evolve_by_default(
     """What may be done to the table where the file does not say so: what its records' schemas need, without a rewrite."""
     if isinstance(top, _OfTable) and top.transform is not None:
         return ()
-    if format_kind not in FORMATS_WITH_SCHEMA or source == "generator":  # its events carry none
+    if format_kind not in _FORMATS_WITH_SCHEMA or source == "generator":  # its events carry none
         return ()
     adds = getattr(section, "unknown_fields", "warn") == "warn" and not (isinstance(top, _OfTable) and top.columns)
-    return tuple(one for one in EVOLVE_BY_DEFAULT if adds or one != "add")
+    return tuple(one for one in _EVOLVE_BY_DEFAULT if adds or one != "add")
 
 
 def _wrong_evolution(
@@ -499,7 +499,7 @@ def _wrong_evolution(
         return
     if isinstance(top, _OfTable) and top.columns:
         yield from _wrong_columns(document, top, section)
-    if top.evolve and kind not in FORMATS_WITH_SCHEMA:
+    if top.evolve and kind not in _FORMATS_WITH_SCHEMA:
         yield document.error(
             document.at("evolve"),
             f"records of {kind} carry no schema, and no type is made up from their values; leave it out (on_mismatch: rescue "

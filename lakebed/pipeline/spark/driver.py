@@ -42,10 +42,10 @@ _TRIED_JAR = re.compile(r"^\s*file:(/\S.*\.jar)\s*$", re.MULTILINE)
 _JARS_MAX = 3
 
 StartPhase = Literal["starting Java", "fetching jars", "starting Spark"]
-STOP_SECONDS = 10.0
+_STOP_SECONDS = 10.0
 GIVE_UP_SECONDS = 10.0
 LOOK_SECONDS = 0.1
-LOCAL_MASTER = "local[*,4]"  # like a cluster, Spark tries a task four times if it fails or its worker dies
+_LOCAL_MASTER = "local[*,4]"  # like a cluster, Spark tries a task four times if it fails or its worker dies
 SETTINGS = {
     "spark.sql.streaming.stopTimeout": "20s",
     "spark.log.level": "WARN",
@@ -98,7 +98,7 @@ class SparkSettings:
 def spark_settings(pipeline: AnyPipeline, maintains: bool = False) -> SparkSettings:
     """``maintains``: the pipeline only maintains, and reads no source."""
     section = pipeline.spark
-    master = section.master or os.environ.get("LAKEBED_SPARK_MASTER") or LOCAL_MASTER
+    master = section.master or os.environ.get("LAKEBED_SPARK_MASTER") or _LOCAL_MASTER
     is_local = master == "local" or master.startswith("local[")
     # Batches are ranges that Python reads, and no rows go through the JVM, unless Spark itself has a part in it.
     ranges = maintains or not _has_rows(pipeline)
@@ -299,7 +299,7 @@ def end(gateway: Any) -> None:
         if process.stdin is not None:
             process.stdin.close()
     try:
-        process.wait(STOP_SECONDS)
+        process.wait(_STOP_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

@@ -40,7 +40,7 @@ from lakebed.storage.local_folders import base_folder
 # without an archive that does not fit. Where the cache folder can't be written, nothing is made.
 
 
-ARCHIVES_MAX = 2
+_ARCHIVES_MAX = 2
 MAKE_AFTER_SECONDS = 20.0
 """The first batches have the processor for themselves."""
 _LEFT_BEHIND_SECONDS = 86_400.0
@@ -134,7 +134,7 @@ def class_archive(identity: Sequence[object]) -> ClassArchive | None:
 
 def _tidy(folder: Path) -> None:
     """Keep the newest archives, and remove lists that a process left behind when it was killed."""
-    for file in sorted(folder.glob("*.jsa"), key=lambda file: file.stat().st_mtime)[:-ARCHIVES_MAX]:
+    for file in sorted(folder.glob("*.jsa"), key=lambda file: file.stat().st_mtime)[:-_ARCHIVES_MAX]:
         file.unlink()
     for file in folder.glob("*.classes"):
         if time.time() - file.stat().st_mtime > _LEFT_BEHIND_SECONDS:

@@ -69,14 +69,14 @@ _DATABASES = {"postgresql": _POSTGRES, "mariadb": _MYSQL, "mysql": _MYSQL}
 
 
 @dataclass(frozen=True, slots=True)
-class ExactTimes:
+class _ExactTimes:
     """``source``: what Spark reads in place of the table or query. ``columns``: in Spark's SQL, each column as it is."""
 
     source: str
     columns: tuple[str, ...]
 
 
-def exact_times(url: str, schema: StructType, table: str | None, query: str | None) -> ExactTimes | None:
+def exact_times(url: str, schema: StructType, table: str | None, query: str | None) -> _ExactTimes | None:
     """How to read a table or query whose columns Spark would read as ``schema``; None if Spark's reading is exact, or no better
     one is known.
     """
@@ -95,7 +95,9 @@ def exact_times(url: str, schema: StructType, table: str | None, query: str | No
         added.append(f"{numbered[field.name]} as {name}")
         columns.append(f"{_time(field, name)} as {quote_for_spark(field.name)}")
     given = query if query is not None else f"select * from {table}"
-    return ExactTimes(f"(select {_ROWS}.*, {', '.join(added)} from ({given}) {_ROWS}) lakebed_numbered", tuple(columns))
+    return _ExactTimes(
+        f"(select {_ROWS}.*, {', '.join(added)} from ({given}) {_ROWS}) lakebed_numbered", tuple(columns)
+    )
 
 
 def _number(field: StructField, database: _Database) -> str | None:
