@@ -32,8 +32,8 @@ from lakebed.decode.metadata import NEW_KEY, OLD_KEY, headers_of, mappings_of, v
 from lakebed.decode.source_order import Described
 from lakebed.far_times import python_values
 from lakebed.lateness import Place
-from lakebed.parts.changes import DELETE, MOVES_COLUMN, MOVES_TYPE, OP_COLUMN, UNAVAILABLE_COLUMN
-from lakebed.parts.key_moves import CAME, LEFT, STAYED, UNKNOWN_TRANSACTION, WEAK
+from lakebed.parts.changes import DELETE, MOVES_COLUMN, MOVES_TYPE, OP_COLUMN, UNAVAILABLE_COLUMN, WEAK
+from lakebed.parts.key_moves import CAME, LEFT, STAYED, UNKNOWN_TRANSACTION
 from lakebed.parts.quarantine import HEADERS
 from lakebed.positions.positions import Last
 from lakebed.remarks import Remark

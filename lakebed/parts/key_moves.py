@@ -45,11 +45,11 @@ from lakebed.parts.changes import (
     NEEDS_ROW_COLUMN,
     OP_COLUMN,
     SEQUENCE_COLUMN,
+    WEAK,
     WriteSpec,
 )
 from lakebed.sql.pieces import aliases, by_place, registered
 
-WEAK = 1_000
 UNKNOWN_TRANSACTION = 1
 """Of all changes that do not say theirs. The place of such a change is a number for what it says, which has no order."""
 _CHANGE_MAX = 60

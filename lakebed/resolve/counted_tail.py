@@ -32,12 +32,12 @@ from lakebed.parts.changes import (
     OP_COLUMN,
     SEQUENCE_COLUMN,
     UNAVAILABLE_COLUMN,
+    WEAK,
     WriteSpec,
 )
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.intact import require_intact
 from lakebed.parts.key_moves import (
-    WEAK,
     Change,
     CountedKey,
     are_strong,

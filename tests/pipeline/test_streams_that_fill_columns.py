@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,22 @@ def test_a_stream_of_a_group_has_the_order_of_its_group(tmp_path: Path, form: st
     profiles.feed(profile("c", id=1, name="Eve", mail="e", named=6))
     assert owner.copy.rows() == []
     assert (owner.copy.quarantine(), profiles.copy.quarantine()) == ({}, {})
+
+
+def test_a_row_that_gets_another_key_in_a_transaction_is_quarantined_where_rows_are_not_counted(tmp_path: Path) -> None:
+    groups = GROUPS.replace("sequence_by: changed", "sequence_by: source.lsn").replace(" changed: long,", "")
+    owner = Filling(tmp_path, "columns: [status]\nformat: debezium-json\n", groups)
+    owner.feed(*(({"id": id}, event("c", {"id": id, "status": "a"}) | {"source": {"lsn": 1}}) for id in (1, 2)))
+    moves: list[Sent] = []
+    for old, new in ((1, 2), (2, 3)):  # id = id + 1: for a moment there are two rows of the key 2
+        keys, row = ({"id": old}, {"id": new}), {"status": "b"}
+        for op, id, name, other in (("d", old, "newkey", keys[1]), ("c", new, "oldkey", keys[0])):
+            moved = event(op, {"id": id} | row) | {"source": {"txId": 7, "lsn": 2 + len(moves)}}
+            moves.append(({"id": id}, moved, {f"__debezium.{name}": json.dumps(other).encode()}))
+    owner.feed(*moves)
+    assert sorted(row["id"] for row in owner.copy.rows()) == [1, 2]
+    reasons = owner.copy.quarantine()
+    assert (len(reasons), all("gets another key" in reason for reason in reasons.values())) == (4, True)
 
 
 @pytest.mark.parametrize(
