@@ -110,13 +110,14 @@ class Aggregated:
 def check_aggregates(settings: _Settings, schema: pa.Schema, partition_by: Sequence[str]) -> None:
     """Raises InvalidInput if columns of a table can't be aggregated so."""
     orders = {settings.sequence_by, *(group.sequence_by for group in settings.groups)}
+    names = set(schema.names)
     for one in settings.aggregates:
         name, what = one.column, f"{AGGREGATE}{one.column} is {one.function!r}"
         if settings.sequence_by is None:
             raise InvalidInput(
                 f"{what}, and the table has no sequence_by; only a table with keys and an order aggregates"
             )
-        if name not in schema.names:
+        if name not in names:
             raise InvalidInput(f"{what}, and the table has no such column")
         if name in settings.keys or name in orders or name in partition_by:
             raise InvalidInput(f"{what}, but keys, partition columns and what orders changes have the newest value")
@@ -170,12 +171,12 @@ def check_groups(settings: _Settings, schema: pa.Schema, partition_by: Sequence[
         raise InvalidInput(
             f"{GROUPS} needs keys and sequence_by: the latter orders the inserts and deletes of the rows' owner"
         )
-    taken: dict[str, str] = {}
+    names, taken = set(schema.names), dict[str, str]()
     for group in groups:
         for name in group.columns:
             why = (
                 "is no column of the table"
-                if name not in schema.names
+                if name not in names
                 else "is a key"
                 if name in keys
                 else "orders the changes of the owner (sequence_by)"

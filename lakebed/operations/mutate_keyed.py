@@ -282,9 +282,8 @@ def _write(
                     rows = stored_rows(prepare(chunk, incoming, writing, fill=fill), spec)
                     if spec.keeps_first and operation == UPSERT:  # else the row that is there would stay
                         deletes = pa.repeat(pa.scalar(DELETE), len(rows))
-                        written += write_parts(
-                            rows.set_column(rows.column_names.index(OP_COLUMN), OP_COLUMN, deletes), spec, storage
-                        )
+                        gone = rows.drop_columns([OP_COLUMN]).append_column(OP_COLUMN, deletes)
+                        written += write_parts(gone, spec, storage)
                     written += write_parts(rows, spec, storage)
         except BaseException:
             discard(written, storage)

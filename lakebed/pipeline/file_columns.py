@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from lakebed.errors import InvalidChanges, LakebedError
 from lakebed.pipeline.file.document import Findings
-from lakebed.pipeline.file.settings import FilesSection, Pipeline, RowsFormat
+from lakebed.pipeline.file.sections import FilesSection, RowsFormat
+from lakebed.pipeline.file.settings import Pipeline
 from lakebed.schema.type_names import table_schema
 from lakebed.sources.files.names import shown
 from lakebed.sources.files.parquet_rows import matched, open_parquet

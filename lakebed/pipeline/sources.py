@@ -20,15 +20,8 @@ from lakebed.ingest.transform.rows_of_files import Csv, RowsOfFiles
 from lakebed.ingest.transform.run import SourceRows
 from lakebed.pipeline.check import QUERY_NAME
 from lakebed.pipeline.file.layer_sections import BootstrapSection, ChangesFormat, LakebedSection
-from lakebed.pipeline.file.settings import (
-    AnyPipeline,
-    FilesSection,
-    GeneratorSection,
-    KafkaSection,
-    Pipeline,
-    RowsFormat,
-    decoder_options,
-)
+from lakebed.pipeline.file.sections import FilesSection, GeneratorSection, KafkaSection, RowsFormat
+from lakebed.pipeline.file.settings import AnyPipeline, Pipeline, decoder_options
 from lakebed.pipeline.file_columns import columns_of_files, columns_read, files_settings
 from lakebed.pipeline.spark.jdbc_times import exact_times
 from lakebed.pipeline.transforming import (

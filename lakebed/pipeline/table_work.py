@@ -16,7 +16,8 @@ from lakebed.monitoring.table_state import TableState
 from lakebed.pipeline.check import QUERY_NAME, Role
 from lakebed.pipeline.checkpoint import take_checkpoint
 from lakebed.pipeline.file.layer_sections import LakebedSection
-from lakebed.pipeline.file.settings import FilesSection, KafkaSection, Pipeline
+from lakebed.pipeline.file.sections import FilesSection, KafkaSection
+from lakebed.pipeline.file.settings import Pipeline
 from lakebed.pipeline.places import checkpoint_of
 from lakebed.pipeline.sources import kafka_settings, start_ingest
 from lakebed.pipeline.target import open_or_create

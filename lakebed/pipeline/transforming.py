@@ -16,7 +16,8 @@ from lakebed.ingest.transform.query import Transform
 from lakebed.parts.changes import WriteSpec
 from lakebed.pipeline.file.document import Findings
 from lakebed.pipeline.file.layer_sections import LakebedSection, TransformSection
-from lakebed.pipeline.file.settings import GeneratorSection, Pipeline, RowsFormat, TableSection
+from lakebed.pipeline.file.sections import GeneratorSection, RowsFormat, TableSection
+from lakebed.pipeline.file.settings import Pipeline
 from lakebed.schema.change_names import ChangeNames
 from lakebed.schema.conversion import canonical_schema
 from lakebed.schema.type_names import table_schema, type_text

@@ -6,7 +6,7 @@ to come. A later one is a duplicate and changes nothing. A delete counts wheneve
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import duckdb
 import numpy as np
@@ -15,11 +15,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-from lakebed.log.actions import Part
+from lakebed.log.actions import ChangePart, Part
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, WriteSpec
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
+from lakebed.resolve.counted_tail import DELETED, PART, ROW, read_tail
+from lakebed.resolve.locate import KeyLocator
+from lakebed.resolve.resolution import Resolution, keys_of_parts, rows_that_die
 from lakebed.resolve.whole_rows import indices_by_part
 from lakebed.sql.pieces import aliases, by_place, registered
+from lakebed.storage.engine import connect
+from lakebed.storage.part_storage import PartStorage
 
 _Places = npt.NDArray[np.int64]
 _Mask = npt.NDArray[np.bool_]
@@ -57,17 +62,37 @@ def layers_of_first(changes: pa.Table, spec: WriteSpec, connection: duckdb.DuckD
     yield changes.take(pa.array(np.sort(pc.coalesce(first, deletes).to_numpy())))
 
 
-def first_in_tail(
-    tail: pa.Table, deleted: _Mask, spec: WriteSpec, connection: duckdb.DuckDBPyConnection
-) -> tuple[_Places, _Mask]:
-    """The row of each key that counts, ascending; and which of them count whatever the base has, because of a delete."""
-    found = first_of_keys(tail, deleted, spec, connection)
+def resolve_first(
+    base: Mapping[str, Part],
+    change_parts: Sequence[ChangePart],
+    spec: WriteSpec,
+    storage: PartStorage,
+    deletion_vectors: DeletionVectorCache,
+    locator: KeyLocator,
+) -> Resolution:
+    """``resolve`` for a table that keeps first rows."""
+    tail = read_tail(change_parts, spec, storage)
+    found = first_of_keys(tail, tail[DELETED].to_numpy(), spec, connect())
     places = pc.coalesce(found["first"], found["deletes"]).to_numpy()
-    order = np.argsort(places)
-    return places[order], np.asarray(found["deletes"].is_valid())[order]
+    counting, replaces = tail.take(pa.array(places)), np.asarray(found["deletes"].is_valid())
+    base_new: dict[str, _Places] = {}
+    duplicate = np.zeros(len(counting), dtype=bool)
+    if base and len(counting):
+        hits = locator.lookup(base, counting.select(list(spec.keys)))
+        base_new, duplicate = _dying(hits, counting, replaces, base, spec, deletion_vectors)
+    survives = ~duplicate & (counting[DELETED].to_numpy() == 0)
+    return Resolution(
+        change_parts=tuple(change_parts),
+        base_dead={
+            path: deletion_vectors.of(base[path]) | BitMap64(rows.astype(np.uint64)) for path, rows in base_new.items()
+        },
+        tail_dead=rows_that_die(counting[PART].to_numpy()[survives], counting[ROW].to_numpy()[survives], change_parts),
+        keys=keys_of_parts(tail, change_parts, spec),
+        rows=len(tail),
+    )
 
 
-def dying_under_first(
+def _dying(
     hits: pa.Table,
     first: pa.Table,
     replaces: _Mask,
@@ -77,13 +102,7 @@ def dying_under_first(
 ) -> tuple[dict[str, _Places], _Mask]:
     """Base rows that die, by part; and which of the first rows of the tail are duplicates of what the base has.
 
-    Args:
-        hits: The rows of the keys in the base.
-        first: The first row of each key in the tail.
-        replaces: Which of them count whatever the base has.
-        base: The parts of the base.
-        spec: The table's.
-        deletion_vectors: Of the parts.
+    ``replaces``: which of them count whatever the base has, because of a delete.
     """
     probes, rows = hits["probe"].to_numpy(), hits["row"].to_numpy()
     by_part = indices_by_part(hits["part"])

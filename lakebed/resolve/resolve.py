@@ -47,7 +47,7 @@ from lakebed.parts.quarantine import IncompleteRow
 from lakebed.parts.row_origins import rows_at
 from lakebed.resolve.counted_tail import DELETED, INCOMPLETE, PART, ROW, CountedOutcome, counted_outcomes, read_tail
 from lakebed.resolve.crowded_keys import NONE_CROWDED, CrowdedKeys
-from lakebed.resolve.first_rows import dying_under_first, first_in_tail
+from lakebed.resolve.first_rows import resolve_first
 from lakebed.resolve.groups import resolve_groups
 from lakebed.resolve.locate import KeyLocator
 from lakebed.resolve.resolution import Resolution, by_part_path, keys_of_parts, rows_that_die
@@ -77,16 +77,13 @@ def resolve(
     """
     if not change_parts:
         return Resolution()
+    if spec.keeps_first:
+        return resolve_first(base, change_parts, spec, storage, deletion_vectors, locator)
     if spec.resolves_by_group:
         return resolve_groups(base, change_parts, spec, storage, deletion_vectors, locator)
     has_moves = bool(crowded.keys) or any(part.moves for part in change_parts)
     tail = read_tail(change_parts, spec, storage, with_moves=has_moves)
-    replaces: npt.NDArray[np.bool_] | None = None
-    if spec.keeps_first:
-        places, replaces = first_in_tail(tail, tail[DELETED].to_numpy(), spec, connect())
-        lost = np.zeros(len(change_parts), dtype=np.int64)
-    else:
-        places, lost = _newest(tail, spec, len(change_parts))
+    places, lost = _newest(tail, spec, len(change_parts))
     newest = tail if len(places) == len(tail) else tail.take(pa.array(places))
     keys = newest.select(list(spec.keys))
     hits = locator.lookup(base, keys) if base else None
@@ -97,10 +94,7 @@ def resolve(
     base_new: dict[str, _Rows] = {}
     late: npt.NDArray[np.bool_] = np.zeros(len(newest), dtype=bool)
     if hits is not None and len(hits):
-        if replaces is not None:
-            base_new, late = dying_under_first(hits, newest, replaces, base, spec, deletion_vectors)
-        else:
-            base_new, late = _dying_rows(hits, newest, base, spec, deletion_vectors)
+        base_new, late = _dying_rows(hits, newest, base, spec, deletion_vectors)
     survives = ~late & (newest[DELETED].to_numpy() == 0)
     completed: pa.Table | None = None
     incomplete_rows: Mapping[str, IncompleteRow] = {}

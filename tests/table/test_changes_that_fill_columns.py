@@ -96,7 +96,8 @@ def test_a_dataframe_of_spark_fills_columns_too(people: lakebed.Table, spark: Sp
 
 def test_what_does_not_fit_is_kept_beside_what_other_changes_kept(people: lakebed.Table) -> None:
     people.apply([{"id": 1, "visits": "often"}], columns=["visits"], on_mismatch="rescue")
-    people.apply([{"id": 1, "visits": 2}, {"id": 2, "visits": "never"}], columns=["visits"], on_mismatch="rescue")
+    people.apply([{"id": 1, "visits": 2}], columns=["visits"], on_mismatch="rescue")
+    people.apply([{"id": 2, "visits": "never"}], columns=["visits"], on_mismatch="rescue")
     people.apply([{"id": 1, "name": "Ada"}], columns="sent")
     people.settle()
     assert people.to_arrow().sort_by("id")["_rescued"].to_pylist() == ['{"visits":"often"}', '{"visits":"never"}']

@@ -166,7 +166,8 @@ def _replay(options: argparse.Namespace) -> int:
     from lakebed.cli.display.output import print_record
     from lakebed.pipeline.database.introducer import decoder_of
     from lakebed.pipeline.file.layer_sections import ChangesFormat
-    from lakebed.pipeline.file.settings import DatabasePipeline, RowsFormat
+    from lakebed.pipeline.file.sections import RowsFormat
+    from lakebed.pipeline.file.settings import DatabasePipeline
     from lakebed.pipeline.sources import open_decoder
     from lakebed.table import internals_of
     from lakebed.table.table import open as open_table

@@ -24,7 +24,8 @@ from lakebed.lateness import Lateness, lateness
 from lakebed.log.snapshot import Snapshot
 from lakebed.pipeline.database.introducer import Expected, Introduced, Introducer, NotYet, decoder_of
 from lakebed.pipeline.file.document import Findings
-from lakebed.pipeline.file.settings import DatabasePipeline, KafkaSection, Pipeline, decoder_options
+from lakebed.pipeline.file.sections import KafkaSection
+from lakebed.pipeline.file.settings import DatabasePipeline, Pipeline, decoder_options
 from lakebed.pipeline.places import check_kafka, check_places, check_registry, check_stores, checkpoint_of
 from lakebed.pipeline.sources import kafka_settings, open_decoder
 from lakebed.positions.remarks import wrong_rows

@@ -11,11 +11,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import pyarrow as pa
-
 from lakebed.decode.formats import EVENTS, TYPED_FORMATS
-from lakebed.decode.json.values import DecimalText
-from lakebed.decode.metadata import DELETE_VALUES
 from lakebed.discovery import Naming, prefix_of
 from lakebed.errors import InvalidInput
 from lakebed.pipeline.file.database_section import DatabaseSection, TableWishes, no_pattern, wrong_in
@@ -23,7 +19,6 @@ from lakebed.pipeline.file.document import (
     BYTES_MAX,
     Document,
     Node,
-    PropertyText,
     bind,
     convert,
     leaves,
@@ -37,110 +32,34 @@ from lakebed.pipeline.file.layer_sections import (
     LakebedSection,
     TransformSection,
 )
+from lakebed.pipeline.file.sections import (
+    DebeziumFormat,
+    FilesSection,
+    GeneratorSection,
+    JsonFormat,
+    KafkaSection,
+    MetricsSection,
+    PageSection,
+    RowsFormat,
+    SparkSection,
+    TableSection,
+)
 from lakebed.pipeline.file.typed_sections import (
     RegistrySection,
     TypedEventsFormat,
     TypedFormat,
     TypedRowsFormat,
-    ValuesFormat,
     options_of,
     without_effect,
 )
 from lakebed.schema.fitting import Evolution, EvolvePolicy, OnMismatch
 from lakebed.schema.type_names import table_schema
-from lakebed.schema.widening import widest_type
 from lakebed.settings import check_creatable, property_value, suggest
 
 _FORMATS_WITH_SCHEMA = ("debezium-json", *TYPED_FORMATS, CHANGES)
 """Those whose records may carry their schema."""
 _EVOLVE_BY_DEFAULT: tuple[Evolution, ...] = ("add", "relax")
 FORMATS = ("debezium-json", "json", *TYPED_FORMATS, "csv", "parquet")
-METRICS_PORT = 9464
-_PAGE_PORT = 9466
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableSection:
-    """The table, which is created if it is missing, and otherwise compared with these settings."""
-
-    path: str
-    schema: Mapping[str, str] = field(default_factory=dict)
-    """Column name to type, in order; may be left out for a table that exists."""
-    keys: tuple[str, ...] = ()
-    sort_key: tuple[str, ...] = ()
-    sequence_by: str | None = None
-    partition_by: tuple[str, ...] = ()
-    properties: Mapping[str, PropertyText] = field(default_factory=dict)
-    types: Literal["given", "wide"] = "given"
-    """Whether columns have the types of ``schema``, or the widest ones for their values."""
-    sources: tuple[str, ...] = ()
-    """The tables of the source whose events a topic has, if it has several: their names, or regular expressions."""
-
-    @property
-    def columns(self) -> pa.Schema | None:
-        """The schema as Arrow. Raises InvalidSchema."""
-        if not self.schema:
-            return None
-        columns = table_schema(self.schema)
-        if self.types == "wide":
-            columns = pa.schema([one.with_type(widest_type(one.type)) for one in columns])
-        return columns
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KafkaSection:
-    """``source: {kind: kafka}``."""
-
-    config: Mapping[str, str] = field(repr=False)
-    """librdkafka's settings, as they are."""
-    topics: tuple[str, ...] = ()
-    topic_pattern: str | None = None
-    starting_offsets: str | Mapping[str, int | Mapping[str, int]] = "earliest"
-    max_records_per_batch: int | None = None
-    max_bytes_per_batch: int | None = None
-    on_data_loss: Literal["fail", "skip"] = "fail"
-    timeout_seconds: float = 60.0
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """What a checkpoint belongs to: for a source with another identity, the offsets in it are meaningless."""
-        return {"topics": list(self.topics)} if self.topics else {"topic_pattern": self.topic_pattern}
-
-
-@dataclass(frozen=True, slots=True)
-class FilesSection:
-    """``source: {kind: files}``."""
-
-    folder: str
-    files_per_batch_max: int | None = None
-    options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Options of Spark's reader."""
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """See ``KafkaSection``."""
-        return {"folder": self.folder}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GeneratorSection:
-    """``source: {kind: generator}``."""
-
-    events_per_second: float = 1000.0
-    seed: int = 1
-    inserts: float = 0.25
-    deletes: float = 0.05
-    skew: float = 0.8
-    late: float = 0.0
-    late_events_max: int = 10_000
-    events_max: int | None = None
-    tasks: int = 2
-    max_records_per_batch: int | None = None
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """See ``KafkaSection``."""
-        return {}
 
 
 SourceSection = KafkaSection | FilesSection | LakebedSection | GeneratorSection
@@ -154,61 +73,11 @@ _ONLY_FORMATS = {"generator": "debezium-json", "lakebed": CHANGES}
 """Sources whose records are of one format, which need not be written."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DebeziumFormat(ValuesFormat):
-    """``format: {kind: debezium-json}``."""
-
-    decimal_text: DecimalText = "auto"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JsonFormat(ValuesFormat):
-    """``format: {kind: json}``."""
-
-    operation_field: str | None = None
-    delete_values: tuple[str, ...] = DELETE_VALUES
-    upsert_values: tuple[str, ...] | None = None
-    decimal_text: DecimalText = "auto"
-
-
-@dataclass(frozen=True, slots=True)
-class RowsFormat:
-    """``format: {kind: csv}`` and ``parquet``: files have the table's columns and the ``extra_columns``."""
-
-    extra_columns: Mapping[str, str] = field(default_factory=dict)
-    apply_as_deletes: str | None = None
-    except_columns: tuple[str, ...] = ()
-
-
 FormatSection = DebeziumFormat | JsonFormat | TypedFormat | RowsFormat | ChangesFormat
 _FORMAT_SECTIONS: dict[str, type[Any]] = {
     "debezium-json": DebeziumFormat, "json": JsonFormat, "csv": RowsFormat, "parquet": RowsFormat,
     CHANGES: ChangesFormat,
 } | {name: TypedEventsFormat if name.startswith(EVENTS) else TypedRowsFormat for name in TYPED_FORMATS}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class MetricsSection:
-    """Where Prometheus finds the metrics. Without a port there are no metrics; port 0 is any free port."""
-
-    port: int | None = METRICS_PORT
-    host: str = "127.0.0.1"
-
-
-@dataclass(frozen=True, slots=True)
-class PageSection:
-    """Where the web page of the table is. Without a port there is none; port 0, or a port that is taken: any free one."""
-
-    port: int | None = _PAGE_PORT
-    host: str = "127.0.0.1"
-
-
-@dataclass(frozen=True, slots=True)
-class SparkSection:
-    """The Spark session."""
-
-    master: str | None = None
-    conf: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
