@@ -7,6 +7,7 @@ import logging
 import time
 from collections import Counter
 
+from tests.simulation import breaks
 from tests.simulation.run import STEPS, simulate
 
 
@@ -17,8 +18,11 @@ def main() -> int:
     parser.add_argument("--from", dest="first", type=int, default=0, help="the first seed (default %(default)s)")
     parser.add_argument("--steps", type=int, default=STEPS, help="steps with faults a seed (default %(default)s)")
     parser.add_argument("--trace", action="store_true", help="print the whole trace of each seed")
+    parser.add_argument("--pin", action="store_true", help="find a world for each break of tests/simulation/breaks.py")
     asked = parser.parse_args()
     logging.disable(logging.ERROR)  # what is said of faults: there are many
+    if asked.pin:
+        return 0 if breaks.pin(asked.seeds) else 1
     started, total, versions = time.monotonic(), Counter[str](), 0
     for seed in range(asked.first, asked.first + asked.seeds):
         try:

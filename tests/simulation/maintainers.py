@@ -46,6 +46,7 @@ from tests.simulation.stand_ins import old_before
 from tests.simulation.world import Actor, Crash
 
 LEASE_SECONDS = 40
+DISK_LOST, DISK_DAMAGED = 0.1, 0.1  # of the starts of a replica
 DAY_SECONDS = 86_400
 
 
@@ -253,10 +254,10 @@ def _treat_disk(cast: Cast, actor: Actor, base: os.PathLike[str]) -> None:
     draw = cast.world.random.random()
     if cast.world.closing or not os.path.isdir(base):
         return
-    if draw < 0.1:
+    if draw < DISK_LOST:
         cast.world.note(actor.name, "its local disk is lost")
         shutil.rmtree(base)
-    elif draw < 0.2:
+    elif draw < DISK_LOST + DISK_DAMAGED:
         places = sorted(os.path.join(at, name) for at, _, names in os.walk(base) for name in names)
         damaged = [place for place in places if place.endswith(".parquet")]
         if damaged:

@@ -21,6 +21,9 @@ from tests.simulation.world import TRACE_LINES, Actor, FailingStore, Faults, Wor
 
 STEPS = 600
 GUEST_STEPS = 100  # for each who is in some worlds only
+PARTITIONED, PARTITIONERS = 0.6, (0, 1, 2)
+PURGES, HOLDERS, HOLDER_WEIGHT = 0.4, 0.6, 0.7
+LOG_RETENTION_SECONDS = (1, 60, 300, 20_000)
 SKEWS_SECONDS = (0, 60, 1000, 3600)  # how far clocks are off: of two worlds each, one of four has no faults beside
 
 
@@ -50,7 +53,7 @@ def simulate(
     calm = seed % 4 == 0  # every fourth world has no faults, so that races alone are seen too
     world = World(seed, Faults(0, 0, 0, 0, 0) if calm else Faults(), SKEWS_SECONDS[seed % 8 // 2])
     objects = Objects()
-    auditor = Auditor(world, objects, log_retention_seconds=world.random.choice((1, 60, 300, 20_000)))
+    auditor = Auditor(world, objects, log_retention_seconds=world.random.choice(LOG_RETENTION_SECONDS))
     with tempfile.TemporaryDirectory(prefix="lakebed-simulation-") as folder:
         cast = Cast(
             world,
@@ -59,7 +62,7 @@ def simulate(
             new_store(),
             Path(folder),
             keyed=world.random.random() < 0.75,
-            partitioned=world.random.random() < 0.6,
+            partitioned=world.random.random() < PARTITIONED,
             replicating=replicating,
         )
         try:
@@ -88,10 +91,10 @@ def _run(cast: Cast, steps: int, patient_holder: bool) -> None:
     hosts = [f"host-{world.random.randint(0, 1)}" for _ in range(world.random.choice((0, 1, 1, 2)))]
     for number, host in enumerate(hosts):
         world.add(f"volatile-{number}", maintainers.volatile_replica(cast, host, hosts.count(host)))
-    for number in range(world.random.randint(0, 2)):
+    for number in range(world.random.choice(PARTITIONERS)):
         world.add(f"partitioner-{number}", maintainers.partitioner(cast))
     guests = Random(world.seed)  # who they are changes nothing in the worlds without them
-    restores, purges = guests.random() < 0.4, guests.random() < 0.4
+    restores, purges = guests.random() < 0.4, guests.random() < PURGES
     if restores:
         world.add("restorer", maintainers.restorer(cast), 0.7)
     if cast.expires:
@@ -111,8 +114,8 @@ def _run(cast: Cast, steps: int, patient_holder: bool) -> None:
     for number in range(2):
         world.add(f"setter-{number}", actors.setter(cast), 0.3)
     world.add("reader", actors.reader(cast), 0.7)
-    if world.random.random() < 0.6 or patient_holder:  # what is held keeps the log from being cleaned
-        world.add("holder", actors.holder(cast, patient_holder), 0.7)
+    if world.random.random() < HOLDERS or patient_holder:  # what is held keeps the log from being cleaned
+        world.add("holder", actors.holder(cast, patient_holder), HOLDER_WEIGHT)
     world.add("clock", maintainers.clock(cast), 0.5)
     if cast.replicating:
         world.add("volatile-away", maintainers.volatile_replica(cast, "host away", 1), 3)

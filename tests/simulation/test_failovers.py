@@ -1,18 +1,12 @@
-"""A killed worker makes no table with a freshness later than that, though the others notice its death a minute later.
-
-More runs: ``LAKEBED_SEEDS=1000 pytest tests/simulation/test_failovers.py``.
-"""
+"""A killed worker makes no table with a freshness later than that, though the others notice its death a minute later."""
 
 from __future__ import annotations
-
-import os
 
 import pytest
 
 from lakebed.fleet import membership, watched
 from tests.simulation.failovers import Failover
-
-SEEDS = int(os.environ.get("LAKEBED_SEEDS", "6"))
+from tests.worlds import worlds
 
 
 def fails_in_some_run(**given: int) -> bool:
@@ -25,12 +19,13 @@ def fails_in_some_run(**given: int) -> bool:
     return False
 
 
+@pytest.mark.worlds
 @pytest.mark.parametrize(("workers", "kills"), [(3, 2), (5, 2), (2, 1), (3, 0)])
 def test_no_change_waits_longer_than_the_freshness_of_its_table_while_workers_are_killed(
     workers: int, kills: int
 ) -> None:
     takeovers = 0
-    for seed in range(SEEDS):
+    for seed in worlds(3):
         run = Failover(seed, workers, kills)
         run.run()
         takeovers += run.takeovers

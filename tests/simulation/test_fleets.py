@@ -1,11 +1,7 @@
-"""Fleets in the simulation: claims end, nothing is done twice to a table's harm, and every table is taken over.
-
-More worlds: ``LAKEBED_SEEDS=1000 pytest tests/simulation/test_fleets.py``.
-"""
+"""Fleets in the simulation: claims end, nothing is done twice to a table's harm, and every table is taken over."""
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 
 import pytest
@@ -17,8 +13,7 @@ from lakebed.log import table_log
 from lakebed.log.conflicts import ConflictKind, find_conflict
 from tests.simulation import fleets, world
 from tests.simulation.fleets import simulate_fleet
-
-SEEDS = int(os.environ.get("LAKEBED_SEEDS", "6"))
+from tests.worlds import worlds
 
 POISONED = 11
 """The first world in which everything happens that there is about a part that kills."""
@@ -30,9 +25,10 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(world, "STEPS_MAX_TO_QUIESCE", 8_000)
 
 
+@pytest.mark.worlds
 def test_workers_with_wrong_views_and_clocks_apart_harm_no_table_and_starve_none() -> None:
     counts = Counter[str]()
-    for seed in range(SEEDS):
+    for seed in worlds(4):
         counts += simulate_fleet(seed)
     for met in ("alone", "ghosts", "crash", "settles", "merge completed", "merge claimed", "merge overtaken"):
         assert counts[met], f"no world had {met}: {counts}"
@@ -54,14 +50,17 @@ def test_it_is_seen_when_the_tables_of_a_dead_worker_are_not_taken_over(monkeypa
     assert fails_in_some_world("did not finish")
 
 
+@pytest.mark.slow
 def test_it_is_seen_when_nobody_owns_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleets, "owner_of", lambda root, alive: "" if root.endswith("t0") else sorted(alive)[0])
     assert fails_in_some_world("did not finish")
 
 
+@pytest.mark.slow
+@pytest.mark.worlds
 def test_a_part_that_kills_is_parked_and_the_others_are_merged_meanwhile() -> None:
     counts = Counter[str]()
-    for seed in range(POISONED, POISONED + 2 * SEEDS, 2):
+    for seed in range(POISONED, POISONED + 2 * len(worlds(3)), 2):
         counts += simulate_fleet(seed, 2_000)
     for met in ("poison", "merge parked", "merges beside a parked part", "poison after its time"):
         assert counts[met], f"no world had {met}: {counts}"

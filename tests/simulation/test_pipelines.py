@@ -1,11 +1,7 @@
-"""Many tables, several processes at once, checkpoints that are old or lost: no record is lost or comes twice at any version.
-
-More worlds: ``LAKEBED_SEEDS=1000 .venv/bin/python -m pytest tests/simulation/test_pipelines.py``.
-"""
+"""Many tables, several processes at once, checkpoints that are old or lost: no record is lost or comes twice at any version."""
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -24,13 +20,14 @@ from lakebed.sources.source import Range
 from tests.simulation.pipelines import Kept, Shop, add_table, ingest_of, quarantined, simulate
 from tests.simulation.topics import Broker, Fact, SimulatedReader, Topic
 from tests.simulation.world import Actor, Faults, World
+from tests.worlds import worlds
 
-SEEDS = int(os.environ.get("LAKEBED_SEEDS", "5"))
 
-
+@pytest.mark.slow
+@pytest.mark.worlds
 def test_every_version_of_every_table_has_the_records_below_its_positions_each_once() -> None:
     total: Counter[str] = Counter()
-    for seed in range(SEEDS):
+    for seed in worlds(5):
         total += simulate(seed).counts
     for happened in (
         "crash",
@@ -130,6 +127,7 @@ FIRST = {
 """The world to begin with: one where the break shows, or one a little before it."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "break_it",
     [
