@@ -16,7 +16,7 @@ WORKERS ?= 2
 # Prefer the Python that the tests of a release run with; any from 3.11 on will do.
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3,$(shell command -v $(name) 2>/dev/null)))
 
-.PHONY: help setup run run-shop test test-fast test-pure soak-busy soak-pgbench soak-kill soak-replicas soak-schema soak-database soak-page types bench-peers bench-kafka bench-scale bench-s3 check format clean java build-tools
+.PHONY: help setup run run-shop test test-fast test-pure soak-worlds soak-busy soak-pgbench soak-kill soak-replicas soak-schema soak-database soak-page types bench-peers bench-kafka bench-scale bench-s3 check format clean java build-tools
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -73,11 +73,16 @@ test: setup build-tools  ## all tests, with real servers; TESTS=path narrows, WO
 	$(BIN)/python -m tests.infra.downloads
 	exec $(BIN)/python -m pytest $(TESTS) --durations=15 -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test-fast: setup  ## the tests that need no server and little time
-	@exec $(BIN)/python -m pytest $(TESTS) -m "not slow" $(ARGS)
+test-fast: setup  ## the tests that need no Spark, no server and little time
+	@exec $(BIN)/python -m pytest $(TESTS) -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test-pure: $(VENV)/.installed  ## the tests of planning, schemas, the log, positions and sort keys: no Java, no jars, no server
-	@exec $(BIN)/python -m pytest tests/planning tests/schema tests/log tests/positions tests/sortkey -m "not slow" -n 2 $(ARGS)
+PURE = planning schema log decode positions sortkey
+
+test-pure: $(VENV)/.installed  ## the tests of planning, schemas, the log, decoding, positions, sort keys: no Java, no jars, no server
+	@exec $(BIN)/python -m pytest $(addprefix tests/,$(PURE)) -m "not slow" -n 2 $(ARGS)
+
+soak-worlds: setup build-tools  ## the randomised tests with ten times as many worlds and examples (TIMES=10); TESTS=path narrows
+	@LAKEBED_WORLDS=$(or $(TIMES),10) exec $(BIN)/python -m pytest $(TESTS) -m worlds -n $(WORKERS) --dist worksteal $(ARGS)
 
 soak-busy: setup build-tools  ## all tests beside busy loops (LOOPS=4): none may need a quick machine; takes longer
 	@$(BIN)/python -m tests.infra.busy_loops $(or $(LOOPS),4) &

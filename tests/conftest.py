@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # So that `tests.infra` is found whatever way pytest was started.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -34,22 +34,29 @@ from tests.infra.s3 import S3Server, aws_environment
 from tests.infra.spark_start import spark_environment
 from tests.stepping import Steps
 from tests.waiting import wait_until
+from tests.worlds import TIMES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-settings.register_profile("lakebed", deadline=None)  # no test needs a quick machine
+settings.register_profile(
+    "lakebed",
+    deadline=None,  # no test needs a quick machine
+    max_examples=40 * TIMES,
+    derandomize=TIMES == 1,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("lakebed")
 
-SERVER_FIXTURES = frozenset(
-    {"kafka", "postgres", "debezium", "registry", "mariadb", "debezium_mariadb", "s3", "flaky_s3"}
+SLOW_FIXTURES = frozenset(
+    {"spark", "kafka", "postgres", "debezium", "registry", "mariadb", "debezium_mariadb", "s3", "flaky_s3"}
 )
 
 WORKING = tuple(f"lakebed-{what}" for what in ("maintain", "merge", "chore", "lease", "look", "job", "listen"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "slow: not in the fast subset; what uses a server is slow")
     # Spark's workers must be the Python that runs the tests, and nothing may listen beyond loopback.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -61,8 +68,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if SERVER_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+        if SLOW_FIXTURES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker(pytest.mark.worlds)
     # Long files first, or one of several processes would work alone at the end.
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)

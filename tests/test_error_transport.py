@@ -159,6 +159,7 @@ def test_an_error_of_a_task_passes_through_spark(spark: SparkSession) -> None:
     assert not isinstance(foreign.value, LakebedError), "without the note nothing is recognised"
 
 
+@pytest.mark.slow
 def test_everything_that_spark_calls_passes_on_its_errors() -> None:
     """Data sources and their readers, tasks, and what gets the batches of a query."""
     source = Path(lakebed.__file__).parent

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import lakebed
@@ -39,6 +39,7 @@ from lakebed.settings import (
 from lakebed.table import internals_of
 from lakebed.version import ENGINE
 from tests.internals import log_of
+from tests.worlds import examples
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
 RETENTION = "delta.deletedFileRetentionDuration"
@@ -158,7 +159,7 @@ _counts = st.integers(1, 10**18 - 1)
 _seconds = st.integers(0, INTERVAL_SECONDS_MAX)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(
     st.builds(
         TableSettings,

@@ -99,6 +99,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_json_lines_keep_every_digit(folder: Path) -> None:
     done = lakebed_command("query", "prices", "select * from prices where id > 1", "--format", "json", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
@@ -222,6 +223,7 @@ def test_help_is_printed_without_a_command_too_and_the_version_is_the_package_s(
     assert lakebed_here("--version", cwd=tmp_path).stdout == f"lakebed {lakebed.__version__}\n"
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_error(folder: Path) -> None:
     sql = "select range as n from range(300000)"
     reading = subprocess.Popen(
@@ -235,6 +237,7 @@ def test_a_reader_that_goes_away_is_no_error(folder: Path) -> None:
     assert (reading.returncode, errors) == (0, b"")
 
 
+@pytest.mark.slow
 def test_queries_do_not_import_spark(folder: Path) -> None:
     program = (
         "import sys; from lakebed.cli import main; code = main(['query', 'prices', 'select 1']);"
@@ -257,6 +260,7 @@ def test_validate_says_what_the_file_means_and_shows_no_secret(tmp_path: Path) -
     assert not (tmp_path / "lake").exists()
 
 
+@pytest.mark.slow
 def test_a_missing_java_is_reported_with_what_to_install(tmp_path: Path) -> None:
     env = {"JAVA_HOME": str(tmp_path)}
     (tmp_path / "orders.yml").write_text(ORDERS.read_text() + "\npage: {port: null}\n")

@@ -62,6 +62,7 @@ def cpu_seconds(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [[], ["--allow-files"]])
 def test_ctrl_c_ends_a_query_inside_duckdb(more: list[str], table: lakebed.Table) -> None:
     program = SAYING_WHEN_IT_IS_IN.format(module="lakebed.view.merge_on_read", function="TableView.query")

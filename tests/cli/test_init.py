@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from lakebed.cli import main
@@ -22,6 +22,7 @@ from lakebed.pipeline.file.sections import KafkaSection
 from lakebed.pipeline.file.settings import DatabasePipeline, load, parse_pipeline
 from lakebed.schema.type_names import table_schema, type_text
 from tests.waiting import outcome
+from tests.worlds import examples
 
 LINES = '{"id": 7, "price": 1.5, "at": "2026-02-02T08:00:00Z", "tags": ["a"], "where": {"x": 1}, "op": "u"}\n'
 TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Zl", "Zp")), min_size=1)
@@ -108,6 +109,7 @@ def test_a_file_is_written_over_only_if_that_is_asked_for() -> None:
     assert "generator" in Path("pipeline.yml").read_text()
 
 
+@pytest.mark.slow
 def test_a_terminal_is_asked_for_the_rest(tmp_path: Path) -> None:
     inbox("monday.jsonl", LINES)
     mine, theirs = pty.openpty()
@@ -150,7 +152,7 @@ def test_a_terminal_is_asked_for_the_rest(tmp_path: Path) -> None:
         assert wrong in shown
 
 
-@settings(deadline=None)
+@examples(30)
 @example(path="./${HOME}/$${B}", folder="in: [x] # ${C:-d}", names=["id"])
 @example(path="'no'", folder="yes", names=["y", "null"])
 @example(path="lake", folder="longer-than-a-name-may-be" * 20, names=["id"])

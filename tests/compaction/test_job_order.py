@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import pytest
-
 from lakebed.compaction.scheduler import FAIR_EVERY, HEAD_START_SECONDS_MAX, ReadyJobs, head_start_seconds
+from tests.worlds import seeds
 
 
 @dataclass(eq=False)
@@ -51,7 +50,7 @@ class Threads:
                 self.add(following)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@seeds(6, quick=2)
 def test_busy_pools_get_their_shares_within_a_tenth(seed: int) -> None:
     draw = random.Random(seed)
     shares = {name: draw.choice((1.0, 2.0, 3.0, 5.0)) for name in "abc"}

@@ -79,6 +79,7 @@ def threads() -> MaintainingThreads:
     return MaintainingThreads()
 
 
+@pytest.mark.slow
 def test_two_hundred_tables_are_settled_by_four_threads(tmp_path: Path, threads: MaintainingThreads) -> None:
     tables, heard = tables_in(tmp_path, 200), Heard(events.Settled)
     with maintained([duties_of(table) for table in tables]) as maintenance:

@@ -66,6 +66,7 @@ def worker(table: lakebed.Table, part: str, kind: str) -> subprocess.CompletedPr
     return ran(command)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["stored", "volatile"])
 def test_a_part_whose_merge_kills_the_process_is_parked_after_three_and_the_rest_is_merged(
     table: lakebed.Table, kind: str
@@ -179,6 +180,7 @@ def test_a_process_whose_store_does_not_answer_for_longer_than_its_lease_is_not_
 ) -> None:
     clock, (a, b, *_) = Clock(1_900_000_000.0), paths(table)
     worker = merger(table, "worker", clock)
+    monkeypatch.setattr(log_of(table), "sleep", lambda seconds: None)  # between its attempts
     for _ in range(2 * LOST_MAX):
         with monkeypatch.context() as outage:
 

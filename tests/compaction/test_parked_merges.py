@@ -124,6 +124,7 @@ def test_what_no_part_has_caused_parks_nothing_however_long_it_lasts(
     assert process.merge_runner.trouble is None
 
 
+@pytest.mark.slow
 def test_a_merge_too_large_for_the_disk_lets_others_go_first_and_waits_longer_but_is_not_parked(
     table: lakebed.Table, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import random
 from pathlib import Path
 
 import pyarrow as pa
-import pytest
 
 import lakebed
 from lakebed.compaction.settler import Settler
@@ -15,8 +13,8 @@ from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN
 from lakebed.table import internals_of
 from tests.foreign.readers import delta_rs, own
 from tests.internals import log_of
+from tests.worlds import seeds
 
-SEEDS = int(os.environ.get("LAKEBED_SEEDS", "6"))
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64()), ("seq", pa.int64())])
 
 
@@ -33,7 +31,7 @@ def changes(*ids: int) -> pa.Table:
     return pa.table({"id": list(ids), "v": list(ids), "seq": [0] * len(ids)}, SCHEMA)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@seeds(3)
 def test_at_the_version_of_the_settle_delta_readers_see_the_table_as_it_was(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     table = table_of(tmp_path, sequence_by=rng.choice([None, "seq"]))

@@ -17,6 +17,7 @@ from lakebed.errors import InvalidInput, StoreUnavailable, TableNotFound, Versio
 from lakebed.positions.point_log import Point, PointLog, TableAt
 from lakebed.table import internals_of
 from tests.database.bank import TOTAL, TRANSACTIONS, Bank, Copy
+from tests.worlds import seeds
 
 MONEY = """
     select (select sum(balance) from public.checking) + (select sum(balance) from savings) as money, count(*) as n
@@ -39,7 +40,7 @@ def seen_in(moment: lakebed.Moment) -> tuple[int, int]:
     return row["money"], row["n"]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@seeds(2, quick=0)
 def test_at_every_point_no_money_is_missing(tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)
     bank = Bank(draw)
@@ -65,7 +66,7 @@ def test_at_every_point_no_money_is_missing(tmp_path: Path, seed: int) -> None:
     assert seen_in(warehouse.at("newest")) == (TOTAL, bank.transfers)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@seeds(3)
 def test_no_point_lacks_rows_of_a_snapshot_that_is_read_in_pieces(tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)
     bank = Bank(draw)
@@ -84,6 +85,7 @@ def test_no_point_lacks_rows_of_a_snapshot_that_is_read_in_pieces(tmp_path: Path
                 assert seen_in(moment) == (TOTAL, point.time_ms)
 
 
+@pytest.mark.slow
 def test_every_delta_reader_sees_the_money_at_the_versions_of_a_settled_point(tmp_path: Path) -> None:
     """Also if the tables go on while they are settled, and others settle beyond the point."""
     draw = random.Random(5)

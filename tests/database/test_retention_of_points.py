@@ -62,6 +62,7 @@ def copy(tmp_path: Path) -> Copy:
     return Copy(tmp_path / "bank", Bank(random.Random(1)))
 
 
+@pytest.mark.slow
 def test_every_kept_point_can_be_read_after_each_cleanup(copy: Copy) -> None:
     points = taken(copy, 7)
     for _ in range(2):

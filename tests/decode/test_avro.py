@@ -24,6 +24,7 @@ from lakebed.decode.json.text import Unreadable
 from lakebed.decode.native.library import library
 from lakebed.decode.record_format import ReadRecords
 from tests.decode import avro_fuzz
+from tests.worlds import seeds
 
 TOO_LARGE = "a number that is too large for its type in 'a'"
 DIGITS = "a decimal with no digits or too many in 'a'"
@@ -468,7 +469,7 @@ def test_items_without_bytes_that_nobody_reads_are_skipped_at_once() -> None:
     assert (got.rows.to_pylist(), got.errors) == ([{"b": 1}, {"b": 1}], {})
 
 
-@pytest.mark.parametrize("seed", range(60))
+@seeds(20, quick=5)
 def test_random_records_of_random_schemas_whole_and_damaged(seed: int) -> None:
     avro_fuzz.run(seed)
 

@@ -18,6 +18,7 @@ from lakebed.decode.source_order import binlog_position, binlog_positions
 from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN
 from tests.decode.records import event, records
 from tests.decode.test_fast_equals_slow import check
+from tests.worlds import seeds
 
 EVENTS = [json.loads(line) for line in Path(__file__).with_name("mariadb_events.jsonl").read_text().splitlines()]
 """What Debezium 3.5 sent of a table of MariaDB 10.11: rows of a snapshot, changes, another file of the binary log, rows that
@@ -50,7 +51,7 @@ def test_real_events_have_positions_that_rise_as_the_changes_were_made() -> None
     assert len({position >> 40 for position in positions.tolist()}) == 3
 
 
-@pytest.mark.parametrize("seed", range(8))
+@seeds(4)
 def test_events_that_come_again_late_and_in_any_batches_change_nothing(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     changes = real_changes()
@@ -103,7 +104,7 @@ def test_an_event_without_a_place_in_a_binary_log_is_quarantined(file: Any, pos:
     assert reason.startswith("sequence_by 'source.pos' (with source.file, a file of a binary log) is null")
 
 
-@pytest.mark.parametrize("seed", range(40))
+@seeds(12, quick=4)
 def test_positions_are_read_the_same_by_columns_and_one_by_one(seed: int) -> None:
     chance = random.Random(seed)
     files = ["binlog.000001", "binlog.000002", "bin-changelog.012345", "", None, "binlog.8388608", 7, "a\ud800.1"]

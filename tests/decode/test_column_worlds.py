@@ -1,12 +1,8 @@
-"""Whatever a source does to the columns of a table without an event, no column of the copy is wrong without a finding.
-
-``LAKEBED_SEEDS=1000 pytest tests/decode/test_column_worlds.py`` tries more worlds.
-"""
+"""Whatever a source does to the columns of a table without an event, no column of the copy is wrong without a finding."""
 
 from __future__ import annotations
 
 import json
-import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,8 +16,8 @@ from tests.decode.records import event, with_schema
 from tests.decode.schema_registry import SchemaRegistry
 from tests.decode.test_old_rows import json_schema
 from tests.positions.test_source_columns import ID, NOTE, Copy
+from tests.worlds import seeds
 
-SEEDS = int(os.environ.get("LAKEBED_SEEDS", "8"))
 KINDS = {"note": "string", "comment": "string", "coupon": "int32", "size": "int32"}
 OTHERS = {"note": "comment", "comment": "note", "coupon": "size", "size": "coupon"}
 """The column of the same type, as which a column may be renamed."""
@@ -137,7 +133,7 @@ def encode_of(format: str, registry: SchemaRegistry) -> Encode:
 
 
 @pytest.mark.parametrize("format", ["debezium-json", "debezium-avro", "debezium-json-schema"])
-@pytest.mark.parametrize("seed", range(SEEDS))
+@seeds(4)
 def test_no_column_is_wrong_without_a_finding(tmp_path: Path, seed: int, format: str, registry: SchemaRegistry) -> None:
     draw = random.Random(seed)
     options: dict[str, Any] = {} if format == "debezium-json" else {"registry": RegistrySettings(url=registry.url)}

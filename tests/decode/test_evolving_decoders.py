@@ -70,6 +70,7 @@ def test_a_field_of_a_new_schema_is_asked_for_before_anything_is_decoded() -> No
     assert len(decoded.changes) == len(decoded.quarantined) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [1, -1])
 def test_all_that_a_batch_needs_is_found_in_one_reading_in_either_order(order: int) -> None:
     tip = {"type": "int32", "field": "tip", "optional": True}

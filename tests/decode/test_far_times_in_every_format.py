@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 from typing import Any
 
@@ -20,8 +19,8 @@ from lakebed.storage.engine import connect
 from tests.decode.avro_events import avro_value, encoded, envelope, envelope_schema
 from tests.decode.fuzz import only_one_by_one, without_native_code
 from tests.decode.records import event, records, with_schema
+from tests.worlds import seeds
 
-SEEDS = int(os.environ.get("LAKEBED_SEEDS", "3"))
 DAY, STAMP, LOCAL = pa.date32(), pa.timestamp("us", "UTC"), pa.timestamp("us")
 SCHEMA = pa.schema([pa.field("id", pa.int64(), False), ("day", DAY), ("at", STAMP), ("local", LOCAL)])
 EPOCH_DAYS = [
@@ -151,7 +150,7 @@ def numbers(table: pa.Table) -> dict[int, Row]:
     return {row["id"]: (row["day"], row["at"], row["local"]) for row in plain.to_pylist()}
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@seeds(1)
 @pytest.mark.parametrize("form", FORMS)
 def test_a_time_of_the_whole_range_is_stored_alike_whatever_its_form(form: str, seed: int) -> None:
     kind, options, of = FORMS[form]
@@ -172,7 +171,7 @@ def test_a_time_of_the_whole_range_is_stored_alike_whatever_its_form(form: str, 
         assert numbers(prepared.select(SCHEMA.names)) == expected, slower
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@seeds(1)
 def test_a_time_of_the_whole_range_is_stored_alike_from_arrow(seed: int) -> None:
     given = rows(seed)
     days, ats, locals_ = zip(*given, strict=True)

@@ -7,7 +7,8 @@ from typing import Any
 from unittest.mock import patch
 
 import pyarrow as pa
-from hypothesis import given, settings
+import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lakebed.decode import json_rows
@@ -17,6 +18,7 @@ from lakebed.decode.decoder import Decoded, Decoder, DecoderSchema
 from lakebed.positions.truncates import NO_CUTOFF, Cutoff, Truncate
 from tests.decode.fuzz import assert_same, only_one_by_one, without_native_code
 from tests.decode.records import event, in_log, records, with_schema
+from tests.worlds import examples
 
 COLUMNS = pa.schema(
     [
@@ -127,7 +129,8 @@ def check(decoder: Decoder, table: pa.Table) -> None:
         assert_same(copy(decoder).decode(table, cutoff), slow)
 
 
-@settings(max_examples=200, deadline=None)
+@pytest.mark.slow
+@examples(60)
 @given(VALUES, st.sampled_from([None, "source.lsn", "small", "kafka.offset"]), KEYS, st.data())
 def test_events_are_read_the_same_by_columns_and_one_by_one(
     values: list[Any], sequence_by: str | None, keys: tuple[str, ...], data: st.DataObject
@@ -137,7 +140,8 @@ def test_events_are_read_the_same_by_columns_and_one_by_one(
     check(decoder, records(values, given_keys))
 
 
-@settings(max_examples=200, deadline=None)
+@pytest.mark.slow
+@examples(60)
 @given(
     st.lists(st.one_of(MOSTLY_GOOD, MOSTLY_GOOD, WILD, BROKEN), min_size=1, max_size=60),
     KEYS,
@@ -156,7 +160,8 @@ def test_flat_objects_are_read_the_same_by_columns_and_one_by_one(
     check(rows, records(values, given_keys[: len(values)]))
 
 
-@settings(max_examples=100, deadline=None)
+@pytest.mark.slow
+@examples(40)
 @given(st.lists(MOSTLY_GOOD.map(lambda row: event("c", row)), min_size=1, max_size=20), st.integers(1, 7))
 def test_where_a_batch_is_cut_does_not_matter(values: list[Any], cutoff: int) -> None:
     decoder = debezium.DebeziumJson(DecoderSchema(COLUMNS, ("id",)))
@@ -193,7 +198,8 @@ def uniform_events(draw: st.DrawFn) -> list[Any]:
     return draw(st.lists(st.one_of(upserts, upserts, deletes), min_size=1, max_size=40))
 
 
-@settings(max_examples=200, deadline=None)
+@pytest.mark.slow
+@examples(60)
 @given(uniform_events(), st.sampled_from([None, "source.lsn", "small", "kafka.offset"]))
 def test_events_of_one_source_are_read_by_columns_alone(values: list[Any], sequence_by: str | None) -> None:
     decoder = debezium.DebeziumJson(DecoderSchema(COLUMNS, ("id",), sequence_by))

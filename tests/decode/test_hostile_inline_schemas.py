@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 import lakebed
 from lakebed.decode.decoder import DecoderSchema
@@ -20,8 +20,8 @@ from lakebed.schema.evolve import evolve
 from lakebed.schema.fitting import EVOLUTIONS, EvolvePolicy
 from tests.decode.records import event, records, with_schema
 from tests.internals import log_of
+from tests.worlds import worlds
 
-SEEDS = int(os.environ.get("LAKEBED_SEEDS", "400"))
 COLUMNS = pa.schema([pa.field("id", pa.int64(), False), ("qty", pa.int32()), ("a", pa.struct([("x", pa.int32())]))])
 DECIMAL = "org.apache.kafka.connect.data.Decimal"
 FIELDS = [
@@ -82,12 +82,13 @@ def damaged(world: random.Random, value: Any) -> Any:
     return value
 
 
+@pytest.mark.worlds
 def test_a_damaged_schema_ends_nothing_and_asks_for_nothing_that_has_no_answer(tmp_path: Path) -> None:
     policy = EvolvePolicy(allowed=frozenset(EVOLUTIONS), by_schema=True)
     reader = decoder("debezium-json", DecoderSchema.of_table(COLUMNS, ("id",), None, policy))
     snapshot = log_of(lakebed.create(tmp_path / "t", COLUMNS, ["id"])).refresh()
     outcomes = set()
-    for seed in range(SEEDS):
+    for seed in worlds(100):
         change = with_schema(event("c", {"id": 1, "qty": 2, "a": {"x": 1}}), FIELDS)
         change["schema"] = damaged(random.Random(seed), change["schema"])
         decoded = reader.decode(records([json.dumps(change, separators=(",", ":")).encode()]))

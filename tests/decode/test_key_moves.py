@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,8 +39,8 @@ from tests.decode.records import records, with_headers
 from tests.ingest.moving_rows import Sends, Source, sent_again, transaction
 from tests.sources.memory_source import Keyed, KeyedTopics, here, ingest_of, quarantined
 from tests.view.test_a_copy_of_changes import Copy, rows_of
+from tests.worlds import seeds
 
-SEEDS = int(os.environ.get("LAKEBED_SEEDS", "5"))
 COLUMNS = pa.schema([pa.field("id", pa.int64(), False), pa.field("v", pa.string())])
 TOPIC = "shop.public.t"
 Run = Callable[[WriteWork], Written]
@@ -268,7 +267,7 @@ RANDOM = {
 }
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@seeds(3)
 @pytest.mark.parametrize("how", RANDOM)
 def test_random_transactions_in_random_batches_give_the_rows_of_their_source(
     tmp_path: Path, how: str, seed: int
@@ -322,7 +321,7 @@ def test_readers_of_changes_see_the_delete_of_a_row_that_came_and_left_again(
     assert not lake.table.doctor(deep=True).findings
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@seeds(3)
 @pytest.mark.parametrize("full", [True, False])
 def test_without_headers_whole_transactions_give_the_rows_of_their_source(
     tmp_path: Path, full: bool, seed: int
@@ -341,7 +340,7 @@ def test_without_headers_whole_transactions_give_the_rows_of_their_source(
         assert lake.rows() == source.table()
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@seeds(2)
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_many_short_transactions_come_in_one_batch(tmp_path: Path, partitions: int, seed: int) -> None:
     """Its ends are looked for in steps, which must not pass over others by tombstones and rows of a snapshot alone."""
@@ -606,7 +605,7 @@ def test_a_moved_row_that_comes_from_the_quarantine_after_newer_changes_of_its_k
     assert lake.rows() == {9: "b"}
 
 
-@pytest.mark.parametrize("seed", [*range(SEEDS), 20])
+@seeds(3, 20, quick=0)
 @pytest.mark.parametrize("headers", [True, False])
 def test_what_comes_from_the_quarantine_gives_the_same_rows_whenever_the_tail_is_settled(
     tmp_path: Path, headers: bool, seed: int

@@ -21,6 +21,7 @@ from lakebed.positions.truncates import Cutoff
 from tests.decode.fuzz import assert_same, only_one_by_one
 from tests.decode.records import event, records
 from tests.decode.test_fast_equals_slow import check
+from tests.worlds import seeds
 
 COLUMNS = pa.schema([pa.field("id", pa.int64(), False), ("note", pa.int64())])
 SCHEMA = DecoderSchema(COLUMNS, ("id",), "source.lsn")
@@ -128,6 +129,7 @@ def ran(seed: int) -> Source:
     return source
 
 
+@pytest.mark.slow
 def test_rows_that_are_sent_again_hide_no_change_whatever_transactions_are_open() -> None:
     by_lsn_alone = 0
     for seed in range(300):
@@ -215,7 +217,7 @@ def test_a_change_is_at_the_last_commit_before_it_if_that_is_later(sequence: Any
     assert log_positions(lsns, sequences).to_pylist() == [place, None]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@seeds(8, quick=2)
 def test_events_are_read_the_same_by_columns_and_one_by_one(seed: int) -> None:
     chance = random.Random(seed)
     odd = ['["100","90"]', "", None, 7, '["100', "[]", '["100","7"]\n', "\u0664", '["1e3","7"]']

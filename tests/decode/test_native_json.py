@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lakebed.decode.debezium.events import DebeziumJson
@@ -23,6 +23,7 @@ from lakebed.decode.native import build
 from lakebed.decode.native.library import library
 from tests.decode.fuzz import assert_same, only_one_by_one, plain
 from tests.decode.records import event, records
+from tests.worlds import examples
 
 TYPES = {
     "i8": pa.int8(), "i16": pa.int16(), "i32": pa.int32(), "i64": pa.int64(), "f32": pa.float32(), "f64": pa.float64(),
@@ -152,13 +153,13 @@ def test_every_token_in_every_column(name: str) -> None:
     assert check([b'{"other":1,"' + name.encode() + b'":' + token + b',"more":[]}' for token in TOKENS]) > 0
 
 
-@settings(max_examples=100, deadline=None)
+@examples(40)
 @given(st.lists(st.binary(max_size=40).map(lambda tail: b'{"s":"' + tail), max_size=20))
 def test_any_bytes_in_a_text(documents: list[bytes]) -> None:
     check([document + b'"}' for document in documents])
 
 
-@settings(max_examples=60, deadline=None)
+@examples(30)
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=30))
 def test_floating_point_numbers_are_the_nearest(numbers: list[float]) -> None:
     forms = [form(number) for number in numbers for form in (repr, "{:.20e}".format, "{:.17g}".format)]

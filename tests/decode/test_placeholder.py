@@ -102,16 +102,18 @@ def shapes(raw: bytes) -> dict[str, tuple[dict[str, Any], pa.DataType, Any, Any]
     }  # fmt: skip
 
 
+HEX = "hex:00ff5f8a7b0142c3"
 SETTINGS = {
     DEFAULT: DEFAULT.encode(),
     "left out ä": "left out ä".encode(),
-    "hex:00ff5f8a7b0142c3": bytes.fromhex("00ff5f8a7b0142c3"),
+    HEX: bytes.fromhex(HEX.removeprefix("hex:")),
     "hex:zz": b"hex:zz",
 }
 CASES = [
     pytest.param(setting, *shape, id=f"{name} {setting}")
     for setting, raw in SETTINGS.items()
     for name, shape in shapes(raw).items()
+    if setting in (DEFAULT, HEX) or name in ("text", "bytea", "text[]", "hstore", "hstore as JSON")
 ]
 SHAPE = pytest.mark.parametrize(("setting", "field", "target", "unsent", "real"), CASES)
 
@@ -140,12 +142,12 @@ def test_the_placeholder_of_every_type_is_recognized_in_json(
     setting: str, field: dict[str, Any], target: pa.DataType, unsent: Any, real: Any, inline: bool
 ) -> None:
     fields = [{"type": "int64", "field": "id"}, {**field, "field": "value", "optional": True}]
-    given = [unsent if i % 5 == 1 else real for i in range(40)]
+    given = [unsent if i % 5 == 1 else real for i in range(15)]
     values = [with_schema(one, fields) if inline else one for one in updates(given)]
     events = records(values)
     options = JsonOptions(unavailable_value=setting, decimal_text="precise")
     fast = DebeziumJson(decoder_schema(target), options).decode(events)
-    assert_unsent(fast, [i % 5 == 1 for i in range(40)])
+    assert_unsent(fast, [i % 5 == 1 for i in range(15)])
     with without_native_code():
         assert_same(DebeziumJson(decoder_schema(target), options).decode(events), fast)
     with only_one_by_one():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from lakebed.parts.changes import WriteSpec
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from tests.decode import fuzz
 from tests.decode.records import RecordChanges, event, records, with_schema
+from tests.worlds import TIMES
 
 ID = pa.field("id", pa.int64(), False)
 TEXT_AND_NUMBER = pa.schema([ID, pa.field("text", pa.string()), pa.field("n", pa.int64())])
@@ -31,10 +31,10 @@ def reasons_of(decoded: Decoded) -> list[str]:
     return decoded.quarantined["reason"].to_pylist()
 
 
+@pytest.mark.slow
+@pytest.mark.worlds
 def test_hostile_records_never_stop_the_task_and_are_read_the_same_by_columns_and_one_by_one() -> None:
-    told = fuzz.run(
-        int(os.environ.get("LAKEBED_FUZZ_RECORDS", "3000")), seed=int(os.environ.get("LAKEBED_FUZZ_SEED", "1"))
-    )
+    told = fuzz.run(1_000 * TIMES, seed=1)
     assert told["rows"] and told["quarantined"]
 
 

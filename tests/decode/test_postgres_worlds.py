@@ -1,11 +1,7 @@
-"""Whatever keys and replica identities a table of PostgreSQL has, no change is one of another row than it was.
-
-``LAKEBED_SEEDS=1000 pytest tests/decode/test_postgres_worlds.py`` tries more worlds.
-"""
+"""Whatever keys and replica identities a table of PostgreSQL has, no change is one of another row than it was."""
 
 from __future__ import annotations
 
-import os
 from random import Random
 from typing import Any
 
@@ -19,8 +15,8 @@ from lakebed.errors import InvalidSchema
 from lakebed.positions.truncates import Cutoff
 from tests.decode.postgres_worlds import PostgresTable, Sent
 from tests.decode.records import records
+from tests.worlds import worlds
 
-SEEDS = int(os.environ.get("LAKEBED_SEEDS", "40"))
 TOPIC = "shop.public.a_b"
 KNOWN = Cutoff(sources=((TOPIC, "shop.public.a_b"),))
 TYPES = {"int64": pa.int64(), "string": pa.string()}
@@ -87,10 +83,11 @@ class Copy:
         return tuple(row[name] for name in self.keys)
 
 
+@pytest.mark.worlds
 @pytest.mark.parametrize("has_schema", [True, False])
 def test_a_copy_is_the_table_but_for_rows_of_which_somebody_is_told(has_schema: bool) -> None:
     applied = refused = parked = clear = 0
-    for seed in range(SEEDS):
+    for seed in worlds(10):
         rng = Random(seed)
         source = PostgresTable(rng, has_schema)
         copy, done = Copy(source, rng), 0
@@ -114,4 +111,4 @@ def test_a_copy_is_the_table_but_for_rows_of_which_somebody_is_told(has_schema: 
         refused += len(copy.refused)
         clear += len(source.history) - len(unclear)
         parked += copy.is_parked
-    assert applied > 4 * refused > 0 and parked and clear > SEEDS, "the worlds show nothing"
+    assert applied > 4 * refused > 0 and parked and clear > len(worlds(10)), "the worlds show nothing"

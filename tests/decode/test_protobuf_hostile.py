@@ -39,8 +39,8 @@ def order() -> ProtobufReader:
 @pytest.mark.parametrize("schema", [PROTO3, PROTO2], ids=["proto3", "proto2"])
 def test_damaged_records_and_all_beginnings_of_one_are_read_alike_both_ways(schema: str) -> None:
     build.build_if_needed()
-    sure, errors = fuzz(schema, 1_500, seed=7)
-    assert 300 < sure < 1_300 and 300 < errors < 1_200  # neither side of the line is empty
+    sure, errors = fuzz(schema, 500, seed=7)
+    assert 100 < sure < 430 and 100 < errors < 400  # neither side of the line is empty
 
 
 @pytest.mark.parametrize(
@@ -82,6 +82,7 @@ def _length(number: int) -> bytes:
     return bytes([*out, number])
 
 
+@pytest.mark.slow
 def test_few_bytes_can_not_become_very_many_values() -> None:
     fields = " ".join(f"int32 f{number} = {number};" for number in range(1, 1001))
     schema = (
@@ -107,6 +108,7 @@ def test_a_list_of_very_many_small_values_is_read(order: ProtobufReader) -> None
     assert len(rows.column("numbers")[0]) == 1_000_000
 
 
+@pytest.mark.slow
 def test_no_damage_makes_native_code_read_or_write_beyond_its_memory(tmp_path: Path) -> None:
     """Runs in a process of its own, with an address sanitizer; each record also alone in a buffer of just its length."""
     library = tmp_path / "sanitized.so"
@@ -126,7 +128,7 @@ def test_no_damage_makes_native_code_read_or_write_beyond_its_memory(tmp_path: P
         "-m",
         "tests.decode.protobuf_fuzz",
         "--records",
-        "700",
+        "200",
         "--seed",
         "3",
         "--library",

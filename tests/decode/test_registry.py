@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import lakebed
@@ -26,6 +26,7 @@ from tests.decode.avro_events import framed as with_id
 from tests.decode.records import RecordChanges, records
 from tests.decode.schema_registry import SchemaRegistry
 from tests.internals import log_of
+from tests.worlds import examples
 
 QUICK = {"retries.wait.ms": "1", "retries.max.wait.ms": "2"}
 COLUMNS = pa.schema([pa.field("id", pa.int64(), False), pa.field("note", pa.string())])
@@ -271,7 +272,7 @@ def test_whatever_the_bytes_are_each_record_becomes_one_thing(registry: Any) -> 
     good = [with_id(old, encoded(OLD, {"id": 1})), with_id(new, encoded(NEW, {"id": 2, "note": "a" * 20}))]
     reader = decoder("avro", TABLE, {"registry": settings_of(registry)})
 
-    @settings(max_examples=150, deadline=None)
+    @examples(50)
     @given(st.lists(st.tuples(RECORDS, RECORDS), max_size=20))
     def each(drawn: list[Any]) -> None:
         values, keys = (

@@ -18,6 +18,7 @@ from lakebed.decode.typed.shapes import metadata_of
 from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN
 from tests.decode.records import event, records
 from tests.decode.test_fast_equals_slow import check
+from tests.worlds import seeds
 
 COLUMNS = pa.schema([pa.field("id", pa.int64(), False), ("note", pa.int64())])
 Kind = Literal["oracle", "sqlserver"]
@@ -147,6 +148,7 @@ def outcome(events: list[dict[str, Any]], by: str) -> dict[int, int]:
     return {key: note for key, (_, note) in found.items() if note is not None}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["oracle", "sqlserver"])
 def test_no_row_of_a_snapshot_hides_a_change_that_commits_later(kind: Kind) -> None:
     for seed in range(200):
@@ -154,6 +156,7 @@ def test_no_row_of_a_snapshot_hides_a_change_that_commits_later(kind: Kind) -> N
         assert outcome(list(source.delivered()), BY[kind]) == source.rows, f"seed {seed}"
 
 
+@pytest.mark.slow
 def test_the_number_of_a_change_alone_would_not_do() -> None:
     """Without it the test above would show nothing."""
     wrong = 0
@@ -241,7 +244,7 @@ def test_records_with_a_schema_have_the_same_places(path: tuple[str, str]) -> No
 
 
 @pytest.mark.parametrize("kind", ["oracle", "sqlserver"])
-@pytest.mark.parametrize("seed", range(8))
+@seeds(2)
 def test_events_are_read_the_same_by_columns_and_one_by_one(seed: int, kind: Kind) -> None:
     chance = random.Random(seed)
     odd = [

@@ -22,6 +22,7 @@ from lakebed.positions.truncates import Cutoff, Truncate, cutoff_of, position_of
 from tests.decode.records import RecordChanges, as_bytes
 from tests.decode.test_fast_equals_slow import assert_same, only_one_by_one
 from tests.internals import log_of
+from tests.worlds import seeds
 
 COLUMNS = pa.schema([pa.field("id", pa.int64(), False), pa.field("value", pa.string())])
 SECOND = 1000  # milliseconds
@@ -293,7 +294,7 @@ def test_a_binlog_with_a_longer_number_is_the_later_one() -> None:
     assert truncate.is_after(records, or_same=True).tolist() == [True, True, True, False]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@seeds(3)
 def test_records_are_cut_the_same_by_columns_and_one_by_one(seed: int) -> None:
     rng = random.Random(seed)
     topic = Topic()
@@ -328,7 +329,7 @@ def test_records_are_cut_the_same_by_columns_and_one_by_one(seed: int) -> None:
     assert len(fast.changes) + fast.truncated == 60
 
 
-@pytest.mark.parametrize("seed", range(12))
+@seeds(4)
 def test_a_table_equals_its_source_whatever_is_sent_again_or_read_anew(seed: int, tmp_path: Path) -> None:
     """All partitions are read as far as each other, so that a truncate meets nothing newer in the table."""
     rng = random.Random(seed)

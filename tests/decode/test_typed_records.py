@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lakebed.decode.avro import AvroFormat
@@ -22,6 +22,7 @@ from lakebed.positions.truncates import NO_CUTOFF, Cutoff, Truncate
 from tests.decode.avro_events import CONNECT, avro_type, avro_value, encoded, envelope, envelope_schema
 from tests.decode.records import event, in_log, records, with_schema
 from tests.decode.test_logical_types import REFUSED_WITH_SCHEMA, WITH_SCHEMA, b64
+from tests.worlds import examples
 
 DEBEZIUM = "io.debezium.time."
 FIELDS: list[dict[str, Any]] = [
@@ -117,7 +118,8 @@ EVENTS = st.builds(
 KEYS = st.one_of(st.none(), st.fixed_dictionaries({"id": st.integers(0, 3)}))
 
 
-@settings(max_examples=150, deadline=None)
+@pytest.mark.slow
+@examples(50)
 @given(
     st.lists(st.tuples(st.one_of(EVENTS, EVENTS, EVENTS, st.none()), KEYS), max_size=12),
     st.sampled_from([None, "source.lsn", "ts_ms", "kafka.offset", "at"]),

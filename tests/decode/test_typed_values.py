@@ -10,7 +10,7 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lakebed.decode.json.columns import Missed
@@ -19,6 +19,7 @@ from lakebed.decode.json.placeholder import Placeholder
 from lakebed.decode.json.values import JsonOptions
 from lakebed.decode.typed import values as typed_values
 from lakebed.decode.typed.values import column_field, plain_values, read_column, without_unavailable
+from tests.worlds import examples
 
 OPTIONS = JsonOptions(decimal_text="string")
 UTC = pa.timestamp("us", "UTC")
@@ -74,7 +75,7 @@ TARGETS = [
 ]  # fmt: skip
 
 
-@settings(max_examples=400, deadline=None)
+@examples(100)
 @given(st.sampled_from(NATURAL), st.sampled_from(TARGETS), st.data())
 def test_a_column_at_once_is_its_values_one_by_one(natural: Any, target: pa.DataType, data: st.DataObject) -> None:
     kind, logical, strategy = natural

@@ -6,12 +6,13 @@ import os
 import re
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lakebed.discovery import PART_BYTES_MAX, Naming, NoTable, TableName, prefix_of
 from lakebed.errors import InvalidInput
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
+from tests.worlds import examples
 
 HOSTILE = [
     "", ".", "..", "...", "a", "a.", ".a", "a..b", "../x", "public.orders", "Public.Orders", "public.ORDERS", "public/orders",
@@ -39,7 +40,7 @@ def test_the_usual_names_are_readable() -> None:
     }
 
 
-@settings(max_examples=500)
+@examples(100)
 @given(NAMES, NAMES)
 @example("public.orders_quarantine", "public.orders!5fquarantine")
 def test_two_names_never_share_a_folder_nor_that_of_a_quarantine(one: str, other: str) -> None:
@@ -48,14 +49,14 @@ def test_two_names_never_share_a_folder_nor_that_of_a_quarantine(one: str, other
     assert mine + QUARANTINE_SUFFIX != theirs
 
 
-@settings(max_examples=500)
+@examples(100)
 @given(NAMES)
 def test_the_folder_of_a_name_that_is_not_cut_says_the_name(name: str) -> None:
     folder = TableName(name).folder
     assert TableName.of_folder(folder) == (None if "!!" in folder else TableName(name))
 
 
-@settings(max_examples=500)
+@examples(100)
 @given(NAMES)
 def test_a_folder_that_no_name_has_is_nobodys(folder: str) -> None:
     found = TableName.of_folder(folder)
@@ -73,7 +74,7 @@ def test_a_folder_that_no_name_has_is_nobodys(folder: str) -> None:
         assert TableName.of_folder(other) is None
 
 
-@settings(max_examples=500)
+@examples(100)
 @given(NAMES)
 def test_a_folder_stays_below_the_database_and_is_never_hidden_or_too_long(name: str) -> None:
     parts = TableName(name).folder.split("/")

@@ -15,8 +15,9 @@ import lakebed
 from tests.end_to_end.settle_process import SCHEMA, changes_of
 from tests.infra.downloads import REPOSITORY
 from tests.oracle import Oracle, in_order
+from tests.worlds import TIMES
 
-KILLS = int(os.environ.get("LAKEBED_SETTLE_KILLS", "10"))
+KILLS = 4 * TIMES
 BATCHES = 3
 
 

@@ -201,6 +201,7 @@ def test_deploying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     follow("docs/guides/deploying.md", tmp_path, monkeypatch)
 
 
+@pytest.mark.slow
 def test_tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     orders_table(tmp_path / "lake/orders")
     follow("docs/guides/tuning.md", tmp_path, monkeypatch)
@@ -219,6 +220,7 @@ def test_upgrade(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSe
     assert lakebed.open(tmp_path / "lake/old").to_arrow().num_rows == 500
 
 
+@pytest.mark.slow
 def test_faq(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = orders_table(tmp_path / "lake/orders")
     gone = table.to_arrow(["customer_id"])["customer_id"][0].as_py()
@@ -449,6 +451,7 @@ def test_what_never_ends_in_the_runbook(tmp_path: Path, monkeypatch: pytest.Monk
     assert seen == wanted
 
 
+@pytest.mark.slow
 def test_many_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table, customers = (
         orders_table(tmp_path / "shop/public/orders"),
@@ -484,6 +487,7 @@ def test_many_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert listed_workers(str(tmp_path / "shop")) == [], "the worker has left"
 
 
+@pytest.mark.slow
 def test_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table, token, [port] = orders_table(tmp_path / "shop/public/orders"), new_token(), free_ports(1)
     table.apply(table.to_arrow().slice(0, 1).append_column("source.lsn", pa.array([1 << 40])))

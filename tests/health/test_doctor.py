@@ -34,6 +34,7 @@ from lakebed.parts.intact import checksum_of
 from lakebed.version import ENGINE
 from tests.internals import deletion_vectors_of, log_of, storage_of
 from tests.table.test_every_version_equals_the_oracle import make_world, step
+from tests.worlds import seeds
 
 SCHEMA = pa.schema(
     [
@@ -258,7 +259,7 @@ def test_of_a_healthy_table_nothing_is_reported_and_the_exit_code_is_0(
     assert "nothing is wrong" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("seed", range(4))
+@seeds(2)
 def test_of_tables_under_random_treatment_nothing_is_reported(tmp_path: Path, seed: int) -> None:
     world = make_world(seed, tmp_path)
     for _ in range(12):

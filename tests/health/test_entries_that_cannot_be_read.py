@@ -1,12 +1,8 @@
-"""Entries that are damaged, or that another version of lakebed wrote: they are read, or named; nothing else happens.
-
-``LAKEBED_SEEDS=1000 pytest tests/health/test_entries_that_cannot_be_read.py`` tries more texts.
-"""
+"""Entries that are damaged, or that another version of lakebed wrote: they are read, or named; nothing else happens."""
 
 from __future__ import annotations
 
 import math
-import os
 import random
 import shutil
 from collections.abc import Callable
@@ -17,7 +13,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import lakebed
@@ -47,9 +43,9 @@ from lakebed.service.catalog import describe
 from lakebed.version import ENGINE
 from tests.internals import log_of
 from tests.waiting import wait_until
+from tests.worlds import examples, worlds
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
-SEEDS = int(os.environ.get("LAKEBED_SEEDS", "2"))
 NOW_MS = 1_800_000_000_000
 
 PART = {"path": "a.parquet", "size": 10, "partitionValues": {}, "stats": '{"numRecords":1}', "modificationTime": NOW_MS}
@@ -183,7 +179,7 @@ def test_what_this_version_writes_is_read_and_members_of_a_later_one_are_ignored
 
 
 @given(st.sampled_from(list(ALL)), st.randoms(use_true_random=False), VALUES)
-@settings(max_examples=100 * SEEDS, deadline=None)
+@examples(60)
 def test_a_text_is_an_entry_or_corrupt_with_the_name_of_the_entry(name: str, rng: random.Random, value: object) -> None:
     try:
         text = orjson.dumps(spoiled(ALL[name][1], rng, value)).decode()
@@ -228,7 +224,7 @@ def hostile_texts(name: str, whole: dict[str, Any]) -> list[str]:
     return [
         "{",
         orjson.dumps(whole | {"later": 1}).decode(),
-        *(orjson.dumps(spoiled(whole, rng, rng.choice(values))).decode() for _ in range(SEEDS)),
+        *(orjson.dumps(spoiled(whole, rng, rng.choice(values))).decode() for _ in worlds(1)),
     ]
 
 
@@ -266,6 +262,7 @@ def use(root: Path) -> list[str]:
     return refused
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WHOLE)
 def test_whatever_a_log_has_everything_works_or_names_the_entry(name: str, fresh: Callable[[], Path]) -> None:
     for text in hostile_texts(name, WHOLE[name]):

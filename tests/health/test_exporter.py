@@ -89,6 +89,7 @@ def test_a_table_whose_store_hangs_holds_up_no_other(tmp_path: Path, monkeypatch
     watched.exporter.close()
 
 
+@pytest.mark.slow
 def test_the_command_serves_until_it_is_asked_to_stop(tmp_path: Path) -> None:
     table = new_table(tmp_path / "t")
     command = [sys.executable, "-c", "import sys; from lakebed.cli import main; sys.exit(main())", "serve", "metrics"]

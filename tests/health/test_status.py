@@ -199,6 +199,7 @@ def test_the_command_prints_a_screen_or_an_object(tmp_path: Path, capsys: pytest
     assert (told["severity"], told["rows"], told["parts_by_level"], told["findings"]) == ("ok", 30, {"0": 3}, [])
 
 
+@pytest.mark.slow
 def test_a_watch_goes_on_until_ctrl_c(tmp_path: Path) -> None:
     table = new_table(tmp_path)
     program = "import sys; from lakebed.cli import main; sys.exit(main())"

@@ -5,22 +5,18 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-
-import pytest
 
 from tests.hostile import folders
 from tests.hostile.world import run
+from tests.worlds import seeds
 
-SEEDS = int(os.environ.get("LAKEBED_SEEDS", "40"))
 
-
-@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, SEEDS))])
+@seeds(12, quick=0)
 def test_a_hostile_world_equals_a_dictionary(seed: int, tmp_path: Path) -> None:
     run(seed, tmp_path)
 
 
-@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, SEEDS))])
+@seeds(12, quick=2)
 def test_a_hostile_folder_of_files_equals_a_dictionary(seed: int, tmp_path: Path) -> None:
     folders.run(seed, tmp_path)

@@ -75,6 +75,7 @@ def test_a_process_that_does_nothing_any_more_is_killed() -> None:
         assert process.wait() < 0
 
 
+@pytest.mark.slow
 def test_a_process_that_works_is_waited_for() -> None:
     works = "import time\nwhile time.process_time() < 2.5: pass\nprint('done')"
     with subprocess.Popen([sys.executable, "-c", works], stdout=subprocess.PIPE, text=True) as process:

@@ -24,6 +24,7 @@ from lakebed.positions.resnapshots import Resnapshot
 from lakebed.table import internals_of
 from tests.internals import log_of
 from tests.sources.memory_source import MemorySource, here
+from tests.worlds import seeds
 
 COLUMNS = pa.schema([pa.field("id", pa.int64(), False), pa.field("v", pa.string())])
 MINUTE = 60_000
@@ -329,7 +330,7 @@ def test_the_finding_ends_when_the_table_is_emptied_or_somebody_says_so(copy: Co
 # -- at random ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(6))
+@seeds(3, quick=0)
 def test_after_each_move_and_restart_the_table_is_what_the_source_is(tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)
     copy = Copy(tmp_path / "t")

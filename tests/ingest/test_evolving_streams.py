@@ -454,6 +454,7 @@ def run_at_once(path: str, topic: str, start: Any) -> None:
     Stream(lakebed.open(path), OLD + own, alter=together, topic=topic).run()
 
 
+@pytest.mark.slow
 def test_killed_and_racing_processes_agree_on_the_schema_and_lose_nothing(tmp_path: Path) -> None:
     spawning = multiprocessing.get_context("spawn")
     table, raced = table_at(tmp_path / "killed"), table_at(tmp_path / "raced")

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 import lakebed
 from lakebed.decode.decoder import DecoderSchema
@@ -21,8 +18,8 @@ from lakebed.table import internals_of
 from tests.decode.records import event, with_schema
 from tests.ingest.crashes import POINTS, Crash, dying
 from tests.ingest.test_evolving_streams import ID, Stream, table_at
+from tests.worlds import seeds
 
-SEEDS = int(os.environ.get("LAKEBED_SEEDS", "6"))
 KINDS = {"int16": 2**15 - 1, "int32": 2**31 - 1, "int64": 2**40, "string": "text", "boolean": True}
 NAMES = ("qty", "a", "b", "c")
 Fields = dict[str, Any]
@@ -90,7 +87,7 @@ def check(table: lakebed.Table, values: list[dict[str, Any]], first: dict[str, s
             assert same(value, by_source.get(name)), (number, name, value, row)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@seeds(3)
 def test_each_record_is_in_the_table_whole_or_in_the_quarantine(tmp_path: Path, seed: int) -> None:
     world = random.Random(seed)
     table = table_at(tmp_path)

@@ -30,6 +30,7 @@ from tests.decode.records import event, with_schema
 from tests.ingest.crashes import POINTS, Crash, dying
 from tests.internals import log_of
 from tests.sources.memory_source import COLUMNS, MemorySource, Process, here, ids, quarantined, row
+from tests.worlds import seeds
 
 
 def unkeyed(tmp_path: Path) -> lakebed.Table:
@@ -437,7 +438,7 @@ def files_of(table: lakebed.Table) -> list[list[Path]]:
 # -- all of it at random -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(6))
+@seeds(3, quick=0)
 def test_whatever_is_planned_and_dies_each_record_is_in_the_table_once(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     table, source, count = unkeyed(tmp_path), MemorySource(), 0

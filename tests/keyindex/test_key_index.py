@@ -19,7 +19,7 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lakebed.errors import InvalidInput, InvalidSchema, MissingPrerequisite
@@ -27,6 +27,7 @@ from lakebed.keyindex import key_index, key_runs
 from lakebed.keyindex.key_index import KeyIndex
 from lakebed.keyindex.key_words import KeyEncoding
 from tests.waiting import wait_until
+from tests.worlds import examples
 
 LONG = {"k": pa.int64()}
 
@@ -277,7 +278,7 @@ def test_a_lookup_goes_on_while_runs_are_merged_and_parts_removed(tmp_path: Path
     assert wrong == []
 
 
-@settings(max_examples=60, deadline=None)
+@examples(25)
 @given(data=st.data())
 def test_any_sequence_of_changes_finds_what_a_dictionary_finds(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
@@ -491,6 +492,7 @@ def test_files_of_a_process_that_died_while_adding_are_deleted(tmp_path: Path) -
         assert sorted(path.name for path in tmp_path.iterdir()) == ["lock", "somebody-elses.txt"]
 
 
+@pytest.mark.slow
 def test_a_process_killed_at_any_moment_leaves_an_index_that_is_right(tmp_path: Path) -> None:
     program = """
         import sys, numpy as np, pyarrow as pa

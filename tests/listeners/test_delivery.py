@@ -1,11 +1,7 @@
-"""Delivery: at least once and in order for each table, whatever fails, is killed, or is delivered by two processes at once.
-
-``LAKEBED_SEEDS=2000 pytest tests/listeners/test_delivery.py`` runs more random worlds; a failing one prints its seed.
-"""
+"""Delivery: at least once and in order for each table, whatever fails, is killed, or is delivered by two processes at once."""
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from collections.abc import Mapping
@@ -23,8 +19,8 @@ from lakebed.listeners.listener import BEAT_SECONDS, DEAD_SECONDS, Listener, Lis
 from tests.clock import Clock
 from tests.listeners.test_feed import by_table, check_stream, expected
 from tests.listeners.worlds import TABLES, World
+from tests.worlds import seeds
 
-SEEDS = int(os.environ.get("LAKEBED_SEEDS", "20"))
 LISTENER = Listener(name="shop", target=Webhook(url="https://localhost/hook"))
 
 
@@ -99,7 +95,7 @@ class Process:
             self.delivery.step()
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@seeds(4)
 def test_every_event_comes_at_least_once_and_in_order(seed: int, tmp_path: Path) -> None:
     """Processes are killed between a delivery and the commit of its cursor, pause, and take over from each other."""
     rng, clock = random.Random(seed), Clock(0.0)
@@ -132,7 +128,7 @@ def test_every_event_comes_at_least_once_and_in_order(seed: int, tmp_path: Path)
     assert len(receiver.all) >= len(receiver.first)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@seeds(4)
 def test_a_listener_that_fell_behind_is_shown_what_it_lost(seed: int, tmp_path: Path) -> None:
     """The logs are cleaned and tables are made anew while the receiver fails."""
     rng, clock = random.Random(seed), Clock(0.0)

@@ -1,11 +1,7 @@
-"""The feed: whoever reads from a cursor gets every event once and in order, or is shown what was lost.
-
-``LAKEBED_SEEDS=2000 pytest tests/listeners/test_feed.py`` runs more random worlds; a failing one prints its seed.
-"""
+"""The feed: whoever reads from a cursor gets every event once and in order, or is shown what was lost."""
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Iterable
 from pathlib import Path
@@ -26,8 +22,7 @@ from lakebed.positions.point_log import FOLDER, PointLog
 from tests.clock import Clock
 from tests.listeners.worlds import TABLES, World
 from tests.positions.test_point_log import point
-
-SEEDS = int(os.environ.get("LAKEBED_SEEDS", "25"))
+from tests.worlds import seeds
 
 
 class Reader:
@@ -70,7 +65,7 @@ def expected(world: World, name: str) -> list[TableEvent]:
     return [event for version in sorted(recorded) for event in recorded[version]]
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@seeds(4)
 def test_any_chunks_give_the_same_stream(seed: int, tmp_path: Path) -> None:
     rng, clock = random.Random(seed), Clock(0.0)
     world = World(tmp_path / "lake", rng)
@@ -95,7 +90,7 @@ def test_any_chunks_give_the_same_stream(seed: int, tmp_path: Path) -> None:
         }
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@seeds(6)
 def test_nothing_is_lost_in_silence_when_logs_are_cleaned_and_tables_made_anew(seed: int, tmp_path: Path) -> None:
     rng, clock = random.Random(seed), Clock(0.0)
     world = World(tmp_path / "lake", rng)

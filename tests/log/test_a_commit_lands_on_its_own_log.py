@@ -7,7 +7,6 @@ between any two of its steps for as long as the others need for whatever they do
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -27,10 +26,10 @@ from lakebed.log.stores import MemoryLogStore
 from lakebed.log.table_log import Committed, Conflicted, Outcome, TableLog, Unknown
 from lakebed.operations.create import create_log
 from lakebed.settings import TableSettings
+from tests.worlds import TIMES
 
 INFO = CommitInfo(operation="TEST", commit_id="", blind_append=True)
 SCHEMA = pa.schema([("id", pa.int64())])
-ALL = bool(os.environ.get("LAKEBED_ALL_NESTINGS"))
 
 
 class Stepped:
@@ -249,8 +248,8 @@ def nested(actors: Sequence[Actor], steps: Sequence[int], is_aged: bool) -> tupl
 
 
 def all_nestings(actors: Sequence[Actor], is_aged: bool = False) -> Iterator[World]:
-    """The ways in which the actors can run one inside the other: of three only some, unless all are asked for."""
-    stride = 1 if len(actors) < 3 or ALL else 23
+    """The ways in which the actors can run one inside the other: of three only some, unless more are asked for."""
+    stride = 1 if len(actors) < 3 or TIMES > 1 else 47
     steps = [0] * (len(actors) - 1)
     while True:
         world, missed = nested(actors, steps, is_aged)
@@ -301,12 +300,21 @@ def name_of(cast: Sequence[Actor]) -> str:
     return " in ".join(actor.__name__ for actor in reversed(cast))
 
 
-@pytest.mark.parametrize("cast", CASTS, ids=name_of)
+def nested_casts(casts: Sequence[Sequence[Actor]]) -> list[Any]:
+    """The first pair is quick; the others are slow."""
+    return [
+        pytest.param(cast, id=name_of(cast), marks=[pytest.mark.slow] if at else []) for at, cast in enumerate(casts)
+    ]
+
+
+@pytest.mark.worlds
+@pytest.mark.parametrize("cast", nested_casts(CASTS))
 def test_whoever_sleeps_wherever_no_acknowledged_row_is_lost(cast: Sequence[Actor]) -> None:
     assert sum(1 for _ in all_nestings(cast)) > 1
 
 
-@pytest.mark.parametrize("cast", AGED, ids=name_of)
+@pytest.mark.worlds
+@pytest.mark.parametrize("cast", nested_casts(AGED))
 def test_nobody_takes_a_commit_that_came_too_late_for_a_version(cast: Sequence[Actor]) -> None:
     assert sum(1 for _ in all_nestings(cast, is_aged=True)) > 1
 

@@ -163,6 +163,7 @@ def _commit_versions(root: str, writer: int, versions: int) -> list[int]:
     return [version for version in range(versions) if store.put_if_absent(name_of(version), b"%d" % writer)]
 
 
+@pytest.mark.slow
 def test_processes_that_race_for_versions_share_them_without_gap_or_overlap(shared_root: str) -> None:
     with multiprocessing.get_context("spawn").Pool(3) as pool:
         won = pool.starmap(_commit_versions, [(shared_root, writer, 60) for writer in range(3)])

@@ -36,6 +36,7 @@ from lakebed.settings import TableSettings
 from lakebed.sortkey import statistics_cache
 from lakebed.sortkey.ranges import order_columns
 from tests.clock import Clock
+from tests.worlds import seeds
 
 INFO = CommitInfo(operation="TEST", commit_id="", blind_append=True)
 SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string())])
@@ -579,7 +580,7 @@ def test_a_version_is_found_by_its_time() -> None:
         log.version_at(0)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@seeds(6, quick=6)
 def test_times_of_another_writer_that_go_back_or_are_missing_do_not_mislead(seed: int) -> None:
     """A version is the newest at a time from the latest of its own time and all before it, as in Delta's own readers."""
     rng, store = random.Random(seed), MemoryLogStore()

@@ -6,6 +6,8 @@ import ast
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 import lakebed
 from lakebed.log import entries
 from lakebed.log.entries import Operation
@@ -24,6 +26,7 @@ def texts(module: ast.Module) -> set[str]:
     return {node.value for node in ast.walk(module) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
 
 
+@pytest.mark.slow
 def test_no_other_module_spells_a_name_of_the_log() -> None:
     found = {(path, text) for path, module in modules() for text in texts(module) & NAMES}
     found.discard(("settings.py", entries.SORT_KEY_VERSION_TAG))  # the property of a table has the same name

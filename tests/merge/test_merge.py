@@ -31,6 +31,7 @@ from lakebed.sortkey.ranges import is_point, order_columns, range_of
 from lakebed.storage.engine import connect
 from lakebed.storage.open import open_part_storage
 from tests.table.values import TYPES
+from tests.worlds import seeds
 
 SCHEMA = pa.schema(
     [
@@ -99,7 +100,7 @@ def place(row: Row, order_by: Sequence[str]) -> tuple[Any, ...]:
     return tuple(out)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@seeds(15, quick=5)
 def test_a_merge_is_what_plain_python_makes_of_the_same_rows(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -320,7 +321,7 @@ def test_a_merge_of_merged_parts_is_reported_in_terms_of_the_original_parts(tmp_
     assert bits(stored(tmp_path, part)) == [repr(tables[ordinal][row]) for ordinal, row in places]
 
 
-@pytest.mark.parametrize("seed", range(10))
+@seeds(4, quick=2)
 def test_a_provenance_survives_its_bytes(seed: int) -> None:
     rng = np.random.default_rng(seed)
     count = int(rng.choice([0, 1, 1000]))
@@ -379,7 +380,7 @@ def test_ten_million_rows_are_merged_within_a_gigabyte(tmp_path: Path) -> None:
     assert float(orjson.loads(done.stdout.splitlines()[-1])["private_mb"]) <= 1000
 
 
-@pytest.mark.parametrize("seed", range(6))
+@seeds(3, quick=2)
 def test_merged_parts_tell_their_first_and_last_key_and_lie_side_by_side(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
     spec = WriteSpec(schema=SCHEMA, sort_key=("s", "k"))

@@ -194,6 +194,7 @@ def holds(read: Read, truth: Truth) -> None:
     assert read.by("lakebed_log_recent_commits", "operation") == spelled
 
 
+@pytest.mark.slow
 def test_counts_and_bytes_are_those_of_the_store_and_the_log(tmp_path: Path) -> None:
     table, metrics = maintained(tmp_path)
     read, truth = Read(metrics, table.path), Truth.of(Path(table.path))
@@ -217,6 +218,7 @@ def test_counts_and_bytes_are_those_of_the_store_and_the_log(tmp_path: Path) -> 
     assert committed["apply"] == BATCHES
 
 
+@pytest.mark.slow
 def test_a_new_process_tells_the_same_of_the_table(tmp_path: Path) -> None:
     table, metrics = maintained(tmp_path)
     before = Read(metrics, table.path)
@@ -227,6 +229,7 @@ def test_a_new_process_tells_the_same_of_the_table(tmp_path: Path) -> None:
         assert read("lakebed_batches_total") is None, "what a process did is not guessed by another"
 
 
+@pytest.mark.slow
 def test_parts_on_a_local_disk_are_distinguished_from_claims_whose_output_is_elsewhere(tmp_path: Path) -> None:
     table, metrics = maintained(tmp_path, volatile="on")
     here, truth = Read(metrics, table.path), Truth.of(Path(table.path))
@@ -248,6 +251,7 @@ def size(file: Path) -> int:
     return file.stat().st_size
 
 
+@pytest.mark.slow
 def test_what_is_reported_after_a_crash_is_true(tmp_path: Path) -> None:
     table = lakebed.create(tmp_path / "orders", SCHEMA, keys=["id"], properties={"lakebed.read_budget": "3"})
     worker = subprocess.Popen(

@@ -1,7 +1,4 @@
-"""Invariant G1: a cleanup deletes nothing that a kept version needs, and leaves nothing behind that no version needs.
-
-``LAKEBED_SEEDS=500 pytest tests/operations/test_cleanup.py`` runs more worlds; a failing one names its seed.
-"""
+"""Invariant G1: a cleanup deletes nothing that a kept version needs, and leaves nothing behind that no version needs."""
 
 from __future__ import annotations
 
@@ -44,8 +41,8 @@ from tests.infra.s3 import S3Server
 from tests.internals import log_of, storage_of
 from tests.oracle import Row, in_order
 from tests.table.test_every_version_equals_the_oracle import World, close, make_world, step
+from tests.worlds import seeds
 
-SEEDS = int(os.environ.get("LAKEBED_SEEDS", "30"))
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 HOUR, DAY = 3600, 86_400
 NOW_OF_THE_DISK = LocalPartStorage.now
@@ -254,7 +251,7 @@ def run_cleaned_world(seed: int, folder: Path, steps: int) -> None:
     close(world.replica)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@seeds(8)
 def test_every_kept_and_every_held_version_equals_the_oracle_whatever_is_cleaned(seed: int, tmp_path: Path) -> None:
     run_cleaned_world(seed, tmp_path, steps=random.Random(seed).choice([10, 20, 30]))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,8 +17,7 @@ from lakebed.positions.resnapshots import advance
 from lakebed.table import internals_of
 from tests.internals import log_of
 from tests.operations.captured_table import COLUMNS, NAME, TOPIC, World, without_pauses
-
-SEEDS = int(os.environ.get("LAKEBED_SEEDS", "8"))
+from tests.worlds import seeds
 
 
 def run_to_the_end(world: World) -> None:
@@ -34,7 +32,7 @@ def run_to_the_end(world: World) -> None:
 
 
 @pytest.mark.parametrize("holds_back", [False, True])
-@pytest.mark.parametrize("seed", range(SEEDS))
+@seeds(3, quick=0)
 def test_in_the_end_the_table_has_what_the_source_has(seed: int, holds_back: bool, tmp_path: Path) -> None:
     world = World(tmp_path, seed, holds_back=holds_back)
     with without_pauses():
@@ -52,7 +50,7 @@ def test_in_the_end_the_table_has_what_the_source_has(seed: int, holds_back: boo
     assert world.found() == world.rows, world.state
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@seeds(2, quick=0)
 def test_after_moves_of_the_source_too_the_table_has_what_the_source_has(seed: int, tmp_path: Path) -> None:
     """What comes from the other server loses, until a resnapshot restarts the order."""
     world, said = World(tmp_path, seed), 0

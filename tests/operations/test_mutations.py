@@ -1,12 +1,8 @@
-"""DELETE and UPDATE … WHERE: what they change, what they refuse, and who wins against commits that come in between.
-
-``LAKEBED_SEEDS=500 pytest tests/operations/test_mutations.py`` runs more random worlds; a failing one names its seed.
-"""
+"""DELETE and UPDATE … WHERE: what they change, what they refuse, and who wins against commits that come in between."""
 
 from __future__ import annotations
 
 import copy
-import os
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -36,8 +32,8 @@ from lakebed.storage.part_storage import PartStorage
 from tests.internals import deletion_vectors_of, log_of, storage_of
 from tests.operations.interrupted import before_its_commits
 from tests.oracle import Oracle, Row, in_order
+from tests.worlds import seeds
 
-SEEDS = int(os.environ.get("LAKEBED_SEEDS", "25"))
 SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string()), ("value", pa.int64()), ("seq", pa.int64())])
 
 
@@ -584,7 +580,7 @@ class World:
             self.oracle = mutated(came, matches, become) if again else self.applied(done, rows)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@seeds(8)
 def test_every_version_equals_the_oracle(seed: int, tmp_path: Path) -> None:
     world = World(seed, tmp_path)
     for _ in range(world.random.choice([6, 14])):

@@ -15,6 +15,7 @@ from lakebed.storage.local_part_storage import LocalPartStorage
 from tests.clock import Clock
 from tests.internals import log_of, storage_of
 from tests.operations.test_cleanup import DAY, NOW, SCHEMA, at, put, rows_of, written_now
+from tests.worlds import seeds
 
 HOUR = DAY // 24
 
@@ -25,7 +26,7 @@ def store_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalPartStorage, "now", lambda self: 2 * NOW)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@seeds(2, quick=0)
 def test_nothing_is_overdue_in_a_table_that_is_maintained(seed: int, tmp_path: Path) -> None:
     rng, clock = random.Random(seed), Clock(NOW)
     table = at(lakebed.create(tmp_path / "t", SCHEMA, keys=["id"]), clock)

@@ -1,12 +1,8 @@
-"""Truncate, detach, attach, drop and replace: what leaves, what comes back, and who wins in between.
-
-``LAKEBED_SEEDS=500 pytest tests/operations/test_partitions.py`` runs more random worlds; a failing one names its seed.
-"""
+"""Truncate, detach, attach, drop and replace: what leaves, what comes back, and who wins in between."""
 
 from __future__ import annotations
 
 import datetime
-import os
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -41,8 +37,8 @@ from tests.internals import deletion_vectors_of, log_of, storage_of
 from tests.operations.interrupted import before_its_commits
 from tests.operations.test_mutations import SCHEMA, batch, make, row, values
 from tests.oracle import Oracle, Row, in_order
+from tests.worlds import seeds
 
-SEEDS = int(os.environ.get("LAKEBED_SEEDS", "25"))
 EU, US = {"region": "eu"}, {"region": "us"}
 
 
@@ -626,7 +622,7 @@ class LateEvents:
         assert in_order(self.table.to_arrow().to_pylist()) == self.oracle.rows()
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@seeds(6, quick=0)
 def test_a_partition_that_leaves_and_comes_back_changes_nothing_whatever_is_late(seed: int, tmp_path: Path) -> None:
     """It is as if the partition had been there all the time."""
     world = LateEvents(seed, tmp_path)
@@ -738,7 +734,7 @@ class World:
         self.rows = [one for one in self.rows if one["region"] != region]
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@seeds(6)
 def test_every_version_equals_the_oracle(seed: int, tmp_path: Path) -> None:
     world = World(seed, tmp_path)
     for _ in range(world.random.choice([8, 16])):

@@ -286,6 +286,7 @@ def crashing(table: lakebed.Table, survived: int, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(type(storage), name, counted(getattr(type(storage), name)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("survived", range(0, 30, 2))
 def test_a_purge_that_is_killed_at_any_step_is_brought_to_its_end(
     tmp_path: Path, survived: int, marker: str, monkeypatch: pytest.MonkeyPatch
@@ -465,6 +466,7 @@ def test_a_merge_under_way_leaves_nothing_on_the_local_disk(tmp_path: Path, mark
     assert replica.held() == []
 
 
+@pytest.mark.slow
 def test_ingest_and_maintenance_go_on_beside_a_purge(tmp_path: Path, marker: str) -> None:
     table = lakebed.create(str(tmp_path / "t"), schema=SCHEMA, keys=["id"], properties={"lakebed.read_budget": "2"})
     table.apply(rows((1, marker, 1), (2, "b", 1)))

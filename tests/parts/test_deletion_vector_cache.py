@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from pyroaring import BitMap64
 
 import lakebed
@@ -26,6 +27,7 @@ def test_vectors_of_parts_that_left_the_base_are_let_go_and_can_be_read_again(tm
     assert {path: deletion_vectors.of(part) for path, part in parts.items()} == bitmaps
 
 
+@pytest.mark.slow
 def test_a_process_that_settles_and_merges_for_long_keeps_no_vectors_of_parts_that_are_gone(tmp_path: Path) -> None:
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
     table = lakebed.create(tmp_path / "t", schema, keys=["id"], properties={"lakebed.read_budget": "1"})

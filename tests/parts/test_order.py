@@ -7,12 +7,12 @@ import random
 from typing import Any
 
 import pyarrow as pa
-import pytest
 
 from lakebed.parts.order import sort_order
 from lakebed.sortkey.order_values import order_values
 from lakebed.sortkey.sort_key import parse_sort_key
 from tests.sortkey.terms import SCHEMA, random_key, random_rows, sorted_places
+from tests.worlds import seeds
 
 _DAY = datetime.date(2026, 1, 1)
 COLUMNS: dict[str, tuple[pa.DataType, list[Any]]] = {
@@ -27,7 +27,7 @@ COLUMNS: dict[str, tuple[pa.DataType, list[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("seed", range(100))
+@seeds(25, quick=25)
 def test_rows_are_ordered_as_plain_python_orders_them(seed: int) -> None:
     rng = random.Random(seed)
     names = rng.sample(sorted(COLUMNS), rng.randrange(1, 4))
@@ -44,7 +44,7 @@ def test_rows_are_ordered_as_plain_python_orders_them(seed: int) -> None:
     assert sort_order(keys).tolist() == ordered
 
 
-@pytest.mark.parametrize("seed", range(300))
+@seeds(60, quick=60)
 def test_rows_of_every_type_are_ordered_by_any_terms_as_plain_python_orders_their_values(seed: int) -> None:
     rng = random.Random(seed)
     rows = random_rows(rng, rng.choice([1, 60]))

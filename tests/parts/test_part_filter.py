@@ -23,6 +23,7 @@ from lakebed.sortkey.statistics_cache import StatisticsCache
 from lakebed.sql.expression import expression
 from lakebed.storage.engine import connect
 from lakebed.view.arrow_scan import ScanFile
+from tests.worlds import examples
 
 SCHEMA = pa.schema(
     [
@@ -93,7 +94,8 @@ def part_of(rows: list[dict[str, Any]], number: int, folder: Path) -> ScanFile:
     return ScanFile(path=f"_lakebed/{number}.parquet", bytes=1, rows=len(rows), stats=stats)
 
 
-@settings(max_examples=400, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@pytest.mark.slow
+@settings(examples(100), suppress_health_check=list(HealthCheck))
 @given(st.lists(st.lists(row, min_size=1, max_size=3), min_size=2, max_size=3), predicate)
 def test_no_part_with_a_matching_row_is_left_out(tmp_path: Path, parts: list[list[dict[str, Any]]], where: str) -> None:
     files = [part_of(rows, number, tmp_path) for number, rows in enumerate(parts)]

@@ -27,6 +27,7 @@ from lakebed.sortkey.sort_key import SORT_KEY_FRAME, SortTerm, frame_properties,
 from lakebed.storage.engine import connect
 from lakebed.storage.open import open_part_storage
 from tests.sortkey.terms import SCHEMA, random_key, random_rows, sorted_places
+from tests.worlds import seeds
 
 NUMBERED = SCHEMA.append(pa.field("id", pa.int64()))
 
@@ -62,7 +63,7 @@ def with_frame(key: list[str], parts: Sequence[Part]) -> WriteSpec:
     return WriteSpec(schema=NUMBERED, sort_key=tuple(key), sort_key_frame=frame.get(SORT_KEY_FRAME, ""))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@seeds(10, quick=4)
 def test_a_merge_sorts_in_memory_and_spilling_as_plain_python_sorts(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
     tables = [numbered(rng, 100 * at, rng.randrange(1, 60)) for at in range(3)]
@@ -103,7 +104,7 @@ def assert_holds(told: Range, rows: pa.Table, terms: Sequence[SortTerm]) -> None
         assert key <= told.upper or key == told.upper[: len(key)], (told, key)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@seeds(15, quick=5)
 def test_the_range_of_a_part_holds_the_key_of_each_of_its_rows(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
     tables = [numbered(rng, 100 * at, rng.randrange(1, 30)) for at in range(2)]

@@ -24,6 +24,7 @@ from lakebed.parts.write_arrow import write_tables
 from lakebed.storage.engine import connect
 from lakebed.storage.open import open_part_storage
 from lakebed.storage.part_storage import PartStorage
+from tests.worlds import seeds
 
 UTC = dt.UTC
 SCHEMA = pa.schema(
@@ -69,7 +70,7 @@ def may_hold(part: Part, name: str, least: Any, greatest: Any, schema: pa.Schema
     )
 
 
-@pytest.mark.parametrize("seed", range(20))
+@seeds(6, quick=0)
 def test_statistics_hold_for_every_row(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
     rows = pa.Table.from_pylist(random_rows(rng, rng.choice([1, 5, 300])), SCHEMA)

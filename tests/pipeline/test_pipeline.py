@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lakebed import create
@@ -24,6 +24,7 @@ from lakebed.pipeline.file.settings import DatabasePipeline, Pipeline, load, mai
 from lakebed.pipeline.sources import open_decoder, open_source, with_rate
 from lakebed.pipeline.target import open_or_create
 from lakebed.schema.type_names import table_schema
+from tests.worlds import examples
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 TABLE = """
@@ -249,7 +250,7 @@ def test_any_path_can_be_maintained(path: str) -> None:
     assert maintenance_of(path).table.path == path
 
 
-@settings(max_examples=200, deadline=None)
+@examples(60)
 @given(
     st.lists(
         st.sampled_from(

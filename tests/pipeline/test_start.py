@@ -68,6 +68,7 @@ def test_java_starts_before_spark_the_table_and_the_metrics_are_imported() -> No
     assert not {"pandas", "pyspark", "prometheus_client", "boto3", "confluent_kafka", "True"}.intersection(loaded)
 
 
+@pytest.mark.slow
 def test_a_run_never_loads_pandas() -> None:
     assert "pandas" not in loaded_by(
         "import pyspark.sql, lakebed.pipeline.run, lakebed.cli.display.run, lakebed.cli.commands.run"

@@ -59,6 +59,7 @@ def test_no_merge_of_any_runs_beats_the_bound_for_an_average(price: float) -> No
     )
 
 
+@pytest.mark.slow
 def test_fewer_runs_on_average_cost_more() -> None:
     least = [least_written_on_average(300, runs) for runs in (2, 4, 8, 16, 300)]
     assert least == sorted(least, reverse=True) and least[-1] == 0

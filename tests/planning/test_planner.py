@@ -26,6 +26,7 @@ from lakebed.sortkey.ranges import depth, order_columns, range_of
 from lakebed.sortkey.statistics_cache import StatisticsCache
 from tests.planning.tables import MB, ORDERED, SCHEMA, part, ranked, stats, table
 from tests.work import Work, work_of
+from tests.worlds import seeds
 
 HOUR_MS = 3_600_000
 NOON = 12 * HOUR_MS
@@ -70,7 +71,7 @@ def test_what_is_in_flight_bounds_a_round() -> None:
     assert len(later.plans) == 1
 
 
-@pytest.mark.parametrize("seed", range(8))
+@seeds(4, quick=2)
 def test_plans_do_not_depend_on_the_order_of_parts(seed: int) -> None:
     world = random.Random(seed)
     parts = random_parts(world, 60)
@@ -135,7 +136,7 @@ def check(planning: Planning, snapshot: Snapshot, claimed: Collection[str]) -> N
 
 
 @pytest.mark.parametrize("policy", ["auto", "tiered", "leveled", "bin-pack"])
-@pytest.mark.parametrize("seed", range(6))
+@seeds(3, quick=3)
 @pytest.mark.parametrize("blocks", [{}, {"min_block": 1, "max_block": 1}], ids=["of many commits", "of one commit"])
 def test_repeated_rounds_come_to_an_end_within_the_read_budget(policy: str, seed: int, blocks: dict[str, int]) -> None:
     world = random.Random(seed)
@@ -236,7 +237,7 @@ def test_a_wrong_property_is_named_with_what_is_allowed(name: str, text: str, sa
         parse_settings({f"lakebed.{name}": text})
 
 
-@pytest.mark.parametrize("seed", range(8))
+@seeds(4, quick=2)
 def test_depth_after_parts_were_taken_and_the_deepest_places_are_what_counting_anew_gives(seed: int) -> None:
     world = random.Random(seed)
     some = random_parts(world, world.choice((12, 25, 60)))
@@ -268,7 +269,7 @@ def test_depth_after_parts_were_taken_and_the_deepest_places_are_what_counting_a
 
 
 @pytest.mark.parametrize("policy", ["auto", "leveled", "recluster", "bin-pack"])
-@pytest.mark.parametrize("seed", range(4))
+@seeds(2, quick=2)
 def test_after_any_commits_the_plan_is_that_of_one_who_knows_nothing_of_the_table(policy: str, seed: int) -> None:
     world = random.Random(seed)
     statistics = StatisticsCache()

@@ -22,6 +22,7 @@ from lakebed.planning.workload import Workload, steady
 from lakebed.settings import TableSettings, check_changeable, parse_depth, parse_settings
 from lakebed.sortkey.ranges import order_columns, range_of
 from tests.planning.tables import MB, ORDERED, SCHEMA, part, ranked, table
+from tests.worlds import seeds
 
 NOON = 43_200_000
 RECLUSTERED = replace(ORDERED, merge="recluster")
@@ -163,7 +164,7 @@ def test_parts_at_work_are_not_chosen_and_do_not_count() -> None:
     assert len(found.inputs) == 3
 
 
-@pytest.mark.parametrize("seed", range(30))
+@seeds(10, quick=5)
 def test_groups_are_disjoint_of_one_level_within_their_bounds_and_the_same_in_whatever_order_parts_come(
     seed: int,
 ) -> None:
@@ -185,7 +186,7 @@ def test_groups_are_disjoint_of_one_level_within_their_bounds_and_the_same_in_wh
     assert chosen(layout_of(parts), threshold) == found
 
 
-@pytest.mark.parametrize("seed", range(30))
+@seeds(10, quick=5)
 def test_rounds_come_to_an_end_with_every_level_within_its_threshold_and_nothing_lost(seed: int) -> None:
     parts = [replace(item, bytes=min(item.bytes, 130 * MB)) for item in random_parts(seed)]
     depth = random.Random(seed).choice(("1", "1.5", "2", "4"))
@@ -230,6 +231,7 @@ def test_five_hundred_parts_in_random_order_are_written_twice_at_most(row_bytes:
     assert max(depth_by_level(after).values()) <= 2
 
 
+@pytest.mark.slow
 def test_arrivals_in_the_order_of_time_cost_nothing() -> None:
     workload = Workload(arrivals=steady(0.2, 2000, 60), order="ascending")
     found = simulate(workload, TableSettings(merge="recluster"))
@@ -238,6 +240,7 @@ def test_arrivals_in_the_order_of_time_cost_nothing() -> None:
     assert plan(table(late, RECLUSTERED), (), NOON).plans == ()
 
 
+@pytest.mark.slow
 def test_continuous_random_arrivals_stay_as_shallow_as_the_levels_allow() -> None:
     found = simulate(Workload(arrivals=steady(0.25, 2000, 60)), TableSettings(merge="recluster"))
     assert found.samples[-1].write_amplification < 7

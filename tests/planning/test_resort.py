@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from lakebed.log.actions import Part
 from lakebed.log.snapshot import Snapshot
 from lakebed.planning.plan import MergeKind
 from lakebed.planning.planner import plan
 from lakebed.planning.rounds import round_plans
 from tests.planning.tables import MB, ORDERED, part, table
+from tests.worlds import seeds
 
 NOW = 12 * 3_600_000
 CHANGED = replace(ORDERED, sort_key=("key",), sort_key_version=2)
@@ -73,7 +72,7 @@ def test_the_partition_that_is_read_goes_first_and_the_others_as_ever() -> None:
     assert order(snapshot, {"old-6": 3, "old-3": 2}) == [("old-3", "old-6"), ("old-1", "old-4"), ("old-2", "old-5")]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@seeds(8, quick=8)
 def test_all_parts_get_their_turn_whatever_is_read(seed: int) -> None:
     rng = random.Random(seed)
     parts = [

@@ -25,6 +25,7 @@ def deepest(simulation: Simulation) -> int:
     return max(sample.depth_max for sample in simulation.samples)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flushes", "budget"),
     [
@@ -105,6 +106,7 @@ def test_what_updates_replace_is_dropped_by_merges_and_purges(order: str) -> Non
     assert without.purges < simulation.purges
 
 
+@pytest.mark.slow
 def test_merges_that_take_time_leave_room_for_others_and_lose_nothing() -> None:
     at_once = simulate(Workload(arrivals=equal(300, MB, 10_000)), TableSettings())
     slow = simulate(Workload(arrivals=equal(300, MB, 10_000), merge_bytes_per_second=MB / 2), TableSettings())
@@ -115,6 +117,7 @@ def test_merges_that_take_time_leave_room_for_others_and_lose_nothing() -> None:
     assert deepest(far_too_slow) > 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["tiered", "leveled"])
 def test_the_other_policies_keep_the_budget_too_and_write_more(policy: str) -> None:
     auto = simulate(Workload(arrivals=equal(400)), TableSettings())
@@ -143,6 +146,7 @@ def test_a_recorded_timeline_may_be_uneven() -> None:
 # -- with a local disk -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_with_a_local_disk_less_goes_to_the_store_and_readers_here_meet_as_few_runs() -> None:
     arrivals = equal(400)
     without = simulate(Workload(arrivals=arrivals), TableSettings())
@@ -174,6 +178,7 @@ def test_what_dies_in_the_store_dies_on_the_local_disk() -> None:
     assert last.live_bytes == pytest.approx(200 * 10_000 * 0.3, rel=0.05)
 
 
+@pytest.mark.slow
 def test_a_small_disk_and_old_parts_cost_uploads() -> None:
     workload = Workload(arrivals=equal(200), volatile=True)
     least = simulate(workload, TableSettings()).samples[-1].merged_bytes

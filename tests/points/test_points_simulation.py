@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from tests.points.world import World
+from tests.worlds import worlds
 
-SEEDS = int(os.environ.get("LAKEBED_SEEDS", "40"))
 STEPS = 600
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, 20))
-def test_at_every_point_the_tables_have_whole_transactions(first: int) -> None:
+@pytest.mark.slow
+@pytest.mark.worlds
+def test_at_every_point_the_tables_have_whole_transactions() -> None:
     points = 0
-    for seed in range(first, min(first + 20, SEEDS)):
+    for seed in worlds(20):
         world = World(seed)
         try:
             for _ in range(STEPS):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lakebed.resolve.unavailable_values import NOWHERE, Rows, completed
+from tests.worlds import examples
 
 COLUMNS = ("a", "b", "c")
 
@@ -45,7 +46,7 @@ CHANGES = st.lists(
 
 
 @given(changes=CHANGES, required=st.frozensets(st.sampled_from(COLUMNS)), base_is_known=st.booleans())
-@settings(max_examples=200)
+@examples(60)
 def test_a_row_takes_what_it_lacks_from_the_newest_change_before_it(
     changes: list[Change], required: frozenset[str], base_is_known: bool
 ) -> None:

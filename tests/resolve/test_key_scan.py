@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lakebed.errors import InvalidInput
@@ -24,6 +24,7 @@ from lakebed.keyindex.key_index import KeyIndex
 from lakebed.resolve.locate import find_positions
 from lakebed.storage.engine import connect
 from tests.waiting import ran
+from tests.worlds import examples
 
 
 def write(path: Path, row_group_rows: int = 1000, **columns: Any) -> str:
@@ -140,7 +141,7 @@ def comparable(value: Any) -> Any:
     return value.normalize() if isinstance(value, Decimal) else value
 
 
-@settings(max_examples=80, deadline=None)
+@examples(30)
 @given(data=st.data())
 def test_index_and_scan_and_nested_loop_agree_for_keys_of_all_types(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

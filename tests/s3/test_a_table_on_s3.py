@@ -1,11 +1,7 @@
-"""What holds on a local disk holds on an S3 server, also when one request in a hundred fails.
-
-``LAKEBED_S3_SEEDS=200 pytest tests/s3`` runs more worlds; a failing one names its seed.
-"""
+"""What holds on a local disk holds on an S3 server, also when one request in a hundred fails."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import cast
 
@@ -22,8 +18,8 @@ from tests.infra.s3 import S3Server, aws_environment
 from tests.internals import log_of
 from tests.log.unsafe_s3 import Behaviour, UnsafeS3
 from tests.table.test_every_version_equals_the_oracle import World, check, make_world, step
+from tests.worlds import seeds
 
-SEEDS = int(os.environ.get("LAKEBED_S3_SEEDS", "4"))
 ONE_PERCENT = FaultRates(before=0.004, reset=0.003, after=0.003)
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 
@@ -49,12 +45,12 @@ def run_world(seed: int, bucket: str, steps: int) -> World:
     return world
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@seeds(2)
 def test_every_version_on_s3_equals_the_oracle(seed: int, s3: S3Server) -> None:
     run_world(seed, s3.create_bucket(), steps=12)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@seeds(2)
 def test_failing_requests_cost_retries_and_nothing_else(seed: int, flaky_s3: FaultProxy, s3_server: S3Server) -> None:
     bucket = s3_server.create_bucket()
     flaky_s3.set_rates(ONE_PERCENT, seed=seed)

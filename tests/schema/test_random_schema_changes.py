@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
-import pytest
 
 from lakebed.errors import InvalidSchema
 from lakebed.schema.column_mapping import MAX_ID, columns_of, stored_paths
@@ -23,8 +22,8 @@ from lakebed.schema.conversion import schema_to_json
 from lakebed.schema.evolve import Evolved, SchemaChange, difference, evolve, is_compatible
 from lakebed.schema.widening import common_type, widening
 from tests.schema.test_evolve import snapshot, table
+from tests.worlds import seeds
 
-SEEDS = range(40)
 STEPS = 25
 LEAVES = (
     pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.date32(), pa.string(), pa.bool_(),
@@ -138,7 +137,7 @@ def world(seed: int) -> World:
     return World(of, table(pa.schema([each.field() for each in columns]), ()), columns)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@seeds(15, quick=15)
 def test_random_changes_do_what_they_say_and_bring_nothing_back(seed: int) -> None:
     now = world(seed)
     ever: dict[tuple[str, ...], Column] = {}
@@ -210,7 +209,7 @@ def read(value: Any, stored: pa.DataType) -> Any:
     return value
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@seeds(15, quick=15)
 def test_every_row_that_was_ever_written_reads_as_the_model_says(seed: int) -> None:
     now, files = world(seed), []
     number = itertools.count(1)
@@ -241,7 +240,7 @@ def nullable(one: pa.Field) -> pa.Field:
     return pa.field(one.name, pa.string() if pa.types.is_temporal(kind) else kind)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@seeds(15, quick=15)
 def test_after_the_difference_rows_of_the_other_schema_fit(seed: int) -> None:
     of = random.Random(seed)
     columns = [some_column(of, name, nullable=of.random() < 0.6) for name in NAMES[:4]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -30,6 +29,7 @@ from tests.internals import log_of, storage_of
 from tests.marker import holds
 from tests.service.conftest import Serve, orders
 from tests.waiting import wait_until
+from tests.worlds import seeds
 
 
 @pytest.fixture
@@ -199,7 +199,7 @@ def test_arguments_are_gone_when_their_job_is_cancelled_or_asked_for_twice(lake:
     assert secrets_in(folder) == []
 
 
-@pytest.mark.parametrize("seed", range(int(os.environ.get("LAKEBED_SEEDS", "10"))))
+@seeds(3)
 def test_a_purge_leaves_no_arguments_whatever_became_of_earlier_jobs(
     seed: int, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import suppress
 from http import HTTPStatus
@@ -21,10 +20,11 @@ from schemathesis.checks import CHECKS
 from schemathesis.core.parameters import ParameterLocation
 
 from tests.service.conftest import TOKENS, Serve, Served
+from tests.worlds import TIMES
 
 STREAMS = {"stream_events", "stream_table_events"}
 ASKED = settings(
-    max_examples=int(os.environ.get("LAKEBED_EXAMPLES", "15")),
+    max_examples=6 * TIMES,
     deadline=None,
     database=None,
     phases=[Phase.generate],
@@ -129,6 +129,7 @@ def test_each_route_answers_as_it_is_described(described: Described) -> None:
     assert described.succeeded == everything - STREAMS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", list(GenerationMode))
 def test_whatever_is_asked_the_answer_is_as_described_and_never_a_failure_of_the_service(
     mode: GenerationMode, lake: Path, serve: Serve

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import lakebed
 from lakebed.client import RemoteTable
 from lakebed.coordination import jobs
@@ -33,6 +35,7 @@ threading.Event().wait()
 """
 
 
+@pytest.mark.slow
 def test_a_job_whose_runner_is_killed_is_done_by_another(lake: Path) -> None:
     table = lakebed.open(lake / "orders")
     log = log_of(table)
@@ -64,6 +67,7 @@ def until(log: object) -> int:
     return jobs.jobs_of(log.refresh())[0].until_ms  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_the_command_serves_makes_tokens_and_runs_jobs(lake: Path, tmp_path: Path) -> None:
     file = str(tmp_path / "tokens")
     made = ran([*LAKEBED, "serve", "token", "alice", "--role", "operator", "--tokens", file])

@@ -52,6 +52,7 @@ def test_who_reads_what_a_scan_lists_has_the_rows_of_the_table(tmp_path: Path, s
     assert sorted(read(remote.scan(settled=True), table.schema), key=repr) == rows(table)
 
 
+@pytest.mark.slow
 def test_a_scan_leaves_out_files_and_never_a_row_that_matches(lake: Path, serve: Serve) -> None:
     table, remote = lakebed.open(lake / "orders"), serve(lake).client("reader").table("orders")
     for where in (

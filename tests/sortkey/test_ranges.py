@@ -9,10 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lakebed.sortkey.ranges import Depth, Range, depth, is_point, mirrored, order_columns, overlaps, range_of
+from tests.worlds import examples
 
 UTC = datetime.UTC
 SCHEMA = pa.schema(
@@ -108,7 +109,7 @@ def some_ranges(draw: st.DrawFn) -> list[Range]:
     return [Range((1, min(pair)), (1, max(pair)) if max(pair) < 12 else (2,)) for pair in ends]
 
 
-@settings(max_examples=200, deadline=None)
+@examples(80)
 @given(some_ranges())
 def test_overlap_and_depth_are_what_counting_one_by_one_gives(ranges: list[Range]) -> None:
     def meet(one: Range, other: Range) -> bool:
@@ -139,7 +140,7 @@ def test_a_part_that_tells_its_first_and_last_key_reaches_no_farther() -> None:
     assert other == Range((1, 1), (1, 99)), "sorted by something else, only the columns' own bounds count"
 
 
-@settings(max_examples=300, deadline=None)
+@examples(100)
 @given(st.binary(max_size=6) | st.sampled_from([b"\x00", b"\x00\x00", b"\xff", b"a\x00"]), st.binary(max_size=6))
 def test_mirrored_bytes_are_in_the_opposite_order_and_come_back(one: bytes, other: bytes) -> None:
     assert (mirrored(one) < mirrored(other)) == (one > other)

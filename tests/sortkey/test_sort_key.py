@@ -15,6 +15,7 @@ from lakebed.errors import InvalidInput
 from lakebed.sortkey.sort_key import SortTerm, frame_properties, parse_sort_key
 from tests.sortkey.terms import SCHEMA as EVERY_TYPE
 from tests.sortkey.terms import random_key
+from tests.worlds import seeds
 
 SCHEMA = pa.schema(
     [
@@ -67,7 +68,7 @@ def test_a_term_says_what_where_to_and_where_nulls_go(
     assert parsed(term.name) == term and hash(term) == hash(pickle.loads(pickle.dumps(term)))
 
 
-@pytest.mark.parametrize("seed", range(200))
+@seeds(40, quick=40)
 def test_every_sort_key_is_read_back_from_its_names(seed: int) -> None:
     terms = parse_sort_key(random_key(random.Random(seed)), EVERY_TYPE)
     assert parse_sort_key([term.name for term in terms], EVERY_TYPE) == terms

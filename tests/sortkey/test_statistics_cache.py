@@ -17,6 +17,7 @@ import pytest
 from lakebed.sortkey import statistics_cache as known_module
 from lakebed.sortkey.ranges import order_columns, range_of
 from lakebed.sortkey.statistics_cache import StatisticsCache
+from tests.worlds import seeds
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string()), ("d", pa.decimal128(38, 4)), ("f", pa.float64())])
 values_of = known_module._values
@@ -34,7 +35,7 @@ def text_of(world: random.Random) -> str | None:
     return json.dumps({"numRecords": 9, "minValues": ends[0], "maxValues": ends[1], "nullCount": nulls})
 
 
-@pytest.mark.parametrize("seed", range(12))
+@seeds(6, quick=6)
 def test_ranges_and_bounds_are_those_of_each_text_whatever_was_met_and_forgotten(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,12 +1,8 @@
-"""A layer: a table that another one is the source of. It equals its upstream, and reads no change twice, whatever happens.
-
-``LAKEBED_SEEDS=500 pytest tests/sources/test_upstream.py`` runs more random worlds; a failing one names its seed.
-"""
+"""A layer: a table that another one is the source of. It equals its upstream, and reads no change twice, whatever happens."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -41,8 +37,8 @@ from tests.internals import log_of
 from tests.oracle import Row, in_order
 from tests.sources.memory_source import here
 from tests.view.test_a_copy_of_changes import SCHEMA, World, as_arrow, change, rows_of
+from tests.worlds import seeds
 
-SEEDS = int(os.environ.get("LAKEBED_SEEDS", "3"))
 ALL: frozenset[Any] = frozenset(["add", "widen", "relax"])
 HOUR = 3600
 
@@ -152,7 +148,7 @@ class LayeredWorld(World):
 
 
 @pytest.mark.parametrize("sequence", [None, "column", "hidden"])
-@pytest.mark.parametrize("seed", range(SEEDS))
+@seeds(2)
 def test_a_layer_equals_its_upstream_whatever_happens_to_both(seed: int, sequence: str | None, tmp_path: Path) -> None:
     world = LayeredWorld(seed, tmp_path, sequence)
     for _ in range(20):

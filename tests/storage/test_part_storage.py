@@ -14,7 +14,7 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lakebed.errors import InvalidInput, StoreUnavailable
@@ -26,6 +26,7 @@ from lakebed.storage.part_storage import PartStorage
 from lakebed.storage.range_files import BLOCK_BYTES, TAIL_BYTES, BlockCache
 from tests.infra.fault_proxy import Fault, FaultProxy, FaultRates
 from tests.infra.s3 import S3Server, aws_environment
+from tests.worlds import examples
 
 S3 = pytest.param("s3", marks=pytest.mark.slow)
 BIG_ROWS = 1_500_000
@@ -325,7 +326,7 @@ class Remote:
 SIZES = st.one_of(st.integers(0, 2 * TAIL_BYTES), st.sampled_from([0, 1, BLOCK_BYTES, TAIL_BYTES, TAIL_BYTES + 1]))
 
 
-@settings(deadline=None, max_examples=60)
+@examples(30)
 @given(
     size=SIZES,
     reads=st.lists(st.tuples(st.integers(0, 2 * TAIL_BYTES), st.integers(0, TAIL_BYTES)), max_size=8),

@@ -123,6 +123,7 @@ def rows_of(table: lakebed.Table) -> list[Row]:
 WITHOUT_SEQUENCE = ("keys only", "another case")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "sequenced"), [*((name, True) for name in FILES), *((name, False) for name in WITHOUT_SEQUENCE)]
 )

@@ -182,6 +182,7 @@ UNKEYED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("operation", "change", "keys"),
     [*((operation, change, ("id",)) for operation in OPERATIONS for change in CHANGES), *UNKEYED],

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import lakebed
 from lakebed.errors import InvalidChanges, InvalidInput
+from tests.worlds import examples
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -180,9 +181,10 @@ class People:
         return [{"id": id, **values} for id, (_, values) in sorted(self.newest.items()) if values is not None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sequence_by", [None, "at"])
 @given(steps=STEPS)
-@settings(max_examples=25)
+@examples(10)
 def test_streams_that_fill_columns_give_the_rows_of_one_change_after_the_other(
     sequence_by: str | None, steps: list[Step]
 ) -> None:

@@ -154,6 +154,7 @@ def conflicts(table: lakebed.Table) -> list[Conflict | None]:
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [keyed, unkeyed])
 @pytest.mark.parametrize("rewrite", [stripped, altered])
 def test_a_log_whose_commit_infos_are_gone_or_wrong_is_the_same_table(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
 import random
 import shutil
 from collections.abc import Callable
@@ -22,9 +21,10 @@ from lakebed.parts.change_rows import read_version, versions_with_changes
 from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN
 from lakebed.view import query_reads
 from tests.internals import log_of
+from tests.worlds import TIMES
 
-FLIPS = int(os.environ.get("LAKEBED_FLIPS", "40"))
-"""Damaged files a test; for more: ``LAKEBED_FLIPS=5000 pytest tests/table/test_damaged_files.py``."""
+FLIPS = 15 * TIMES
+"""Damaged files a test."""
 SCHEMA = pa.schema([pa.field("id", pa.int64(), False), ("text", pa.string()), ("ratio", pa.float64())])
 
 
@@ -124,6 +124,7 @@ WRITES: dict[str, Action] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("action", [*READS, *WRITES])
 def test_a_flipped_bit_is_neither_returned_nor_written_again(
     action: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -192,6 +193,7 @@ def converted(tmp_path: Path, **configuration: str) -> lakebed.Table:
     return lakebed.convert(path, keys=["id"])
 
 
+@pytest.mark.slow
 def test_damage_of_files_without_checksums_never_stops_the_doctor(tmp_path: Path) -> None:
     table, rng = converted(tmp_path), random.Random(0)
     parts, found = table.inspect.parts()["path"].to_pylist(), 0

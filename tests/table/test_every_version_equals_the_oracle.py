@@ -1,13 +1,10 @@
 """Invariants B1, B2, M2, M3, P1 to P4, S2: whatever is applied, settled, merged (to the store or to a local disk), uploaded,
 restored, checkpointed and cleaned in whatever order, every version equals a dictionary that applied the same changes one by one.
-
-``LAKEBED_SEEDS=2000 pytest tests/table/test_every_version_equals_the_oracle.py`` runs more worlds; a failing one names its seed.
 """
 
 from __future__ import annotations
 
 import copy
-import os
 import random
 import shutil
 from collections.abc import Callable, Sequence
@@ -30,8 +27,8 @@ from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
 from tests.internals import compaction_of, deletion_vectors_of, log_of, storage_of
 from tests.oracle import Oracle, Row, in_order
+from tests.worlds import seeds
 
-SEEDS = int(os.environ.get("LAKEBED_SEEDS", "40"))
 REGIONS = ["eu", "us", "ap", None]
 
 
@@ -277,7 +274,7 @@ def check(world: World) -> None:
         assert in_order(found.to_pylist()) == rows, f"version {version}"
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@seeds(15, quick=4)
 def test_every_version_equals_the_oracle(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
     world = make_world(seed, tmp_path)

@@ -89,6 +89,7 @@ KEYS = [
 KEYS += ["hilbert(local, day)", "bucket(4, day)"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", KEYS)
 def test_every_command_shows_it_and_maintenance_keeps_it(
     key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

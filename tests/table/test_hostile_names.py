@@ -1,13 +1,12 @@
 """A column may have any name: the words that the code uses itself, and the columns that engines add by themselves.
 
 Every word is a key, an ordinary column, a partition or the sequence of some table. A key column differs in one row alone, so that
-a query which took another column for it would find no row, or two. ``LAKEBED_NAMES=all`` gives every word each of these places.
+a query which took another column for it would find no row, or two. ``make soak-worlds`` gives every word each of these places.
 """
 
 from __future__ import annotations
 
 import ast
-import os
 import random
 import re
 from collections.abc import Iterator, Sequence
@@ -23,6 +22,7 @@ from lakebed.parts.change_rows import read_version, versions_with_changes
 from lakebed.table import internals_of
 from tests.oracle import Oracle, in_order
 from tests.table.values import MAPPED_NAMES
+from tests.worlds import TIMES
 
 VIRTUAL = [  # columns that DuckDB, Spark and Delta's readers add to what a file has, and words that SQL gives a meaning
     "file_row_number", "file_index", "filename", "rowid", "row_id", "rownum", "oid", "ctid", "_metadata", "_metadata_",
@@ -49,7 +49,6 @@ FOLDERS = (
     "health", "ingest", "sources", "decode", "positions", "coordination", "schema", "log", "sortkey",
 )  # fmt: skip
 KEYS_A_TABLE = 30
-ALL = os.environ.get("LAKEBED_NAMES") == "all"
 
 
 def words_of_the_code() -> list[str]:
@@ -83,9 +82,9 @@ def names() -> list[str]:
 
 
 def groups() -> list[list[str]]:
-    """The names, ``KEYS_A_TABLE`` of them in a group; without ``ALL`` those that engines have, and that were seen to do harm."""
+    """The names, ``KEYS_A_TABLE`` of them in a group; in CI those that engines have, and that were seen to do harm."""
     ordered = names()
-    if not ALL:
+    if TIMES == 1:
         harm = {"part", "row", "deleted", "incomplete", "probe", "file", "rank", "times", "c", "key0", "c0", "c1"}
         likely = {*map(str.lower, [*ODD, *MIXED_CASE, *VIRTUAL]), *harm}
         ordered = [name for name in ordered if name.lower() in likely]
@@ -93,6 +92,7 @@ def groups() -> list[list[str]]:
     return [ordered[at : at + KEYS_A_TABLE] for at in range(0, len(ordered), KEYS_A_TABLE)]
 
 
+@pytest.mark.slow
 def test_the_words_are_found() -> None:
     assert {"row", "part", "probe", "position", "file_index", "total", "lakebed_wanted"} <= {*words_of_the_code()}
 
@@ -158,10 +158,13 @@ def ticked(name: str) -> str:
 
 
 TABLES = [
-    (number, turn) for number, group in enumerate(groups()) for turn in (range(len(group)) if ALL else (number % 3,))
+    (number, turn)
+    for number, group in enumerate(groups())
+    for turn in (range(len(group)) if TIMES > 1 else (number % 3,))
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "turn"), TABLES)
 def test_a_table_with_keys_is_right_whatever_its_columns_are_called(number: int, turn: int, tmp_path: Path) -> None:
     group = groups()[number]
@@ -198,6 +201,7 @@ def test_a_table_with_keys_is_right_whatever_its_columns_are_called(number: int,
             assert set(batch.to_pydict()[world.keys[0]]) <= {700, 701}
 
 
+@pytest.mark.slow
 def test_a_table_without_keys_is_right_whatever_its_columns_are_called(tmp_path: Path) -> None:
     value, place, *others = [name for group in groups() for name in group]
     schema = pa.schema([(value, pa.string()), (place, pa.string()), *((name, pa.int64()) for name in others)])

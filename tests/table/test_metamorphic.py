@@ -7,7 +7,6 @@ what is done between the changes; whenever a version is settled, and at the end,
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from lakebed.planning.uploads import UploadRules
 from lakebed.table import internals_of
 from tests.internals import compaction_of, log_of
 from tests.oracle import Oracle, Row, in_order
+from tests.worlds import seeds
 
 SCHEMA = pa.schema(
     [
@@ -35,7 +35,6 @@ SCHEMA = pa.schema(
 REGIONS = ["eu", "us", "ap", None]
 LIVES = 3
 MERGES_MAX = 300
-SEEDS = int(os.environ.get("LAKEBED_SEEDS", "16"))
 
 
 @dataclass(frozen=True)
@@ -256,7 +255,7 @@ def on_disk(cache: Path) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, SEEDS))])
+@seeds(6, quick=0)
 def test_the_same_changes_give_the_same_rows_under_any_settings(seed: int, tmp_path: Path) -> None:
     stream = make_stream(seed, length=10 if seed < 4 else 25)
     for number in range(LIVES):

@@ -125,6 +125,7 @@ def published(table: lakebed.Table) -> None:
 # -- between processes ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_what_another_process_reads_again_and_again_is_sorted_first(table: lakebed.Table, made: Path) -> None:
     regions = region_of(table)
     read_elsewhere(table, "for _ in range(20): table.to_arrow(where=\"region = 'r4'\")")
@@ -138,6 +139,7 @@ def test_what_another_process_reads_again_and_again_is_sorted_first(table: lakeb
     assert table.to_arrow().sort_by("id").equals(lakebed.open(made).to_arrow().sort_by("id"))
 
 
+@pytest.mark.slow
 def test_reads_of_several_processes_are_added_up(table: lakebed.Table) -> None:
     other = lakebed.open(table.path)
     other.lookup([5, 205])
@@ -186,6 +188,7 @@ def files_of(table: lakebed.Table) -> set[Path]:
     return {file for file in Path(table.path).rglob("*") if file.is_file()}
 
 
+@pytest.mark.slow
 def test_a_reader_leaves_the_folder_of_a_table_as_it_is(uncounted: lakebed.Table) -> None:
     before = files_of(uncounted)
     code = """

@@ -2,13 +2,10 @@
 
 A table is treated at random, and a dictionary is treated alike. Every operation may be overtaken: another process changes the
 schema after the operation was planned and its files were written, and before it commits. The operation commits all the same.
-
-``LAKEBED_SEEDS=2000 pytest tests/table/test_schemas_that_move.py`` runs more worlds; a failing one names its seed.
 """
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -34,8 +31,7 @@ from lakebed.storage.part_storage import PartStorage
 from tests.internals import deletion_vectors_of, log_of, storage_of
 from tests.oracle import Row, in_order
 from tests.table.moving_schema import KINDS, Model, as_rows, maybe, random_change, value_of, widened
-
-SEEDS = int(os.environ.get("LAKEBED_SEEDS", "12"))
+from tests.worlds import seeds
 
 
 @dataclass
@@ -251,7 +247,7 @@ def step(world: World) -> None:
     world.remember()
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@seeds(4, quick=0)
 def test_the_table_equals_a_dictionary_whatever_changes_when(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,7 @@ import pyarrow as pa
 import pytest
 
 import lakebed
+from lakebed import http
 from lakebed.errors import InvalidInput, MissingPrerequisite
 from lakebed.events import SourceLagged
 from lakebed.health.status import Observer, Status
@@ -302,7 +303,10 @@ def test_tables_that_differ_in_what_is_hidden_are_both_shown(serve: Serve, tmp_p
     assert len({table["path"] for table in told}) == 2 and all("***" in table["path"] for table in told)
 
 
-def test_what_is_sent_along_with_a_request_is_no_request(orders: lakebed.Table, serve: Serve) -> None:
+def test_what_is_sent_along_with_a_request_is_no_request(
+    orders: lakebed.Table, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "IDLE_SECONDS", 0.1)
     inner = b"GET /api/tables HTTP/1.1\r\nHost: localhost\r\n\r\n"
     outer = b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(inner)
     answers = b""
@@ -484,6 +488,7 @@ def test_a_path_that_can_t_be_one_and_a_port_that_is_taken_are_refused(tmp_path:
         PageServer([str(tmp_path)], "127.0.0.1", taken.getsockname()[1], 1.0)
 
 
+@pytest.mark.slow
 def test_the_command_serves_until_it_is_asked_to_stop(orders: lakebed.Table) -> None:
     command = [
         sys.executable,

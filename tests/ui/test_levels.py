@@ -14,6 +14,7 @@ from lakebed.settings import TableSettings
 from lakebed.ui import levels as module
 from lakebed.ui.levels import STATES, levels
 from tests.planning.tables import UNORDERED, change_part, part, table
+from tests.worlds import seeds
 
 NOBODY: frozenset[str] = frozenset()
 SORTED = TableSettings(keys=("key",), sort_key_version=1)
@@ -51,7 +52,7 @@ def test_bars_that_meet_are_in_different_lanes_and_the_tail_comes_first() -> Non
     assert found["axis"]["labels"][0] == [0, "0"] and found["axis"]["labels"][-1] == [7, "20"]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@seeds(5, quick=5)
 def test_no_two_bars_of_a_lane_meet_and_there_are_no_more_lanes_than_the_level_is_deep(seed: int) -> None:
     rng = random.Random(seed)
     parts = []

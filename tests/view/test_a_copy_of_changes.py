@@ -1,11 +1,7 @@
-"""A copy that is made from the change rows of a table equals the table.
-
-``LAKEBED_SEEDS=500 pytest tests/view/test_a_copy_of_changes.py`` runs more random worlds; a failing one names its seed.
-"""
+"""A copy that is made from the change rows of a table equals the table."""
 
 from __future__ import annotations
 
-import os
 import random
 from pathlib import Path
 from typing import Any
@@ -23,8 +19,8 @@ from lakebed.schema.change_names import ChangeNames
 from tests.internals import deletion_vectors_of, log_of, storage_of
 from tests.operations.interrupted import before_its_commits
 from tests.oracle import Row, in_order
+from tests.worlds import seeds
 
-SEEDS = int(os.environ.get("LAKEBED_SEEDS", "4"))
 SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string()), ("small", pa.int64()), ("large", pa.string())])
 
 
@@ -220,7 +216,7 @@ class World:
 
 
 @pytest.mark.parametrize("sequence", [None, "column", "hidden"])
-@pytest.mark.parametrize("seed", range(SEEDS))
+@seeds(3, quick=0)
 def test_a_copy_equals_its_table_whatever_happens_to_it(seed: int, sequence: str | None, tmp_path: Path) -> None:
     world = World(seed, tmp_path, sequence)
     for _ in range(25):

@@ -17,6 +17,7 @@ from lakebed.errors import InvalidInput
 from lakebed.parts.write import ROW_GROUP_ROWS
 from lakebed.view import lookup
 from tests.view.damage import UNVERIFIED, keep_row_groups
+from tests.worlds import seeds
 
 SCHEMA = pa.schema(
     [
@@ -44,7 +45,7 @@ def plain(rows: pa.Table) -> list[str]:
     return sorted(repr(row) for row in rows.to_pylist())
 
 
-@pytest.mark.parametrize("seed", range(8))
+@seeds(4)
 def test_a_lookup_gives_the_rows_of_its_keys_and_no_other(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

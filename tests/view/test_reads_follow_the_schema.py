@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime
 import decimal
 import math
-import os
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,8 +28,8 @@ from lakebed.schema.column_mapping import ColumnMapping
 from lakebed.schema.widening import widening
 from lakebed.table import Table
 from lakebed.table.table import internals_of
+from tests.worlds import seeds
 
-SEEDS = int(os.environ.get("LAKEBED_SEEDS", "6"))
 STEPS = 18
 TYPES = [
     pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.date32(), pa.timestamp("us"),
@@ -361,7 +360,7 @@ def check_changes(world: World, columns: ChangeColumns) -> None:
         same([{name: row[name] for name in wanted} for row in found], expected)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@seeds(3, quick=0)
 def test_every_reader_sees_each_version_with_the_schema_that_it_had(tmp_path: Path, seed: int) -> None:
     world = new_world(tmp_path, seed)
     for step in range(STEPS):

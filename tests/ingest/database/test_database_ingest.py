@@ -27,6 +27,7 @@ from lakebed.sources.source import Range
 from tests.ingest.database.databases import Database, Gate, database, filled, more
 from tests.internals import log_of
 from tests.waiting import wait_until
+from tests.worlds import seeds
 
 ALL = ("a", "b", "c", "sick")
 
@@ -299,7 +300,7 @@ def test_a_table_with_more_records_than_a_batch_takes_asks_for_the_next_one(
         assert one.planner.request.tick == tick and one.table("a").version == 3
 
 
-@pytest.mark.parametrize("seed", range(4))
+@seeds(2)
 def test_a_run_that_ends_between_the_commits_of_tables_loses_nothing(tmp_path: Path, seed: int) -> None:
     """Also where two processes keep the same tables at once, and tables fail or crash at random."""
     dice, source = random.Random(seed), filled(*ALL)

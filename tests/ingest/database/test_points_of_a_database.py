@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
-import pytest
-
 import lakebed
 from lakebed.coordination.parked import Parked, park, resume
 from lakebed.decode.decoder import DecoderSchema
@@ -26,6 +24,7 @@ from tests.ingest.database.test_database_ingest import at_random, failing, refus
 from tests.internals import log_of
 from tests.sources.memory_source import COLUMNS, MemorySource
 from tests.waiting import wait_until
+from tests.worlds import seeds
 
 TRANSACTIONS = "shop.transaction"
 TABLES = ("shop.public.a", "shop.public.b")
@@ -106,7 +105,7 @@ def test_at_every_point_each_transfer_is_in_both_tables_or_in_none(tmp_path: Pat
     assert len({len(point[TABLES[0]]) for point in points}) > 4
 
 
-@pytest.mark.parametrize("seed", range(3))
+@seeds(3, quick=0)
 def test_points_hold_while_commits_fail_and_runs_end_anywhere(tmp_path: Path, seed: int) -> None:
     bank = Bank(random.Random(seed))
     for _ in range(4):

@@ -38,6 +38,7 @@ from lakebed.sources.files.planner import FilesPlanner
 from lakebed.table import internals_of
 from tests.decode.records import records
 from tests.sources.files.folders import NOW, remarks, write
+from tests.worlds import seeds
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -216,7 +217,7 @@ def texts_of_times(seed: int) -> list[str]:
     return out
 
 
-@pytest.mark.parametrize("seed", range(2))
+@seeds(2, quick=0)
 def test_texts_of_times_in_csv_mean_what_they_mean_in_json(spark: SparkSession, seed: int) -> None:
     texts = texts_of_times(seed)
     kinds = {"day": pa.date32(), "at": pa.timestamp("us", "UTC"), "local": pa.timestamp("us")}

@@ -17,6 +17,7 @@ import pytest
 from lakebed.sources.files import lines as lines_module
 from lakebed.sources.files.codecs import Damaged, decompressed, ending_of
 from lakebed.sources.files.lines import as_utf8, lines_of
+from tests.worlds import seeds
 
 
 def found(
@@ -40,7 +41,7 @@ def by_hand(data: bytes) -> list[tuple[int, bytes]]:
     return out
 
 
-@pytest.mark.parametrize("seed", range(40))
+@seeds(12, quick=4)
 def test_ranges_that_follow_each_other_have_each_line_once_in_order(seed: int) -> None:
     rng = random.Random(seed)
     some = [b"a", b"bc", b" ", b"\t", b"\n", b"\n", b"\r", b"\r\n", "ü".encode()]

@@ -18,6 +18,7 @@ from lakebed.sources.files import planner, reader
 from lakebed.sources.files.folder import LocalFolder
 from tests.internals import log_of
 from tests.sources.files.folders import NOW, Process, here, in_groups, remarks, write
+from tests.worlds import seeds
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), False), pa.field("v", pa.string())])
 
@@ -79,7 +80,7 @@ def test_a_large_file_is_cut_and_its_rows_keep_their_order(
     assert one.rows() == {0: "497", 1: "498", 2: "499", 3: "493", 4: "494", 5: "495", 6: "last"}
 
 
-@pytest.mark.parametrize("seed", range(12))
+@seeds(4)
 def test_rows_are_in_the_order_of_files_and_rows_at_every_replay_and_in_every_parallelism(
     seed: int, inbox: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
