@@ -51,7 +51,6 @@ from lakebed.sources.generator import OrderStream
 from lakebed.table import Table
 
 Role = Literal["ingest", "maintain"]
-QUERY_NAME = "ingest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,7 +314,7 @@ def _check_rows(form: RowsFormat, target: Shape, findings: Findings) -> None:
 
 
 def _check_source(pipeline: Pipeline, findings: Findings, connect: bool) -> None:
-    section, checkpoint = pipeline.source, checkpoint_of(pipeline, QUERY_NAME)
+    section, checkpoint = pipeline.source, checkpoint_of(pipeline)
     is_known = not findings.has("checkpoint") and (pipeline.checkpoint or not findings.has("table", "path"))
     if is_known and (connect or is_local(checkpoint)):
         with findings.at("checkpoint"):

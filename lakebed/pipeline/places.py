@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 _GLOB = frozenset("*?[{")
 
 
-def checkpoint_of(pipeline: AnyPipeline, query: str) -> str:
+def checkpoint_of(pipeline: AnyPipeline) -> str:
     """The folder of a pipeline's checkpoint."""
-    return pipeline.checkpoint or f"{pipeline.path.rstrip('/')}/{STREAMS_FOLDER}/{query}"
+    return pipeline.checkpoint or f"{pipeline.path.rstrip('/')}/{STREAMS_FOLDER}/{pipeline.query_name}"
 
 
 def check_places(pipeline: AnyPipeline, findings: Findings) -> None:

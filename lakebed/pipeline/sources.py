@@ -18,7 +18,6 @@ from lakebed.errors import InvalidInput, MissingPrerequisite
 from lakebed.ingest.bootstrap import OLDEST
 from lakebed.ingest.transform.rows_of_files import Csv, RowsOfFiles
 from lakebed.ingest.transform.run import SourceRows
-from lakebed.pipeline.check import QUERY_NAME
 from lakebed.pipeline.file.layer_sections import BootstrapSection, ChangesFormat, LakebedSection
 from lakebed.pipeline.file.sections import FilesSection, GeneratorSection, KafkaSection, RowsFormat
 from lakebed.pipeline.file.settings import AnyPipeline, Pipeline, decoder_options
@@ -75,7 +74,7 @@ def start_ingest(pipeline: Pipeline, table: Table, spark: SparkSession) -> Strea
         changes,
         frame,
         checkpoint=pipeline.checkpoint,
-        query_name=QUERY_NAME,
+        query_name=pipeline.query_name,
         quarantine=pipeline.quarantine,
         trigger=trigger(pipeline.trigger_seconds),
     )

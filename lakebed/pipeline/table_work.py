@@ -13,7 +13,7 @@ from lakebed.errors import LakebedError, Unexpected
 from lakebed.monitoring.metrics import Metrics
 from lakebed.monitoring.progress import Progress
 from lakebed.monitoring.table_state import TableState
-from lakebed.pipeline.check import QUERY_NAME, Role
+from lakebed.pipeline.check import Role
 from lakebed.pipeline.checkpoint import take_checkpoint
 from lakebed.pipeline.file.layer_sections import LakebedSection
 from lakebed.pipeline.file.sections import FilesSection, KafkaSection
@@ -45,7 +45,7 @@ class TableWork:
         self._metrics = metrics
         self.table = open_or_create(pipeline)
         if only != "maintain":
-            take_checkpoint(pipeline, checkpoint_of(pipeline, QUERY_NAME))
+            take_checkpoint(pipeline, checkpoint_of(pipeline))
         self.path = self.table.path
         self.progress = Progress(self.path)
         self._internals = internals_of(self.table)

@@ -139,7 +139,6 @@ def warnings_of_pipeline(pipeline: Pipeline, table: Table, *, connect: bool) -> 
 
 _FIRST_RECORDS = 200  # how many records of a partition are read to know what its topic becomes
 READERS = 8
-QUERY_NAME = "ingest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +174,7 @@ def check_database(pipeline: DatabasePipeline, *, connect: bool = False, topics:
     with findings.within("source", pipeline.source):
         settings = _kafka_settings(pipeline, findings)
     if connect and settings is not None and not findings.errors:
-        check_kafka(pipeline.source, settings, checkpoint_of(pipeline, QUERY_NAME), findings)
+        check_kafka(pipeline.source, settings, checkpoint_of(pipeline), findings)
         if not findings.errors:
             _check_transactions(pipeline, settings, findings)
     check_registry(pipeline, findings, connect)

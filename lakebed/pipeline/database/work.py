@@ -36,10 +36,10 @@ from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog
 from lakebed.monitoring.metrics import Metrics
 from lakebed.monitoring.progress import Progress
-from lakebed.pipeline.check import QUERY_NAME, Role
+from lakebed.pipeline.check import Role
 from lakebed.pipeline.database.introducer import Introduced, Introducer, NotYet, ingest_of
 from lakebed.pipeline.database.resnapshot import Resnapshots, follow, typed_notifications
-from lakebed.pipeline.file.settings import DatabasePipeline, decoder_options
+from lakebed.pipeline.file.settings import QUERY_NAME, DatabasePipeline, decoder_options
 from lakebed.pipeline.places import checkpoint_of
 from lakebed.pipeline.sources import kafka_settings, pace, trigger
 from lakebed.pipeline.watches import Watch, kafka_watches, registry_watch, store_watches
@@ -186,7 +186,7 @@ class DatabaseWork:
         self.watch()
         checkpoint = f"file://{folder}/checkpoint"
         if self._pipeline.checkpoint or self._settings.starting_offsets != "earliest":
-            checkpoint = spark_path(checkpoint_of(self._pipeline, QUERY_NAME))
+            checkpoint = spark_path(checkpoint_of(self._pipeline))
         documents = OffsetDocuments.of(spark, checkpoint)
         first: int | None = None
 

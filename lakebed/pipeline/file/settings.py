@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -59,6 +60,7 @@ from lakebed.settings import check_creatable, property_value, suggest
 _FORMATS_WITH_SCHEMA = ("debezium-json", *TYPED_FORMATS, CHANGES)
 """Those whose records may carry their schema."""
 _EVOLVE_BY_DEFAULT: tuple[Evolution, ...] = ("add", "relax")
+QUERY_NAME = "ingest"
 FORMATS = ("debezium-json", "json", *TYPED_FORMATS, "csv", "parquet")
 
 
@@ -138,6 +140,14 @@ class Pipeline(_OfTable):
         return self.table.path
 
     @property
+    def query_name(self) -> str:
+        """The name of its streaming query. Streams that fill columns of one table have one each, and so a checkpoint each."""
+        if not self.columns:
+            return QUERY_NAME
+        digest = hashlib.sha256("\0".join(sorted(self.columns)).encode()).hexdigest()
+        return f"{QUERY_NAME}-{digest[:8]}"
+
+    @property
     def policy(self) -> EvolvePolicy:
         """What happens where records and table differ. Raises InvalidInput."""
         return replace(_policy(self, self.renamed_columns), fills=self.columns)
@@ -163,6 +173,11 @@ class DatabasePipeline(_OfDatabase):
     def path(self) -> str:
         """Where the database is: its tables are below."""
         return self.database.path
+
+    @property
+    def query_name(self) -> str:
+        """The name of its streaming query."""
+        return QUERY_NAME
 
     @property
     def naming(self) -> Naming:
