@@ -33,7 +33,7 @@ from lakebed.errors import Corrupt, InvalidInput
 PREFIX = "lakebed."
 SORT_KEY_FRAME = "lakebed.sort_key_frame"
 FORMAT_PROPERTY = "lakebed.format"
-ConflictScope = Literal["table", "partition", "file"]
+ConflictScope = Literal["table", "partition", "file", "column"]
 MergePolicy = Literal["auto", "bin-pack", "tiered", "leveled", "recluster", "off"]
 MergeFirst = Literal["newest", "lightest"]
 CONFLICT_SCOPES: tuple[ConflictScope, ...] = get_args(ConflictScope)

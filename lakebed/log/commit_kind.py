@@ -83,6 +83,19 @@ class CommitKind(Enum):
     OTHER = "other"
 
 
+REWRITES = frozenset(
+    {
+        CommitKind.MUTATION,
+        CommitKind.TRUNCATE,
+        CommitKind.REPLACE_PARTITION,
+        CommitKind.DETACH_PARTITION,
+        CommitKind.ATTACH_PARTITION,
+        CommitKind.RESTORE,
+    }
+)
+"""What users do to rows that are there."""
+
+
 def truncated(version: int) -> Domain:
     """The entry of a commit that empties the table: the version that did so last."""
     return Domain(TRUNCATED, orjson.dumps({"version": version}).decode())

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 from lakebed import events
 from lakebed.errors import Contention, LakebedError, Retry, StoreUnavailable
 from lakebed.log.actions import Action, CommitInfo, Transaction
-from lakebed.log.commit_kind import is_append
-from lakebed.log.conflicts import Committed, Conflicted, ReadWriteSet, Unknown
+from lakebed.log.commit_kind import REWRITES, is_append, kind_of
+from lakebed.log.conflicts import Committed, Conflict, Conflicted, ReadWriteSet, Unknown
 from lakebed.log.entries import EXPIRED, Operation
 from lakebed.log.holds import expired_before, first_unexpired, held_onward, holds_of
 from lakebed.log.snapshot import Snapshot
@@ -57,6 +57,19 @@ class Proposal(Generic[R]):
     parameters: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, int | float] = field(default_factory=dict)
     batch: Transaction | None = None
+
+
+_REWRITES = frozenset(
+    {
+        Operation.DELETE,
+        Operation.UPDATE,
+        Operation.TRUNCATE,
+        Operation.REPLACE_PARTITION,
+        Operation.DETACH_PARTITION,
+        Operation.ATTACH_PARTITION,
+        Operation.RESTORE,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +130,8 @@ def commit_loop(
                         return step.result(outcome)
                     case Conflicted(conflict):
                         lost_to = f"version {conflict.version} came first ({conflict.kind.value}: {conflict.detail})"
+                        if operation in _REWRITES and _forbids(snapshot, conflict, log):
+                            raise _forbidden(log, operation, lost_to, attempt, discard)
                     case Unknown():
                         raise _unknown(log, operation, outcome, repeatable)
         if attempt < ATTEMPTS_MAX:
@@ -133,6 +148,28 @@ def commit_loop(
         table=log.root,
         operation=operation.value,
         attempts=ATTEMPTS_MAX,
+    )
+
+
+def _forbids(snapshot: Snapshot, conflict: Conflict, log: TableLog) -> bool:
+    """Whether the table allows no rewrite beside the one that came first."""
+    if snapshot.settings.conflict_scope != "table":
+        return False
+    winner = log.read_commit(conflict.version)
+    return winner is not None and kind_of(winner) in REWRITES
+
+
+def _forbidden(
+    log: TableLog, operation: Operation, lost_to: str, attempts: int, discard: Callable[[], None] | None
+) -> Contention:
+    if discard is not None:
+        discard()
+    return Contention(
+        f"{operation} on {log.root} changed nothing: {lost_to}, and lakebed.conflict_scope is 'table', which allows one such "
+        "operation at a time; look at what the other one did, and run it again",
+        table=log.root,
+        operation=operation.value,
+        attempts=attempts,
     )
 
 

@@ -10,7 +10,8 @@ A commit that replaces parts read a snapshot. The commits between that snapshot 
 4. For one that brings keys into the base that were looked up there (``joining``): changes that may be about one of them, and rows
    with one of them that came into the base in another way than by a settle, which only brings what was in the tail.
 5. A restore of an earlier version: whatever read or replaces rows is worked out again.
-6. What both changed, by the table's scope: the same part, the same partition, or anything in the table.
+6. What both changed, by the table's scope: the same part, the same partition, or anything in the table. With the scope ``table``
+   two rewrites by users are never made of one version: the second ends (``commit_loop``).
 7. Claims: another claim on the same parts, or a commit that ended or took over the claim that ours rests on.
 8. Positions: a writer that read the same topic into the table.
 9. A purge (``purges``): whatever was planned before it is planned again.
@@ -40,7 +41,7 @@ from lakebed.log.actions import (
     partition_key,
 )
 from lakebed.log.claims import claim_of
-from lakebed.log.commit_kind import CommitKind, expires_rows, is_append, kind_of, restores, settles
+from lakebed.log.commit_kind import REWRITES, CommitKind, expires_rows, is_append, kind_of, restores, settles
 from lakebed.log.entries import FENCE, FILES, POSITION, PURGE, PURGED
 from lakebed.log.snapshot import Snapshot
 from lakebed.schema.evolve import is_compatible, only_adds_features
@@ -151,6 +152,8 @@ def find_conflict(
             case _:
                 pass
     spares_parts = is_append(winner.actions) or kind_of(winner) is CommitKind.ALTER
+    if scope == "table" and not access.is_blind and kind_of(winner) in REWRITES:
+        return Conflict(winner.version, ConflictKind.TABLE, kind_of(winner).value)
     if replaces and (access.whole_table or (scope == "table" and not spares_parts)):
         return Conflict(winner.version, ConflictKind.TABLE, kind_of(winner).value)
     return None

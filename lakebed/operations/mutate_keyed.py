@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import duckdb
+import orjson
 import pyarrow as pa
 
 from lakebed.errors import Retry, VersionNotFound
@@ -142,7 +143,7 @@ class _Mutating:
         """Steps 1, 3 and 4."""
         conflicts, self.attempts = self.attempts, self.attempts + 1
         if self.read is not None and self.pending is not None:
-            self.pending = _rebased(self.pending, self.log, self.read, snapshot, self.storage)
+            self.pending = _rebased(self.pending, self.mutation, self.log, self.read, snapshot, self.storage)
         self.read = snapshot
         if self.pending is None:
             self.pending = self._worked_out(snapshot)
@@ -293,8 +294,31 @@ def _write(
     return rows_for_sql(read, "lakebed_mutated", hidden, mutation.where, run)
 
 
+def _concern(came: Sequence[ChangePart], mutation: Mutation, newest: Snapshot) -> list[ChangePart]:
+    """The change parts that say something of a group of columns that the mutation reads or sets.
+
+    A part says nothing of a group if what orders the group is null in all its rows.
+    """
+    if newest.settings.conflict_scope != "column" or not newest.settings.groups:
+        return list(came)
+    columns, names = newest.logical_schema.names, mutation.names()
+    if not names.issubset(map(str.lower, columns)):
+        return list(came)
+    stored = dict(zip(newest.logical_settings.groups, newest.settings.groups, strict=True))
+    grouped = {group: {name.lower() for name in group.columns} for group in stored}
+    orders = [stored[group].sequence_by for group, several in grouped.items() if not names.isdisjoint(several)]
+    if mutation.assignments is None or names.difference(*grouped.values()):
+        orders.append(str(newest.settings.sequence_by))
+
+    def is_silent(part: ChangePart, order: str) -> bool:
+        nulls = (orjson.loads(part.stats) if part.stats else {}).get("nullCount", {})
+        return bool(nulls.get(order) == part.rows)
+
+    return [part for part in came if not all(is_silent(part, order) for order in orders)]
+
+
 def _rebased(
-    pending: _Pending, log: TableLog, read: Snapshot, newest: Snapshot, storage: PartStorage
+    pending: _Pending, mutation: Mutation, log: TableLog, read: Snapshot, newest: Snapshot, storage: PartStorage
 ) -> _Pending | None:
     """Steps 3 and 4: what is left of the mutation after the commits since; None if it must be computed again."""
     spec = write_spec_of(newest)  # its types hold the keys of newer changes too
@@ -303,6 +327,7 @@ def _rebased(
     except VersionNotFound:
         commits = []
     came = [action.part for commit in commits for action in commit.actions if isinstance(action, AddChangePart)]
+    came = _concern(came, mutation, newest)
     if (
         len(commits) < newest.version - read.version
         or not write_spec_of(read).fits(spec)

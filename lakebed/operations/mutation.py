@@ -18,7 +18,7 @@ from lakebed.parts.changes import SEQUENCE_COLUMN, WriteSpec
 from lakebed.parts.fills import Fill
 from lakebed.quoting import quote
 from lakebed.settings import suggest
-from lakebed.sql.expression import Expression, check_condition, condition, expression, mistakes
+from lakebed.sql.expression import Expression, check_condition, condition, expression, mistakes, names_in
 from lakebed.sql.pieces import registered, sql_type
 from lakebed.storage.engine import connect_sealed
 
@@ -76,6 +76,11 @@ class Mutation:
             else quote(field.name)
             for field in schema
         ]
+
+    def names(self) -> frozenset[str]:
+        """The columns that it reads or sets, in lower case: SQL does not tell names apart by it."""
+        read = [names_in(each) for each in (self.where, *(self.assignments or {}).values())]
+        return frozenset(name.lower() for name in frozenset().union(*read, self.assignments or {}))
 
     def fill(self, spec: WriteSpec) -> Fill | None:
         """The columns that the changes fill if a row has the values of several changes: those of the owner, or of the groups that

@@ -83,6 +83,11 @@ def expression(given: object, name: str) -> Expression:
     return Expression(text, tree)
 
 
+def names_in(given: Expression) -> frozenset[str]:
+    """The names of columns in an expression, as they are written."""
+    return frozenset(str(node["column_names"][0]) for node in _nodes(given.tree) if node.get("class") == "COLUMN_REF")
+
+
 def condition(where: Expression) -> str:
     """A boolean expression that is never null."""
     return f"coalesce({where.sql}::boolean, false)"

@@ -1,0 +1,102 @@
+"""What a table forbids, or allows, beside a delete or an update (``lakebed.conflict_scope``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lakebed
+from lakebed.errors import Contention
+from lakebed.operations import mutate_keyed
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), False),
+        ("status", pa.string()),
+        ("changed", pa.int64()),
+        ("name", pa.string()),
+        ("named", pa.int64()),
+    ]
+)
+GROUPS = {"profile": {"columns": ["name"], "sequence_by": "named"}}
+
+
+def created(path: Path, scope: str) -> lakebed.Table:
+    properties = {"lakebed.groups": GROUPS, "lakebed.conflict_scope": scope}
+    table = lakebed.create(str(path / "t"), SCHEMA, ["id"], sequence_by="changed", properties=properties)
+    table.apply([{"id": 1, "status": "new", "changed": 1, "name": "Ada", "named": 1}])
+    return table
+
+
+def beside(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> list[int]:
+    """Has something done after a mutation was computed, once; counts how often it is computed."""
+    computed, write = list[int](), mutate_keyed._write
+
+    def raced(*arguments: Any) -> Any:
+        done = write(*arguments)
+        computed.append(1)
+        if len(computed) == 1:
+            act()
+        return done
+
+    monkeypatch.setattr(mutate_keyed, "_write", raced)
+    return computed
+
+
+def rows(table: lakebed.Table) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for row in table.to_arrow().to_pylist()]
+
+
+def test_the_scope_table_allows_one_update_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = created(tmp_path, "table")
+    beside(monkeypatch, lambda: lakebed.open(table.path).update({"status": "'theirs'"}, "id = 1"))
+    with pytest.raises(
+        Contention, match=r"changed nothing: version 2 came first .* allows one such operation at a time"
+    ):
+        table.update({"status": "'ours'"}, "id = 1")
+    assert rows(table) == [(1, "theirs", 1, "Ada", 1)]
+
+
+@pytest.mark.parametrize("act", ["apply", "settle", "compact"])
+def test_the_scope_table_allows_batches_and_maintenance_beside_an_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
+    table = created(tmp_path, "table")
+    other = lakebed.open(table.path)
+    acts: dict[str, Callable[[], object]] = {
+        "apply": lambda: other.apply([{"id": 2, "status": "new", "changed": 1}], columns="sent"),
+        "settle": other.settle,
+        "compact": other.maintenance.compact,
+    }
+    beside(monkeypatch, acts[act])
+    table.update({"status": "'ours'"}, "id = 1")
+    assert (1, "ours", 1, "Ada", 1) in rows(table)
+
+
+@pytest.mark.parametrize(
+    ("scope", "condition", "computations"),
+    [("file", "id = 1", 2), ("column", "id = 1", 1), ("column", "NAME = 'Ada'", 2), ("column", "status = 'new'", 1)],
+)
+def test_with_the_scope_column_a_change_of_another_group_is_no_conflict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scope: str, condition: str, computations: int
+) -> None:
+    table = created(tmp_path, scope)
+    profile = [{"id": 1, "name": "Eve", "named": 2}]
+    computed = beside(monkeypatch, lambda: lakebed.open(table.path).apply(profile, columns="sent"))
+    table.update({"status": "'ours'"}, condition)
+    assert len(computed) == computations
+    assert rows(table) == [(1, "new" if "NAME" in condition else "ours", 1, "Eve", 2)]
+
+
+def test_with_the_scope_column_a_change_of_the_same_group_is_a_conflict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = created(tmp_path, "column")
+    profile = [{"id": 1, "name": "Eve", "named": 2}]
+    computed = beside(monkeypatch, lambda: lakebed.open(table.path).apply(profile, columns="sent"))
+    table.update({"name": "upper(name)"}, "true")
+    assert (len(computed), rows(table)) == (2, [(1, "new", 1, "EVE", 2)])
