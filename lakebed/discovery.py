@@ -158,7 +158,7 @@ def _visible(names: Collection[str]) -> list[str]:
 
 
 PART_BYTES_MAX = 160  # with it, a folder's name and that of its quarantine fit into what file systems allow: 255 bytes
-WITHOUT_SCHEMA = "default"
+_WITHOUT_SCHEMA = "default"
 _PLAIN = re.compile(rb"[A-Za-z0-9_.-]")
 _ESCAPE = re.compile(rb"!([0-9a-f]{2})")
 _HEAD = re.compile(r"\^?((?:[A-Za-z0-9_-]|\\-)+)(?:\\\.|\.(?![*+?{]))")
@@ -179,8 +179,8 @@ class TableName:
         """``schema/table``, safe as folders and different for every name."""
         schema, dot, table = self.text.partition(".")
         if not dot:
-            return f"{WITHOUT_SCHEMA}/{_part(self.text)}"
-        first = _escaped(schema[:1]) + _part(schema[1:]) if schema.lower() == WITHOUT_SCHEMA else _part(schema)
+            return f"{_WITHOUT_SCHEMA}/{_part(self.text)}"
+        first = _escaped(schema[:1]) + _part(schema[1:]) if schema.lower() == _WITHOUT_SCHEMA else _part(schema)
         return f"{first}/{_part(table)}"
 
     @staticmethod
@@ -191,7 +191,7 @@ class TableName:
             names = [_plain(schema), _plain(table)]
         except ValueError:
             return None
-        found = TableName(names[1] if schema == WITHOUT_SCHEMA else ".".join(names))
+        found = TableName(names[1] if schema == _WITHOUT_SCHEMA else ".".join(names))
         return found if slash and found.folder == folder else None
 
 

@@ -1,7 +1,7 @@
 """Why a streaming query of Spark ended, whether it starts again, and how that is reported.
 
 1. lakebed's own error is read back from Spark's (``error_transport``). Else Spark itself failed: where its text is one of
-   ``SPARK_CAUSES``, or says that the system refused a file, the cause is known; any other is Unexpected.
+   ``_SPARK_CAUSES``, or says that the system refused a file, the cause is known; any other is Unexpected.
 2. Whether the query starts again depends on the error's class (``Restarts``). After a Retry it does, without end, each time
    later. After an Unexpected it does too if it had ever started, but a bounded number of times in a row. Any other error (bad
    settings, a corrupt table, lost records) never passes: the query has ended.
@@ -47,7 +47,7 @@ def _two_writers(query: str) -> LakebedError:
     )
 
 
-SPARK_CAUSES: dict[str, Callable[[str], LakebedError]] = {
+_SPARK_CAUSES: dict[str, Callable[[str], LakebedError]] = {
     # The query finds the batch that it wants to write already in its checkpoint: an error condition of Spark's.
     "CONCURRENT_STREAM_LOG_UPDATE": _two_writers,
     # Spark waits ten seconds for the Python process of a source, and no setting changes that: too short on a busy machine.
@@ -67,7 +67,7 @@ SPARK_CAUSES: dict[str, Callable[[str], LakebedError]] = {
 """Failures that Spark reports as text alone: a part of the text, and the error for a query of this name."""
 _PERMISSION = "check the permissions of the checkpoint, the source and Spark's local folders"
 _ROOM = "free space for the checkpoint and for Spark's local folders"
-FILE_TROUBLES: dict[str, tuple[type[LakebedError], str]] = {
+_FILE_TROUBLES: dict[str, tuple[type[LakebedError], str]] = {
     "Permission denied": (InvalidInput, _PERMISSION),
     "Read-only file system": (InvalidInput, _PERMISSION),
     "No space left on device": (StoreUnavailable, _ROOM),
@@ -98,13 +98,13 @@ def failure_in(text: str, name: str) -> LakebedError:
     """The error in the text of a failed query."""
     if (own := decode(text)) is not None:
         return own
-    for part, error_of in SPARK_CAUSES.items():
+    for part, error_of in _SPARK_CAUSES.items():
         if part in text:
             return error_of(name)
     lines = [line.strip().removeprefix(": ") for line in text.splitlines() if line.strip()]
     if _OBJECT_STORE.search(text) and (line := next(filter(_NO_ANSWER.search, lines), None)) is not None:
         return StoreUnavailable(f"the {name} query failed: the object store did not answer: {line}")
-    for part, (kind, remedy) in FILE_TROUBLES.items():
+    for part, (kind, remedy) in _FILE_TROUBLES.items():
         if (line := next((line for line in lines if part in line), None)) is not None:
             return kind(f"the {name} query failed: {line}; {remedy}")
     python = [line for line in lines if _PYTHON_ERROR.match(line)]  # of a user's own function: the line that helps

@@ -39,8 +39,8 @@ from lakebed.table.table import internals_of
 
 
 Schema: TypeAlias = Mapping[str, Any]
-Report: TypeAlias = Callable[[Mapping[str, Any]], object]
-Stop: TypeAlias = Callable[[], bool]
+_Report: TypeAlias = Callable[[Mapping[str, Any]], object]
+_Stop: TypeAlias = Callable[[], bool]
 
 _AGE: Schema = {"type": "string", "maxLength": 100}
 _TRUTH: Schema = {"type": "boolean"}
@@ -53,7 +53,7 @@ class JobAction:
 
     summary: str  # for people
     # takes the table, the arguments, a function for progress, and one that says whether to stop; returns the result
-    run: Callable[[Table, Mapping[str, Any], Report, Stop], Mapping[str, Any]]
+    run: Callable[[Table, Mapping[str, Any], _Report, _Stop], Mapping[str, Any]]
     arguments: Mapping[str, Schema] = dataclasses.field(default_factory=dict)  # the JSON Schema of each
     required: tuple[str, ...] = ()  # arguments that must be given
     is_repeatable: bool = True  # it may be begun again if its runner died: nothing is done twice to the table's harm
@@ -62,58 +62,58 @@ class JobAction:
     destroys: bool = False  # it deletes what no later job brings back, so people are asked once more
 
 
-def _settle(table: Table, arguments: Mapping[str, Any], report: Report, stop: Stop) -> Mapping[str, Any]:
-    return fields_of(table.settle())
+def _settle(table: Table, arguments: Mapping[str, Any], report: _Report, stop: _Stop) -> Mapping[str, Any]:
+    return _fields_of(table.settle())
 
 
-def _compact(table: Table, arguments: Mapping[str, Any], report: Report, stop: Stop) -> Mapping[str, Any]:
-    return fields_of(table.maintenance.compact())
+def _compact(table: Table, arguments: Mapping[str, Any], report: _Report, stop: _Stop) -> Mapping[str, Any]:
+    return _fields_of(table.maintenance.compact())
 
 
-def _resume(table: Table, arguments: Mapping[str, Any], report: Report, stop: Stop) -> Mapping[str, Any]:
+def _resume(table: Table, arguments: Mapping[str, Any], report: _Report, stop: _Stop) -> Mapping[str, Any]:
     return {"resumed": table.maintenance.resume()}
 
 
-def _recluster(table: Table, arguments: Mapping[str, Any], report: Report, stop: Stop) -> Mapping[str, Any]:
+def _recluster(table: Table, arguments: Mapping[str, Any], report: _Report, stop: _Stop) -> Mapping[str, Any]:
     def progress(far: ReclusterProgress) -> None:
-        report(fields_of(far))
+        report(_fields_of(far))
 
     done = table.maintenance.recluster(**arguments, on_progress=progress, stop=stop)
-    return fields_of(done)
+    return _fields_of(done)
 
 
 def _cleaned(files: pa.Table) -> Mapping[str, Any]:
     return {"files": len(files), "bytes": pc.sum(files["bytes"]).as_py() or 0}
 
 
-def _expire(table: Table, arguments: Mapping[str, Any], report: Report, stop: Stop) -> Mapping[str, Any]:
+def _expire(table: Table, arguments: Mapping[str, Any], report: _Report, stop: _Stop) -> Mapping[str, Any]:
     return _cleaned(table.maintenance.expire_snapshots(**arguments, dry_run=False))
 
 
-def _vacuum(table: Table, arguments: Mapping[str, Any], report: Report, stop: Stop) -> Mapping[str, Any]:
+def _vacuum(table: Table, arguments: Mapping[str, Any], report: _Report, stop: _Stop) -> Mapping[str, Any]:
     return _cleaned(table.maintenance.vacuum(**arguments, dry_run=False))
 
 
-def _remove_orphan_files(table: Table, arguments: Mapping[str, Any], report: Report, stop: Stop) -> Mapping[str, Any]:
+def _remove_orphan_files(table: Table, arguments: Mapping[str, Any], report: _Report, stop: _Stop) -> Mapping[str, Any]:
     return _cleaned(table.maintenance.remove_orphan_files(**arguments, dry_run=False))
 
 
-def _restore(table: Table, arguments: Mapping[str, Any], report: Report, stop: Stop) -> Mapping[str, Any]:
+def _restore(table: Table, arguments: Mapping[str, Any], report: _Report, stop: _Stop) -> Mapping[str, Any]:
     return {"version": table.restore(**arguments)}
 
 
-def _expire_rows(table: Table, arguments: Mapping[str, Any], report: Report, stop: Stop) -> Mapping[str, Any]:
+def _expire_rows(table: Table, arguments: Mapping[str, Any], report: _Report, stop: _Stop) -> Mapping[str, Any]:
     expired = table.maintenance.expire_rows(dry_run=False)
     return {"parts": len(expired), "rows": pc.sum(expired["expired_rows"]).as_py() or 0}
 
 
-def _purge(table: Table, arguments: Mapping[str, Any], report: Report, stop: Stop) -> Mapping[str, Any]:
+def _purge(table: Table, arguments: Mapping[str, Any], report: _Report, stop: _Stop) -> Mapping[str, Any]:
     where, force, quarantine = arguments["where"], arguments.get("force", False), arguments.get("quarantine")
     found = table.purge(where, force=force, quarantine=quarantine)
     return {"files": len(found), "files_left": found["gone_at"].null_count, "rows": pc.sum(found["rows"]).as_py() or 0}
 
 
-def _drop(table: Table, arguments: Mapping[str, Any], report: Report, stop: Stop) -> Mapping[str, Any]:
+def _drop(table: Table, arguments: Mapping[str, Any], report: _Report, stop: _Stop) -> Mapping[str, Any]:
     internals = internals_of(table)
     return {"files": drop(internals.log, internals.storage)}
 
@@ -171,7 +171,7 @@ ACTIONS: Mapping[str, JobAction] = {
 }
 
 
-def fields_of(result: Any) -> dict[str, Any]:
+def _fields_of(result: Any) -> dict[str, Any]:
     """The fields of a result, as JSON has them."""
     out = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
     return {name: _plain(value) for name, value in out.items()}
@@ -184,7 +184,7 @@ def _plain(value: Any) -> Any:
 # -- Runs jobs of tables in threads of this process. Any number of processes may run them: the tables' logs say who has which
 
 
-LEASE_SECONDS = 120.0
+_LEASE_SECONDS = 120.0
 LOOK_SECONDS = 2.0
 _EXTENSIONS = 4  # in the time of a lease
 _ERROR_MAX = 2_000
@@ -215,7 +215,7 @@ class JobRunner:
         open_table: Callable[[str], Table],
         *,
         threads: int = 2,
-        lease_seconds: float = LEASE_SECONDS,
+        lease_seconds: float = _LEASE_SECONDS,
         look_seconds: float = LOOK_SECONDS,
         actions: Mapping[str, JobAction] = ACTIONS,
     ) -> None:

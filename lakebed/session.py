@@ -20,8 +20,8 @@ from lakebed.errors import MissingPrerequisite
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
-S3A_PACKAGES = (
+_DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
+_S3A_PACKAGES = (
     "org.apache.hadoop:hadoop-aws:3.5.0",
     "software.amazon.awssdk:s3:2.35.4",
     "software.amazon.awssdk:s3-transfer-manager:2.35.4",
@@ -44,7 +44,7 @@ _EXCLUDED = (
     "org.wildfly.openssl:wildfly-openssl",
     "io.netty:*",
 )
-PATIENCE = ("SPARK_AUTH_SOCKET_TIMEOUT", "120")
+_PATIENCE = ("SPARK_AUTH_SOCKET_TIMEOUT", "120")
 """An environment variable: the seconds that Spark's Python side waits for an answer of its Java side."""
 # how long Spark's client of S3 waits for a byte; Hadoop makes it 15 s, whatever is set, until it is told to take less
 S3A_SECONDS = 5
@@ -106,7 +106,7 @@ def _wants_s3(s3: bool | None) -> bool:
 
 def settings(s3: bool, delta: bool = True) -> dict[str, str]:
     """The Spark settings that lakebed asks for. ``delta``: with what Spark itself needs to read Delta tables."""
-    packages = [*((DELTA_PACKAGE,) if delta else ()), *(S3A_PACKAGES if s3 else ())]
+    packages = [*((_DELTA_PACKAGE,) if delta else ()), *(_S3A_PACKAGES if s3 else ())]
     out = {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -149,7 +149,7 @@ def local_settings(master: str) -> dict[str, str]:
 def prepare_environment(master: str) -> None:
     """Set the environment variables that Spark's processes need, unless they are set."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault(*PATIENCE)
+    os.environ.setdefault(*_PATIENCE)
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
@@ -241,7 +241,7 @@ def _complete(session: SparkSession) -> None:
     assert jvm is not None
     if type(jvm.io.delta.sql.DeltaSparkSessionExtension).__name__ != "JavaClass":
         raise MissingPrerequisite(
-            f"this Spark session lacks Delta's jars; start it with spark.jars.packages={DELTA_PACKAGE}, "
+            f"this Spark session lacks Delta's jars; start it with spark.jars.packages={_DELTA_PACKAGE}, "
             f"spark.sql.extensions={_EXTENSION} and spark.sql.catalog.spark_catalog={_CATALOG}, or let lakebed.spark() build it"
         )
     from lakebed.compaction.log_source import LogSource  # only those who use Spark wait for its import

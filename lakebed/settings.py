@@ -35,20 +35,20 @@ SORT_KEY_FRAME = "lakebed.sort_key_frame"
 FORMAT_PROPERTY = "lakebed.format"
 ConflictScope = Literal["table", "partition", "file", "column"]
 MergePolicy = Literal["auto", "bin-pack", "tiered", "leveled", "recluster", "off"]
-MergeFirst = Literal["newest", "lightest"]
+_MergeFirst = Literal["newest", "lightest"]
 CONFLICT_SCOPES: tuple[ConflictScope, ...] = get_args(ConflictScope)
-Keep = Literal["last", "first"]
-KEEP: tuple[Keep, ...] = get_args(Keep)
+_Keep = Literal["last", "first"]
+_KEEP: tuple[_Keep, ...] = get_args(_Keep)
 Volatile = Literal["auto", "on", "off"]
 VOLATILE: tuple[Volatile, ...] = get_args(Volatile)
 VerifyReads = Literal["local", "all", "off"]
-VERIFY_READS: tuple[VerifyReads, ...] = get_args(VerifyReads)
-Tier = Literal["p0", "p1", "p2"]
-TIERS: tuple[Tier, ...] = get_args(Tier)
+_VERIFY_READS: tuple[VerifyReads, ...] = get_args(VerifyReads)
+_Tier = Literal["p0", "p1", "p2"]
+TIERS: tuple[_Tier, ...] = get_args(_Tier)
 MERGE_POLICIES: tuple[MergePolicy, ...] = get_args(MergePolicy)
-MERGE_FIRST: tuple[MergeFirst, ...] = get_args(MergeFirst)
-RETENTION_PROPERTY = "delta.deletedFileRetentionDuration"
-RETENTION_SECONDS = 7 * 86400
+MERGE_FIRST: tuple[_MergeFirst, ...] = get_args(_MergeFirst)
+_RETENTION_PROPERTY = "delta.deletedFileRetentionDuration"
+_RETENTION_SECONDS = 7 * 86400
 INTERVAL_SECONDS_MAX = 36_500 * 86400  # a hundred years: what is longer would overflow times
 _UNITS_MICROSECONDS = {
     "microsecond": 1, "millisecond": 1000, "second": 10**6, "minute": 60 * 10**6, "hour": 3600 * 10**6,
@@ -116,7 +116,7 @@ class TableSettings:
     sequence_by: str | None = None
     sort_key_version: int = 1
     sort_key_frame: str = ""
-    keep: Keep = "last"
+    keep: _Keep = "last"
     groups: tuple[ColumnGroup, ...] = ()
     aggregates: tuple[Aggregated, ...] = ()
     conflict_scope: ConflictScope = "partition"
@@ -127,7 +127,7 @@ class TableSettings:
     target_part_bytes: int = 128 * 2**20
     target_part_rows: int = 1_000_000
     merge: MergePolicy = "auto"
-    merge_first: MergeFirst = "newest"
+    merge_first: _MergeFirst = "newest"
     recluster_depth: ReclusterDepth = ReclusterDepth(2.0)
     plan_bytes_max: int = 2**30
     purge_dead_ratio: float = 0.3
@@ -147,7 +147,7 @@ class TableSettings:
     source_topic: str | None = None
     source_begin: int | None = None
     source_table: str | None = None
-    tier: Tier = "p1"
+    tier: _Tier = "p1"
     pool: str = "default"
     freshness_seconds: int | None = None
 
@@ -182,7 +182,7 @@ def _property_name(field_name: str) -> str:
 
 
 _FIELDS = {PREFIX + _property_name(field.name): field for field in fields(TableSettings) if field.name != "aggregates"}
-PROPERTY_NAMES = tuple(_FIELDS)
+_PROPERTY_NAMES = tuple(_FIELDS)
 _OF_CREATION = {
     "lakebed.keys": "keys", "lakebed.sequence_by": "sequence_by", "lakebed.sort_key": "sort_key",
     "lakebed.sort_key_version": "sort_key", "lakebed.sort_key_frame": "sort_key",
@@ -210,7 +210,7 @@ def _property_text(name: str, value: PropertyValue) -> str:
 
 def parse_settings(properties: Mapping[str, str]) -> TableSettings:
     """The settings that properties spell out. Raises InvalidInput naming the property, its value and what is accepted."""
-    check_properties(properties)
+    _check_properties(properties)
     settings = _settings({name: text for name, text in properties.items() if _is_own(name)})
     if settings.plan_bytes_max < 2 * settings.target_part_bytes:
         raise InvalidInput(
@@ -251,9 +251,9 @@ def wrong_properties(properties: Mapping[str, str]) -> dict[str, str]:
 def retention_seconds(properties: Mapping[str, str]) -> int:
     """How long versions of a table stay readable: its ``delta.deletedFileRetentionDuration``, 7 days if that is no interval."""
     try:
-        return int(property_value(RETENTION_PROPERTY, properties.get(RETENTION_PROPERTY)))
+        return int(property_value(_RETENTION_PROPERTY, properties.get(_RETENTION_PROPERTY)))
     except InvalidInput:
-        return RETENTION_SECONDS
+        return _RETENTION_SECONDS
 
 
 def property_value(name: str, text: str | None) -> Any:
@@ -265,7 +265,7 @@ def property_value(name: str, text: str | None) -> Any:
     if parser is None:
         _check_name(name)
     if text is None:
-        return RETENTION_SECONDS if name == RETENTION_PROPERTY else _FIELDS[name].default if name in _FIELDS else None
+        return _RETENTION_SECONDS if name == _RETENTION_PROPERTY else _FIELDS[name].default if name in _FIELDS else None
     if not isinstance(text, str):
         raise InvalidInput(f"{name} is {text!r}; a property is a text: write {str(text)!r}")
     if parser is None:
@@ -276,7 +276,7 @@ def property_value(name: str, text: str | None) -> Any:
         raise InvalidInput(f"{name} is {text!r}; it must be {error}") from None
 
 
-def check_properties(properties: Mapping[str, str]) -> None:
+def _check_properties(properties: Mapping[str, str]) -> None:
     """Raises InvalidInput for a property that does not exist, is not supported, or can't have its value."""
     for name, text in properties.items():
         if text is None:
@@ -285,7 +285,7 @@ def check_properties(properties: Mapping[str, str]) -> None:
 
 
 def check_creatable(properties: Mapping[str, str]) -> None:
-    """``check_properties`` of those that a table is created with."""
+    """``_check_properties`` of those that a table is created with."""
     for name in properties:
         _refuse_format(name)
         if name in _OF_CREATION:
@@ -294,14 +294,14 @@ def check_creatable(properties: Mapping[str, str]) -> None:
 
 
 def check_changeable(properties: Mapping[str, str]) -> None:
-    """``check_properties`` of those that a table gets later; also for those that are fixed when it is created."""
+    """``_check_properties`` of those that a table gets later; also for those that are fixed when it is created."""
     for name in properties:
         _refuse_format(name)
         if name in ("lakebed.keys", "lakebed.sequence_by", *_ALWAYS_ON):
             raise InvalidInput(f"{name} is fixed when the table is created")
         if name in _OF_CREATION:
             raise InvalidInput(f"{name} is changed by set_sort_key (lakebed alter --sort-key), and by nothing else")
-    check_properties(properties)
+    _check_properties(properties)
 
 
 def _refuse_format(name: str) -> None:
@@ -315,7 +315,7 @@ def _check_name(name: str) -> None:
     if not isinstance(name, str) or not name:
         raise InvalidInput(f"{name!r} is no name of a property; it must be a text")
     if name.lower().startswith(PREFIX):
-        raise InvalidInput(f"there is no table property {name!r}{suggest(name, PROPERTY_NAMES)}")
+        raise InvalidInput(f"there is no table property {name!r}{suggest(name, _PROPERTY_NAMES)}")
     if name.lower().startswith("delta."):
         raise InvalidInput(
             f"the Delta property {name!r} is not supported; supported: {', '.join(sorted(_DELTA_VALUES))}"
@@ -484,7 +484,7 @@ _VALUES: dict[str, Callable[[str], Any]] = {
     "lakebed.sort_key_version": _count,
     SORT_KEY_FRAME: str,
     FORMAT_PROPERTY: _count,
-    "lakebed.keep": _one_of(*KEEP),
+    "lakebed.keep": _one_of(*_KEEP),
     GROUPS: parse_groups,
     "lakebed.conflict_scope": _one_of(*CONFLICT_SCOPES),
     "lakebed.checkpoint_interval": _count,
@@ -508,7 +508,7 @@ _VALUES: dict[str, Callable[[str], Any]] = {
     "lakebed.volatile_bytes_max": _count,
     "lakebed.replicate_local": lambda text: _on_or_off(text) == "on",
     "lakebed.count_reads": lambda text: _on_or_off(text) == "on",
-    "lakebed.verify_reads": _one_of(*VERIFY_READS),
+    "lakebed.verify_reads": _one_of(*_VERIFY_READS),
     "lakebed.source_topic": str,
     "lakebed.source_begin": _count,
     "lakebed.source_table": str,
@@ -516,7 +516,7 @@ _VALUES: dict[str, Callable[[str], Any]] = {
     "lakebed.pool": _pool,
     "lakebed.freshness": _some_seconds,
 }
-INTERVAL_PROPERTIES = frozenset(["delta.logRetentionDuration", RETENTION_PROPERTY])
+INTERVAL_PROPERTIES = frozenset(["delta.logRetentionDuration", _RETENTION_PROPERTY])
 _ALWAYS_ON = ("delta.enableDeletionVectors", "delta.enableInCommitTimestamps")
 # Delta's own properties that a user may set; any other one could ask for a feature that lakebed's writers do not honour.
 _DELTA_VALUES: dict[str, Callable[[str], Any]] = {

@@ -16,11 +16,11 @@ REQUEST_SECONDS = 15.0
 """No request takes so long that a store or a registry answers."""
 BATCH_SECONDS = 60.0
 """A batch seldom takes so long, whatever it does."""
-SHOWN_MAX = 5
+_SHOWN_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class _Wait:
     """What is waited for, since when (monotonic seconds). ``is_work``: it may take long, as a Spark job may."""
 
     thread: str
@@ -33,7 +33,7 @@ class Wait:
         return f"{self.thread} has waited for {now - self.since:.0f} s for {self.what}"
 
 
-_waiting: dict[int, Wait] = {}
+_waiting: dict[int, _Wait] = {}
 
 
 @contextmanager
@@ -41,7 +41,7 @@ def waiting_for(what: str, *, since: float | None = None, is_work: bool = False)
     """While it lasts, this thread waits for ``what``, such as "put of s3://bucket/a". ``since``: if it began before."""
     me = threading.get_ident()
     before = _waiting.get(me)
-    _waiting[me] = Wait(threading.current_thread().name, what, since or time.monotonic(), is_work)
+    _waiting[me] = _Wait(threading.current_thread().name, what, since or time.monotonic(), is_work)
     try:
         yield
     finally:
@@ -51,7 +51,7 @@ def waiting_for(what: str, *, since: float | None = None, is_work: bool = False)
             _waiting[me] = before
 
 
-def waits() -> list[Wait]:
+def waits() -> list[_Wait]:
     """What threads of this process wait for now, the longest first."""
     return sorted(list(_waiting.values()), key=lambda one: one.since)
 
@@ -77,6 +77,6 @@ class Stuck:
         waiting = waits()
         if now - self._since <= BATCH_SECONDS:
             late = [one for one in waiting if not one.is_work and now - one.since > REQUEST_SECONDS]
-            return [one.said(now) for one in late[:SHOWN_MAX]]
-        said = [one.said(now) for one in waiting[:SHOWN_MAX]] or ["what it waits for is not known"]
+            return [one.said(now) for one in late[:_SHOWN_MAX]]
+        said = [one.said(now) for one in waiting[:_SHOWN_MAX]] or ["what it waits for is not known"]
         return [f"a batch has not ended for {now - self._since:.0f} s", *said]

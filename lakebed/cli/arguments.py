@@ -152,7 +152,7 @@ def pairs(texts: Sequence[str], sign: str, what: str, *, form: str) -> dict[str,
 
 def pieces(text: str, sign: str, cuts: int = -1) -> list[str]:
     """The text cut at a sign, but not within backticks. ``cuts``: at most so many, from the left."""
-    ends = [len(piece) for piece in without_names(text).split(sign, cuts)]
+    ends = [len(piece) for piece in _without_names(text).split(sign, cuts)]
     out, start = [], 0
     for length in ends:
         out.append(text[start : start + length])
@@ -160,7 +160,7 @@ def pieces(text: str, sign: str, cuts: int = -1) -> list[str]:
     return out
 
 
-def without_names(text: str) -> str:
+def _without_names(text: str) -> str:
     """The text with backticks in place of the names that are quoted, with backticks or as in SQL; as long as before."""
     return _MASKED.sub(lambda quoted: "`" * len(quoted[0]), text)
 
@@ -207,5 +207,5 @@ def cut_outside_brackets(text: str) -> list[str]:
             found[-1] += f",{piece}"
         else:
             found.append(piece)
-        depth += sum((character in "<(") - (character in ">)") for character in without_names(piece))
+        depth += sum((character in "<(") - (character in ">)") for character in _without_names(piece))
     return [piece for piece in found if piece.strip()]

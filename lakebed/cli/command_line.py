@@ -44,20 +44,20 @@ from lakebed.version import __version__
 # 1. Python raises KeyboardInterrupt in the main thread, but not before the thread returns to Python: a query in DuckDB, or a wait
 #    for a thread, may take minutes. So a thread of its own hears of the signal at once (a wakeup descriptor) and interrupts all
 #    queries of DuckDB, again and again until the command has ended.
-# 2. What cleans up behind the command has ``GRACE_SECONDS``. Then the process ends, whatever it is doing: everything that is
+# 2. What cleans up behind the command has ``_GRACE_SECONDS``. Then the process ends, whatever it is doing: everything that is
 #    committed is whole, and what is not committed does not exist.
 #
 # Commands that run until they are stopped end in order instead (``run_command``).
 
 
-GRACE_SECONDS = 2.0
+_GRACE_SECONDS = 2.0
 _AGAIN_SECONDS = 0.05
 _OVER = b"\0"
 _SHOW_CURSOR = "\x1b[?25h"
 
 
 @contextmanager
-def ends_at_once() -> Iterator[threading.Event]:
+def _ends_at_once() -> Iterator[threading.Event]:
     """While the block runs, Ctrl-C ends it. Yields whether Ctrl-C was pressed. Does nothing outside of the main thread."""
     pressed, over = threading.Event(), threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -84,7 +84,7 @@ def _watch(reader: int, pressed: threading.Event, over: threading.Event) -> None
         if number == _OVER:
             return
     pressed.set()
-    give_up_at = time.monotonic() + GRACE_SECONDS
+    give_up_at = time.monotonic() + _GRACE_SECONDS
     while not over.wait(_AGAIN_SECONDS):
         if "lakebed.storage.engine" in sys.modules:
             sys.modules["lakebed.storage.engine"].interrupt_all()
@@ -137,7 +137,7 @@ def execute(arguments: Sequence[str] | None = None) -> int:
         options.parser.refuse(others)
     if getattr(options, "runs_on", False):
         return _executed(options, threading.Event())
-    with ends_at_once() as pressed:
+    with _ends_at_once() as pressed:
         return _executed(options, pressed)
 
 

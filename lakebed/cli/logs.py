@@ -22,7 +22,7 @@ from lakebed.errors import InvalidInput
 from lakebed.monitoring.event_log import FIELDS, JsonFormatter, LogfmtFormatter, log_events, log_fields
 
 FORMATS = ("text", "json", "off")
-LEVELS = ("debug", "info", "warning", "error")
+_LEVELS = ("debug", "info", "warning", "error")
 HELP = """the log on stderr, and errors; every command has these options:
 
   --log-format text|json|off   a line for each event; off: only warnings
@@ -33,7 +33,7 @@ HELP = """the log on stderr, and errors; every command has these options:
 The variables LAKEBED_LOG_FORMAT and LAKEBED_LOG_LEVEL have the defaults of the
 first two. Without them, commands that run until they are stopped log text,
 unless stderr is a terminal, and others only warnings; the level is info."""
-HELD_MAX = 20
+_HELD_MAX = 20
 _logger = logging.getLogger("lakebed")
 
 
@@ -41,7 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """``--debug``, ``--log-format`` and ``--log-level``, which every command has and ``HELP`` explains once."""
     parser.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--log-format", choices=FORMATS, help=argparse.SUPPRESS)
-    parser.add_argument("--log-level", choices=LEVELS, help=argparse.SUPPRESS)
+    parser.add_argument("--log-level", choices=_LEVELS, help=argparse.SUPPRESS)
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def logging_as(options: argparse.Namespace) -> Iterator[None]:
     """
     runs_on = getattr(options, "runs_on", False) and not sys.stderr.isatty()
     chosen = options.log_format or _environment("LAKEBED_LOG_FORMAT", FORMATS) or ("text" if runs_on else "off")
-    level = options.log_level or _environment("LAKEBED_LOG_LEVEL", LEVELS) or "info"
+    level = options.log_level or _environment("LAKEBED_LOG_LEVEL", _LEVELS) or "info"
     options.log_format = chosen
     handler = _Handler()
     handler.setLevel(level.upper())
@@ -106,7 +106,7 @@ def note(message: str) -> None:
 @contextmanager
 def held_back() -> Iterator[Sequence[str]]:
     """While the block runs, keep the last lines of the log, which are yielded; print them at its end."""
-    lines: deque[str] = deque(maxlen=HELD_MAX)
+    lines: deque[str] = deque(maxlen=_HELD_MAX)
     handlers = [handler for handler in _logger.handlers if isinstance(handler, _Handler)]
     for handler in handlers:
         handler.held = lines

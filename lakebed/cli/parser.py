@@ -45,7 +45,7 @@ OTHER_WORDS = {
 }  # fmt: skip
 """What a command is for a word that other systems, or earlier versions, have for it."""
 
-NEXT_ERROR = "\n  line "
+_NEXT_ERROR = "\n  line "
 """How the next one of several errors of a pipeline file begins."""
 
 Run = Callable[[argparse.Namespace], int]
@@ -84,7 +84,7 @@ class Parser(argparse.ArgumentParser):
             return
         choices = [str(each) for each in action.choices]
         if isinstance(action, argparse._SubParsersAction):
-            self.error(right_command(str(value), self.prog, choices))
+            self.error(_right_command(str(value), self.prog, choices))
         near = did_you_mean(str(value), choices)
         raise argparse.ArgumentError(action, f"{value!r} is none of {', '.join(choices)}{near}")
 
@@ -145,13 +145,13 @@ class Commands:
 
 def complain(message: str, log_format: str | None = None) -> None:
     """Print why a command failed, in one line, or in a line for each error of a pipeline file."""
-    first, *others = (" ".join(each.split()) for each in message.split(NEXT_ERROR))
+    first, *others = (" ".join(each.split()) for each in message.split(_NEXT_ERROR))
     if log_format == "json":
         first, others = " ".join([first, *others]), []
-    print(NEXT_ERROR.join([logs.complaint(first, log_format), *map(shown, others)]), file=sys.stderr)
+    print(_NEXT_ERROR.join([logs.complaint(first, log_format), *map(shown, others)]), file=sys.stderr)
 
 
-def right_command(word: str, prog: str, known: Iterable[str]) -> str:
+def _right_command(word: str, prog: str, known: Iterable[str]) -> str:
     """The complaint about a word that is none of the commands: it names the right one, a near one, or all of a family.
 
     Args:

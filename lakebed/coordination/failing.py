@@ -116,14 +116,14 @@ def park_merge(
     def build(snapshot: Snapshot) -> Proposal[Failing | None] | Finished[Failing | None]:
         if not all(path in snapshot.parts for path in sources):
             return Finished(None)
-        failing = parked_again(
+        failing = _parked_again(
             None, sources, failures=failures, error=str(error), kind=type(error).__name__, now_ms=now_ms
         )
         before = failing_of(snapshot).get(failing.domain)
         if before is not None and before.is_parked(now_ms):
             return Finished(before)
         if before is not None:
-            failing = parked_again(
+            failing = _parked_again(
                 before, sources, failures=before.failures + 1, error=failing.error, kind=failing.kind, now_ms=now_ms
             )
         access = ReadWriteSet(domains=frozenset([failing.domain]))
@@ -132,7 +132,7 @@ def park_merge(
     return commit_loop(log, Operation.PARK_MERGE, build)
 
 
-def parked_again(
+def _parked_again(
     before: Failing | None, sources: Sequence[str], *, failures: int, error: str, kind: str, now_ms: int
 ) -> Failing:
     """The entry of a merge that is parked now. ``before``: that of the last time it was, if it ever was."""
@@ -194,7 +194,7 @@ def _remove(log: TableLog, chosen: Callable[[Snapshot], Sequence[str]]) -> int:
 
 
 LOST_MAX = 3
-LOST_KEPT_MS = 86_400_000
+_LOST_KEPT_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,7 +225,7 @@ def lost_of(snapshot: Snapshot, now_ms: int) -> dict[str, Lost]:
     return {
         name: lost
         for name, lost in found
-        if now_ms - LOST_KEPT_MS < lost.lost_ms and any(path in snapshot.parts for path in lost.sources)
+        if now_ms - _LOST_KEPT_MS < lost.lost_ms and any(path in snapshot.parts for path in lost.sources)
     }
 
 
@@ -253,7 +253,7 @@ def losses(snapshot: Snapshot, claims: Iterable[Claim], now_ms: int) -> Losses:
         "ran out; the logs of their machines say why"
     )
     earlier = max((each for each in before if not set(parked).isdisjoint(each.sources)), key=_pause_ms, default=None)
-    failing = parked_again(earlier, parked, failures=times, error=error, kind=WORKER_LOST, now_ms=now_ms)
+    failing = _parked_again(earlier, parked, failures=times, error=error, kind=WORKER_LOST, now_ms=now_ms)
     return Losses(actions=[*actions, failing.to_action()], parked=failing)
 
 

@@ -51,7 +51,7 @@ class JobState(StrEnum):
     CANCELLED = "cancelled"
 
 
-ENDS = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
+_ENDS = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class Job:
 
     @property
     def has_ended(self) -> bool:
-        return self.state in ENDS
+        return self.state in _ENDS
 
     def is_held(self, now_ms: int) -> bool:
         """Whether a runner has it under a lease that has not ended."""

@@ -39,7 +39,7 @@ from lakebed.log.table_log import TableLog
 
 READS_FOLDER = "_lakebed/reads"
 WINDOW_SECONDS = 3600
-PUBLISH_SECONDS = 60.0
+_PUBLISH_SECONDS = 60.0
 _FIRST_SECONDS = 1.0
 _EXIT_SECONDS_MAX = 2.0
 _FILES_MAX = 1000
@@ -47,7 +47,7 @@ _PARTS_MAX = 5000  # of one file: some 300 KB
 _NAME = re.compile(r"\d{10}-[0-9a-f]{32}\.json")
 _logger = logging.getLogger("lakebed.reads")
 
-Take = Callable[[], Mapping[str, int]]
+_Take = Callable[[], Mapping[str, int]]
 """Reads by path since it was called last."""
 
 
@@ -62,7 +62,7 @@ class ReadCounts:
         self._published_at = 0.0
         self._may_write = True
         self._is_maintaining = False
-        self._sources: set[Take] = set()
+        self._sources: set[_Take] = set()
         self._files: dict[str, Mapping[str, int]] = {}  # of the last hour, by name; this process's too
         self._total: Counter[str] = Counter()  # of these files
         self._looked_at = 0
@@ -84,7 +84,7 @@ class ReadCounts:
                 self._counted.update(read)
                 self._publish_later()
 
-    def follow(self, take: Take) -> None:
+    def follow(self, take: _Take) -> None:
         """Call ``take`` now and then, for an hour after it was last passed or returned any counts."""
         with self._lock:
             self._sources.add(take)
@@ -111,7 +111,7 @@ class ReadCounts:
         now = self._log.now_ms() // 1000
         oldest, newest = _time(now - WINDOW_SECONDS), _time(now + WINDOW_SECONDS)
         with self._lock:
-            if abs(now - self._looked_at) < PUBLISH_SECONDS:
+            if abs(now - self._looked_at) < _PUBLISH_SECONDS:
                 return
             self._looked_at = now
             earlier = self._files
@@ -160,7 +160,7 @@ class ReadCounts:
 
     def _publish_while_read(self) -> None:
         while True:
-            due = max(_FIRST_SECONDS, self._published_at + PUBLISH_SECONDS - time.monotonic())
+            due = max(_FIRST_SECONDS, self._published_at + _PUBLISH_SECONDS - time.monotonic())
             is_ending = self._ending.wait(due)
             self._ask_sources()
             self._publish()

@@ -21,7 +21,7 @@ KEPT_MAX = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PastChange:
+class _PastChange:
     """A change of the schema. ``change``: as ``SchemaChange.to_json`` has it; ``reason``: what its author said."""
 
     number: int
@@ -31,15 +31,15 @@ class PastChange:
     reason: str = ""
 
 
-def past_changes(domains: Mapping[str, str]) -> list[PastChange]:
+def past_changes(domains: Mapping[str, str]) -> list[_PastChange]:
     """The changes of the schema that entries tell of, oldest first. One that can't be read is left out."""
     return sorted((change for _, change in readable(domains, SCHEMA, past_change_of)), key=lambda each: each.number)
 
 
-def past_change_of(domain: str, text: str) -> PastChange:
+def past_change_of(domain: str, text: str) -> _PastChange:
     """The change of the schema in an entry of the log. Raises Corrupt."""
     with reading(domain):
-        found = decoded(PastChange, domain, text, number=int(domain.removeprefix(SCHEMA)))
+        found = decoded(_PastChange, domain, text, number=int(domain.removeprefix(SCHEMA)))
         try:
             SchemaChange.from_json(found.change)
         except InvalidSchema as error:

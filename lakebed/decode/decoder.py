@@ -92,7 +92,7 @@ def together(several: Iterable[Tally]) -> dict[str, Any]:
 
 
 V = TypeVar("V")
-NAMES_KEPT_MAX = 10_000
+_NAMES_KEPT_MAX = 10_000
 
 RECORD_SCHEMA = pa.schema(
     [
@@ -136,7 +136,7 @@ class DecoderSchema:
     _names: frozenset[str] = field(init=False, compare=False, default=frozenset())
     _in_lower_case: Mapping[str, str] = field(init=False, compare=False, default_factory=dict)
     _found: dict[str, str | None] = field(init=False, compare=False, default_factory=dict)
-    """What ``column_for`` said, of ``NAMES_KEPT_MAX`` names at most."""
+    """What ``column_for`` said, of ``_NAMES_KEPT_MAX`` names at most."""
 
     @staticmethod
     def of_table(
@@ -207,7 +207,7 @@ class DecoderSchema:
         if name in self._names:
             return name
         if name not in self._found:
-            if len(self._found) >= NAMES_KEPT_MAX:
+            if len(self._found) >= _NAMES_KEPT_MAX:
                 self._found.clear()
             column = self.column_of.get(name)
             if column is None and name not in self.twins and not self.policy.says(name):

@@ -36,7 +36,7 @@ class SchemaText:
     message: str | None = None
 
 
-def typed_decoder(
+def _typed_decoder(
     format: str,
     decoder_schema: DecoderSchema,
     json_options: JsonOptions,
@@ -60,7 +60,7 @@ def typed_decoder(
 
 
 def schemas_of(format: str, options: Mapping[str, Any]) -> tuple[Schemas, KeySchemas]:
-    """Where the schemas of a format's values and keys are. ``options``, errors: ``typed_decoder``."""
+    """Where the schemas of a format's values and keys are. ``options``, errors: ``_typed_decoder``."""
     reads = record_format(format)
     registry, schema, key_schema = (options.get(each) for each in ("registry", "schema", "key_schema"))
     key_format: KeyFormat = options.get("key_format") or "same"
@@ -112,31 +112,31 @@ def record_format(format: str) -> RecordFormat:
         ) from None
 
 
-FORMATS = ("debezium-json", "json", *TYPED_FORMATS)
-JSON_OPTIONS = ("timestamp_unit", "decimal_text", "binary_text", "unavailable_value", "unknown_fields")
-ROW_OPTIONS = ("operation_field", "delete_values", "upsert_values")
-TYPED_OPTIONS = ("registry", "schema", "key_schema", "key_format")
+_FORMATS = ("debezium-json", "json", *TYPED_FORMATS)
+_JSON_OPTIONS = ("timestamp_unit", "decimal_text", "binary_text", "unavailable_value", "unknown_fields")
+_ROW_OPTIONS = ("operation_field", "delete_values", "upsert_values")
+_TYPED_OPTIONS = ("registry", "schema", "key_schema", "key_format")
 
 
 def decoder(format: str, decoder_schema: DecoderSchema, options: Mapping[str, Any] | None = None) -> Decoder:
-    """The decoder of a format. ``options``: ``JSON_OPTIONS``; for formats of rows also ``ROW_OPTIONS``; for formats with
-    schemas also ``TYPED_OPTIONS``.
+    """The decoder of a format. ``options``: ``_JSON_OPTIONS``; for formats of rows also ``_ROW_OPTIONS``; for formats with
+    schemas also ``_TYPED_OPTIONS``.
     """
-    if format not in FORMATS:
-        raise InvalidInput(f"format {format!r} is unknown; use one of {', '.join(FORMATS)}")
+    if format not in _FORMATS:
+        raise InvalidInput(f"format {format!r} is unknown; use one of {', '.join(_FORMATS)}")
     given = dict(options or {})
-    allowed = JSON_OPTIONS + (() if format.startswith(EVENTS) else ROW_OPTIONS)
+    allowed = _JSON_OPTIONS + (() if format.startswith(EVENTS) else _ROW_OPTIONS)
     if format in TYPED_FORMATS:
-        allowed = tuple(name for name in allowed if name != "decimal_text") + TYPED_OPTIONS
+        allowed = tuple(name for name in allowed if name != "decimal_text") + _TYPED_OPTIONS
     if unknown := sorted(given.keys() - set(allowed)):
         raise InvalidInput(f"format {format!r} has no option {unknown[0]!r}; its options are {', '.join(allowed)}")
-    json_options = JsonOptions(**{name: _checked(name, given[name]) for name in JSON_OPTIONS if name in given})
+    json_options = JsonOptions(**{name: _checked(name, given[name]) for name in _JSON_OPTIONS if name in given})
     if format == "debezium-json":
         return DebeziumJson(decoder_schema, json_options)
-    rows = {name: given[name] for name in ROW_OPTIONS if name in given}
+    rows = {name: given[name] for name in _ROW_OPTIONS if name in given}
     rows |= {name: tuple(rows[name]) for name in ("delete_values", "upsert_values") if rows.get(name) is not None}
     if format in TYPED_FORMATS:
-        return typed_decoder(format, decoder_schema, json_options, rows, given)
+        return _typed_decoder(format, decoder_schema, json_options, rows, given)
     return JsonRows(decoder_schema, json_options, **rows)
 
 

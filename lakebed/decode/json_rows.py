@@ -73,9 +73,9 @@ from lakebed.positions.truncates import NO_CUTOFF, Cutoff
 from lakebed.remarks import Remark, remarks_on
 from lakebed.schema.change import SchemaChange
 
-SAMPLES = 64
+_SAMPLES = 64
 _OPERATION_TYPES: Mapping[type, pa.DataType] = {str: pa.string(), bool: pa.bool_(), int: pa.int64()}
-DOUBTFUL_SHARE = 16
+_DOUBTFUL_SHARE = 16
 """If more than one in so many records is not read, a plan for the types of new samples may read more."""
 
 
@@ -250,7 +250,7 @@ class _RowReader:
         if source.plan is not None:
             try:
                 parsed = source.plan.parser.parse(values)
-                if parsed.unsure * DOUBTFUL_SHARE <= len(values):
+                if parsed.unsure * _DOUBTFUL_SHARE <= len(values):
                     return self._read_parsed(parsed, source, records, numbers)
             except MISSES:
                 pass
@@ -310,7 +310,7 @@ class _RowReader:
 
     def _sample(self, source: _Source, values: pa.Array) -> None:
         names: set[str] = set()
-        for number in np.unique(np.linspace(0, len(values) - 1, SAMPLES, dtype=np.int64)):
+        for number in np.unique(np.linspace(0, len(values) - 1, _SAMPLES, dtype=np.int64)):
             try:
                 row = parse(values[int(number)].as_py())
             except Unreadable:

@@ -24,7 +24,7 @@ from lakebed.decode.record_format import Message, ReadRecords, RecordReader
 from lakebed.decode.unknown_fields import KnownFields, names_in, sample_of
 
 _OPTIONS = JsonOptions(decimal_text="string", unavailable_value="", exact_names=True)
-SAMPLES = 64
+_SAMPLES = 64
 # up to this many documents are read one by one, rather than halved, if they can't be read as a whole
 ONE_BY_ONE_ROWS = 64
 
@@ -160,7 +160,7 @@ class JsonSchemaReader:
 
     def _samples(self, values: pa.BinaryArray) -> dict[str, Any]:
         seen: dict[str, Any] = {}
-        for row in np.unique(np.linspace(0, len(values) - 1, SAMPLES, dtype=np.int64)):
+        for row in np.unique(np.linspace(0, len(values) - 1, _SAMPLES, dtype=np.int64)):
             try:
                 document = parse(values[int(row)].as_py())
             except Unreadable:

@@ -27,7 +27,7 @@ from lakebed.decode.json.text import Unreadable
 from lakebed.decode.record_format import LEVELS_MAX
 
 SCHEMA_BYTES_MAX = 8 * 2**20
-FIELDS_MAX = 10_000
+_FIELDS_MAX = 10_000
 _REFERENCES_MAX = 64
 """How many references may lead from one to the next."""
 _ANYTHING = pa.string()
@@ -157,7 +157,7 @@ def _subschemas(document: Any, uri: str) -> Iterator[tuple[str, Any]]:
 class _Compiler:
     def __init__(self, documents: _Documents) -> None:
         self._documents = documents
-        self._left = FIELDS_MAX
+        self._left = _FIELDS_MAX
 
     def resolved(self, schema: tuple[str, Any], path: str, level: int = 0) -> tuple[str, Any]:
         """The schema with what its ``$ref`` and ``allOf`` lead to, beside its own words."""
@@ -332,7 +332,7 @@ class _Compiler:
         self._left -= 1
         if self._left < 0:
             raise Unreadable(
-                f"the JSON Schema has more than {FIELDS_MAX} fields, counting those of its nested objects ({path[:200]})"
+                f"the JSON Schema has more than {_FIELDS_MAX} fields, counting those of its nested objects ({path[:200]})"
             )
 
 

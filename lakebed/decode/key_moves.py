@@ -38,9 +38,9 @@ from lakebed.parts.quarantine import HEADERS
 from lakebed.positions.positions import Last
 from lakebed.remarks import Remark
 
-Mask = np.ndarray[Any, Any]
+_Mask = np.ndarray[Any, Any]
 Found = tuple[Remark, str]
-NOT_WHOLE = (
+_NOT_WHOLE = (
     "the row got another key, and the source did not send {}, which it did not change: let it send whole rows (PostgreSQL: "
     "REPLICA IDENTITY FULL)"
 )
@@ -74,7 +74,7 @@ class Events(Protocol):
 
 
 @dataclass(slots=True)
-class Moves:
+class _Moves:
     """Change rows with what is known of moves."""
 
     rows: pa.Table
@@ -93,8 +93,8 @@ class BatchMoves:
     def __init__(
         self,
         rows: pa.Table,
-        at: Mask,
-        creates: Mask,
+        at: _Mask,
+        creates: _Mask,
         records: pa.Table,
         events: Events,
         decoder_schema: DecoderSchema,
@@ -115,11 +115,11 @@ class BatchMoves:
             before: The last record of each partition that earlier batches read.
         """
         self._rows = rows
-        self._numbers: Mask = at // 2
+        self._numbers: _Mask = at // 2
         self._records = records
         self._events = events
         self._schema = decoder_schema
-        self._deletes: Mask = np.asarray(pc.equal(rows.column(OP_COLUMN), DELETE))
+        self._deletes: _Mask = np.asarray(pc.equal(rows.column(OP_COLUMN), DELETE))
         self._values = records.column("value")
         self._keys_of_rows: dict[int, tuple[Any, ...]] = {}
         self._changes_of: dict[int, Sequence[int]] = {}
@@ -133,17 +133,17 @@ class BatchMoves:
         self._marked = self._moved(at)
         self._creates = creates & ~self._deletes
 
-    def found(self) -> Moves:
+    def found(self) -> _Moves:
         """The rows with what is known of moves."""
         if not self._schema.keys or not len(self._rows):
-            return Moves(self._rows)
+            return _Moves(self._rows)
         bad, remarks = self._not_whole(), list[Found]()
         self._bad = {number for number, _ in bad}
         sequence = self._schema.sequence_column
         if sequence is not None:
             remarks += [(Remark.KEY_MOVED, sequence)] * self._lost(sequence)
             rows = self._rows.filter(pa.array(~np.isin(self._numbers, list(self._bad)))) if bad else self._rows
-            return Moves(rows, bad, remarks=remarks)
+            return _Moves(rows, bad, remarks=remarks)
         suspects: list[list[int]] = []
         if HEADERS not in self._records.column_names:
             self._marked |= self._adjacent()
@@ -173,7 +173,7 @@ class BatchMoves:
         gone = set(self._numbers[void].tolist()) - self._bad
         if gone:
             gone.difference_update(self._numbers[~void].tolist())
-        return Moves(self._arranged(transactions, counted, void), bad, len(gone), remarks, self._last())
+        return _Moves(self._arranged(transactions, counted, void), bad, len(gone), remarks, self._last())
 
     def _lost(self, sequence: str) -> int:
         """How many rows came to a key, and are older by a column than a delete of the row that was there before."""
@@ -189,7 +189,7 @@ class BatchMoves:
 
     # What is marked --------------------------------------------------------------------------------------------------
 
-    def _moved(self, at: Mask) -> Mask:
+    def _moved(self, at: _Mask) -> _Mask:
         """Rows of records that say by a header, or by an old row with another key, that a row got another key."""
         second = at % 2 == 1
         marked = np.isin(self._numbers, self._numbers[second]) if second.any() else second
@@ -208,10 +208,10 @@ class BatchMoves:
         found = []
         for row in np.flatnonzero((self._marked | self._creates) & ~self._deletes).tolist():
             if names := unsent[row].as_py():
-                found.append((int(self._numbers[row]), NOT_WHOLE.format(", ".join(map(repr, names)))))
+                found.append((int(self._numbers[row]), _NOT_WHOLE.format(", ".join(map(repr, names)))))
         return found
 
-    def _adjacent(self) -> Mask:
+    def _adjacent(self) -> _Mask:
         """Without headers: deletes right before a create of another key, and these, in the last transaction of each partition."""
         found = np.zeros(len(self._rows), bool)
         follows = np.zeros(len(self._rows), bool)
@@ -295,7 +295,7 @@ class BatchMoves:
 
     # Whose delete it is ----------------------------------------------------------------------------------------------
 
-    def _settle(self, group: list[int], void: Mask, *, is_marked: bool) -> bool:
+    def _settle(self, group: list[int], void: _Mask, *, is_marked: bool) -> bool:
         """Find the row that stands for the changes of a key in one transaction, as far as old rows say whose they are.
 
         Returns whether an old row does not say it.
@@ -343,7 +343,7 @@ class BatchMoves:
             return len(same) - 1 - same[::-1].index(True)
         return -1 if not any(one is None for one in same) else None
 
-    def _repeated(self) -> Mask:
+    def _repeated(self) -> _Mask:
         """Tombstones that say once more what the record before them said: in a topic of rows both are deletes."""
         found = np.zeros(len(self._rows), bool)
         for row in np.flatnonzero(self._marked & self._deletes).tolist():
@@ -372,7 +372,7 @@ class BatchMoves:
 
     # Columns ---------------------------------------------------------------------------------------------------------
 
-    def _arranged(self, transactions: Mask, counted: Mask, void: Mask) -> pa.Table:
+    def _arranged(self, transactions: _Mask, counted: _Mask, void: _Mask) -> pa.Table:
         """The rows with the changes that they stand for, without those that came to nothing."""
         kept, rows = np.flatnonzero(~void), self._rows
         if void.any():
@@ -401,7 +401,7 @@ class BatchMoves:
         moves = pa.ListArray.from_arrays(pa.array(offsets), changes, type=MOVES_TYPE, mask=is_whole)
         return rows.append_column(MOVES_COLUMN, moves)
 
-    def _places(self, wanted: Mask, counted: Mask) -> pa.Array:
+    def _places(self, wanted: _Mask, counted: _Mask) -> pa.Array:
         """The places of changes in the source's log; of those that are not counted perhaps not all."""
         places, has_place = np.zeros(len(counted), np.int64), np.zeros(len(counted), bool)
         others = np.flatnonzero(wanted & ~counted)[:_PLACES_MAX]

@@ -29,7 +29,7 @@ from lakebed.parts.changes import DELETE, UPSERT
 from lakebed.parts.quarantine import HEADERS, HEADERS_TYPE
 
 ENVELOPE = ("ts_ms", "ts_us", "ts_ns")
-PARENTS = ("source", "transaction", "kafka")
+_PARENTS = ("source", "transaction", "kafka")
 KAFKA = ("offset", "timestamp", "partition")
 
 KNOWN_MEMBERS = {
@@ -57,7 +57,7 @@ def metadata_path(name: str | None) -> tuple[str, str] | None:
     if name in ENVELOPE:
         return "", name
     parent, _, member = name.partition(".")
-    if parent not in PARENTS or not member or (parent == "kafka" and member not in KAFKA):
+    if parent not in _PARENTS or not member or (parent == "kafka" and member not in KAFKA):
         raise InvalidSchema(
             f"sequence_by {name!r} is neither a column of the table nor metadata of an event: use a column, "
             f"{', '.join(ENVELOPE)}, source.<field>, transaction.<field> or kafka.<{'|'.join(KAFKA)}>"
@@ -80,7 +80,7 @@ READ = (NEW_KEY, OLD_KEY, VALUE_SCHEMA, KEY_SCHEMA)
 HEADERS_FIELD = pa.field(HEADERS, HEADERS_TYPE)
 Headers = Mapping[str, bytes | None]
 """Those of one record. Of several with one name the last one counts."""
-NO_HEADERS: Headers = MappingProxyType({})
+_NO_HEADERS: Headers = MappingProxyType({})
 
 
 def headers_of(records: pa.RecordBatch | pa.Table) -> pa.ListArray | None:
@@ -96,7 +96,7 @@ def mappings_of(records: pa.RecordBatch | pa.Table) -> list[Headers]:
     """The headers of each record."""
     headers = headers_of(records)
     if headers is None:
-        return [NO_HEADERS] * records.num_rows
+        return [_NO_HEADERS] * records.num_rows
     return [{one["key"]: one["value"] for one in listed or ()} for listed in headers.to_pylist()]
 
 
@@ -132,7 +132,7 @@ def with_few_headers(
     return records.append_column(HEADERS_FIELD, column)
 
 
-WHOLE_MAX = 10**18
+_WHOLE_MAX = 10**18
 DELETE_VALUES = ("d", "delete")
 UPSERT_VALUES = ("c", "r", "u", "i", "create", "read", "update", "insert", "upsert", "load")
 
@@ -176,7 +176,7 @@ def text_of(operation: Any) -> str:
         return operation
     if isinstance(operation, Number) and operation.text[-1].isdigit():
         value = operation.decimal()
-        if value == value.to_integral_value() and abs(value) < WHOLE_MAX:
+        if value == value.to_integral_value() and abs(value) < _WHOLE_MAX:
             return str(int(value))
     is_whole = isinstance(operation, int) and not isinstance(operation, bool)
     return str(int(operation)) if is_whole else shown(operation)

@@ -26,7 +26,7 @@ _ORDERS = frozenset(ORDERS) | {("source", "commit_ts"), ("kafka", "offset")}
 """Metadata that grow from record to record of a partition, as the clock does."""
 _INT64 = np.iinfo(np.int64)
 _Numbers = npt.NDArray[np.int64]
-Partitions = Mapping[Place, npt.NDArray[np.bool_] | None]
+_Partitions = Mapping[Place, npt.NDArray[np.bool_] | None]
 """The partitions of some records, and which records each has; None: all of them."""
 
 
@@ -51,7 +51,7 @@ def restarted(rows: pa.Table, records: pa.Table, numbers: _Numbers, cutoff: Cuto
 
 def compared(
     rows: pa.Table,
-    partitions: Partitions,
+    partitions: _Partitions,
     numbers: _Numbers,
     times: pa.ChunkedArray,
     schema: DecoderSchema,
@@ -88,7 +88,7 @@ def regions_of(records: pa.Table) -> list[tuple[int, int]]:
     return list(zip([0, *ends], ends, strict=False))
 
 
-def partitions_of(records: pa.Table, regions: Sequence[tuple[int, int]]) -> Partitions:
+def partitions_of(records: pa.Table, regions: Sequence[tuple[int, int]]) -> _Partitions:
     """The partitions of some records, in ``regions_of`` them."""
     firsts = records.select(["topic", "partition"]).take(pa.array([begin for begin, _ in regions], pa.int64()))
     found: dict[Place, npt.NDArray[np.bool_]] = {}
@@ -99,7 +99,7 @@ def partitions_of(records: pa.Table, regions: Sequence[tuple[int, int]]) -> Part
 
 def met_by(
     records: pa.Table,
-    partitions: Partitions,
+    partitions: _Partitions,
     numbers: _Numbers,
     times: pa.ChunkedArray,
     schemas: Mapping[RecordColumns, Sequence[_Numbers]],

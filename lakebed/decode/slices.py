@@ -31,8 +31,8 @@ from lakebed.remarks import Counts, Remark, RemarkCounts, sum_of
 from lakebed.schema.change import SchemaChange
 from lakebed.schema.fitting import RESCUED_COLUMN, merged
 
-SLICE_ROWS_MAX = 16_384
-SLICE_BYTES_MAX = 16 * 1024 * 1024
+_SLICE_ROWS_MAX = 16_384
+_SLICE_BYTES_MAX = 16 * 1024 * 1024
 ONE_BY_ONE_ROWS = 32
 
 UNFORESEEN = "it could not be read"
@@ -45,7 +45,7 @@ CREATES_COLUMN = "_lakebed_creates"
 event is of a row that is new."""
 
 
-def row_schema(decoder_schema: DecoderSchema) -> pa.Schema:
+def _row_schema(decoder_schema: DecoderSchema) -> pa.Schema:
     """The schema of change rows with all columns that later steps may need."""
     return (
         decoder_schema.change_schema(with_unavailable=True)
@@ -104,7 +104,7 @@ Reading = Changes | Truncate | Ignored | Truncated
 @dataclass(frozen=True, slots=True)
 class FastReading:
     rows: pa.Table
-    """Change rows in ``row_schema``."""
+    """Change rows in ``_row_schema``."""
     handled: np.ndarray[Any, Any]
     """For each record of the slice, whether it is done: its rows are in ``rows``, or it is counted."""
     ignored: int = 0
@@ -162,7 +162,7 @@ def _lowest(several: Iterable[Mapping[tuple[str, str], int]]) -> dict[tuple[str,
     return found
 
 
-class Reader(Protocol):
+class _Reader(Protocol):
     one_by_one_rows: int
     """Slices of so many records are not halved, if they can't be read as a whole: their records are read one by one."""
 
@@ -258,7 +258,7 @@ class _Collected:
             self.remarks.add(kind, name)
 
 
-def decode_records(records: pa.Table, reader: Reader, decoder_schema: DecoderSchema, cutoff: Cutoff) -> Decoded:
+def decode_records(records: pa.Table, reader: _Reader, decoder_schema: DecoderSchema, cutoff: Cutoff) -> Decoded:
     collected = _Collected(cutoff=cutoff)
     first = 0
     for batch in _slices(records):
@@ -272,21 +272,21 @@ def decode_records(records: pa.Table, reader: Reader, decoder_schema: DecoderSch
     return _assemble(records, collected, reader, decoder_schema)
 
 
-def schema_needed(records: pa.Table, reader: Reader) -> SchemaChange | None:
+def schema_needed(records: pa.Table, reader: _Reader) -> SchemaChange | None:
     """What the schemas of the records ask of the table."""
     needs = [change for batch in _slices(records) if (change := reader.schema_needed(batch)) is not None]
     return merged(needs) if needs else None
 
 
 def _slices(records: pa.Table) -> Iterator[pa.RecordBatch]:
-    for batch in records.to_batches(max_chunksize=SLICE_ROWS_MAX):
+    for batch in records.to_batches(max_chunksize=_SLICE_ROWS_MAX):
         bytes_per_row = max(1, batch.column("value").nbytes // max(1, batch.num_rows))
-        step = max(1, min(SLICE_ROWS_MAX, SLICE_BYTES_MAX // bytes_per_row))
+        step = max(1, min(_SLICE_ROWS_MAX, _SLICE_BYTES_MAX // bytes_per_row))
         for start in range(0, batch.num_rows, step):
             yield batch.slice(start, step)
 
 
-def _read(batch: pa.RecordBatch, first: int, reader: Reader, collected: _Collected) -> None:
+def _read(batch: pa.RecordBatch, first: int, reader: _Reader, collected: _Collected) -> None:
     try:
         fast = reader.read_slice(batch, first)
     except (MemoryError, LakebedError):
@@ -320,7 +320,7 @@ def _read(batch: pa.RecordBatch, first: int, reader: Reader, collected: _Collect
 
 
 def _read_one_by_one(
-    batch: pa.RecordBatch, chosen: np.ndarray[Any, Any], first: int, reader: Reader, collected: _Collected
+    batch: pa.RecordBatch, chosen: np.ndarray[Any, Any], first: int, reader: _Reader, collected: _Collected
 ) -> None:
     some = batch.take(pa.array(chosen))
     millis = some.column("timestamp").view(pa.int64()).to_pylist()
@@ -360,7 +360,7 @@ class _Events:
     """What records say, by their numbers."""
 
     records: pa.Table
-    reader: Reader
+    reader: _Reader
 
     def described(self, number: int) -> Described | None:
         return self.reader.described(self._record(number))
@@ -372,8 +372,8 @@ class _Events:
         return record_of(self.records.slice(number, 1).to_batches()[0], 0)
 
 
-def _assemble(records: pa.Table, collected: _Collected, reader: Reader, decoder_schema: DecoderSchema) -> Decoded:
-    schema = row_schema(decoder_schema)
+def _assemble(records: pa.Table, collected: _Collected, reader: _Reader, decoder_schema: DecoderSchema) -> Decoded:
+    schema = _row_schema(decoder_schema)
     tables = list(collected.tables)
     if collected.rows:
         tables.append(_table_of(collected, schema))
@@ -486,7 +486,7 @@ def with_rescued(
 
 
 def from_arrays(decoder_schema: DecoderSchema, rows: int, columns: dict[str, pa.Array]) -> pa.Table:
-    """A table of ``row_schema``; columns not given are null."""
-    schema = row_schema(decoder_schema)
+    """A table of ``_row_schema``; columns not given are null."""
+    schema = _row_schema(decoder_schema)
     arrays = [columns[f.name] if f.name in columns else pa.nulls(rows, f.type) for f in schema]
     return pa.Table.from_arrays(arrays, schema=schema)

@@ -104,7 +104,7 @@ def _number_in(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62 else None
 
 
-FILE_NUMBER = re.compile(r"\.([0-9]+)\Z")
+_FILE_NUMBER = re.compile(r"\.([0-9]+)\Z")
 FILE_NUMBERS, POSITIONS_PER_FILE = 1 << 23, 1 << 40  # all positions fit into 63 bits
 _LAST_COMMIT = r'^\["(?P<commit>[0-9]{1,18})"'
 _NO_COMMIT = "[null"
@@ -113,11 +113,11 @@ _NUMBER = r"^[0-9]{1,18}$"
 _SQL_SERVER_LSN = re.compile(r"([0-9a-fA-F]{8}):([0-9a-fA-F]{8}):([0-9a-fA-F]{4})")
 _SQL_SERVER_BITS = (25, 27, 11)
 _INT64_MAX = (1 << 63) - 1
-Member = str | int | None
+_Member = str | int | None
 
 
 @dataclass(frozen=True, slots=True)
-class SourceOrder:
+class _SourceOrder:
     """How a member of ``source`` orders changes. ``beside``: a member that it needs too, a text.
 
     ``kind``: the Arrow type that the member is read as. ``place``: of one event, from both members; None if it has none.
@@ -126,7 +126,7 @@ class SourceOrder:
 
     beside: str | None
     kind: pa.DataType
-    place: Callable[[Member, Member], int | None]
+    place: Callable[[_Member, _Member], int | None]
     places: Callable[[pa.Array, pa.Array], pa.Array]
     needs: str = ""
     """What an event without a place may lack beside the member itself."""
@@ -135,7 +135,7 @@ class SourceOrder:
 # -- MariaDB and MySQL -------------------------------------------------------------------------------------------------
 
 
-def binlog_position(pos: Member, file: Member) -> int | None:
+def binlog_position(pos: _Member, file: _Member) -> int | None:
     """The place of an event in a server's binary log. ``file``: as ``binlog.000007``."""
     number = _file_number(file)
     if number is None or not isinstance(pos, int) or not 0 <= pos < POSITIONS_PER_FILE:
@@ -156,7 +156,7 @@ def binlog_positions(positions: pa.Array, files: pa.Array) -> pa.Array:
 
 
 def _file_number(file: object) -> int | None:
-    found = FILE_NUMBER.search(file) if isinstance(file, str) else None
+    found = _FILE_NUMBER.search(file) if isinstance(file, str) else None
     number = int(found[1]) if found and len(found[1]) < 20 else None
     return number if number is not None and number < FILE_NUMBERS else None
 
@@ -164,7 +164,7 @@ def _file_number(file: object) -> int | None:
 # -- PostgreSQL --------------------------------------------------------------------------------------------------------
 
 
-def log_position(lsn: Member, sequence: Member) -> int | None:
+def log_position(lsn: _Member, sequence: _Member) -> int | None:
     """The place of an event in PostgreSQL's log in the order of commits. ``sequence``: as ``["39419360","39419152"]``."""
     text = sequence if isinstance(sequence, str) else ""
     here = lsn if isinstance(lsn, int) else _last_position(text)
@@ -178,7 +178,7 @@ def log_positions(lsns: pa.Array, sequences: pa.Array) -> pa.Array:
     return pc.if_else(lsns.is_valid(), pc.max_element_wise(lsns, commits), pa.scalar(None, pa.int64()))
 
 
-def not_before(begin: int, place: int, sequence: Member) -> int:
+def not_before(begin: int, place: int, sequence: _Member) -> int:
     """The place of an event if its connector had met no commit: not before the rows that the table began with."""
     return max(begin, place) if isinstance(sequence, str) and sequence.startswith(_NO_COMMIT) else place
 
@@ -209,13 +209,13 @@ def _last_position(sequence: str) -> int | None:
 # -- Oracle ------------------------------------------------------------------------------------------------------------
 
 
-def change_number(scn: Member, commit_scn: Member) -> int | None:
+def change_number(scn: _Member, commit_scn: _Member) -> int | None:
     """The place of an event of Oracle's. Both are numbers, or texts of digits."""
     known = [number for number in map(_number, (scn, commit_scn)) if number is not None]
     return max(known, default=None)
 
 
-def change_numbers(scns: pa.Array, commit_scns: pa.Array) -> pa.Array:
+def _change_numbers(scns: pa.Array, commit_scns: pa.Array) -> pa.Array:
     """``change_number`` of each event; null where one of them is no text of digits."""
     numbers = pc.max_element_wise(_numbers(scns), _numbers(commit_scns))
     odd = pc.or_(_is_odd(scns), _is_odd(commit_scns))
@@ -225,7 +225,7 @@ def change_numbers(scns: pa.Array, commit_scns: pa.Array) -> pa.Array:
 # -- SQL Server --------------------------------------------------------------------------------------------------------
 
 
-def commit_position(commit_lsn: Member, _: Member = None) -> int | None:
+def commit_position(commit_lsn: _Member, _: _Member = None) -> int | None:
     """The place of a commit in SQL Server's log, as ``00000027:00000ac0:0007``; a number is taken as it is."""
     found = _SQL_SERVER_LSN.fullmatch(commit_lsn) if isinstance(commit_lsn, str) else None
     if found is None:
@@ -238,14 +238,14 @@ def commit_position(commit_lsn: Member, _: Member = None) -> int | None:
     return place
 
 
-def commit_positions(commit_lsns: pa.Array, _: pa.Array) -> pa.Array:
+def _commit_positions(commit_lsns: pa.Array, _: pa.Array) -> pa.Array:
     """``commit_position`` of each event."""
     encoded = commit_lsns.dictionary_encode()
     found = pa.array(map(commit_position, encoded.dictionary.to_pylist()), pa.int64())
     return found.take(encoded.indices)
 
 
-def _number(value: Member) -> int | None:
+def _number(value: _Member) -> int | None:
     if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,19}", value):
         value = int(value)
     return value if isinstance(value, int) and abs(value) <= _INT64_MAX else None
@@ -262,12 +262,12 @@ def _is_odd(texts: pa.Array) -> pa.Array:
 
 _BINLOG = " (with source.file, a file of a binary log)"
 LOG_POSITION = ("source", "lsn")
-ORDERS: Mapping[tuple[str, str], SourceOrder] = {
-    ("source", "pos"): SourceOrder("file", pa.int64(), binlog_position, binlog_positions, _BINLOG),
-    LOG_POSITION: SourceOrder("sequence", pa.int64(), log_position, log_positions),
-    ("source", "scn"): SourceOrder("commit_scn", pa.string(), change_number, change_numbers),
-    ("source", "commit_scn"): SourceOrder("scn", pa.string(), change_number, change_numbers),
-    ("source", "commit_lsn"): SourceOrder(None, pa.string(), commit_position, commit_positions),
+ORDERS: Mapping[tuple[str, str], _SourceOrder] = {
+    ("source", "pos"): _SourceOrder("file", pa.int64(), binlog_position, binlog_positions, _BINLOG),
+    LOG_POSITION: _SourceOrder("sequence", pa.int64(), log_position, log_positions),
+    ("source", "scn"): _SourceOrder("commit_scn", pa.string(), change_number, _change_numbers),
+    ("source", "commit_scn"): _SourceOrder("scn", pa.string(), change_number, _change_numbers),
+    ("source", "commit_lsn"): _SourceOrder(None, pa.string(), commit_position, _commit_positions),
 }
 """By the path of the metadata that ``sequence_by`` refers to; any other is a whole number that counts as it is."""
 

@@ -66,7 +66,7 @@ class SourceRules:
 NO_RULES = SourceRules()
 
 
-class OtherSource(Unreadable):
+class _OtherSource(Unreadable):
     """An event of another table of the source."""
 
     def __init__(self, name: str, reason: str) -> None:
@@ -74,13 +74,13 @@ class OtherSource(Unreadable):
         self.remarks = ((Remark.SOURCE_TABLE, name),)
 
 
-def refused(name: str, known: str | None, topic: str, rules: SourceRules) -> OtherSource | InvalidSchema:
+def refused(name: str, known: str | None, topic: str, rules: SourceRules) -> _OtherSource | InvalidSchema:
     """The error for an event of a table that is not taken."""
     if rules.tables:
-        return OtherSource(name, f"the event is of {name}, which sources does not name")
+        return _OtherSource(name, f"the event is of {name}, which sources does not name")
     both = f"the event is of {name}, and this table is of {known}: the connector sends both to the topic {topic}"
     if not rules.parks:
-        return OtherSource(name, f"{both}; give each a topic of its own, or name both in table.sources")
+        return _OtherSource(name, f"{both}; give each a topic of its own, or name both in table.sources")
     return InvalidSchema(
         f"{both}, whose name has _ for characters that Kafka does not allow. Let a connector with another topic.prefix capture "
         f"one of them, and name {known} in sources below database.tables. If they belong together, or it was renamed, name "

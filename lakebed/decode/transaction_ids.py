@@ -45,14 +45,14 @@ class TransactionIds:
     """The name of the table of a record, in its parts: database, schema and table, as far as the event has them."""
 
 
-class JsonTransactionIds:
+class _JsonTransactionIds:
     """Reads them from Debezium's events in JSON, with an inline schema or without. Picklable."""
 
     def __init__(self) -> None:
         self._parser: ObjectParser | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return JsonTransactionIds, ()
+        return _JsonTransactionIds, ()
 
     def read(self, records: pa.Table) -> TransactionIds:
         """A record that is no event has no transaction."""
@@ -82,7 +82,7 @@ class JsonTransactionIds:
 
 
 @dataclass(frozen=True, slots=True)
-class TypedTransactionIds:
+class _TypedTransactionIds:
     """Reads them from Debezium's events whose schema is known."""
 
     schemas: Schemas
@@ -178,18 +178,18 @@ def _placed(read: TransactionIds, places: np.ndarray[Any, Any], count: int) -> T
     return TransactionIds(ids.take(taken), read.orders.take(taken))
 
 
-class TransactionIdReader(Protocol):
+class _TransactionIdReader(Protocol):
     """Reads the transactions of records (``RECORD_SCHEMA``)."""
 
     def read(self, records: pa.Table) -> TransactionIds: ...
 
 
-def transaction_ids_of(decoder: Decoder) -> TransactionIdReader:
+def transaction_ids_of(decoder: Decoder) -> _TransactionIdReader:
     """Raises InvalidInput for records that are no events of Debezium's."""
     if isinstance(decoder, DebeziumJson):
-        return JsonTransactionIds()
+        return _JsonTransactionIds()
     if isinstance(decoder, TypedRecords) and decoder.reads_events:
-        return TypedTransactionIds(decoder.value_schemas)
+        return _TypedTransactionIds(decoder.value_schemas)
     raise InvalidInput(
         "points need Debezium's change events, whose transactions they keep whole: use a format of Debezium's, or leave "
         "database.points out"

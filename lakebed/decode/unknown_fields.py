@@ -35,9 +35,9 @@ from lakebed.schema.fitting import EvolvePolicy
 from lakebed.schema.possible_columns import FieldPath
 
 SAMPLE_MIN = 32
-SAMPLE_SHARE = 128
+_SAMPLE_SHARE = 128
 """One of so many records is in the sample."""
-LONGEST = 4
+_LONGEST = 4
 _NAMES_SHOWN = 5
 
 
@@ -223,8 +223,8 @@ def sample_of(values: pa.BinaryArray) -> np.ndarray[Any, Any]:
     if count <= SAMPLE_MIN:
         return np.arange(count)
     lengths = np.diff(np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + count + 1])
-    evenly = np.linspace(0, count - 1, max(SAMPLE_MIN, count // SAMPLE_SHARE), dtype=np.int64)
-    return np.unique(np.concatenate([evenly, np.argpartition(lengths, count - LONGEST)[count - LONGEST :]]))
+    evenly = np.linspace(0, count - 1, max(SAMPLE_MIN, count // _SAMPLE_SHARE), dtype=np.int64)
+    return np.unique(np.concatenate([evenly, np.argpartition(lengths, count - _LONGEST)[count - _LONGEST :]]))
 
 
 def names_in(

@@ -25,7 +25,7 @@ from lakebed.errors import InvalidInput, LakebedError
 from lakebed.log.files.names import LOG_FOLDER
 from lakebed.storage.roots import parse_root
 
-FORMS = 'a list of roots of tables, or the JSON of S3\'s events with "Records"'
+_FORMS = 'a list of roots of tables, or the JSON of S3\'s events with "Records"'
 _COMMIT = re.compile(rf"(?:(.*)/)?{LOG_FOLDER}/([0-9]{{20}})\.json", re.DOTALL)
 _SHOWN_MAX = 200
 
@@ -59,7 +59,7 @@ def message_of(value: object) -> Message:
             return Message(hints=hints, malformed=found.count("malformed"))
         case {"Event": "s3:TestEvent"}:  # what S3 sends when notifications are set up
             return Message()
-    raise InvalidInput(f"a hint is {FORMS}; this is {_shown(value)}")
+    raise InvalidInput(f"a hint is {_FORMS}; this is {_shown(value)}")
 
 
 def _of_root(root: object, place: str) -> Hint:

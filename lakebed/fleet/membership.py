@@ -136,7 +136,7 @@ def worker_of(domain: str, text: str) -> Worker:
     return decoded(Worker, domain, text, id=domain.removeprefix(WORKER))
 
 
-def fresh_tables_in(domain: str, text: str) -> tuple[str, ...]:
+def _fresh_tables_in(domain: str, text: str) -> tuple[str, ...]:
     """The tables in an entry of a worker's (``FRESH_TABLES``). Raises Corrupt."""
     with reading(domain):
         found: tuple[str, ...] = checked(tuple[str, ...], orjson.loads(text), "it")
@@ -219,7 +219,7 @@ class Membership:
             seen = before.get(id)
             same = seen is not None and seen.worker == worker
             self._seen[id] = _Seen(worker, seen.unchanged + 1 if same and seen is not None else 0)
-        lists = (tables for _, tables in readable(snapshot.domains, FRESH_TABLES, fresh_tables_in))
+        lists = (tables for _, tables in readable(snapshot.domains, FRESH_TABLES, _fresh_tables_in))
         self.fresh_tables = frozenset(chain.from_iterable(lists))
 
     def _long_dead(self) -> list[str]:

@@ -31,17 +31,17 @@ from lakebed.storage.roots import parse_root
 
 
 _DAY_SECONDS = 86_400
-REQUESTS_OF_A_LISTING = 3
+_REQUESTS_OF_A_LISTING = 3
 """Is the known version still there, the hint at the newest checkpoint, and the list from there on."""
-REQUESTS_OF_A_BEAT = 3
+_REQUESTS_OF_A_BEAT = 3
 """The commit, the version that it was made on, and often a name that another worker took."""
 READ_DOLLARS = 0.4e-6
-WRITE_DOLLARS = 5.0e-6
+_WRITE_DOLLARS = 5.0e-6
 """S3's list price of a GET, and of a PUT or LIST."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DayOfLooks:
+class _DayOfLooks:
     """Requests of a day in which nothing happens, and their price at S3's list."""
 
     looks: float
@@ -52,7 +52,7 @@ class DayOfLooks:
     @property
     def reads(self) -> float:
         """GET requests."""
-        return self.looks + self.listings * (REQUESTS_OF_A_LISTING - 1) + self.beats * (REQUESTS_OF_A_BEAT - 1)
+        return self.looks + self.listings * (_REQUESTS_OF_A_LISTING - 1) + self.beats * (_REQUESTS_OF_A_BEAT - 1)
 
     @property
     def writes(self) -> float:
@@ -62,7 +62,7 @@ class DayOfLooks:
     @property
     def dollars(self) -> float:
         """The price of all of them."""
-        return self.reads * READ_DOLLARS + self.writes * WRITE_DOLLARS
+        return self.reads * READ_DOLLARS + self.writes * _WRITE_DOLLARS
 
 
 def day_of_looks(
@@ -73,10 +73,10 @@ def day_of_looks(
     beat_seconds: float,
     discovery_seconds: float,
     schemas: int = 1,
-) -> DayOfLooks:
+) -> _DayOfLooks:
     """What ``workers`` ask of the store in a day in which nothing happens to ``tables``."""
     pages = schemas + tables / 1000
-    return DayOfLooks(
+    return _DayOfLooks(
         looks=tables * _DAY_SECONDS / look_seconds,
         listings=tables * _DAY_SECONDS / max(RELIST_SECONDS, look_seconds),
         beats=workers * _DAY_SECONDS / beat_seconds,
@@ -90,7 +90,7 @@ def day_of_looks(
 COMMITS_MAX = 100
 _THREADS = 8
 _MERGES = (CommitKind.MERGE, CommitKind.UPLOAD)
-REPORT_SCHEMA = pa.schema(
+_REPORT_SCHEMA = pa.schema(
     [
         ("table", pa.string()), ("tier", pa.string()), ("pool", pa.string()), ("gain_bytes", pa.int64()),
         ("cost_bytes", pa.int64()), ("why", pa.string()), ("depth", pa.int64()), ("read_budget", pa.int64()),
@@ -114,7 +114,7 @@ def fleet_report(roots: Sequence[str]) -> pa.Table:
     with ThreadPoolExecutor(_THREADS) as pool:
         rows = list(pool.map(lambda table: _row(*table), tables))
     rows.sort(key=lambda row: (row.get("error") is None, -row.get("gain_bytes", 0), row["table"]))
-    return pa.Table.from_pylist(rows, REPORT_SCHEMA)
+    return pa.Table.from_pylist(rows, _REPORT_SCHEMA)
 
 
 def _row(root: str, below: str) -> dict[str, Any]:

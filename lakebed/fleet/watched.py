@@ -40,10 +40,10 @@ from lakebed.table.internals import Internals
 _DAY_SECONDS = 86_400.0
 _CLEAN_SECONDS = (60.0, 3600.0)
 
-REST_SECONDS = 30.0
+_REST_SECONDS = 30.0
 """A table rests after so long without a new version."""
-REST_LOOK_SECONDS = 5.0
-LEAVE_SECONDS = 600.0  # how long a merge may go on after another worker has come to own its table
+_REST_LOOK_SECONDS = 5.0
+_LEAVE_SECONDS = 600.0  # how long a merge may go on after another worker has come to own its table
 _FAILED_SECONDS = (2.0, 300.0)
 _NO_ROOM_SECONDS = 1.0
 _BY_POINTS_SECONDS = 600.0
@@ -112,7 +112,7 @@ class Watched:
 
     def leave(self) -> None:
         """Let go of the table at the next looks: it is another worker's."""
-        self._leave_at = min(self._leave_at, time.monotonic() + LEAVE_SECONDS)
+        self._leave_at = min(self._leave_at, time.monotonic() + _LEAVE_SECONDS)
 
     def stay(self, rank: int = 0) -> bool:
         """It is this worker's after all, or this worker stands by for it; returns whether that is new."""
@@ -177,7 +177,7 @@ class Watched:
             self._hints_in_vain = 0 if has_news else self._hints_in_vain + 1
             self._pace.not_before = now + hinted_pause_seconds(self._hints_in_vain)
         if has_news and self._look_closer(now):
-            return REST_LOOK_SECONDS
+            return _REST_LOOK_SECONDS
         if self.waits_since is not None:
             return _NO_ROOM_SECONDS
         next_look = now + pause_seconds(now - self._changed_at, self.freshness, self._look_seconds)
@@ -192,7 +192,7 @@ class Watched:
             self._saw(snapshot, now)
             late_ms = standby_due_ms(snapshot, self._acts_as, log.now_ms())
             if late_ms is not None and late_ms <= log.now_ms() and not self._settles_by_points(snapshot):
-                return REST_LOOK_SECONDS if self._begin(log) else _NO_ROOM_SECONDS
+                return _REST_LOOK_SECONDS if self._begin(log) else _NO_ROOM_SECONDS
             self.waits_since = None
             self._rest(snapshot, Work(due_ms=late_ms), log.now_ms(), now)
         return max(0.0, min(standby_pause_seconds(self.freshness), self._due_at - now))
@@ -251,10 +251,10 @@ class Watched:
         if newest is not None and due_jobs(newest, log.now_ms()):
             self._run_jobs(self.root)
         if newest is None or not self._maintenance.is_at_rest(self.root):
-            return REST_LOOK_SECONDS
+            return _REST_LOOK_SECONDS
         self._saw(newest, now)
-        if now - (self._begun_at if self._acts_as else self._changed_at) < REST_SECONDS and not self._others_wait():
-            return REST_LOOK_SECONDS
+        if now - (self._begun_at if self._acts_as else self._changed_at) < _REST_SECONDS and not self._others_wait():
+            return _REST_LOOK_SECONDS
         if self._acts_as:
             self._end()
             self._due_at = now
@@ -264,7 +264,7 @@ class Watched:
             self._end()
             self._rest(newest, work, log.now_ms(), now)
             return 0.0
-        return REST_LOOK_SECONDS
+        return _REST_LOOK_SECONDS
 
     def _saw(self, snapshot: Snapshot, now: float) -> None:
         seen, settings = (snapshot.metadata.id, snapshot.version), snapshot.settings

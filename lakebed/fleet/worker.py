@@ -44,8 +44,8 @@ from lakebed.table import open as open_table
 DISCOVERY_SECONDS = 600.0
 HINTED_DISCOVERY_SECONDS = 10.0
 """After a discovery at the earliest, for a hint of a table that is not known; twice as long after each that found nothing."""
-OBSERVE_SECONDS = 10.0
-LOOK_THREADS = 4
+_OBSERVE_SECONDS = 10.0
+_LOOK_THREADS = 4
 _SLOW_SECONDS = 5.0
 _CLOSE_SECONDS = 10.0
 _TABLE_BYTES = 2 << 20
@@ -75,7 +75,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FleetState:
+class _FleetState:
     """``known``: tables below the roots; ``owned``: by this worker; ``unseen``: of these, logs that were not read yet;
     ``standing_by``: for so many tables that others own; ``active``: under maintenance here; ``waiting``: they have work, and wait
     for room, for ``waiting_seconds`` at most. ``looks``: requests that only asked for a new version so far. ``troubles``: by root
@@ -143,7 +143,7 @@ class FleetWorker:
             threads=max(4, 2 * self.limits.cores), merges=self.limits.cores, shares=self.limits.shares
         )
         self._logs = LogCache(self.limits.memory_bytes // 4)
-        self._scheduler = Scheduler("look", LOOK_THREADS, slow_seconds=_SLOW_SECONDS, shares=self.limits.shares)
+        self._scheduler = Scheduler("look", _LOOK_THREADS, slow_seconds=_SLOW_SECONDS, shares=self.limits.shares)
         self._cluster = cluster
         self._jobs = JobRunner(self._open, threads=1)
         self._alive: dict[str, float] = {}
@@ -228,13 +228,13 @@ class FleetWorker:
                 return root, Heard.NEW
         return hint.roots[0], Heard.UNRELATED
 
-    def state(self) -> FleetState:
+    def state(self) -> _FleetState:
         """What this worker does now."""
         tables, now = [watched for watched, _ in list(self._tables.values())], time.monotonic()
         owned = [each for each in tables if each.rank == 0]
         waiting = [each.waits_since for each in tables if each.waits_since is not None]
         troubles = {each.root: each.error for each in tables if each.error is not None}
-        return FleetState(
+        return _FleetState(
             workers=dict(self._alive),
             known=len(frozenset().union(*self._found.values())),
             owned=len(owned),
@@ -297,7 +297,7 @@ class FleetWorker:
                 looks=looks,
             )
         )
-        return OBSERVE_SECONDS
+        return _OBSERVE_SECONDS
 
     def _discover(self, root: str) -> float:
         discovery, began = self._discoveries[root], time.monotonic()

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from lakebed.notebook import html_table
 
-FINDINGS_SCHEMA = pa.schema(
+_FINDINGS_SCHEMA = pa.schema(
     [
         ("severity", pa.string()),
         ("check", pa.string()),
@@ -69,7 +69,7 @@ def html_findings(findings: Sequence[Finding]) -> str:
     """The findings for a notebook, worst first; nothing if there is none."""
     worst_first = sorted(findings, key=lambda finding: finding.severity is not Severity.CRITICAL)
     rows = [(each.severity.value, each.check, each.where, each.what, each.remedy) for each in worst_first]
-    return html_table(FINDINGS_SCHEMA.names, rows) if rows else ""
+    return html_table(_FINDINGS_SCHEMA.names, rows) if rows else ""
 
 
 def finding_table(findings: Iterable[Finding]) -> pa.Table:
@@ -84,4 +84,4 @@ def finding_table(findings: Iterable[Finding]) -> pa.Table:
         }
         for finding in findings
     ]
-    return pa.Table.from_pylist(rows, FINDINGS_SCHEMA)
+    return pa.Table.from_pylist(rows, _FINDINGS_SCHEMA)

@@ -30,7 +30,7 @@ from lakebed.positions.remarks import remarks_of
 from lakebed.remarks import KINDS, Counts, Kind, Remark
 from lakebed.storage.open import open_part_storage
 
-REMARK_SECONDS = 86_400
+_REMARK_SECONDS = 86_400
 CHANGED_SECONDS, IDLE_SECONDS = 60.0, 600.0
 _NAMES_SHOWN = 5
 _OF_FIELDS = (Remark.UNKNOWN_FIELD, Remark.REFUSED_FIELD)
@@ -137,7 +137,7 @@ def pressure_findings(snapshot: Snapshot, path: str) -> Iterator[Finding]:
 
 def recent_remarks(snapshot: Snapshot, now_ms: int) -> Counts:
     """The remarks of the last day, but for fields that the table has a column for by now."""
-    found = remarks_of(snapshot).since(now_ms - REMARK_SECONDS * 1000).counts
+    found = remarks_of(snapshot).since(now_ms - _REMARK_SECONDS * 1000).counts
     columns = set(snapshot.logical_schema.names)
     left = {
         kind: {name: count for name, count in names.items() if kind not in _OF_FIELDS or name not in columns}

@@ -59,7 +59,7 @@ _RESTORE = "restore {} from a copy of the store"
 
 
 @dataclass(slots=True, kw_only=True)
-class LogLook:
+class _LogLook:
     """What was found in the log. ``newest``: the last version that could be read, None if none could."""
 
     findings: list[Finding] = field(default_factory=list)
@@ -74,10 +74,10 @@ class LogLook:
         return self.newest is not None and self.newest.version == self.version
 
 
-def look_at_log(log: TableLog, path: str, every_commit: bool, progress: Progress) -> LogLook:
+def look_at_log(log: TableLog, path: str, every_commit: bool, progress: Progress) -> _LogLook:
     """Check all commits and checkpoints, or those that the newest version is made of. Raises StoreUnavailable."""
     commits, checkpoints = log.versions()
-    look = LogLook(version=max(commits, default=-1))
+    look = _LogLook(version=max(commits, default=-1))
     look.findings += _names(commits, checkpoints, path)
     starts = [version for version in checkpoints if version <= look.version]
     oldest = min([*commits[:1], *checkpoints[:1]], default=0)
@@ -128,7 +128,7 @@ class _Replay:
     """Steps 2 and 3."""
 
     def __init__(
-        self, log: TableLog, path: str, look: LogLook, commits: set[int], checkpoints: set[int], progress: Progress
+        self, log: TableLog, path: str, look: _LogLook, commits: set[int], checkpoints: set[int], progress: Progress
     ) -> None:
         self._log = log
         self._path = path
@@ -290,7 +290,7 @@ def _batches(snapshot: Snapshot) -> dict[str, object]:
     }
 
 
-def parked_finding(snapshot: Snapshot, path: str) -> Finding | None:
+def _parked_finding(snapshot: Snapshot, path: str) -> Finding | None:
     """What is wrong with a table that the pipeline of its database leaves alone; None if it does not."""
     parked = parked_of(snapshot)
     if parked is None:
@@ -300,7 +300,7 @@ def parked_finding(snapshot: Snapshot, path: str) -> Finding | None:
     return critical("parked", "", what, f"remove the cause, then lakebed resume {path}")
 
 
-def settle_finding(snapshot: Snapshot, path: str, now_ms: int) -> Finding | None:
+def _settle_finding(snapshot: Snapshot, path: str, now_ms: int) -> Finding | None:
     """Why the tail of a table is left alone; None if it is not."""
     parked = parked_settle(snapshot, now_ms)
     if parked is None:
@@ -309,7 +309,7 @@ def settle_finding(snapshot: Snapshot, path: str, now_ms: int) -> Finding | None
     return critical("settle", "", what, f"remove the cause, then lakebed resume {path}")
 
 
-def failing_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Finding]:
+def _failing_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Finding]:
     """Merges that are parked, because they keep failing."""
     for failing in failing_of(snapshot).values():
         if failing.is_parked(now_ms):
@@ -321,7 +321,7 @@ def failing_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Fin
             yield warning("failing", failing.sources[0], what, f"remove the cause, then lakebed resume {path}")
 
 
-def source_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Finding]:
+def _source_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Finding]:
     """What is wrong with what a table is read from: its topic is gone, or rows that were asked for again can't be had."""
     if (gone := topic_gone_of(snapshot)) is not None:
         yield _of_topic(gone, path)
@@ -370,12 +370,12 @@ def state_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Findi
         remedy = f"lakebed.open({path!r}).set_properties({{{name!r}: …}})"
         yield warning("property", name, f"{wrong}; it counts as not set", remedy)
     yield from entry_findings(snapshot, path)
-    if (parked := parked_finding(snapshot, path)) is not None:
+    if (parked := _parked_finding(snapshot, path)) is not None:
         yield parked
-    if (settle := settle_finding(snapshot, path, now_ms)) is not None:
+    if (settle := _settle_finding(snapshot, path, now_ms)) is not None:
         yield settle
-    yield from failing_findings(snapshot, path, now_ms)
-    yield from source_findings(snapshot, path, now_ms)
+    yield from _failing_findings(snapshot, path, now_ms)
+    yield from _source_findings(snapshot, path, now_ms)
     with suppress(Corrupt):  # a claim that can't be read: see above
         yield from _claim_findings(snapshot, path, now_ms)
     places: dict[tuple[int, int], str] = {}

@@ -5,7 +5,7 @@ not answer, a full disk, a topic that can't become a table. So ``lakebed run`` k
 
     _lakebed/streams/runs/<host>-<pid>.json    (no cleanup looks there)
 
-1. It writes the report when something changes, ``PAUSE_SECONDS`` apart at least, and otherwise every ``BEAT_SECONDS``: $0.007 a
+1. It writes the report when something changes, ``_PAUSE_SECONDS`` apart at least, and otherwise every ``BEAT_SECONDS``: $0.007 a
    day in S3. What can't be written is tried again with the next beat.
 2. When it was stopped in order, it removes the report, after a put that is under way. It waits ``ENDING_SECONDS`` for its store
    at most; if that is not enough, the log says that the report is left. When it failed, it leaves one that says why.
@@ -40,11 +40,11 @@ from lakebed.storage.roots import S3Root, parse_root
 
 RUNS_FOLDER = "_lakebed/streams/runs"
 BEAT_SECONDS = 60.0
-PAUSE_SECONDS = 2.0
+_PAUSE_SECONDS = 2.0
 SILENT_SECONDS = 180.0
 ENDING_SECONDS = 10.0
 REPORTS_MAX = 100
-TABLES_MAX = 200
+_TABLES_MAX = 200
 _TEXT_MAX = 1_000
 _logger = logging.getLogger("lakebed.run")
 
@@ -81,7 +81,7 @@ class RunReport:
         state: running, trying again, or failed.
         errors: What it waits for, or why it failed.
         since_ms: When that began.
-        tables: Topics that wait, at most ``TABLES_MAX`` of ``waiting``.
+        tables: Topics that wait, at most ``_TABLES_MAX`` of ``waiting``.
         down: What does not answer; a run may go on without it for a while.
         stuck: What its threads have waited for so long that it is no pause, a sentence each.
     """
@@ -241,7 +241,7 @@ class Reporter:
             since_ms=since_ms,
             at_ms=now_ms,
             waiting=len(waiting),
-            tables=tuple(replace(one, error=one.error[:_TEXT_MAX]) for one in waiting[:TABLES_MAX]),
+            tables=tuple(replace(one, error=one.error[:_TEXT_MAX]) for one in waiting[:_TABLES_MAX]),
             down=tuple(replace(one, error=one.error[:_TEXT_MAX]) for one in down),
             stuck=tuple(one[:_TEXT_MAX] for one in stuck),
         )
@@ -253,7 +253,7 @@ class Reporter:
             return
         now, now_ms, state = self.clock(), report.at_ms, report.state
         is_same = self._written is not None and replace(self._written, at_ms=now_ms) == report
-        pause = BEAT_SECONDS if is_same else PAUSE_SECONDS
+        pause = BEAT_SECONDS if is_same else _PAUSE_SECONDS
         if state != "failed" and 0 <= now - self._tried_at < pause:  # a clock that was set back makes no pause
             return
         self._tried_at = now

@@ -50,8 +50,8 @@ from lakebed.storage.open import open_part_storage
 from lakebed.view.clustering import placed
 
 _logger = logging.getLogger("lakebed.exporter")
-COSTLY_SHARE = 0.01
-QUARANTINE_SECONDS = 60.0
+_COSTLY_SHARE = 0.01
+_QUARANTINE_SECONDS = 60.0
 LIST_SECONDS = 3600.0
 _LIST_SHARE = 0.01  # of the time, at most, for listing
 _FLUSHES_MAX = 4096
@@ -67,7 +67,7 @@ class Sampler:
         log: TableLog,
         volatile: Path,
         clock: Callable[[], float] = time.time,
-        share: float = COSTLY_SHARE,
+        share: float = _COSTLY_SHARE,
         log_seconds: float = 0.01,
     ) -> None:
         """``volatile``: the folder of materialized parts on this host, with one folder for each table. ``share``: the part of
@@ -108,7 +108,7 @@ class Sampler:
         recent = self._commits.read(snapshot.version, self._log_seconds)
         if started >= self._quarantine_again:
             self._look_at_quarantine()
-            self._quarantine_again = started + QUARANTINE_SECONDS
+            self._quarantine_again = started + _QUARANTINE_SECONDS
         if started >= self._list_again:
             self._list_again = math.inf  # until it has ended
             threading.Thread(target=self._list, name="lakebed-listing", daemon=True).start()

@@ -330,9 +330,9 @@ def _first_plans(planning: Planning) -> Sequence[str]:
 # only the pipeline knows, it says beside the database (``run_report``).
 
 
-THREADS = 16
+_THREADS = 16
 _TIME = pa.timestamp("ms", "UTC")
-STATUS_SCHEMA = pa.schema(
+_STATUS_SCHEMA = pa.schema(
     [
         ("table", pa.string()), ("state", pa.string()), ("rows", pa.int64()), ("tail_rows", pa.int64()), ("bytes", pa.int64()),
         ("version", pa.int64()), ("committed_at", _TIME), ("parked_at", _TIME), ("error", pa.string()), ("path", pa.string()),
@@ -349,14 +349,14 @@ _STATES = ("unreadable", "parked", "critical", "waiting", "new", "warning", "liv
 
 
 def database_status(tables: Mapping[str, str], waiting: Mapping[str, Waiting] | None = None) -> pa.Table:
-    """A row for each table (``STATUS_SCHEMA``): the worst first, then by name.
+    """A row for each table (``_STATUS_SCHEMA``): the worst first, then by name.
 
     Args:
         tables: Their roots, by name.
         waiting: The topics that their pipeline does not read, by name; those that are no table get a row too.
     """
     waiting = waiting or {}
-    with ThreadPoolExecutor(THREADS) as pool:
+    with ThreadPoolExecutor(_THREADS) as pool:
         found = list(pool.map(partial(_row, waiting), tables.items()))
     found += [
         {"table": name, "state": one.state, "error": one.error or None, "quarantined": 0}
@@ -364,7 +364,7 @@ def database_status(tables: Mapping[str, str], waiting: Mapping[str, Waiting] | 
         if name not in tables
     ]
     found.sort(key=lambda row: (_STATES.index(row["state"]), row["table"]))
-    return pa.Table.from_pylist(found, STATUS_SCHEMA)
+    return pa.Table.from_pylist(found, _STATUS_SCHEMA)
 
 
 def _row(waiting: Mapping[str, Waiting], table: tuple[str, str]) -> dict[str, Any]:

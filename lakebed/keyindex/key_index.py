@@ -67,12 +67,12 @@ from lakebed.keyindex.key_runs import (
 )
 from lakebed.keyindex.key_words import KeyEncoding
 
-FORMAT = 1
-FANOUT = 4
+_FORMAT = 1
+_FANOUT = 4
 HELD_BYTES_MAX = 128 << 10
 """Of rows that wait in memory for a run that is worth a file."""
-INLINE_BYTES_MAX = 8 << 20
-RUNS_MAX = 48
+_INLINE_BYTES_MAX = 8 << 20
+_RUNS_MAX = 48
 
 _SMALLEST_TIER_BYTES = 64 << 10
 
@@ -216,7 +216,7 @@ class KeyIndex:
             try:
                 self._forget(self.parts - set(parts))
                 self._read([part for part in dict.fromkeys(parts) if part not in self._state.parts], read_keys)
-                self._merge(bytes_max=INLINE_BYTES_MAX if self.runs <= RUNS_MAX else BYTES_MAX)
+                self._merge(bytes_max=_INLINE_BYTES_MAX if self.runs <= _RUNS_MAX else BYTES_MAX)
             except StorageFailed as error:
                 self._abandon(error)
                 return None
@@ -361,7 +361,7 @@ class KeyIndex:
         self._replace(parts, [*self._files, *placed_in_files, *held])
 
     def _merge(self, bytes_max: int) -> None:
-        while chosen := runs_to_merge(self._files, bytes_max):
+        while chosen := _runs_to_merge(self._files, bytes_max):
             self._combine(chosen)
 
     def _combine(self, chosen: Sequence[_Placed]) -> None:
@@ -411,7 +411,7 @@ class KeyIndex:
 
     def _identity(self) -> dict[str, Any]:
         payload = [f"{name} {type_}" for name, type_ in self._payload_types.items()]
-        return {"format": FORMAT, "keys": self._encoding.identity, "payload": payload}
+        return {"format": _FORMAT, "keys": self._encoding.identity, "payload": payload}
 
     def _load(self) -> IndexState:
         catalog = read_catalog(self._folder, self._identity())
@@ -442,7 +442,7 @@ class KeyIndex:
             (self._folder / CATALOG).unlink(missing_ok=True)
 
 
-def runs_to_merge(placed: Sequence[_Placed], bytes_max: int) -> list[_Placed]:
+def _runs_to_merge(placed: Sequence[_Placed], bytes_max: int) -> list[_Placed]:
     """Which runs to merge next into one of at most `bytes_max`: none, if no merge is worth it. Smaller ones go first.
 
     A merge is worth it for `FANOUT` runs of one tier (tiers are a factor FANOUT apart in size), and for a run of which less
@@ -452,7 +452,7 @@ def runs_to_merge(placed: Sequence[_Placed], bytes_max: int) -> list[_Placed]:
     for run in sorted(placed, key=lambda p: (p.live_bytes, p.run.file.name)):
         tiers.setdefault(_tier(run.live_bytes), []).append(run)
     for _, runs in sorted(tiers.items()):
-        if len(runs) >= FANOUT:
+        if len(runs) >= _FANOUT:
             chosen: list[_Placed] = []
             bytes_ = rows = parts = 0
             for run in runs:
@@ -471,7 +471,7 @@ def runs_to_merge(placed: Sequence[_Placed], bytes_max: int) -> list[_Placed]:
 
 
 def _tier(bytes_: int) -> int:
-    return max(0, math.floor(math.log(max(bytes_, 1) / _SMALLEST_TIER_BYTES, FANOUT)))
+    return max(0, math.floor(math.log(max(bytes_, 1) / _SMALLEST_TIER_BYTES, _FANOUT)))
 
 
 def _state(parts: Mapping[str, int], placed: Sequence[_Placed]) -> IndexState:

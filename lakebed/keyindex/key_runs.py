@@ -48,13 +48,13 @@ Rows: TypeAlias = "pa.Table | Iterable[pa.RecordBatch]"
 ROWS_MAX = 8_000_000
 BYTES_MAX = 128 << 20
 PARTS_MAX = 1 << 16
-FENCE = 64
+_FENCE = 64
 
 SUFFIX = ".run"
 TEMPORARY_SUFFIX = ".tmp"
 _READ_BYTES = 4 << 20
 
-Positions = npt.NDArray[np.int64]
+_Positions = npt.NDArray[np.int64]
 
 
 class StorageFailed(Exception):
@@ -89,7 +89,7 @@ class Run:
     batch: pa.RecordBatch
     fence: Words
 
-    def find(self, words: Words) -> tuple[Positions, Positions]:
+    def find(self, words: Words) -> tuple[_Positions, _Positions]:
         """For ascending `words`: indices into them and, as many, the positions in this run that hold the same word."""
         first = int(np.searchsorted(words, self.words[0]))
         last = int(np.searchsorted(words, self.words[-1], side="right"))
@@ -100,7 +100,7 @@ class Run:
         return _with_equal_neighbours(self.words, hits + first, at)
 
 
-def run_in_memory(layout: pa.Schema, parts: Mapping[str, int], columns: pa.RecordBatch, words: Words) -> Run:
+def _run_in_memory(layout: pa.Schema, parts: Mapping[str, int], columns: pa.RecordBatch, words: Words) -> Run:
     """A run without a file; `columns` and `words` as for `write_run`. It holds on to nothing but its rows."""
     order = np.argsort(words)
     columns = columns.take(pa.array(order))
@@ -108,7 +108,7 @@ def run_in_memory(layout: pa.Schema, parts: Mapping[str, int], columns: pa.Recor
     return _run_of(RunFile("", batch.nbytes, 0, dict(parts)), batch)
 
 
-def write_run(
+def _write_run(
     folder: Path, layout: pa.Schema, parts: Mapping[str, int], columns: pa.RecordBatch, words: Words
 ) -> RunFile:
     """Sort `columns` (`part`, `row`, encoded keys, payload) by `words` and write them as a run into `folder`."""
@@ -146,7 +146,7 @@ def _run_of(file: RunFile, batch: pa.RecordBatch) -> Run:
         part=_view(batch.column(1), np.uint16),
         row=_view(batch.column(2), np.uint32),
         batch=batch,
-        fence=np.ascontiguousarray(words[::FENCE]),
+        fence=np.ascontiguousarray(words[::_FENCE]),
     )
 
 
@@ -236,11 +236,11 @@ class RunBuilder:
     def flush(self) -> None:
         """Write what was collected, if anything, as one run."""
         if self._words:
-            self.written.append(write_run(self._folder, self._layout, *self._taken()))
+            self.written.append(_write_run(self._folder, self._layout, *self._taken()))
 
     def in_memory(self) -> Run | None:
         """What was collected as one run without a file; None if there are no rows."""
-        return run_in_memory(self._layout, *self._taken()) if self._words else None
+        return _run_in_memory(self._layout, *self._taken()) if self._words else None
 
     def _taken(self) -> tuple[dict[str, int], pa.RecordBatch, Words]:
         taken = self._parts, pa.concat_batches(self._pieces), np.concatenate(self._words)
@@ -266,22 +266,22 @@ class RunBuilder:
         return part in self._parts or len(self._parts) < PARTS_MAX
 
 
-def _search(words: Words, fence: Words, wanted: Words) -> Positions:
+def _search(words: Words, fence: Words, wanted: Words) -> _Positions:
     """The first position of a word not below each of `wanted`, none of which is above the last word."""
     block = np.searchsorted(fence, wanted)
     # Every word before `at` is smaller than what is wanted; the answer is at most FENCE beyond.
-    at = np.maximum(block.astype(np.int64) - 1, 0) * FENCE
+    at = np.maximum(block.astype(np.int64) - 1, 0) * _FENCE
     last = len(words) - 1
-    step = FENCE // 2
+    step = _FENCE // 2
     while step:
         ahead = at + step
         at = np.where((ahead <= last) & (words[np.minimum(ahead, last)] < wanted), ahead, at)
         step //= 2
-    found: Positions = at + (words[at] < wanted)
+    found: _Positions = at + (words[at] < wanted)
     return found
 
 
-def _with_equal_neighbours(words: Words, indices: Positions, at: Positions) -> tuple[Positions, Positions]:
+def _with_equal_neighbours(words: Words, indices: _Positions, at: _Positions) -> tuple[_Positions, _Positions]:
     following = np.minimum(at + 1, len(words) - 1)
     repeated = np.flatnonzero((following > at) & (words[following] == words[at]))
     if not len(repeated):
@@ -337,7 +337,7 @@ class _ChecksummedSink:
         self.closed = True
 
 
-def same_keys(run: Run, at: Positions, encoded: pa.RecordBatch, probes: Positions) -> npt.NDArray[np.bool_]:
+def same_keys(run: Run, at: _Positions, encoded: pa.RecordBatch, probes: _Positions) -> npt.NDArray[np.bool_]:
     """Whether the key at each position of `run` is the key at the probe beside it; for runs whose words are hashes."""
     same = np.ones(len(at), bool)
     rows, wanted = pa.array(at), pa.array(probes)

@@ -35,7 +35,7 @@ from lakebed.listeners.listener import (
 from lakebed.listeners.webhook import WebhookDestination
 
 LOOK_SECONDS = 2.0  # until it is noticed that a listener was added, changed or removed
-CLOSE_SECONDS = 15.0
+_CLOSE_SECONDS = 15.0
 _logger = logging.getLogger("lakebed.listeners")
 
 
@@ -158,7 +158,7 @@ class Deliverer:
             delivery = Delivery(
                 name,
                 self.feed,
-                destination_of(listener.target, self.feed.root),
+                _destination_of(listener.target, self.feed.root),
                 cursor,
                 wants_table=listener.wants_table,
                 wants=listener.wants,
@@ -180,13 +180,13 @@ class Deliverer:
         ending = [self._running.pop(name) for name in names if name in self._running]
         for one in ending:
             one.end()
-        until = time.monotonic() + CLOSE_SECONDS
+        until = time.monotonic() + _CLOSE_SECONDS
         for one in ending:
             one.thread.join(max(0.0, until - time.monotonic()))
             events.emit(events.ListenerLeft(table=self.feed.root, listener=one.listener.name))
 
 
-def destination_of(target: Target, source: str) -> Destination:
+def _destination_of(target: Target, source: str) -> Destination:
     """Where events for a listener go. No request is made yet."""
     match target:
         case Webhook():

@@ -23,8 +23,8 @@ from lakebed.listeners.event_types import Dropped, TableEvent
 from lakebed.listeners.feed import Batch, Feed
 from lakebed.listeners.listener import Wanted
 
-ROUND_EVENTS = 500
-KEEP_SECONDS = 1.0
+_ROUND_EVENTS = 500
+_KEEP_SECONDS = 1.0
 _logger = logging.getLogger("lakebed.listeners")
 _KEEP_SILENT_SECONDS = 60.0  # a cursor that moved past commits without events
 _PAUSE_SECONDS_MAX = 300.0
@@ -91,7 +91,7 @@ class Delivery:
         if now < self._paused_until:
             return self._paused_until - now
         try:
-            batch = self._feed.read(self.cursor, ROUND_EVENTS, self._is_read)
+            batch = self._feed.read(self.cursor, _ROUND_EVENTS, self._is_read)
             failures = self._deliver(batch)
             if self._is_time_to_keep(batch.more):
                 self._keep_moved()
@@ -189,7 +189,7 @@ class Delivery:
     def _is_time_to_keep(self, more: bool) -> bool:
         waited = self._clock() - self._kept_at
         if self._delivered:
-            return not more or waited >= KEEP_SECONDS
+            return not more or waited >= _KEEP_SECONDS
         return bool(self._moved) and waited >= _KEEP_SILENT_SECONDS
 
     def _keep_moved(self) -> None:
@@ -232,7 +232,7 @@ class Listening:
             "here",
             self._feed,
             CallbackDestination(callback, self._stop.is_set),
-            cursor_of_text(cursor, self._feed, wanted),
+            _cursor_of_text(cursor, self._feed, wanted),
             wants_table=wanted.wants_table,
             wants=wanted.wants,
             keep=_kept,
@@ -275,7 +275,7 @@ class Listening:
             self._wake.set()
 
 
-def cursor_of_text(text: str, feed: Feed, wanted: Wanted) -> Cursor:
+def _cursor_of_text(text: str, feed: Feed, wanted: Wanted) -> Cursor:
     """``newest``, ``oldest`` or a cursor of a feed. Raises InvalidInput, StoreUnavailable, TableNotFound."""
     if not isinstance(text, str):
         raise InvalidInput(f"{text!r} is no cursor: give 'newest', 'oldest', or the text of an earlier one")

@@ -85,7 +85,7 @@ class CallbackDestination:
 # 3. What was acknowledged counts up to the first record that was not.
 
 
-SEND_SECONDS_MAX = 30.0
+_SEND_SECONDS_MAX = 30.0
 _FIXED: dict[str, Any] = {
     "enable.idempotence": True,
     "enable.gapless.guarantee": True,  # after a record that failed for good, none is written
@@ -121,7 +121,7 @@ class KafkaDestination:
                 if refused:
                     answers[table, number] = refused
                     break
-        producer.flush(SEND_SECONDS_MAX)
+        producer.flush(_SEND_SECONDS_MAX)
         if len(answers) < count or any(answers.values()):
             self.close()
         return {
@@ -154,7 +154,7 @@ class KafkaDestination:
     def _sent(self, answers: list[str | None]) -> Sent:
         for number, answer in enumerate(answers):
             if answer != "":
-                reason = answer or f"no broker acknowledged it within {SEND_SECONDS_MAX:.0f} s"
+                reason = answer or f"no broker acknowledged it within {_SEND_SECONDS_MAX:.0f} s"
                 where = f"{self._target.servers}, topic {self._target.topic}"
                 return Sent(number, Failure(reason=f"{where}: {reason}", is_of_all=True))
         return Sent(len(answers))

@@ -349,7 +349,7 @@ def data_of(event: TableEvent) -> dict[str, Any]:
     return {each.name: getattr(event, each.name) for each in fields(event)}
 
 
-def event_of(kind: str, data: Mapping[str, Any]) -> TableEvent:
+def _event_of(kind: str, data: Mapping[str, Any]) -> TableEvent:
     """The inverse of ``data_of``; fields that are not known are left out. Raises KeyError for an unknown kind, TypeError."""
     cls = KINDS[kind]
     known = {each.name for each in fields(cls)}
@@ -395,7 +395,7 @@ def table_event(value: Mapping[str, Any]) -> TableEvent:
     """The table event in a CloudEvent. Raises InvalidInput for one of another type, or of a newer version."""
     kind = str(value.get("type", ""))
     try:
-        return event_of(kind.removeprefix(_PREFIX).removesuffix(_SUFFIX), value["data"])
+        return _event_of(kind.removeprefix(_PREFIX).removesuffix(_SUFFIX), value["data"])
     except (KeyError, TypeError, AttributeError) as error:
         raise InvalidInput(
             f"an event of the type {kind!r} is no event of a table that is known here: {error}"

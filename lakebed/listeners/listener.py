@@ -38,7 +38,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _SECRET = re.compile(r"LAKEBED_SECRET_[A-Z0-9_]+")
 _REFERENCE = re.compile(r"\$\{([^}]*)\}")
 _URL_LENGTH_MAX = 2000
-KAFKA_CONFIG = frozenset({
+_KAFKA_CONFIG = frozenset({
     "security.protocol", "sasl.mechanism", "sasl.username", "sasl.password", "ssl.ca.pem", "ssl.certificate.pem",
     "ssl.key.pem", "ssl.key.password", "ssl.endpoint.identification.algorithm", "client.id", "compression.type",
 })  # fmt: skip
@@ -84,8 +84,8 @@ class KafkaTopic:
                 f"a listener of Kafka needs brokers and a topic; it has {self.servers!r}, {self.topic!r}"
             )
         for name, value in self.config.items():
-            if name not in KAFKA_CONFIG:
-                raise InvalidInput(f"{name!r} can't be set for a listener{suggest(name, KAFKA_CONFIG)}")
+            if name not in _KAFKA_CONFIG:
+                raise InvalidInput(f"{name!r} can't be set for a listener{suggest(name, _KAFKA_CONFIG)}")
             for reference in _REFERENCE.findall(value):
                 _require_variable(reference)
             if name in _SECRET_CONFIG and not _REFERENCE.fullmatch(value):
@@ -240,7 +240,7 @@ class ListenerLog:
     def state(self) -> tuple[dict[str, Listener], dict[str, Delivering]]:
         """All listeners by name, and who delivers to which. Raises StoreUnavailable."""
         snapshot = self._newest()
-        return ({}, {}) if snapshot is None else (listeners_of(snapshot), delivering_of(snapshot))
+        return ({}, {}) if snapshot is None else (_listeners_of(snapshot), _delivering_of(snapshot))
 
     def put(self, listener: Listener, cursor: Cursor) -> bool:
         """Add a listener that begins at a cursor, or change it: then it goes on where it is. Returns whether it is new.
@@ -264,7 +264,7 @@ class ListenerLog:
 
         def build(snapshot: Snapshot) -> Proposal[None]:
             if LISTENER + name not in snapshot.domains:
-                there = ", ".join(sorted(listeners_of(snapshot))) or "none"
+                there = ", ".join(sorted(_listeners_of(snapshot))) or "none"
                 raise InvalidInput(f"there is no listener {name!r}; there are: {there}")
             own = (LISTENER + name, DELIVERING + name)
             gone = [each for each in snapshot.domains if each in own or each.startswith(_cursors(name))]
@@ -294,9 +294,9 @@ class ListenerLog:
         self._observe(snapshot)
 
         def build(snapshot: Snapshot) -> Proposal[frozenset[str]] | Finished[frozenset[str]]:
-            there, now = delivering_of(snapshot), self._clock()
+            there, now = _delivering_of(snapshot), self._clock()
             mine = []
-            for name in listeners_of(snapshot):
+            for name in _listeners_of(snapshot):
                 text, since = self._seen.get(name, ("", now))
                 is_dead = text == snapshot.domains.get(DELIVERING + name, "") and now - since >= DEAD_SECONDS
                 if name not in there or there[name].process == process or is_dead:
@@ -330,7 +330,7 @@ class ListenerLog:
         """Say that a process delivers to nobody any more. Raises StoreUnavailable, Contention: then others find out later."""
 
         def build(snapshot: Snapshot) -> Proposal[None] | Finished[None]:
-            gone = [DELIVERING + name for name, one in delivering_of(snapshot).items() if one.process == process]
+            gone = [DELIVERING + name for name, one in _delivering_of(snapshot).items() if one.process == process]
             if not gone:
                 return Finished(None)
             actions = [Domain(name, "", removed=True) for name in gone]
@@ -346,7 +346,7 @@ class ListenerLog:
         """
 
         def build(snapshot: Snapshot) -> Proposal[bool] | Finished[bool]:
-            one = delivering_of(snapshot).get(name)
+            one = _delivering_of(snapshot).get(name)
             if LISTENER + name not in snapshot.domains or one is None or one.process != process:
                 return Finished(False)
             actions = _moves(name, moved, snapshot)
@@ -375,14 +375,14 @@ class ListenerLog:
 
     def _observe(self, snapshot: Snapshot) -> None:
         now, before = self._clock(), self._seen
-        texts = {name: snapshot.domains.get(DELIVERING + name, "") for name in listeners_of(snapshot)}
+        texts = {name: snapshot.domains.get(DELIVERING + name, "") for name in _listeners_of(snapshot)}
         self._seen = {
             name: before[name] if before.get(name, ("", 0.0))[0] == text and name in before else (text, now)
             for name, text in texts.items()
         }
 
 
-def listeners_of(snapshot: Snapshot) -> dict[str, Listener]:
+def _listeners_of(snapshot: Snapshot) -> dict[str, Listener]:
     """The listeners in a version of the log, by name. One that a later version of lakebed wrote may be left out."""
     return {each.name: each for _, each in readable(dict(sorted(snapshot.domains.items())), LISTENER, listener_of)}
 
@@ -409,7 +409,7 @@ def cursor_of(snapshot: Snapshot, name: str) -> Cursor:
     )
 
 
-def delivering_of(snapshot: Snapshot) -> dict[str, Delivering]:
+def _delivering_of(snapshot: Snapshot) -> dict[str, Delivering]:
     """Who delivers to which listener, in a version of the log."""
     found = readable(snapshot.domains, DELIVERING, partial(decoded, Delivering))
     return {name.removeprefix(DELIVERING): one for name, one in found}

@@ -37,7 +37,7 @@ from lakebed.listeners.listener import Webhook, secret_of
 from lakebed.version import __version__
 
 EXCHANGE_SECONDS = 10.0
-SEND_SECONDS_MAX = 30.0
+_SEND_SECONDS_MAX = 30.0
 """No request of a round begins later than this; what is left comes with the next round."""
 _LOOK_SECONDS = 0.5  # between two looks for exchanges whose time is over
 _AT_ONCE = 8
@@ -61,7 +61,7 @@ class WebhookDestination:
     def send(self, groups: Groups) -> Mapping[str, Sent]:
         """Send the events of each table. Raises MissingPrerequisite without the secret."""
         keys = keys_of(secret_of(self._webhook.secret)) if self._webhook.secret else []
-        ends_at = time.monotonic() + SEND_SECONDS_MAX
+        ends_at = time.monotonic() + _SEND_SECONDS_MAX
         is_over = threading.Event()
         sending = [self._pool.submit(self._table, events, keys, ends_at, is_over) for events in groups.values()]
         left: Collection[Future[Sent]] = sending

@@ -21,7 +21,7 @@ import numpy as np
 from lakebed.events import BatchCommitted, Settled, ViewRefreshed
 
 POINTS = 8
-RECENT_SECONDS = 60.0
+_RECENT_SECONDS = 60.0
 _RECENT_MAX = 8_000
 _PENDING_MAX = 2_000  # batches that wait; beyond that the oldest are not measured
 
@@ -61,7 +61,7 @@ class RecentAges:
         newest = self._reached[self._next - 1]
         if newest == -np.inf:
             return None
-        ages = self._ages[self._reached >= newest - RECENT_SECONDS]
+        ages = self._ages[self._reached >= newest - _RECENT_SECONDS]
         middle = (len(ages) - 1) // 2
         return float(np.partition(ages, middle)[middle])
 

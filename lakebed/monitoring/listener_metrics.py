@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from lakebed.events import EventsDelivered, ListenerLeft, ListenerSeen
 
-OfListeners: TypeAlias = EventsDelivered | ListenerSeen | ListenerLeft
+_OfListeners: TypeAlias = EventsDelivered | ListenerSeen | ListenerLeft
 
 
 class ListenerMetrics:
@@ -39,7 +39,7 @@ class ListenerMetrics:
             "lakebed_listener_delivering", "Whether this process delivers to a listener.", labels, registry=registry
         )
 
-    def __call__(self, event: OfListeners) -> None:
+    def __call__(self, event: _OfListeners) -> None:
         """Take in one event."""
         labels = (event.table, event.listener)
         match event:

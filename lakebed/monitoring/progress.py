@@ -27,8 +27,8 @@ from lakebed.events import (
 )
 from lakebed.monitoring.freshness import Aged, FreshnessMeter, RecentAges
 
-RATE_SECONDS = 10.0
-SAMPLES_MAX = 20_000
+_RATE_SECONDS = 10.0
+_SAMPLES_MAX = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class _Sample:
 
     def __init__(self) -> None:
         self._recent = RecentAges()
-        self._ages = np.empty(SAMPLES_MAX)
+        self._ages = np.empty(_SAMPLES_MAX)
         self._seen = 0
         self._random = random.Random(0)
 
@@ -81,8 +81,8 @@ class _Sample:
         self._recent.add(aged, now)
         for age in aged.ages_seconds:
             self._seen += 1
-            place = self._seen - 1 if self._seen <= SAMPLES_MAX else self._random.randrange(self._seen)
-            if place < SAMPLES_MAX:
+            place = self._seen - 1 if self._seen <= _SAMPLES_MAX else self._random.randrange(self._seen)
+            if place < _SAMPLES_MAX:
                 self._ages[place] = age
 
     def ages(self) -> Ages:
@@ -201,9 +201,9 @@ class Progress:
     def _forget_older_rates(self) -> float:
         """Forget rows that no rate counts any more; returns the seconds of those that are left. The caller holds the lock."""
         now = self._clock()
-        while self._recent and self._recent[0][0] < now - RATE_SECONDS:
+        while self._recent and self._recent[0][0] < now - _RATE_SECONDS:
             self._recent.popleft()
-        return min(RATE_SECONDS, max(now - self._started, 1e-3))
+        return min(_RATE_SECONDS, max(now - self._started, 1e-3))
 
     def _batch(self, event: BatchCommitted, now: float) -> None:
         self._errors.pop("ingest", None)

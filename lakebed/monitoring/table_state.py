@@ -96,13 +96,13 @@ class TableState(TableFigures):
 # 1. The first look begins at the newest commit. Each look reads the new commits, then older ones until an hour is covered, the
 #    log begins, or the look's time is over; the next look continues there.
 # 2. A commit is reduced to a few numbers: what came in, and what was written by which kind of work. They are summed per
-#    ``STEP_SECONDS``, so that memory does not grow with the number of commits. Sums that begin over an hour ago are subtracted.
+#    ``_STEP_SECONDS``, so that memory does not grow with the number of commits. Sums that begin over an hour ago are subtracted.
 #
 # Bytes are those that a commit added to the store: parts that it added under a new path, and vectors that are not inline.
 
 
 WINDOW_SECONDS = 3600.0
-STEP_SECONDS = 10.0
+_STEP_SECONDS = 10.0
 _BEHIND_MAX = 5_000
 _LOOK_SECONDS_MAX = 1.0
 _WRITERS = {
@@ -211,7 +211,7 @@ class RecentCommits:
 
     def _add(self, commit: CommitFigures, end: int) -> None:
         """Add a commit that is newer (``end`` -1) or older (0) than all before it."""
-        since_ms = int(commit.timestamp_ms - commit.timestamp_ms % (STEP_SECONDS * 1000))
+        since_ms = int(commit.timestamp_ms - commit.timestamp_ms % (_STEP_SECONDS * 1000))
         if not self._steps or end == 0:
             self._since_ms = commit.timestamp_ms
         if not self._steps or self._steps[end].since_ms != since_ms:

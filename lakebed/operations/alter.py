@@ -42,7 +42,7 @@ from lakebed.schema.evolve import Evolved, SchemaChange, evolve
 from lakebed.settings import PREFIX, SORT_KEY_FRAME, check_changeable, read_settings, wrong_properties
 from lakebed.sortkey.sort_key import frame_properties, parse_sort_key
 
-Wanted: TypeAlias = SchemaChange | Callable[[pa.Schema], SchemaChange]
+_Wanted: TypeAlias = SchemaChange | Callable[[pa.Schema], SchemaChange]
 """A change, or what finds it from the newest logical schema."""
 
 
@@ -57,7 +57,7 @@ class AlterResult(HtmlResult):
 
 def alter(
     log: TableLog,
-    change: Wanted,
+    change: _Wanted,
     *,
     reason: str = "",
     by_records: bool = False,
@@ -88,7 +88,7 @@ def alter(
                 table=log.root,
             )
         if first and not callable(change):
-            wanted = without_done(wanted, first[0], snapshot)
+            wanted = _without_done(wanted, first[0], snapshot)
         evolved = evolved_by(snapshot, wanted)
         first.append(snapshot)
         if evolved.metadata is snapshot.metadata:
@@ -147,7 +147,7 @@ def evolved_by(snapshot: Snapshot, change: SchemaChange) -> Evolved:
     return evolve(snapshot.metadata, snapshot.protocol, change)
 
 
-def without_done(change: SchemaChange, first: Snapshot, now: Snapshot) -> SchemaChange:
+def _without_done(change: SchemaChange, first: Snapshot, now: Snapshot) -> SchemaChange:
     """The change without what another process dropped or renamed in the same way since ``first``."""
     before, after = stored_paths(first.metadata, first.protocol), stored_paths(now.metadata, now.protocol)
     present: Mapping[StoredPath, tuple[str, ...]] = {stored: path for path, stored in after.items()}

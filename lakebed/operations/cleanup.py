@@ -64,8 +64,8 @@ from lakebed.settings import retention_seconds
 from lakebed.storage.local_files import TEMPORARY_PREFIX
 from lakebed.storage.part_storage import PartStorage
 
-WRITE_SECONDS_MAX = 3 * 86_400  # no writer takes longer from writing a file to committing it
-RETENTION_SECONDS_MIN = 3600
+_WRITE_SECONDS_MAX = 3 * 86_400  # no writer takes longer from writing a file to committing it
+_RETENTION_SECONDS_MIN = 3600
 DELETIONS_MAX = 1000
 CLEANED_SCHEMA = pa.schema(
     [("path", pa.string()), ("bytes", pa.int64()), ("reason", pa.string()), ("modified", pa.timestamp("ms", "UTC"))]
@@ -92,7 +92,7 @@ class LiveSet:
 
 
 @dataclass(frozen=True, slots=True)
-class DeletionCandidate:
+class _DeletionCandidate:
     """A file that may be deleted, and why: expired, orphan, temporary or log."""
 
     path: str
@@ -166,7 +166,7 @@ def remove_orphan_files(
     """See ``Table.remove_orphan_files``. A row a file that was deleted, or would be (CLEANED_SCHEMA)."""
     if older_than_seconds is not None:
         _require_long(older_than_seconds, allow_short_retention)
-    older_than = WRITE_SECONDS_MAX if older_than_seconds is None else older_than_seconds
+    older_than = _WRITE_SECONDS_MAX if older_than_seconds is None else older_than_seconds
     live = _live_set(
         log,
         storage,
@@ -180,21 +180,21 @@ def remove_orphan_files(
     return _table(candidates if dry_run else _delete(storage, _expire(log, storage, live, candidates)[1]))
 
 
-def overdue(log: TableLog, storage: PartStorage) -> list[DeletionCandidate]:
+def overdue(log: TableLog, storage: PartStorage) -> list[_DeletionCandidate]:
     """Unreferenced files that a running maintenance (``BackgroundCleanup``) would have deleted by now, oldest first.
 
     Lists the table. Raises Corrupt as a cleanup does, Contention, StoreUnavailable.
     """
     seconds = _retention(log, None, True)
     live = _live_set(
-        log, storage, log.now_ms(), retention_seconds=seconds, write_seconds=WRITE_SECONDS_MAX, every_commit=False
+        log, storage, log.now_ms(), retention_seconds=seconds, write_seconds=_WRITE_SECONDS_MAX, every_commit=False
     )
     then_ms = log.now_ms() - int(_OVERDUE_SECONDS * 1000)
     first = _current_at(log, then_ms - seconds * 1000)  # versions may have expired since, without a listing after that
     if first < live.newest.version:
         oldest = log.read_commit(first)
         then_ms = min(then_ms, oldest.timestamp_ms if oldest else 0)
-    before_ms = min(live.unreferenced_before_ms, then_ms - WRITE_SECONDS_MAX * 1000)
+    before_ms = min(live.unreferenced_before_ms, then_ms - _WRITE_SECONDS_MAX * 1000)
     live = replace(live, unreferenced_before_ms=before_ms, reads_before_ms=before_ms)
     return [file for file in _look(log, storage, live) if file.reason != "expired"]
 
@@ -227,7 +227,7 @@ class BackgroundCleanup:
             self._storage,
             now_ms,
             retention_seconds=seconds,
-            write_seconds=WRITE_SECONDS_MAX,
+            write_seconds=_WRITE_SECONDS_MAX,
             every_commit=False,
         )
         started = self._clock()
@@ -263,14 +263,14 @@ def _retention(log: TableLog, seconds: int | None, allow_short: bool) -> int:
 
 def _write_seconds(asked: int | None) -> int:
     """How old an unreferenced file must be. The table's property is about versions: only the caller may ask for less."""
-    return WRITE_SECONDS_MAX if asked is None else min(asked, WRITE_SECONDS_MAX)
+    return _WRITE_SECONDS_MAX if asked is None else min(asked, _WRITE_SECONDS_MAX)
 
 
 def _require_long(seconds: int, allow_short: bool) -> None:
-    if seconds < 0 or (seconds < RETENTION_SECONDS_MIN and not allow_short):
+    if seconds < 0 or (seconds < _RETENTION_SECONDS_MIN and not allow_short):
         raise InvalidInput(
             f"{seconds} seconds is a short retention: files of writers that have not committed yet, and of readers at work, "
-            f"would be lost; keep {RETENTION_SECONDS_MIN} seconds or more, or set allow_short_retention if nobody else is at work"
+            f"would be lost; keep {_RETENTION_SECONDS_MIN} seconds or more, or set allow_short_retention if nobody else is at work"
         )
 
 
@@ -353,9 +353,9 @@ def _current_at(log: TableLog, horizon_ms: int) -> int:
 # -- 3. what may go --------------------------------------------------------------------------------------------------
 
 
-def _look(log: TableLog, storage: PartStorage, live: LiveSet) -> list[DeletionCandidate]:
+def _look(log: TableLog, storage: PartStorage, live: LiveSet) -> list[_DeletionCandidate]:
     """The table's files that may be deleted, oldest first."""
-    found: list[DeletionCandidate] = []
+    found: list[_DeletionCandidate] = []
     tables: set[str] = set()
     prefixes = [""] if live.everywhere else [f"{LAKEBED_FOLDER}/", _LOG_TEMPORARIES]
     for path, size, modified in chain.from_iterable(map(storage.list, prefixes)):
@@ -364,13 +364,13 @@ def _look(log: TableLog, storage: PartStorage, live: LiveSet) -> list[DeletionCa
             tables.update(other_table(path))
         reason = reason_to_go(path, modified_ms, live)
         if reason:
-            found.append(DeletionCandidate(path, size, reason, modified_ms))
+            found.append(_DeletionCandidate(path, size, reason, modified_ms))
     own = [file for file in found if tables.isdisjoint(folders_above(file.path))]
     _require_references(log, live, own)
     return sorted(own, key=lambda file: (file.modified_ms or 0, file.path))
 
 
-def _require_references(log: TableLog, live: LiveSet, candidates: Sequence[DeletionCandidate]) -> None:
+def _require_references(log: TableLog, live: LiveSet, candidates: Sequence[_DeletionCandidate]) -> None:
     """G1: an empty live set means stop, not "delete all", unless the log shows how it became empty."""
     once = [file for file in candidates if file.reason != "temporary"]  # those that a version may have referred to
     if once and not live.referenced and not _was_emptied(log, live.newest):
@@ -426,21 +426,21 @@ def reason_to_go(path: str, modified_ms: int, live: LiveSet) -> str | None:
     return "orphan"
 
 
-def _known(log: TableLog, live: LiveSet, gone: Collection[str]) -> list[DeletionCandidate]:
+def _known(log: TableLog, live: LiveSet, gone: Collection[str]) -> list[_DeletionCandidate]:
     """Expired files, found without listing anything."""
     sizes = {action.path: action.bytes or 0 for action in live.newest.removed.values()}
     paths = sorted(path for path in live.removed - set(gone) if not path.startswith("/") and "://" not in path)
     found = [(path, reason_to_go(path, live.unreferenced_before_ms, live)) for path in paths]
-    candidates = [DeletionCandidate(path, sizes.get(path, 0), reason, None) for path, reason in found if reason]
+    candidates = [_DeletionCandidate(path, sizes.get(path, 0), reason, None) for path, reason in found if reason]
     _require_references(log, live, candidates)
     return candidates
 
 
-def _old_reads(storage: PartStorage, live: LiveSet) -> list[DeletionCandidate]:
+def _old_reads(storage: PartStorage, live: LiveSet) -> list[_DeletionCandidate]:
     """Counts of reads that are too old to be of use."""
     found = ((path, size, int(modified * 1000)) for path, size, modified in storage.list(f"{READS_FOLDER}/"))
     return [
-        DeletionCandidate(path, size, reason, modified_ms)
+        _DeletionCandidate(path, size, reason, modified_ms)
         for path, size, modified_ms in found
         if (reason := reason_to_go(path, modified_ms, live))
     ]
@@ -450,8 +450,8 @@ def _old_reads(storage: PartStorage, live: LiveSet) -> list[DeletionCandidate]:
 
 
 def _expire(
-    log: TableLog, storage: PartStorage, live: LiveSet, candidates: Sequence[DeletionCandidate], always: bool = False
-) -> tuple[Snapshot, list[DeletionCandidate]]:
+    log: TableLog, storage: PartStorage, live: LiveSet, candidates: Sequence[_DeletionCandidate], always: bool = False
+) -> tuple[Snapshot, list[_DeletionCandidate]]:
     """Expire versions if a file may be deleted (or ``always``); returns the snapshot after that, and the files to delete."""
     now = expire_before(log, live.first if candidates or always else 0, live.now_ms)
     onward = held_onward(now.domains, live.now_ms)
@@ -472,16 +472,16 @@ def _log_floor(live: LiveSet, now: Snapshot) -> int:
     return min([live.first, *held_versions(now.domains, live.now_ms)])
 
 
-def _log_files(log: TableLog, storage: PartStorage, floor: int) -> list[DeletionCandidate]:
+def _log_files(log: TableLog, storage: PartStorage, floor: int) -> list[_DeletionCandidate]:
     """The log files of versions before one, oldest first."""
     names = log.files_before(floor)
     if not names:
         return []
     found = {path: (size, int(modified * 1000)) for path, size, modified in storage.list(f"{LOG_FOLDER}/")}
-    return [DeletionCandidate(name, *found[name][:1], "log", found[name][1]) for name in names if name in found]
+    return [_DeletionCandidate(name, *found[name][:1], "log", found[name][1]) for name in names if name in found]
 
 
-def _delete(storage: PartStorage, candidates: Iterable[DeletionCandidate]) -> list[DeletionCandidate]:
+def _delete(storage: PartStorage, candidates: Iterable[_DeletionCandidate]) -> list[_DeletionCandidate]:
     """Delete files; returns those that are gone. One that can't be deleted is logged, and found again the next time."""
     files = list(candidates)
     failed = storage.delete_many([file.path for file in files])
@@ -490,6 +490,6 @@ def _delete(storage: PartStorage, candidates: Iterable[DeletionCandidate]) -> li
     return [file for file in files if file.path not in failed]
 
 
-def _table(candidates: Sequence[DeletionCandidate]) -> pa.Table:
+def _table(candidates: Sequence[_DeletionCandidate]) -> pa.Table:
     rows = [{"path": f.path, "bytes": f.bytes, "reason": f.reason, "modified": f.modified_ms} for f in candidates]
     return pa.Table.from_pylist(rows, CLEANED_SCHEMA)

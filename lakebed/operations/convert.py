@@ -46,7 +46,7 @@ _READERS = 8
 _NANOS = "'TimestampType%NANOS=Nano%'"
 
 
-ReadColumns = Callable[[TableLog, Snapshot, list[str]], pa.Table]
+_ReadColumns = Callable[[TableLog, Snapshot, list[str]], pa.Table]
 """Some columns of all rows of a version."""
 
 
@@ -55,7 +55,7 @@ def convert(
     log: TableLog,
     storage: PartStorage,
     settings: TableSettings,
-    read_columns: ReadColumns,
+    read_columns: _ReadColumns,
 ) -> None:
     """Make the Delta table at ``path`` one of lakebed's. See ``lakebed.convert``, whose errors it raises."""
     require_alone(log.root)

@@ -66,7 +66,7 @@ _NOT_KEPT_PROPERTIES = (
 _NOT_KEPT_COLUMN_METADATA = ("delta.generationExpression", "delta.identity.", "delta.invariants", "CURRENT_DEFAULT")
 
 
-TYPES = ("given", "wide")
+_TYPES = ("given", "wide")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +102,8 @@ def create(path: str, log: TableLog, table: NewTable) -> None:
     if path.startswith("s3"):
         probe(log.store)
     require_alone(log.root)
-    if table.types not in TYPES:
-        raise InvalidInput(f"types is {table.types!r}; it must be one of {', '.join(TYPES)}")
+    if table.types not in _TYPES:
+        raise InvalidInput(f"types is {table.types!r}; it must be one of {', '.join(_TYPES)}")
     schema = canonical_schema(table.schema)
     if table.types == "wide":
         schema = pa.schema([each.with_type(widest_type(each.type)) for each in schema])

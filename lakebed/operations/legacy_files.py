@@ -27,7 +27,7 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class LegacyColumn:
+class _LegacyColumn:
     """A column with such dates; ``remedy``: what to do with the table."""
 
     what: str
@@ -50,7 +50,7 @@ def legacy_column(
     columns: pa.Schema,
     marks: Mapping[str, Mapping[str, str]],
     connection: duckdb.DuckDBPyConnection,
-) -> LegacyColumn | None:
+) -> _LegacyColumn | None:
     """The first of the columns, which have their stored names, with an early date in the old calendar; None if there is none.
 
     Raises what DuckDB raises.
@@ -68,7 +68,7 @@ def legacy_column(
         if _has_old(url, field, calendar, connection):
             where = f"the column {field.name!r} of {part.path}"
             what = f"{where} has early dates in the old calendar of {calendar.writer}, which only Spark reads"
-            return LegacyColumn(what, _remedy(calendar))
+            return _LegacyColumn(what, _remedy(calendar))
     return None
 
 

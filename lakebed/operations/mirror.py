@@ -34,13 +34,13 @@ from lakebed.positions.resnapshots import Resnapshot, active, advance
 from lakebed.sql.expression import Expression, expression
 from lakebed.storage.part_storage import PartStorage
 
-COMMIT_ORDERS = ("source.lsn", "source.pos")
+_COMMIT_ORDERS = ("source.lsn", "source.pos")
 """What ``sequence_by`` must be: positions that are the order of commits, and that grow with each mark which a snapshot sets."""
 _HIDDEN = pa.field(SEQUENCE_COLUMN, pa.int64())
 _SEQUENCE = f"coalesce({SEQUENCE_COLUMN}, {OLDEST_SEQUENCE})"  # rows of another writer have none
 
 
-class RowsForSql(Protocol):
+class _RowsForSql(Protocol):
     """The rows of a snapshot under a name, in SQL: see ``TableView.rows_for_sql``."""
 
     def __call__(
@@ -62,7 +62,7 @@ class Mirror:
     log: TableLog
     storage: PartStorage
     deletion_vectors: DeletionVectorCache
-    rows_for_sql: RowsForSql
+    rows_for_sql: _RowsForSql
 
     def begin(self, snapshot: Snapshot) -> int:
         """``mirror_from`` of a resnapshot that is to be asked now."""
@@ -134,10 +134,10 @@ def why_not(snapshot: Snapshot) -> str | None:
     settings = snapshot.logical_settings
     if not settings.keys:
         return "the table has no keys"
-    if settings.sequence_by not in COMMIT_ORDERS or write_spec_of(snapshot).sequence_column != SEQUENCE_COLUMN:
+    if settings.sequence_by not in _COMMIT_ORDERS or write_spec_of(snapshot).sequence_column != SEQUENCE_COLUMN:
         order = f"ordered by {settings.sequence_by}" if settings.sequence_by else "in the order of arrival"
         return (
-            f"its changes are {order}; only {' and '.join(COMMIT_ORDERS)} of PostgreSQL, MariaDB and MySQL are known to show "
+            f"its changes are {order}; only {' and '.join(_COMMIT_ORDERS)} of PostgreSQL, MariaDB and MySQL are known to show "
             "which rows did not come again"
         )
     return None

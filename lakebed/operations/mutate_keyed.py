@@ -57,7 +57,7 @@ from lakebed.storage.engine import connect
 from lakebed.storage.file_errors import naming_unreadable
 from lakebed.storage.part_storage import PartStorage
 
-MUTATIONS_SCHEMA = pa.schema(
+_MUTATIONS_SCHEMA = pa.schema(
     [
         ("version", pa.int64()),
         ("timestamp", pa.timestamp("ms", "UTC")),
@@ -247,7 +247,7 @@ def unsettled_mutations(log: TableLog) -> pa.Table:
                 "unsettled_parts": len(parts),
             }
         )
-    return pa.Table.from_pylist(rows, MUTATIONS_SCHEMA)
+    return pa.Table.from_pylist(rows, _MUTATIONS_SCHEMA)
 
 
 def discard(parts: Sequence[WrittenPart], storage: PartStorage) -> None:

@@ -24,7 +24,7 @@ from lakebed.storage.engine import connect_sealed
 
 BATCH_ROWS = 65_536
 CHUNK_ROWS = 1_000_000
-CHUNK_BYTES = 256 << 20
+_CHUNK_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,14 +149,14 @@ class Mutation:
 
 
 def in_chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """The rows in tables of about ``CHUNK_ROWS`` rows or ``CHUNK_BYTES``: so much is in memory at once."""
+    """The rows in tables of about ``CHUNK_ROWS`` rows or ``_CHUNK_BYTES``: so much is in memory at once."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
         held.append(batch)
         rows += len(batch)
         size += batch.nbytes
-        if rows >= CHUNK_ROWS or size >= CHUNK_BYTES:
+        if rows >= CHUNK_ROWS or size >= _CHUNK_BYTES:
             yield pa.Table.from_batches(held)
             held, rows, size = [], 0, 0
     if rows:

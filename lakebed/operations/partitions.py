@@ -64,7 +64,7 @@ from lakebed.sql.pieces import sql_type
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
 
-DETACHED_SCHEMA = pa.schema(
+_DETACHED_SCHEMA = pa.schema(
     [
         ("name", pa.string()),
         ("partition", pa.map_(pa.string(), pa.string())),
@@ -76,7 +76,7 @@ DETACHED_SCHEMA = pa.schema(
 )
 _logger = logging.getLogger("lakebed.partitions")
 
-PartitionValues = dict[str, str | None]
+_PartitionValues = dict[str, str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Detached:
     """
 
     name: str
-    partition: PartitionValues
+    partition: _PartitionValues
     version: int
     detached_ms: int
     schema: str
@@ -159,7 +159,7 @@ def detached_table(snapshot: Snapshot) -> pa.Table:
         }
         for one in detached_of(snapshot).values()
     ]
-    return pa.Table.from_pylist(rows, DETACHED_SCHEMA)
+    return pa.Table.from_pylist(rows, _DETACHED_SCHEMA)
 
 
 class Partitions:
@@ -321,7 +321,7 @@ class Partitions:
             joining.close()
 
     def _replaced(
-        self, snapshot: Snapshot, spec: WriteSpec, values: PartitionValues, joining: Joining
+        self, snapshot: Snapshot, spec: WriteSpec, values: _PartitionValues, joining: Joining
     ) -> _Change | NotYet:
         if not spec.fits(write_spec_of(snapshot)):
             raise InvalidInput("the table's columns changed, or it was purged, meanwhile; replace the partition again")
@@ -401,7 +401,7 @@ class Partitions:
             partition=partition,
         )
 
-    def _parts_of(self, snapshot: Snapshot, values: PartitionValues) -> list[Part]:
+    def _parts_of(self, snapshot: Snapshot, values: _PartitionValues) -> list[Part]:
         spec = write_spec_of(snapshot)
         return [part for part in snapshot.parts.values() if _texts(part.partition_values, spec) == values]
 
@@ -427,7 +427,7 @@ class Partitions:
         return int(self._clock() * 1000)
 
 
-def partition_values(partition: Mapping[str, Any], snapshot: Snapshot) -> PartitionValues:
+def partition_values(partition: Mapping[str, Any], snapshot: Snapshot) -> _PartitionValues:
     """The values as the log has them, by stored names. A text is read as the column's type; an empty one means null.
 
     Raises InvalidInput.
@@ -437,7 +437,7 @@ def partition_values(partition: Mapping[str, Any], snapshot: Snapshot) -> Partit
         raise InvalidInput("the table has no partitions; they are set when it is created (partition_by)")
     if set(partition) != set(names):
         raise InvalidInput(f"a partition of this table is given by {list(names)}, not {list(partition)}")
-    out: PartitionValues = {}
+    out: _PartitionValues = {}
     for name in names:
         kind, value = snapshot.logical_schema.field(name).type, partition[name]
         try:
@@ -457,7 +457,7 @@ def _text(value: Any, kind: pa.DataType) -> str | None:
     return partition_text(python_values(finite_column(typed["value"].cast(kind)))[0])
 
 
-def _texts(values: Mapping[str, str | None], spec: WriteSpec) -> PartitionValues:
+def _texts(values: Mapping[str, str | None], spec: WriteSpec) -> _PartitionValues:
     """A part's partition, as we would spell it: another writer may have spelled it otherwise."""
     return {name: _text(values.get(name), spec.schema.field(name).type) for name in spec.partition_by}
 
@@ -472,7 +472,7 @@ def _require_fitting(entry: Detached, snapshot: Snapshot) -> None:
         raise InvalidInput(f"the detached parts are partitioned by {were}, the table is not")
 
 
-def _named(values: Mapping[str, str | None], snapshot: Snapshot) -> PartitionValues:
+def _named(values: Mapping[str, str | None], snapshot: Snapshot) -> _PartitionValues:
     """A partition by the names that users know."""
     return {snapshot.columns.logical_name(name): value for name, value in values.items()}
 

@@ -35,7 +35,7 @@ from lakebed.storage.part_storage import PartStorage
 # all is done again; a batch that was read with the order as it was before is read again.
 
 
-PLACE_MAX = 1 << 62
+_PLACE_MAX = 1 << 62
 """Beyond it there is no room for another order."""
 
 
@@ -49,7 +49,7 @@ def restart_order(log: TableLog, storage: PartStorage) -> int:
         offsets = {topic: position.offsets for topic, position in positions_of(snapshot).items()}
         return Proposal(
             actions=[restarted(snapshot, offsets, storage)],
-            access=ReadWriteSet(domains=rests_on(snapshot)),
+            access=ReadWriteSet(domains=_rests_on(snapshot)),
             result=lambda committed: committed.version,
         )
 
@@ -59,17 +59,17 @@ def restart_order(log: TableLog, storage: PartStorage) -> int:
 def needs_restart(snapshot: Snapshot) -> bool:
     """Whether rows that are sent again may lose against those that the table has, and a restart of its order helps."""
     kinds = remarks_of(snapshot).kinds
-    return (Remark.ORDER_BEGAN_AGAIN in kinds or Remark.BATCH_LOST in kinds) and why_not(snapshot) is None
+    return (Remark.ORDER_BEGAN_AGAIN in kinds or Remark.BATCH_LOST in kinds) and _why_not(snapshot) is None
 
 
 def restarting(
     storage: PartStorage, topic: str, offsets: Mapping[int, int]
 ) -> Callable[[Snapshot], tuple[list[Domain], frozenset[str]]]:
     """What a commit does besides that restarts the order at these offsets of a topic, and the entries that this rests on."""
-    return lambda snapshot: ([restarted(snapshot, {topic: offsets}, storage)], rests_on(snapshot))
+    return lambda snapshot: ([restarted(snapshot, {topic: offsets}, storage)], _rests_on(snapshot))
 
 
-def rests_on(snapshot: Snapshot) -> frozenset[str]:
+def _rests_on(snapshot: Snapshot) -> frozenset[str]:
     """The entries that a restart depends on."""
     return frozenset(map(position_entry, positions_of(snapshot))) | {ORDER_RESTARTS}
 
@@ -79,7 +79,7 @@ def restarted(snapshot: Snapshot, offsets: Mapping[str, Mapping[int, int]], stor
 
     Raises InvalidInput if there is no order that could be restarted, or no room for another one.
     """
-    if why := why_not(snapshot):
+    if why := _why_not(snapshot):
         raise InvalidInput(why, table=storage.root)
     known = positions_of(snapshot)
     if not offsets.keys() & known.keys():
@@ -87,7 +87,7 @@ def restarted(snapshot: Snapshot, offsets: Mapping[str, Mapping[int, int]], stor
     places = [newest.place for newest in newest_by_place(known).values()]
     highest = max([_highest_place(snapshot, storage), *places])
     add = highest + highest // 16
-    if add >= PLACE_MAX:
+    if add >= _PLACE_MAX:
         raise InvalidInput(
             "the order was restarted so often that its numbers are used up; move the table away, so that it is made again",
             table=storage.root,
@@ -100,7 +100,7 @@ def restarted(snapshot: Snapshot, offsets: Mapping[str, Mapping[int, int]], stor
     return restarts_entry((*restarts_of(snapshot), *new)[-RESTARTS_MAX:])
 
 
-def why_not(snapshot: Snapshot) -> str | None:
+def _why_not(snapshot: Snapshot) -> str | None:
     """Why the order of a table can't be restarted; None if it can."""
     settings = snapshot.logical_settings
     if settings.sequence_by is None:

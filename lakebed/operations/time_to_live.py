@@ -44,7 +44,7 @@ from lakebed.storage.engine import connect
 from lakebed.storage.file_errors import naming_unreadable
 from lakebed.storage.part_storage import PartStorage
 
-EXPIRED_ROWS_SCHEMA = pa.schema(
+_EXPIRED_ROWS_SCHEMA = pa.schema(
     [("path", pa.string()), ("expired_rows", pa.int64()), ("rows_left", pa.int64()), ("bytes", pa.int64()),
      ("removed", pa.bool_())]
 )  # fmt: skip
@@ -120,7 +120,7 @@ class RowExpiry:
             found = expiring.old_rows(snapshot, [*planned.old, *planned.mixed])
         else:
             found = self._expire(snapshot, now_ms, with_mixed=True)
-        return pa.Table.from_pylist([one.row() for one in found], EXPIRED_ROWS_SCHEMA)
+        return pa.Table.from_pylist([one.row() for one in found], _EXPIRED_ROWS_SCHEMA)
 
     def _expire(self, snapshot: Snapshot, now_ms: int, with_mixed: bool) -> list[_Old]:
         expiring = self._expiring(snapshot, now_ms, with_mixed)

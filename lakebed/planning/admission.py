@@ -23,15 +23,15 @@ from lakebed.planning.recluster import overdue
 from lakebed.settings import TableSettings
 from lakebed.sortkey.statistics_cache import StatisticsCache
 
-ELSEWHERE = 2.5
+_ELSEWHERE = 2.5
 """Readers on other hosts meet as many times ``lakebed.read_budget`` runs at most; on average it is less than twice as many."""
 IN_FLIGHT_PLANS = 2
-PLANS_MAX = 64
+_PLANS_MAX = 64
 
 
 def budget_elsewhere(read_budget: int) -> int:
     """How many runs a reader on another host may meet while parts are on local disks."""
-    return int(ELSEWHERE * read_budget)
+    return int(_ELSEWHERE * read_budget)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -92,7 +92,7 @@ class Admission:
             self.wait(Cause.OFF_PEAK, candidate)
             return False
         allowed = IN_FLIGHT_PLANS * self.settings.plan_bytes_max - self.in_flight_bytes
-        if self.is_full or candidate.bytes_in > allowed or len(self.plans) >= PLANS_MAX:
+        if self.is_full or candidate.bytes_in > allowed or len(self.plans) >= _PLANS_MAX:
             self.wait(Cause.IN_FLIGHT, candidate)
             self.is_full = True
             return False

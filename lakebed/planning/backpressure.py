@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from lakebed.log.claims import claims_of
 from lakebed.log.snapshot import Snapshot
 
-TAIL_ROWS_MAX = 8_000_000
+_TAIL_ROWS_MAX = 8_000_000
 TAIL_PARTS_MAX = 500
 SMALL_PARTS_PER_BUDGET = 25
-FACTOR_MAX = 20.0
+_FACTOR_MAX = 20.0
 DELAY_SECONDS_MAX = 10.0
 
 
@@ -53,11 +53,11 @@ def pressure(snapshot: Snapshot) -> Pressure:
     )
     parts_max = SMALL_PARTS_PER_BUDGET * snapshot.settings.read_budget
     found = {
-        "tail_rows": sum(part.rows for part in snapshot.tail.values()) / TAIL_ROWS_MAX,
+        "tail_rows": sum(part.rows for part in snapshot.tail.values()) / _TAIL_ROWS_MAX,
         "tail_parts": len(snapshot.tail) / TAIL_PARTS_MAX,
         "level_0_parts": max(levels_0.values(), default=0) / parts_max if snapshot.settings.merge != "off" else 0.0,
     }
     reason = max(found, key=lambda name: found[name])
     if found[reason] <= 1:
         return Pressure()
-    return Pressure(min(FACTOR_MAX, found[reason]), reason)
+    return Pressure(min(_FACTOR_MAX, found[reason]), reason)

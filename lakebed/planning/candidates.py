@@ -45,7 +45,7 @@ from lakebed.settings import MergePolicy, TableSettings
 from lakebed.sortkey.ranges import Indexes, Ranked
 from lakebed.sortkey.statistics_cache import StatisticsCache
 
-FAN = 4
+_FAN = 4
 
 Policy = Callable[[Sequence[float], int, float], slice | None]
 
@@ -62,7 +62,7 @@ def binomial(sizes: Sequence[float], budget: int, flush_size: float) -> slice | 
     return slice(budget - 1, len(sizes))
 
 
-def binomial_above(sizes: Sequence[float], budget: int, flush_size: float) -> slice | None:
+def _binomial_above(sizes: Sequence[float], budget: int, flush_size: float) -> slice | None:
     """As binomial, but the largest runs, half of the budget, stay as they are."""
     if len(sizes) <= budget:
         return None
@@ -87,21 +87,21 @@ def _allowance(run: float, budget: int) -> float:
 def size_tiered(sizes: Sequence[float], budget: int, flush_size: float) -> slice | None:
     """The smallest tier that is full; else the smallest runs if there are more than the budget."""
     end = len(sizes)
-    while end >= FAN:
+    while end >= _FAN:
         tier = _tier(sizes[end - 1], flush_size)
         start = end - 1
         while start > 0 and _tier(sizes[start - 1], flush_size) == tier:
             start -= 1
-        if end - start >= FAN:
+        if end - start >= _FAN:
             return slice(start, end)
         end = start
     if len(sizes) > budget:
-        return slice(max(0, len(sizes) - max(FAN, len(sizes) - budget + 1)), len(sizes))
+        return slice(max(0, len(sizes) - max(_FAN, len(sizes) - budget + 1)), len(sizes))
     return None
 
 
 def _tier(size: float, flush_size: float) -> int:
-    return round(math.log(max(size / flush_size, 1.0), FAN))
+    return round(math.log(max(size / flush_size, 1.0), _FAN))
 
 
 def lazy_leveled(sizes: Sequence[float], budget: int, flush_size: float) -> slice | None:
@@ -110,7 +110,7 @@ def lazy_leveled(sizes: Sequence[float], budget: int, flush_size: float) -> slic
     if chosen is None:
         return slice(0, len(sizes)) if len(sizes) > budget else None
     merged = sum(sizes[1:][chosen])
-    if not sizes or merged * FAN >= sizes[0]:
+    if not sizes or merged * _FAN >= sizes[0]:
         return slice(0, len(sizes))
     return slice(chosen.start + 1, chosen.stop + 1)
 
@@ -146,7 +146,7 @@ def overlap_maps_of(
     if settings.merge == "recluster":
         runs_max, small_max = int(settings.recluster_depth.of_level(1)), _SHORT
     else:
-        runs_max = settings.read_budget if POLICIES[settings.merge] is binomial else min(FAN - 1, settings.read_budget)
+        runs_max = settings.read_budget if POLICIES[settings.merge] is binomial else min(_FAN - 1, settings.read_budget)
         small_max = runs_max
     for partition in sorted(partitions, key=partition_order):
         places = partitions[partition]
@@ -228,9 +228,9 @@ def candidates(overlap_map: OverlapMap, admission: Admission) -> Iterator[_Candi
         yield from _reclusters(overlap_map, admission)
         return
     policy, budget = POLICIES[admission.settings.merge], admission.settings.read_budget
-    depth_min = budget + 1 if policy is binomial else min(FAN, budget + 1)
+    depth_min = budget + 1 if policy is binomial else min(_FAN, budget + 1)
     if admission.goal is Goal.HERE:
-        policy = binomial_above
+        policy = _binomial_above
     found_over: dict[Place, tuple[Indexes, int]] = {}
     while places := overlap_map.deepest(depth_min, _TIES_MAX):
         options = []
@@ -303,7 +303,7 @@ def _whole_runs(overlap_map: OverlapMap, stack: Stack, admission: Admission) -> 
                 break
             sizes = stack.sizes[start:stop]
             rank = (
-                -min(sum(sizes) / max(1.0, sizes[0]), FAN),
+                -min(sum(sizes) / max(1.0, sizes[0]), _FAN),
                 float(overlap_map.bytes[found].sum()) / (stop - start - 1),
             )
             if best is not None and rank >= best[0]:

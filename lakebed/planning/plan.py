@@ -134,10 +134,10 @@ class MergePlan:
         }
 
 
-Plan = SettlePlan | MergePlan
+_Plan = SettlePlan | MergePlan
 
 
-def kind_of(plan: Plan) -> str:
+def kind_of(plan: _Plan) -> str:
     """The kind's name for users: ``settle``, ``merge``, ``purge``, ``recluster``, ``resort``."""
     match plan:
         case SettlePlan():
@@ -169,7 +169,7 @@ class Planning:
     depth_max: int = 0
 
     @property
-    def plans(self) -> tuple[Plan, ...]:
+    def plans(self) -> tuple[_Plan, ...]:
         """All of them; settling comes first."""
         return (self.settle, *self.merges) if self.settle else self.merges
 
@@ -210,7 +210,7 @@ def plan_table(planning: Planning, columns: ColumnMapping) -> pa.Table:
     return pa.Table.from_pylist(rows, PLANS_SCHEMA)
 
 
-def plan_row(plan: Plan, columns: ColumnMapping) -> dict[str, Any]:
+def plan_row(plan: _Plan, columns: ColumnMapping) -> dict[str, Any]:
     """The row of a plan: PLANS_SCHEMA's columns by name."""
     row: dict[str, Any] = {
         "what": kind_of(plan),

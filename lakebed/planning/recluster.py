@@ -57,7 +57,7 @@ from lakebed.sortkey.statistics_cache import StatisticsCache
 
 INPUTS_MAX = 512
 _Flags = npt.NDArray[np.bool_]
-Lowers = Callable[[Sequence[Part]], bool]
+_Lowers = Callable[[Sequence[Part]], bool]
 """Whether a merge of these parts lowers the measure (``Measure.is_lowered_by``)."""
 
 
@@ -79,7 +79,7 @@ class Group:
 
 
 def groups(
-    overlap_map: OverlapMap, threshold: ReclusterDepth, bytes_max: int, lowers: Lowers, inputs_max: int = INPUTS_MAX
+    overlap_map: OverlapMap, threshold: ReclusterDepth, bytes_max: int, lowers: _Lowers, inputs_max: int = INPUTS_MAX
 ) -> Iterator[Group]:
     """The groups of a partition, best first, the next one each time chosen from what is still free.
 
@@ -120,7 +120,7 @@ def _depths(overlap_map: OverlapMap, which: _Flags) -> Indexes:
 
 
 def _groups_of(
-    overlap_map: OverlapMap, level: int, threshold: ReclusterDepth, bytes_max: int, lowers: Lowers, inputs_max: int
+    overlap_map: OverlapMap, level: int, threshold: ReclusterDepth, bytes_max: int, lowers: _Lowers, inputs_max: int
 ) -> Iterator[Group]:
     allowed = threshold.of_level(_parts_of(overlap_map, level))
     left_alone = np.zeros(overlap_map.width, dtype=bool)

@@ -36,7 +36,7 @@ from lakebed.schema.conversion import schema_to_json
 from lakebed.schema.metadata import Metadata, Protocol
 from lakebed.settings import TableSettings
 
-Floats = npt.NDArray[np.float64]
+_Floats = npt.NDArray[np.float64]
 _KEYS = 2.0**48
 _QUANTILES = 17
 _SCHEMA = pa.schema([("key", pa.int64())])
@@ -94,7 +94,7 @@ class _Stored:
 
     part: Part
     live: float
-    quantiles: Floats
+    quantiles: _Floats
 
     def mark(self) -> None:
         """The part's deletion vector says what is dead."""
@@ -124,7 +124,7 @@ class _Waiting:
     part: ChangePart
     replaces: float
     deletes: int
-    quantiles: Floats
+    quantiles: _Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +222,7 @@ class _World:
         vector = _vector(part.path, waiting.deletes) if waiting.deletes else None
         self.parts[part.path] = _Stored(part.settled(vector), float(part.rows - waiting.deletes), waiting.quantiles)
 
-    def _lie(self, rows: int, update_share: float, number: int) -> Floats:
+    def _lie(self, rows: int, update_share: float, number: int) -> _Floats:
         """Where a flush's rows lie."""
         even = np.linspace(0.0, 1.0, _QUANTILES)
         if self.workload.order != "ascending":
@@ -364,7 +364,7 @@ class _World:
         rows: float,
         size: float,
         level: int,
-        where: Sequence[tuple[Floats, float]],
+        where: Sequence[tuple[_Floats, float]],
         *,
         blocks: tuple[int, int],
         partition: Mapping[str, str | None],
@@ -447,7 +447,7 @@ class _World:
         return float(over.sum()) / _POINTS / self.workload.partitions
 
 
-def _mixed(pieces: Sequence[tuple[Floats, float]], count: int) -> list[Floats]:
+def _mixed(pieces: Sequence[tuple[_Floats, float]], count: int) -> list[_Floats]:
     """The rows of all pieces in order, cut into ``count`` equal ones: the quantiles of each."""
     points = np.unique(np.concatenate([quantiles for quantiles, _ in pieces]))
     shares = np.linspace(0.0, 1.0, _QUANTILES)
@@ -458,7 +458,7 @@ def _mixed(pieces: Sequence[tuple[Floats, float]], count: int) -> list[Floats]:
     return [at[start : start + _QUANTILES] for start in range(0, count * (_QUANTILES - 1), _QUANTILES - 1)]
 
 
-def _stats(rows: int, quantiles: Floats) -> str:
+def _stats(rows: int, quantiles: _Floats) -> str:
     return orjson.dumps(
         {
             "numRecords": rows,

@@ -24,7 +24,7 @@ from lakebed.settings import TimeToLive, suggest
 from lakebed.sortkey.statistics import highest, lowest, parsed_stats
 from lakebed.sortkey.statistics_cache import StatisticsCache
 
-SLACK_SECONDS = 86_400
+_SLACK_SECONDS = 86_400
 """How much longer rows of mixed parts may live, but not more than a tenth of their time: so a part is read once for many rows."""
 
 Moment: TypeAlias = datetime.datetime | datetime.date
@@ -82,7 +82,7 @@ def mixed_are_due(snapshot: Snapshot, done_until_ms: int, now_ms: int) -> bool:
     """
     settings = snapshot.settings
     assert settings.ttl is not None
-    slack_ms = min(SLACK_SECONDS, settings.ttl.seconds // 10) * 1000
+    slack_ms = min(_SLACK_SECONDS, settings.ttl.seconds // 10) * 1000
     is_time = settings.off_peak is None or settings.off_peak.contain(now_ms)
     return is_time and now_ms - done_until_ms >= slack_ms
 

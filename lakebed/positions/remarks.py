@@ -30,7 +30,7 @@ KEPT_SECONDS = 7 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class _Seen:
     """The number of records of a remark, and when a batch that has it was committed last, in epoch milliseconds."""
 
     records: int
@@ -41,7 +41,7 @@ class Seen:
 class Remarks:
     """The remarks that a table's log keeps, by kind and name."""
 
-    kinds: Mapping[str, Mapping[str, Seen]] = field(default_factory=dict)
+    kinds: Mapping[str, Mapping[str, _Seen]] = field(default_factory=dict)
 
     def since(self, earliest_ms: int) -> Remarks:
         """Those that were made at or after a time, and those that hold until rows are sent again."""
@@ -51,7 +51,7 @@ class Remarks:
         """Without those that do not hold any more, since rows were sent again that were asked for at this time."""
         return self._those(lambda kind, name, seen: seen.last_ms >= asked_ms or not _until_sent_again(kind))
 
-    def _those(self, is_kept: Callable[[str, str, Seen], bool]) -> Remarks:
+    def _those(self, is_kept: Callable[[str, str, _Seen], bool]) -> Remarks:
         kept = {
             kind: {name: seen for name, seen in names.items() if is_kept(kind, name, seen)}
             for kind, names in self.kinds.items()
@@ -82,7 +82,7 @@ class Remarks:
             total = Names({name: seen.records for name, seen in known.items()})
             for name, count in names.items():
                 counted_as = total.add(name, count)
-                known[counted_as] = Seen(total.counts[counted_as], now_ms)
+                known[counted_as] = _Seen(total.counts[counted_as], now_ms)
         return Remarks(kinds)
 
     @property
@@ -110,7 +110,7 @@ def remarks_of(snapshot: Snapshot) -> Remarks:
     try:
         return Remarks(
             {
-                kind: {name: Seen(int(records), int(last_ms)) for name, (records, last_ms) in names.items()}
+                kind: {name: _Seen(int(records), int(last_ms)) for name, (records, last_ms) in names.items()}
                 for kind, names in json.loads(text).items()
             }
         )

@@ -86,7 +86,7 @@ class Resnapshot:
         return Domain(RESNAPSHOT, orjson.dumps(asdict(self), option=orjson.OPT_NON_STR_KEYS).decode())
 
 
-class ReadRange(Protocol):
+class _ReadRange(Protocol):
     """A range of a topic that was read."""
 
     @property
@@ -146,7 +146,7 @@ def active(snapshot: Snapshot, id: str | None = None) -> Resnapshot | None:
 
 
 def entry_counting(
-    snapshot: Snapshot, read: Iterable[ReadRange], now_ms: int, *, came: int, deleted: int, unusable: int
+    snapshot: Snapshot, read: Iterable[_ReadRange], now_ms: int, *, came: int, deleted: int, unusable: int
 ) -> Domain | None:
     """The action that counts what a batch brings, to be put into its commit; None if there is nothing to count.
 

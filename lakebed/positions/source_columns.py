@@ -89,7 +89,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceColumns:
+class _SourceColumns:
     """The columns that were gone at some time. ``added``: to the table, when it had rows."""
 
     added: tuple[str, ...] = ()
@@ -100,23 +100,23 @@ class SourceColumns:
         known = self.topics.get(topic, {}).get(name)
         return Column(gone=_LONG_AGO) if known is None and name in self.added else known
 
-    def with_added(self, names: Iterable[str]) -> SourceColumns:
+    def with_added(self, names: Iterable[str]) -> _SourceColumns:
         """After these columns were added to the table."""
         new = tuple(names)
         topics = {topic: _without(columns, new) for topic, columns in self.topics.items()}
-        return SourceColumns(added=tuple(dict.fromkeys([*self.added, *new])), topics=topics)
+        return _SourceColumns(added=tuple(dict.fromkeys([*self.added, *new])), topics=topics)
 
-    def among(self, names: Sequence[str]) -> SourceColumns:
+    def among(self, names: Sequence[str]) -> _SourceColumns:
         """Without columns that the table does not have any more."""
         kept = {topic: {name: one for name, one in of.items() if name in names} for topic, of in self.topics.items()}
-        return SourceColumns(added=tuple(name for name in self.added if name in names), topics=kept)
+        return _SourceColumns(added=tuple(name for name in self.added if name in names), topics=kept)
 
     def to_entry(self) -> Domain:
         """The entry of the log."""
         return Domain(SOURCE_COLUMNS, orjson.dumps(asdict(self)).decode())
 
 
-NO_COLUMNS = SourceColumns(topics={})
+_NO_COLUMNS = _SourceColumns(topics={})
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,15 +141,15 @@ class Followed:
         return before.plus(self.counts, now_ms if self.since_ms is None else self.since_ms - 1)
 
 
-def source_columns_of(snapshot: Snapshot) -> SourceColumns:
+def source_columns_of(snapshot: Snapshot) -> _SourceColumns:
     """What a table's log keeps; nothing if that can't be read."""
     found = readable_or_none(SOURCE_COLUMNS, snapshot.domains.get(SOURCE_COLUMNS), source_columns_in)
-    return found or NO_COLUMNS
+    return found or _NO_COLUMNS
 
 
-def source_columns_in(domain: str, text: str) -> SourceColumns:
+def source_columns_in(domain: str, text: str) -> _SourceColumns:
     """The value of the entry. Raises Corrupt."""
-    return decoded(SourceColumns, domain, text)
+    return decoded(_SourceColumns, domain, text)
 
 
 def followed(snapshot: Snapshot, met: Met, *, is_emptied: bool = False) -> Followed:
@@ -159,7 +159,7 @@ def followed(snapshot: Snapshot, met: Met, *, is_emptied: bool = False) -> Follo
     rows stay.
     """
     known = source_columns_of(snapshot)
-    if not any(columns.lacking for _, columns in met) and known == NO_COLUMNS:
+    if not any(columns.lacking for _, columns in met) and known == _NO_COLUMNS:
         return Followed()
     topics, doubtful = dict(known.topics), dict[str, None]()
     for topic in dict.fromkeys(topic for topic, _ in met):
@@ -187,7 +187,7 @@ class _OfTopic:
     def __init__(
         self,
         snapshot: Snapshot,
-        known: SourceColumns,
+        known: _SourceColumns,
         topic: str,
         spans: Mapping[RecordColumns, Span],
         *,

@@ -40,7 +40,7 @@ from lakebed.log.snapshot import Snapshot
 from lakebed.positions.order_restarts import Restart, restarts_of
 from lakebed.positions.positions import Last, newest_by_place, positions_of, sources_of
 
-POSITION_SCHEMA = pa.schema(
+_POSITION_SCHEMA = pa.schema(
     [
         ("topic", pa.string()),
         ("partition", pa.int32()),
@@ -61,7 +61,7 @@ _Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truncate:
-    """The position at which the source emptied its table: a row of ``POSITION_SCHEMA``."""
+    """The position at which the source emptied its table: a row of ``_POSITION_SCHEMA``."""
 
     topic: str
     partition: int
@@ -85,7 +85,7 @@ class Truncate:
         return ("server_id", "file", "pos") if None not in (self.server_id, self.file, self.pos) else ()
 
     def is_after(self, records: pa.Table, *, is_new: bool = False, or_same: bool = False) -> _Mask:
-        """Which records (``POSITION_SCHEMA``) are from before the truncate, or with ``or_same`` are the truncate itself.
+        """Which records (``_POSITION_SCHEMA``) are from before the truncate, or with ``or_same`` are the truncate itself.
 
         ``is_new``: the truncate is in the same batch as the records, so its partition has not been replaced in between.
         """
@@ -163,7 +163,7 @@ class Cutoff:
         return frozenset(name for truncate in (*self.known, *self.new) for name in truncate.places)
 
     def takes(self, records: pa.Table) -> _Mask:
-        """Which records (``POSITION_SCHEMA``) are from before a truncate."""
+        """Which records (``_POSITION_SCHEMA``) are from before a truncate."""
         taken = np.zeros(len(records), bool)
         for truncate in self.known:
             taken |= truncate.is_after(records)
@@ -200,15 +200,15 @@ def _is_newer(one: Truncate, other: Truncate, new: tuple[Truncate, ...]) -> bool
 
 
 def position_of(rows: Iterable[Truncate]) -> pa.Table:
-    """Truncates as records (``POSITION_SCHEMA``)."""
-    return pa.Table.from_pylist([asdict(row) for row in rows], POSITION_SCHEMA)
+    """Truncates as records (``_POSITION_SCHEMA``)."""
+    return pa.Table.from_pylist([asdict(row) for row in rows], _POSITION_SCHEMA)
 
 
 def positions(records: pa.RecordBatch, times: pa.Array, places: Mapping[str, pa.Array]) -> pa.Table:
-    """``POSITION_SCHEMA`` of records in their order, with the positions of their sources."""
+    """``_POSITION_SCHEMA`` of records in their order, with the positions of their sources."""
     given = {name: records.column(name) for name in ("topic", "partition", "offset")} | {"time_us": times, **places}
-    columns = [given.get(field.name, pa.nulls(records.num_rows, field.type)) for field in POSITION_SCHEMA]
-    return pa.table(columns, schema=POSITION_SCHEMA)
+    columns = [given.get(field.name, pa.nulls(records.num_rows, field.type)) for field in _POSITION_SCHEMA]
+    return pa.table(columns, schema=_POSITION_SCHEMA)
 
 
 def cutoff_of(snapshot: Snapshot, topic_ids: Mapping[str, str | None] | None = None) -> Cutoff:

@@ -120,7 +120,7 @@ FIGURES = record(
         for name in ("rows", "dead_rows", "bytes", "parts", "tail_parts", "tail_rows", "tail_bytes", "unsorted_parts")
     }
 )
-PARKED = record({"error": {"type": "string"}, "kind": {"type": "string"}, "since_ms": WHOLE, "failures": WHOLE})
+_PARKED = record({"error": {"type": "string"}, "kind": {"type": "string"}, "since_ms": WHOLE, "failures": WHOLE})
 TABLE = record(
     {
         "name": {"type": "string"},
@@ -135,12 +135,12 @@ TABLE = record(
         "partition_by": listed({"type": "string"}),
         "properties": {"type": "object", "additionalProperties": {"type": "string"}},
         "figures": FIGURES,
-        "parked": or_null(PARKED),
+        "parked": or_null(_PARKED),
         "drop_at": or_null(TIME),
     }
 )
-LISTED = record({"name": {"type": "string"}, "root": {"type": "string"}})
-VECTOR = record(
+_LISTED = record({"name": {"type": "string"}, "root": {"type": "string"}})
+_VECTOR = record(
     {
         "storageType": {"enum": ["u", "i", "p"]},
         "pathOrInlineDv": {"type": "string"},
@@ -155,11 +155,11 @@ FILE = record(
         "bytes": COUNT,
         "rows": WHOLE,
         "partition": {"type": "object", "additionalProperties": {"type": ["string", "null"]}},
-        "deletion_vector": or_null(VECTOR),
+        "deletion_vector": or_null(_VECTOR),
         "stats": {"type": ["object", "null"]},
     }
 )
-SCAN = record(
+_SCAN = record(
     {
         "name": {"type": "string"},
         "root": {"type": "string"},
@@ -175,7 +175,7 @@ SCAN = record(
         "next": or_null(COUNT),
     }
 )
-PROBLEM: Schema = {
+_PROBLEM: Schema = {
     "type": "object",
     "properties": {
         "type": {"type": "string"},
@@ -196,6 +196,6 @@ JOB = record(
     }
 )  # fmt: skip
 COMPONENTS: dict[str, Any] = {
-    "Job": JOB, "Column": COLUMN, "Figures": FIGURES, "Table": TABLE, "ListedTable": LISTED, "DeletionVector": VECTOR,
-    "File": FILE, "Scan": SCAN, "Problem": PROBLEM,
+    "Job": JOB, "Column": COLUMN, "Figures": FIGURES, "Table": TABLE, "ListedTable": _LISTED, "DeletionVector": _VECTOR,
+    "File": FILE, "Scan": _SCAN, "Problem": _PROBLEM,
 }  # fmt: skip

@@ -54,9 +54,9 @@ BODY_SECONDS_MAX = 20.0
 """In which the body of a request must have come."""
 REQUEST_SECONDS_MAX = 60.0
 """After which the caller gets an error, whatever the thread still does."""
-REQUESTS_MAX = 200
+_REQUESTS_MAX = 200
 """Under way at once."""
-THREADS = 16
+_THREADS = 16
 PER_SECOND_MAX = 200.0
 BURST_MAX = 1_000.0
 _CALLERS_MAX = 10_000
@@ -108,7 +108,7 @@ HEALTH = Route(
     answers={200: record({"status": {"enum": ["serving"]}, "lakebed": {"type": "string"}})},
     handle=_healthz,
 )
-ROUTES: tuple[Route, ...] = (
+_ROUTES: tuple[Route, ...] = (
     HEALTH,
     Route(
         method="GET",
@@ -126,18 +126,18 @@ ROUTES: tuple[Route, ...] = (
     *event_routes.ROUTES,
     *page_routes.ROUTES,
 )
-_DOCUMENT = orjson.dumps(openapi(ROUTES))
+_DOCUMENT = orjson.dumps(openapi(_ROUTES))
 
 
 class Service:
     """The application. ``catalog``: its tables; ``tokens``: who may do what; ``host``: what it was started with."""
 
     def __init__(
-        self, catalog: Catalog, tokens: Tokens, host: str = "127.0.0.1", routes: Sequence[Route] = ROUTES
+        self, catalog: Catalog, tokens: Tokens, host: str = "127.0.0.1", routes: Sequence[Route] = _ROUTES
     ) -> None:
         """``routes``: those of another server of this kind; with those of the service it has the page, too."""
         self._known = ", ".join(f"{each.method} {each.path}" for each in routes)
-        if routes is ROUTES:
+        if routes is _ROUTES:
             self._known = "GET /v1/openapi.json lists the routes"
         self._catalog = catalog
         self._streams = EventStreams(catalog)
@@ -147,12 +147,12 @@ class Service:
         self._tokens = tokens
         self._rates = Rates()
         self._under_way = 0
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="lakebed-service")
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="lakebed-service")
         served = [
             StarletteRoute(route.path, partial(self._serve, route, *_validators(route)), methods=[route.method])
-            for route in (*routes, *(page_routes.OWN_ROUTES if routes is ROUTES else ()))
+            for route in (*routes, *(page_routes.OWN_ROUTES if routes is _ROUTES else ()))
         ]
-        files = page_routes.FILES if routes is ROUTES else ()
+        files = page_routes.FILES if routes is _ROUTES else ()
         served += [StarletteRoute(path, self._file, methods=["GET"]) for path in files]
         handlers: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
             Refused: self._refused,
@@ -224,7 +224,7 @@ class Service:
 
     async def _run(self, route: Route, call: Call) -> Answer:
         assert route.handle is not None
-        if self._under_way >= REQUESTS_MAX:
+        if self._under_way >= _REQUESTS_MAX:
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests are under way", {"Retry-After": "1"})
         self._under_way += 1
         future = asyncio.get_running_loop().run_in_executor(self._pool, route.handle, call)

@@ -46,7 +46,7 @@ _DESCRIBED_MAX = 1_000
 _FIGURES = ("rows", "dead_rows", "bytes", "parts", "tail_parts", "tail_rows", "tail_bytes", "unsorted_parts")
 
 
-class Descriptions:
+class _Descriptions:
     """Descriptions of tables, made once a version."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Descriptions:
 
     def of(self, name: str, log: TableLog, snapshot: Snapshot) -> bytes:
         """The description of a version of a table, as JSON."""
-        tag = tag_of(snapshot)
+        tag = _tag_of(snapshot)
         kept = self._kept.get(log.root)
         if kept is None or kept[0] != tag:
             kept = tag, orjson.dumps(describe(name, log.root, snapshot))
@@ -67,7 +67,7 @@ class Descriptions:
         return kept[1]
 
 
-def tag_of(snapshot: Snapshot) -> str:
+def _tag_of(snapshot: Snapshot) -> str:
     """Differs between any two versions of any two tables."""
     return f"{snapshot.metadata.id}-{snapshot.version}-{snapshot.digest}"
 
@@ -97,20 +97,20 @@ def describe(name: str, root: str, snapshot: Snapshot) -> dict[str, Any]:
 # -- Which tables the service has ------------------------------------------------------------------------------------------
 
 
-LOG_BYTES_MAX = 1 << 30
-OPEN_MAX = 64
+_LOG_BYTES_MAX = 1 << 30
+_OPEN_MAX = 64
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 class Catalog:
     """The tables of some roots. Safe to use from several threads."""
 
-    def __init__(self, roots: Sequence[str], log_bytes_max: int = LOG_BYTES_MAX) -> None:
+    def __init__(self, roots: Sequence[str], log_bytes_max: int = _LOG_BYTES_MAX) -> None:
         """Raises InvalidInput for a root that can't be one."""
         require_apart(roots)
         self.roots = tuple(dict.fromkeys(open_part_storage(root).root for root in roots))
         self.logs = LogCache(log_bytes_max)
-        self.descriptions = Descriptions()
+        self.descriptions = _Descriptions()
         self.on_hint: Callable[[str], object] = lambda root: None
         """What is called with the root of a table for which a job was requested."""
         self._listed: tuple[float, dict[str, list[str]]] = (-math.inf, {})
@@ -122,7 +122,7 @@ class Catalog:
         """The roots of all tables there are now, by name; several if roots share a name. Raises StoreUnavailable."""
         found: dict[str, list[str]] = {}
         for root in self.roots:
-            for name, path in tables_of(root).items():
+            for name, path in _tables_of(root).items():
                 found.setdefault(name, []).append(path)
         self._listed = time.monotonic(), dict(sorted(found.items()))
         return dict(self._listed[1])
@@ -180,7 +180,7 @@ class Catalog:
         with self._lock:
             self._open[root] = found
             self._open.move_to_end(root)
-            let_go = self._open.popitem(last=False)[1] if len(self._open) > OPEN_MAX else None
+            let_go = self._open.popitem(last=False)[1] if len(self._open) > _OPEN_MAX else None
         if let_go is not None:
             let_go.locators.release()
         return found
@@ -243,7 +243,7 @@ class Catalog:
         return True
 
 
-def tables_of(root: str) -> dict[str, str]:
+def _tables_of(root: str) -> dict[str, str]:
     """The roots of the tables at a path and below it, by name. Raises StoreUnavailable."""
     folders = Folders(root)
     if LOG_FOLDER in folders.below():

@@ -62,7 +62,7 @@ def _create(call: Call) -> Answer:
 def _change(call: Call) -> Answer:
     log, _ = call.catalog.newest(call.name)
     asked: dict[str, Any] = call.body
-    require = unchanged_since(log, call.headers.get("if-match"))
+    require = _unchanged_since(log, call.headers.get("if-match"))
     if "properties" in asked:
         version = set_properties(log, property_texts(asked["properties"]), require=require)
         value: dict[str, Any] = {"version": version, "changed": True, "notes": []}
@@ -87,7 +87,7 @@ def _schema_change(asked: dict[str, Any]) -> SchemaChange:
     )
 
 
-def unchanged_since(log: TableLog, condition: str | None) -> Callable[[Snapshot], None]:
+def _unchanged_since(log: TableLog, condition: str | None) -> Callable[[Snapshot], None]:
     """Refuses a version whose columns or properties are not those of the version in an ``If-Match``. Raises Refused."""
     if condition is None:
         raise Refused(

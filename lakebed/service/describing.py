@@ -41,8 +41,8 @@ from lakebed.view.metadata_tables import PARTITIONS_SCHEMA, SCHEMAS_SCHEMA, part
 from lakebed.view.scan_plan import plan_scan, vector_of
 from lakebed.view.time_travel import snapshot_at
 
-LIMIT = {"type": "integer", "minimum": 1, "maximum": 10_000}
-LAST = {"type": "integer", "minimum": 1, "maximum": 1_000}
+_LIMIT = {"type": "integer", "minimum": 1, "maximum": 10_000}
+_LAST = {"type": "integer", "minimum": 1, "maximum": 1_000}
 _TOUCHED_MAX = 1_000
 
 
@@ -256,7 +256,7 @@ def _rows(completed: pa.Table | None, snapshot: Snapshot, wanted: pa.Schema) -> 
 ROUTES = (
     Route(
         method="GET", path="/v1/tables", operation="list_tables", summary="The tables, by name.",
-        query={"search": NAME, "after": NAME, "limit": LIMIT},
+        query={"search": NAME, "after": NAME, "limit": _LIMIT},
         answers={200: record({"tables": listed(ref("ListedTable")), "next": or_null({"type": "string"})})},
         handle=_list,
     ),
@@ -268,13 +268,13 @@ ROUTES = (
     Route(
         method="GET", path="/v1/tables/{name}/partitions", operation="list_partitions",
         summary="The partitions with their rows, bytes and last change. A condition with constants leaves some out.",
-        query={"where": TEXT, "after": COUNT, "limit": LIMIT},
+        query={"where": TEXT, "after": COUNT, "limit": _LIMIT},
         answers=_page("partitions", PARTITIONS_SCHEMA), handle=_partitions,
     ),
     Route(
         method="GET", path="/v1/tables/{name}/timeline", operation="list_commits",
         summary="The newest commits, newest first, with the partitions and files that each touched.",
-        query={"last": LAST, "before": VERSION, "files": TRUTH},
+        query={"last": _LAST, "before": VERSION, "files": TRUTH},
         answers={200: record({"version": VERSION, "commits": listed(_COMMIT)})}, handle=_timeline,
     ),
     Route(
@@ -290,12 +290,12 @@ ROUTES = (
     ),
     Route(
         method="GET", path="/v1/tables/{name}/compactions", operation="list_compactions",
-        summary="The merges among the newest commits, and what each cost.", query={"last": LAST},
+        summary="The merges among the newest commits, and what each cost.", query={"last": _LAST},
         answers=_whole("compactions", metadata_tables.COMPACTIONS_SCHEMA), handle=_of_log("compactions", _compactions),
     ),
     Route(
         method="GET", path="/v1/tables/{name}/parts", operation="list_parts",
-        summary="The parts of a version, base and tail.", query={"version": VERSION, "after": COUNT, "limit": LIMIT},
+        summary="The parts of a version, base and tail.", query={"version": VERSION, "after": COUNT, "limit": _LIMIT},
         answers=_page("parts", metadata_tables.PARTS_SCHEMA), handle=_parts,
     ),
     Route(
@@ -316,7 +316,7 @@ ROUTES = (
                 "timestamp": {"type": ["string", "number"], "maxLength": 100},
                 "read": {"enum": ["fresh", "settled"]},
                 "after": COUNT,
-                "limit": LIMIT,
+                "limit": _LIMIT,
             },
         ),
         answers={200: ref("Scan")}, handle=_scan,

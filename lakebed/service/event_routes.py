@@ -93,7 +93,7 @@ _TEXT: Schema = {"type": "string"}
 _OF_ALL: dict[str, Schema] = {"tables": NAMES, "kinds": NAMES}
 _WEBHOOK = record({"kind": {"const": "webhook"}, "url": TEXT}, {"secret": TEXT, **_OF_ALL})
 _KAFKA = record({"kind": {"const": "kafka"}, "servers": TEXT, "topic": TEXT}, {"config": TEXTS, **_OF_ALL})
-DELIVERY = record(
+_DELIVERY = record(
     {
         "root": _TEXT,
         "process": _TEXT,
@@ -104,7 +104,7 @@ DELIVERY = record(
 )
 _HAS: dict[str, Schema] = {
     "name": _TEXT,
-    "deliveries": listed(DELIVERY),
+    "deliveries": listed(_DELIVERY),
     "tables": listed(_TEXT),
     "kinds": listed(_TEXT),
 }

@@ -32,7 +32,7 @@ from lakebed.service.problems import Refused, slug_of
 if TYPE_CHECKING:
     from lakebed.service.catalog import Catalog
 
-STREAMS_MAX = 200
+_STREAMS_MAX = 200
 CALLER_STREAMS_MAX = 20
 BEGIN = "begin"
 _BETWEEN = "~"
@@ -89,7 +89,7 @@ class EventStreams:
 
     def _stream(self, feeds: list[Feed], asked: Asked, wanted: Callable[[str], bool]) -> Response:
         later = {"Retry-After": "30"}
-        if self._streams.total() >= STREAMS_MAX:
+        if self._streams.total() >= _STREAMS_MAX:
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "too many streams of events are open", later)
         if self._streams[asked.who] >= CALLER_STREAMS_MAX:
             text = f"{asked.who} has {CALLER_STREAMS_MAX} streams of events open already; end one of them"

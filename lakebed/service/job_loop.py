@@ -19,7 +19,7 @@ from lakebed.jobs import JobRunner
 from lakebed.service.catalog import Catalog
 from lakebed.table import Table
 
-THREADS = 2
+_THREADS = 2
 LOOK_SECONDS = 5.0
 PASS_SECONDS = 60.0
 _SHARE = 0.05
@@ -36,7 +36,7 @@ class JobLoop:
         *,
         pass_seconds: float = PASS_SECONDS,
         runner: Callable[[Callable[[str], Table]], JobRunner] = lambda open_table: JobRunner(
-            open_table, threads=THREADS
+            open_table, threads=_THREADS
         ),
     ) -> None:
         """``runner`` makes what runs the jobs of tables that it opens."""

@@ -20,7 +20,7 @@ from lakebed.service.tokens import Role
 from lakebed.sql.expression import check_columns_of, expression
 from lakebed.storage.open import open_part_storage
 
-DELAY_SECONDS = 7 * 86_400
+_DELAY_SECONDS = 7 * 86_400
 _DELAY_SECONDS_MAX = 365 * 86_400
 
 
@@ -75,7 +75,7 @@ def _drop(call: Call) -> Answer:
     waiting = next((job for job in jobs_of(snapshot) if job.kind == DROP and not job.has_ended), None)
     if waiting is not None:
         return _accepted(call, waiting)
-    seconds = call.query.get("delay_seconds", DELAY_SECONDS)
+    seconds = call.query.get("delay_seconds", _DELAY_SECONDS)
     not_before_ms = log.now_ms() + seconds * 1000
     return _accepted(
         call, jobs.ask(log, Job(id=jobs.new_id(), kind=DROP, by=call.caller.name, not_before_ms=not_before_ms))

@@ -40,7 +40,7 @@ class Refused(Exception):
         self.headers = dict(headers or {})
 
 
-def status_of(error: LakebedError) -> HTTPStatus:
+def _status_of(error: LakebedError) -> HTTPStatus:
     """The status code for an error."""
     match error:
         case InvalidInput():
@@ -61,7 +61,7 @@ def problem_of(error: LakebedError) -> Response:
     """The answer to a request that raised this error."""
     data = {name: value for name, value in error.data().items() if name != "args"}
     headers = {"Retry-After": str(_RETRY_SECONDS)} if isinstance(error, Retry) else {}
-    return _response(_PREFIX + slug_of(type(error)), status_of(error), str(error), headers, data)
+    return _response(_PREFIX + slug_of(type(error)), _status_of(error), str(error), headers, data)
 
 
 def problem_of_refusal(refused: Refused) -> Response:

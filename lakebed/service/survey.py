@@ -68,7 +68,7 @@ class TableState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimSeen:
+class _ClaimSeen:
     """A claim, and what of its sources is still in the table."""
 
     claim: Claim
@@ -97,7 +97,7 @@ class Surveyed:
     why: str = ""  # what there is to do; empty for nothing
     due_ms: int | None = None  # when there may be something without another commit
     jobs: tuple[Job, ...] = ()
-    claims: tuple[ClaimSeen, ...] = ()
+    claims: tuple[_ClaimSeen, ...] = ()
     failing: tuple[Failing, ...] = ()
     parked: Parked | None = None
     settle: ParkedSettle | None = None
@@ -153,11 +153,11 @@ def surveyed(snapshot: Snapshot, now_ms: int, statistics: StatisticsCache) -> Su
     )
 
 
-def _claims(snapshot: Snapshot) -> tuple[ClaimSeen, ...]:
+def _claims(snapshot: Snapshot) -> tuple[_ClaimSeen, ...]:
     found = []
     for claim in sorted(claims_of(snapshot.domains).values(), key=lambda claim: (claim.since_ms, claim.id)):
         covered = [snapshot.parts[path] for path in claim.sources if path in snapshot.parts]
-        found.append(ClaimSeen(claim=claim, parts=len(covered), bytes=sum(part.bytes for part in covered)))
+        found.append(_ClaimSeen(claim=claim, parts=len(covered), bytes=sum(part.bytes for part in covered)))
     return tuple(found)
 
 
@@ -192,7 +192,7 @@ def urgency(table: Surveyed, now_ms: int) -> tuple[int, float, float]:
 PASS_SECONDS = 2.0
 LIST_SECONDS = 60.0
 LOOK_SECONDS_MAX = 60.0
-THREADS = 8
+_THREADS = 8
 _WAIT_SECONDS = 5.0
 _ERROR_MAX = 1_000
 _logger = logging.getLogger("lakebed.service")
@@ -279,7 +279,7 @@ class Surveyor:
             self._error = str(error)[:_ERROR_MAX] or type(error).__name__
         now = time.monotonic()
         due = [member for member in list(self._members.values()) if member.due <= now]
-        with ThreadPoolExecutor(THREADS, thread_name_prefix="lakebed-survey") as pool:
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="lakebed-survey") as pool:
             list(pool.map(self._look, due))
         self._workers = self._fleet()
         return len(self._members)

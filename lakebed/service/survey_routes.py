@@ -1,6 +1,6 @@
 """Routes about all tables at once: how each is, the jobs of all, and the queue: who works, what runs, what waits and why.
 
-They answer from the survey, so a request costs no look at the tables (``survey``), and an answer is at most ``LIMIT_MAX`` rows.
+They answer from the survey, so a request costs no look at the tables (``survey``), and an answer is at most ``_LIMIT_MAX`` rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lakebed.service.queue import TASK_STATES, Task, tasks_of, workers_of
 from lakebed.service.routes import Answer, Call, Route
 from lakebed.service.survey import Member, Survey, Surveyed, TableState, state_of
 
-LIMIT_MAX = 1_000
+_LIMIT_MAX = 1_000
 _LIMIT = 100
 _STATES = [state.value for state in TableState]
 T = TypeVar("T")
@@ -211,7 +211,7 @@ def _task(task: Task, now_ms: int) -> dict[str, Any]:
 
 _TEXT: Schema = {"type": "string"}
 _SECONDS: Schema = or_null({"type": "number", "minimum": 0})
-_LIMITS: Schema = {"type": "integer", "minimum": 1, "maximum": LIMIT_MAX}
+_LIMITS: Schema = {"type": "integer", "minimum": 1, "maximum": _LIMIT_MAX}
 _COUNTS: Schema = {"type": "object", "additionalProperties": COUNT}
 _ABOUT = record({"tables": COUNT, "unseen": COUNT, "looked_at": or_null(TIME), "error": _TEXT})
 _TABLE = record(

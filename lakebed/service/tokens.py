@@ -83,13 +83,13 @@ class TokenFile:
     def __init__(self, path: str) -> None:
         self._path = Path(path)
         self._seen = self._stamp()
-        self._tokens = parse_tokens(self._text(), path)
+        self._tokens = _parse_tokens(self._text(), path)
 
     def __call__(self) -> tuple[Token, ...]:
         try:
             stamp = self._stamp()
             if stamp != self._seen:
-                self._tokens, self._seen = parse_tokens(self._text(), str(self._path)), stamp
+                self._tokens, self._seen = _parse_tokens(self._text(), str(self._path)), stamp
         except InvalidInput as error:
             if self._tokens:
                 _logger.warning("no token is accepted any more: %s", error)
@@ -110,7 +110,7 @@ class TokenFile:
             raise InvalidInput(f"the tokens can't be read from {self._path}: {error}") from None
 
 
-def parse_tokens(text: str, path: str) -> tuple[Token, ...]:
+def _parse_tokens(text: str, path: str) -> tuple[Token, ...]:
     """The tokens in the text of a file. Raises InvalidInput with the number of a line that is wrong."""
     out = []
     for number, line in enumerate(text.splitlines(), 1):

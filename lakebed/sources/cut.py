@@ -30,7 +30,7 @@ from lakebed.decode.transaction_ids import TransactionIds
 from lakebed.positions.positions import Counts, Progress
 
 _ORDER_MAX = (1 << 40) - 1
-TABLES_MAX = 100
+_TABLES_MAX = 100
 """The names of so many tables are remembered whose events are in one topic."""
 Report = Mapping[str, Any]
 """Of one partition, as JSON: ``counts``, by transaction its events and the number of the last one; ``stopped``, the transaction
@@ -100,7 +100,7 @@ class Cutting:
         end = len(records) if passes.all() else int(np.argmin(passes))
         is_stray = np.array([name in self.cut.passing and name not in self.cut.own for name in names] + [False], bool)
         self._count(names, which[:end], ids.orders, is_stray)
-        for row in np.flatnonzero(is_stray[which[:end]])[:TABLES_MAX].tolist():
+        for row in np.flatnonzero(is_stray[which[:end]])[:_TABLES_MAX].tolist():
             self.strays.add(ids.table_of(row))
         if end == len(records):
             return records, None
@@ -132,7 +132,7 @@ class Cutting:
     def report(self) -> dict[str, Any]:
         """What the driver needs to know of the partition."""
         counts = {id: list(self.counts[id]) for id in sorted(self.changed)}
-        return {"counts": counts, "stopped": self.stopped, "strays": sorted(self.strays)[:TABLES_MAX]}
+        return {"counts": counts, "stopped": self.stopped, "strays": sorted(self.strays)[:_TABLES_MAX]}
 
 
 def _offset(records: pa.Table, row: int) -> int:
@@ -193,7 +193,7 @@ class Cut:
             through=through,
             partial={id: places for id, places in partial.items() if id in later},
             doubt_ms=doubt,
-            tables=old.tables if named.issubset(old.tables) else tuple(sorted(named.union(old.tables))[:TABLES_MAX]),
+            tables=old.tables if named.issubset(old.tables) else tuple(sorted(named.union(old.tables))[:_TABLES_MAX]),
         )
 
     def _own(self, topic: str) -> frozenset[str]:

@@ -43,18 +43,18 @@ COLUMNS = pa.schema(
 )
 """The table that the events are changes of."""
 
-SHARES_OF = 10_000
-DELETES_LATE = 200
+_SHARES_OF = 10_000
+_DELETES_LATE = 200
 """A delete removes an order whose turn came this many deletes earlier."""
-REGIONS = ("eu-west", "eu-north", "us-east", "us-west", "ap-south", "ap-east", "sa-east", "af-south")
-STATUSES = ("paid", "packed", "shipped", "delivered", "returned")
-NOTES = ("call first", "gift wrap", "leave at the door", "fragile", "größer als üblich", '"rush"')
-LSN_OF_EVENT_0 = 50_000_000
+_REGIONS = ("eu-west", "eu-north", "us-east", "us-west", "ap-south", "ap-east", "sa-east", "af-south")
+_STATUSES = ("paid", "packed", "shipped", "delivered", "returned")
+_NOTES = ("call first", "gift wrap", "leave at the door", "fragile", "größer als üblich", '"rush"')
+_LSN_OF_EVENT_0 = 50_000_000
 
 Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 Bits: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
-Fractions: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
-Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
+_Fractions: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+_Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,20 +109,20 @@ def _random(seed: int, stream: int, numbers: Numbers) -> Bits:
     return z
 
 
-def _uniform(seed: int, stream: int, numbers: Numbers) -> Fractions:
-    fractions: Fractions = (_random(seed, stream, numbers) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+def _uniform(seed: int, stream: int, numbers: Numbers) -> _Fractions:
+    fractions: _Fractions = (_random(seed, stream, numbers) >> np.uint64(11)).astype(np.float64) * 2.0**-53
     return fractions
 
 
 def _choose(settings: OrderStream, event: Numbers) -> _Chosen:
-    inserts = round(settings.inserts * SHARES_OF)
-    deletes = round(settings.deletes * SHARES_OF)
-    others = SHARES_OF - inserts
-    orders = -(-event * inserts // SHARES_OF)  # rounded up, so that event 0 creates order 0
-    creates = -(-(event + 1) * inserts // SHARES_OF) > orders
+    inserts = round(settings.inserts * _SHARES_OF)
+    deletes = round(settings.deletes * _SHARES_OF)
+    others = _SHARES_OF - inserts
+    orders = -(-event * inserts // _SHARES_OF)  # rounded up, so that event 0 creates order 0
+    creates = -(-(event + 1) * inserts // _SHARES_OF) > orders
     rest = event - orders
     slot = rest * deletes // max(others, 1)
-    removes = ~creates & ((rest + 1) * deletes // max(others, 1) > slot) & (slot >= DELETES_LATE)
+    removes = ~creates & ((rest + 1) * deletes // max(others, 1) > slot) & (slot >= _DELETES_LATE)
 
     span = np.maximum(orders, 1).astype(np.float64)
     draw = _uniform(settings.seed, 1, event)
@@ -131,7 +131,7 @@ def _choose(settings: OrderStream, event: Numbers) -> _Chosen:
     order = np.maximum(orders - 1 - age, 0)
     if deletes:
         order = np.where(_deleted(order, slot, inserts, deletes), order + 1, order)
-        order = np.where(removes, (slot - DELETES_LATE) * inserts // deletes, order)
+        order = np.where(removes, (slot - _DELETES_LATE) * inserts // deletes, order)
     order = np.where(creates, orders, order)
 
     late = ~creates & ~removes & (_uniform(settings.seed, 3, event) < settings.late)
@@ -142,20 +142,20 @@ def _choose(settings: OrderStream, event: Numbers) -> _Chosen:
     return _Chosen(event, order, happened, operation)
 
 
-def _deleted(order: Numbers, slot: Numbers, inserts: int, deletes: int) -> Mask:
+def _deleted(order: Numbers, slot: Numbers, inserts: int, deletes: int) -> _Mask:
     """Whether an order is one of those that get deleted, and was deleted within the first ``slot`` delete slots."""
     turn = -(-order * deletes // inserts)
-    gone: Mask = (turn * inserts // deletes == order) & (turn + DELETES_LATE <= slot)
+    gone: _Mask = (turn * inserts // deletes == order) & (turn + _DELETES_LATE <= slot)
     return gone
 
 
 def _created(order: Numbers, inserts: int) -> Numbers:
     """The event that creates an order."""
-    return order * SHARES_OF // inserts
+    return order * _SHARES_OF // inserts
 
 
 def _records(settings: OrderStream, chosen: _Chosen, clock_micros: int) -> pa.Table:
-    inserts = round(settings.inserts * SHARES_OF)
+    inserts = round(settings.inserts * _SHARES_OF)
     micros_per_event = 1_000_000 / settings.events_per_second
     seed = settings.seed
     arrived = clock_micros + (chosen.event * micros_per_event).astype(np.int64)
@@ -197,19 +197,19 @@ def _value(row: tuple[str, int, int, int, int, int, int, int]) -> bytes:
             '"created_at":null,"updated_at":null}'
         )
     else:
-        status = "new" if operation == "c" else STATUSES[of_event % len(STATUSES)]
-        text = NOTES[of_event // 7 % len(NOTES)].replace('"', '\\"')
+        status = "new" if operation == "c" else _STATUSES[of_event % len(_STATUSES)]
+        text = _NOTES[of_event // 7 % len(_NOTES)].replace('"', '\\"')
         note = f'"{text} #{of_event % 100_000}"' if of_event % 3 else "null"
         after = (
-            f'{{"order_id":{order},"customer_id":{of_order % 100_000},"region":"{REGIONS[of_order // 100_000 % 8]}",'
+            f'{{"order_id":{order},"customer_id":{of_order % 100_000},"region":"{_REGIONS[of_order // 100_000 % 8]}",'
             f'"status":"{status}","amount":"{of_event % 900_000 / 100 + 1:.2f}","note":{note},'
             f'"created_at":{created},"updated_at":{happened}}}'
         )
     source_ms, arrived_ms = happened // 1000, arrived // 1000
     return (
         f'{{"before":{before},"after":{after},"source":{{"version":"3.7.0.Final","connector":"postgresql","name":"shop",'
-        f'"ts_ms":{source_ms},"snapshot":"false","db":"shop","sequence":"[null,\\"{LSN_OF_EVENT_0 + position}\\"]",'
+        f'"ts_ms":{source_ms},"snapshot":"false","db":"shop","sequence":"[null,\\"{_LSN_OF_EVENT_0 + position}\\"]",'
         f'"ts_us":{happened},"ts_ns":{happened}000,"schema":"public","table":"orders","txId":{1000 + position},'
-        f'"lsn":{LSN_OF_EVENT_0 + position},"xmin":null}},"transaction":null,"op":"{operation}","ts_ms":{arrived_ms},'
+        f'"lsn":{_LSN_OF_EVENT_0 + position},"xmin":null}},"transaction":null,"op":"{operation}","ts_ms":{arrived_ms},'
         f'"ts_us":{arrived},"ts_ns":{arrived}000}}'
     ).encode()

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-FORMAT = "lakebed_generator"
-SETTINGS_OPTION = "settings"
-TABLE_EVENTS_MAX = 20_000
-IDLE_WAIT_SECONDS = 0.5
-IDLE_POLL_SECONDS = 0.1
+_FORMAT = "lakebed_generator"
+_SETTINGS_OPTION = "settings"
+_TABLE_EVENTS_MAX = 20_000
+_IDLE_WAIT_SECONDS = 0.5
+_IDLE_POLL_SECONDS = 0.1
 BEHIND_SECONDS_MAX = 5.0
 """A stream that was stopped for longer than this continues from the present time."""
 
@@ -50,7 +50,7 @@ class GeneratorReader:
         return False
 
     def ranges(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Range]:
-        return ranges_between(start, end, self.tasks)
+        return _ranges_between(start, end, self.tasks)
 
     def bounds(self, places: Sequence[Place]) -> dict[Place, Bounds]:
         return {place: Bounds(earliest=0, starting=0, end=None) for place in places}
@@ -59,8 +59,8 @@ class GeneratorReader:
         return self
 
     def read(self, chosen: Range) -> Iterator[pa.Table]:
-        for start in range(chosen.start, chosen.end, TABLE_EVENTS_MAX):
-            yield self.orders.events(start, min(start + TABLE_EVENTS_MAX, chosen.end), chosen.clock_micros or 0)
+        for start in range(chosen.start, chosen.end, _TABLE_EVENTS_MAX):
+            yield self.orders.events(start, min(start + _TABLE_EVENTS_MAX, chosen.end), chosen.clock_micros or 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,27 +80,27 @@ class GeneratorSource:
         return GeneratorReader(self.orders, self.tasks)
 
     def stream(self, spark: SparkSession) -> DataFrame:
-        spark.dataSource.register(GeneratedRanges)
+        spark.dataSource.register(_GeneratedRanges)
         limit, pace = self.max_records_per_batch, self.batch_seconds
         settings = {"orders": asdict(self.orders), "tasks": self.tasks, "limit": limit, "batch_seconds": pace}
-        return spark.readStream.format(FORMAT).option(SETTINGS_OPTION, json.dumps(settings)).load()
+        return spark.readStream.format(_FORMAT).option(_SETTINGS_OPTION, json.dumps(settings)).load()
 
 
 @methods_cross_spark
-class GeneratedRanges(DataSource):
+class _GeneratedRanges(DataSource):
     """The Spark data source behind ``GeneratorSource``."""
 
     @classmethod
     def name(cls) -> str:
-        return FORMAT
+        return _FORMAT
 
     def schema(self) -> str:
         return RANGE_SCHEMA_DDL
 
     def streamReader(self, schema: StructType) -> GeneratedRangeStream:
-        text = self.options.get(SETTINGS_OPTION)
+        text = self.options.get(_SETTINGS_OPTION)
         if text is None:
-            raise InvalidInput(f"{FORMAT}: option {SETTINGS_OPTION!r} is missing; use GeneratorSource.stream")
+            raise InvalidInput(f"{_FORMAT}: option {_SETTINGS_OPTION!r} is missing; use GeneratorSource.stream")
         settings = json.loads(text)
         orders = OrderStream(**settings["orders"])
         return GeneratedRangeStream(orders, settings["tasks"], settings["limit"], settings["batch_seconds"])
@@ -132,7 +132,7 @@ class GeneratedRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         if self._stop_micros is None:
             time.sleep(max(0.0, self._pace.wait_seconds()))
-        deadline = time.monotonic() + IDLE_WAIT_SECONDS
+        deadline = time.monotonic() + _IDLE_WAIT_SECONDS
         while True:
             end = self._next(start, limit)
             if end != start:
@@ -140,10 +140,10 @@ class GeneratedRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return end
             if self._stop_micros is not None or time.monotonic() >= deadline:
                 return end
-            time.sleep(IDLE_POLL_SECONDS)
+            time.sleep(_IDLE_POLL_SECONDS)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return [InputPartition(chosen) for chosen in ranges_between(start, end, self._tasks)]
+        return [InputPartition(chosen) for chosen in _ranges_between(start, end, self._tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[str, int, int, int, int | None]]:
         chosen: Range = partition.value
@@ -175,7 +175,7 @@ class GeneratedRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return int(start["clock"]) if self._moved_clock is None else self._moved_clock
 
 
-def ranges_between(start: Mapping[str, Any], end: Mapping[str, Any], tasks: int) -> list[Range]:
+def _ranges_between(start: Mapping[str, Any], end: Mapping[str, Any], tasks: int) -> list[Range]:
     """The ranges of a batch between two offset documents, one a task; they follow each other in the one partition."""
     first, last = start.get("next", 0), end.get("next", 0)
     cuts = sorted({first + (last - first) * task // tasks for task in range(tasks + 1)})

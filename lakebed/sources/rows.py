@@ -68,10 +68,10 @@ def records_of(rows: pa.Table, columns: pa.Schema, topic: str) -> pa.Table:
 def rows_in(records: pa.Table) -> pa.Table:
     """The upstream's columns of records."""
     chunks = [pa.Table.from_struct_array(chunk) for chunk in records[ROW].chunks]
-    return pa.concat_tables(chunks) if chunks else columns_in(records).empty_table()
+    return pa.concat_tables(chunks) if chunks else _columns_in(records).empty_table()
 
 
-def columns_in(records: pa.Table) -> pa.Schema:
+def _columns_in(records: pa.Table) -> pa.Schema:
     """The upstream's columns."""
     return pa.schema(list(records.schema.field(ROW).type))
 
@@ -154,7 +154,7 @@ class ChangeRows:
         return ChangeRows(decoder_schema)
 
     def schema_needed(self, records: pa.Table) -> SchemaChange | None:
-        return self.decoder_schema.needed(columns_in(records)).change
+        return self.decoder_schema.needed(_columns_in(records)).change
 
     def decode(self, records: pa.Table, cutoff: Cutoff = NO_CUTOFF) -> Decoded:
         if (change := self.schema_needed(records)) is not None:

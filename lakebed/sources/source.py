@@ -34,7 +34,7 @@ _RANGE_SCHEMA = pa.schema(
         ("offsets_each", pa.int64()),
     ]
 )  # fmt: skip
-JOINED_RECORDS = 4096
+_JOINED_RECORDS = 4096
 Place = tuple[str, int]
 """A partition of a topic."""
 
@@ -186,7 +186,7 @@ class RangeChanges:
                 last = records
             if last is not None:
                 held.append(last)
-            if sum(map(len, held)) >= JOINED_RECORDS:
+            if sum(map(len, held)) >= _JOINED_RECORDS:
                 yield from decoding.decode_all(held)
                 held = []
             self.ranges_read.append(chosen)

@@ -93,7 +93,7 @@ class UpstreamReader:
             log = _log_of(self.path)
             snapshot = log.refresh()
         if snapshot.metadata.id != chosen.topic:
-            raise created_again(self.path)
+            raise _created_again(self.path)
         if chosen.partition == WHOLE:
             yield from self._whole(log, chosen)
             return
@@ -144,7 +144,7 @@ def oldest_version(log: TableLog, snapshot: Snapshot) -> int:
     return max(log.oldest_version(), first_unexpired(snapshot.domains))
 
 
-def created_again(path: str) -> DataLoss:
+def _created_again(path: str) -> DataLoss:
     """The error for a table that is not the one that the batches before have read."""
     return DataLoss(
         f"the table at {path} is not the one that this pipeline has read: it was created again, and changes of the old one may "
@@ -160,12 +160,12 @@ def lost(path: str, version: int, why: str) -> DataLoss:
     )
 
 
-VERSIONS_MAX = 1000
+_VERSIONS_MAX = 1000
 BYTES_MAX = 512 << 20
 """Of parts with change rows: what one task reads in one batch."""
 EMPTY_VERSIONS_MAX = 200
 """After so many versions without changes the position moves on, so that the upstream need not keep them."""
-HOLD_SECONDS = 7 * 86_400  # how long an upstream keeps what a pipeline that does not run has not read
+_HOLD_SECONDS = 7 * 86_400  # how long an upstream keeps what a pipeline that does not run has not read
 MOVE_SECONDS = 600
 """A hold moves on at most so often, since each move is a commit to the upstream."""
 
@@ -214,7 +214,7 @@ class UpstreamPlanner:
             return max(first, oldest)
         if start["table"] != snapshot.metadata.id or start["next"] > snapshot.version + 1:
             if not skips:
-                raise created_again(path)
+                raise _created_again(path)
             return oldest
         if start["next"] >= oldest:
             return None
@@ -239,7 +239,7 @@ class UpstreamPlanner:
 
     def _end(self, first: int, snapshot: Snapshot) -> tuple[int, bool]:
         """The first version that the next batch does not read, and whether there are changes before it."""
-        last = min(snapshot.version, first + VERSIONS_MAX - 1)
+        last = min(snapshot.version, first + _VERSIONS_MAX - 1)
         self._scan(first, last, snapshot)
         size, has_changes = 0, False
         for version in range(first, last + 1):
@@ -265,9 +265,9 @@ class UpstreamPlanner:
         now_ms = self.log.now_ms()
         if self._held is not None:
             has_moved = version != self._held.version and now_ms - self._held_ms >= MOVE_SECONDS * 1000
-            if not has_moved and now_ms - self._held_ms < HOLD_SECONDS * 500:
+            if not has_moved and now_ms - self._held_ms < _HOLD_SECONDS * 500:
                 return
-        held = Hold(self._reader(), version, now_ms + HOLD_SECONDS * 1000, onward=True, reader=self._settings.table)
+        held = Hold(self._reader(), version, now_ms + _HOLD_SECONDS * 1000, onward=True, reader=self._settings.table)
         try:
             begin_hold(self.log, held)
         except VersionNotFound as error:

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-FORMAT = "lakebed_upstream"
-SETTINGS_OPTION = "settings"
-IDLE_WAIT_SECONDS = 0.5
-IDLE_POLL_SECONDS = 0.1
+_FORMAT = "lakebed_upstream"
+_SETTINGS_OPTION = "settings"
+_IDLE_WAIT_SECONDS = 0.5
+_IDLE_POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,33 +40,33 @@ class UpstreamSource:
         return UpstreamReader(self.settings)
 
     def stream(self, spark: SparkSession) -> DataFrame:
-        spark.dataSource.register(UpstreamRanges)
+        spark.dataSource.register(_UpstreamRanges)
         settings = {**asdict(self.settings), "batch_seconds": self.batch_seconds}
-        return spark.readStream.format(FORMAT).option(SETTINGS_OPTION, json.dumps(settings)).load()
+        return spark.readStream.format(_FORMAT).option(_SETTINGS_OPTION, json.dumps(settings)).load()
 
 
 @methods_cross_spark
-class UpstreamRanges(DataSource):
+class _UpstreamRanges(DataSource):
     """The Spark data source behind ``UpstreamSource``."""
 
     @classmethod
     def name(cls) -> str:
-        return FORMAT
+        return _FORMAT
 
     def schema(self) -> str:
         return RANGE_SCHEMA_DDL
 
-    def streamReader(self, schema: StructType) -> UpstreamRangeStream:
-        text = self.options.get(SETTINGS_OPTION)
+    def streamReader(self, schema: StructType) -> _UpstreamRangeStream:
+        text = self.options.get(_SETTINGS_OPTION)
         if text is None:
-            raise InvalidInput(f"{FORMAT}: option {SETTINGS_OPTION!r} is missing; use UpstreamSource.stream")
+            raise InvalidInput(f"{_FORMAT}: option {_SETTINGS_OPTION!r} is missing; use UpstreamSource.stream")
         settings = json.loads(text)
         pace = settings.pop("batch_seconds")
-        return UpstreamRangeStream(UpstreamSettings(**settings), pace)
+        return _UpstreamRangeStream(UpstreamSettings(**settings), pace)
 
 
 @methods_cross_spark
-class UpstreamRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class _UpstreamRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Asks the planner for each batch. Lives in one process beside the driver."""
 
     def __init__(self, settings: UpstreamSettings, batch_seconds: float) -> None:
@@ -75,9 +75,9 @@ class UpstreamRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._pace = Pace(batch_seconds)
         self._is_bounded = False
 
-    def __reduce__(self) -> tuple[type[UpstreamRangeStream], tuple[UpstreamSettings, float]]:
+    def __reduce__(self) -> tuple[type[_UpstreamRangeStream], tuple[UpstreamSettings, float]]:
         """Tasks get a copy that plans nothing."""
-        return UpstreamRangeStream, (self._settings, 0.0)
+        return _UpstreamRangeStream, (self._settings, 0.0)
 
     def initialOffset(self) -> dict[str, Any]:
         return {}
@@ -91,7 +91,7 @@ class UpstreamRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         if not self._is_bounded:
             time.sleep(max(0.0, self._pace.wait_seconds()))
-        deadline = time.monotonic() + IDLE_WAIT_SECONDS
+        deadline = time.monotonic() + _IDLE_WAIT_SECONDS
         while True:
             end = self._planner.next(start)
             if end != start:
@@ -99,7 +99,7 @@ class UpstreamRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return end
             if self._is_bounded or time.monotonic() >= deadline:
                 return end
-            time.sleep(IDLE_POLL_SECONDS)
+            time.sleep(_IDLE_POLL_SECONDS)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         return [InputPartition(chosen) for chosen in ranges_between(start, end) if chosen.size]

@@ -42,7 +42,7 @@ from lakebed.storage.local_folders import process_folder
 
 _CLOSE_SECONDS_MAX = 10
 
-MEMORY_BYTES_MAX = 1 << 30
+_MEMORY_BYTES_MAX = 1 << 30
 CURSORS_MAX = 2_000
 """Cursors of one database. For each Arrow table given to a query, a few hundred bytes stay in it (DuckDB 2.0)."""
 SEALED_MAX = 16
@@ -64,7 +64,7 @@ _ending = False  # the interpreter ends
 
 
 def connect(
-    memory_bytes_max: int = MEMORY_BYTES_MAX,
+    memory_bytes_max: int = _MEMORY_BYTES_MAX,
     threads: int | None = None,
     temp_folder: Path | str | None = None,
 ) -> duckdb.DuckDBPyConnection:
@@ -84,13 +84,13 @@ def connect_sealed(folders: Iterable[str] = ()) -> duckdb.DuckDBPyConnection:
     ``folders`` as DuckDB's urls begin: local paths or ``scheme://place``.
     """
     temporary = str(process_folder() / "duckdb")
-    return _cursor((MEMORY_BYTES_MAX, _processors(), temporary, tuple(sorted(set(folders)))))
+    return _cursor((_MEMORY_BYTES_MAX, _processors(), temporary, tuple(sorted(set(folders)))))
 
 
 def connect_alone() -> duckdb.DuckDBPyConnection:
     """Return the connection of a database that nobody else uses, with the limits of ``connect``: for unrestricted SQL."""
     with _making():
-        connection = _open(MEMORY_BYTES_MAX, _processors(), str(process_folder() / "duckdb"), None)
+        connection = _open(_MEMORY_BYTES_MAX, _processors(), str(process_folder() / "duckdb"), None)
         _cursors.add(connection)
         return connection
 

@@ -27,18 +27,18 @@ from lakebed.errors import Unsupported
 
 BLOCK_BYTES = 256 << 10
 TAIL_BYTES = 1 << 20
-CACHE_BYTES_MAX = 128 << 20
+_CACHE_BYTES_MAX = 128 << 20
 _SIZES_MAX = 100_000
 
 # fetch(file, start, end): the bytes [start, end). fetch_tail(file, length): the last bytes and the size of the file.
-Fetch = Callable[[str, int, int], bytes]
-FetchTail = Callable[[str, int], "tuple[bytes, int]"]
+_Fetch = Callable[[str, int, int], bytes]
+_FetchTail = Callable[[str, int], "tuple[bytes, int]"]
 
 
 class BlockCache:
     """The memory shared by all readers of a process."""
 
-    def __init__(self, bytes_max: int = CACHE_BYTES_MAX) -> None:
+    def __init__(self, bytes_max: int = _CACHE_BYTES_MAX) -> None:
         self.bytes_max = bytes_max
         self._lock = threading.Lock()
         self._blocks: OrderedDict[tuple[str, int], bytes] = OrderedDict()
@@ -76,7 +76,7 @@ class BlockCache:
                 gone = self._blocks.pop((file, block), None)
                 self._bytes -= len(gone or b"")
 
-    def read(self, file: str, start: int, length: int, fetch: Fetch, fetch_tail: FetchTail) -> bytes:
+    def read(self, file: str, start: int, length: int, fetch: _Fetch, fetch_tail: _FetchTail) -> bytes:
         """The bytes [start, start + length), cut at the end of the file."""
         size = self.size(file)
         if size is None:
@@ -93,7 +93,7 @@ class BlockCache:
         pieces[-1] = pieces[-1][: end - last * BLOCK_BYTES]
         return b"".join(pieces)
 
-    def meet(self, file: str, fetch_tail: FetchTail) -> int:
+    def meet(self, file: str, fetch_tail: _FetchTail) -> int:
         """The file's size; fetches the file's last bytes first, unless they were fetched or another thread is doing it."""
         tail_key = (file, -1)
         mine: Future[bytes] = Future()
@@ -119,7 +119,7 @@ class BlockCache:
             with self._lock:
                 self._in_flight.pop(tail_key, None)
 
-    def _blocks_of(self, file: str, wanted: range, size: int, fetch: Fetch) -> dict[int, bytes]:
+    def _blocks_of(self, file: str, wanted: range, size: int, fetch: _Fetch) -> dict[int, bytes]:
         found: dict[int, bytes] = {}
         awaited: dict[int, Future[bytes]] = {}
         missing: dict[int, Future[bytes]] = {}
@@ -184,7 +184,7 @@ _LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 HOST = "table"  # DuckDB grants access to what is below a place, and a scheme alone is not a place
 
 
-class Ranges(Protocol):
+class _Ranges(Protocol):
     """Files that are read by ranges."""
 
     def meet(self, path: str) -> int:
@@ -196,10 +196,10 @@ class Ranges(Protocol):
         ...
 
 
-class RangeFile:
-    """An object as DuckDB reads it: a file of ``Ranges`` and a position in it."""
+class _RangeFile:
+    """An object as DuckDB reads it: a file of ``_Ranges`` and a position in it."""
 
-    def __init__(self, reader: Ranges, path: str) -> None:
+    def __init__(self, reader: _Ranges, path: str) -> None:
         self._reader, self._path, self._at = reader, path, 0
 
     def seekable(self) -> bool:
@@ -235,7 +235,7 @@ class RangeFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     cachable = False
 
-    def __init__(self, protocol: str, reader: Ranges) -> None:
+    def __init__(self, protocol: str, reader: _Ranges) -> None:
         super().__init__(skip_instance_cache=True)
         self.protocol = protocol
         self._reader = reader
@@ -244,12 +244,12 @@ class RangeFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return url.removeprefix(f"{self.protocol}://{HOST}/")
 
     @as_text()
-    def open(self, path: str, mode: str = "rb", **_: Any) -> RangeFile:
+    def open(self, path: str, mode: str = "rb", **_: Any) -> _RangeFile:
         """A file to read. Raises FileNotFoundError."""
         if mode != "rb":
             raise Unsupported(f"{path} can't be opened with mode {mode!r}: write with write_file", path=path)
         self._reader.meet(self._path(path))
-        return RangeFile(self._reader, self._path(path))
+        return _RangeFile(self._reader, self._path(path))
 
     def glob(self, path: str, **_: Any) -> list[str]:
         """The path itself: names of parts hold no patterns, and a listing would cost a request."""

@@ -33,7 +33,7 @@ SINGLE_PUT_BYTES_MAX = 32 << 20
 
 _lock = threading.Lock()
 _cache = BlockCache()
-_readers: dict[S3Root, CachedObjects] = {}
+_readers: dict[S3Root, _CachedObjects] = {}
 
 
 def _after_fork_in_child() -> None:
@@ -66,11 +66,11 @@ class RemotePartStorage:
         return self.place.spark_root
 
     @property
-    def _reader(self) -> CachedObjects:
+    def _reader(self) -> _CachedObjects:
         with _lock:
             reader = _readers.get(self.place)
             if reader is None:
-                reader = _readers[self.place] = CachedObjects(self.open_objects(self.place), _cache)
+                reader = _readers[self.place] = _CachedObjects(self.open_objects(self.place), _cache)
             return reader
 
     @property
@@ -170,7 +170,7 @@ class RemotePartStorage:
         return self._reader.objects.now()
 
 
-class CachedObjects:
+class _CachedObjects:
     """The objects below one root, whose ranges are kept in this process's cache."""
 
     def __init__(self, objects: S3Objects, cache: BlockCache) -> None:

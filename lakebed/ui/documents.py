@@ -60,15 +60,15 @@ def sections() -> dict[str, str]:
 # -- The page's data of a table --------------------------------------------------------------------------------------------
 
 
-FINDINGS_MAX = 20
-CLAIMS_MAX = 100
-COLUMNS_MAX = 300
+_FINDINGS_MAX = 20
+_CLAIMS_MAX = 100
+_COLUMNS_MAX = 300
 _FINDING_MAX = 1_000
 _PLAN_FIGURES = ("parts", "level", "rows", "dead_rows", "bytes_in", "bytes_out", "depth_before", "depth_after")
 
 
 def findings(found: tuple[Finding, ...]) -> dict[str, Any]:
-    """The worst severity, and the first ``FINDINGS_MAX`` findings."""
+    """The worst severity, and the first ``_FINDINGS_MAX`` findings."""
     documents = [
         {
             "severity": finding.severity.value,
@@ -78,7 +78,7 @@ def findings(found: tuple[Finding, ...]) -> dict[str, Any]:
             "remedy": cut(blotted(finding.remedy), _FINDING_MAX),
             "runbook": section_of(finding.check),
         }
-        for finding in found[:FINDINGS_MAX]
+        for finding in found[:_FINDINGS_MAX]
     ]
     return {"severity": worst(found).value, "findings": documents, "findings_more": len(found) - len(documents)}
 
@@ -128,7 +128,7 @@ def figures(status: Status, recent: Recent, snapshot: Snapshot) -> dict[str, Any
 
 
 def shape(snapshot: Snapshot) -> dict[str, Any]:
-    """Keys, order, partitions, the first ``COLUMNS_MAX`` columns, and the properties that are set."""
+    """Keys, order, partitions, the first ``_COLUMNS_MAX`` columns, and the properties that are set."""
     settings = snapshot.logical_settings
     return {
         "id": cut(snapshot.metadata.id),
@@ -139,9 +139,9 @@ def shape(snapshot: Snapshot) -> dict[str, Any]:
         "merge": settings.merge,
         "columns": [
             {"name": cut(column.name), "type": cut(str(column.type)), "is_nullable": column.nullable}
-            for column in list(snapshot.logical_schema)[:COLUMNS_MAX]
+            for column in list(snapshot.logical_schema)[:_COLUMNS_MAX]
         ],
-        "columns_more": max(0, len(snapshot.logical_schema) - COLUMNS_MAX),
+        "columns_more": max(0, len(snapshot.logical_schema) - _COLUMNS_MAX),
         "properties": shown(dict(sorted(snapshot.metadata.configuration.items()))),
     }
 
@@ -169,7 +169,7 @@ def claims_document(snapshot: Snapshot, now_ms: int, merge_rate: tuple[float, in
     """
     rate, weighed = merge_rate or (0.0, 0)
     found = sorted(claims_of(snapshot.domains).values(), key=lambda claim: (claim.since_ms, claim.id))
-    documents = [_claim(claim, snapshot, now_ms, rate) for claim in found[:CLAIMS_MAX]]
+    documents = [_claim(claim, snapshot, now_ms, rate) for claim in found[:_CLAIMS_MAX]]
     return {"claims": documents, "claims_more": len(found) - len(documents), "merges_weighed": weighed}
 
 

@@ -48,8 +48,8 @@ _ACTIONS_MAX = 100_000
 _PARTS_MAX = 20_000
 _MERGES_WEIGHED = 20
 _ITEMS_MAX = 10
-WRITERS_MAX = 50
-RATE_SECONDS = 60.0
+_WRITERS_MAX = 50
+_RATE_SECONDS = 60.0
 _RATE_SECONDS_MIN = 10.0
 _CLAIMS: frozenset[str] = frozenset({Operation.CLAIM, Operation.EXTEND_CLAIM, Operation.ABANDON_CLAIM})
 
@@ -256,11 +256,11 @@ def _rates(entries: list[_Entry]) -> list[float]:
     for entry in entries:
         at_ms = entry.figures.timestamp_ms
         rows += entry.figures.ingested_rows
-        while entries[first].figures.timestamp_ms < at_ms - RATE_SECONDS * 1000:
+        while entries[first].figures.timestamp_ms < at_ms - _RATE_SECONDS * 1000:
             rows -= entries[first].figures.ingested_rows
             first += 1
         known = (at_ms - entries[0].figures.timestamp_ms) / 1000
-        out.append(round(rows / min(RATE_SECONDS, max(_RATE_SECONDS_MIN, known)), 2))
+        out.append(round(rows / min(_RATE_SECONDS, max(_RATE_SECONDS_MIN, known)), 2))
     return out
 
 
@@ -309,7 +309,7 @@ def _writers(entries: list[_Entry]) -> list[dict[str, Any]]:
         one["ingested_rows"] += figures.ingested_rows
         one["written_bytes"] += figures.written_bytes if figures.writer else 0
     ordered = sorted(found.values(), key=lambda one: (-one["commits"].total(), one["who"]))
-    return [one | {"commits": dict(one["commits"].most_common(_ITEMS_MAX))} for one in ordered[:WRITERS_MAX]]
+    return [one | {"commits": dict(one["commits"].most_common(_ITEMS_MAX))} for one in ordered[:_WRITERS_MAX]]
 
 
 def _entry(commit: Commit) -> _Entry:

@@ -46,7 +46,7 @@ from lakebed.view.clustering import readable
 
 STEPS = 100_000_000
 """Places are whole numbers from 0 to this."""
-MARGIN = 0.03
+_MARGIN = 0.03
 _DAY_MS = 86_400_000.0
 _HOUR_MS = 3_600_000.0
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -66,7 +66,7 @@ def values_of(bounds: Sequence[Bound], terms: tuple[SortTerm, ...]) -> dict[str,
     known = [value for value in values if math.isfinite(value)]
     if not known or known[0] == known[-1]:
         return None
-    margin = (known[-1] - known[0]) * MARGIN
+    margin = (known[-1] - known[0]) * _MARGIN
     if not math.isfinite(margin):
         return None
     has_below, has_above = values[0] == -math.inf, values[-1] == math.inf
@@ -141,8 +141,8 @@ def _mark(bound: Bound, terms: tuple[SortTerm, ...]) -> str:
 
 
 PARTS_MAX = 50_000
-LABELS_MAX = 256
-PARTITIONS_MAX = 200
+_LABELS_MAX = 256
+_PARTITIONS_MAX = 200
 STATES = ("settled", "claimed", "other_order", "tail")
 _End = tuple[tuple[tuple[str, bool, str], ...], Bound]
 
@@ -312,16 +312,16 @@ def _blocks(part: Part | ChangePart) -> tuple[int, int]:
 
 
 def _spread(count: int) -> list[int]:
-    """At most ``LABELS_MAX`` ranks, evenly spread, including the first and the last."""
-    if count <= LABELS_MAX:
+    """At most ``_LABELS_MAX`` ranks, evenly spread, including the first and the last."""
+    if count <= _LABELS_MAX:
         return list(range(count))
-    return [round(number * (count - 1) / (LABELS_MAX - 1)) for number in range(LABELS_MAX)]
+    return [round(number * (count - 1) / (_LABELS_MAX - 1)) for number in range(_LABELS_MAX)]
 
 
 def _partitions(ends: Sequence[_End]) -> list[list[Any]]:
     """The first rank and the name of each partition; empty if there are no partitions, or too many to show."""
     starts = [place for place, (where, _) in enumerate(ends) if place == 0 or ends[place - 1][0] != where]
-    if len(starts) > PARTITIONS_MAX or all(not where for where, _ in ends[:1]):
+    if len(starts) > _PARTITIONS_MAX or all(not where for where, _ in ends[:1]):
         return []
     return [[place, _partition_text(ends[place][0])] for place in starts]
 

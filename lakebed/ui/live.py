@@ -15,7 +15,7 @@ from lakebed.events import BatchCommitted, Event, QueryChanged, Settled, SourceL
 from lakebed.monitoring.freshness import FreshnessMeter, RecentAges
 from lakebed.ui.texts import cut
 
-TOPICS_MAX = 100
+_TOPICS_MAX = 100
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class Live:
                         table.visible.add(aged, now)
                 case SourceLagged():
                     lag = self._of(event.table).lag
-                    if event.topic in lag or len(lag) < TOPICS_MAX:
+                    if event.topic in lag or len(lag) < _TOPICS_MAX:
                         lag[event.topic] = event.records
                 case QueryChanged():
                     self._of(event.table).queries[event.role] = event.state

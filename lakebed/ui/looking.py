@@ -17,7 +17,7 @@ IDLE_SECONDS = 60.0
 RELOOK_SECONDS = 30.0
 LATE_SECONDS = 15.0
 WAIT_SECONDS = 5.0
-CLOSE_SECONDS = 0.5
+_CLOSE_SECONDS = 0.5
 _SHARE = 0.2
 T = TypeVar("T")
 
@@ -46,12 +46,12 @@ class Looking(Generic[T]):
         self._thread.start()
 
     def close(self) -> None:
-        """Stop looking; waits at most ``CLOSE_SECONDS`` for a look under way."""
+        """Stop looking; waits at most ``_CLOSE_SECONDS`` for a look under way."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
         if self._thread.is_alive():
-            self._thread.join(CLOSE_SECONDS)
+            self._thread.join(_CLOSE_SECONDS)
 
     def ask(self) -> None:
         """Look, and keep looking for ``IDLE_SECONDS``."""

@@ -37,14 +37,14 @@ from lakebed.ui.watch import Answer, LastWatched, Watched
 from lakebed.version import __version__
 
 LIST_SECONDS = 10.0
-THREADS = 8
-LEFT_OUT_MAX = 100
+_THREADS = 8
+_LEFT_OUT_MAX = 100
 _ERROR_MAX = 1_000
 _logger = logging.getLogger("lakebed.ui")
 
 
 @dataclass(frozen=True, slots=True)
-class DatabaseSeen:
+class _DatabaseSeen:
     """The result of a look. ``point``: the newest one, None if there is none; ``findings``: of the database as a whole."""
 
     tables: list[dict[str, Any]]
@@ -77,7 +77,7 @@ class Members:
         self._watched = LastWatched(interval_seconds, live)
         self._points = PointLog.of(path)
         self._runs = Runs()
-        self._looking: Looking[DatabaseSeen] = Looking(path, interval_seconds, self._look)
+        self._looking: Looking[_DatabaseSeen] = Looking(path, interval_seconds, self._look)
 
     def start(self) -> None:
         self._looking.start()
@@ -99,7 +99,7 @@ class Members:
         whole |= documents.findings(self._newest_findings(seen))
         return rows, whole | {"point": seen.point if seen else None}
 
-    def _newest_findings(self, seen: DatabaseSeen | None) -> tuple[Finding, ...]:
+    def _newest_findings(self, seen: _DatabaseSeen | None) -> tuple[Finding, ...]:
         """Those of the look, unless the database's pipeline runs in this process: that knows without asking the store."""
         here = self._runs.of_database_here(self.path)
         if here is None:
@@ -113,16 +113,16 @@ class Members:
 
     # -- the thread ----------------------------------------------------------------------------------------------------
 
-    def _look(self, is_due: bool) -> DatabaseSeen:
+    def _look(self, is_due: bool) -> _DatabaseSeen:
         try:
             self._list()
         except Exception as error:  # what is known is shown; the next look tries again
             if not isinstance(error, LakebedError):
                 _logger.warning("%s: %s", self.path, error, exc_info=True)
             path = utf8(blotted(self.path))
-            return DatabaseSeen([*(each.summary for each in self._members.values()), _broken(path, path, error)])
-        with ThreadPoolExecutor(THREADS, thread_name_prefix="lakebed-ui") as pool:
-            return DatabaseSeen(list(pool.map(self._summary, self._members.values())), self._point(), self._findings())
+            return _DatabaseSeen([*(each.summary for each in self._members.values()), _broken(path, path, error)])
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="lakebed-ui") as pool:
+            return _DatabaseSeen(list(pool.map(self._summary, self._members.values())), self._point(), self._findings())
 
     def _findings(self) -> tuple[Finding, ...]:
         with suppress(LakebedError):  # the tables say whether the store answers
@@ -137,7 +137,7 @@ class Members:
         with suppress(LakebedError):  # the tables are shown without it
             point = self._points.newest()
             if point is not None:
-                left_out = {cut(name): cut(why) for name, why in sorted(point.left_out.items())[:LEFT_OUT_MAX]}
+                left_out = {cut(name): cut(why) for name, why in sorted(point.left_out.items())[:_LEFT_OUT_MAX]}
                 return {"number": point.number, "time_ms": point.time_ms, "left_out": left_out}
         return None
 

@@ -26,7 +26,7 @@ HEADERS = {
     "Cache-Control": "no-cache",
 }
 Arguments = Mapping[str, Sequence[str]]
-Find = Callable[[str], Watched | None]
+_Find = Callable[[str], Watched | None]
 
 
 class Refused(Exception):
@@ -47,7 +47,7 @@ def files(entry: str) -> dict[str, tuple[str, Answer]]:
     return found
 
 
-def answers(find: Find) -> dict[str, Callable[[Arguments], Answer]]:
+def answers(find: _Find) -> dict[str, Callable[[Arguments], Answer]]:
     """The answers about one table, and of the runbook, by the path of their request. ``find``: the table with a name."""
     return {
         "/api/table": lambda arguments: _table(_watched(find, arguments)),
@@ -58,7 +58,7 @@ def answers(find: Find) -> dict[str, Callable[[Arguments], Answer]]:
     }
 
 
-def _watched(find: Find, arguments: Arguments) -> Watched:
+def _watched(find: _Find, arguments: Arguments) -> Watched:
     [path] = arguments.get("path", [""])[:1]
     watched = find(path)
     if watched is None:

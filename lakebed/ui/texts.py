@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-TEXT_MAX = 300
-HIDDEN = "***"
+_TEXT_MAX = 300
+_HIDDEN = "***"
 _LOOKED_AT = 8_000  # much more than is shown, so a secret that is cut in two here is never shown
 _ITEMS_MAX = 50
 _SECRET = r"passw|secret|token|credential|signature|api[._-]?key|access[._-]?key"
@@ -16,7 +16,7 @@ _USER_OF_URL = re.compile(r"(://)[^/\s@]{1,2000}@")
 _SECRET_VALUE = re.compile(rf"((?:{_SECRET})[\w.-]{{0,40}}[\"']?\s?[=:]\s?)([\"']?)[^\s\"',&;}}]+", re.IGNORECASE)
 
 
-def cut(text: str, most: int = TEXT_MAX) -> str:
+def cut(text: str, most: int = _TEXT_MAX) -> str:
     """The text, cut off if it has more than ``most`` characters."""
     return utf8(text if len(text) <= most else text[: most - 1] + "…")
 
@@ -28,7 +28,7 @@ def utf8(text: str) -> str:
 
 def blotted(text: str) -> str:
     """The text without the user of a URL, and without values whose names suggest that they are secret."""
-    return _SECRET_VALUE.sub(rf"\1\2{HIDDEN}", _USER_OF_URL.sub(rf"\1{HIDDEN}@", text[:_LOOKED_AT]))
+    return _SECRET_VALUE.sub(rf"\1\2{_HIDDEN}", _USER_OF_URL.sub(rf"\1{_HIDDEN}@", text[:_LOOKED_AT]))
 
 
 def shown(value: Any) -> Any:
@@ -38,7 +38,7 @@ def shown(value: Any) -> Any:
             return cut(blotted(value))
         case dict():
             items = list(value.items())[:_ITEMS_MAX]
-            return {cut(str(name)): HIDDEN if _SECRET_NAME.search(str(name)) else shown(item) for name, item in items}
+            return {cut(str(name)): _HIDDEN if _SECRET_NAME.search(str(name)) else shown(item) for name, item in items}
         case list() | tuple():
             return [shown(item) for item in value[:_ITEMS_MAX]]
         case float() if value != value or value in (float("inf"), float("-inf")):

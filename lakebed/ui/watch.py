@@ -45,16 +45,16 @@ from lakebed.ui.texts import blotted, cut
 # -- The records of a table's quarantine -----------------------------------------------------------------------------------
 
 
-REASONS_MAX = 20
-SECONDS_MIN = 60.0
+_REASONS_MAX = 20
+_SECONDS_MIN = 60.0
 ROWS_MAX = 1_000_000
 _QUERY = f"""
     select reason, count(*) as records, epoch_ms(max(time)) as newest_ms, count(*) over () as reasons
-    from quarantined group by reason order by records desc, reason limit {REASONS_MAX}
+    from quarantined group by reason order by records desc, reason limit {_REASONS_MAX}
 """
 
 
-class QuarantineReasons:
+class _QuarantineReasons:
     """Follows the quarantine of one table. Not thread-safe."""
 
     def __init__(self, root: str) -> None:
@@ -68,7 +68,7 @@ class QuarantineReasons:
         """The reasons that most records have; None without records. ``records``: how many there are."""
         if not records:
             self._version, self._document = -1, None
-        elif self._version < 0 or time.monotonic() - self._read_at >= SECONDS_MIN:
+        elif self._version < 0 or time.monotonic() - self._read_at >= _SECONDS_MIN:
             try:
                 self._read(records)
             except LakebedError as error:  # the table itself is well; ``status`` has a finding for this
@@ -119,7 +119,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class _Seen:
     """The result of a look. ``levels`` and ``timeline`` are None if the table can't be read."""
 
     summary: dict[str, Any]
@@ -139,7 +139,7 @@ class _Open:
     recent: RecentCommits
     history: History
     reads: ReadCounts
-    quarantine: QuarantineReasons
+    quarantine: _QuarantineReasons
     pictures: deque[Levels] = field(default_factory=lambda: deque(maxlen=_PICTURES))
     table_id: str = ""
 
@@ -152,7 +152,7 @@ class Watched:
         self.name = name
         self._live = live
         self._root = root
-        self._last: Seen | None = None
+        self._last: _Seen | None = None
         self._open: _Open | None = None
         self._looking = Looking(name, interval_seconds, self._look)
 
@@ -172,15 +172,15 @@ class Watched:
         """Look, and keep looking for a while."""
         self._looking.ask()
 
-    def seen(self, deadline: float | None = None) -> tuple[Seen | None, bool]:
+    def seen(self, deadline: float | None = None) -> tuple[_Seen | None, bool]:
         """The result of the newest look, and whether the look under way is late (``Looking.seen``)."""
         return self._looking.seen(deadline)
 
-    def _look(self, is_due: bool) -> Seen:
+    def _look(self, is_due: bool) -> _Seen:
         self._last = self._look_now(is_due)
         return self._last
 
-    def _look_now(self, is_due: bool) -> Seen:
+    def _look_now(self, is_due: bool) -> _Seen:
         try:
             self._open = self._open or self._opened()
             return self._seen_now(self._open, is_due)
@@ -199,10 +199,10 @@ class Watched:
             recent=RecentCommits(log),
             history=History(log),
             reads=ReadCounts(log),
-            quarantine=QuarantineReasons(self._root),
+            quarantine=_QuarantineReasons(self._root),
         )
 
-    def _failed(self, error: Exception) -> Seen:
+    def _failed(self, error: Exception) -> _Seen:
         if isinstance(error, TableNotFound):
             text = f"there is no table at {self.name}"
         else:
@@ -213,7 +213,7 @@ class Watched:
             kept = orjson.loads(last.table.body) | {"error": text}
             return replace(last, summary=last.summary | {"error": text}, table=Answer(kept))
         summary = self._named() | documents.broken(text, f"lakebed doctor {self.name}") | {"error": text}
-        return Seen(summary=summary, table=Answer(summary))
+        return _Seen(summary=summary, table=Answer(summary))
 
     def unseen(self) -> dict[str, Any]:
         """The answer before the table has been read for the first time."""
@@ -222,7 +222,7 @@ class Watched:
     def _named(self) -> dict[str, Any]:
         return {"path": self.name, "name": self.name.rstrip("/").rsplit("/", 1)[-1] or self.name, "error": None}
 
-    def _seen_now(self, table: _Open, is_due: bool) -> Seen:
+    def _seen_now(self, table: _Open, is_due: bool) -> _Seen:
         last = self._last
         if last is not None and last.levels is not None and last.summary["error"] is None and not is_due:
             newest = table.log.refresh()
@@ -236,7 +236,7 @@ class Watched:
         snapshot = table.observer.snapshot  # a newer one would not be that of the status
         if snapshot is None:  # the findings contain the reason
             summary["figures"] = None
-            return Seen(summary=summary, table=Answer(summary))
+            return _Seen(summary=summary, table=Answer(summary))
         if table.table_id not in ("", snapshot.metadata.id):  # another table was made in its place
             table.recent, table.history = RecentCommits(table.log), History(table.log)
         table.table_id = snapshot.metadata.id
@@ -257,7 +257,7 @@ class Watched:
         picture = levels(snapshot, claimed, statistics)
         table.pictures.append(picture)
         timeline = Answer(table.history.document(snapshot))
-        return Seen(
+        return _Seen(
             summary=summary,
             table=Answer(whole),
             levels=Answer(picture.document),
@@ -266,7 +266,7 @@ class Watched:
             part=partial(_part, tuple(table.pictures)),
         )
 
-    def _with_live(self, last: Seen) -> Seen:
+    def _with_live(self, last: _Seen) -> _Seen:
         """The last look, with what this process knows now: a lag grows without a new version."""
         if self._live is None:
             return last

@@ -7,7 +7,7 @@ What the rows are: ``parts.change_rows``.
 
 A reader has the columns that its query was defined with, also after the table was altered (``parts.change_columns``). Spark asks
 for a schema when a query is defined, and passes it to the reader. The reader finds the version that had this schema
-(``columns_that_give``), nearly always the newest, and so the stored names of these columns. A new start reads the new schema,
+(``_columns_that_give``), nearly always the newest, and so the stored names of these columns. A new start reads the new schema,
 from the version where the stream stopped.
 """
 
@@ -78,10 +78,10 @@ class ChangesSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         first, last = self._option("startingVersion", 0), self._option("endingVersion", -1)
-        return _ChangesReader(self._path(), first, last, columns_that_give(self._log(), schema))
+        return _ChangesReader(self._path(), first, last, _columns_that_give(self._log(), schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        columns = columns_that_give(self._log(), schema)
+        columns = _columns_that_give(self._log(), schema)
         return _ChangesStream(self._path(), self._option("startingVersion", 0), columns)
 
     def _log(self) -> TableLog:
@@ -145,7 +145,7 @@ def _read(path: str, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         yield from read_version(path, partition.value)
 
 
-def columns_that_give(log: TableLog, schema: StructType) -> ChangeColumns:
+def _columns_that_give(log: TableLog, schema: StructType) -> ChangeColumns:
     """The columns of the newest version whose change rows have this schema. Raises InvalidSchema if the log has none any more."""
     newest = log.refresh()
     before_changes = (past.version - 1 for past in reversed(past_changes(newest.domains)))

@@ -17,7 +17,7 @@ from lakebed.sortkey.ranges import NAN, NAN_MIRRORED, TOP, Bound, plain_value
 from lakebed.sortkey.sort_key import SortTerm
 from lakebed.sortkey.statistics_cache import StatisticsCache
 
-CLUSTERING_SCHEMA = pa.schema(
+_CLUSTERING_SCHEMA = pa.schema(
     [
         ("level", pa.int32()),
         ("cluster_by", pa.string()),
@@ -55,7 +55,7 @@ def clustering_information(
         here = [part for part in waiting if row["level"] in (None, part.level)]
         row["waiting_part_count"] = len(here)
         row["waiting_part_reads"] = sum(reads.get(part.path, 0) for part in here)
-    return pa.Table.from_pylist(rows, CLUSTERING_SCHEMA)
+    return pa.Table.from_pylist(rows, _CLUSTERING_SCHEMA)
 
 
 def placed(snapshot: Snapshot, statistics: StatisticsCache | None = None) -> list[Placed]:

@@ -36,7 +36,7 @@ from lakebed.view.arrow_scan import ReadableFiles, ScanFile, columns_wanted, cre
 ROWS_MAX = 2_000
 """More rows than these are not read by their numbers."""
 
-Known = tuple[pa.Table, Collection[str]]
+_Known = tuple[pa.Table, Collection[str]]
 """Rows of the wanted keys (``part``, ``row``) in some parts, and the paths of all parts of which this is known."""
 
 
@@ -48,7 +48,7 @@ def rows_at_positions(
     among: pa.Table,
     *,
     columns: Sequence[str] | None = None,
-    known: Known | None = None,
+    known: _Known | None = None,
     before_reading: Callable[[Sequence[ScanFile]], object] = lambda files: None,
 ) -> pa.Table | None:
     """The live rows of `files` that are equal to a row of `among` in its columns, as a table of `columns`, one at least

@@ -50,7 +50,7 @@ TIMELINE_SCHEMA = pa.schema(
         ("engine", pa.string()),
     ]
 )
-POSITIONS_SCHEMA = pa.schema(
+_POSITIONS_SCHEMA = pa.schema(
     [("topic", pa.string()), ("partition", pa.int32()), ("next_offset", pa.int64()), ("topic_id", pa.string())]
 )
 CLAIMS_SCHEMA = pa.schema(
@@ -91,7 +91,7 @@ COMPACTIONS_SCHEMA = pa.schema(
     ]
 )
 _MERGES = (CommitKind.MERGE, CommitKind.UPLOAD)
-DETAIL_SCHEMA = pa.schema(
+_DETAIL_SCHEMA = pa.schema(
     [
         ("path", pa.string()),
         ("id", pa.string()),
@@ -138,7 +138,7 @@ def detail(path: str, snapshot: Snapshot, volatile: str) -> pa.Table:
         "bytes": figures.bytes,
         "volatile": volatile,
     }
-    return pa.Table.from_pylist([row], DETAIL_SCHEMA)
+    return pa.Table.from_pylist([row], _DETAIL_SCHEMA)
 
 
 def parts(snapshot: Snapshot, page: slice = slice(None)) -> pa.Table:
@@ -222,7 +222,7 @@ def positions(snapshot: Snapshot) -> pa.Table:
         for topic, position in sorted(positions_of(snapshot).items())
         for number, offset in sorted(position.offsets.items())
     ]
-    return pa.Table.from_pylist(rows, POSITIONS_SCHEMA)
+    return pa.Table.from_pylist(rows, _POSITIONS_SCHEMA)
 
 
 def claims(snapshot: Snapshot, now_ms: int) -> pa.Table:

@@ -27,7 +27,7 @@ from lakebed.view.merge_on_read import TableView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScanPlan:
+class _ScanPlan:
     """``files`` may hold rows of the condition, others do not; ``files_of_version``: how many there are without it.
 
     ``completed``: rows, by stored names, that are in no file, because values that their source did not send were filled in.
@@ -40,7 +40,7 @@ class ScanPlan:
 
 def plan_scan(
     view: TableView, snapshot: Snapshot, where: str | None, *, settled: bool, statistics: StatisticsCache
-) -> ScanPlan:
+) -> _ScanPlan:
     """What to read of a version.
 
     Raises InvalidInput for a ``where`` that is not one expression over the columns of a row, Corrupt with the path of a file that
@@ -54,10 +54,10 @@ def plan_scan(
         if settled:
             live = [part for part in snapshot.parts.values() if not part.dead_rows or part.dead_rows != part.rows]
             parts = parts_that_may_match(connection, live, mapping.stored, condition, statistics, mapping)
-            return ScanPlan(files=tuple(map(_file_of, parts)), files_of_version=len(live), completed=None)
+            return _ScanPlan(files=tuple(map(_file_of, parts)), files_of_version=len(live), completed=None)
         pinned = view.pinned_for_others(snapshot)
         kept = parts_that_may_match(connection, pinned.files, mapping.stored, condition, statistics, mapping)
-    return ScanPlan(files=tuple(kept), files_of_version=len(pinned.files), completed=pinned.completed)
+    return _ScanPlan(files=tuple(kept), files_of_version=len(pinned.files), completed=pinned.completed)
 
 
 def _file_of(part: Part) -> ScanFile:

@@ -48,7 +48,7 @@ def add_to(commands: Commands) -> None:
             help="look at an idle table every N seconds at least (default: 300); where hints come, it may be longer",
         )
     run.add_argument("--cores", type=_cores, metavar="N", help="threads that merge (default: all processors)")
-    run.add_argument("--memory", type=memory_bytes, metavar="BYTES", help="such as 8GB (default: 4GiB)")
+    run.add_argument("--memory", type=_memory_bytes, metavar="BYTES", help="such as 8GB (default: 4GiB)")
     run.add_argument(
         "--share",
         type=_share,
@@ -250,7 +250,7 @@ def _share(text: str) -> tuple[str, float]:
     return pool, share
 
 
-def memory_bytes(text: str) -> int:
+def _memory_bytes(text: str) -> int:
     """``8GB``, ``512MiB`` or bytes."""
     units: dict[str, int] = {f"{unit}b": 1000**power for power, unit in enumerate("kmgt", 1)}
     units |= {f"{unit}ib": 1024**power for power, unit in enumerate("kmgt", 1)}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from lakebed.health.status import Status
 
 WATCH_SECONDS = 2.0
-PATIENCE_SECONDS = 10.0
+_PATIENCE_SECONDS = 10.0
 _STYLES = {"ok": "green", "warning": "yellow", "critical": "red"}
 
 
@@ -69,7 +69,7 @@ def _status(options: argparse.Namespace) -> int:
     from lakebed.health.status import Observer
     from lakebed.storage.object_store import require_answer
 
-    require_answer(options.path, PATIENCE_SECONDS)
+    require_answer(options.path, _PATIENCE_SECONDS)
     if not options.watch and not options.deep and not is_table(options.path):
         return _status_of_folder(options)
     seen = Observer(options.path)

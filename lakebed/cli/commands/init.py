@@ -19,16 +19,16 @@ from lakebed.errors import InvalidInput, LakebedError
 if TYPE_CHECKING:
     from lakebed.pipeline.draft import DatabaseDraft, Draft, SourceKind
 
-SOURCES = ("kafka", "files", "generator")
-TOPICS_SHOWN_MAX = 20
-BROKER_SECONDS = 5.0
+_SOURCES = ("kafka", "files", "generator")
+_TOPICS_SHOWN_MAX = 20
+_BROKER_SECONDS = 5.0
 Check = Callable[[str], object]
 _ORDERS = {
     "order_id": "long not null", "customer_id": "long", "region": "string", "status": "string",
     "amount": "decimal(12,2)", "note": "string", "created_at": "timestamp", "updated_at": "timestamp",
 }  # fmt: skip
 """What the generator makes."""
-ROW_FORMATS = ("json", "avro", "protobuf", "json-schema")
+_ROW_FORMATS = ("json", "avro", "protobuf", "json-schema")
 _OPERATION_FIELDS = ("op", "__op", "operation", "_op")
 
 
@@ -108,8 +108,8 @@ def _draft(options: argparse.Namespace, ask: _Questions) -> Draft:
     from lakebed.pipeline.draft import Draft, Sample, format_of, sample_of
     from lakebed.pipeline.file.settings import FORMATS
 
-    kinds = f"Where do changes come from: {', '.join(SOURCES)}?"
-    source = ask("--source", kinds, "files", options.source, check=_one_of("source", SOURCES))
+    kinds = f"Where do changes come from: {', '.join(_SOURCES)}?"
+    source = ask("--source", kinds, "files", options.source, check=_one_of("source", _SOURCES))
     folder, servers, topics, guess = options.folder or "", options.bootstrap_servers or "", options.topic or [], ""
     if source == "files":
         there = "./inbox" if Path("inbox").is_dir() else ""
@@ -131,7 +131,7 @@ def _draft(options: argparse.Namespace, ask: _Questions) -> Draft:
     if registry and topics and options.columns is None:
         of_topic = sample_of(registry, topics[0].strip(), form)
     columns = of_topic.columns or _columns(options, ask, source, folder, form)
-    operations = [name for name in _OPERATION_FIELDS if form in ROW_FORMATS and name in columns]
+    operations = [name for name in _OPERATION_FIELDS if form in _ROW_FORMATS and name in columns]
     columns = {name: kind for name, kind in columns.items() if name not in operations[:1]}
     path = options.path or ask("--path", "Where will the table be?", f"./lake/{_name(topics, folder)}", optional=True)
     keys = of_topic.keys if of_topic.keys and options.keys is None else _keys(options, ask, source, columns)
@@ -174,8 +174,8 @@ def _topics(servers: str, ask: _Questions) -> list[str]:
     """The topics to read. On a terminal, those that the brokers have are proposed."""
     there = _topics_of(servers) if ask.asks else []
     if there:
-        more = f" and {len(there) - TOPICS_SHOWN_MAX:,} more" if len(there) > TOPICS_SHOWN_MAX else ""
-        note(f"topics of {servers}: {', '.join(there[:TOPICS_SHOWN_MAX])}{more}")
+        more = f" and {len(there) - _TOPICS_SHOWN_MAX:,} more" if len(there) > _TOPICS_SHOWN_MAX else ""
+        note(f"topics of {servers}: {', '.join(there[:_TOPICS_SHOWN_MAX])}{more}")
 
     def check(text: str) -> None:
         if unknown := [name for name in _listed(text) if there and name not in there]:
@@ -191,7 +191,7 @@ def _topics_of(servers: str) -> list[str]:
     try:
         from confluent_kafka.admin import AdminClient
 
-        found = AdminClient({"bootstrap.servers": servers, "log_level": 0}).list_topics(timeout=BROKER_SECONDS)
+        found = AdminClient({"bootstrap.servers": servers, "log_level": 0}).list_topics(timeout=_BROKER_SECONDS)
     except Exception as error:  # a client that is not installed, a name that is none, no answer: all are no topics
         note(f"the topics of {servers} can't be listed: {' '.join(str(error).split())}")
         return []

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
     from lakebed.pipeline.file.settings import AnyPipeline
 
-REASONS_MAX = 20
+_REASONS_MAX = 20
 # Values, and places in them, differ from record to record.
-WITHOUT_DETAILS = (
+_WITHOUT_DETAILS = (
     r"""regexp_replace(regexp_replace(reason, '"[^"]*"', '"…"', 'g'), ': line \d+ column \d+ \(char \d+\)', '')"""
 )
-LINES_LOOKED_AT_BYTES = 64 << 20  # of a file, for the line of a record
+_LINES_LOOKED_AT_BYTES = 64 << 20  # of a file, for the line of a record
 
 
 def add_to(commands: Commands) -> None:
@@ -77,8 +77,8 @@ def _show(options: argparse.Namespace) -> int:
             print(shown(json.dumps(record, ensure_ascii=False)))
         return exit_codes.OK
     reasons = table.query(
-        f"select {WITHOUT_DETAILS} as reason, count(*) as records, max(time) as newest "
-        f"from q where {where} group by 1 order by 2 desc, 1 limit {REASONS_MAX}",
+        f"select {_WITHOUT_DETAILS} as reason, count(*) as records, max(time) as newest "
+        f"from q where {where} group by 1 order by 2 desc, 1 limit {_REASONS_MAX}",
         "q",
     )
     print_rows(reasons, options, REASONS)
@@ -150,7 +150,7 @@ def _lines(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, bytes | None], 
     for file, values in wanted.items():
         try:
             with Path(file).open("rb") as lines:
-                left = LINES_LOOKED_AT_BYTES
+                left = _LINES_LOOKED_AT_BYTES
                 for number, line in enumerate(lines, 1):
                     left -= len(line)
                     if (value := line.rstrip(b"\r\n")) in values:
@@ -193,7 +193,7 @@ def _replay(options: argparse.Namespace) -> int:
     done = internals_of(table).replay_quarantine(decoder, options.where or "true")
     left = sum(done.left.values())
     print_record({"version": done.version, "records": done.records, "rows": done.rows, "left": left}, options)
-    for reason, records in done.left.most_common(REASONS_MAX):
+    for reason, records in done.left.most_common(_REASONS_MAX):
         note(f"{records:,} stay in the quarantine: {reason}")
     return exit_codes.OK
 

@@ -13,7 +13,7 @@ from lakebed.cli.logs import note
 from lakebed.cli.parser import Commands
 from lakebed.errors import InvalidInput, LakebedError, MissingPrerequisite, TableNotFound
 
-DISCOVERY_SECONDS = 60.0
+_DISCOVERY_SECONDS = 60.0
 _PATHS = "tables, or folders of tables"
 
 
@@ -63,7 +63,7 @@ def _metrics(options: argparse.Namespace) -> int:
     done = until_stopped()
     _say("metrics", server.url, options)
     exporters[0].start()
-    while not done.wait(DISCOVERY_SECONDS):
+    while not done.wait(_DISCOVERY_SECONDS):
         if new := [root for root in _roots(options.paths) if root not in known]:
             known += new
             exporters.append(Exporter(new, metrics, options.interval))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lakebed.pipeline.file.settings import AnyPipeline, DatabasePipeline, Pipeline
     from lakebed.pipeline.transforming import Shape
 
-TOPICS_SHOWN_MAX = 200
+_TOPICS_SHOWN_MAX = 200
 
 
 def add_to(commands: Commands) -> None:
@@ -176,11 +176,11 @@ def _database_lines(pipeline: DatabasePipeline, checked: CheckedDatabase) -> Ite
     there = sum(isinstance(one.found, Introduced) for one in known)
     yield f"{len(checked.topics):,} topics: {len(known):,} are tables below {pipeline.path}, {there:,} of them are there"
     shown = sorted(checked.topics, key=lambda one: (not one.warnings, _order(one), one.topic))
-    for one in shown[:TOPICS_SHOWN_MAX]:
+    for one in shown[:_TOPICS_SHOWN_MAX]:
         yield f"  {one.topic}: {_topic_text(one)}"
         yield from (f"    warning: {warning}" for warning in one.warnings)
-    if len(shown) > TOPICS_SHOWN_MAX:
-        yield f"  and {len(shown) - TOPICS_SHOWN_MAX:,} more"
+    if len(shown) > _TOPICS_SHOWN_MAX:
+        yield f"  and {len(shown) - _TOPICS_SHOWN_MAX:,} more"
     cost, batches = bill_of(pipeline, checked.topics)
     came = f"{sum(one.records for one in known):,} records came in the last 24 hours"
     yield came if is_local(pipeline.path) else f"{came}; as many a day cost {_bill_text(cost)}"

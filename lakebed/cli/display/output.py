@@ -34,7 +34,7 @@ from lakebed.far_times import python_values
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-TABLE_ROWS_MAX = 1000
+_TABLE_ROWS_MAX = 1000
 _LEAST_TEXT = 12
 
 
@@ -46,8 +46,8 @@ def print_rows(rows: pa.Table, options: argparse.Namespace, view: View | None = 
             out.write(line + "\n")
         out.flush()
         return
-    width = None if options.wide else width_of(out)
-    first = rows.slice(0, TABLE_ROWS_MAX)
+    width = None if options.wide else _width_of(out)
+    first = rows.slice(0, _TABLE_ROWS_MAX)
     if view is None or (options.wide and not view.downwards):
         laid = lay_out(_columns(first.drop_columns(list(view.only_json) if view else [])), width)
     else:
@@ -56,8 +56,8 @@ def print_rows(rows: pa.Table, options: argparse.Namespace, view: View | None = 
     _print(laid, out)
     from lakebed.cli.logs import note
 
-    if len(rows) > TABLE_ROWS_MAX:
-        note(f"{len(rows) - TABLE_ROWS_MAX:,} more rows; --format json prints all")
+    if len(rows) > _TABLE_ROWS_MAX:
+        note(f"{len(rows) - _TABLE_ROWS_MAX:,} more rows; --format json prints all")
     elif laid.left_out:
         note(f"no room for {', '.join(laid.left_out)}; --wide prints all columns")
     elif view is None and not laid.is_whole:
@@ -78,13 +78,13 @@ def print_record(result: DataclassInstance | Mapping[str, Any], options: argpars
 def print_first_columns(rows: pa.Table, out: TextIO) -> None:
     """Print the first columns that fit beside each other, and how many others there are."""
     columns = _columns(rows)
-    kept = first_that_fit(columns, width := width_of(out))
+    kept = first_that_fit(columns, width := _width_of(out))
     _print(lay_out(kept, width), out)
     if len(kept) < len(columns):
         print(f"({len(kept)} of {len(columns)} columns)", file=out, flush=True)
 
 
-def width_of(out: TextIO) -> int | None:
+def _width_of(out: TextIO) -> int | None:
     """The cells of a line of the terminal; None if ``out`` is none."""
     return shutil.get_terminal_size().columns if out.isatty() else None
 
@@ -101,7 +101,7 @@ def _columns(rows: pa.Table) -> list[Column]:
         kind = field.type
         right = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
         short = right or pa.types.is_temporal(kind) or pa.types.is_boolean(kind)
-        cells = [shown(text_of(value, kind)) for value in _values(column)]
+        cells = [shown(_text_of(value, kind)) for value in _values(column)]
         columns.append(Column(name=shown(field.name), cells=cells, right=right, least=None if short else _LEAST_TEXT))
     return columns
 
@@ -123,7 +123,7 @@ def json_lines(rows: pa.Table) -> Iterator[str]:
             yield shown(json.dumps(row, ensure_ascii=False, allow_nan=False))
 
 
-def text_of(value: Any, kind: pa.DataType) -> str:
+def _text_of(value: Any, kind: pa.DataType) -> str:
     """A value for a person; bytes as text where they are one."""
     if isinstance(value, bytes):
         return bytes_as_text(value)

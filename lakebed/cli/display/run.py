@@ -38,43 +38,43 @@ from lakebed.storage.roots import parse_root
 # -- What ``lakebed run`` shows of a database ------------------------------------------------------------------------------
 
 
-TABLES_MAX = 12  # how many fit on a terminal beside the rest; those in trouble come first, then the busiest
-NAMES_MAX = 5
-ERROR_CHARACTERS = 100
+_TABLES_MAX = 12  # how many fit on a terminal beside the rest; those in trouble come first, then the busiest
+_NAMES_MAX = 5
+_ERROR_CHARACTERS = 100
 
 
-def tables_counted(state: DatabaseState) -> str:
+def _tables_counted(state: DatabaseState) -> str:
     """How many tables there are, and how many of them do not just live."""
     others = [f"{count:,} {name}" for name in ("parked", "waiting", "new") if (count := state.count(name))]
     return ", ".join([_tables(len(state.tables)), *others])
 
 
-def parts_of_database(state: DatabaseState) -> list[str]:
+def _parts_of_database(state: DatabaseState) -> list[str]:
     """A database in a line: its parts."""
     unread = [f"{state.unread:,} records unread"] if state.unread is not None else []
     return [
-        tables_counted(state),
+        _tables_counted(state),
         *unread,
-        *(f"{one.name} {one.state}: {_short(one.error)}" for one in in_trouble(state)[:3]),
+        *(f"{one.name} {one.state}: {_short(one.error)}" for one in _in_trouble(state)[:3]),
     ]
 
 
-def in_trouble(state: DatabaseState) -> list[TableStanding]:
+def _in_trouble(state: DatabaseState) -> list[TableStanding]:
     """The tables that wait or are parked, the parked ones first."""
     return sorted((one for one in state.tables if one.error), key=lambda one: (one.state, one.name))
 
 
-def busiest(state: DatabaseState) -> Sequence[TableStanding]:
+def _busiest(state: DatabaseState) -> Sequence[TableStanding]:
     """The tables to show."""
-    troubled = in_trouble(state)[: TABLES_MAX // 2]
+    troubled = _in_trouble(state)[: _TABLES_MAX // 2]
     others = [one for one in state.tables if one not in troubled]
     others.sort(key=lambda one: (-state.rates.get(one.name, 0.0), -one.unread, one.name))
-    return [*troubled, *others[: TABLES_MAX - len(troubled)]]
+    return [*troubled, *others[: _TABLES_MAX - len(troubled)]]
 
 
 def rows(state: DatabaseState) -> Iterator[tuple[str, str | Table]]:
     """What a panel says of a database."""
-    yield "tables", tables_counted(state)
+    yield "tables", _tables_counted(state)
     yield "unread", "-" if state.unread is None else f"{state.unread:,} records at the source"
     if not state.tables:
         return
@@ -82,11 +82,11 @@ def rows(state: DatabaseState) -> Iterator[tuple[str, str | Table]]:
     for _ in range(3):
         grid.add_column(no_wrap=True)
     grid.add_column(overflow="ellipsis")
-    for one in busiest(state):
+    for one in _busiest(state):
         style = {"parked": "red", "waiting": "yellow"}.get(one.state, "")
         rate = f"{state.rates.get(one.name, 0.0):,.0f}/s"
         grid.add_row(shown(one.name), Text(one.state, style), rate, Text(_short(one.error), style))
-    if more := len(state.tables) - TABLES_MAX:
+    if more := len(state.tables) - _TABLES_MAX:
         grid.add_row(f"and {more:,} more" if more > 0 else "")
     yield "", grid
 
@@ -96,8 +96,8 @@ def news_of_database(before: DatabaseState | None, now: DatabaseState) -> Iterat
     earlier = {one.name: one.state for one in before.tables} if before else {}
     made = [one.name for one in now.tables if one.state == "live" and earlier.get(one.name, "new") == "new"]
     if made:
-        more = f" and {len(made) - NAMES_MAX:,} more" if len(made) > NAMES_MAX else ""
-        yield f"{_tables(len(made), 'new ')}: {', '.join(made[:NAMES_MAX])}{more}" if before else _tables(len(made))
+        more = f" and {len(made) - _NAMES_MAX:,} more" if len(made) > _NAMES_MAX else ""
+        yield f"{_tables(len(made), 'new ')}: {', '.join(made[:_NAMES_MAX])}{more}" if before else _tables(len(made))
     for one in now.tables:
         if one.state == "parked" and earlier.get(one.name) != "parked":
             yield f"{one.name} is parked: {one.error}"
@@ -110,8 +110,8 @@ def news_of_database(before: DatabaseState | None, now: DatabaseState) -> Iterat
 
 
 def _named(tables: Sequence[TableStanding], one: str, many: str) -> str:
-    names = ", ".join(each.name for each in tables[:NAMES_MAX])
-    more = f" and {len(tables) - NAMES_MAX:,} more" if len(tables) > NAMES_MAX else ""
+    names = ", ".join(each.name for each in tables[:_NAMES_MAX])
+    more = f" and {len(tables) - _NAMES_MAX:,} more" if len(tables) > _NAMES_MAX else ""
     return f"{names}{more} {one if len(tables) == 1 else many}"
 
 
@@ -127,17 +127,17 @@ def _tables(count: int, what: str = "") -> str:
 
 def _short(error: str) -> str:
     text = shown(error)
-    return text if len(text) <= ERROR_CHARACTERS else f"{text[: ERROR_CHARACTERS - 1]}…"
+    return text if len(text) <= _ERROR_CHARACTERS else f"{text[: _ERROR_CHARACTERS - 1]}…"
 
 
 # -- What ``lakebed run`` shows --------------------------------------------------------------------------------------------
 
 
 LINE_SECONDS = 60.0
-NEWS_SECONDS = 10.0
-STARTING = ("starting Java", "fetching jars", "starting Spark", "first batch")
-SAMPLE_ROWS = 5
-ALL_TABLES = ", over all tables"
+_NEWS_SECONDS = 10.0
+_STARTING = ("starting Java", "fetching jars", "starting Spark", "first batch")
+_SAMPLE_ROWS = 5
+_ALL_TABLES = ", over all tables"
 """What a figure of a database is of. On the page each table has its own."""
 
 
@@ -189,9 +189,9 @@ class PlainDisplay:
         return None
 
     def _news(self, state: DatabaseState) -> list[str]:
-        """What is told of the tables: only after ``NEWS_SECONDS`` again, since many may fail and go on one after the other."""
+        """What is told of the tables: only after ``_NEWS_SECONDS`` again, since many may fail and go on one after the other."""
         now = time.monotonic()
-        if self._logged is not None or now - self._news_at < NEWS_SECONDS:
+        if self._logged is not None or now - self._news_at < _NEWS_SECONDS:
             return []
         news = list(news_of_database(self._database, state))
         self._database = state
@@ -205,7 +205,7 @@ class PlainDisplay:
                 print(time.strftime("%H:%M:%S"), shown(text), flush=True)
         changed = look.phase != self._phase
         due = (look.figures.rows and not self._has_rows) or time.monotonic() - self._at >= LINE_SECONDS
-        if not changed and (look.phase in STARTING or not due):
+        if not changed and (look.phase in _STARTING or not due):
             return
         self._has_rows = self._has_rows or (not changed and look.figures.rows > 0)
         self._phase, self._at = look.phase, time.monotonic()
@@ -235,10 +235,10 @@ def line(look: Look) -> str:
     parts = [
         f"{figures.rows:,} rows in ({figures.rows_per_second:,.0f}/s)",
         f"committed after {_seconds(figures.committed.recent)}, visible after {_seconds(figures.visible.recent)}"
-        + (ALL_TABLES if isinstance(state, DatabaseState) else ""),
+        + (_ALL_TABLES if isinstance(state, DatabaseState) else ""),
     ]
     if isinstance(state, DatabaseState):
-        parts += parts_of_database(state)
+        parts += _parts_of_database(state)
     elif state:
         parts += [f"version {state.version}", f"tail {state.tail_parts} parts {state.tail_rows:,} rows", _levels(state)]
     parts.append(f"write amplification {_ratio(figures.write_amplification)}")
@@ -254,7 +254,7 @@ def panel(look: Look, pipeline: AnyPipeline, warning: str | None = None) -> Pane
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column()
     grid.add_row("rows in", f"{figures.rows:,}   {figures.rows_per_second:,.0f}/s   in {figures.batches:,} batches")
-    whose = ALL_TABLES if isinstance(state, DatabaseState) else ""
+    whose = _ALL_TABLES if isinstance(state, DatabaseState) else ""
     grid.add_row("committed", _ages(figures.committed, whose))
     grid.add_row("visible", _ages(figures.visible, whose))
     if isinstance(state, DatabaseState):
@@ -282,7 +282,7 @@ def panel(look: Look, pipeline: AnyPipeline, warning: str | None = None) -> Pane
 def summary(outcome: Outcome, pipeline: AnyPipeline) -> None:
     """What a run did, a few rows, and where to look next."""
     figures, state = outcome.figures, outcome.state
-    whose = ALL_TABLES if isinstance(state, DatabaseState) else ""
+    whose = _ALL_TABLES if isinstance(state, DatabaseState) else ""
     rows = [
         ("rows in", f"{figures.rows:,} in {figures.batches:,} batches, {figures.rows_per_second_overall:,.0f}/s"),
         (
@@ -293,8 +293,8 @@ def summary(outcome: Outcome, pipeline: AnyPipeline) -> None:
         ("write amplification", _ratio(figures.write_amplification)),
     ]
     if isinstance(state, DatabaseState):
-        rows.insert(1, ("tables", tables_counted(state)))
-        rows += [(one.state, f"{one.name}: {one.error}") for one in in_trouble(state)]
+        rows.insert(1, ("tables", _tables_counted(state)))
+        rows += [(one.state, f"{one.name}: {one.error}") for one in _in_trouble(state)]
     else:
         fresh = f" settled rows and {state.tail_rows:,} changes" if state.tail_rows else " rows"
         rows.insert(1, ("table", f"{state.rows:,}{fresh} at version {state.version:,}"))
@@ -317,7 +317,7 @@ def summary(outcome: Outcome, pipeline: AnyPipeline) -> None:
         return
     name = outcome.table.path.rstrip("/").rsplit("/", 1)[-1]
     try:
-        sample = outcome.table.query(f"select * from {quote(name)} limit {SAMPLE_ROWS}", name)
+        sample = outcome.table.query(f"select * from {quote(name)} limit {_SAMPLE_ROWS}", name)
     except LakebedError as error:
         print(f"\nno rows can be shown: {shown(str(error))}")
     else:

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 
 from rich.cells import cell_len, chop_cells, set_cell_size
 
-GAP = "   "
-RECORD_LINES_MAX = 20
+_GAP = "   "
+_RECORD_LINES_MAX = 20
 _INDENT = "    "
 
 
@@ -85,7 +85,7 @@ def _fitted(columns: Sequence[Column], width: int | None) -> tuple[list[Column],
 
     def total(most: int) -> int:
         cells = (min(natural[id(column)], max(least[id(column)], most)) for column in kept)
-        return sum(cells) + len(GAP) * (len(kept) - 1)
+        return sum(cells) + len(_GAP) * (len(kept) - 1)
 
     if width is None:
         return kept, [natural[id(column)] for column in kept]
@@ -112,10 +112,10 @@ def _least(column: Column, natural: int) -> int:
 def _table(columns: Sequence[Column], widths: Sequence[int], below: Sequence[str], width: int | None) -> Iterator[str]:
     def line(cells: Sequence[str]) -> str:
         placed = (_placed(cell, most, column.right) for cell, most, column in zip(cells, widths, columns, strict=True))
-        return GAP.join(placed).rstrip()
+        return _GAP.join(placed).rstrip()
 
     yield line([column.name for column in columns])
-    yield "─" * (sum(widths) + len(GAP) * (len(widths) - 1))
+    yield "─" * (sum(widths) + len(_GAP) * (len(widths) - 1))
     for at, cells in enumerate(zip(*(column.cells for column in columns), strict=True)):
         yield line(cells)
         if below and below[at]:
@@ -133,10 +133,10 @@ def _records(columns: Sequence[Column], below: Sequence[str], width: int | None)
             yield title + "─" * (max(0, (width or 40) - len(title)))
         for column in columns:
             pieces = fold(column.cells[at], _room(names, width))
-            if width is not None and len(pieces) > RECORD_LINES_MAX:
-                pieces = [*pieces[: RECORD_LINES_MAX - 1], "…"]
+            if width is not None and len(pieces) > _RECORD_LINES_MAX:
+                pieces = [*pieces[: _RECORD_LINES_MAX - 1], "…"]
             for number, piece in enumerate(pieces):
-                yield f"{_placed(column.name if number == 0 else '', names, False)}{GAP}{piece}".rstrip()
+                yield f"{_placed(column.name if number == 0 else '', names, False)}{_GAP}{piece}".rstrip()
         if below and below[at]:
             yield from (_INDENT + piece for piece in fold(below[at], None if width is None else width - len(_INDENT)))
 
@@ -145,14 +145,14 @@ def _fits_a_record(columns: Sequence[Column], width: int | None) -> Iterator[boo
     if width is None:
         return
     names = min(max((cell_len(column.name) for column in columns), default=0), max(1, width // 2))
-    room = max(2, width - names - len(GAP))
+    room = max(2, width - names - len(_GAP))
     for column in columns:
         yield cell_len(column.name) <= names
-        yield all(len(fold(cell, room)) <= RECORD_LINES_MAX for cell in column.cells)
+        yield all(len(fold(cell, room)) <= _RECORD_LINES_MAX for cell in column.cells)
 
 
 def _room(names: int, width: int | None) -> int | None:
-    return None if width is None else max(2, width - names - len(GAP))
+    return None if width is None else max(2, width - names - len(_GAP))
 
 
 def fold(text: str, width: int | None) -> list[str]:

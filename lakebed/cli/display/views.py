@@ -24,7 +24,7 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class _Shown:
     """A column of a view: the table's column ``of`` (default: ``name``), or what ``text`` makes of a row.
 
     ``least``, ``optional``: as in Column; ``if_any``: it is left out if no row has a text in it.
@@ -46,7 +46,7 @@ class View:
     ``downwards``: a value a line, if there is one row; ``only_json``: columns for programs, which ``--wide`` leaves out too.
     """
 
-    columns: tuple[Shown, ...] = ()
+    columns: tuple[_Shown, ...] = ()
     below: str | None = None
     downwards: bool = False
     only_json: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ def columns_of(rows: pa.Table, view: View, now: datetime.datetime | None = None)
     """The view's columns with their cells, and the text below each row."""
     now = now or datetime.datetime.now(datetime.UTC)
     records = python_rows(rows, maps_as_pydicts="lossy")
-    chosen = view.columns or tuple(Shown(name) for name in rows.column_names)
+    chosen = view.columns or tuple(_Shown(name) for name in rows.column_names)
     columns = []
     for one in chosen:
         source = one.of or one.name
@@ -86,7 +86,7 @@ def human(name: str, value: Any, now: datetime.datetime) -> str:
         case float():
             return f"{int(value):,}" if value.is_integer() else f"{value:,.3f}".rstrip("0")
         case datetime.datetime():
-            return time_text(value, now)
+            return _time_text(value, now)
         case dict():
             return ", ".join(f"{key} {human(str(key), each, now)}" for key, each in value.items())
         case list() | tuple():
@@ -113,7 +113,7 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds:,.1f} s" if seconds >= 1 else f"{seconds:.2f} s"
 
 
-def time_text(value: datetime.datetime, now: datetime.datetime) -> str:
+def _time_text(value: datetime.datetime, now: datetime.datetime) -> str:
     """The time of day; with the date, if that is not today's; both in UTC."""
     if value.date() == now.date():
         return value.strftime("%H:%M:%S")
@@ -157,189 +157,189 @@ def _histogram(row: Row) -> str:
     return ", ".join(f"{depth}: {parts:,}" for depth, parts in row["part_depth_histogram"].items())
 
 
-TIME = Shown("time_utc", of="timestamp")
+TIME = _Shown("time_utc", of="timestamp")
 RECORD = View(downwards=True)
 """One row, a value a line."""
 PARTS = View(
     (
-        Shown("state"),
-        Shown("level", right=True),
-        Shown("rows", right=True),
-        Shown("dead", of="dead_rows", right=True),
-        Shown("size", of="bytes", right=True),
-        Shown("partition", _partition, least=12, if_any=True),
-        Shown("file", _name, least=9),
-        Shown("versions", _versions, optional=True),
-        Shown("sort_key", of="sort_key_version", right=True, optional=True),
+        _Shown("state"),
+        _Shown("level", right=True),
+        _Shown("rows", right=True),
+        _Shown("dead", of="dead_rows", right=True),
+        _Shown("size", of="bytes", right=True),
+        _Shown("partition", _partition, least=12, if_any=True),
+        _Shown("file", _name, least=9),
+        _Shown("versions", _versions, optional=True),
+        _Shown("sort_key", of="sort_key_version", right=True, optional=True),
     ),
     only_json=("stats",),
 )
-TIMELINE = View((Shown("version", right=True), TIME, Shown("operation"), Shown("metrics", least=16)))
+TIMELINE = View((_Shown("version", right=True), TIME, _Shown("operation"), _Shown("metrics", least=16)))
 COMPACTIONS = View(
     (
-        Shown("version", right=True),
+        _Shown("version", right=True),
         TIME,
-        Shown("kind", of="operation", optional=True),
-        Shown("level", right=True),
-        Shown("parts", _change("parts_in", "parts_out")),
-        Shown("rows", of="rows_out", right=True, optional=True),
-        Shown("size", _change("bytes_in", "bytes_out", bytes_text)),
-        Shown("took", of="seconds", right=True),
-        Shown("replica", least=12, optional=True),
-        Shown("why", least=24, optional=True),
+        _Shown("kind", of="operation", optional=True),
+        _Shown("level", right=True),
+        _Shown("parts", _change("parts_in", "parts_out")),
+        _Shown("rows", of="rows_out", right=True, optional=True),
+        _Shown("size", _change("bytes_in", "bytes_out", bytes_text)),
+        _Shown("took", of="seconds", right=True),
+        _Shown("replica", least=12, optional=True),
+        _Shown("why", least=24, optional=True),
     )
 )
 CLAIMS = View(
     (
-        Shown("replica", least=12),
-        Shown("state"),
-        Shown("until_utc", of="lease_until"),
-        Shown("level", right=True),
-        Shown("parts", right=True),
-        Shown("size", of="bytes", right=True),
-        Shown("kind", optional=True),
-        Shown("since_utc", of="since", optional=True),
-        Shown("rows", right=True, optional=True),
-        Shown("left", right=True, optional=True),
-        Shown("id", least=8, optional=True),
+        _Shown("replica", least=12),
+        _Shown("state"),
+        _Shown("until_utc", of="lease_until"),
+        _Shown("level", right=True),
+        _Shown("parts", right=True),
+        _Shown("size", of="bytes", right=True),
+        _Shown("kind", optional=True),
+        _Shown("since_utc", of="since", optional=True),
+        _Shown("rows", right=True, optional=True),
+        _Shown("left", right=True, optional=True),
+        _Shown("id", least=8, optional=True),
     ),
     only_json=("sources",),
 )
 DATABASE = View(
     (
-        Shown("table", least=16),
-        Shown("state"),
-        Shown("settled rows", of="rows", right=True),
-        Shown("changes", of="tail_rows", right=True),
-        Shown("size", of="bytes", right=True),
-        Shown("committed_utc", of="committed_at"),
-        Shown("parked_utc", of="parked_at", if_any=True),
-        Shown("quarantined", right=True, optional=True),
-        Shown("version", right=True, optional=True),
-        Shown("resnapshot", if_any=True),
+        _Shown("table", least=16),
+        _Shown("state"),
+        _Shown("settled rows", of="rows", right=True),
+        _Shown("changes", of="tail_rows", right=True),
+        _Shown("size", of="bytes", right=True),
+        _Shown("committed_utc", of="committed_at"),
+        _Shown("parked_utc", of="parked_at", if_any=True),
+        _Shown("quarantined", right=True, optional=True),
+        _Shown("version", right=True, optional=True),
+        _Shown("resnapshot", if_any=True),
     ),
     below="error",
 )
 FLEET = View(
     (
-        Shown("table", least=16),
-        Shown("to gain", of="gain_bytes", right=True),
-        Shown("to read", of="cost_bytes", right=True),
-        Shown("depth", right=True),
-        Shown("budget", of="read_budget", right=True),
-        Shown("late", of="late_seconds", right=True),
-        Shown("tier", optional=True),
-        Shown("pool", optional=True),
-        Shown("merges", right=True, optional=True),
-        Shown("on cluster", _cluster_merges, right=True, optional=True, if_any=True),
-        Shown("spent", of="spent_bytes", right=True, optional=True),
-        Shown("gained", of="gained_bytes", right=True, optional=True),
-        Shown("parked", of="parked_parts", right=True, optional=True),
+        _Shown("table", least=16),
+        _Shown("to gain", of="gain_bytes", right=True),
+        _Shown("to read", of="cost_bytes", right=True),
+        _Shown("depth", right=True),
+        _Shown("budget", of="read_budget", right=True),
+        _Shown("late", of="late_seconds", right=True),
+        _Shown("tier", optional=True),
+        _Shown("pool", optional=True),
+        _Shown("merges", right=True, optional=True),
+        _Shown("on cluster", _cluster_merges, right=True, optional=True, if_any=True),
+        _Shown("spent", of="spent_bytes", right=True, optional=True),
+        _Shown("gained", of="gained_bytes", right=True, optional=True),
+        _Shown("parked", of="parked_parts", right=True, optional=True),
     ),
     below="why",
 )
 CLUSTERING = View(
     (
-        Shown("level", _level, right=True),
-        Shown("parts", of="total_part_count", right=True),
-        Shown("constant", of="constant_part_count", right=True),
-        Shown("unsorted", of="unsorted_part_count", right=True),
-        Shown("overlaps", of="average_overlaps", right=True),
-        Shown("depth", of="average_depth", right=True),
-        Shown("max_depth", right=True),
-        Shown("parts_by_depth", _histogram, least=14, optional=True),
-        Shown("waiting", of="waiting_part_count", right=True, optional=True),
-        Shown("reads", of="waiting_part_reads", right=True, optional=True),
+        _Shown("level", _level, right=True),
+        _Shown("parts", of="total_part_count", right=True),
+        _Shown("constant", of="constant_part_count", right=True),
+        _Shown("unsorted", of="unsorted_part_count", right=True),
+        _Shown("overlaps", of="average_overlaps", right=True),
+        _Shown("depth", of="average_depth", right=True),
+        _Shown("max_depth", right=True),
+        _Shown("parts_by_depth", _histogram, least=14, optional=True),
+        _Shown("waiting", of="waiting_part_count", right=True, optional=True),
+        _Shown("reads", of="waiting_part_reads", right=True, optional=True),
     ),
     only_json=("deepest",),
 )
 PLAN = View(
     (
-        Shown("what"),
-        Shown("level", right=True),
-        Shown("parts", right=True),
-        Shown("size", _change("bytes_in", "bytes_out", bytes_text)),
-        Shown("depth", _change("depth_before", "depth_after")),
-        Shown("rows", right=True, optional=True),
-        Shown("partition", _partition, least=12, optional=True, if_any=True),
+        _Shown("what"),
+        _Shown("level", right=True),
+        _Shown("parts", right=True),
+        _Shown("size", _change("bytes_in", "bytes_out", bytes_text)),
+        _Shown("depth", _change("depth_before", "depth_after")),
+        _Shown("rows", right=True, optional=True),
+        _Shown("partition", _partition, least=12, optional=True, if_any=True),
     ),
     below="why",
     only_json=("inputs",),
 )
 SCHEMAS = View(
     (
-        Shown("version", right=True),
+        _Shown("version", right=True),
         TIME,
-        Shown("change", _schema_change, least=40),
-        Shown("reason", least=12, if_any=True),
-        Shown("operation", optional=True),
+        _Shown("change", _schema_change, least=40),
+        _Shown("reason", least=12, if_any=True),
+        _Shown("operation", optional=True),
     ),
     only_json=("schema",),
 )
 POSITIONS = View(
     (
-        Shown("topic"),
-        Shown("partition", right=True),
-        Shown("next_offset", right=True),
-        Shown("topic_id", optional=True, if_any=True),
+        _Shown("topic"),
+        _Shown("partition", right=True),
+        _Shown("next_offset", right=True),
+        _Shown("topic_id", optional=True, if_any=True),
     )
 )
 DETACHED = View(
     (
-        Shown("name"),
-        Shown("partition", _partition, least=12),
-        Shown("rows", right=True),
-        Shown("size", of="bytes", right=True),
-        Shown("parts", right=True, optional=True),
-        Shown("detached_utc", of="detached", optional=True),
+        _Shown("name"),
+        _Shown("partition", _partition, least=12),
+        _Shown("rows", right=True),
+        _Shown("size", of="bytes", right=True),
+        _Shown("parts", right=True, optional=True),
+        _Shown("detached_utc", of="detached", optional=True),
     )
 )
 EXPIRED_ROWS = View(
     (
-        Shown("expired_rows", right=True),
-        Shown("rows_left", right=True),
-        Shown("removed"),
-        Shown("size", of="bytes", right=True),
-        Shown("path", least=20),
+        _Shown("expired_rows", right=True),
+        _Shown("rows_left", right=True),
+        _Shown("removed"),
+        _Shown("size", of="bytes", right=True),
+        _Shown("path", least=20),
     )
 )
 FILES = View(
     (
-        Shown("size", of="bytes", right=True),
-        Shown("reason", least=10),
-        Shown("modified_utc", of="modified", optional=True),
-        Shown("path", least=20),
+        _Shown("size", of="bytes", right=True),
+        _Shown("reason", least=10),
+        _Shown("modified_utc", of="modified", optional=True),
+        _Shown("path", least=20),
     )
 )
 PURGED = View(
     (
-        Shown("where", least=11),
-        Shown("size", of="bytes", right=True),
-        Shown("rows", right=True),
-        Shown("gone_utc", of="gone_at"),
-        Shown("path", least=20),
-        Shown("note", least=10, if_any=True),
+        _Shown("where", least=11),
+        _Shown("size", of="bytes", right=True),
+        _Shown("rows", right=True),
+        _Shown("gone_utc", of="gone_at"),
+        _Shown("path", least=20),
+        _Shown("note", least=10, if_any=True),
     )
 )
-REASONS = View((Shown("reason", least=20), Shown("records", right=True), Shown("newest_utc", of="newest")))
+REASONS = View((_Shown("reason", least=20), _Shown("records", right=True), _Shown("newest_utc", of="newest")))
 QUARANTINE = View(
     (
-        Shown("position", least=24),
-        Shown("time_utc", of="time"),
-        Shown("key", least=8, if_any=True),
-        Shown("value", least=20),
+        _Shown("position", least=24),
+        _Shown("time_utc", of="time"),
+        _Shown("key", least=8, if_any=True),
+        _Shown("value", least=20),
     ),
     below="reason",
 )
 LISTENERS = View(
     (
-        Shown("listener"),
-        Shown("to", least=20),
-        Shown("tables", optional=True),
-        Shown("kinds", optional=True),
-        Shown("behind", of="behind_seconds", right=True),
-        Shown("failing since_utc", of="failing_since", if_any=True),
-        Shown("delivered by", of="delivered_by", least=10),
+        _Shown("listener"),
+        _Shown("to", least=20),
+        _Shown("tables", optional=True),
+        _Shown("kinds", optional=True),
+        _Shown("behind", of="behind_seconds", right=True),
+        _Shown("failing since_utc", of="failing_since", if_any=True),
+        _Shown("delivered by", of="delivered_by", least=10),
     ),
     below="error",
 )

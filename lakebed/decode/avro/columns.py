@@ -35,9 +35,9 @@ from lakebed.decode.json.connect_types import PLAIN, Kind, LogicalType
 from lakebed.decode.json.text import Unreadable
 from lakebed.decode.record_format import LEVELS_MAX
 
-COLUMNS_MAX = 10_000
+_COLUMNS_MAX = 10_000
 """Types that are named again and again may stand for any number of columns in a short schema."""
-DECIMAL_DIGITS_MAX = 38
+_DECIMAL_DIGITS_MAX = 38
 _TIMES = {
     "date": (pa.date32(), PLAIN),
     "time-millis": (pa.int64(), LogicalType(Kind.TIME_MS)),
@@ -112,8 +112,8 @@ class _Columns:
     def column(self, kind: Type, name: str, within: tuple[Type, ...], level: int) -> Column | None:
         """None for a type that is always null. ``within``: the records around it."""
         self._count += 1
-        if self._count > COLUMNS_MAX:
-            raise Unreadable(f"the Avro schema has more than {COLUMNS_MAX:,} columns")
+        if self._count > _COLUMNS_MAX:
+            raise Unreadable(f"the Avro schema has more than {_COLUMNS_MAX:,} columns")
         if level > LEVELS_MAX:
             raise Unreadable(f"the Avro schema is nested more than {LEVELS_MAX} levels deep")
         match kind:
@@ -240,6 +240,6 @@ def _fixed(kind: Fixed, name: str) -> Column:
 
 
 def _decimal(meaning: Meaning, name: str) -> Column:
-    if meaning.precision <= DECIMAL_DIGITS_MAX:
+    if meaning.precision <= _DECIMAL_DIGITS_MAX:
         return Column(name=name, arrow=pa.decimal128(meaning.precision, meaning.scale))
     return Column(name=name, arrow=pa.binary(), logical=LogicalType(Kind.DECIMAL_BYTES, scale=meaning.scale))

@@ -45,11 +45,11 @@ _PROMOTIONS = {
     "string": ("string", "bytes"),
     "bytes": ("bytes", "string"),
 }
-STEPS_MAX = 100_000
+_STEPS_MAX = 100_000
 VALUES_MIN, VALUES_A_BYTE = 10_000, 64
 """How many values a record may have that take no bytes, such as the fields of a struct that is null: so many, or each that its
 schema has once; and further ones for each byte."""
-TEXT_BYTES_A_VALUE = 16
+_TEXT_BYTES_A_VALUE = 16
 
 
 class Code(IntEnum):
@@ -200,8 +200,8 @@ class _Compiler:
         self._skips: dict[Type, int] = {}
 
     def add(self, step: Step) -> int:
-        if len(self.steps) == STEPS_MAX:
-            raise Unreadable(f"the Avro schema takes more than {STEPS_MAX:,} steps to read")
+        if len(self.steps) == _STEPS_MAX:
+            raise Unreadable(f"the Avro schema takes more than {_STEPS_MAX:,} steps to read")
         self.steps.append(step)
         return len(self.steps) - 1
 
@@ -234,7 +234,7 @@ class _Compiler:
             case Enumeration(), Enumeration() if _is_same(writer, reader):
                 known = (name if name in reader.symbols else reader.default for name in writer.symbols)
                 texts = tuple(None if name is None else name.encode() for name in known)
-                values = max((len(text or b"") for text in texts), default=0) // TEXT_BYTES_A_VALUE
+                values = max((len(text or b"") for text in texts), default=0) // _TEXT_BYTES_A_VALUE
                 return self.add(Step(code=Code.ENUM, column=place, texts=texts, path=path, values=values))
             case Array(), Array():
                 return self._array(writer, reader, column, path)

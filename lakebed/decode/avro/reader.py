@@ -1,6 +1,6 @@
 """The record format Avro: a writer's schema becomes a reader of its records.
 
-Where native code is built, it runs the program that the schemas become (``NativeReader``, ``native/avro_to_arrow.c``).
+Where native code is built, it runs the program that the schemas become (``_NativeReader``, ``native/avro_to_arrow.c``).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class _Task(ctypes.Structure):
     ]
 
 
-class NativeReader:
+class _NativeReader:
     """The same as ``PythonReader``; only where ``library()`` is there."""
 
     def __init__(self, program: Program) -> None:
@@ -188,7 +188,7 @@ class AvroReader:
         }
         self._program = program
         self._rows = nullable(row.arrow)
-        self._reader = NativeReader(program) if native and library() else PythonReader(program)
+        self._reader = _NativeReader(program) if native and library() else PythonReader(program)
 
     @property
     def defaults(self) -> Mapping[str, Mapping[str, Any]]:
@@ -198,7 +198,7 @@ class AvroReader:
     def narrowed(self, fields: Wanted) -> AvroReader:
         """A reader for these fields alone. What it skips makes no columns, but is read by its type."""
         writer, reader = self._types
-        return AvroReader(writer, _narrow(reader, fields), native=isinstance(self._reader, NativeReader))
+        return AvroReader(writer, _narrow(reader, fields), native=isinstance(self._reader, _NativeReader))
 
     def read(self, values: pa.BinaryArray) -> ReadRecords:
         """Every field of the rows is nullable, at any depth. Raises ``OverflowError`` if they take more than 2 GiB a column."""

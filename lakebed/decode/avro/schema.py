@@ -17,18 +17,18 @@ from lakebed.decode.json.connect_types import KIND_OF_NAME, Kind
 from lakebed.decode.json.text import Unreadable
 from lakebed.decode.record_format import LEVELS_MAX
 
-PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
-TIMESTAMPS = ("timestamp-millis", "timestamp-micros", "timestamp-nanos")
-LOGICAL_TYPES = {
-    **dict.fromkeys((*TIMESTAMPS, *(f"local-{name}" for name in TIMESTAMPS), "time-micros"), ("long",)),
+_PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
+_TIMESTAMPS = ("timestamp-millis", "timestamp-micros", "timestamp-nanos")
+_LOGICAL_TYPES = {
+    **dict.fromkeys((*_TIMESTAMPS, *(f"local-{name}" for name in _TIMESTAMPS), "time-micros"), ("long",)),
     **dict.fromkeys(("date", "time-millis"), ("int",)),
     "uuid": ("string", "fixed"),
     "decimal": ("bytes", "fixed"),
 }
 """Logical types that change how a value is read, and the types that they are valid for."""
 SMALL = {"int8": 8, "int16": 16}
-PRECISION_MAX = 1_000_000
-CONNECT_PRECISION = 64
+_PRECISION_MAX = 1_000_000
+_CONNECT_PRECISION = 64
 """What Kafka Connect's converter says of a decimal whose precision nobody set."""
 
 
@@ -109,7 +109,7 @@ class Record:
 
 
 Type = Primitive | Fixed | Enumeration | Array | MapOf | Union | Record
-Named = Fixed | Enumeration | Record
+_Named = Fixed | Enumeration | Record
 
 
 def parse_schema(text: str, references: Mapping[str, str] | None = None) -> Type:
@@ -148,7 +148,7 @@ class _Names:
     """The named types so far, with the JSON that defined each."""
 
     def __init__(self) -> None:
-        self.types: dict[str, tuple[object, Named]] = {}
+        self.types: dict[str, tuple[object, _Named]] = {}
 
 
 def _parsed(text: str, what: str, names: _Names) -> Type:
@@ -168,14 +168,14 @@ def _type(schema: object, namespace: str, names: _Names, level: int) -> Type:
     if level > LEVELS_MAX:
         raise Unreadable(f"it is nested more than {LEVELS_MAX} levels deep")
     if isinstance(schema, str):
-        return Primitive(schema) if schema in PRIMITIVES else _named(schema, namespace, names)
+        return Primitive(schema) if schema in _PRIMITIVES else _named(schema, namespace, names)
     if isinstance(schema, list):
         return _union([_type(branch, namespace, names, level + 1) for branch in schema])
     if not isinstance(schema, dict):
         raise Unreadable(f"{_shown(schema)} is no type")
     kind = schema.get("type")
     match kind:
-        case str() if kind in PRIMITIVES:
+        case str() if kind in _PRIMITIVES:
             bits = SMALL.get(str(schema.get("connect.type")), 0) if kind == "int" else 0
             return Primitive(kind, _meaning(schema, kind), bits)
         case "array":
@@ -189,7 +189,7 @@ def _type(schema: object, namespace: str, names: _Names, level: int) -> Type:
     return _type(kind, namespace, names, level + 1)
 
 
-def _named(name: str, namespace: str, names: _Names) -> Named:
+def _named(name: str, namespace: str, names: _Names) -> _Named:
     full = name if "." in name or not namespace else f"{namespace}.{name}"
     found = names.types.get(full) or names.types.get(name)
     if found is None:
@@ -198,7 +198,7 @@ def _named(name: str, namespace: str, names: _Names) -> Named:
 
 
 def _union(branches: Sequence[Type]) -> Union:
-    kinds = [kind.name if isinstance(kind, Primitive | Named) else label(kind) for kind in branches]
+    kinds = [kind.name if isinstance(kind, Primitive | _Named) else label(kind) for kind in branches]
     for kind, branch in zip(kinds, branches, strict=True):
         if isinstance(branch, Union):
             raise Unreadable("a union holds a union")
@@ -209,7 +209,7 @@ def _union(branches: Sequence[Type]) -> Union:
     return Union(tuple(branches))
 
 
-def _definition(schema: dict[str, Any], outer: str, names: _Names, level: int) -> Named:
+def _definition(schema: dict[str, Any], outer: str, names: _Names, level: int) -> _Named:
     name, namespace = schema.get("name"), schema.get("namespace", outer)
     if not isinstance(name, str) or not name or not isinstance(namespace, str):
         raise Unreadable(f"a {schema['type']} has no name")
@@ -224,7 +224,7 @@ def _definition(schema: dict[str, Any], outer: str, names: _Names, level: int) -
         alias if "." in alias or not namespace else f"{namespace}.{alias}"
         for alias in _texts(schema.get("aliases", []))
     )
-    made: Named
+    made: _Named
     match schema["type"]:
         case "fixed":
             size = schema.get("size")
@@ -274,7 +274,7 @@ def _texts(value: object) -> list[str]:
 
 def _meaning(schema: dict[str, Any], kind: str, size: int = 0) -> Meaning:
     logical = schema.get("logicalType")
-    if isinstance(logical, str) and kind in LOGICAL_TYPES.get(logical, ()):
+    if isinstance(logical, str) and kind in _LOGICAL_TYPES.get(logical, ()):
         if logical == "decimal":
             if made := _decimal(schema, size if kind == "fixed" else None):
                 return made
@@ -288,7 +288,7 @@ def _meaning(schema: dict[str, Any], kind: str, size: int = 0) -> Meaning:
         return Meaning(connect=connect)
     parameters = schema.get("connect.parameters")
     parameters = parameters if isinstance(parameters, dict) else {}
-    scale, precision = parameters.get("scale"), parameters.get("connect.decimal.precision", str(CONNECT_PRECISION))
+    scale, precision = parameters.get("scale"), parameters.get("connect.decimal.precision", str(_CONNECT_PRECISION))
     if not (isinstance(scale, str) and scale.isdecimal() and isinstance(precision, str) and precision.isdecimal()):
         return NO_MEANING
     return Meaning("decimal", precision=int(precision), scale=int(scale))
@@ -317,7 +317,7 @@ def _decimal(schema: dict[str, Any], size: int | None) -> Meaning | None:
         or isinstance(scale, bool)
     ):
         return None
-    if not 0 <= scale <= precision or not 0 < precision <= PRECISION_MAX:
+    if not 0 <= scale <= precision or not 0 < precision <= _PRECISION_MAX:
         return None
     if size is not None and precision * math.log2(10) > 8 * size - 1:
         return None

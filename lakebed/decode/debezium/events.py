@@ -79,7 +79,7 @@ from lakebed.remarks import Counts, Remark, remarks_on
 from lakebed.schema.change import SchemaChange
 from lakebed.schema.fitting import merged
 
-SAMPLES = 64
+_SAMPLES = 64
 
 
 class DebeziumJson:
@@ -286,7 +286,7 @@ class _EventReader:
     def _sample(self, source: _Source, payloads: pa.Array) -> None:
         """Keeps a value of each column, from which the plan takes the JSON type, and names that differ by case."""
         fresh, names = dict[str, Any](), set[str]()
-        for number in np.unique(np.linspace(0, len(payloads) - 1, SAMPLES, dtype=np.int64)):
+        for number in np.unique(np.linspace(0, len(payloads) - 1, _SAMPLES, dtype=np.int64)):
             try:
                 event = parse(payloads[int(number)].as_py())
             except Unreadable:

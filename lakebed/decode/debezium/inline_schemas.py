@@ -34,13 +34,13 @@ from lakebed.schema.change import SchemaChange
 from lakebed.schema.fitting import ANY_PRECISION
 from lakebed.schema.possible_columns import FieldPath, described
 
-SCHEMA_FIRST = b'{"schema":'
-SCHEMAS_PER_SLICE_MAX = 4
+_SCHEMA_FIRST = b'{"schema":'
+_SCHEMAS_PER_SLICE_MAX = 4
 SCHEMAS_KEPT_MAX = 64
 _PAYLOAD_NEXT = re.compile(r'[ \t\n\r]*,[ \t\n\r]*"payload"[ \t\n\r]*:[ \t\n\r]*')
 
 S = TypeVar("S")
-Mask = np.ndarray[Any, Any]
+_Mask = np.ndarray[Any, Any]
 
 
 class InlineSchemas(Generic[S]):
@@ -51,7 +51,7 @@ class InlineSchemas(Generic[S]):
         self._made = made
         self._kept: dict[bytes, S] = {}
 
-    def groups(self, values: pa.BinaryArray, present: Mask) -> list[tuple[bytes, S, Mask]]:
+    def groups(self, values: pa.BinaryArray, present: _Mask) -> list[tuple[bytes, S, _Mask]]:
         """Row numbers, grouped by the prefix that holds their schema. Rows in no group are read one by one."""
         inline = _have_schema(values)
         if not inline.any():
@@ -60,7 +60,7 @@ class InlineSchemas(Generic[S]):
         plain = present & ~inline
         if plain.any():
             groups.append((b"", self.none, np.flatnonzero(plain)))
-        for _ in range(SCHEMAS_PER_SLICE_MAX):
+        for _ in range(_SCHEMAS_PER_SLICE_MAX):
             if not inline.any():
                 break
             prefix, source = self._of(values[int(np.argmax(inline))].as_py())
@@ -93,7 +93,7 @@ class InlineSchemas(Generic[S]):
             if value.startswith(prefix):
                 return prefix, source
         text = value.decode("utf-8")
-        schema, end = DECODER.raw_decode(text, len(SCHEMA_FIRST))
+        schema, end = DECODER.raw_decode(text, len(_SCHEMA_FIRST))
         payload = _PAYLOAD_NEXT.match(text, end)
         if payload is None:
             raise Missed("no payload after the schema")
@@ -109,15 +109,15 @@ def payloads_of(values: pa.BinaryArray, prefix: bytes) -> pa.BinaryArray:
     return pc.binary_slice(values, len(prefix), -1) if prefix else values
 
 
-def _have_schema(values: pa.BinaryArray) -> Mask:
-    return _begin_with(values, SCHEMA_FIRST)
+def _have_schema(values: pa.BinaryArray) -> _Mask:
+    return _begin_with(values, _SCHEMA_FIRST)
 
 
-def _begin_with(values: pa.BinaryArray, prefix: bytes) -> Mask:
+def _begin_with(values: pa.BinaryArray, prefix: bytes) -> _Mask:
     return np.array(pc.fill_null(pc.starts_with(values, prefix), False))
 
 
-PRECISION = "connect.decimal.precision"
+_PRECISION = "connect.decimal.precision"
 _PRECISION_MAX = 38
 _TYPES = {
     "int8": pa.int8(), "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64(),
@@ -171,7 +171,7 @@ def _field(schema: Mapping[str, Any], level: int, name: str = "") -> pa.Field:
         raise Unreadable("its inline schema can't be read: the name of a field holds half of a surrogate pair")
     nullable = schema.get("optional") is True
     parameters = schema.get("parameters")
-    given = parameters.get(PRECISION) if isinstance(parameters, Mapping) else None
+    given = parameters.get(_PRECISION) if isinstance(parameters, Mapping) else None
     logical_type = logical_type_of({**schema, "fields": []} if schema.get("type") == "struct" else schema)
     if logical_type.kind is Kind.DECIMAL_BYTES:
         kind = column_type(pa.binary(), logical_type)

@@ -67,7 +67,7 @@ def message_key(record: Record, names: tuple[str, ...]) -> MessageKey | None:
 
 _Mask = np.ndarray[Any, Any]
 _FIRST_MEMBER = re.compile(rb'\{"[^"\\]*":')
-HEADS_KEPT_MAX = 4
+_HEADS_KEPT_MAX = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +219,7 @@ class JsonKeys:
             if prefix or member is None or len(self._columns) > 1:
                 return
             head, tail = member[0], b"}"
-        if len(self._heads) >= HEADS_KEPT_MAX:
+        if len(self._heads) >= _HEADS_KEPT_MAX:
             self._heads.clear()
         self._heads[head] = tail
 

@@ -55,8 +55,8 @@ from lakebed.positions.truncates import NO_CUTOFF, Cutoff, Truncate, position_of
 from lakebed.remarks import Remark
 from lakebed.schema.fitting import RESCUED_COLUMN
 
-NOT_ADDED = "evolve adds no column for them, or none can be like them; unknown_fields: ignore leaves them out"
-NOTHING: Mapping[str, Any] = MappingProxyType({})
+_NOT_ADDED = "evolve adds no column for them, or none can be like them; unknown_fields: ignore leaves them out"
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 
@@ -217,20 +217,20 @@ class Event:
         """The names that are counted as unknown, and the members that are kept as JSON. Raises UnknownMembers."""
         given = row_of(self._event)
         if known is None or given is None:
-            return (), NOTHING
+            return (), _NOTHING
         row = self._decoder_schema.by_column(given)
         unknown = known.unknown_in(row)
         if not unknown or self._unknown_mode == "warn":
-            return unknown, NOTHING
+            return unknown, _NOTHING
         if self._options.unknown_fields == "quarantine":
             raise UnknownMembers(unknown)
         if self._event.get("after") is None:
-            return unknown, NOTHING  # of a delete only the key counts
+            return unknown, _NOTHING  # of a delete only the key counts
         if self._unknown_mode == "quarantine":
-            raise UnknownMembers(unknown, NOT_ADDED)
+            raise UnknownMembers(unknown, _NOT_ADDED)
         return unknown, {name: row[name] for name in known.members_with_unknown(row)}
 
-    def update(self, rescued: Mapping[str, Any] = NOTHING) -> list[dict[str, Any]]:
+    def update(self, rescued: Mapping[str, Any] = _NOTHING) -> list[dict[str, Any]]:
         """See ``upsert``."""
         new = self.upsert(rescued)
         before = self._image("before")
@@ -246,7 +246,7 @@ class Event:
             self._check_sent(key, keys[key], old)
         return [self._deleted(keys, old, new), new]
 
-    def upsert(self, rescued: Mapping[str, Any] = NOTHING) -> dict[str, Any]:
+    def upsert(self, rescued: Mapping[str, Any] = _NOTHING) -> dict[str, Any]:
         """The new row. ``rescued``: members to be kept as JSON, where the policy rescues."""
         after = self._image("after")
         if after is None:

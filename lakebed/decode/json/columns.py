@@ -25,14 +25,14 @@ from lakebed.decode.json.text import Number
 from lakebed.decode.json.values import MICROS_BELOW, MILLIS_BELOW, UNIT_OF_KIND, DecimalText, JsonOptions, binary_form
 from lakebed.far_times import INFINITY_MICROS, MINUS_INFINITY_MICROS, Unit, finite, infinities, with_ends
 
-JsonType = Literal["string", "number", "bool", "object", "array"]
-TICKS_OF_KIND = {Kind.TIME_MS: ("ms", 10**3), Kind.TIME_US: ("us", 10**6), Kind.TIME_NS: ("ns", 10**9)}
+_JsonType = Literal["string", "number", "bool", "object", "array"]
+_TICKS_OF_KIND = {Kind.TIME_MS: ("ms", 10**3), Kind.TIME_US: ("us", 10**6), Kind.TIME_NS: ("ns", 10**9)}
 MILLIS_MAX = 9 * 10**15
 """Milliseconds below this fit in 64 bits as microseconds; some above fit too, and the slow path reads those."""
-PLAIN_DIGITS = r"^-?[0-9]+(\.[0-9]+)?$"
-SURELY_DIGITS = r"^-[0-9]+(\.[0-9]+)?$|^[0-9]+\.[0-9]+$|^([0-9]{4})*[0-9]{1,3}$"
+_PLAIN_DIGITS = r"^-?[0-9]+(\.[0-9]+)?$"
+_SURELY_DIGITS = r"^-[0-9]+(\.[0-9]+)?$|^[0-9]+\.[0-9]+$|^([0-9]{4})*[0-9]{1,3}$"
 """Digits with a sign or a point, or of a length that base64 never has."""
-MAYBE_NUMBER = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$|^Infinity$"
+_MAYBE_NUMBER = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$|^Infinity$"
 
 
 class Missed(ValueError):
@@ -56,7 +56,7 @@ class ColumnReader:
         return values if self.finish is None else self.finish(values)
 
 
-def json_type(value: Any) -> JsonType | None:
+def json_type(value: Any) -> _JsonType | None:
     match value:
         case None:
             return None
@@ -218,11 +218,11 @@ def reader_for(target: pa.DataType, logical_type: LogicalType, seen: Any, option
     return None
 
 
-def _text_reader(kind: Kind, shape: JsonType | None) -> ColumnReader | None:
+def _text_reader(kind: Kind, shape: _JsonType | None) -> ColumnReader | None:
     if kind is Kind.DATE_DAYS and shape in ("number", None):
         return ColumnReader(pa.int32(), lambda v: _calendar(v).cast(pa.string()))
-    if kind in TICKS_OF_KIND and shape in ("number", None):
-        unit, ticks_per_second = TICKS_OF_KIND[kind]
+    if kind in _TICKS_OF_KIND and shape in ("number", None):
+        unit, ticks_per_second = _TICKS_OF_KIND[kind]
         return ColumnReader(pa.int64(), lambda v: _clock(v, unit, 86_400 * ticks_per_second))
     if kind in (Kind.PLAIN, Kind.BYTES, Kind.TEXT, Kind.TIMESTAMP_TEXT) and shape in ("string", None):
         return ColumnReader(pa.string())
@@ -230,7 +230,7 @@ def _text_reader(kind: Kind, shape: JsonType | None) -> ColumnReader | None:
 
 
 def _decimal_reader(
-    target: pa.DataType, logical_type: LogicalType, shape: JsonType | None, options: JsonOptions
+    target: pa.DataType, logical_type: LogicalType, shape: _JsonType | None, options: JsonOptions
 ) -> ColumnReader | None:
     if logical_type.kind is Kind.DECIMAL_BYTES and shape in ("string", None):
         return ColumnReader(pa.string(), lambda v: fitted(to_decimal(v, logical_type.scale), target))
@@ -274,11 +274,11 @@ def of_variable_scales(
 
 def _decimal_text(values: pa.StringArray, target: pa.DataType, form: DecimalText) -> pa.Array:
     """Decimals from texts whose form is clear. Raises ``Missed`` if the form of one is not: the slow path reads them all."""
-    if form != "precise" and _all_match(values, PLAIN_DIGITS if form == "string" else SURELY_DIGITS):
+    if form != "precise" and _all_match(values, _PLAIN_DIGITS if form == "string" else _SURELY_DIGITS):
         return of_digits(values, target)
     if form == "string":
         raise Missed("decimals of unusual form")
-    if form == "auto" and pc.any(pc.match_substring_regex(values, MAYBE_NUMBER)).as_py():
+    if form == "auto" and pc.any(pc.match_substring_regex(values, _MAYBE_NUMBER)).as_py():
         raise Missed("decimals in more than one form")
     return fitted(to_decimal(values, target.scale), target)
 

@@ -31,10 +31,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-DIGITS_MAX = 38
+_DIGITS_MAX = 38
 
 
-class DoesNotFit(ValueError):
+class _DoesNotFit(ValueError):
     """At least one decimal of the column does not fit its type, or may not fit."""
 
 
@@ -44,18 +44,18 @@ def parsed_as(target: pa.Decimal128Type) -> pa.DataType:
     ``digits + scale`` is at most what the type's bits hold, so a shift by the scale does not overflow. The type is never
     ``target`` itself: then Arrow would do no cast, and so no check.
     """
-    if target.precision + target.scale < DIGITS_MAX:
-        return pa.decimal128(DIGITS_MAX - target.scale, target.scale)
-    return pa.decimal256(DIGITS_MAX, target.scale)
+    if target.precision + target.scale < _DIGITS_MAX:
+        return pa.decimal128(_DIGITS_MAX - target.scale, target.scale)
+    return pa.decimal256(_DIGITS_MAX, target.scale)
 
 
 def of_digits(texts: pa.StringArray, target: pa.Decimal128Type) -> pa.Decimal128Array:
     """Decimals from texts of digits, with or without a sign and a point. Raises ``ValueError``."""
     longest = pc.max(pc.binary_length(texts)).as_py() or 0
-    if longest > DIGITS_MAX:
-        raise DoesNotFit(f"perhaps more than {DIGITS_MAX} digits")
-    narrow = longest + target.scale <= DIGITS_MAX
-    wide = pa.decimal128(DIGITS_MAX, target.scale) if narrow else pa.decimal256(2 * DIGITS_MAX, target.scale)
+    if longest > _DIGITS_MAX:
+        raise _DoesNotFit(f"perhaps more than {_DIGITS_MAX} digits")
+    narrow = longest + target.scale <= _DIGITS_MAX
+    wide = pa.decimal128(_DIGITS_MAX, target.scale) if narrow else pa.decimal256(2 * _DIGITS_MAX, target.scale)
     return texts.cast(wide).cast(target)
 
 
@@ -64,16 +64,16 @@ def fitted(values: pa.Decimal128Array, target: pa.Decimal128Type) -> pa.Decimal1
     if values.type == target:
         return values
     limit = target.precision - target.scale + values.type.scale
-    if values.type.scale < target.scale and limit < DIGITS_MAX:
-        bound = pa.scalar(Decimal((0, (1,), limit - values.type.scale)), pa.decimal128(DIGITS_MAX, values.type.scale))
+    if values.type.scale < target.scale and limit < _DIGITS_MAX:
+        bound = pa.scalar(Decimal((0, (1,), limit - values.type.scale)), pa.decimal128(_DIGITS_MAX, values.type.scale))
         low, high = pc.less(values, pc.negate(bound)), pc.greater(values, bound)
         if pc.any(pc.or_(low, high)).as_py():
-            raise DoesNotFit(f"numbers too large for {target}")
+            raise _DoesNotFit(f"numbers too large for {target}")
     return values.cast(target)
 
 
-LENGTHS_MAX = 64
-LENGTH_BYTES_MAX = 256
+_LENGTHS_MAX = 64
+_LENGTH_BYTES_MAX = 256
 """With more lengths, or longer strings, values are decoded one by one: the matrices would be many, or large."""
 
 BinaryForm = Literal["base64", "base64-url-safe", "hex"]
@@ -158,7 +158,7 @@ def _matrices_of_bytes(values: pa.BinaryArray) -> Iterator[_Matrix]:
 def _matrices(strings: pa.StringArray) -> Iterator[_Matrix]:
     offsets, data, lengths, valid = _buffers(strings)
     distinct = np.unique(lengths[valid])
-    if len(distinct) > LENGTHS_MAX or (len(distinct) and distinct[-1] > LENGTH_BYTES_MAX):
+    if len(distinct) > _LENGTHS_MAX or (len(distinct) and distinct[-1] > _LENGTH_BYTES_MAX):
         raise NotBase64("strings too long or of too many lengths for decimals")
     for length in distinct:
         if length == 0 or length % 4:

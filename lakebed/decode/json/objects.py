@@ -45,7 +45,7 @@ from lakebed.decode.native.library import (
 )
 
 UNKNOWN_MAX = 63
-FIELDS_MAX = 10_000
+_FIELDS_MAX = 10_000
 
 Path = tuple[str, ...]
 """The names from the record down to a member; elements of a list have none of their own."""
@@ -176,7 +176,7 @@ def _nodes(schema: pa.Schema) -> tuple[list[Field], list[Path]]:
                 waiting.append((len(nodes), [child.type.field(i) for i in range(child.type.num_fields)]))
             paths.append(paths[at] if nodes[at].kind == LIST else (*paths[at], child.name))
             nodes.append(_node(child))
-    if len(nodes) > FIELDS_MAX:
+    if len(nodes) > _FIELDS_MAX:
         raise _Unsupported(f"{len(nodes)} fields")
     return nodes, paths
 
@@ -204,8 +204,8 @@ def _node(described: pa.Field) -> Field:
     return node
 
 
-TOP_LEVEL_NULL = r"\}\s*null"
-ESCAPED_NAME = r'[{,]\s*"[^"\\]*(\\.[^"\\]*)+"\s*:'
+_TOP_LEVEL_NULL = r"\}\s*null"
+_ESCAPED_NAME = r'[{,]\s*"[^"\\]*(\\.[^"\\]*)+"\s*:'
 """A name with an escape, which may be any."""
 _FOREIGN_NAME = r'"[^"\\]*[^\x00-\x7f"\\][^"\\]*"\s*:'
 """A name with a letter that is not ASCII's, without escapes."""
@@ -248,7 +248,7 @@ class ObjectParser:
     def _may_be_in_other_case(self, texts: pa.StringArray) -> bool:
         patterns = list(self._patterns)
         if pc.any(pc.match_substring(texts, "\\")).as_py():
-            patterns.append(ESCAPED_NAME)
+            patterns.append(_ESCAPED_NAME)
         if not pc.all(pc.string_is_ascii(texts)).as_py():
             patterns.append(_FOREIGN_NAME)
         return any(pc.any(pc.match_substring_regex(texts, pattern)).as_py() for pattern in patterns)
@@ -315,13 +315,13 @@ def refusal_of(readers: Mapping[str, ColumnReader]) -> str:
     a text of digits may be base64 of another number. So the pattern finds texts by the name of their member, and it also
     refuses names with escapes, which it could not recognize.
     """
-    pattern = TOP_LEVEL_NULL
+    pattern = _TOP_LEVEL_NULL
     if names := [re.escape(name) for name, reader in readers.items() if reader.numbers_only]:
-        pattern += rf'|"({"|".join(names)})"\s*:\s*"|{ESCAPED_NAME}'
+        pattern += rf'|"({"|".join(names)})"\s*:\s*"|{_ESCAPED_NAME}'
     return pattern
 
 
-def parse_objects(values: pa.Array, schema: pa.Schema, refused: str = TOP_LEVEL_NULL) -> pa.RecordBatch:
+def parse_objects(values: pa.Array, schema: pa.Schema, refused: str = _TOP_LEVEL_NULL) -> pa.RecordBatch:
     """One row per JSON object, by Arrow's parser; members that are not in the schema are skipped. Raises one of ``MISSES``.
 
     1.  Every value must begin and end with a brace.

@@ -1,6 +1,6 @@
 """Parse JSON text into Python values without loss, and write such values back as text.
 
-1.  A number that an ``int`` would not keep as it was written keeps its form (``Number``, ``MinusZero``).
+1.  A number that an ``int`` would not keep as it was written keeps its form (``Number``, ``_MinusZero``).
 2.  Python's parser fails on some values that Arrow's skips in a member that no column needs (a bare ``Inf``, nesting of
     any depth). Such a document is parsed a second time with a placeholder for the value, which no column accepts. So
     the result of a record does not depend on the parser.
@@ -19,12 +19,12 @@ import orjson
 
 from lakebed.remarks import Remark
 
-LEVELS_MAX = 100
+_LEVELS_MAX = 100
 """No column takes a value nested deeper, and its text is not kept. A document may hold it in a member of no column."""
-_CUT_AT = 2 * LEVELS_MAX
-DIGITS_MAX = 1000
-SHOWN_MAX = 80
-TOO_DEEP = "a value nested too deep"
+_CUT_AT = 2 * _LEVELS_MAX
+_DIGITS_MAX = 1000
+_SHOWN_MAX = 80
+_TOO_DEEP = "a value nested too deep"
 
 _TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]|-?\b(?:NaN|Inf(?:inity)?)\b', re.DOTALL)
 
@@ -65,14 +65,14 @@ class Number:
             raise Unreadable(f"{shown(self)} is out of range") from None
 
 
-class MinusZero(int):
+class _MinusZero(int):
     """``-0``: as an integer it is 0, but a floating-point number or a text keeps the sign."""
 
     def __repr__(self) -> str:
         return "-0"
 
 
-class Repeated(dict[str, Any]):
+class _Repeated(dict[str, Any]):
     """An object with a repeated member. The last one counts, but the object's text has all of them."""
 
     __slots__ = ("pairs",)
@@ -92,17 +92,17 @@ def loaded(text: bytes) -> Any:
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
-    return members if len(members) == len(pairs) else Repeated(pairs)
+    return members if len(members) == len(pairs) else _Repeated(pairs)
 
 
 def _whole(text: str) -> int | Number:
     if text == "-0":
-        return MinusZero()
-    return int(text) if len(text) <= DIGITS_MAX else Number(text)
+        return _MinusZero()
+    return int(text) if len(text) <= _DIGITS_MAX else Number(text)
 
 
 def _stand_in(name: str) -> Number:
-    return Number(TOO_DEEP if name == "-Infinity" else name)
+    return Number(_TOO_DEEP if name == "-Infinity" else name)
 
 
 DECODER = json.JSONDecoder(parse_float=Number, parse_int=_whole, parse_constant=Number, object_pairs_hook=_object)
@@ -161,11 +161,11 @@ def written(value: Any, level: int = 0) -> str:
             return json.dumps(value)
         case int():
             return repr(value)
-    if level == LEVELS_MAX:
-        raise Unreadable(TOO_DEEP)
+    if level == _LEVELS_MAX:
+        raise Unreadable(_TOO_DEEP)
     if isinstance(value, list):
         return f"[{','.join([written(item, level + 1) for item in value])}]"
-    pairs = value.pairs if isinstance(value, Repeated) else value.items()
+    pairs = value.pairs if isinstance(value, _Repeated) else value.items()
     return f"{{{','.join([f'{encode_basestring(key)}:{written(item, level + 1)}' for key, item in pairs])}}}"
 
 
@@ -184,6 +184,6 @@ def shown(value: Any) -> str:
     try:
         text = value.text if isinstance(value, Number) else written(value)
     except Unreadable:
-        text = TOO_DEEP
+        text = _TOO_DEEP
     text = text.encode("utf-8", "backslashreplace").decode()
-    return text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 3] + "..."
+    return text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 3] + "..."

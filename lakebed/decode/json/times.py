@@ -34,14 +34,14 @@ _CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097  # the calendar repeats itself
 _EPOCH = date(1970, 1, 1).toordinal()
 
 
-def sign_of_infinity(text: str) -> int:
+def _sign_of_infinity(text: str) -> int:
     """1 or -1 for a text of an infinity, 0 for another."""
     return _INFINITIES.get(text.lower(), 0) if len(text) <= 9 else 0
 
 
 def days_of_text(text: str) -> int | None:
     """Days since 1970; None if the text is no date. An infinity is the day that is stored for it."""
-    sign = sign_of_infinity(text)
+    sign = _sign_of_infinity(text)
     if sign:
         return INFINITY_DAY if sign > 0 else MINUS_INFINITY_DAY
     match = _DATE.fullmatch(text)
@@ -54,7 +54,7 @@ def micros_of_text(text: str) -> int | None:
 
     Nanoseconds are cut. The number may be beyond what a table holds. An infinity is the timestamp that is stored for it.
     """
-    sign = sign_of_infinity(text)
+    sign = _sign_of_infinity(text)
     if sign:
         return INFINITY_MICROS if sign > 0 else MINUS_INFINITY_MICROS
     match = _TIMESTAMP.fullmatch(text)

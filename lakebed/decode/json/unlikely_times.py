@@ -24,7 +24,7 @@ from lakebed.far_times import Unit, end_of, has_times, infinite_days, infinities
 from lakebed.remarks import Remark
 
 _SECONDS = 31 * 86_400
-TICKS_OF_JANUARY: Mapping[Unit, int] = {
+_TICKS_OF_JANUARY: Mapping[Unit, int] = {
     "s": _SECONDS, "ms": _SECONDS * 10**3, "us": _SECONDS * 10**6, "ns": _SECONDS * 10**9,
     "auto": _SECONDS * 10**3,  # such small numbers are taken for milliseconds
 }  # fmt: skip
@@ -37,8 +37,8 @@ _TIMES: Mapping[str, tuple[int, int]] = {
 """The same years, by what a number counts. Of nanoseconds 64 bits hold no other."""
 _INFINITE_DAYS = [day for days in infinite_days() for day in days]
 
-Mask = np.ndarray[Any, Any]
-ByColumn = Mapping[tuple[Remark, str], Mask]
+_Mask = np.ndarray[Any, Any]
+ByColumn = Mapping[tuple[Remark, str], _Mask]
 """Which rows a remark is on, by the remark and the column."""
 _KINDS = (Remark.JANUARY_1970, Remark.FAR_TIMESTAMP, Remark.FAR_DATE)
 
@@ -59,7 +59,7 @@ def unlikely_remarks(value: Any, target: pa.DataType, logical_type: LogicalType,
     return [remark for remark in _KINDS if _is_unlikely(remark, value, target, logical_type, unit)]
 
 
-def unlikely(values: pa.Array, target: pa.DataType, logical_type: LogicalType, unit: Unit) -> dict[Remark, Mask]:
+def unlikely(values: pa.Array, target: pa.DataType, logical_type: LogicalType, unit: Unit) -> dict[Remark, _Mask]:
     """By what is to be said, which values, as they came, are such numbers or hold one; without what is to be said of none."""
     if not has_times(target):
         return {}
@@ -73,7 +73,7 @@ def _is_unlikely(remark: Remark, value: Any, target: pa.DataType, logical_type: 
         if not isinstance(value, int) or isinstance(value, bool) or logical_type.kind is not Kind.PLAIN:
             return False
         if remark is Remark.JANUARY_1970:
-            return bool(t.is_timestamp(target)) and 0 < value < TICKS_OF_JANUARY[unit]
+            return bool(t.is_timestamp(target)) and 0 < value < _TICKS_OF_JANUARY[unit]
         if remark is Remark.FAR_TIMESTAMP:
             return bool(t.is_timestamp(target)) and _is_far(value, unit) and end_of(value, unit) is None
         return bool(t.is_date(target)) and not _FIRST_DAY <= value <= _LAST_DAY and value not in _INFINITE_DAYS
@@ -87,7 +87,7 @@ def _is_unlikely(remark: Remark, value: Any, target: pa.DataType, logical_type: 
 
 def _unlikely(
     remark: Remark, values: pa.Array, target: pa.DataType, logical_type: LogicalType, unit: Unit
-) -> Mask | None:
+) -> _Mask | None:
     kind, t = values.type, pa.types
     if not t.is_nested(target):
         is_wanted = t.is_date(target) if remark is Remark.FAR_DATE else t.is_timestamp(target)
@@ -95,7 +95,7 @@ def _unlikely(
             return None
         numbers = np.asarray(values.fill_null(0) if values.null_count else values)
         if remark is Remark.JANUARY_1970:
-            return _some((numbers > 0) & (numbers < TICKS_OF_JANUARY[unit]))
+            return _some((numbers > 0) & (numbers < _TICKS_OF_JANUARY[unit]))
         if remark is Remark.FAR_TIMESTAMP:
             beyond = _is_far(numbers, unit)
             signs = infinities(numbers.astype(np.int64), unit) if beyond.any() else None
@@ -119,7 +119,7 @@ def _unlikely(
     return None
 
 
-def _of_items(values: pa.Array, found: Mask | None) -> Mask | None:
+def _of_items(values: pa.Array, found: _Mask | None) -> _Mask | None:
     if found is None:
         return None
     before = np.concatenate([[0], np.cumsum(found)])
@@ -127,5 +127,5 @@ def _of_items(values: pa.Array, found: Mask | None) -> Mask | None:
     return _some((before[offsets[1:]] > before[offsets[:-1]]) & np.asarray(values.is_valid()))
 
 
-def _some(found: Mask) -> Mask | None:
+def _some(found: _Mask) -> _Mask | None:
     return found if found.any() else None

@@ -39,8 +39,8 @@ _DAY_MIN, _DAY_MAX = -(1 << 31), (1 << 31) - 1
 MILLIS_BELOW, MICROS_BELOW = 10**14, 10**17
 """``timestamp_unit: auto``: an epoch number below the first is milliseconds, below the second microseconds."""
 
-BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}", re.ASCII)
-NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
+_BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
 _WHOLE = Context(prec=38, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[InvalidOperation, Inexact])
 _EXACT = Context(prec=1000, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[InvalidOperation, Inexact])
 
@@ -169,7 +169,7 @@ def _floating(value: Any, target: pa.DataType, logical_type: LogicalType, option
     elif isinstance(value, str):
         if value in ("NaN", "Infinity", "-Infinity"):
             return float(value)
-        if not NUMBER.fullmatch(value):
+        if not _NUMBER.fullmatch(value):
             raise _mismatch(value, str(target))
         text = value
     elif isinstance(value, Number):
@@ -259,7 +259,7 @@ def _decimal(value: Any, logical_type: LogicalType, plain_scale: int, options: J
             return _unscaled(value, logical_type.scale)
         if logical_type.kind is Kind.PLAIN:
             return _plain_decimal(value, plain_scale, options)
-        if logical_type.kind is Kind.TEXT and NUMBER.fullmatch(value):
+        if logical_type.kind is Kind.TEXT and _NUMBER.fullmatch(value):
             return Decimal(value)
         raise Unreadable(f"{shown(value)} is {logical_type.kind.value} by its schema, and no decimal")
     raise _mismatch(value, "decimal")
@@ -268,8 +268,8 @@ def _decimal(value: Any, logical_type: LogicalType, plain_scale: int, options: J
 def _plain_decimal(value: str, scale: int, options: JsonOptions) -> Decimal:
     """A decimal in a string without a logical type: digits, or base64 of its unscaled bytes."""
     form: str = options.decimal_text
-    is_number = NUMBER.fullmatch(value) is not None
-    is_base64 = len(value) % 4 == 0 and BASE64.fullmatch(value) is not None
+    is_number = _NUMBER.fullmatch(value) is not None
+    is_base64 = len(value) % 4 == 0 and _BASE64.fullmatch(value) is not None
     if form == "auto":
         if is_base64 and (is_number or value == "Infinity"):
             raise Unreadable(f"{shown(value)} may be digits or base64: set decimal_text to 'string' or 'precise'")

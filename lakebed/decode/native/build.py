@@ -37,7 +37,7 @@ def compiler() -> list[str]:
     raise NotBuilt("no C compiler: install gcc or clang, or `pip install ziglang`, or set CC")
 
 
-def is_current() -> bool:
+def _is_current() -> bool:
     """Whether the library is there and no source is newer."""
     sources = [*FOLDER.glob("*.[ch]"), Path(__file__)]
     return LIBRARY.exists() and LIBRARY.stat().st_mtime >= max(source.stat().st_mtime for source in sources)
@@ -60,7 +60,7 @@ def build(target: Path = LIBRARY, flags: tuple[str, ...] = FLAGS) -> None:
 
 def build_if_needed() -> None:
     """Compile if a source is newer than the library. Raises ``NotBuilt``."""
-    if not is_current():
+    if not _is_current():
         build()
 
 

@@ -33,7 +33,7 @@ from lakebed.decode.json.connect_types import PLAIN, Kind, LogicalType
 from lakebed.decode.json.text import Unreadable
 from lakebed.decode.record_format import LEVELS_MAX
 
-FIELDS_MAX = 10_000
+_FIELDS_MAX = 10_000
 """Of a message with all messages in it."""
 
 
@@ -43,7 +43,7 @@ class Encoding(IntEnum):
     NESTED, VARINT, ZIGZAG, FIXED, DELIMITED, GROUP, ENTRY = range(7)
 
 
-class Absence(IntEnum):
+class _Absence(IntEnum):
     """``enum absence`` of protobuf_to_arrow.c: what a message without the field says of it."""
 
     NULL, ZERO, ERROR = range(3)
@@ -73,7 +73,7 @@ class ProtobufField:
     raw: pa.DataType
     type: pa.DataType
     encoding: Encoding
-    absence: Absence = Absence.NULL
+    absence: _Absence = _Absence.NULL
     meaning: Meaning = Meaning.PLAIN
     children: tuple[ProtobufField, ...] = ()
     logical_type: LogicalType = PLAIN
@@ -157,7 +157,7 @@ _VARIABLE_DECIMAL = {"scale": _INT, "value": _BYTES}
 
 class _Compiler:
     def __init__(self) -> None:
-        self._left = FIELDS_MAX
+        self._left = _FIELDS_MAX
 
     def members(self, message: Any, path: str, inside: tuple[str, ...]) -> tuple[ProtobufField, ...]:
         """The fields of a message. ``inside``: the names of the messages that it is in, and its own."""
@@ -169,14 +169,14 @@ class _Compiler:
         value = self._value(field, path, inside)
         if not field.is_repeated:
             return self._with_absence(field, value)
-        element = replace(value, name="element", absence=Absence.ERROR, nullable=False)
+        element = replace(value, name="element", absence=_Absence.ERROR, nullable=False)
         return ProtobufField(
             name=field.name,
             descriptor=field,
             raw=pa.list_(pa.field("element", element.raw)),
             type=pa.list_(element.arrow()),
             encoding=Encoding.NESTED,
-            absence=Absence.ZERO,
+            absence=_Absence.ZERO,
             children=(element,),
             logical_type=PLAIN if element.logical_type == PLAIN else LogicalType(item=element.logical_type),
             nullable=False,
@@ -184,9 +184,9 @@ class _Compiler:
 
     def _map(self, field: Any, path: str, inside: tuple[str, ...]) -> ProtobufField:
         key, value = (self._value(one, f"{path}.{one.name}", inside) for one in field.message_type.fields)
-        key = replace(key, absence=Absence.ZERO, nullable=False)
+        key = replace(key, absence=_Absence.ZERO, nullable=False)
         scalar = field.message_type.fields[1].message_type is None
-        value = replace(value, absence=Absence.ZERO if scalar else Absence.ERROR, nullable=False)
+        value = replace(value, absence=_Absence.ZERO if scalar else _Absence.ERROR, nullable=False)
         self._spend(path)
         entry = ProtobufField(
             name="entries",
@@ -194,7 +194,7 @@ class _Compiler:
             raw=pa.struct([("key", key.raw), ("value", value.raw)]),
             type=pa.struct([key.arrow(), value.arrow()]),
             encoding=Encoding.ENTRY,
-            absence=Absence.ERROR,
+            absence=_Absence.ERROR,
             children=(key, value),
             nullable=False,
         )
@@ -204,7 +204,7 @@ class _Compiler:
             raw=pa.map_(key.raw, value.raw),
             type=pa.map_(key.type, pa.field("value", value.type, nullable=False)),
             encoding=Encoding.NESTED,
-            absence=Absence.ZERO,
+            absence=_Absence.ZERO,
             children=(entry,),
             logical_type=PLAIN if value.logical_type == PLAIN else LogicalType(item=value.logical_type),
             nullable=False,
@@ -212,9 +212,9 @@ class _Compiler:
 
     def _with_absence(self, field: Any, value: ProtobufField) -> ProtobufField:
         if field.is_required:
-            return replace(value, absence=Absence.ERROR, nullable=False)
+            return replace(value, absence=_Absence.ERROR, nullable=False)
         if not field.has_presence:
-            return replace(value, absence=Absence.ZERO, nullable=False)
+            return replace(value, absence=_Absence.ZERO, nullable=False)
         if field.has_default_value and field.containing_oneof is None:
             return replace(value, default=field.default_value, nullable=False)
         return value
@@ -272,7 +272,7 @@ class _Compiler:
         self._left -= 1
         if self._left < 0:
             raise Unreadable(
-                f"the Protobuf schema has more than {FIELDS_MAX} fields, counting those of its nested messages ({path[:200]})"
+                f"the Protobuf schema has more than {_FIELDS_MAX} fields, counting those of its nested messages ({path[:200]})"
             )
 
 

@@ -2,7 +2,7 @@
 
     1.  ``protobuf.schema`` compiles the schema, ``protobuf.fields`` makes columns of the message's fields.
     2.  Native code reads the records into raw columns (``native/protobuf_to_arrow.c``). A record that it is not sure of is read
-        with google.protobuf (``MessageReader``), which decides whether it is an error. Without native code that one reads
+        with google.protobuf (``_MessageReader``), which decides whether it is an error. Without native code that one reads
         all. So what a record means is decided in one place.
     3.  ``protobuf.values`` makes natural values of the raw ones.
 
@@ -60,7 +60,7 @@ TOO_MANY = (
 )
 
 
-class MessageReader:
+class _MessageReader:
     """Reads messages of one type into the raw values of ``fields``."""
 
     def __init__(self, descriptor: Any, fields: tuple[ProtobufField, ...]) -> None:
@@ -146,11 +146,11 @@ class _Reading:
                 )
 
 
-REFUSED = 2
+_REFUSED = 2
 """Besides DONE and UNSURE, what is said of a record: it has too many values for its bytes."""
 
 
-class ProtobufParser:
+class _ProtobufParser:
     """Reads records of one message type into the raw columns of its fields."""
 
     def __init__(self, fields: tuple[ProtobufField, ...]) -> None:
@@ -240,8 +240,8 @@ class ProtobufReader:
 
     def __init__(self, descriptor: Any) -> None:
         self._fields = fields_of_message(descriptor)
-        self._one_by_one = MessageReader(descriptor, self._fields)
-        self.parser = ProtobufParser(self._fields) if library() is not None else None
+        self._one_by_one = _MessageReader(descriptor, self._fields)
+        self.parser = _ProtobufParser(self._fields) if library() is not None else None
         """None: all records are read one by one."""
         self.schema = pa.schema([field.arrow() for field in self._fields])
         self._rows = pa.schema([field.with_nullable(True) for field in self.schema])
@@ -266,8 +266,8 @@ class ProtobufReader:
         if self.parser is None:
             return self._read_one_by_one(values, range(len(values)), errors)
         rows, outcome = self.parser.parse(values)
-        errors.update(dict.fromkeys(np.flatnonzero(outcome == REFUSED).tolist(), TOO_MANY))
-        unsure = np.flatnonzero((outcome != DONE) & (outcome != REFUSED))
+        errors.update(dict.fromkeys(np.flatnonzero(outcome == _REFUSED).tolist(), TOO_MANY))
+        unsure = np.flatnonzero((outcome != DONE) & (outcome != _REFUSED))
         if not len(unsure):
             return rows
         others = self._read_one_by_one(values, unsure.tolist(), errors)

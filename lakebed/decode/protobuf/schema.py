@@ -31,11 +31,11 @@ from lakebed.errors import Retry
 
 SCHEMA_BYTES_MAX = 8 * 2**20
 """Of a schema with its references."""
-COMPILE_SECONDS_MAX = 60
+_COMPILE_SECONDS_MAX = 60
 """Of CPU time, so that a busy machine does not matter."""
-COMPILE_BYTES_MAX = 4 * 2**30
+_COMPILE_BYTES_MAX = 4 * 2**30
 """Of address space."""
-FILES_KEPT_MAX = 32
+_FILES_KEPT_MAX = 32
 _MAIN = "record.lakebed.proto"
 _REASON_CHARACTERS_MAX = 500
 _BASE64 = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*", re.ASCII)
@@ -43,7 +43,7 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*", re.ASCII)
 _OF_NAMES = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.EINVAL, errno.EILSEQ)
 COMPILER = f"""
 import contextlib, resource, sys
-for limit, most in ((resource.RLIMIT_CPU, {COMPILE_SECONDS_MAX}), (resource.RLIMIT_AS, {COMPILE_BYTES_MAX})):
+for limit, most in ((resource.RLIMIT_CPU, {_COMPILE_SECONDS_MAX}), (resource.RLIMIT_AS, {_COMPILE_BYTES_MAX})):
     hard = resource.getrlimit(limit)[1]
     with contextlib.suppress(ValueError, OSError):  # macOS has no such limits
         resource.setrlimit(limit, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
@@ -86,7 +86,7 @@ def compiled(schema_text: str, references: Mapping[str, str], message: Message =
     return _message(main, message)
 
 
-@functools.lru_cache(FILES_KEPT_MAX)
+@functools.lru_cache(_FILES_KEPT_MAX)
 def _file(schema_text: str, references: tuple[tuple[str, str], ...]) -> Any:
     """The descriptor of the schema's file, or why there is none; kept, for records choose among its messages."""
     try:
@@ -145,7 +145,7 @@ def _run(folder: Path, options: list[str]) -> bytes:
     if ran.returncode == 0 and found.exists():
         return found.read_bytes()
     if ran.returncode == -signal.SIGXCPU:
-        raise Unreadable(f"the Protobuf schema takes more than {COMPILE_SECONDS_MAX} seconds to compile")
+        raise Unreadable(f"the Protobuf schema takes more than {_COMPILE_SECONDS_MAX} seconds to compile")
     if ran.returncode < 0 and ran.returncode not in (-signal.SIGABRT, -signal.SIGSEGV):
         raise Retry(f"compiling a Protobuf schema was ended by signal {-ran.returncode}")
     complaint = ran.stderr.decode(errors="replace").replace(f"{folder}/in/", "")

@@ -22,8 +22,8 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from lakebed.decode.protobuf.fields import Meaning, ProtobufField
 from lakebed.far_times import finite
 
-Mask = np.ndarray[Any, np.dtype[np.bool_]]
-NANOS_MAX = 999_999_999
+_Mask = np.ndarray[Any, np.dtype[np.bool_]]
+_NANOS_MAX = 999_999_999
 _SECONDS_MIN, _SECONDS_MAX = -(2**63) // 1_000_000, (2**63 - 1) // 1_000_000
 """Those with microseconds of 64 bits. By its definition a google.protobuf.Timestamp has the years 1 to 9999 only."""
 _DURATION_SECONDS_MAX = 315_576_000_000
@@ -35,7 +35,7 @@ class Column:
     """Natural values, and the faults of some of them."""
 
     values: pa.Array
-    faults: list[tuple[Mask, str]] = field(default_factory=list)
+    faults: list[tuple[_Mask, str]] = field(default_factory=list)
 
 
 def natural(described: ProtobufField, raw: pa.Array, path: str = "") -> Column:
@@ -177,7 +177,7 @@ def _json_value(message: Any) -> Any:
 
 def _timestamp(described: ProtobufField, raw: pa.StructArray, path: str) -> Column:
     seconds, nanos = _parts(raw)
-    bad = (seconds < _SECONDS_MIN) | (seconds > _SECONDS_MAX) | (nanos < 0) | (nanos > NANOS_MAX)
+    bad = (seconds < _SECONDS_MIN) | (seconds > _SECONDS_MAX) | (nanos < 0) | (nanos > _NANOS_MAX)
     # Some microseconds of the first and the last second have more bits; all of both seconds are infinities.
     micros = np.clip(np.where(bad, 0, seconds), _SECONDS_MIN + 1, _SECONDS_MAX - 1) * 1_000_000 + nanos // 1000
     values = finite(pa.array(micros, pa.int64(), mask=_mask_or_none(raw)).view(described.type))
@@ -186,7 +186,7 @@ def _timestamp(described: ProtobufField, raw: pa.StructArray, path: str) -> Colu
 
 def _duration(described: ProtobufField, raw: pa.StructArray, path: str) -> Column:
     seconds, nanos = _parts(raw)
-    bad = (np.abs(seconds) > _DURATION_SECONDS_MAX) | (seconds < -_DURATION_SECONDS_MAX) | (np.abs(nanos) > NANOS_MAX)
+    bad = (np.abs(seconds) > _DURATION_SECONDS_MAX) | (seconds < -_DURATION_SECONDS_MAX) | (np.abs(nanos) > _NANOS_MAX)
     bad |= (seconds > 0) & (nanos < 0) | (seconds < 0) & (nanos > 0)
     whole = pa.array(np.where(bad, 0, seconds), pa.int64()).cast(pa.decimal128(21, 0)).cast(pa.decimal256(40, 9))
     part = pc.multiply(
@@ -215,7 +215,7 @@ def _date(described: ProtobufField, raw: pa.StructArray, path: str) -> Column:
 
 def _time(described: ProtobufField, raw: pa.StructArray, path: str) -> Column:
     hours, minutes, seconds, nanos = (part.astype(np.int64) for part in _parts(raw))
-    limits = ((hours, 24), (minutes, 60), (seconds, 60), (nanos, NANOS_MAX + 1))
+    limits = ((hours, 24), (minutes, 60), (seconds, 60), (nanos, _NANOS_MAX + 1))
     bad = np.zeros(len(raw), bool)
     for part, limit in limits:
         bad |= (part < 0) | (part >= limit)
@@ -239,7 +239,7 @@ def _decimal(described: ProtobufField, raw: pa.StructArray, path: str) -> Column
     return Column(values, [*faults, *_faults(beyond, f"{path} does not fit {described.type}")])
 
 
-def _unscaled_decimals(unscaled: pa.BinaryArray, target: pa.Decimal128Type) -> tuple[pa.Array, Mask]:
+def _unscaled_decimals(unscaled: pa.BinaryArray, target: pa.Decimal128Type) -> tuple[pa.Array, _Mask]:
     """Decimals from big-endian two's complement, and a mask of those that have too many digits. No bytes are 0."""
     limit = 10**target.precision
     beyond = np.zeros(len(unscaled), bool)
@@ -284,11 +284,11 @@ def _mask(raw: pa.Array) -> pa.BooleanArray | None:
     return raw.is_null() if raw.null_count else None
 
 
-def _mask_or_none(raw: pa.Array) -> Mask | None:
+def _mask_or_none(raw: pa.Array) -> _Mask | None:
     return np.asarray(raw.is_null()) if raw.null_count else None
 
 
-def _faults(mask: Mask, reason: str) -> list[tuple[Mask, str]]:
+def _faults(mask: _Mask, reason: str) -> list[tuple[_Mask, str]]:
     return [(mask, reason)] if mask.any() else []
 
 

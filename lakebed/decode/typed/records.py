@@ -70,7 +70,7 @@ from lakebed.remarks import Remark, remarks_on
 from lakebed.schema.change import SchemaChange
 from lakebed.schema.fitting import merged
 
-SHAPES_KEPT_MAX = 1_000
+_SHAPES_KEPT_MAX = 1_000
 _Readings = dict[int, Reading | Unreadable]
 
 
@@ -307,7 +307,7 @@ class _TypedReader:
     def _shape(self, reader: RecordReader) -> Shape:
         found = self._shapes.get(id(reader))
         if found is None or found.reader is not reader:
-            if len(self._shapes) >= SHAPES_KEPT_MAX:
+            if len(self._shapes) >= _SHAPES_KEPT_MAX:
                 self._shapes.clear()
             rules, operation = self._rules if self._settings.events else None, self._settings.operation_field
             found = self._shapes[id(reader)] = shape_of(reader, self._decoder_schema, self._options, rules, operation)

@@ -1,6 +1,6 @@
 """Schemas by their id or GUID, from a registry with Confluent's API, by confluent-kafka's client.
 
-1.  A schema never changes under its id or GUID. So it is fetched once for a process and kept, the newest ``SCHEMAS_KEPT_MAX`` of
+1.  A schema never changes under its id or GUID. So it is fetched once for a process and kept, the newest ``_SCHEMAS_KEPT_MAX`` of
     them.
 2.  A request that fails is tried again, with pauses that grow, for a bounded time (by the client). Then a Retry is raised: the
     batch fails, nothing is lost, and the batch is tried again.
@@ -22,13 +22,13 @@ from lakebed.decode.typed.wire_format import SchemaName
 from lakebed.errors import InvalidInput, LakebedError, MissingPrerequisite, Retry
 from lakebed.waits import waiting_for
 
-SCHEMAS_KEPT_MAX = 1_000
-REFERENCES_MAX = 256
+_SCHEMAS_KEPT_MAX = 1_000
+_REFERENCES_MAX = 256
 """Of one schema, those of its references too."""
 ID_MAX = (1 << 31) - 1
 """A registry does not understand a larger one: its answer would look like that of something else."""
 UNKNOWN_SECONDS = 10.0  # how long an unknown id is not asked for again
-REGISTRIES_KEPT_MAX = 16
+_REGISTRIES_KEPT_MAX = 16
 _NOT_FOUND = (40401, 40402, 40403)
 """The registry's own codes: no such subject, version or schema. A 404 without them comes from something else."""
 _NUMBERS = ("timeout", "cache.capacity", "max.retries", "retries.wait.ms", "retries.max.wait.ms")
@@ -143,7 +143,7 @@ class Registry:
             return asked[1]
         answer = self._fetched(name)
         kept: dict[SchemaName, Any] = self._unknown if isinstance(answer, str) else self._schemas
-        if len(kept) >= SCHEMAS_KEPT_MAX:
+        if len(kept) >= _SCHEMAS_KEPT_MAX:
             kept.clear()
             self._client.clear_caches()
         kept[name] = (time.monotonic(), answer) if isinstance(answer, str) else answer
@@ -182,8 +182,8 @@ class Registry:
                 return f"its references go in a circle, by {reference.name!r}"
             if reference.name in found:
                 continue
-            if len(found) + len(above) >= REFERENCES_MAX:
-                return f"it refers to more than {REFERENCES_MAX} schemas"
+            if len(found) + len(above) >= _REFERENCES_MAX:
+                return f"it refers to more than {_REFERENCES_MAX} schemas"
             subject, version = reference.subject, reference.version
             version_of = partial(self._client.get_version, subject, version, deleted=True)
             answer = self._asked(version_of, f"version {version} of subject {subject!r}")
@@ -235,7 +235,7 @@ def registry_of(settings: RegistrySettings) -> Registry:
     """The registry of this process with these settings. Raises as ``Registry`` does."""
     found = _registries.get(settings.key)
     if found is None:
-        if len(_registries) >= REGISTRIES_KEPT_MAX:
+        if len(_registries) >= _REGISTRIES_KEPT_MAX:
             _registries.clear()
         found = _registries[settings.key] = Registry(settings)
     return found

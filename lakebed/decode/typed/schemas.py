@@ -1,6 +1,6 @@
 """Which schema a record was written with, and the reader for it: from a registry, by what the record says, or one for all.
 
-Readers are compiled once for a process and kept, also why a schema can't be compiled, ``READERS_KEPT_MAX`` of them.
+Readers are compiled once for a process and kept, also why a schema can't be compiled, ``_READERS_KEPT_MAX`` of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lakebed.decode.record_format import Message, RecordFormat, RecordReader
 from lakebed.decode.typed.registry import RegistrySettings, registry_of, text_of
 from lakebed.decode.typed.wire_format import Rows, SchemaName, framed, message_in, named_in, split_messages
 
-READERS_KEPT_MAX = 1_000
+_READERS_KEPT_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ def _compiled(
         reader = record_format.compile(text, references, message)
     except Unreadable as error:
         reader = otherwise + str(error)
-    if len(_readers) >= READERS_KEPT_MAX:
+    if len(_readers) >= _READERS_KEPT_MAX:
         _readers.clear()
     _readers[place] = reader
     return reader

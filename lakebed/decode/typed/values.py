@@ -41,10 +41,10 @@ from lakebed.far_times import finite
 from lakebed.schema.fitting import ANY_PRECISION
 from lakebed.schema.nested import nullable
 
-Mask = np.ndarray[Any, Any]
+_Mask = np.ndarray[Any, Any]
 """One element per value."""
 
-TIMESTAMPS = {"ms": Kind.TIMESTAMP_MS, "us": Kind.TIMESTAMP_US, "ns": Kind.TIMESTAMP_NS}
+_TIMESTAMPS = {"ms": Kind.TIMESTAMP_MS, "us": Kind.TIMESTAMP_US, "ns": Kind.TIMESTAMP_NS}
 _SAID = (
     (pa.types.is_string, Kind.TEXT), (pa.types.is_binary, Kind.BYTES), (pa.types.is_fixed_size_binary, Kind.BYTES),
     (pa.types.is_floating, Kind.NUMBER),
@@ -89,7 +89,7 @@ def plain_logical(natural: pa.DataType, logical: LogicalType) -> LogicalType:
     if t.is_date(natural):
         return LogicalType(Kind.DATE_DAYS)
     if t.is_timestamp(natural):
-        return LogicalType(TIMESTAMPS[natural.unit])
+        return LogicalType(_TIMESTAMPS[natural.unit])
     kind = next((kind for is_kind, kind in _SAID if is_kind(natural)), Kind.PLAIN)
     return LogicalType(kind)
 
@@ -144,7 +144,7 @@ def _key(key: Any) -> str:
     return key if isinstance(key, str) else str(key).lower() if isinstance(key, bool) else str(key)
 
 
-def without_unavailable(values: pa.Array, placeholder: Placeholder, updates: Mask) -> tuple[pa.Array, Mask | None]:
+def without_unavailable(values: pa.Array, placeholder: Placeholder, updates: _Mask) -> tuple[pa.Array, _Mask | None]:
     """The values with nulls in place of Debezium's placeholder, and a mask of these. ``updates``: which are of updates."""
     kind, t = values.type, pa.types
     if t.is_string(kind):
@@ -171,7 +171,7 @@ def without_unavailable(values: pa.Array, placeholder: Placeholder, updates: Mas
 
 def read_column(
     values: pa.Array, logical: LogicalType, target: pa.DataType, options: JsonOptions
-) -> tuple[pa.Array, Mask | None]:
+) -> tuple[pa.Array, _Mask | None]:
     """The values in the type of a column, null where one does not fit; and a mask of those that don't."""
     try:
         return converted(values, logical, target, options), None

@@ -24,14 +24,14 @@ import pyarrow.compute as pc
 
 from lakebed.decode.json.text import Unreadable
 
-INDEXES_MAX = 64
+_INDEXES_MAX = 64
 FIRST = (0,)
 _WHOLE = 1 << 30
 """More bytes than a record has; without an end, ``binary_slice`` fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SplitMessages:
+class _SplitMessages:
     """``payloads`` are the messages' own bytes, one a record; empty where the record is in ``errors``."""
 
     payloads: pa.BinaryArray
@@ -40,7 +40,7 @@ class SplitMessages:
     errors: Mapping[int, str] = field(default_factory=dict)
 
 
-def split_messages(values: pa.BinaryArray) -> SplitMessages:
+def split_messages(values: pa.BinaryArray) -> _SplitMessages:
     """``values``: the records' bytes behind the id; none is null."""
     count = len(values)
     offsets = np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + count + 1]
@@ -48,7 +48,7 @@ def split_messages(values: pa.BinaryArray) -> SplitMessages:
     filled = offsets[1:] > offsets[:-1]
     plain = filled & (data[np.minimum(offsets[:-1], len(data) - 1)] == 0)
     if plain.all():
-        return SplitMessages(payloads=pc.binary_slice(values, 1, _WHOLE), groups={FIRST: np.arange(count)})
+        return _SplitMessages(payloads=pc.binary_slice(values, 1, _WHOLE), groups={FIRST: np.arange(count)})
     headers = np.ones(count, np.int32)
     rows: dict[tuple[int, ...], list[int]] = {FIRST: np.flatnonzero(plain).tolist()}
     errors: dict[int, str] = {}
@@ -61,7 +61,7 @@ def split_messages(values: pa.BinaryArray) -> SplitMessages:
             errors[row], headers[row] = str(error), len(encoded)
     groups = {indexes: np.array(sorted(numbers), np.int64) for indexes, numbers in rows.items() if numbers}
     payloads = [value[header:] for value, header in zip(values.to_pylist(), headers.tolist(), strict=True)]
-    return SplitMessages(payloads=pa.array(payloads, pa.binary()), groups=groups, errors=errors)
+    return _SplitMessages(payloads=pa.array(payloads, pa.binary()), groups=groups, errors=errors)
 
 
 def message_in(encoded: bytes) -> tuple[int, ...]:
@@ -77,7 +77,7 @@ def _indexes(encoded: bytes) -> tuple[tuple[int, ...], int]:
     count, at = _varint(encoded, 0)
     if count == 0:
         return FIRST, at
-    if not 0 < count <= INDEXES_MAX:
+    if not 0 < count <= _INDEXES_MAX:
         raise Unreadable(f"not a Protobuf record of a registry: {count} message indexes")
     indexes = []
     for _ in range(count):
@@ -103,8 +103,8 @@ def _varint(encoded: bytes, at: int) -> tuple[int, int]:
 
 HEADER_BYTES = 5
 MAGIC = 0
-GUID_BYTES = 17
-GUID_MAGIC = 1
+_GUID_BYTES = 17
+_GUID_MAGIC = 1
 """More bytes than a record has."""
 
 SchemaName = int | str
@@ -114,7 +114,7 @@ Rows = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Framed:
+class _Framed:
     """``groups``: the records of each schema id; ``payload``: all records without headers; ``errors``: why others have no id."""
 
     groups: Mapping[int, Rows]
@@ -122,7 +122,7 @@ class Framed:
     errors: Mapping[int, str]
 
 
-def framed(values: pa.BinaryArray) -> Framed:
+def framed(values: pa.BinaryArray) -> _Framed:
     """``values`` has no nulls."""
     count = len(values)
     offsets = np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + count + 1].astype(np.int64)
@@ -137,17 +137,17 @@ def framed(values: pa.BinaryArray) -> Framed:
     for place in range(1, HEADER_BYTES):
         ids = ids << 8 | data[starts + place]
     errors = {int(row): _not_framed(values[int(row)].as_py()) for row in np.flatnonzero(~good)}
-    return Framed(_grouped(ids, rows), pc.binary_slice(values, HEADER_BYTES, _WHOLE), errors)
+    return _Framed(_grouped(ids, rows), pc.binary_slice(values, HEADER_BYTES, _WHOLE), errors)
 
 
 def named_in(header: bytes) -> tuple[SchemaName, bytes]:
     """The schema that a header names, and the bytes behind its name. Raises ``Unreadable``."""
-    if header[:1] == bytes([GUID_MAGIC]) and len(header) >= GUID_BYTES:
-        return str(UUID(bytes=header[1:GUID_BYTES])), header[GUID_BYTES:]
+    if header[:1] == bytes([_GUID_MAGIC]) and len(header) >= _GUID_BYTES:
+        return str(UUID(bytes=header[1:_GUID_BYTES])), header[_GUID_BYTES:]
     if header[:1] == bytes([MAGIC]) and len(header) >= HEADER_BYTES:
         return int.from_bytes(header[1:HEADER_BYTES]), header[HEADER_BYTES:]
     raise Unreadable(
-        f"its header with the id of its schema can't be read: {header[:GUID_BYTES].hex() or 'it is empty'}"
+        f"its header with the id of its schema can't be read: {header[:_GUID_BYTES].hex() or 'it is empty'}"
     )
 
 

@@ -53,7 +53,7 @@ from lakebed.storage.part_storage import PartStorage
 # -- What a purge reports: a row a file that had rows it is about, or may have had -----------------------------------------
 
 
-PURGED_SCHEMA = pa.schema(
+_PURGED_SCHEMA = pa.schema(
     [
         ("path", pa.string()),
         ("where", pa.string()),
@@ -85,7 +85,7 @@ def report_table(files: Iterable[PurgedFile]) -> pa.Table:
         {"path": f.path, "where": f.where, "bytes": f.bytes, "rows": f.rows, "gone_at": f.gone_ms, "note": f.note}
         for f in sorted(files, key=lambda file: (file.where, file.path))
     ]
-    return pa.Table.from_pylist(rows, PURGED_SCHEMA)
+    return pa.Table.from_pylist(rows, _PURGED_SCHEMA)
 
 
 # -- The second half of a purge --------------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ def report_table(files: Iterable[PurgedFile]) -> pa.Table:
 FOLLOW_SECONDS = 60.0
 """How long the files stay after the versions have ended. Processes that have the table open trust a version in memory for this
 long (``log_reader``), and notice meanwhile that it has ended."""
-HOLDS_SECONDS_MAX = 60  # how long a purge waits for readers; readers of changes move their holds on within seconds
+_HOLDS_SECONDS_MAX = 60  # how long a purge waits for readers; readers of changes move their holds on within seconds
 _UNTOUCHED_SECONDS = 60
 _STREAMS = f"{LAKEBED_FOLDER}/streams/"
 
@@ -131,11 +131,11 @@ class Clearing:
     # -- 2. the fence ------------------------------------------------------------------------------------------------
 
     def _raise_fence(self, first: int) -> None:
-        raise_fence(self.log, self.state, first)
+        _raise_fence(self.log, self.state, first)
         if self.log.root.endswith(QUARANTINE_SUFFIX):  # its files are written by batches of the table beside it
             table = TableLog(open_store(self.log.root.removesuffix(QUARANTINE_SUFFIX)))
             if table.exists():
-                raise_fence(table)
+                _raise_fence(table)
 
     def _wait_for_followers(self, first: int) -> None:
         ended = self.log.read_commit(first)
@@ -150,7 +150,7 @@ class Clearing:
     def _wait_for_readers(self, first: int) -> None:
         """Let all versions before ``first`` expire, when no reader holds one. Raises Contention."""
         held: list[Hold] = []
-        for _ in range(HOLDS_SECONDS_MAX + 1):
+        for _ in range(_HOLDS_SECONDS_MAX + 1):
             now = expire_before(self.log, first, self.log.now_ms())
             held = older_holds(now, first, self.log.now_ms())
             if not held:
@@ -197,13 +197,13 @@ class Clearing:
         kept = set(map(Spelling(self.storage), needed))
         going = [path for path in listed if path not in kept and is_file_of_rows(path)]
         rows = dict(self.rows) | dict(self.look(going) if self.look else {})
-        going += self._untouched([path for path in listed if is_temporary(path)], listed)
+        going += self._untouched([path for path in listed if _is_temporary(path)], listed)
         failed = self.storage.delete_many(going)
         now_ms = self.log.now_ms()
         out: list[PurgedFile] = []
         gone_ms: int | None
         for path in going:
-            gone_ms, note = now_ms, "what a writer had not finished" if is_temporary(path) else ""
+            gone_ms, note = now_ms, "what a writer had not finished" if _is_temporary(path) else ""
             if path in rows and rows[path] is None:
                 note = "its rows could not be looked at"
             if path in failed:
@@ -231,7 +231,7 @@ class Clearing:
         return out
 
 
-def raise_fence(log: TableLog, state: PurgeState | None = None, first: int = 0) -> None:
+def _raise_fence(log: TableLog, state: PurgeState | None = None, first: int = 0) -> None:
     """Raise the fence of a table. Of the purge ``state`` the lease is extended, and with ``force`` holds before ``first`` end.
 
     Raises Contention, StoreUnavailable (it may be repeated).
@@ -273,7 +273,7 @@ def files_of(storage: PartStorage) -> dict[str, tuple[int, float]]:
 def is_file_of_rows(path: str) -> bool:
     """Whether it is a data file of the table: by lakebed or another writer, also change data and deletion vectors."""
     folders = path.split("/")[:-1]
-    if LOG_FOLDER in folders or path.startswith(_STREAMS) or not is_data_file(path) or is_temporary(path):
+    if LOG_FOLDER in folders or path.startswith(_STREAMS) or not is_data_file(path) or _is_temporary(path):
         return False
     return (
         folders[:1] == ["_change_data"]
@@ -282,7 +282,7 @@ def is_file_of_rows(path: str) -> bool:
     )
 
 
-def is_temporary(path: str) -> bool:
+def _is_temporary(path: str) -> bool:
     """Whether it is what a writer has not finished, in the table's folder or its log."""
     return posixpath.basename(path).startswith(TEMPORARY_PREFIX)
 

@@ -67,11 +67,11 @@ from lakebed.resolve.locate import KeyLocator, ScanLocator
 from lakebed.sql.expression import check_condition, expression
 from lakebed.storage.part_storage import PartStorage
 
-ROUNDS_MAX = 20  # how often rows are taken out while others bring more of them
+_ROUNDS_MAX = 20  # how often rows are taken out while others bring more of them
 _logger = logging.getLogger("lakebed.purge")
 
 
-class PurgedTable(Protocol):
+class _PurgedTable(Protocol):
     """What a purge needs of the table beside its log and its files."""
 
     def delete(self, where: str) -> object:
@@ -100,7 +100,7 @@ class Purge:
     log: TableLog
     storage: PartStorage
     deletion_vectors: DeletionVectorCache
-    table: PurgedTable
+    table: _PurgedTable
     scanner: Callable[[WriteSpec], KeyLocator] | None = None
 
     def run(self, where: str, *, quarantine: str | None = None, dry_run: bool = False, force: bool = False) -> pa.Table:
@@ -251,7 +251,7 @@ class Purge:
         """Steps 2 and 3. ``kinds`` gets the files that came meanwhile. Raises Contention."""
         assert state.where is not None
         files: list[PurgedFile] = []
-        for _ in range(ROUNDS_MAX):
+        for _ in range(_ROUNDS_MAX):
             self.table.delete(state.where)
             self.table.settle()
             snapshot = self.log.refresh()
@@ -270,11 +270,11 @@ class Purge:
                 self._forget_condition(state, found)
                 return files
         raise Contention(
-            f"rows for which the condition is true keep coming into {self.log.root}, so the purge did not end after {ROUNDS_MAX} "
+            f"rows for which the condition is true keep coming into {self.log.root}, so the purge did not end after {_ROUNDS_MAX} "
             "rounds: let their source stop sending them; maintenance, or the next purge, goes on with it",
             table=self.log.root,
             operation=Operation.PURGE.value,
-            attempts=ROUNDS_MAX,
+            attempts=_ROUNDS_MAX,
         )
 
     def _out_of_quarantine(self, found: RowsToPurge, state: PurgeState) -> list[PurgedFile]:

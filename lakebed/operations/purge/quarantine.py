@@ -4,7 +4,7 @@ A quarantined record could not be decoded, so nothing says for certain whose it 
 or the reason that it was refused for, have
 
 - a JSON member of a key's column with the key's value: ``"id": 7``, of all columns of the key; or
-- a text of a key, or a text that the condition compares a column with, of ``TEXT_LENGTH_MIN`` characters or more; or
+- a text of a key, or a text that the condition compares a column with, of ``_TEXT_LENGTH_MIN`` characters or more; or
 - if the user gives a condition of his own (``quarantine=``), what that says.
 """
 
@@ -24,8 +24,8 @@ from lakebed.parts.quarantine import HEADERS
 from lakebed.quoting import literal
 from lakebed.sql.expression import Expression
 
-TEXT_LENGTH_MIN = 6
-KEYS_MAX = 1000
+_TEXT_LENGTH_MIN = 6
+_KEYS_MAX = 1000
 _SPACE = r"(\s|\\x0A|\\x0D|\\x09)*"
 _BYTES = "(coalesce(value::varchar, '') || ' ' || coalesce(key::varchar, '')"
 _HEADERS = " || ' ' || coalesce(array_to_string([one.value::varchar for one in headers], ' '), '')"
@@ -36,22 +36,22 @@ def condition_of_quarantine(
 ) -> str | None:
     """A condition over the quarantine's columns; None if no record can be meant. ``keys``: of the rows, by stored names.
 
-    Raises InvalidInput for more than ``KEYS_MAX`` keys, unless ``given`` says which records go.
+    Raises InvalidInput for more than ``_KEYS_MAX`` keys, unless ``given`` says which records go.
     """
     if given is not None:
         return given
-    if keys is not None and len(keys) > KEYS_MAX:
+    if keys is not None and len(keys) > _KEYS_MAX:
         raise InvalidInput(
             f"the rows to purge have {len(keys):,} keys, too many to look for in the records of the quarantine (at most "
-            f"{KEYS_MAX:,}): say which records go (quarantine='true' for all), or purge fewer rows at once"
+            f"{_KEYS_MAX:,}): say which records go (quarantine='true' for all), or purge fewer rows at once"
         )
     everything = f"{_BYTES}{_HEADERS if HEADERS in quarantine.logical_schema.names else ''})"
-    texts = {text for text in _compared(where.tree) if len(text) >= TEXT_LENGTH_MIN}
+    texts = {text for text in _compared(where.tree) if len(text) >= _TEXT_LENGTH_MIN}
     members = []
     for row in python_rows(keys) if keys is not None else ():
         named = {snapshot.columns.logical_name(name): value for name, value in row.items()}
         members.append(" and ".join(f"regexp_matches({everything}, {literal(_member(*one))})" for one in named.items()))
-        texts |= {value for value in named.values() if isinstance(value, str) and len(value) >= TEXT_LENGTH_MIN}
+        texts |= {value for value in named.values() if isinstance(value, str) and len(value) >= _TEXT_LENGTH_MIN}
     anywhere = [
         f"contains({everything}, {literal(_as_blob_text(text))}) or contains(coalesce(reason, ''), {literal(text)})"
         for text in sorted(texts)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
-READ_BYTES = 1 << 20
+_READ_BYTES = 1 << 20
 _ARROW = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _BLOCKS = {".lz4": "lz4_raw", ".snappy": "snappy"}
-ENDINGS = (*_ARROW, *_BLOCKS, ".deflate")
-BLOCK_BYTES_MAX = 256 << 20
+_ENDINGS = (*_ARROW, *_BLOCKS, ".deflate")
+_BLOCK_BYTES_MAX = 256 << 20
 
 
 class Damaged(Exception):
@@ -22,7 +22,7 @@ class Damaged(Exception):
 def ending_of(path: str) -> str | None:
     """The ending that says how a file is compressed; None if it is not."""
     name = path.lower()
-    return next((ending for ending in ENDINGS if name.endswith(ending)), None)
+    return next((ending for ending in _ENDINGS if name.endswith(ending)), None)
 
 
 def decompressed(file: Any, ending: str) -> Iterator[bytes]:
@@ -35,7 +35,7 @@ def decompressed(file: Any, ending: str) -> Iterator[bytes]:
         return
     try:
         with pa.CompressedInputStream(pa.PythonFile(file, "r"), _ARROW[ending]) as stream:
-            while piece := stream.read(READ_BYTES):
+            while piece := stream.read(_READ_BYTES):
                 yield piece
     except (pa.ArrowException, OSError) as error:
         # Arrow passes errors of the file itself on, with their number.
@@ -47,9 +47,9 @@ def decompressed(file: Any, ending: str) -> Iterator[bytes]:
 def _inflated(file: Any) -> Iterator[bytes]:
     inflate = zlib.decompressobj()
     try:
-        while data := file.read(READ_BYTES):
+        while data := file.read(_READ_BYTES):
             while data:
-                if piece := inflate.decompress(data, READ_BYTES):
+                if piece := inflate.decompress(data, _READ_BYTES):
                     yield piece
                 data = inflate.unconsumed_tail
         if piece := inflate.flush():
@@ -79,7 +79,7 @@ def _blocks(file: Any, codec: pa.Codec) -> Iterator[bytes]:
 
 def _length(data: bytes) -> int:
     size = int.from_bytes(data, "big")
-    if len(data) < 4 or size > BLOCK_BYTES_MAX:
+    if len(data) < 4 or size > _BLOCK_BYTES_MAX:
         raise Damaged("it has no blocks as Hadoop writes them")
     return size
 

@@ -21,7 +21,7 @@ from lakebed.storage.local_files import trouble
 from lakebed.storage.object_store import open_objects
 from lakebed.storage.roots import LocalRoot, S3Root, parse_root
 
-READ_BYTES = 8 << 20
+_READ_BYTES = 8 << 20
 """Of a file in a store: what one request reads."""
 _ARROW_SCHEMES = ("gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
 
@@ -80,7 +80,7 @@ def open_folder(root: str) -> Folder:
             f"the folder {root} has the scheme {scheme}://; files are read from local disks, s3://, and by Arrow from "
             f"{', '.join(f'{name}://' for name in _ARROW_SCHEMES)}"
         ) from None
-    return LocalFolder(place.path) if isinstance(place, LocalRoot) else S3Folder(place)
+    return LocalFolder(place.path) if isinstance(place, LocalRoot) else _S3Folder(place)
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def _refused(error: OSError, place: str) -> Exception:
 
 
 @dataclass(frozen=True)
-class S3Folder:
+class _S3Folder:
     """A prefix of a bucket."""
 
     place: S3Root
@@ -172,9 +172,9 @@ class S3Folder:
         return _in_store(*self._objects.stat(path)) if name else _missing(path)
 
     def open(self, path: str, size: int) -> Any:
-        if size <= READ_BYTES:
+        if size <= _READ_BYTES:
             return io.BytesIO(self._objects.read(path))
-        return io.BufferedReader(_RangeReads(self._objects, path, size), READ_BYTES)
+        return io.BufferedReader(_RangeReads(self._objects, path, size), _READ_BYTES)
 
 
 def _in_store(seconds: float, size: int) -> State:

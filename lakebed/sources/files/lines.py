@@ -31,7 +31,7 @@ LINE_BYTES_MAX = 256 << 20
 _MARK = codecs.BOM_UTF8
 _LF, _CR, _SPACE = 10, 13, 32
 
-Positions = npt.NDArray[np.int64]
+_Positions = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,8 @@ class Lines:
 
     data: bytes
     first: int
-    starts: Positions
-    ends: Positions
+    starts: _Positions
+    ends: _Positions
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -121,7 +121,7 @@ def lines_of(pieces: Iterable[bytes], start: int, end: int | None, separator: by
         yield from _within(Lines(carry, first, np.array([0]), np.array([len(carry)])), end)
 
 
-def _separators(data: bytes, separator: bytes | None) -> Positions:
+def _separators(data: bytes, separator: bytes | None) -> _Positions:
     if separator is not None and len(separator) > 1:
         return np.array([each.start() for each in re.finditer(re.escape(separator), data)], np.int64)
     view = np.frombuffer(data, np.uint8)
@@ -158,7 +158,7 @@ def _bounded(data: bytes) -> bytes:
 LINE, FILE, AT = "_lakebed_line", "_lakebed_file", "_lakebed_at"
 """A line of CSV; the place of its file in the batch; the byte of the file at which it begins."""
 
-ROW_BYTES_MAX = 64 << 20
+_ROW_BYTES_MAX = 64 << 20
 _SHOWN = 500
 
 
@@ -184,7 +184,7 @@ def rows_of(
 
 
 def _compare(header: bytes, options: Options, columns: Sequence[str], file: str) -> None:
-    names = values_of(header.decode("utf-8", "replace"), options)
+    names = _values_of(header.decode("utf-8", "replace"), options)
     if [name.lower() for name in names] != [name.lower() for name in columns]:
         raise InvalidChanges(
             f"{file} has the header {', '.join(names)[:_SHOWN]}, and the columns of the table and extra_columns are "
@@ -194,7 +194,7 @@ def _compare(header: bytes, options: Options, columns: Sequence[str], file: str)
         )
 
 
-def values_of(line: str, options: Options) -> list[str]:
+def _values_of(line: str, options: Options) -> list[str]:
     """The values of a line, as texts: enough for the names of a header."""
     quote = re.escape(options.quote) if options.quote.strip("\0") else "(?!)"
     value = re.compile(
@@ -232,7 +232,7 @@ def rows_over_lines(pieces: Iterable[bytes], options: Options) -> Iterator[Lines
         if starts:
             yield Lines(data, first, np.array(starts, np.int64), np.array(ends, np.int64))
         data, first = data[at:], first + at
-        if (data and is_last) or len(data) > ROW_BYTES_MAX:
+        if (data and is_last) or len(data) > _ROW_BYTES_MAX:
             raise Damaged(f"the row at byte {first} does not end; is there a quote without its end?")
 
 

@@ -38,7 +38,7 @@ from lakebed.sources.pace import BatchLimit
 from lakebed.sources.source import Range
 
 FILES_MAX = 10_000
-CHANGED_MAX = 100
+_CHANGED_MAX = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ def file_of(one: Range) -> FileRead:
 
 BYTES_MAX = 2 << 30
 """Of the files of a batch. What a batch reads is visible when all of it is written."""
-RECORD_BYTES = 100
+_RECORD_BYTES = 100
 """About so many bytes of a file are a record; what limits a batch counts records."""
 WHOLE_LOOK_SECONDS = 60.0
 LOOK_SHARE, WHOLE_LOOK_SHARE = 0.1, 0.02
@@ -149,7 +149,7 @@ class FilesPlanner:
         chosen = self._within_limits(self._waiting)
         self._waiting = self._waiting[len(chosen) :]
         chosen = sorted((now for one in chosen if (now := self._as_it_is(one)) is not None), key=_place)
-        told, self._changed = self._changed[:CHANGED_MAX], self._changed[CHANGED_MAX:]
+        told, self._changed = self._changed[:_CHANGED_MAX], self._changed[_CHANGED_MAX:]
         if not chosen and not told:
             return dict(start)
         self._known.update(one.path for one in chosen)
@@ -208,8 +208,8 @@ class FilesPlanner:
         """The beginning of the files that a batch may take: one at least."""
         files_max = min(FILES_MAX, self._options.files_max or FILES_MAX)
         bytes_max = min(BYTES_MAX, self._options.bytes_max or BYTES_MAX)
-        waiting = -(-sum(one.state.size for one in files) // RECORD_BYTES)
-        bytes_max = min(bytes_max, self._limit.limit(waiting) * RECORD_BYTES)
+        waiting = -(-sum(one.state.size for one in files) // _RECORD_BYTES)
+        bytes_max = min(bytes_max, self._limit.limit(waiting) * _RECORD_BYTES)
         total = 0
         for at, one in enumerate(files[:files_max]):
             total += one.state.size

@@ -117,7 +117,7 @@ class FilesReader:
         assert self.columns is not None
         found: dict[tuple[str, ...], str] = {}
         for url in {one.topic for one in ranges}:
-            found.setdefault(tuple(sorted(folder_columns(self._path(url), self.columns, self.options))), url)
+            found.setdefault(tuple(sorted(_folder_columns(self._path(url), self.columns, self.options))), url)
         if len(found) > 1:
             (names, one), (others, another), *_ = found.items()
             raise InvalidChanges(
@@ -211,7 +211,7 @@ class FilesReader:
             found = lines.rows_over_lines(pieces, options)
         else:
             found = lines_of(pieces, chosen.start, end, options.line_separator)
-        given = folder_columns(path, self.columns, options)
+        given = _folder_columns(path, self.columns, options)
         names = [name for name in self.columns.names if name not in given]
         has_header = options.has_header and not chosen.start
         for some in lines.rows_of(found, options, names, shown(chosen.topic), has_header):
@@ -224,7 +224,7 @@ class FilesReader:
 
     def _rows(self, opened: Any, path: str, chosen: Range) -> Iterator[pa.Table]:
         assert self.columns is not None
-        given = folder_columns(path, self.columns, self.options)
+        given = _folder_columns(path, self.columns, self.options)
         in_file = pa.schema([one for one in self.columns if one.name not in given])
         parquet = parquet_rows.open_parquet(opened)
         for rows in parquet_rows.rows_of(parquet, chosen.start, chosen.end, in_file, self.left_out):
@@ -256,7 +256,7 @@ def bad_line(url: str, at: int, line: str) -> InvalidChanges:
     )
 
 
-def folder_columns(path: str, columns: pa.Schema, options: Options) -> dict[str, pa.Scalar]:
+def _folder_columns(path: str, columns: pa.Schema, options: Options) -> dict[str, pa.Scalar]:
     """The values that folders named like partitions give for columns. Raises InvalidChanges for one that does not fit."""
     by_small = {one.name.lower(): one for one in columns}
     values = {}

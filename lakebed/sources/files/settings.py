@@ -20,8 +20,8 @@ from lakebed.errors import InvalidInput
 from lakebed.settings import suggest
 from lakebed.sources.files.names import has_pattern, pattern_of
 
-FileFormat = Literal["json", "debezium-json", "csv", "parquet"]
-FORMATS: tuple[FileFormat, ...] = ("json", "debezium-json", "csv", "parquet")
+_FileFormat = Literal["json", "debezium-json", "csv", "parquet"]
+_FORMATS: tuple[_FileFormat, ...] = ("json", "debezium-json", "csv", "parquet")
 
 _OF_FILES = (
     "pathGlobFilter", "recursiveFileLookup", "modifiedBefore", "modifiedAfter", "timeZone", "ignoreMissingFiles",
@@ -71,14 +71,14 @@ class FilesSettings:
     """
 
     folder: str
-    format: FileFormat
+    format: _FileFormat
     table: str | None = None
     files_per_batch_max: int | None = None
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        if self.format not in FORMATS:
-            raise InvalidInput(f"files: format is {self.format!r}; use one of {', '.join(FORMATS)}")
+        if self.format not in _FORMATS:
+            raise InvalidInput(f"files: format is {self.format!r}; use one of {', '.join(_FORMATS)}")
         if self.files_per_batch_max is not None and self.files_per_batch_max < 1:
             raise InvalidInput(f"files_per_batch_max is {self.files_per_batch_max}; it must be 1 or more")
         _ = Options.of(self)
@@ -119,7 +119,7 @@ class Options:
     @staticmethod
     def of(settings: FilesSettings) -> Options:
         """Raises InvalidInput."""
-        given = by_name(settings.options)
+        given = _by_name(settings.options)
         known = {name.lower(): name for name in (*_OF_FILES, *_of_format(settings.format))}
         own = {known[name]: value for name, value in given.items() if name in known}
         refused = {name.lower(): name for name in _REFUSED}
@@ -196,7 +196,7 @@ def notes_on(settings: FilesSettings) -> list[str]:
     return notes
 
 
-def by_name(options: Mapping[str, str]) -> dict[str, str]:
+def _by_name(options: Mapping[str, str]) -> dict[str, str]:
     """Options by their names in small letters."""
     return {name.lower(): value for name, value in options.items()}
 

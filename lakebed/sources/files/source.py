@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-FORMAT = "lakebed_files"
-SETTINGS_OPTION = "secret_settings"  # Spark masks options whose name contains "secret"
-PACE_OPTION = "batch_seconds"
-IDLE_WAIT_SECONDS = 0.5
-IDLE_POLL_SECONDS = 0.1
+_FORMAT = "lakebed_files"
+_SETTINGS_OPTION = "secret_settings"  # Spark masks options whose name contains "secret"
+_PACE_OPTION = "batch_seconds"
+_IDLE_WAIT_SECONDS = 0.5
+_IDLE_POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,31 +56,31 @@ class FileSource:
         return FilesReader(self.settings, self.columns, self.left_out)
 
     def stream(self, spark: SparkSession) -> DataFrame:
-        spark.dataSource.register(FileRanges)
-        stream = spark.readStream.format(FORMAT).option(SETTINGS_OPTION, self.settings.to_json())
-        return stream.option(PACE_OPTION, str(self.batch_seconds)).load()
+        spark.dataSource.register(_FileRanges)
+        stream = spark.readStream.format(_FORMAT).option(_SETTINGS_OPTION, self.settings.to_json())
+        return stream.option(_PACE_OPTION, str(self.batch_seconds)).load()
 
 
 @methods_cross_spark
-class FileRanges(DataSource):
+class _FileRanges(DataSource):
     """The Spark data source behind ``FileSource``."""
 
     @classmethod
     def name(cls) -> str:
-        return FORMAT
+        return _FORMAT
 
     def schema(self) -> str:
         return RANGE_SCHEMA_DDL
 
-    def streamReader(self, schema: StructType) -> FileRangeStream:
-        text = self.options.get(SETTINGS_OPTION)
+    def streamReader(self, schema: StructType) -> _FileRangeStream:
+        text = self.options.get(_SETTINGS_OPTION)
         if text is None:
-            raise InvalidInput(f"{FORMAT}: option {SETTINGS_OPTION!r} is missing; use FileSource.stream")
-        return FileRangeStream(FilesSettings.from_json(text), float(self.options.get(PACE_OPTION, "0")))
+            raise InvalidInput(f"{_FORMAT}: option {_SETTINGS_OPTION!r} is missing; use FileSource.stream")
+        return _FileRangeStream(FilesSettings.from_json(text), float(self.options.get(_PACE_OPTION, "0")))
 
 
 @methods_cross_spark
-class FileRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class _FileRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Asks the planner for each batch. Lives in one process beside the driver."""
 
     def __init__(self, settings: FilesSettings, batch_seconds: float) -> None:
@@ -89,9 +89,9 @@ class FileRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._pace = Pace(batch_seconds)
         self._is_bounded = False
 
-    def __reduce__(self) -> tuple[type[FileRangeStream], tuple[FilesSettings, float]]:
+    def __reduce__(self) -> tuple[type[_FileRangeStream], tuple[FilesSettings, float]]:
         """Tasks get a copy that plans nothing."""
-        return FileRangeStream, (self._settings, 0.0)
+        return _FileRangeStream, (self._settings, 0.0)
 
     def initialOffset(self) -> dict[str, Any]:
         return {}
@@ -107,7 +107,7 @@ class FileRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._is_bounded:
             return self._planner.next(start)
         time.sleep(max(0.0, self._pace.wait_seconds()))
-        deadline = time.monotonic() + IDLE_WAIT_SECONDS
+        deadline = time.monotonic() + _IDLE_WAIT_SECONDS
         while True:
             if self._planner.wait_seconds <= 0:
                 end = self._planner.next(start)
@@ -116,7 +116,7 @@ class FileRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     return end
             if time.monotonic() >= deadline:
                 return start
-            time.sleep(IDLE_POLL_SECONDS)
+            time.sleep(_IDLE_POLL_SECONDS)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         return [InputPartition(chosen) for chosen in FilesReader(self._settings).ranges(start, end) if chosen.size]

@@ -8,7 +8,7 @@ fetch. Here one fetch asks a broker for all.
 2.  A range that is not assigned, or does not go as usual, is read by a client of its own, from where it stopped
     (``kafka.native_range``). So what an error means is decided there alone, and for one range. If nothing comes for a while, no
     other range is begun here.
-3.  A queue holds ``QUEUE_KILOBYTES`` and what one more fetch brings of its partition (``max.partition.fetch.bytes``, 1 MiB), and
+3.  A queue holds ``_QUEUE_KILOBYTES`` and what one more fetch brings of its partition (``max.partition.fetch.bytes``, 1 MiB), and
     there are ``RANGES_MAX`` queues at most: some 80 MiB, whatever is in the topics.
 4.  A thread may still read when the block ends. The last one gives the client back, which then serves the next ranges.
 """
@@ -26,11 +26,11 @@ from lakebed.sources.kafka.settings import KafkaSettings
 from lakebed.sources.source import Place, Range
 
 RANGES_MAX = 64
-QUEUE_KILOBYTES = 256
+_QUEUE_KILOBYTES = 256
 _kept: KeptClients[KafkaClient] = KeptClients(KafkaClient.close)
 _Key = tuple[int, str, Place, int]
 """The process, the settings, the partition, and the first offset of a range."""
-_waiting: dict[_Key, Assignment] = {}
+_waiting: dict[_Key, _Assignment] = {}
 
 
 @contextmanager
@@ -41,10 +41,10 @@ def assigned(settings: KafkaSettings, ranges: Iterable[Range]) -> Iterator[None]
     if library() is None or len(begins) < 2:
         yield
         return
-    config = {**settings.range_config(), "queued.max.messages.kbytes": QUEUE_KILOBYTES}
+    config = {**settings.range_config(), "queued.max.messages.kbytes": _QUEUE_KILOBYTES}
     key = repr(sorted(config.items()))
     try:
-        made = Assignment(key, _kept.take(key) or KafkaClient(config), begins)
+        made = _Assignment(key, _kept.take(key) or KafkaClient(config), begins)
     except Refused:  # a client of its own says why
         yield
         return
@@ -58,7 +58,7 @@ def assigned(settings: KafkaSettings, ranges: Iterable[Range]) -> Iterator[None]
         made.end()
 
 
-def queue_of(settings: KafkaSettings, place: Place, start: int) -> AssignedQueue | None:
+def queue_of(settings: KafkaSettings, place: Place, start: int) -> _AssignedQueue | None:
     """The queue of a range that begins there, which must be closed; None if it is not assigned, or was read already."""
     found = _waiting.pop(_key_of(settings, place, start), None)
     return None if found is None else found.begin(place)
@@ -68,10 +68,10 @@ def _key_of(settings: KafkaSettings, place: Place, start: int) -> _Key:
     return os.getpid(), repr(sorted(settings.range_config().items())), place, start
 
 
-class AssignedQueue:
+class _AssignedQueue:
     """The queue of one range, for the thread that reads it."""
 
-    def __init__(self, assignment: Assignment, queue: PartitionQueue) -> None:
+    def __init__(self, assignment: _Assignment, queue: PartitionQueue) -> None:
         self._assignment = assignment
         self.queue = queue
 
@@ -81,7 +81,7 @@ class AssignedQueue:
         self._assignment.gave_back(is_stalled)
 
 
-class Assignment:
+class _Assignment:
     """The ranges of one client."""
 
     def __init__(self, key: str, client: KafkaClient, begins: dict[Place, int]) -> None:
@@ -100,11 +100,11 @@ class Assignment:
             self.end()
             raise
 
-    def begin(self, place: Place) -> AssignedQueue | None:
+    def begin(self, place: Place) -> _AssignedQueue | None:
         with self._lock:
             queue = None if self._is_stalled else self._queues.pop(place, None)
             self._users += queue is not None
-        return None if queue is None else AssignedQueue(self, queue)
+        return None if queue is None else _AssignedQueue(self, queue)
 
     def end(self) -> None:
         """No other range is begun."""

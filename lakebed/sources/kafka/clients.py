@@ -91,7 +91,7 @@ COLUMNS = pa.schema(
         ("key", pa.binary()), ("value", pa.binary()), ("offset", pa.int64()), ("timestamp", pa.timestamp("ms", "UTC")),
     ]
 )  # fmt: skip
-HEADER_COLUMNS = pa.schema([("row", pa.int64()), ("name", pa.int64()), ("value", pa.binary())])
+_HEADER_COLUMNS = pa.schema([("row", pa.int64()), ("name", pa.int64()), ("value", pa.binary())])
 _POLL_MILLIS = 200
 _ASK_MILLIS = 3000
 _CONSUMER = 1
@@ -297,13 +297,13 @@ class RangeReader:
         return pa.RecordBatch._import_from_c(ctypes.addressof(out), COLUMNS)
 
     def take_headers(self) -> pa.RecordBatch | None:
-        """The headers of the rows that are taken next, in ``HEADER_COLUMNS``: of which row, which of the names, and the value.
+        """The headers of the rows that are taken next, in ``_HEADER_COLUMNS``: of which row, which of the names, and the value.
 
         None if these rows have no headers, of any name.
         """
         out, has_headers = ArrowArray(), ctypes.c_int()
         _check(self._library.lakebed_range_take_headers(self._range, ctypes.byref(out), ctypes.byref(has_headers)))
-        headers = pa.RecordBatch._import_from_c(ctypes.addressof(out), HEADER_COLUMNS)
+        headers = pa.RecordBatch._import_from_c(ctypes.addressof(out), _HEADER_COLUMNS)
         return headers if has_headers.value else None
 
     def close(self) -> None:

@@ -34,7 +34,7 @@ from lakebed.sources.kafka.settings import GONE, REFUSED, KafkaSettings, kafka_e
 Partitions = dict[tuple[str, int], int]
 """(topic, partition) to an offset."""
 LOOK_SECONDS = 5.0
-TRY_AGAIN_SECONDS = 0.2
+_TRY_AGAIN_SECONDS = 0.2
 GIVE_UP_SECONDS = 3600.0
 """The longest that librdkafka takes."""
 LOST_SECONDS = 3.0
@@ -118,7 +118,7 @@ class KafkaCluster:
             except Retry:
                 if time.monotonic() >= until:
                     raise
-                time.sleep(TRY_AGAIN_SECONDS)
+                time.sleep(_TRY_AGAIN_SECONDS)
 
     def _metadata(self) -> ClusterMetadata:
         """The metadata of all topics: a request for a topic by its name may create it."""

@@ -46,19 +46,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-FORMAT = "lakebed_kafka_database"
-FOLDER_OPTION = "folder"
+_FORMAT = "lakebed_kafka_database"
+_FOLDER_OPTION = "folder"
 LOOK_SECONDS = 5.0
 ID_SECONDS = 5.0
 ENDS_SECONDS = 0.5
 ENDS_SHARE = 0.05
 """Asking for the ends takes at most this share of a core. With thousands of partitions they are asked for less often."""
 WAIT_SECONDS = 0.5
-POLL_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 RECORDS_MAX = 500_000
 """A batch of this size takes some seconds, and other tables wait for it."""
-PARTITION_RECORDS = 20_000
-TOPICS_REPORTED_MAX = 100
+_PARTITION_RECORDS = 20_000
+_TOPICS_REPORTED_MAX = 100
 
 log = logging.getLogger(__name__)
 
@@ -116,26 +116,26 @@ class KafkaDatabaseSource:
 
     def stream(self, spark: SparkSession) -> DataFrame:
         write_positions(self.folder, self.positions)
-        spark.dataSource.register(KafkaDatabaseRanges)
-        stream = spark.readStream.format(FORMAT).option(SETTINGS_OPTION, self.settings.to_json())
-        return stream.option(FOLDER_OPTION, str(self.folder)).option(PACE_OPTION, str(self.batch_seconds)).load()
+        spark.dataSource.register(_KafkaDatabaseRanges)
+        stream = spark.readStream.format(_FORMAT).option(SETTINGS_OPTION, self.settings.to_json())
+        return stream.option(_FOLDER_OPTION, str(self.folder)).option(PACE_OPTION, str(self.batch_seconds)).load()
 
 
 @methods_cross_spark
-class KafkaDatabaseRanges(DataSource):
+class _KafkaDatabaseRanges(DataSource):
     """The Spark data source behind ``KafkaDatabaseSource``."""
 
     @classmethod
     def name(cls) -> str:
-        return FORMAT
+        return _FORMAT
 
     def schema(self) -> str:
         return RANGE_SCHEMA_DDL
 
     def streamReader(self, schema: StructType) -> KafkaDatabaseStream:
-        text, folder = self.options.get(SETTINGS_OPTION), self.options.get(FOLDER_OPTION)
+        text, folder = self.options.get(SETTINGS_OPTION), self.options.get(_FOLDER_OPTION)
         if text is None or folder is None:
-            raise InvalidInput(f"{FORMAT}: options are missing; use KafkaDatabaseSource.stream")
+            raise InvalidInput(f"{_FORMAT}: options are missing; use KafkaDatabaseSource.stream")
         pace = float(self.options.get(PACE_OPTION, "0"))
         return KafkaDatabaseStream(KafkaSettings.from_json(text), Path(folder), pace)
 
@@ -191,12 +191,12 @@ class KafkaDatabaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return batch.document()
             if self._targets is not None or time.monotonic() >= deadline:
                 return start
-            time.sleep(POLL_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """How many records were left when the last batch was planned: in all, and of the topics that have most."""
         unread = self._gathering.unread()
-        most = sorted(unread, key=lambda topic: (-unread[topic], topic))[:TOPICS_REPORTED_MAX]
+        most = sorted(unread, key=lambda topic: (-unread[topic], topic))[:_TOPICS_REPORTED_MAX]
         return {"left_in_all": sum(unread.values()), "left": {topic: unread[topic] for topic in most}}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -297,7 +297,7 @@ def _in_groups(ranges: Sequence[Range]) -> list[list[Range]]:
     for each in ranges:
         if room <= 0:
             groups.append([])
-            room = PARTITION_RECORDS
+            room = _PARTITION_RECORDS
         groups[-1].append(each)
         room -= each.end - each.start
     return groups

@@ -79,12 +79,12 @@ def _document(offset: Any) -> Mapping[str, Any]:
 PREFIX = "__debezium-heartbeat."
 SILENT_SECONDS = 8.0
 """At least: a connector may pause for some seconds."""
-SILENT_GAPS = 2.0
+_SILENT_GAPS = 2.0
 """In longest gaps between two heartbeats of late."""
 GAPS_MIN, GAPS_MAX = 3, 20
 
 
-class Cluster(Protocol):
+class _Cluster(Protocol):
     """See ``KafkaCluster``."""
 
     def heartbeat_ends(self, prefix: str) -> dict[str, int]: ...
@@ -101,13 +101,13 @@ class _Beats:
 
     @property
     def patience_seconds(self) -> float:
-        return max(SILENT_SECONDS, SILENT_GAPS * max(self.gaps, default=0.0))
+        return max(SILENT_SECONDS, _SILENT_GAPS * max(self.gaps, default=0.0))
 
 
 class Heartbeats:
     """Looks at the topics of heartbeats. One thread at a time."""
 
-    def __init__(self, cluster: Cluster, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, cluster: _Cluster, clock: Callable[[], float] = time.monotonic) -> None:
         self._cluster = cluster
         self._clock = clock
         self._beats: dict[str, _Beats] = {}

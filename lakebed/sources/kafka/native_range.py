@@ -25,7 +25,7 @@ from lakebed.sources.source import Place
 
 TABLE_RECORDS_MAX = 16_384
 TABLE_BYTES_MAX = 32 * 1024 * 1024
-PATIENCE_SECONDS = 5.0
+_PATIENCE_SECONDS = 5.0
 ASSIGNED_PATIENCE_SECONDS = 2.0
 _kept: KeptClients[KafkaClient] = KeptClients(KafkaClient.close)
 
@@ -57,7 +57,7 @@ def read_natively(
         return start
     try:
         client.assign({place: start})
-        patience = min(PATIENCE_SECONDS, settings.timeout_seconds)
+        patience = min(_PATIENCE_SECONDS, settings.timeout_seconds)
         start, _ = yield from _read(client, place, start, end, names, patience)
         is_healthy = start >= end
     except GeneratorExit:

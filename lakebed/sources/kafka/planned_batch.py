@@ -27,7 +27,7 @@ from lakebed.positions.positions import Position
 from lakebed.sources.kafka.cluster import Partitions
 from lakebed.sources.source import Range
 
-MAX_AGE_SECONDS = 10.0
+_MAX_AGE_SECONDS = 10.0
 _CONTROL, _POSITIONS = "control.json", "positions.json"
 
 
@@ -36,7 +36,7 @@ class Control:
     """What the driver wants of the planner."""
 
     tick: int = 0  # a larger one than before asks for a batch, even if nothing is new
-    default_max_age_seconds: float = MAX_AGE_SECONDS  # for topics that are not in ``max_age_seconds``
+    default_max_age_seconds: float = _MAX_AGE_SECONDS  # for topics that are not in ``max_age_seconds``
     # how long unread records of a topic may wait for others, by topic
     max_age_seconds: Mapping[str, float] = field(default_factory=dict)
     # how many records of a topic a batch may read; 0 leaves the topic out

@@ -43,12 +43,12 @@ from lakebed.waits import waiting_for
 CONSUME_RECORDS_MAX = 500
 """This many messages stay in the processor's cache until they are read; with 20 times as many, each takes twice the time."""
 CONSUME_RECORDS_MIN = 32
-POLL_SECONDS = 0.2
-STALL_SECONDS = 2.0
-TOPIC_SECONDS = 1.0
+_POLL_SECONDS = 0.2
+_STALL_SECONDS = 2.0
+_TOPIC_SECONDS = 1.0
 
-OUT_OF_RANGE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._NO_OFFSET)
-NO_TIME = -1
+_OUT_OF_RANGE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._NO_OFFSET)
+_NO_TIME = -1
 _TIME = itemgetter(1)
 _kept: KeptClients[Consumer] = KeptClients(Consumer.close)
 
@@ -153,7 +153,7 @@ class _Range:
             before = self._position
             wanted = min(CONSUME_RECORDS_MAX, TABLE_RECORDS_MAX - len(held), self._end - self._position)
             with waiting_for(f"records of {self._name()}", since=progress):
-                messages = self._consumer.consume(min(wanted, held.fitting()), POLL_SECONDS)
+                messages = self._consumer.consume(min(wanted, held.fitting()), _POLL_SECONDS)
             held.add(messages if self._all_wanted(messages) else self._walk(messages))
             if held.is_full():
                 yield self._table(held)
@@ -166,7 +166,7 @@ class _Range:
                     f"kafka sent nothing of {self._name()} at offset {self._position} (the range ends at {self._end}) "
                     f"for {self._settings.timeout_seconds:g} s; are the brokers {brokers} up?"
                 )
-            elif time.monotonic() - checked > STALL_SECONDS:
+            elif time.monotonic() - checked > _STALL_SECONDS:
                 self._check_still_there()
                 checked = time.monotonic()
         if len(held):
@@ -208,7 +208,7 @@ class _Range:
     def _ask_about_topic(self) -> None:
         """Ask the brokers about the topic at once: by itself, the client looks at new topics once a second."""
         with suppress(KafkaException):  # the brokers may come back
-            self._consumer.list_topics(self._topic, timeout=TOPIC_SECONDS)
+            self._consumer.list_topics(self._topic, timeout=_TOPIC_SECONDS)
 
     def _event(self, error: KafkaError, message: Message) -> None:
         """Handles an error that came in place of a record."""
@@ -217,7 +217,7 @@ class _Range:
             return  # a late error of the previous range
         if code == KafkaError._PARTITION_EOF:
             self._at_end_of_partition(message.offset())
-        elif code in OUT_OF_RANGE:
+        elif code in _OUT_OF_RANGE:
             self._out_of_range()
         elif code in GONE:
             self._check_still_there()
@@ -249,7 +249,7 @@ class _Range:
     def _check_still_there(self) -> None:
         """Counts the rest of the range as lost if the brokers report that the topic or partition does not exist."""
         try:
-            found = self._consumer.list_topics(self._topic, timeout=STALL_SECONDS).topics.get(self._topic)
+            found = self._consumer.list_topics(self._topic, timeout=_STALL_SECONDS).topics.get(self._topic)
         except KafkaException:
             return  # the brokers may come back
         if found is None or (found.error is not None and found.error.code() not in GONE):
@@ -291,7 +291,7 @@ class _Range:
             pa.repeat(pa.scalar(self._topic, pa.string()), count),
             pa.repeat(pa.scalar(self._partition, pa.int32()), count),
             pa.array(held.offsets, pa.int64()),
-            pa.array(times, pa.int64(), mask=times == NO_TIME).view(pa.timestamp("ms", "UTC")),
+            pa.array(times, pa.int64(), mask=times == _NO_TIME).view(pa.timestamp("ms", "UTC")),
         ]
         return with_headers(pa.Table.from_arrays(columns, schema=RECORD_SCHEMA), held.headers)
 

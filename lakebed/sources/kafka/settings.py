@@ -12,23 +12,23 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from lakebed.errors import InvalidInput
 
-StartingOffsets = str | Mapping[str, Any]
-OnDataLoss = Literal["fail", "skip"]
+_StartingOffsets = str | Mapping[str, Any]
+_OnDataLoss = Literal["fail", "skip"]
 
-SENSITIVE = re.compile(r"password|secret|jaas|\.pem$|token|credential|sasl\.oauthbearer\.config", re.IGNORECASE)
-CONSUMER_ONLY = re.compile(
+_SENSITIVE = re.compile(r"password|secret|jaas|\.pem$|token|credential|sasl\.oauthbearer\.config", re.IGNORECASE)
+_CONSUMER_ONLY = re.compile(
     r"^(group\.|isolation\.|fetch\.|queued\.|enable\.auto|enable\.partition|auto\.|check\.crcs|max\.poll|session\."
     r"|max\.partition)"
 )
 
-CONSUMER_DEFAULTS: dict[str, Any] = {
+_CONSUMER_DEFAULTS: dict[str, Any] = {
     "group.id": "lakebed",  # the client needs one, but no offset is ever committed to it
     "isolation.level": "read_committed",
     "allow.auto.create.topics": False,
     "fetch.queue.backoff.ms": 20,  # the default of a second would halve the throughput when the queue fills up
     "queued.max.messages.kbytes": 65_536,
 }
-CLIENT_DEFAULTS: dict[str, Any] = {
+_CLIENT_DEFAULTS: dict[str, Any] = {
     # By librdkafka's defaults a client waits for ten seconds or more before it connects again, however soon the broker is back;
     # for half a minute for a connection; and for a minute for an answer that a network has lost.
     "reconnect.backoff.max.ms": 2_000,
@@ -38,10 +38,10 @@ CLIENT_DEFAULTS: dict[str, Any] = {
 }
 _GIVEN_WITH = {"reconnect.backoff.max.ms": "reconnect.backoff.ms", "socket.timeout.ms": "fetch.wait.max.ms"}
 """The client refuses the one if the other is larger, so who sets the other gets the client's own default of the one."""
-RANGE_DEFAULTS: dict[str, Any] = {
+_RANGE_DEFAULTS: dict[str, Any] = {
     "fetch.wait.max.ms": 10,  # records of a range are there already, and who waits for others keeps it from being asked for
 }
-CONSUMER_FIXED: dict[str, Any] = {
+_CONSUMER_FIXED: dict[str, Any] = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "enable.partition.eof": True,
@@ -77,10 +77,10 @@ class KafkaSettings:
     config: Mapping[str, Any]
     topics: tuple[str, ...] = ()
     topic_pattern: str | None = None
-    starting_offsets: StartingOffsets = "earliest"
+    starting_offsets: _StartingOffsets = "earliest"
     max_records_per_batch: int | None = None
     max_bytes_per_batch: int | None = None
-    on_data_loss: OnDataLoss = "fail"
+    on_data_loss: _OnDataLoss = "fail"
     timeout_seconds: float = 60.0
 
     def __post_init__(self) -> None:
@@ -94,7 +94,7 @@ class KafkaSettings:
             except re.error as error:
                 what = f"kafka: topic_pattern {self.topic_pattern!r} is not a regular expression"
                 raise InvalidInput(f"{what}: {error}") from error
-        if taken := sorted(CONSUMER_FIXED.keys() & self.config.keys()):
+        if taken := sorted(_CONSUMER_FIXED.keys() & self.config.keys()):
             raise InvalidInput(f"kafka: {', '.join(taken)} can't be set: lakebed keeps the offsets itself")
         for name in ("max_records_per_batch", "max_bytes_per_batch"):
             limit = getattr(self, name)
@@ -116,19 +116,19 @@ class KafkaSettings:
         return sorted(topic for topic in topics if pattern.fullmatch(topic) and not topic.startswith("__"))
 
     def consumer_config(self) -> dict[str, Any]:
-        return {**self._client_defaults(), **CONSUMER_DEFAULTS, **self.config, **CONSUMER_FIXED}
+        return {**self._client_defaults(), **_CONSUMER_DEFAULTS, **self.config, **_CONSUMER_FIXED}
 
     def range_config(self) -> dict[str, Any]:
         """Of a consumer that reads ranges, whose records are there already."""
-        return {**RANGE_DEFAULTS, **self.consumer_config()}
+        return {**_RANGE_DEFAULTS, **self.consumer_config()}
 
     def admin_config(self) -> dict[str, Any]:
         return self._client_defaults() | {
-            name: value for name, value in self.config.items() if not CONSUMER_ONLY.match(name)
+            name: value for name, value in self.config.items() if not _CONSUMER_ONLY.match(name)
         }
 
     def _client_defaults(self) -> dict[str, Any]:
-        return {name: value for name, value in CLIENT_DEFAULTS.items() if _GIVEN_WITH.get(name) not in self.config}
+        return {name: value for name, value in _CLIENT_DEFAULTS.items() if _GIVEN_WITH.get(name) not in self.config}
 
     def to_json(self) -> str:
         return json.dumps(
@@ -150,7 +150,7 @@ class KafkaSettings:
         return KafkaSettings(**{**values, "topics": tuple(values["topics"])})
 
 
-def _check_starting(starting: StartingOffsets) -> None:
+def _check_starting(starting: _StartingOffsets) -> None:
     if isinstance(starting, str):
         if starting not in ("earliest", "latest"):
             raise InvalidInput(
@@ -193,6 +193,6 @@ def kafka_error_of(error: KafkaException) -> KafkaError:
 def without_secrets(text: str, config: Mapping[str, Any]) -> str:
     """A client's error text with the values of sensitive settings masked."""
     for name, value in config.items():
-        if SENSITIVE.search(name) and value:
+        if _SENSITIVE.search(name) and value:
             text = text.replace(str(value), "***")
     return text

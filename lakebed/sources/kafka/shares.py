@@ -43,9 +43,9 @@ def in_turn(order: Iterable[T], waiting: Mapping[T, int], records: int, piece: i
     return shares
 
 
-SAMPLE_SECONDS = 10.0
-SAMPLE_RECORDS = 500
-UNKNOWN_BYTES = 1024.0
+_SAMPLE_SECONDS = 10.0
+_SAMPLE_RECORDS = 500
+_UNKNOWN_BYTES = 1024.0
 
 
 class RecordBytes:
@@ -58,13 +58,13 @@ class RecordBytes:
 
     def mean(self, topic: str, partition: int, start: int, end: int) -> float:
         """Of records like those of this range."""
-        if self._mean is None or time.monotonic() - self._sampled_at >= SAMPLE_SECONDS:
+        if self._mean is None or time.monotonic() - self._sampled_at >= _SAMPLE_SECONDS:
             records = size = 0
-            sample = min(end, start + SAMPLE_RECORDS)
+            sample = min(end, start + _SAMPLE_RECORDS)
             for table in consume_range(self._settings, topic, partition, start, sample, lambda lost: None):
                 records += table.num_rows
                 size += table.column("key").nbytes + table.column("value").nbytes
             if records:
                 self._mean = max(1.0, size / records)
             self._sampled_at = time.monotonic()
-        return self._mean or UNKNOWN_BYTES
+        return self._mean or _UNKNOWN_BYTES

@@ -16,7 +16,7 @@ from lakebed.errors import InvalidInput, Retry
 from lakebed.sources.kafka.cluster import KafkaCluster, Partitions
 from lakebed.sources.kafka.settings import GONE, REFUSED, KafkaSettings, kafka_error_of, without_secrets
 
-POLL_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 _NOT_GIVEN = "kafka does not give the connector's notifications"
 V = TypeVar("V")
 
@@ -62,7 +62,7 @@ def messages_from(settings: KafkaSettings, begin: Partitions, until: float) -> G
     try:
         consumer.assign([TopicPartition(topic, number, offset) for (topic, number), offset in begin.items()])
         while True:
-            message = consumer.poll(POLL_SECONDS)
+            message = consumer.poll(_POLL_SECONDS)
             if message is not None and (error := message.error()) is not None:
                 if error.code() in (*GONE, *REFUSED) or time.monotonic() >= until:
                     raise _error(error, settings, _NOT_GIVEN)

@@ -53,11 +53,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-FORMAT = "lakebed_kafka"
+_FORMAT = "lakebed_kafka"
 SETTINGS_OPTION = "secret_settings"  # Spark masks options whose name contains "secret"
 PACE_OPTION = "batch_seconds"
 METADATA_SECONDS = 5.0
-IMPATIENT_SECONDS = 5.0
+_IMPATIENT_SECONDS = 5.0
 IDLE_WAIT_SECONDS = 0.5
 IDLE_POLL_SECONDS = 0.1
 
@@ -77,7 +77,7 @@ class KafkaReader:
         return self.settings.on_data_loss == "skip"
 
     def ranges(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Range]:
-        return ranges_between(start, end)
+        return _ranges_between(start, end)
 
     def bounds(self, places: Sequence[Place]) -> dict[Place, Bounds]:
         cluster = KafkaCluster(self.settings)
@@ -92,7 +92,7 @@ class KafkaReader:
         }
 
     def impatient(self) -> KafkaReader:
-        seconds = min(IMPATIENT_SECONDS, self.settings.timeout_seconds)
+        seconds = min(_IMPATIENT_SECONDS, self.settings.timeout_seconds)
         return KafkaReader(replace(self.settings, timeout_seconds=seconds))
 
     def read(self, chosen: Range) -> Iterator[pa.Table]:
@@ -123,19 +123,19 @@ class KafkaSource:
         return KafkaReader(self.settings, reads_headers=self.reads_headers)
 
     def stream(self, spark: SparkSession) -> DataFrame:
-        spark.dataSource.register(KafkaRanges)
-        stream = spark.readStream.format(FORMAT).option(SETTINGS_OPTION, self.settings.to_json())
+        spark.dataSource.register(_KafkaRanges)
+        stream = spark.readStream.format(_FORMAT).option(SETTINGS_OPTION, self.settings.to_json())
         stream = stream.option(PACE_OPTION, str(self.batch_seconds))
         return (stream if self.table is None else stream.option("table", self.table)).load()
 
 
 @methods_cross_spark
-class KafkaRanges(DataSource):
+class _KafkaRanges(DataSource):
     """The Spark data source behind ``KafkaSource``."""
 
     @classmethod
     def name(cls) -> str:
-        return FORMAT
+        return _FORMAT
 
     def schema(self) -> str:
         return RANGE_SCHEMA_DDL
@@ -143,7 +143,7 @@ class KafkaRanges(DataSource):
     def streamReader(self, schema: StructType) -> KafkaRangeStream:
         text = self.options.get(SETTINGS_OPTION)
         if text is None:
-            raise InvalidInput(f"{FORMAT}: option {SETTINGS_OPTION!r} is missing; use KafkaSource.stream")
+            raise InvalidInput(f"{_FORMAT}: option {SETTINGS_OPTION!r} is missing; use KafkaSource.stream")
         pace = float(self.options.get(PACE_OPTION, "0"))
         return KafkaRangeStream(KafkaSettings.from_json(text), self.options.get("table"), pace)
 
@@ -203,7 +203,7 @@ class KafkaRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"topics": _document(self._ends)} if self._ends else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return [InputPartition(chosen) for chosen in ranges_between(start, end) if chosen.size]
+        return [InputPartition(chosen) for chosen in _ranges_between(start, end) if chosen.size]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[str, int, int, int, None]]:
         chosen: Range = partition.value
@@ -329,7 +329,7 @@ class KafkaRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offset
 
 
-def ranges_between(start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Range]:
+def _ranges_between(start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Range]:
     """The ranges of a batch between two offset documents, in a fixed order; empty ones where there is nothing new."""
     ends, ids = _partitions(end.get("topics", {})), end.get("ids", {})
     begin = _partitions(end.get("begin", {})) if start != end else {}  # else they were read already

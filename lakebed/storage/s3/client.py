@@ -49,7 +49,7 @@ T = TypeVar("T")
 ATTEMPTS_MAX = 8
 _BACKOFF_FIRST_SECONDS = 0.05
 _BACKOFF_LONGEST_SECONDS = 2.0
-PATIENCE_SECONDS = 120.0
+_PATIENCE_SECONDS = 120.0
 """No request is tried again after that time."""
 _CONNECT_TIMEOUT_SECONDS = 5
 _READ_TIMEOUT_SECONDS = 7
@@ -73,7 +73,7 @@ _DENIED_CODES = {
 _THROTTLING_CODES = {"SlowDown", "Throttling", "ThrottlingException", "TooManyRequests", "RequestLimitExceeded"}
 _MISSING_CODES = {"NoSuchKey", "404", "NotFound"}
 
-_patience_seconds = PATIENCE_SECONDS
+_patience_seconds = _PATIENCE_SECONDS
 timeouts: tuple[float, float] = (_CONNECT_TIMEOUT_SECONDS, _READ_TIMEOUT_SECONDS)
 _lock = threading.Lock()
 _clients: dict[tuple[str | None, ...], Any] = {}
