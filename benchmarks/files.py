@@ -34,7 +34,7 @@ from lakebed.pipeline import sources
 from lakebed.pipeline.file.settings import parse_any
 from lakebed.pipeline.target import open_or_create
 from lakebed.positions.files_read import FileRead, FilesRead
-from lakebed.sources.files.look import Looker
+from lakebed.sources.files.folder import Looker
 from lakebed.sources.files.planner import FilesPlanner
 from lakebed.sources.files.settings import FilesSettings
 from lakebed.table import internals_of

@@ -23,7 +23,7 @@ from confluent_kafka.admin import NewTopic
 
 from benchmarks.workload import table
 from lakebed.sources.kafka.database_source import KafkaDatabaseStream
-from lakebed.sources.kafka.planned_batch import Control, PlannedBatch, write_control
+from lakebed.sources.kafka.gathering import Control, PlannedBatch, write_control
 from lakebed.sources.kafka.settings import KafkaSettings
 from tests.infra.kafka import KafkaServer
 

@@ -22,15 +22,13 @@ from typing import Any
 import pyarrow as pa
 from google.protobuf import message_factory
 
-from lakebed.decode.avro.defaults import encoded
 from lakebed.decode.avro.reader import AvroReader
-from lakebed.decode.avro.schema import parse_schema
+from lakebed.decode.avro.schema import encoded, parse_schema
+from lakebed.decode.decoder import RecordReader
 from lakebed.decode.json.objects import JsonParser
 from lakebed.decode.json_schema import JsonSchemaFormat
 from lakebed.decode.native.library import library
-from lakebed.decode.protobuf.reader import ProtobufReader
-from lakebed.decode.protobuf.schema import compiled
-from lakebed.decode.record_format import RecordReader
+from lakebed.decode.protobuf.reader import ProtobufReader, compiled
 
 BATCH_ROWS = 16_384
 ROUNDS = 5

@@ -8,15 +8,13 @@ from typing import Any, Literal, get_args, get_type_hints
 
 from lakebed.decode.avro import AvroFormat
 from lakebed.decode.debezium.events import DebeziumJson
-from lakebed.decode.decoder import Decoder, DecoderSchema
+from lakebed.decode.decoder import Decoder, DecoderSchema, RecordFormat
 from lakebed.decode.json.text import Unreadable
 from lakebed.decode.json.values import JsonOptions
 from lakebed.decode.json_rows import JsonRows
 from lakebed.decode.json_schema import JsonSchemaFormat
-from lakebed.decode.record_format import RecordFormat
-from lakebed.decode.typed.keys import KeySchemas
 from lakebed.decode.typed.records import TypedRecords, TypedSettings
-from lakebed.decode.typed.schemas import FixedSchema, RegisteredSchemas, Schemas
+from lakebed.decode.typed.schemas import FixedSchema, KeySchemas, RegisteredSchemas, Schemas
 from lakebed.errors import InvalidInput, MissingPrerequisite
 
 TYPED_FORMATS = ("debezium-avro", "avro", "debezium-protobuf", "protobuf", "debezium-json-schema", "json-schema")

@@ -39,8 +39,7 @@ from lakebed.decode.json.columns import (
 from lakebed.decode.json.connect_types import PLAIN, LogicalType, envelope_of, fields_of
 from lakebed.decode.json.objects import ObjectParser, Parsed
 from lakebed.decode.json.text import Unreadable, parse, shown
-from lakebed.decode.json.unlikely_times import unlikely
-from lakebed.decode.json.values import JsonOptions
+from lakebed.decode.json.values import JsonOptions, unlikely
 from lakebed.decode.key_moves import EarlierRow
 from lakebed.decode.metadata import DELETE_VALUES, Operations, kafka_metadata, metadata_path, text_of
 from lakebed.decode.slices import (

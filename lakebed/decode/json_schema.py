@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from lakebed.decode.decoder import Message, ReadRecords, RecordReader
 from lakebed.decode.json.columns import MISSES, ColumnReader, Missed, reader_for
 from lakebed.decode.json.connect_types import PLAIN, LogicalType
 from lakebed.decode.json.objects import ObjectParser
 from lakebed.decode.json.text import Unreadable, parse
 from lakebed.decode.json.values import JsonOptions, convert
 from lakebed.decode.json_schema_types import JsonColumn, columns_of
-from lakebed.decode.record_format import Message, ReadRecords, RecordReader
 from lakebed.decode.unknown_fields import KnownFields, names_in, sample_of
 
 _OPTIONS = JsonOptions(decimal_text="string", unavailable_value="", exact_names=True)

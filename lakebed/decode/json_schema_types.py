@@ -21,10 +21,10 @@ from urllib.parse import unquote, urldefrag, urljoin
 
 import pyarrow as pa
 
-from lakebed.decode.debezium.old_rows import ANY_VALUE, is_zero
+from lakebed.decode.debezium.inline_schemas import ANY_VALUE, is_zero
+from lakebed.decode.decoder import LEVELS_MAX
 from lakebed.decode.json.connect_types import INTEGER, KIND_OF_NAME, PLAIN, Kind, LogicalType
 from lakebed.decode.json.text import Unreadable
-from lakebed.decode.record_format import LEVELS_MAX
 
 SCHEMA_BYTES_MAX = 8 * 2**20
 _FIELDS_MAX = 10_000

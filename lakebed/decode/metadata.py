@@ -74,7 +74,7 @@ def kafka_metadata(records: pa.RecordBatch, name: str) -> pa.Array:
 NEW_KEY, OLD_KEY = "__debezium.newkey", "__debezium.oldkey"
 """Of an update that changes a row's key, which Debezium sends as a delete of the old key and a create of the new one."""
 VALUE_SCHEMA, KEY_SCHEMA = "__value_schema_id", "__key_schema_id"
-"""The schemas of a record's value and key, where these do not begin with it (``typed.wire_format``)."""
+"""The schemas of a record's value and key, where these do not begin with it (``typed.registry``)."""
 READ = (NEW_KEY, OLD_KEY, VALUE_SCHEMA, KEY_SCHEMA)
 
 HEADERS_FIELD = pa.field(HEADERS, HEADERS_TYPE)

@@ -18,16 +18,15 @@ import pyarrow.compute as pc
 
 from lakebed.decode.debezium.changes import Mask
 from lakebed.decode.debezium.events import DebeziumJson
-from lakebed.decode.decoder import Decoder
+from lakebed.decode.decoder import Decoder, NarrowingReader
 from lakebed.decode.json.columns import MISSES
 from lakebed.decode.json.objects import ObjectParser
 from lakebed.decode.metadata import VALUE_SCHEMA, headers_of, values_of
-from lakebed.decode.record_format import NarrowingReader
 from lakebed.decode.source_order import POSTGRESQL_ID
 from lakebed.decode.source_order import identity as identity
 from lakebed.decode.typed.records import TypedRecords
 from lakebed.decode.typed.schemas import Group, Schemas
-from lakebed.decode.typed.shapes import members_of
+from lakebed.decode.typed.values import members_of
 from lakebed.errors import InvalidInput
 
 _NAME = ("db", "schema", "table")

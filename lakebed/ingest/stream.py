@@ -41,11 +41,10 @@ from lakebed.planning.backpressure import pressure
 from lakebed.positions.files_read import FileRead, FilesRead
 from lakebed.remarks import Counts, Remark, RemarkCounts
 from lakebed.sources.cut import Cut, TaskCut
-from lakebed.sources.files.names import shown
 from lakebed.sources.files.planner import file_of
 from lakebed.sources.files.reader import FilesReader, bad_line
-from lakebed.sources.reading import grouped
-from lakebed.sources.source import Range, RangeChanges, batch_of
+from lakebed.sources.files.settings import shown
+from lakebed.sources.source import Range, RangeChanges, batch_of, grouped
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -49,8 +49,19 @@ from lakebed.positions.remarks import report_remarks
 from lakebed.positions.truncates import cutoff_of
 from lakebed.remarks import Counts, sum_of
 from lakebed.sources.cut import Cut, Report, TaskCut
-from lakebed.sources.reading import Planned, clipped, joined, limited, planned, read_to
-from lakebed.sources.source import Bounds, Place, Range, RangeChanges, RangeReader
+from lakebed.sources.source import (
+    Bounds,
+    Place,
+    Planned,
+    Range,
+    RangeChanges,
+    RangeReader,
+    clipped,
+    joined,
+    limited,
+    planned,
+    read_to,
+)
 
 ATTEMPTS_MAX = 50
 """How often a batch is read at most, after losing races to another process, which brings the table forward each time."""

@@ -44,7 +44,7 @@ from lakebed.schema.conversion import canonical_schema, check_columns, check_new
 from lakebed.schema.type_names import table_schema
 from lakebed.settings import suggest
 from lakebed.sortkey.sort_key import parse_sort_key
-from lakebed.sources.files.look import Looker
+from lakebed.sources.files.folder import Looker
 from lakebed.sources.files.reader import FilesReader
 from lakebed.sources.files.settings import notes_on
 from lakebed.sources.generator import OrderStream

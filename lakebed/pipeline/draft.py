@@ -20,8 +20,7 @@ from lakebed.decode.formats import EVENTS, KINDS, record_format
 from lakebed.decode.json.connect_types import PLAIN, LogicalType
 from lakebed.decode.json.text import Unreadable
 from lakebed.decode.typed.registry import Registry, RegistrySettings
-from lakebed.decode.typed.shapes import row_of
-from lakebed.decode.typed.values import column_field
+from lakebed.decode.typed.values import column_field, row_of
 from lakebed.errors import InvalidInput, InvalidSchema
 from lakebed.pipeline.check import check
 from lakebed.pipeline.file.settings import parse_any, parse_pipeline

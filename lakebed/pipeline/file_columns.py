@@ -14,11 +14,10 @@ from lakebed.pipeline.file.document import Findings
 from lakebed.pipeline.file.sections import FilesSection, RowsFormat
 from lakebed.pipeline.file.settings import Pipeline
 from lakebed.schema.type_names import table_schema
-from lakebed.sources.files.names import shown
 from lakebed.sources.files.parquet_rows import matched, open_parquet
 from lakebed.sources.files.planner import ranges_of
 from lakebed.sources.files.reader import FilesReader
-from lakebed.sources.files.settings import FilesSettings
+from lakebed.sources.files.settings import FilesSettings, shown
 
 # -- The settings of a source of files, and the columns of its files, as a pipeline file says ------------------------------
 

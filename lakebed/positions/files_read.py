@@ -40,7 +40,7 @@ _UNKNOWN = 0
 
 @dataclass(frozen=True, slots=True)
 class FileRead:
-    """A file that a batch reads. ``url``: as in ``files.names``; the rest as in ``files.folder.State``."""
+    """A file that a batch reads. ``url``: as in ``sources.files.settings``; the rest as in ``files.folder.State``."""
 
     url: str
     modified_ns: int

@@ -6,7 +6,7 @@ import random
 import struct
 from typing import Any
 
-from lakebed.decode.avro.defaults import number
+from lakebed.decode.avro.schema import number
 
 PRIMITIVES = ("boolean", "int", "long", "float", "double", "bytes", "string")
 LOGICAL = (

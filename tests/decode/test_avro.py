@@ -16,13 +16,12 @@ import pyarrow as pa
 import pytest
 
 from lakebed.decode.avro import AvroFormat
-from lakebed.decode.avro.defaults import number
 from lakebed.decode.avro.reader import AvroReader
-from lakebed.decode.avro.schema import parse_schema
+from lakebed.decode.avro.schema import number, parse_schema
+from lakebed.decode.decoder import ReadRecords
 from lakebed.decode.json.connect_types import Kind, LogicalType
 from lakebed.decode.json.text import Unreadable
 from lakebed.decode.native.library import library
-from lakebed.decode.record_format import ReadRecords
 from tests.decode import avro_fuzz
 from tests.worlds import seeds
 

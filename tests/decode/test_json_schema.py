@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from lakebed.decode.decoder import RecordReader
 from lakebed.decode.json.connect_types import Kind, LogicalType
 from lakebed.decode.json.text import Unreadable
 from lakebed.decode.json_schema import JsonSchemaFormat, JsonSchemaReader
 from lakebed.decode.json_schema_types import SCHEMA_BYTES_MAX, columns_of
-from lakebed.decode.record_format import RecordReader
 
 DECIMAL = {
     "type": "number", "title": "org.apache.kafka.connect.data.Decimal", "connect.type": "bytes",

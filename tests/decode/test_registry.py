@@ -16,8 +16,7 @@ import lakebed
 from lakebed.decode.decoder import Decoded, DecoderSchema
 from lakebed.decode.formats import decoder
 from lakebed.decode.slices import UNFORESEEN
-from lakebed.decode.typed.registry import RegisteredSchema, Registry, RegistrySettings
-from lakebed.decode.typed.wire_format import framed
+from lakebed.decode.typed.registry import RegisteredSchema, Registry, RegistrySettings, framed
 from lakebed.errors import InvalidInput, Retry
 from lakebed.ingest.batch_writer import WriteTask
 from lakebed.parts.changes import write_spec_of

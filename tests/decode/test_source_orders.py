@@ -14,7 +14,7 @@ import pytest
 from lakebed.decode.debezium.events import DebeziumJson
 from lakebed.decode.decoder import DecoderSchema
 from lakebed.decode.source_order import ORDERS, change_number, commit_position, metadata_type
-from lakebed.decode.typed.shapes import metadata_of
+from lakebed.decode.typed.values import metadata_of
 from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN
 from tests.decode.records import event, records
 from tests.decode.test_fast_equals_slow import check

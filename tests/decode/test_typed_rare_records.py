@@ -18,7 +18,7 @@ from lakebed.decode.slices import UNFORESEEN
 from lakebed.decode.typed import records as typed_records
 from lakebed.decode.typed.records import TypedRecords, TypedSettings
 from lakebed.decode.typed.schemas import FixedSchema
-from lakebed.decode.typed.shapes import metadata_of
+from lakebed.decode.typed.values import metadata_of
 from tests.decode.avro_events import avro_type, avro_value, encoded, envelope, envelope_schema
 from tests.decode.records import event, records
 from tests.decode.test_typed_records import (

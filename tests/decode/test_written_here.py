@@ -20,8 +20,7 @@ from lakebed.decode.decoder import DecoderSchema
 from lakebed.errors import Retry
 from lakebed.ingest.batch_writer import WriteTask, in_this_process
 from lakebed.parts.changes import write_spec_of
-from lakebed.sources.generator import COLUMNS, KEYS, OrderStream
-from lakebed.sources.generator_source import GeneratorReader, GeneratorSource
+from lakebed.sources.generator import COLUMNS, KEYS, GeneratorReader, GeneratorSource, OrderStream
 from lakebed.sources.source import Range, RangeChanges
 from lakebed.table import internals_of
 from tests.internals import log_of

@@ -22,7 +22,7 @@ from lakebed.pipeline.database.work import DatabaseWork
 from lakebed.pipeline.file.settings import DatabasePipeline, load
 from lakebed.pipeline.sources import kafka_settings
 from lakebed.positions.remarks import remarks_of
-from lakebed.sources.kafka.signal_topic import ends_of
+from lakebed.sources.kafka.cluster import ends_of
 from lakebed.sources.source import Range
 from tests.end_to_end.schema_changes import INLINE_SCHEMAS
 from tests.infra.connect import avro_converters

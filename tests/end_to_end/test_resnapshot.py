@@ -17,9 +17,9 @@ from lakebed.monitoring.metrics import Metrics
 from lakebed.pipeline.database.work import DatabaseWork
 from lakebed.pipeline.file.settings import DatabasePipeline, load
 from lakebed.positions.resnapshots import resnapshot_of
+from lakebed.sources.kafka.cluster import ends_of
 from lakebed.sources.kafka.database_source import KafkaDatabaseReader
 from lakebed.sources.kafka.settings import KafkaSettings
-from lakebed.sources.kafka.signal_topic import ends_of
 from lakebed.sources.source import Range
 from lakebed.table import internals_of
 from tests.infra.debezium import DebeziumServer

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from lakebed.positions.positions import Position
 from lakebed.sources.kafka import database_source
 from lakebed.sources.kafka.database_source import KafkaDatabaseStream
-from lakebed.sources.kafka.planned_batch import Control, PlannedBatch, write_control, write_positions
+from lakebed.sources.kafka.gathering import Control, PlannedBatch, write_control, write_positions
 from lakebed.sources.kafka.settings import KafkaSettings
 from lakebed.sources.source import Range
 from tests.ingest.database.databases import database, filled, more

@@ -14,8 +14,7 @@ from py4j.protocol import Py4JJavaError
 
 from lakebed.ingest.checkpoints import CLASS, SETTING, quick_checkpoint
 from lakebed.ingest.stream import start_ingest
-from lakebed.sources.generator import OrderStream
-from lakebed.sources.generator_source import GeneratorSource
+from lakebed.sources.generator import GeneratorSource, OrderStream
 from tests.waiting import ended, started
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ import pytest
 
 from lakebed.errors import Unexpected
 from lakebed.ingest.checkpoints import OffsetDocuments, is_local_where
-from lakebed.sources.generator import OrderStream
-from lakebed.sources.generator_source import GeneratorReader
+from lakebed.sources.generator import GeneratorReader, OrderStream
 from lakebed.sources.kafka.settings import KafkaSettings
 from lakebed.sources.kafka.source import KafkaReader
 from lakebed.sources.source import Range, batch_of, ranges_of

@@ -19,8 +19,7 @@ from lakebed.decode.decoder import DecoderSchema
 from lakebed.pipeline import sources
 from lakebed.pipeline.file.settings import parse_pipeline
 from lakebed.pipeline.target import open_or_create
-from lakebed.sources.generator import COLUMNS, OrderStream
-from lakebed.sources.generator_source import GeneratorSource
+from lakebed.sources.generator import COLUMNS, GeneratorSource, OrderStream
 from lakebed.sources.source import RangeChanges
 from lakebed.table import internals_of
 from tests.waiting import ended, started

@@ -11,8 +11,7 @@ import pytest
 
 from lakebed.decode.debezium.events import DebeziumJson
 from lakebed.decode.decoder import DecoderSchema
-from lakebed.sources.generator import COLUMNS, KEYS, OrderStream
-from lakebed.sources.generator_source import GeneratorSource
+from lakebed.sources.generator import COLUMNS, KEYS, GeneratorSource, OrderStream
 from lakebed.sources.source import RangeChanges
 from tests.waiting import ended, started
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import random
 
-from lakebed.sources.kafka.gathering import JOINS, PIECE_RECORDS, TOPICS_MAX, Gathering
-from lakebed.sources.kafka.planned_batch import Control
-from lakebed.sources.kafka.shares import in_proportion, in_turn
+from lakebed.sources.kafka.gathering import JOINS, PIECE_RECORDS, TOPICS_MAX, Control, Gathering, in_proportion, in_turn
 from lakebed.sources.pace import HOT_RECORDS
 from lakebed.sources.source import Range
 

@@ -11,8 +11,7 @@ import pytest
 from lakebed.decode.debezium.events import DebeziumJson
 from lakebed.decode.decoder import DecoderSchema
 from lakebed.errors import InvalidInput
-from lakebed.sources.generator import COLUMNS, KEYS, OrderStream
-from lakebed.sources.generator_source import BEHIND_SECONDS_MAX, GeneratedRangeStream
+from lakebed.sources.generator import BEHIND_SECONDS_MAX, COLUMNS, KEYS, GeneratedRangeStream, OrderStream
 
 CLOCK = 1_700_000_000_000_000
 

@@ -17,8 +17,8 @@ from lakebed.positions.positions import Position
 from lakebed.sources.kafka import database_source
 from lakebed.sources.kafka.cluster import DatabaseCluster
 from lakebed.sources.kafka.database_source import RECORDS_MAX, KafkaDatabaseReader, KafkaDatabaseStream
+from lakebed.sources.kafka.gathering import Control, PlannedBatch, write_control, write_positions
 from lakebed.sources.kafka.lag import lag_by_topic, lag_in_all
-from lakebed.sources.kafka.planned_batch import Control, PlannedBatch, write_control, write_positions
 from lakebed.sources.kafka.settings import KafkaSettings
 from lakebed.sources.source import Range
 from tests.infra.kafka import KafkaServer

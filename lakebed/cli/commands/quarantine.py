@@ -107,7 +107,7 @@ def _records(found: pa.Table) -> Iterator[dict[str, Any]]:
 def _text(value: bytes) -> str:
     """A record's bytes; of one with the header of a schema registry the schema's id, and the bytes behind it."""
     from lakebed.cli.display.output import bytes_as_text
-    from lakebed.decode.typed.wire_format import HEADER_BYTES, MAGIC
+    from lakebed.decode.typed.registry import HEADER_BYTES, MAGIC
 
     if len(value) < HEADER_BYTES or value[0] != MAGIC:
         return bytes_as_text(value)

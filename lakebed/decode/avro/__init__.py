@@ -1,11 +1,10 @@
 """Avro records of a known schema into Arrow batches, each record by itself and by many at once.
 
-    schema          the text of a schema becomes types, with names, namespaces and references resolved
-    columns         a type becomes Arrow columns
-    program         how bytes of the writer's type become columns of the reader's: a flat list of steps
-    defaults        a default value as Avro bytes, which the program reads like any others
-    python_reader   runs a program in Python
-    reader          runs it natively (``decode/native/avro_to_arrow.c``), or in Python where that is not built
+    schema     the text of a schema becomes types, with names, namespaces and references resolved; a default value becomes Avro
+               bytes, which the program reads like any others
+    columns    a type becomes Arrow columns
+    program    how bytes of the writer's type become columns of the reader's: a flat list of steps
+    reader     runs it natively (``decode/native/avro_to_arrow.c``), or in Python where that is not built
 
 Invariants
     A1  Both ways of running a program give the same rows and the same errors, for all bytes.

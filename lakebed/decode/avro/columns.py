@@ -1,4 +1,4 @@
-"""The Arrow columns that a type of Avro becomes (``decode.record_format`` lists the natural types).
+"""The Arrow columns that a type of Avro becomes (``decode.decoder`` lists the natural types).
 
 record              struct
 array, map          list, map
@@ -31,9 +31,9 @@ from lakebed.decode.avro.schema import (
     label,
     unqualified,
 )
+from lakebed.decode.decoder import LEVELS_MAX
 from lakebed.decode.json.connect_types import PLAIN, Kind, LogicalType
 from lakebed.decode.json.text import Unreadable
-from lakebed.decode.record_format import LEVELS_MAX
 
 _COLUMNS_MAX = 10_000
 """Types that are named again and again may stand for any number of columns in a short schema."""

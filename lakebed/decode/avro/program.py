@@ -18,7 +18,6 @@ from enum import IntEnum
 import pyarrow as pa
 
 from lakebed.decode.avro.columns import Column, flat, row_of
-from lakebed.decode.avro.defaults import encoded
 from lakebed.decode.avro.schema import (
     MISSING,
     NO_MEANING,
@@ -32,11 +31,12 @@ from lakebed.decode.avro.schema import (
     Record,
     Type,
     Union,
+    encoded,
     label,
     unqualified,
 )
+from lakebed.decode.decoder import LEVELS_MAX
 from lakebed.decode.json.text import Unreadable
-from lakebed.decode.record_format import LEVELS_MAX
 
 _PROMOTIONS = {
     "int": ("int", "long", "float", "double"),

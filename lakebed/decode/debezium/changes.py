@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakebed.decode.debezium.inline_schemas import zeros
 from lakebed.decode.debezium.message_key import KeyReader
-from lakebed.decode.debezium.old_rows import zeros
 from lakebed.decode.decoder import DecoderSchema
 from lakebed.decode.json.columns import micros_of
-from lakebed.decode.json.unlikely_times import ByColumn
+from lakebed.decode.json.values import ByColumn
 from lakebed.decode.metadata import kafka_metadata, metadata_path
 from lakebed.decode.slices import AT_COLUMN, CREATES_COLUMN, TIME_COLUMN, FastReading, from_arrays
 from lakebed.decode.source_order import LOG_POSITION, ORDERS, all_not_before
@@ -48,7 +48,7 @@ class Events:
     before: Mapping[str, pa.Array] = field(default_factory=dict)
     """Likewise, for ``ChangeRules.before_names``."""
     unlikely: ByColumn = field(default_factory=dict)
-    """Which rows have numbers that were taken for times that few tables have (``json.unlikely_times``)."""
+    """Which rows have numbers that were taken for times that few tables have (``json.values``)."""
     metadata: Mapping[MetadataPath, pa.Array]
     """For each of ``ChangeRules.metadata``, in its ``metadata_type`` (``source_order``)."""
     message_keys: KeyReader
@@ -160,7 +160,7 @@ class ChangeRules:
         return upsert, delete
 
     def _leave_unclear(self, events: Events, records: pa.RecordBatch, upsert: Mask, delete: Mask) -> None:
-        """Takes records out of both masks of which it takes a closer look to know which row they are about (``old_rows``)."""
+        """Takes records out of both masks that need a closer look to know which row they are about (``inline_schemas``)."""
         of_message = self._decoder_schema.source.keys_of_message
         if not self._decoder_schema.keys or (events.are_rows and not of_message):
             return

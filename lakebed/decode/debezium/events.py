@@ -48,8 +48,7 @@ from lakebed.decode.json.columns import (
 from lakebed.decode.json.connect_types import PLAIN, LogicalType, columns_of_envelope, envelope_of
 from lakebed.decode.json.objects import ObjectParser, Parsed, Path
 from lakebed.decode.json.text import Unreadable, loaded, parse
-from lakebed.decode.json.unlikely_times import ByColumn, unlikely
-from lakebed.decode.json.values import JsonOptions
+from lakebed.decode.json.values import ByColumn, JsonOptions, unlikely
 from lakebed.decode.key_moves import EarlierRow
 from lakebed.decode.metadata import metadata_path
 from lakebed.decode.slices import (

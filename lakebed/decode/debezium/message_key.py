@@ -1,6 +1,6 @@
 """Message keys of records: one read exactly (``message_key``), or many as columns.
 
-As columns they are what the fast path compares old rows with (``old_rows``).
+As columns they are what the fast path compares old rows with (``inline_schemas``).
 
 A key that names the fields of the table's key, in JSON with an inline schema or without, is read like a row (``json.columns``).
 """

@@ -9,22 +9,24 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakebed.decode.debezium.inline_schemas import CHANGES, FieldsRead, RowSchemas, row_of
-from lakebed.decode.debezium.message_key import SHARD_FIELD, MessageKey, message_key
-from lakebed.decode.debezium.old_rows import (
+from lakebed.decode.debezium.inline_schemas import (
+    CHANGES,
     SEND_WHOLE_ROWS,
+    FieldsRead,
     OldRow,
     RowFields,
+    RowSchemas,
     Unordered,
     UnorderedDelete,
     UnsentKey,
+    row_of,
     zeros,
 )
+from lakebed.decode.debezium.message_key import SHARD_FIELD, MessageKey, message_key
 from lakebed.decode.decoder import DecoderSchema
 from lakebed.decode.json.connect_types import INTEGER, PLAIN, LogicalType, columns_of_envelope, envelope_of
 from lakebed.decode.json.text import Mismatch, Unreadable, is_unicode, parse, shown
-from lakebed.decode.json.unlikely_times import unlikely_remarks
-from lakebed.decode.json.values import JsonOptions, convert
+from lakebed.decode.json.values import JsonOptions, convert, unlikely_remarks
 from lakebed.decode.key_moves import EarlierRow
 from lakebed.decode.metadata import metadata_path
 from lakebed.decode.slices import (
@@ -351,7 +353,7 @@ class Event:
                 values[name] = value
         return EarlierRow(values, frozenset(blank))
 
-    # Which row an event is about (``old_rows``) -----------------------------------------------------------------------
+    # Which row an event is about (``inline_schemas``) -----------------------------------------------------------------
 
     def _key_in(self, before: Mapping[str, Any]) -> dict[str, Any]:
         """The table's key in an old row."""

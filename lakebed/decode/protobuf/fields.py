@@ -29,9 +29,9 @@ import pyarrow as pa
 from google.protobuf import message_factory
 from google.protobuf.descriptor import FieldDescriptor
 
+from lakebed.decode.decoder import LEVELS_MAX
 from lakebed.decode.json.connect_types import PLAIN, Kind, LogicalType
 from lakebed.decode.json.text import Unreadable
-from lakebed.decode.record_format import LEVELS_MAX
 
 _FIELDS_MAX = 10_000
 """Of a message with all messages in it."""

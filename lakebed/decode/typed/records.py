@@ -23,11 +23,10 @@ import pyarrow.compute as pc
 from lakebed.decode.debezium.changes import ChangeRules, Events, Mask, MetadataPath
 from lakebed.decode.debezium.inline_schemas import CHANGES
 from lakebed.decode.debezium.record import Event
-from lakebed.decode.decoder import Decoded, DecoderSchema
+from lakebed.decode.decoder import Decoded, DecoderSchema, RecordReader
 from lakebed.decode.json.connect_types import PLAIN, LogicalType
 from lakebed.decode.json.text import Unreadable, shown
-from lakebed.decode.json.unlikely_times import ByColumn, unlikely
-from lakebed.decode.json.values import JsonOptions
+from lakebed.decode.json.values import ByColumn, JsonOptions, unlikely
 from lakebed.decode.key_moves import EarlierRow
 from lakebed.decode.metadata import (
     DELETE_VALUES,
@@ -39,7 +38,6 @@ from lakebed.decode.metadata import (
     values_of,
     with_headers,
 )
-from lakebed.decode.record_format import RecordReader
 from lakebed.decode.slices import (
     FastReading,
     Ignored,
@@ -53,13 +51,16 @@ from lakebed.decode.slices import (
     schema_needed,
 )
 from lakebed.decode.source_order import Described, described, metadata_type
-from lakebed.decode.typed.keys import KeySchemas, MessageKeys
-from lakebed.decode.typed.schemas import Group, Grouped, Schemas, read_one
-from lakebed.decode.typed.shapes import Shape, column_of, members_of, metadata_of, shape_of
+from lakebed.decode.typed.schemas import Group, Grouped, KeySchemas, MessageKeys, Schemas, read_one
 from lakebed.decode.typed.values import (
+    Shape,
+    column_of,
     json_value,
+    members_of,
+    metadata_of,
     plain_values,
     read_column,
+    shape_of,
     without_unavailable,
 )
 from lakebed.decode.unknown_fields import UnknownOperation, unknown_mode

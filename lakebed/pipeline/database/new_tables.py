@@ -27,20 +27,18 @@ import pyarrow as pa
 
 from lakebed.decode.debezium.inline_schemas import CHANGES, row_of_envelope
 from lakebed.decode.debezium.message_key import SHARD_FIELD
+from lakebed.decode.decoder import RecordReader
 from lakebed.decode.formats import EVENTS, schemas_of
 from lakebed.decode.json.connect_types import PLAIN, connect_fields, envelope_of
 from lakebed.decode.json.text import Unreadable, parse, shown
 from lakebed.decode.json.values import UnknownFields
 from lakebed.decode.metadata import KEY_SCHEMA, VALUE_SCHEMA, mappings_of, metadata_path
-from lakebed.decode.record_format import RecordReader
 from lakebed.decode.slices import Record
 from lakebed.decode.source_order import ORDERS as SOURCE_ORDERS
 from lakebed.decode.source_order import begin_of
 from lakebed.decode.source_tables import SourceRules, table_name
-from lakebed.decode.typed.keys import KeySchemas
-from lakebed.decode.typed.schemas import Schemas, read_one
-from lakebed.decode.typed.shapes import column_of, members_of, row_of
-from lakebed.decode.typed.values import column_field, plain_values
+from lakebed.decode.typed.schemas import KeySchemas, Schemas, read_one
+from lakebed.decode.typed.values import column_field, column_of, members_of, plain_values, row_of
 from lakebed.decode.unknown_fields import unknown_mode
 from lakebed.errors import InvalidSchema
 from lakebed.pipeline.file.database_section import TableWishes

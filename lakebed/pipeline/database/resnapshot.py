@@ -49,7 +49,7 @@ class Sent:
 def typed_notifications(pipeline: DatabasePipeline) -> Callable[..., dict[str, Any]] | None:
     """What reads a notification that has a schema, as the connector's converter writes all its records; None for JSON.
 
-    Besides the value it takes what a header of the record says of the schema (``signal_topic.reading``).
+    Besides the value it takes what a header of the record says of the schema (``sources.kafka.cluster.reading``).
     """
     if pipeline.format_kind not in TYPED_FORMATS:
         return None
@@ -86,7 +86,7 @@ class Asking:
         Raises InvalidInput for a table that is none of the database's or that can't be mirrored, and for a signal topic that is
         not there or has more than one partition; Retry if brokers or the store do not answer.
         """
-        from lakebed.sources.kafka.signal_topic import ends_of, partitions_of, send
+        from lakebed.sources.kafka.cluster import ends_of, partitions_of, send
 
         if mirror and where is not None:
             raise InvalidInput("with --where only some of the rows come, so --mirror can't know which the source lacks")
@@ -130,7 +130,7 @@ class Asking:
 
     def _entry(self, asked: Resnapshot, name: str, internals: Internals, mirrors: bool) -> Resnapshot:
         """What is written into the log of a table. Raises InvalidInput if it can't be mirrored."""
-        from lakebed.sources.kafka.signal_topic import ends_of
+        from lakebed.sources.kafka.cluster import ends_of
 
         snapshot, topic = internals.log.refresh(), f"{self._naming.prefix}.{name}"
         if mirrors and (why := why_not(snapshot)):
@@ -162,7 +162,7 @@ class Asking:
         Raises Retry if the connector does not begin within ``timeout_seconds``; InvalidInput for records that are no
         notifications, and if the brokers refuse access.
         """
-        from lakebed.sources.kafka.signal_topic import messages_from, reading
+        from lakebed.sources.kafka.cluster import messages_from, reading
 
         progress = SnapshotProgress(sent.signal_id, self._naming.prefix, sent.tables)
         until = time.monotonic() + self._settings.timeout_seconds
@@ -396,7 +396,7 @@ def follow(
 def _follow(
     resnapshots: Resnapshots, settings: KafkaSettings, topic: str, stop: threading.Event, typed: _Typed
 ) -> None:
-    from lakebed.sources.kafka.signal_topic import ends_of, messages_from, reading
+    from lakebed.sources.kafka.cluster import ends_of, messages_from, reading
 
     begin = ends_of(settings, topic)  # before the logs are looked at: what is asked later is notified later
     begin |= {(topic, number): offset for number, offset in resnapshots.begin().items()}

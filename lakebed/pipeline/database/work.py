@@ -178,7 +178,7 @@ class DatabaseWork:
 
     def start_ingest(self, spark: SparkSession) -> StreamingQuery:
         from lakebed.sources.kafka.database_source import KafkaDatabaseSource
-        from lakebed.sources.kafka.planned_batch import PlannedBatch
+        from lakebed.sources.kafka.gathering import PlannedBatch
 
         folder = self._folder / str(self._starts)
         folder.mkdir()
@@ -248,7 +248,7 @@ class DatabaseWork:
             return {str(found.name): internals_of(found.table) for found in list(self._opened.values())}
 
         def ends(of: str) -> dict[int, int]:
-            from lakebed.sources.kafka.signal_topic import ends_of
+            from lakebed.sources.kafka.cluster import ends_of
 
             return {number: offset for (_, number), offset in ends_of(self._settings, of).items()}
 
@@ -289,7 +289,7 @@ class DatabaseWork:
         return found
 
     def _ask(self, folder: Path, request: PlanRequest) -> None:
-        from lakebed.sources.kafka.planned_batch import Control, write_control
+        from lakebed.sources.kafka.gathering import Control, write_control
 
         points = self._pipeline.database.points
         control = Control(

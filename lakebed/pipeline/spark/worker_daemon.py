@@ -20,9 +20,9 @@ MODULES = (
     "lakebed.ingest.batch_writer",
     "lakebed.decode.debezium.events",
     "lakebed.sources.rows",
-    "lakebed.sources.files.source",
+    "lakebed.sources.files.reader",
     "lakebed.decode.json_rows",
-    "lakebed.sources.generator_source",
+    "lakebed.sources.generator",
     "lakebed.sources.kafka.source",
     "lakebed.ingest.transform.run",
 )

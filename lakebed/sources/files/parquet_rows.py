@@ -23,7 +23,7 @@ from lakebed.parts.legacy_calendar import LegacyCalendar, legacy_calendar
 from lakebed.schema.exact_cast import cast_exactly
 from lakebed.schema.nested import nullable
 from lakebed.settings import suggest
-from lakebed.sources.files.codecs import Damaged
+from lakebed.sources.files.lines import Damaged
 
 BATCH_ROWS = 65_536
 

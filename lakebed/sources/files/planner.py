@@ -31,8 +31,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakebed.positions.files_read import FileRead, FilesRead
-from lakebed.sources.files.folder import State
-from lakebed.sources.files.look import Found, Looker
+from lakebed.sources.files.folder import Found, Looker, State
 from lakebed.sources.files.settings import FilesSettings, Options
 from lakebed.sources.pace import BatchLimit
 from lakebed.sources.source import Range

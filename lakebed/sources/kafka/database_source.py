@@ -34,10 +34,15 @@ from lakebed.errors import InvalidInput
 from lakebed.positions.positions import Position
 from lakebed.sources.kafka.assignment import assigned
 from lakebed.sources.kafka.cluster import DatabaseCluster, Partitions
-from lakebed.sources.kafka.gathering import Gathering
-from lakebed.sources.kafka.planned_batch import ControlFile, PlannedBatch, read_positions, write_positions
+from lakebed.sources.kafka.gathering import (
+    ControlFile,
+    Gathering,
+    PlannedBatch,
+    RecordBytes,
+    read_positions,
+    write_positions,
+)
 from lakebed.sources.kafka.settings import KafkaSettings
-from lakebed.sources.kafka.shares import RecordBytes
 from lakebed.sources.kafka.source import PACE_OPTION, SETTINGS_OPTION, KafkaReader
 from lakebed.sources.pace import BATCH_SECONDS, Pace
 from lakebed.sources.source import RANGE_SCHEMA_DDL, Bounds, Place, Range

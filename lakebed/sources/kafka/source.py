@@ -43,9 +43,9 @@ from lakebed.decode.metadata import READ
 from lakebed.error_transport import methods_cross_spark
 from lakebed.errors import DataLoss, InvalidInput
 from lakebed.sources.kafka.cluster import KafkaCluster, Partitions
+from lakebed.sources.kafka.gathering import RecordBytes, in_proportion
 from lakebed.sources.kafka.range import consume_range
 from lakebed.sources.kafka.settings import KafkaSettings
-from lakebed.sources.kafka.shares import RecordBytes, in_proportion
 from lakebed.sources.pace import BatchLimit, Pace
 from lakebed.sources.source import RANGE_SCHEMA_DDL, Bounds, Place, Range
 

@@ -22,7 +22,7 @@ from lakebed.ingest.database import runner
 from lakebed.ingest.database.ingest import DatabaseIngest
 from lakebed.ingest.database.member import FAILURES_MAX, Ignored
 from lakebed.log.table_log import TableLog
-from lakebed.sources.kafka.planned_batch import PlannedBatch
+from lakebed.sources.kafka.gathering import PlannedBatch
 from lakebed.sources.source import Range
 from tests.ingest.database.databases import Database, Gate, database, filled, more
 from tests.internals import log_of

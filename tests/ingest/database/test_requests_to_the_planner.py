@@ -7,8 +7,8 @@ from pathlib import Path
 from unittest.mock import patch
 
 from lakebed.ingest.database.ingest import PlanRequest
-from lakebed.sources.kafka import planned_batch
-from lakebed.sources.kafka.planned_batch import Control, ControlFile, write_control
+from lakebed.sources.kafka import gathering
+from lakebed.sources.kafka.gathering import Control, ControlFile, write_control
 from tests.ingest.database.databases import database, filled
 from tests.waiting import wait_until
 
@@ -49,10 +49,10 @@ def test_two_threads_may_write_the_control_file_at_once(tmp_path: Path) -> None:
     def replace(written: Path, path: Path) -> None:
         replaced.append(written)
         if len(replaced) == 1:
-            with patch.object(planned_batch.threading, "get_ident", lambda: 1):  # another thread, which is quicker
+            with patch.object(gathering.threading, "get_ident", lambda: 1):  # another thread, which is quicker
                 write_control(tmp_path, Control(tick=1))
         whole(written, path)
 
-    with patch.object(planned_batch.os, "replace", replace):
+    with patch.object(gathering.os, "replace", replace):
         write_control(tmp_path, Control(tick=2))
     assert ControlFile(tmp_path).newest().tick == 2

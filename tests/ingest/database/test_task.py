@@ -28,8 +28,7 @@ from lakebed.ingest.database.runner import (
 )
 from lakebed.ingest.table_batch import WriteWork
 from lakebed.parts.changes import write_spec_of
-from lakebed.sources.generator import COLUMNS, KEYS, OrderStream
-from lakebed.sources.generator_source import GeneratorReader
+from lakebed.sources.generator import COLUMNS, KEYS, GeneratorReader, OrderStream
 from lakebed.sources.source import Range, RangeChanges
 from tests.internals import log_of
 

@@ -19,8 +19,8 @@ from lakebed.remarks import Remark
 from lakebed.sources.files.planner import FilesPlanner
 from lakebed.sources.files.reader import FilesReader
 from lakebed.sources.files.settings import FilesSettings
-from lakebed.sources.reading import grouped
 from lakebed.sources.rows import FileRows
+from lakebed.sources.source import grouped
 from lakebed.table import internals_of
 from tests.clock import Clock
 from tests.internals import log_of

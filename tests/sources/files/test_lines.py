@@ -15,8 +15,7 @@ import pyarrow as pa
 import pytest
 
 from lakebed.sources.files import lines as lines_module
-from lakebed.sources.files.codecs import Damaged, decompressed, ending_of
-from lakebed.sources.files.lines import as_utf8, lines_of
+from lakebed.sources.files.lines import Damaged, as_utf8, decompressed, ending_of, lines_of
 from tests.worlds import seeds
 
 

@@ -12,11 +12,18 @@ import pytest
 
 import lakebed
 from lakebed.errors import InvalidInput
-from lakebed.sources.files import look
-from lakebed.sources.files.folder import ArrowFolder, open_folder
-from lakebed.sources.files.look import Looker
-from lakebed.sources.files.names import partition_values, pattern_of, quoted, shown, unquoted
-from lakebed.sources.files.settings import FilesSettings, Options, notes_on
+from lakebed.sources.files import folder
+from lakebed.sources.files.folder import ArrowFolder, Looker, open_folder
+from lakebed.sources.files.settings import (
+    FilesSettings,
+    Options,
+    notes_on,
+    partition_values,
+    pattern_of,
+    quoted,
+    shown,
+    unquoted,
+)
 from tests.sources.files.folders import NOW, Process, write
 
 if TYPE_CHECKING:
@@ -103,7 +110,7 @@ def test_files_are_chosen_by_their_times(tmp_path: Path) -> None:
 
 
 def test_folders_that_lead_back_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(look, "DEPTH_MAX", 5)
+    monkeypatch.setattr(folder, "DEPTH_MAX", 5)
     (tmp_path / "a").mkdir()
     os.symlink(tmp_path, tmp_path / "a" / "b")
     with pytest.raises(InvalidInput, match="is there a link that leads back"):
