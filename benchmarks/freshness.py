@@ -30,8 +30,8 @@ from lakebed.sources.kafka.settings import KafkaSettings
 from lakebed.sources.kafka.source import KafkaSource
 from lakebed.sources.source import RangeChanges
 from lakebed.sql.pieces import parquet
+from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.engine import connect
-from lakebed.storage.open import open_part_storage
 from lakebed.table import internals_of
 from tests.infra.kafka import KafkaServer
 

@@ -41,7 +41,7 @@ from lakebed.log.table_log import Committed, TableLog
 from lakebed.operations.create import create_log
 from lakebed.settings import TableSettings
 from lakebed.sortkey.order_values import hilbert, murmur3
-from lakebed.storage.open import open_part_storage
+from lakebed.storage.data_files import open_part_storage
 from tests.infra.downloads import _run, fetch_once
 from tests.infra.fault_proxy import FaultProxy
 from tests.infra.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server, aws_environment
@@ -194,7 +194,7 @@ def s3() -> None:
 
 
 def range_reads(proxy: FaultProxy, bucket: str) -> Rows:
-    from lakebed.storage.s3.client import s3_client
+    from lakebed.storage.s3_client import s3_client
 
     client, key = s3_client(), "parts/0.parquet"
     size = client.head_object(Bucket=bucket, Key=key)["ContentLength"]
@@ -226,7 +226,7 @@ def our_query(proxy: FaultProxy, root: str) -> list[object]:
     program = (
         "import sys, time\n"
         "from lakebed.storage.engine import connect\n"
-        "from lakebed.storage.open import open_part_storage\n"
+        "from lakebed.storage.data_files import open_part_storage\n"
         "storage = open_part_storage(sys.argv[1])\n"
         "connection = connect()\n"
         "storage.attach(connection)\n"

@@ -33,8 +33,8 @@ from benchmarks.workload import KEYS, SCHEMA, SORT_KEY, Workload, table
 from lakebed.merge.kernel import MergeSource, merge_parts
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.write import write_parts
+from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.engine import connect
-from lakebed.storage.open import open_part_storage
 
 MEMORY_BYTES_MAX = 512 << 20
 SHAPE = WriteSpec(schema=SCHEMA, keys=tuple(KEYS), sort_key=tuple(SORT_KEY))

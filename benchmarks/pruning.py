@@ -27,8 +27,8 @@ import lakebed
 from benchmarks.workload import KEYS, SCHEMA, SORT_KEY, Workload, median, table
 from lakebed.parts.write import ROW_GROUP_ROWS
 from lakebed.parts.write_arrow import write_tables
+from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.engine import connect
-from lakebed.storage.open import open_part_storage
 
 BATCHES = 4
 KEYS_SOUGHT = 100

@@ -26,9 +26,8 @@ from lakebed.log.actions import AddPart, CommitInfo, Part
 from lakebed.log.conflicts import BLIND
 from lakebed.log.table_log import Committed
 from lakebed.service import app
-from lakebed.service.app import Service
+from lakebed.service.app import Server, Service
 from lakebed.service.catalog import Catalog
-from lakebed.service.server import Server
 from lakebed.service.tokens import Role, Tokens
 from lakebed.table.table import internals_of
 

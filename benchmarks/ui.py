@@ -30,7 +30,7 @@ from lakebed.log.conflicts import BLIND
 from lakebed.log.deletion_vector import DeletionVector
 from lakebed.log.table_log import Committed
 from lakebed.table import internals_of
-from lakebed.ui.server import PageServer
+from lakebed.ui.pages import PageServer
 from lakebed.ui.watch import Watched
 from tests.infra.chromium import browser
 from tests.planning.tables import part

@@ -28,8 +28,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from lakebed import events
-from lakebed.storage.local_folders import process_folder
-from lakebed.storage.spill_buckets import SPILL_BUCKETS_PREFIX
+from lakebed.storage.local_folders import SPILL_BUCKETS_PREFIX, process_folder
 
 # -- What a task uses of its process: memory, and disk for rows that do not fit into it ------------------------------------
 

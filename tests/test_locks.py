@@ -43,7 +43,7 @@ QUICK = {
     ("single_flight.py", "_lock"): "which execution is under way, and which comes next",
     ("storage/counters.py", "_lock"): "counts of requests",
     ("storage/range_files.py", "_lock"): "the blocks in memory, and those that are being fetched",
-    ("storage/remote_part_storage.py", "_lock"): "the readers of this process",
+    ("storage/data_files.py", "_lock"): "the readers of this process",
     ("ui/live.py", "_lock"): "what this process knows of tables, for the page",
     ("ui/watch.py", "_lock"): "which tables are watched for their own pages",
     ("ui/looking.py", "_changed"): "what was seen last",
@@ -69,7 +69,7 @@ LONG = {
     ("sortkey/statistics_cache.py", "_lock"): "texts are read once for a column or an order; others do not wait",
     ("storage/engine.py", "_guard"): "the databases of this process; opening one takes some 20 ms",
     ("storage/local_folders.py", "_guard"): "the folder of this process; making it is a few calls of the local disk",
-    ("storage/s3/client.py", "_lock"): "one thread makes a client; who has one does not take it",
+    ("storage/s3_client.py", "_lock"): "one thread makes a client; who has one does not take it",
     (
         "view/merge_on_read.py",
         "_refreshing",

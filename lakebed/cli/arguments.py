@@ -40,7 +40,7 @@ def is_table(path: str) -> bool:
     """Whether there is a table at the path itself, also one that can't be read. Raises InvalidInput, StoreUnavailable."""
     from lakebed.log.stores import open_store
     from lakebed.log.table_log import TableLog
-    from lakebed.storage.open import open_part_storage
+    from lakebed.storage.data_files import open_part_storage
 
     return TableLog(open_store(open_part_storage(path).root)).exists()
 

@@ -25,8 +25,8 @@ from lakebed.log.snapshot import Snapshot
 from lakebed.merge.kernel import MergedPart, MergeSource, merge_parts
 from lakebed.parts.changes import FEW_ROWS_MAX, WriteSpec
 from lakebed.parts.write_arrow import PARTS_FOLDER
+from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.engine import connect
-from lakebed.storage.open import open_part_storage
 from lakebed.storage.part_storage import PartStorage
 from lakebed.telemetry import counted, measured, report_requests
 

@@ -31,7 +31,7 @@ from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.planning.settling import reason_to_settle
 from lakebed.positions.remarks import report_remarks
 from lakebed.resolve.locate import KeyLocator, ScanLocator, lookup_schema
-from lakebed.storage.open import open_part_storage
+from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.part_storage import PartStorage
 from lakebed.telemetry import counted, measured, report_requests
 

@@ -31,8 +31,8 @@ from lakebed.parts.intact import require_intact_reads
 from lakebed.positions.point_log import Point, PointLog, TableAt, position_digest
 from lakebed.quoting import quote
 from lakebed.sql.expression import mistakes, tables_in
+from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.engine import connect_sealed
-from lakebed.storage.open import open_part_storage
 from lakebed.storage.part_storage import PartStorage
 from lakebed.storage.roots import local_file
 from lakebed.table import Table
@@ -40,8 +40,7 @@ from lakebed.table import open as open_table
 from lakebed.table.table import internals_of
 from lakebed.view.arrow_scan import register_view, without_dead_rows
 from lakebed.view.merge_on_read import Pinned
-from lakebed.view.query_reads import failures
-from lakebed.view.time_travel import epoch_ms, snapshot_at
+from lakebed.view.query_reads import epoch_ms, failures, snapshot_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -22,7 +22,7 @@ from lakebed.health.row_checks import RowChecks
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog
 from lakebed.notebook import html_record
-from lakebed.storage.open import open_part_storage
+from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.part_storage import PartStorage
 
 FINDINGS_MAX = 1000

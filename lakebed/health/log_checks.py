@@ -26,7 +26,7 @@ from lakebed.coordination.failing import failing_of
 from lakebed.coordination.parked import parked_of
 from lakebed.coordination.settle_attempts import parked_settle
 from lakebed.errors import Corrupt, Unsupported
-from lakebed.health.entry_checks import entry_findings
+from lakebed.health.file_checks import entry_findings
 from lakebed.health.finding import Finding, critical, warning
 from lakebed.log.actions import ChangePart, Commit, Part
 from lakebed.log.claims import claims_of

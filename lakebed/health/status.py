@@ -44,9 +44,9 @@ from lakebed.failures import unwell_here
 from lakebed.health.examination import examine_log
 from lakebed.health.file_checks import look_at_files
 from lakebed.health.finding import Finding, Severity, critical, html_findings, warning, worst
-from lakebed.health.glance import Glance, pressure_findings, quarantine_findings, recent_remarks, remark_findings
 from lakebed.health.log_checks import look_at_log, state_findings
 from lakebed.health.run_report import Runs, Waiting
+from lakebed.health.sampler import Glance, pressure_findings, quarantine_findings, recent_remarks, remark_findings
 from lakebed.log.claims import claims_of
 from lakebed.log.holds import first_unexpired, held_versions
 from lakebed.log.snapshot import Snapshot, parts_to_resort
@@ -60,8 +60,8 @@ from lakebed.planning.settling import reason_to_settle
 from lakebed.positions.point_retention import oldest_for_points
 from lakebed.positions.resnapshots import recent
 from lakebed.remarks import Counts
+from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.local_folders import volatile_folder
-from lakebed.storage.open import open_part_storage
 
 SLOW_SECONDS = 60.0
 _CHECKPOINTS_LATE = 3
@@ -326,8 +326,8 @@ def _first_plans(planning: Planning) -> Sequence[str]:
 
 # -- How a database is -----------------------------------------------------------------------------------------------------
 #
-# Tables are looked at as in any list (``glance``): their newest snapshots, whether their files are there, their quarantines. What
-# only the pipeline knows, it says beside the database (``run_report``).
+# Tables are looked at as in any list (``sampler``): their newest snapshots, whether their files are there, and their quarantines.
+# What only the pipeline knows, it says beside the database (``run_report``).
 
 
 _THREADS = 16

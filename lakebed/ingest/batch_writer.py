@@ -66,8 +66,8 @@ from lakebed.remarks import Counts, sum_of
 from lakebed.resolve.batches import newest_in_layers
 from lakebed.sources.cut import Report
 from lakebed.sources.source import Place, Range, RangeChanges
+from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.engine import connect
-from lakebed.storage.open import open_part_storage
 from lakebed.telemetry import TaskRequests, counted, measured, report_requests
 
 if TYPE_CHECKING:

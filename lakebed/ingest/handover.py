@@ -30,7 +30,7 @@ from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.parts.write import WrittenPart
-from lakebed.storage.open import open_part_storage
+from lakebed.storage.data_files import open_part_storage
 
 _logger = logging.getLogger("lakebed.ingest")
 

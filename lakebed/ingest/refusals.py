@@ -22,8 +22,8 @@ from lakebed.log.table_log import TableLog
 from lakebed.parts.changes import write_spec_of
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.sql.pieces import parquet
+from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.engine import connect
-from lakebed.storage.open import open_part_storage
 
 
 def refuse(table: str, written: Written, decoder: Decoder | None, fails_on_quarantine: bool) -> None:

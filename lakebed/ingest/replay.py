@@ -71,9 +71,9 @@ from lakebed.resolve.resolve import are_late
 from lakebed.schema.change import SchemaChange
 from lakebed.sql.expression import Expression, check_condition, condition, connection_for, expression, mistakes
 from lakebed.sql.pieces import registered
+from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.engine import connect
 from lakebed.storage.file_errors import naming_unreadable
-from lakebed.storage.open import open_part_storage
 
 RECORDS_MAX = 20_000  # of one commit
 BYTES_MAX = 64 << 20

@@ -10,21 +10,27 @@
    numbers in memory.
 
 What a table's events are depends on its log alone. So any number of feeds, in any processes, read the same.
+
+**A cursor** says how far a reader has read the events of tables. It is a value; whoever has it goes on from any process.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import math
 import time
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import orjson
+
 from lakebed import events
 from lakebed.discovery import SECONDS_MIN, TableName, pause_seconds, tables_in
-from lakebed.errors import LakebedError, TableNotFound, VersionNotFound
-from lakebed.listeners.cursor import At, Cursor
+from lakebed.errors import InvalidInput, LakebedError, TableNotFound, VersionNotFound
 from lakebed.listeners.event_types import Dropped, TableEvent
 from lakebed.listeners.table_events import database_events_of, events_of, resync_of
 from lakebed.log.actions import Commit
@@ -34,8 +40,69 @@ from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import open_store
 from lakebed.positions.point_log import FOLDER as DATABASE
 from lakebed.schema.metadata import Metadata
+from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.object_store import Folders
-from lakebed.storage.open import open_part_storage
+
+_TEXT_BYTES_MAX = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """A version of a table. ``version``: -1 before the first one; ``table_id``: Delta's, "" for whichever table is there;
+    ``digest``: of the version's commit, "" if it is not known. The two show that another table was made in its place."""
+
+    version: int
+    table_id: str = ""
+    digest: str = ""
+
+    def is_of(self, other: At) -> bool:
+        """Whether both may be of one history: nothing that both know differs."""
+        return (not self.table_id or not other.table_id or self.table_id == other.table_id) and (
+            self.version != other.version or not self.digest or not other.digest or self.digest == other.digest
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Up to which versions the events of tables were read, by the tables' names. A table that is not in it is read from its first
+    event on."""
+
+    tables: Mapping[str, At] = field(default_factory=dict)
+
+    def moved(self, moved: Mapping[str, At | None]) -> Cursor:
+        """The cursor with these tables moved; those with None leave it."""
+        tables = {**self.tables, **moved}
+        return Cursor({name: at for name, at in tables.items() if at is not None})
+
+    def to_text(self) -> str:
+        """The cursor as a text that may stand in a URL: some 60 bytes a table."""
+        value = {name: [at.version, at.table_id, at.digest] for name, at in sorted(self.tables.items())}
+        return base64.urlsafe_b64encode(zlib.compress(orjson.dumps(value), 9)).decode().rstrip("=")
+
+    @staticmethod
+    def of_text(text: str) -> Cursor:
+        """The inverse of ``to_text``. Raises InvalidInput."""
+        try:
+            packed = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+            unpacker = zlib.decompressobj()
+            data = unpacker.decompress(packed, _TEXT_BYTES_MAX)
+            if not unpacker.eof:
+                raise ValueError("it is cut off, or too large")
+            value = orjson.loads(data)
+            return Cursor({str(name): _at_in(one) for name, one in value.items()})
+        except (ValueError, TypeError, AttributeError, binascii.Error, zlib.error) as error:
+            raise InvalidInput(
+                f"{text[:40]!r} is no cursor of a feed ({error}); begin without one, or with one that a feed gave"
+            ) from None
+
+
+def _at_in(value: object) -> At:
+    if isinstance(value, list) and len(value) == 3:
+        version, table_id, digest = value
+        if isinstance(version, int) and version >= -1 and isinstance(table_id, str) and isinstance(digest, str):
+            return At(version, table_id, digest)
+    raise ValueError("a table has no version")
+
 
 LOOK_SECONDS_MAX = 60.0
 CHECK_SECONDS = 600.0  # how often an idle table is checked for whether its newest commit is still in its log

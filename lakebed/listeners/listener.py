@@ -21,8 +21,8 @@ from typing import Any, TypeAlias, assert_never
 import orjson
 
 from lakebed.errors import InvalidInput, MissingPrerequisite, TableNotFound
-from lakebed.listeners.cursor import At, Cursor
 from lakebed.listeners.event_types import KINDS, TableEvent
+from lakebed.listeners.feed import At, Cursor
 from lakebed.log.actions import Action, Domain
 from lakebed.log.commit_loop import Finished, Proposal, commit_loop
 from lakebed.log.conflicts import ReadWriteSet

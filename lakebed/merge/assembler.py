@@ -3,7 +3,7 @@
 1. Each output part is a slice of the order, and each slice has one or more chunks. In a sorted source a chunk is a range of rows,
    so most row groups of the source are not read for it.
 2. Where chunks would read the same row groups again and again (short parts, or parts in another order), all rows are read once
-   first, and each is spilled with its chunk (``storage.spill_buckets``): an external sort by distribution.
+   first, and each is spilled with its chunk (``storage.local_folders``): an external sort by distribution.
 3. The rows of a chunk are read source after source and moved to their places. The provenance has these, so nothing is sorted
    twice. They are taken and written by row groups. All chunks of a part go to one file.
 """
@@ -27,8 +27,8 @@ from lakebed.parts.row_origins import with_versions
 from lakebed.parts.write import bounds_count_deletes, delta_stats, order_bound_terms, with_needed_order_bounds
 from lakebed.parts.write_arrow import write_tables
 from lakebed.sortkey.order_values import key_at
+from lakebed.storage.local_folders import SPILL_BUCKETS_MAX, SpillBuckets
 from lakebed.storage.part_storage import PartStorage
-from lakebed.storage.spill_buckets import SPILL_BUCKETS_MAX, SpillBuckets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,9 +36,9 @@ from lakebed.log.snapshot import Snapshot
 from lakebed.merge.kernel import MergedPart
 from lakebed.merge.provenance import Provenance
 from lakebed.parts.intact import checksum_of
+from lakebed.storage.data_files import LocalPartStorage
 from lakebed.storage.local_files import entries_of, files_below, trouble
 from lakebed.storage.local_folders import lock_folder
-from lakebed.storage.local_part_storage import LocalPartStorage
 
 GRACE_SECONDS = 3600.0
 REPLICATED = "replicated"

@@ -54,15 +54,14 @@ from lakebed.events import (
     ViewRefreshed,
     WorkerObserved,
 )
-from lakebed.monitoring.freshness import Aged, FreshnessMeter
-from lakebed.monitoring.listener_metrics import ListenerMetrics
-from lakebed.monitoring.table_gauges import TableGauges
+from lakebed.monitoring.progress import Aged, FreshnessMeter
+from lakebed.monitoring.table_gauges import ListenerMetrics, TableGauges
 from lakebed.monitoring.table_state import TableState, operation_label
 from lakebed.remarks import Names
 from lakebed.version import __version__
 
 if TYPE_CHECKING:
-    from lakebed.monitoring.endpoint import MetricsServer
+    from lakebed.monitoring.table_gauges import MetricsServer
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _MERGE_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
@@ -402,7 +401,7 @@ class Metrics:
         """
         # A web server takes a while to import, and few commands have one.
         from lakebed.http import Listening
-        from lakebed.monitoring.endpoint import MetricsServer
+        from lakebed.monitoring.table_gauges import MetricsServer
 
         server = MetricsServer(self.registry, Listening(host=host, port=port, what="the metrics", option=option))
         server.start()

@@ -1,12 +1,94 @@
-"""The gauges of a table's state, whichever process did the work (docs/metrics.md, "What the table is")."""
+"""The gauges of a table's state, whichever process did the work (docs/metrics.md, "What the table is").
+
+Deliveries of this process to listeners have metrics, too, whose ``table`` is the root whose tables they listen to.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
+from typing import TypeAlias, assert_never
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.exposition import choose_encoder
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
+from lakebed.events import EventsDelivered, ListenerLeft, ListenerSeen
+from lakebed.http import ZIPPING, HostCheck, Hosts, HttpServer, Listening
 from lakebed.monitoring.table_state import Recent, TableState
+
+
+class MetricsServer(HttpServer):
+    """The metrics at ``url``, until ``close``."""
+
+    def __init__(self, registry: CollectorRegistry, listening: Listening) -> None:
+        """Takes the port. Raises MissingPrerequisite, InvalidInput."""
+
+        def scrape(request: Request) -> Response:
+            encode, kind = choose_encoder(request.headers.get("accept", ""))
+            return Response(encode(registry), headers={"Content-Type": kind})
+
+        application = Starlette(
+            routes=[Route(path, scrape) for path in ("/metrics", "/")],
+            middleware=[Middleware(HostCheck, Hosts(listening.host)), ZIPPING],
+        )
+        super().__init__(application, listening)
+        self.url = f"{self.url}/metrics"
+
+
+_OfListeners: TypeAlias = EventsDelivered | ListenerSeen | ListenerLeft
+
+
+class ListenerMetrics:
+    """The metrics of listeners. Gauges are those of listeners that this process delivers to, and go with them."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        labels = ("table", "listener")
+        self._delivered = Counter(
+            "lakebed_listener_events", "Table events that a listener acknowledged.", labels, registry=registry
+        )
+        self._failures = Counter(
+            "lakebed_listener_failures",
+            "Deliveries that a listener did not acknowledge; they are tried again.",
+            labels,
+            registry=registry,
+        )
+        self._behind = Gauge(
+            "lakebed_listener_behind_seconds",
+            "Age of the oldest table event that a listener has not acknowledged; 0 if none is known.",
+            labels,
+            registry=registry,
+        )
+        self._failing = Gauge(
+            "lakebed_listener_failing", "Whether deliveries to a listener fail.", labels, registry=registry
+        )
+        self._delivering = Gauge(
+            "lakebed_listener_delivering", "Whether this process delivers to a listener.", labels, registry=registry
+        )
+
+    def __call__(self, event: _OfListeners) -> None:
+        """Take in one event."""
+        labels = (event.table, event.listener)
+        match event:
+            case EventsDelivered():
+                self._delivered.labels(*labels).inc(event.events)
+                self._failures.labels(*labels).inc(event.failures)
+            case ListenerSeen():
+                self._behind.labels(*labels).set(event.behind_seconds)
+                self._failing.labels(*labels).set(event.is_failing)
+                self._delivering.labels(*labels).set(1)
+            case ListenerLeft():
+                self._delivering.labels(*labels).set(0)
+                for gauge in (self._behind, self._failing):
+                    with suppress(KeyError):
+                        gauge.remove(*labels)
+            case _:
+                assert_never(event)
+
 
 _PLAIN: dict[str, str] = {
     "lakebed_commit_timestamp_seconds": "When the newest version was committed.",

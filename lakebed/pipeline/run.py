@@ -29,10 +29,10 @@ from lakebed.discovery import tables_below
 from lakebed.error_transport import first_line
 from lakebed.errors import InvalidInput, LakebedError, MissingPrerequisite, Unexpected
 from lakebed.failures import Health, Restarts, failure_in, failure_of
-from lakebed.health.exporter import SLOW_SECONDS
 from lakebed.health.file_checks import look_at_disk
 from lakebed.health.finding import counted
 from lakebed.health.run_report import Down, Reporter, RunReport, Waiting, said_by, said_here
+from lakebed.health.sampler import SLOW_SECONDS
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog
 from lakebed.monitoring.metrics import Metrics
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from lakebed.monitoring.endpoint import MetricsServer
+    from lakebed.monitoring.table_gauges import MetricsServer
 
 Phase = StartPhase | Literal["first batch", "running", "trying again", "stopping"]
 LOOK_SECONDS = 0.25

@@ -193,7 +193,7 @@ def store_watches(path: str) -> list[Watch]:
         folders.append(Path(place.path))
     watches = [Watch("disk", lambda: require_room(folders), stops_all=False)]
     if not isinstance(place, LocalRoot):
-        from lakebed.storage.s3.client import forget_connections
+        from lakebed.storage.s3_client import forget_connections
 
         objects = open_objects(place)
 

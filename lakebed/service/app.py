@@ -5,7 +5,13 @@
 2. The caller's token says their role; each route needs one. How many requests a caller may send is bounded.
 3. Path, parameters and body are checked against the schemas that the route declares; what is wrong is reported with its place.
 4. The route's function runs in one of a few threads. One that takes too long goes on there, and its caller gets an error.
-5. Every error is a problem document (``problems``).
+5. Every error is a problem document (``answers``).
+
+**The page** of the service: anybody may have its files, and it asks more than the routes that are for everybody. The page has no
+rights of its own. It sends the token that its user gave it as a bearer token, which no page of another site has and no browser
+sends by itself. Nothing is allowed for where a request comes from, so another site can't start anything here.
+
+**Ports.** The service has one; a fleet's worker hears at another that tables have changed.
 """
 
 from __future__ import annotations
@@ -32,19 +38,69 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
 
-from lakebed.errors import Corrupt, LakebedError, TableNotFound, Unexpected
-from lakebed.http import ZIPPING, HostCheck, Hosts, tagged
-from lakebed.service import changing, describing, event_routes, job_routes, page_routes, survey_routes
-from lakebed.service.answers import COMPONENTS, Schema, record
+from lakebed.errors import Corrupt, InvalidInput, LakebedError, TableNotFound, Unexpected
+from lakebed.http import ZIPPING, HostCheck, Hosts, HttpServer, Listening, is_loopback, tagged
+from lakebed.service import event_routes, job_routes, survey_routes, table_routes
+from lakebed.service.answers import COMPONENTS, NAME, TEXT, Refused, Schema, problem_of, problem_of_refusal, record
 from lakebed.service.catalog import Catalog
 from lakebed.service.event_streams import EventStreams
-from lakebed.service.problems import Refused, problem_of, problem_of_refusal
 from lakebed.service.routes import Answer, Call, Route, openapi
 from lakebed.service.survey import Surveyor
-from lakebed.service.tokens import Caller, Role, Tokens
+from lakebed.service.tokens import Caller, Role, Token, TokenFile, Tokens, digest_of, new_token
+from lakebed.ui import pages
+from lakebed.ui.documents import blotted, utf8
 from lakebed.ui.pages import HEADERS
-from lakebed.ui.watch import LastWatched
+from lakebed.ui.watch import LastWatched, Watched
 from lakebed.version import __version__
+
+FILES = pages.files("warehouse.html")
+
+
+def _who(call: Call) -> Answer:
+    return Answer(value={"name": call.caller.name, "role": call.caller.role.name.lower()})
+
+
+def _of_table(path: str) -> Callable[[Call], Answer]:
+    """Answers about one table, as the page of a pipeline has them. Here ``path`` is the table's name."""
+
+    def handle(call: Call) -> Answer:
+        def find(name: str) -> Watched:
+            root = call.catalog.root_of(name)
+            return call.watched.find(root, utf8(blotted(root)))
+
+        try:
+            found = pages.answers(find)[path]({name: [value] for name, value in call.query.items()})
+        except pages.Refused as refused:
+            raise Refused(refused.status, str(refused)) from None
+        return Answer(value=found.body, etag=found.tag)
+
+    return handle
+
+
+PAGE_ROUTES = (
+    Route(
+        method="GET",
+        path="/v1/whoami",
+        operation="see_caller",
+        summary="Whose token it is, and what it may do.",
+        answers={200: record({"name": {"type": "string"}, "role": {"enum": ["reader", "operator"]}})},
+        handle=_who,
+    ),
+)
+OWN_ROUTES = tuple(
+    Route(
+        method="GET",
+        path=path,
+        operation=path,
+        summary="Used by the page alone, and may change.",
+        answers={200: {}},
+        query={"path": NAME, "id": TEXT, "section": TEXT},
+        handle=_of_table(path),
+    )
+    for path in pages.answers(lambda name: None)
+)
+"""What is not described, because the page alone asks it."""
+
 
 # -- How much of the service one caller, and all callers together, may use: whoever needs more runs another service --------
 
@@ -119,12 +175,11 @@ _ROUTES: tuple[Route, ...] = (
         answers={200: {"type": "object"}},
         handle=_openapi,
     ),
-    *describing.ROUTES,
-    *changing.ROUTES,
+    *table_routes.ROUTES,
     *job_routes.ROUTES,
     *survey_routes.ROUTES,
     *event_routes.ROUTES,
-    *page_routes.ROUTES,
+    *PAGE_ROUTES,
 )
 _DOCUMENT = orjson.dumps(openapi(_ROUTES))
 
@@ -150,9 +205,9 @@ class Service:
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="lakebed-service")
         served = [
             StarletteRoute(route.path, partial(self._serve, route, *_validators(route)), methods=[route.method])
-            for route in (*routes, *(page_routes.OWN_ROUTES if routes is _ROUTES else ()))
+            for route in (*routes, *(OWN_ROUTES if routes is _ROUTES else ()))
         ]
-        files = page_routes.FILES if routes is _ROUTES else ()
+        files = FILES if routes is _ROUTES else ()
         served += [StarletteRoute(path, self._file, methods=["GET"]) for path in files]
         handlers: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
             Refused: self._refused,
@@ -202,7 +257,7 @@ class Service:
 
     async def _file(self, request: Request) -> Response:
         """A file of the page."""
-        kind, file = page_routes.FILES[request.url.path]
+        kind, file = FILES[request.url.path]
         return tagged(Response(file.body, 200, HEADERS, kind), file.tag, request)
 
     def _caller(self, route: Route, request: Request) -> tuple[Caller, str]:
@@ -342,3 +397,68 @@ def _with_headers(response: Response) -> Response:
     for name, value in _HEADERS.items():
         response.headers.setdefault(name, value)
     return response
+
+
+def tokens_of(path: str | None, host: str, own: str) -> Tokens:
+    """The tokens of a file. Without one, whoever reaches this machine's own address may read, and ``own`` is an operator's token.
+
+    Raises InvalidInput for a file that can't be used, or for none where others reach the address.
+    """
+    if path is not None:
+        return Tokens(TokenFile(path))
+    if not is_loopback(host):
+        raise InvalidInput(
+            f"others may reach {host}, so callers need tokens: give --tokens FILE; lakebed serve token makes its lines"
+        )
+    return Tokens(lambda: (Token(Role.OPERATOR, digest_of(own), "operator"),), nobody=Role.READER)
+
+
+class Server(HttpServer):
+    """The service at ``url``, from ``start`` until ``close``."""
+
+    def __init__(self, service: Service, listening: Listening) -> None:
+        """Raises MissingPrerequisite for a taken port, InvalidInput for a certificate that can't be used."""
+        super().__init__(service.app, listening)
+        self._service = service
+
+    def close(self) -> None:
+        """Take no more requests, end those under way within seconds, and let go of the tables."""
+        self._service.end_streams()
+        super().close()
+        self._service.close()
+
+
+# -- The port of a fleet's worker at which others say that tables have changed: ``POST /poke`` -----------------------------
+#
+# The same server as the service has, with its limits and tokens. A poke makes a look at a log earlier, so a reader may send it.
+
+
+_ROOTS = {"type": "array", "items": {"type": "string"}}
+
+
+def poke_server(take: Callable[[object], Mapping[str, object]], listening: Listening, tokens: str | None) -> Server:
+    """A server that hands the body of each poke to ``take``, and answers what it returns. Not started yet.
+
+    ``tokens``: the file of them; it may be None where only this machine reaches the address. Raises InvalidInput,
+    MissingPrerequisite.
+    """
+
+    def poke(call: Call) -> Answer:
+        return Answer(value=take(call.body), status=HTTPStatus.ACCEPTED)
+
+    answer = record(
+        {"worker": {"type": "string"}, "malformed": {"type": "integer"}}
+        | dict.fromkeys(("looks", "known", "elsewhere", "new", "unrelated"), _ROOTS)
+    )
+    route = Route(
+        method="POST",
+        path="/poke",
+        operation="poke",
+        summary="Tables have changed: look at them.",
+        body={},
+        answers={202: answer},
+        handle=poke,
+    )
+    nobodys = new_token()  # everybody on this machine may poke, so no token is needed
+    service = Service(Catalog(()), tokens_of(tokens, listening.host, nobodys), listening.host, routes=(HEALTH, route))
+    return Server(service, listening)

@@ -33,10 +33,9 @@ from lakebed.log.files.names import LOG_FOLDER
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
-from lakebed.service.answers import columns_of, time_text
-from lakebed.service.problems import Refused
+from lakebed.service.answers import Refused, columns_of, time_text
+from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.object_store import Folders
-from lakebed.storage.open import open_part_storage
 from lakebed.table import Internals
 
 # -- What a table is at a version: made once a version, however often it is asked for --------------------------------------

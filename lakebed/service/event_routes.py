@@ -8,12 +8,10 @@ from typing import Any
 from starlette.responses import Response
 
 from lakebed.errors import InvalidInput
-from lakebed.listeners.cursor import Cursor
-from lakebed.listeners.feed import Feed
+from lakebed.listeners.feed import Cursor, Feed
 from lakebed.listeners.listener import Delivering, Listener, ListenerLog
-from lakebed.service.answers import NAMES, TEXT, TEXTS, TIME, TRUTH, Schema, listed, or_null, record, time_text
+from lakebed.service.answers import NAMES, TEXT, TEXTS, TIME, TRUTH, Refused, Schema, listed, or_null, record, time_text
 from lakebed.service.event_streams import Asked
-from lakebed.service.problems import Refused
 from lakebed.service.routes import Answer, Call, Route
 from lakebed.service.tokens import Role
 

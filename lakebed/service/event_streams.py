@@ -24,10 +24,9 @@ import orjson
 from starlette.responses import Response, StreamingResponse
 
 from lakebed.errors import InvalidInput, LakebedError
-from lakebed.listeners.cursor import At, Cursor
 from lakebed.listeners.event_types import encoded, type_of
-from lakebed.listeners.feed import Batch, Feed
-from lakebed.service.problems import Refused, slug_of
+from lakebed.listeners.feed import At, Batch, Cursor, Feed
+from lakebed.service.answers import Refused, slug_of
 
 if TYPE_CHECKING:
     from lakebed.service.catalog import Catalog

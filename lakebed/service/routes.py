@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
 
-from lakebed.service.answers import COMPONENTS, NAME, Schema, ref
-from lakebed.service.problems import MEDIA_TYPE
+from lakebed.service.answers import COMPONENTS, MEDIA_TYPE, NAME, Schema, ref
 from lakebed.service.tokens import Caller, Role
 from lakebed.ui.watch import LastWatched
 from lakebed.version import __version__

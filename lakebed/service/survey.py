@@ -5,7 +5,7 @@
 2. A pass asks the logs of those that are due for a newer version: one request to the store for each. A table that is worked on,
    or has a job that has not ended, is due at each pass; another one after a tenth of the time for which nothing came to it, a
    minute at most. Only of a new version, or when a time has come, is the planner asked. What is wrong with a table
-   is looked up at most once a minute (``health.glance``): that lists its files, too, every ten minutes if it is quiet.
+   is looked up at most once a minute (``health.sampler``): that lists its files, too, every ten minutes if it is quiet.
 3. Which tables there are is listed every ``LIST_SECONDS``, by this or by what looks for jobs. A table whose log was not read yet
    is counted as ``unseen``, so an answer in the first seconds says what it lacks.
 4. What this service was asked for is seen at once: tables with a hint are looked at before the next answer.
@@ -34,8 +34,8 @@ from lakebed.errors import LakebedError, TableNotFound
 from lakebed.fleet.membership import FOLDER, Worker, workers_of
 from lakebed.fleet.work import work_of
 from lakebed.health.finding import Finding, Severity
-from lakebed.health.glance import Glance
 from lakebed.health.run_report import Runs
+from lakebed.health.sampler import Glance
 from lakebed.log.claims import Claim, claims_of
 from lakebed.log.snapshot import Snapshot
 from lakebed.planning.planner import plan
@@ -101,7 +101,7 @@ class Surveyed:
     failing: tuple[Failing, ...] = ()
     parked: Parked | None = None
     settle: ParkedSettle | None = None
-    findings: tuple[Finding, ...] = ()  # what is wrong, the critical ones first (``health.glance``)
+    findings: tuple[Finding, ...] = ()  # what is wrong, the critical ones first (``health.sampler``)
     error: str = ""  # why the newest version can't be read; the rest is then of the last one that could, or empty
 
     @property

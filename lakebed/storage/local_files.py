@@ -5,11 +5,23 @@ from __future__ import annotations
 import errno
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
-from lakebed.errors import InvalidInput, StoreUnavailable
+from lakebed.errors import InvalidInput, LakebedError, StoreUnavailable
+
+
+def delete_each(delete: Callable[[str], None], paths: Iterable[str]) -> dict[str, LakebedError]:
+    """Delete one after the other; returns the error of each that could not be deleted."""
+    failed: dict[str, LakebedError] = {}
+    for path in paths:
+        try:
+            delete(path)
+        except LakebedError as error:
+            failed[path] = error
+    return failed
+
 
 TEMPORARY_PREFIX = ".lakebed-tmp-"
 NOT_ALLOWED = {errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EPERM}

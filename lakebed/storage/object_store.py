@@ -10,13 +10,13 @@ from lakebed.storage.local_files import raise_for
 from lakebed.storage.roots import LocalRoot, S3Root, parse_root
 
 if TYPE_CHECKING:
-    from lakebed.storage.s3.objects import S3Objects
+    from lakebed.storage.s3_objects import S3Objects
 
 
 def open_objects(place: S3Root) -> S3Objects:
     """The objects below a root in an object store. Raises MissingPrerequisite without the store's client."""
     try:
-        from lakebed.storage.s3.objects import S3Objects  # only those who use S3 need boto3
+        from lakebed.storage.s3_objects import S3Objects  # only those who use S3 need boto3
     except ModuleNotFoundError as error:
         raise MissingPrerequisite(f"{place} needs boto3: pip install 'lakebed[s3]'") from error
     return S3Objects(place)
@@ -27,7 +27,7 @@ def require_answer(path: str, patience_seconds: float) -> None:
     place = parse_root(path)
     if isinstance(place, S3Root):
         objects = open_objects(place)
-        from lakebed.storage.s3.client import be_impatient
+        from lakebed.storage.s3_client import be_impatient
 
         be_impatient(patience_seconds)
         objects.require_answer()

@@ -53,8 +53,8 @@ from lakebed.resolve.locate import KeyLocator
 from lakebed.resolve.locators import Locators
 from lakebed.schema.change import SchemaChange
 from lakebed.sources.source import RangeChanges
+from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.local_folders import cache_folder, volatile_folder
-from lakebed.storage.open import open_part_storage
 from lakebed.storage.roots import spark_path
 from lakebed.view.merge_on_read import TableView
 

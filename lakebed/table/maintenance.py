@@ -14,7 +14,7 @@ from lakebed.compaction.recluster_job import ReclusterJob, ReclusterProgress, Re
 from lakebed.coordination import parked
 from lakebed.coordination.failing import resume_merges
 from lakebed.coordination.settle_attempts import resume_settle
-from lakebed.health.entry_checks import remove_unreadable
+from lakebed.health.file_checks import remove_unreadable
 from lakebed.operations import cleanup
 from lakebed.operations.hold import hold
 from lakebed.operations.rewind import restart_order, rewind

@@ -40,11 +40,11 @@ from lakebed.schema.evolve import SchemaChange
 from lakebed.schema.fitting import Evolution, EvolvePolicy, OnMismatch
 from lakebed.schema.type_names import parse_type
 from lakebed.settings import PropertyValue, TableSettings, column_names, property_texts, wrong_properties
-from lakebed.storage.open import open_part_storage
+from lakebed.storage.data_files import open_part_storage
 from lakebed.table.inspect import TableInspect, table_as_html
 from lakebed.table.internals import Internals, open_log, purge_of
 from lakebed.table.maintenance import TableMaintenance
-from lakebed.view.time_travel import snapshot_at
+from lakebed.view.query_reads import snapshot_at
 
 if TYPE_CHECKING:
     import pandas as pd

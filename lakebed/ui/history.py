@@ -40,7 +40,7 @@ from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
 from lakebed.monitoring.table_state import WINDOW_SECONDS, CommitFigures, figures_of
 from lakebed.planning.plan import partition_order
-from lakebed.ui.texts import cut, shown
+from lakebed.ui.documents import cut, shown
 
 COMMITS_MAX = 2_000
 LISTED_MAX = 300

@@ -31,7 +31,7 @@ from lakebed.planning.plan import partition_order
 from lakebed.sortkey.ranges import Bound, Range, plain_value
 from lakebed.sortkey.sort_key import SortTerm
 from lakebed.sortkey.statistics_cache import StatisticsCache
-from lakebed.ui.texts import cut
+from lakebed.ui.documents import cut
 from lakebed.view.clustering import readable
 
 # -- The values of bounds on a number line, for an axis with true distances ------------------------------------------------

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lakebed.events import BatchCommitted, Event, QueryChanged, Settled, SourceLagged
-from lakebed.monitoring.freshness import FreshnessMeter, RecentAges
-from lakebed.ui.texts import cut
+from lakebed.monitoring.progress import FreshnessMeter, RecentAges
+from lakebed.ui.documents import cut
 
 _TOPICS_MAX = 100
 

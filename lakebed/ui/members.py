@@ -1,7 +1,7 @@
 """All tables of a page: those of its command line, and hundreds of a database, from looks that cost little.
 
 1. One thread looks at all tables, some at a time, while the overview is asked for: each log is asked for a newer version, and of
-   a new one the figures are taken that a snapshot tells. What is wrong with it is looked up once a minute (``health.glance``).
+   a new one the figures are taken that a snapshot tells. What is wrong with it is looked up once a minute (``health.sampler``).
    Which tables there are is looked up every ``LIST_SECONDS``.
 2. A table whose own page is asked for is watched as any table is (``watch``).
 """
@@ -21,18 +21,18 @@ from lakebed.coordination.table_figures import figures_of
 from lakebed.discovery import tables_below
 from lakebed.errors import LakebedError
 from lakebed.health.finding import Finding, Severity
-from lakebed.health.glance import Glance, Seen
 from lakebed.health.run_report import DatabaseRuns, Runs, waiting_findings
+from lakebed.health.sampler import Glance, Seen
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog
 from lakebed.positions.point_log import PointLog
 from lakebed.positions.resnapshots import recent
-from lakebed.storage.open import open_part_storage
+from lakebed.storage.data_files import open_part_storage
 from lakebed.ui import documents, looking
+from lakebed.ui.documents import blotted, cut, utf8
 from lakebed.ui.live import Live
 from lakebed.ui.looking import Looking
-from lakebed.ui.texts import blotted, cut, utf8
 from lakebed.ui.watch import Answer, LastWatched, Watched
 from lakebed.version import __version__
 

@@ -36,11 +36,11 @@ from lakebed.planning.planner import plan
 from lakebed.table import Table
 from lakebed.table import open as open_table
 from lakebed.ui import documents
+from lakebed.ui.documents import blotted, cut
 from lakebed.ui.history import History
 from lakebed.ui.levels import Levels, levels
 from lakebed.ui.live import Live
 from lakebed.ui.looking import Looking
-from lakebed.ui.texts import blotted, cut
 
 # -- The records of a table's quarantine -----------------------------------------------------------------------------------
 

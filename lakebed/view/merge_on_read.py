@@ -43,8 +43,15 @@ from lakebed.storage.engine import connect, connect_alone
 from lakebed.storage.file_errors import naming_unreadable
 from lakebed.storage.part_storage import PartStorage
 from lakebed.storage.roots import local_file
-from lakebed.view.arrow_scan import ScanFile, columns_wanted, register_view, to_arrow, without_dead_rows
-from lakebed.view.lookup import rows_at_positions, values_to_find
+from lakebed.view.arrow_scan import (
+    ScanFile,
+    columns_wanted,
+    register_view,
+    rows_at_positions,
+    to_arrow,
+    values_to_find,
+    without_dead_rows,
+)
 from lakebed.view.query_reads import failures, parts_that_a_query_reads, require_intact_for_query
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from lakebed.log.claims import Claim, claims_of
 from lakebed.log.conflicts import BLIND, ReadWriteSet
 from lakebed.log.table_log import Outcome, TableLog
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
-from lakebed.storage.local_part_storage import LocalPartStorage
+from lakebed.storage.data_files import LocalPartStorage
 from tests.log.test_table_log import INFO, base_part, committed, new_log
 
 

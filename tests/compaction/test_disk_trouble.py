@@ -27,7 +27,7 @@ from lakebed.errors import Corrupt, StoreUnavailable
 from lakebed.log.claims import claims_of
 from lakebed.planning.uploads import UploadRules
 from lakebed.storage.file_errors import is_out_of_memory, is_out_of_room
-from lakebed.storage.s3.client import ATTEMPTS_MAX
+from lakebed.storage.s3_client import ATTEMPTS_MAX
 from tests.infra.fault_proxy import Fault, FaultProxy
 from tests.infra.s3 import S3Server
 from tests.internals import compaction_of, deletion_vectors_of, log_of, storage_of

@@ -26,12 +26,12 @@ from lakebed.coordination.settle_attempts import (
 from lakebed.errors import Corrupt, Retry
 from lakebed.fleet.work import standby_due_ms, work_of
 from lakebed.health.finding import Severity
-from lakebed.health.glance import Glance
+from lakebed.health.sampler import Glance
 from lakebed.log.entries import SETTLING
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog
-from lakebed.service.queue import tasks_of
 from lakebed.service.survey import Member, TableState, state_of, surveyed
+from lakebed.service.survey_routes import tasks_of
 from lakebed.sortkey.statistics_cache import StatisticsCache
 from lakebed.table.table import internals_of
 from tests.clock import Clock

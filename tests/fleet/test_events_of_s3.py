@@ -9,7 +9,7 @@ import pytest
 import lakebed
 from lakebed.fleet.worker import FleetWorker
 from lakebed.http import Listening
-from lakebed.service.server import poke_server
+from lakebed.service.app import poke_server
 from tests.fleet.test_pokes import rests, seldom  # noqa: F401  (a fixture that counts here too)
 from tests.fleet.test_worker import LIMITS, SCHEMA, changes, is_settled
 from tests.infra.s3 import S3Server, aws_environment

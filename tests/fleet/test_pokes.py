@@ -25,7 +25,7 @@ from lakebed.fleet.hints import Hint
 from lakebed.fleet.worker import HINTED_DISCOVERY_SECONDS, FleetWorker, Heard, Limits
 from lakebed.http import Listening
 from lakebed.log.stores import LogStore, has_object
-from lakebed.service.server import poke_server
+from lakebed.service.app import poke_server
 from lakebed.service.tokens import Role, line_of
 from tests.fleet.test_worker import SCHEMA, changes, is_settled, tables_in, working
 from tests.internals import log_of

@@ -35,7 +35,7 @@ from lakebed.errors import StoreUnavailable, TableNotFound, VersionNotFound
 from lakebed.fleet.membership import listed_workers
 from lakebed.operations.purge import files as purge_files
 from lakebed.service.tokens import Role, line_of, new_token
-from lakebed.storage.s3.client import s3_client
+from lakebed.storage.s3_client import s3_client
 from tests.database.bank import Bank, Copy
 from tests.guides.follow import LAKEBED, Circumstances, Reader
 from tests.guides.orders import orders_table

@@ -25,12 +25,11 @@ from lakebed.errors import Corrupt, LakebedError
 from lakebed.fleet.membership import Membership, Worker, fleet_log, listed_workers, worker_of
 from lakebed.fleet.report import fleet_report
 from lakebed.fleet.work import work_of
-from lakebed.health.entry_checks import DECODERS, unreadable
+from lakebed.health.file_checks import DECODERS, unreadable
 from lakebed.health.finding import Severity
 from lakebed.health.status import database_status
-from lakebed.listeners.cursor import At, Cursor
-from lakebed.listeners.deliverer import Deliverer
-from lakebed.listeners.feed import Feed
+from lakebed.listeners.delivery import Deliverer
+from lakebed.listeners.feed import At, Cursor, Feed
 from lakebed.listeners.listener import Delivering, Listener, ListenerLog, Webhook, listener_of
 from lakebed.log import entries
 from lakebed.log.actions import CommitInfo, Domain

@@ -15,8 +15,8 @@ import pytest
 
 import lakebed
 from lakebed.cli import main
-from lakebed.health import exporter as exporter_module
-from lakebed.health.exporter import Exporter
+from lakebed.health import sampler as exporter_module
+from lakebed.health.sampler import Exporter
 from lakebed.monitoring.metrics import Metrics
 from tests.infra.s3 import S3Server
 from tests.waiting import outcome, wait_until

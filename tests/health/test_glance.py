@@ -16,9 +16,9 @@ import lakebed
 from lakebed.cli import main
 from lakebed.cli.commands import serve
 from lakebed.errors import Corrupt, InvalidInput, VersionNotFound
-from lakebed.health import glance
+from lakebed.health import sampler
 from lakebed.health.finding import Finding
-from lakebed.health.glance import Glance
+from lakebed.health.sampler import Glance
 from lakebed.log.files.names import commit_name
 from lakebed.log.snapshot import Snapshot
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
@@ -99,7 +99,7 @@ def test_files_are_listed_again_after_a_change_and_else_seldom(
         listed.append(snapshot.version)
         return []
 
-    monkeypatch.setattr(glance, "look_at_files", look_at_files)
+    monkeypatch.setattr(sampler, "look_at_files", look_at_files)
     seen, log = Glance(table.path, clock=lambda: clock[0]), log_of(table)
     for clock[0] in (0.0, 61.0, 599.0, 700.0):
         seen.look(log.refresh(), log.now_ms())

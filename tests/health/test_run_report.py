@@ -20,9 +20,8 @@ from lakebed.cli import main
 from lakebed.errors import InvalidInput, LakebedError, MissingPrerequisite, Retry, StoreUnavailable
 from lakebed.health import run_report
 from lakebed.health.finding import counted
-from lakebed.health.glance import Glance
 from lakebed.health.run_report import Down, Reporter, RunReport, Waiting, reports_of, run_findings, said_by, waiting_of
-from lakebed.health.sampler import Sampler
+from lakebed.health.sampler import Glance, Sampler
 from lakebed.health.status import Observer
 from lakebed.log.stores import MemoryLogStore, open_store
 from lakebed.log.table_log import TableLog

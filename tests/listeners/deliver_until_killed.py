@@ -6,7 +6,7 @@ import sys
 import time
 
 from lakebed.listeners import listener
-from lakebed.listeners.deliverer import Deliverer
+from lakebed.listeners.delivery import Deliverer
 
 if __name__ == "__main__":
     listener.DEAD_SECONDS = 1.0  # so that the next process takes over soon

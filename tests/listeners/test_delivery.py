@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from lakebed.errors import InvalidInput, StoreUnavailable
-from lakebed.listeners.cursor import At, Cursor
 from lakebed.listeners.delivery import Delivery
 from lakebed.listeners.destination import Failure, Groups, Sent
 from lakebed.listeners.event_types import TableEvent
-from lakebed.listeners.feed import CHECK_SECONDS, DISCOVERY_SECONDS, LOOK_SECONDS_MAX, Feed
+from lakebed.listeners.feed import CHECK_SECONDS, DISCOVERY_SECONDS, LOOK_SECONDS_MAX, At, Cursor, Feed
 from lakebed.listeners.listener import BEAT_SECONDS, DEAD_SECONDS, Listener, ListenerLog, Webhook
 from tests.clock import Clock
 from tests.listeners.test_feed import by_table, check_stream, expected

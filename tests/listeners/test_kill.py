@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from lakebed.listeners.cursor import Cursor
-from lakebed.listeners.feed import Feed
+from lakebed.listeners.feed import Cursor, Feed
 from lakebed.listeners.listener import KafkaTopic, Listener, ListenerLog, Target, Webhook
 from tests.clock import Clock
 from tests.infra.kafka import KafkaServer, end_offsets, messages_before

@@ -14,10 +14,9 @@ import pytest
 
 import lakebed
 from lakebed.errors import InvalidInput
-from lakebed.listeners.cursor import Cursor
-from lakebed.listeners.deliverer import Deliverer
+from lakebed.listeners.delivery import Deliverer
 from lakebed.listeners.event_types import Appended, Settled, TableEvent
-from lakebed.listeners.feed import Feed
+from lakebed.listeners.feed import Cursor, Feed
 from lakebed.listeners.listener import Listener, Webhook
 from tests.heard import SECONDS_MAX
 from tests.listeners.receiver import Received, receiver

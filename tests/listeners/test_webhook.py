@@ -16,13 +16,11 @@ from typing import Any
 import pytest
 
 from lakebed.errors import InvalidInput, MissingPrerequisite
-from lakebed.listeners import webhook
-from lakebed.listeners.cursor import Cursor
-from lakebed.listeners.destination import KafkaDestination, Sent
+from lakebed.listeners import destination as destinations
+from lakebed.listeners.destination import KafkaDestination, Sent, WebhookDestination, keys_of, signature
 from lakebed.listeners.event_types import TableEvent
-from lakebed.listeners.feed import Feed
+from lakebed.listeners.feed import Cursor, Feed
 from lakebed.listeners.listener import KafkaTopic, Listener, Webhook, secret_of
-from lakebed.listeners.webhook import WebhookDestination, keys_of, signature
 from tests.listeners.receiver import Received, receiver
 from tests.listeners.test_feed import by_table
 from tests.listeners.worlds import World
@@ -247,8 +245,8 @@ def test_a_receiver_that_answers_without_end_is_cut_off(
     events: dict[str, list[TableEvent]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(webhook, "EXCHANGE_SECONDS", 0.3)
-    monkeypatch.setattr(webhook, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(destinations, "EXCHANGE_SECONDS", 0.3)
+    monkeypatch.setattr(destinations, "_LOOK_SECONDS", 0.02)
     with hostile_receiver(answer) as port:
         one = WebhookDestination(Webhook(url=f"{scheme}://127.0.0.1:{port}/"), "s3://lake/shop")
         sent = one.send(events)

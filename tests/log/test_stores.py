@@ -22,7 +22,7 @@ from lakebed.errors import InvalidInput, MissingPrerequisite, StoreUnavailable, 
 from lakebed.log.stores import LocalLogStore, LogStore, MemoryLogStore, open_store
 from lakebed.storage.counters import OperationCount, StoreCounters
 from lakebed.storage.roots import LocalRoot, S3Root, parse_root
-from lakebed.storage.s3.client import s3_client
+from lakebed.storage.s3_client import s3_client
 from tests.infra.fault_proxy import Fault, FaultProxy, FaultRates
 from tests.infra.s3 import S3Server, aws_environment
 from tests.log.unsafe_s3 import Behaviour, UnsafeS3

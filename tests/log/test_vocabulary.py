@@ -66,5 +66,5 @@ def test_the_name_of_an_operation_in_the_log_is_for_people() -> None:
     assert readers == {
         "log/files/commit_codec.py", "log/table_log.py",  # writes it, and emits the event
         "compaction/log_source.py", "monitoring/table_state.py", "ui/history.py", "view/metadata_tables.py",
-        "service/describing.py",
+        "service/table_routes.py",
     }  # fmt: skip

@@ -28,8 +28,8 @@ from lakebed.parts import write
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UPSERT, WriteSpec
 from lakebed.parts.write import write_parts
 from lakebed.sortkey.ranges import is_point, order_columns, range_of
+from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.engine import connect
-from lakebed.storage.open import open_part_storage
 from tests.table.values import TYPES
 from tests.worlds import seeds
 

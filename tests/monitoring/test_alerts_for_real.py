@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from lakebed import Table, create, events
-from lakebed.health.exporter import Exporter
+from lakebed.health.sampler import Exporter
 from lakebed.monitoring.dashboards import content
 from lakebed.monitoring.metrics import Metrics
 from lakebed.planning.backpressure import TAIL_PARTS_MAX

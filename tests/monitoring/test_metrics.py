@@ -50,9 +50,8 @@ from lakebed.events import (
     ViewRefreshed,
     WorkerObserved,
 )
-from lakebed.monitoring.freshness import POINTS, FreshnessMeter
 from lakebed.monitoring.metrics import Metrics
-from lakebed.monitoring.progress import Progress
+from lakebed.monitoring.progress import POINTS, FreshnessMeter, Progress
 from lakebed.monitoring.table_gauges import TableGauges
 from lakebed.monitoring.table_state import Clustered, Planned, Recent, Stored, TableState
 from lakebed.ui.live import Live

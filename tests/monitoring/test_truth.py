@@ -19,7 +19,7 @@ import pytest
 
 import lakebed
 from lakebed import events
-from lakebed.health.exporter import Exporter
+from lakebed.health.sampler import Exporter
 from lakebed.monitoring.metrics import Metrics
 from lakebed.table import internals_of
 from tests.internals import compaction_of, log_of

@@ -25,7 +25,7 @@ from typing import Any
 
 import lakebed
 from lakebed import events
-from lakebed.health.exporter import Exporter
+from lakebed.health.sampler import Exporter
 from lakebed.monitoring.metrics import Metrics
 from lakebed.table import internals_of
 from tests.infra.downloads import REPOSITORY

@@ -32,8 +32,8 @@ from lakebed.operations.hold import hold
 from lakebed.operations.purge import files as purge_files
 from lakebed.parts import deletion_vector_cache
 from lakebed.parts.change_rows import changed_versions, read_version
-from lakebed.storage.delete_each import delete_each
-from lakebed.storage.local_part_storage import LocalPartStorage
+from lakebed.storage.data_files import LocalPartStorage
+from lakebed.storage.local_files import delete_each
 from lakebed.storage.part_storage import PartStorage
 from lakebed.table import internals_of
 from tests.clock import Clock
@@ -266,7 +266,7 @@ def test_the_same_holds_on_s3(seed: int, s3: S3Server) -> None:
 
 
 def test_on_s3_orphans_and_expired_files_go(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lakebed.storage.remote_part_storage import RemotePartStorage
+    from lakebed.storage.data_files import RemotePartStorage
 
     monkeypatch.setattr(RemotePartStorage, "now", lambda self: 2 * NOW)
     clock = Clock(NOW)

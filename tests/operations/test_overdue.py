@@ -11,7 +11,7 @@ import pytest
 import lakebed
 from lakebed.health.file_checks import look_for_orphans
 from lakebed.operations.cleanup import BackgroundCleanup, overdue
-from lakebed.storage.local_part_storage import LocalPartStorage
+from lakebed.storage.data_files import LocalPartStorage
 from tests.clock import Clock
 from tests.internals import log_of, storage_of
 from tests.operations.test_cleanup import DAY, NOW, SCHEMA, at, put, rows_of, written_now

@@ -18,8 +18,8 @@ from lakebed.merge.kernel import MergeSource, merge_parts
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.intact import checksum_of, stage, verify, verify_pages
 from lakebed.parts.write import WrittenPart, write_parts
+from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.engine import connect
-from lakebed.storage.open import open_part_storage
 
 FLAT = pa.schema([("id", pa.int64()), ("text", pa.string())])
 NESTED = FLAT.append(pa.field("more", pa.struct([("a", pa.int64())])))  # of which DuckDB reads the files

@@ -11,7 +11,7 @@ from pyroaring import BitMap64
 import lakebed
 from lakebed.log.actions import Part
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
-from lakebed.storage.local_part_storage import LocalPartStorage
+from lakebed.storage.data_files import LocalPartStorage
 from tests.internals import deletion_vectors_of
 
 

@@ -21,7 +21,7 @@ from lakebed.parts.row_origins import row_versions
 from lakebed.parts.write import write_parts
 from lakebed.resolve.locate import ScanLocator, read_keys
 from lakebed.settings import VerifyReads
-from lakebed.storage.open import open_part_storage
+from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.part_storage import PartStorage
 from tests.storage.test_another_object_store import STORED, in_another_process
 

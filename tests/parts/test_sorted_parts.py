@@ -24,8 +24,8 @@ from lakebed.parts.write import write_parts
 from lakebed.sortkey.order_values import order_values
 from lakebed.sortkey.ranges import ORDER_BOUNDS, Range, mirrored, order_columns, range_of
 from lakebed.sortkey.sort_key import SORT_KEY_FRAME, SortTerm, frame_properties, parse_sort_key
+from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.engine import connect
-from lakebed.storage.open import open_part_storage
 from tests.sortkey.terms import SCHEMA, random_key, random_rows, sorted_places
 from tests.worlds import seeds
 

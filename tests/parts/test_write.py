@@ -21,8 +21,8 @@ from lakebed.parts.changes import OP_COLUMN, WriteSpec, newest_per_key, prepare
 from lakebed.parts.part_filter import parts_that_may_overlap
 from lakebed.parts.write import write_parts
 from lakebed.parts.write_arrow import write_tables
+from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.engine import connect
-from lakebed.storage.open import open_part_storage
 from lakebed.storage.part_storage import PartStorage
 from tests.worlds import seeds
 

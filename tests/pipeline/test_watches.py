@@ -27,10 +27,10 @@ from lakebed.pipeline.watches import (
 from lakebed.sources.kafka.clients import KeptClients, close_kept_clients
 from lakebed.sources.kafka.lag import PREFIX, SILENT_SECONDS, Heartbeats
 from lakebed.sources.kafka.settings import KafkaSettings, refused_settings
+from lakebed.storage import s3_client as s3_client
+from lakebed.storage import s3_objects as s3_objects
 from lakebed.storage.counters import RequestCounter
 from lakebed.storage.roots import S3Root
-from lakebed.storage.s3 import client as s3_client
-from lakebed.storage.s3 import objects as s3_objects
 from lakebed.waits import BATCH_SECONDS, REQUEST_SECONDS, Stuck, waiting_for
 from tests.clock import Clock
 

@@ -19,7 +19,7 @@ from lakebed.parts.write import write_parts
 from lakebed.resolve import counted_tail, locate
 from lakebed.resolve.counted_tail import read_tail
 from lakebed.resolve.locate import read_keys
-from lakebed.storage.open import open_part_storage
+from lakebed.storage.data_files import open_part_storage
 
 KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
     "byte": (pa.int8(), [-128, 127, 0]),

@@ -22,7 +22,7 @@ from lakebed.parts.write import write_parts
 from lakebed.resolve import locate
 from lakebed.resolve.locate import IndexLocator, IndexRebuild, read_keys
 from lakebed.resolve.locators import Locators
-from lakebed.storage.open import open_part_storage
+from lakebed.storage.data_files import open_part_storage
 from tests.heard import SECONDS_MAX
 
 

@@ -17,8 +17,8 @@ from lakebed.parts.part_filter import parts_that_may_overlap
 from lakebed.parts.write import write_parts
 from lakebed.resolve import locate
 from lakebed.resolve.locate import IndexLocator, ScanLocator, read_keys
+from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.engine import connect
-from lakebed.storage.open import open_part_storage
 
 SHAPE = WriteSpec(schema=pa.schema([("id", pa.int64())]), keys=("id",))
 

@@ -12,7 +12,7 @@ from lakebed.cli import main
 from lakebed.discovery import TableName, tables_below
 from lakebed.storage.object_store import open_objects
 from lakebed.storage.roots import parse_root
-from lakebed.storage.s3.client import s3_client
+from lakebed.storage.s3_client import s3_client
 from tests.database.bank import COLUMNS, TOTAL, Bank, Copy
 from tests.database.test_bank import lagging, seen_in
 from tests.infra.s3 import S3Server

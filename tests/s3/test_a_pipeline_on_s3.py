@@ -10,7 +10,7 @@ import pytest
 
 import lakebed
 from lakebed.pipeline.checkpoint import SOURCE_FILE
-from lakebed.storage.s3.client import s3_client
+from lakebed.storage.s3_client import s3_client
 from tests.infra.s3 import S3Server
 from tests.waiting import ran
 

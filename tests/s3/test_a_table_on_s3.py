@@ -12,7 +12,7 @@ import lakebed
 from lakebed.cli import main
 from lakebed.errors import UnsafeStore
 from lakebed.log.claims import claims_of
-from lakebed.storage.open import open_part_storage
+from lakebed.storage.data_files import open_part_storage
 from tests.infra.fault_proxy import Fault, FaultProxy, FaultRates
 from tests.infra.s3 import S3Server, aws_environment
 from tests.internals import log_of

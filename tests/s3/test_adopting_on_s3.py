@@ -9,7 +9,7 @@ import pytest
 
 import lakebed
 from lakebed.errors import Corrupt
-from lakebed.storage.open import open_part_storage
+from lakebed.storage.data_files import open_part_storage
 from tests.infra.s3 import S3Server
 from tests.table.others import File, table_of_others
 

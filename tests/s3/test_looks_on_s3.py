@@ -6,7 +6,7 @@ import pytest
 
 from lakebed.errors import InvalidInput
 from lakebed.log.stores import has_object, open_store
-from lakebed.storage.s3.objects import S3Objects
+from lakebed.storage.s3_objects import S3Objects
 from tests.infra.fault_proxy import Fault, FaultProxy
 from tests.infra.s3 import S3Server
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from lakebed.errors import InvalidInput, StoreUnavailable
-from lakebed.storage.open import open_part_storage
+from lakebed.storage import s3_objects as s3_objects
+from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.part_storage import PartStorage
-from lakebed.storage.s3 import objects as s3_objects
-from lakebed.storage.s3.client import ATTEMPTS_MAX
+from lakebed.storage.s3_client import ATTEMPTS_MAX
 from tests.infra.fault_proxy import Fault, FaultProxy
 from tests.infra.s3 import S3Server, aws_environment
 from tests.log.unsafe_s3 import Behaviour, UnsafeS3

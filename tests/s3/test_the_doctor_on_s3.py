@@ -11,7 +11,7 @@ import lakebed
 from lakebed.cli import main
 from lakebed.errors import Corrupt
 from lakebed.parts import deletion_vector_cache
-from lakebed.storage.open import open_part_storage
+from lakebed.storage.data_files import open_part_storage
 from tests.infra.s3 import S3Server
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])

@@ -15,9 +15,8 @@ import pytest
 
 import lakebed
 from lakebed.http import Listening
-from lakebed.service.app import Service
+from lakebed.service.app import Server, Service
 from lakebed.service.catalog import Catalog
-from lakebed.service.server import Server
 from lakebed.service.tokens import Role, Token, Tokens, digest_of
 
 TOKENS = {"reader": "a-reader's-token", "operator": "an-operator's-token"}

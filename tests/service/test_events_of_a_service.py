@@ -13,8 +13,7 @@ import pytest
 import lakebed
 from lakebed.client import RemoteWarehouse
 from lakebed.errors import InvalidInput, TableNotFound
-from lakebed.listeners.cursor import Cursor
-from lakebed.listeners.feed import Feed
+from lakebed.listeners.feed import Cursor, Feed
 from lakebed.service import event_streams
 from lakebed.service.tokens import Role, Token, Tokens, digest_of
 from tests.service.conftest import TOKENS, Serve, Served

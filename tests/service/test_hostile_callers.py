@@ -11,8 +11,7 @@ import pytest
 
 from lakebed.errors import InvalidInput, LakebedError
 from lakebed.service import app
-from lakebed.service.app import BURST_MAX, PER_SECOND_MAX, Rates
-from lakebed.service.server import tokens_of
+from lakebed.service.app import BURST_MAX, PER_SECOND_MAX, Rates, tokens_of
 from lakebed.service.tokens import Role, TokenFile, Tokens, digest_of, line_of, new_token
 from tests.service.conftest import TOKENS, Serve
 

@@ -23,7 +23,7 @@ from lakebed.operations import job_arguments
 from lakebed.operations.drop import drop
 from lakebed.operations.purge import files as purge_files
 from lakebed.service.catalog import Catalog
-from lakebed.service.job_loop import JobLoop
+from lakebed.service.job_routes import JobLoop
 from lakebed.table import Table
 from tests.internals import log_of, storage_of
 from tests.marker import holds

@@ -17,7 +17,7 @@ from lakebed.coordination import jobs
 from lakebed.coordination.jobs import Job, JobState
 from lakebed.jobs import ACTIONS, JobRunner
 from lakebed.service.catalog import Catalog
-from lakebed.service.job_loop import JobLoop
+from lakebed.service.job_routes import JobLoop
 from tests.internals import log_of
 from tests.waiting import outcome, ran, wait_until
 

@@ -16,9 +16,8 @@ from cryptography.x509.oid import NameOID
 import lakebed
 from lakebed.errors import InvalidInput
 from lakebed.http import Listening
-from lakebed.service.app import Service
+from lakebed.service.app import Server, Service
 from lakebed.service.catalog import Catalog
-from lakebed.service.server import Server
 from tests.service.conftest import TOKENS, tokens_for_tests
 
 

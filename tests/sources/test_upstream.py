@@ -29,7 +29,7 @@ from lakebed.sources.upstream import (
     UpstreamSettings,
     ranges_between,
 )
-from lakebed.storage.local_part_storage import LocalPartStorage
+from lakebed.storage.data_files import LocalPartStorage
 from lakebed.table import internals_of
 from tests.clock import Clock
 from tests.ingest.crashes import POINTS, Crash, dying

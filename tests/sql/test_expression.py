@@ -13,8 +13,8 @@ from lakebed.errors import InvalidInput
 from lakebed.sql.expression import connection_for, expression, mistakes, require_query
 from lakebed.sql.pieces import parquet, registered
 from lakebed.storage import engine
+from lakebed.storage.data_files import LocalPartStorage
 from lakebed.storage.engine import connect, connect_sealed
-from lakebed.storage.local_part_storage import LocalPartStorage
 
 ROWS = pa.table(
     {

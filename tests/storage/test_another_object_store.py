@@ -10,8 +10,8 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakebed.storage import remote_part_storage
-from lakebed.storage.remote_part_storage import SINGLE_PUT_BYTES_MAX, RemotePartStorage
+from lakebed.storage import data_files
+from lakebed.storage.data_files import SINGLE_PUT_BYTES_MAX, RemotePartStorage
 from lakebed.storage.roots import S3Root
 
 STORED: dict[str, bytes] = {}
@@ -55,7 +55,7 @@ def open_in_memory(place: S3Root) -> Any:
 def in_another_process() -> RemotePartStorage:
     """The storage as a process gets it that has read nothing yet."""
     storage = RemotePartStorage(S3Root("bucket", "prefix"), open_in_memory)
-    remote_part_storage._after_fork_in_child()
+    data_files._after_fork_in_child()
     ASKED.clear()
     return cast("RemotePartStorage", pickle.loads(pickle.dumps(storage)))
 

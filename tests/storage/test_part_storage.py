@@ -18,10 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakebed.errors import InvalidInput, StoreUnavailable
-from lakebed.storage import remote_part_storage
+from lakebed.storage import data_files
 from lakebed.storage.counters import StoreCounters
+from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.local_folders import process_folder
-from lakebed.storage.open import open_part_storage
 from lakebed.storage.part_storage import PartStorage
 from lakebed.storage.range_files import BLOCK_BYTES, TAIL_BYTES, BlockCache
 from tests.infra.fault_proxy import Fault, FaultProxy, FaultRates
@@ -65,7 +65,7 @@ def scan(storage: PartStorage, paths: list[str], options: str = "") -> str:
 
 def cold(storage: PartStorage) -> PartStorage:
     """The same place as a process sees it that has read nothing yet."""
-    remote_part_storage._after_fork_in_child()
+    data_files._after_fork_in_child()
     return pickle.loads(pickle.dumps(storage))  # type: ignore[no-any-return]
 
 

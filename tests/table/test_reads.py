@@ -18,7 +18,7 @@ import pytest
 
 import lakebed
 from lakebed.cli import main
-from lakebed.storage.local_part_storage import LocalPartStorage
+from lakebed.storage.data_files import LocalPartStorage
 from lakebed.table import internals_of
 from tests.internals import log_of
 from tests.waiting import ran, wait_until

@@ -19,8 +19,7 @@ from lakebed.monitoring.metrics import Metrics
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA
 from lakebed.storage.engine import connect
-from lakebed.storage.local_folders import process_folder
-from lakebed.storage.spill_buckets import SpillBuckets
+from lakebed.storage.local_folders import SpillBuckets, process_folder
 from lakebed.telemetry import LOOK_SECONDS, measured, report_requests, spilled_bytes
 from tests.monitoring.test_truth import SCHEMA, Read, batch
 

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser
 
 import lakebed
 from lakebed.ui.live import Live
-from lakebed.ui.server import PageServer
+from lakebed.ui.pages import PageServer
 from tests.clock import Clock
 from tests.infra.chromium import browser
 from tests.ui.tables import lived_in

@@ -27,7 +27,7 @@ import pyarrow as pa
 from playwright.sync_api import CDPSession, Page
 
 import lakebed
-from lakebed.ui.server import PageServer
+from lakebed.ui.pages import PageServer
 from tests.infra.chromium import browser
 from tests.infra.downloads import REPOSITORY
 from tests.ui.tables import SCHEMA, batch

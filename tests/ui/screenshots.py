@@ -16,7 +16,7 @@ from typing import Literal
 
 from playwright.sync_api import FloatRect
 
-from lakebed.ui.server import PageServer
+from lakebed.ui.pages import PageServer
 from tests.clock import Clock
 from tests.infra.chromium import browser
 from tests.ui.tables import batch, claim, lived_in, orders

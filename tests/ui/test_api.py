@@ -31,9 +31,9 @@ from lakebed.health.status import Observer, Status
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
 from lakebed.table import internals_of
 from lakebed.ui import documents, looking, watch
+from lakebed.ui.documents import blotted, shown
 from lakebed.ui.live import Live
-from lakebed.ui.server import PageServer
-from lakebed.ui.texts import blotted, shown
+from lakebed.ui.pages import PageServer
 from tests.clock import Clock
 from tests.infra.s3 import S3Server
 from tests.ui.conftest import Serve, Served

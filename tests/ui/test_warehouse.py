@@ -24,10 +24,9 @@ from lakebed.errors import Corrupt
 from lakebed.fleet.membership import Membership, Worker, fleet_log
 from lakebed.http import Listening
 from lakebed.service import survey
-from lakebed.service.app import Service
+from lakebed.service.app import Server, Service
 from lakebed.service.catalog import Catalog
-from lakebed.service.job_loop import JobLoop
-from lakebed.service.server import Server
+from lakebed.service.job_routes import JobLoop
 from lakebed.service.tokens import Role
 from tests.clock import Clock
 from tests.internals import log_of

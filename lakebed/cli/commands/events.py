@@ -100,8 +100,7 @@ def _add_wanted(parser: argparse.ArgumentParser) -> None:
 
 def _print(options: argparse.Namespace) -> int:
     """Print the events of tables, one a line, and at the end where they end."""
-    from lakebed.listeners.cursor import At, Cursor
-    from lakebed.listeners.feed import Feed
+    from lakebed.listeners.feed import At, Cursor, Feed
 
     done = until_stopped()
     wanted, feed = _wanted(options), Feed(options.path)
@@ -159,8 +158,7 @@ def _text(value: object) -> str:
 
 def _listen(options: argparse.Namespace) -> int:
     """Add, change or remove a listener."""
-    from lakebed.listeners.cursor import Cursor
-    from lakebed.listeners.feed import Feed
+    from lakebed.listeners.feed import Cursor, Feed
     from lakebed.listeners.listener import Listener, ListenerLog
 
     feed = Feed(options.path)
@@ -188,7 +186,7 @@ def _list(options: argparse.Namespace) -> int:
     from lakebed.cli.display.output import print_rows
     from lakebed.cli.display.views import LISTENERS
     from lakebed.listeners.listener import KafkaTopic, ListenerLog
-    from lakebed.storage.open import open_part_storage
+    from lakebed.storage.data_files import open_part_storage
 
     there, delivering = ListenerLog(open_part_storage(options.path).root).state()
     rows = []
@@ -217,7 +215,7 @@ def _list(options: argparse.Namespace) -> int:
 def _deliver(options: argparse.Namespace) -> int:
     """Deliver to listeners until Ctrl-C or SIGTERM, or for ``--duration`` seconds."""
     from lakebed import events as process_events
-    from lakebed.listeners.deliverer import Deliverer
+    from lakebed.listeners.delivery import Deliverer
     from lakebed.monitoring.event_log import log_fields
     from lakebed.monitoring.metrics import Metrics
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from lakebed.compaction.cluster import Cluster
     from lakebed.fleet.worker import FleetWorker, Limits
-    from lakebed.service.server import Server
+    from lakebed.service.app import Server
 
 _SAY_SECONDS = 60.0
 
@@ -181,7 +181,7 @@ def _poke_server(options: argparse.Namespace, worker: FleetWorker) -> Server:
     """The server of pokes; its port is taken. Raises InvalidInput, MissingPrerequisite."""
     try:
         from lakebed.http import Listening
-        from lakebed.service.server import poke_server
+        from lakebed.service.app import poke_server
     except ModuleNotFoundError as error:
         raise MissingPrerequisite(f"--poke-port needs {error.name}: pip install 'lakebed[serve]'") from None
     server = poke_server(

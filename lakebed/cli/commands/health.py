@@ -157,7 +157,7 @@ def _resume(options: argparse.Namespace) -> int:
     from lakebed.coordination.failing import resume_merges
     from lakebed.coordination.parked import resume as resumed
     from lakebed.coordination.settle_attempts import resume_settle
-    from lakebed.health.entry_checks import remove_unreadable
+    from lakebed.health.file_checks import remove_unreadable
     from lakebed.positions.remarks import dismiss
     from lakebed.table.internals import open_log
 

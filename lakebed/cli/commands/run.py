@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lakebed.pipeline.file.document import Document
     from lakebed.pipeline.file.settings import AnyPipeline
     from lakebed.pipeline.run import Look
-    from lakebed.ui.server import PageServer
+    from lakebed.ui.pages import PageServer
 
 STOP_SECONDS_MAX = 45.0
 LOOK_SECONDS = 2.0
@@ -143,7 +143,7 @@ def served_page(pipeline: AnyPipeline) -> Iterator[str | None]:
     """
     from lakebed.pipeline.file.settings import Pipeline
     from lakebed.ui.live import Live
-    from lakebed.ui.server import PageServer
+    from lakebed.ui.pages import PageServer
 
     page = pipeline.page
     if page.port is None:

@@ -53,7 +53,7 @@ def add_to(commands: Commands) -> None:
 
 def _metrics(options: argparse.Namespace) -> int:
     """Serve the gauges until Ctrl-C or SIGTERM, also those of tables that appear below a folder meanwhile."""
-    from lakebed.health.exporter import Exporter
+    from lakebed.health.sampler import Exporter
     from lakebed.monitoring.metrics import Metrics
 
     metrics = Metrics()
@@ -89,7 +89,7 @@ def _roots(paths: list[str]) -> list[str]:
 
 def _page(options: argparse.Namespace) -> int:
     """Serve the page until Ctrl-C or SIGTERM."""
-    from lakebed.ui.server import PageServer
+    from lakebed.ui.pages import PageServer
 
     databases = [path for path in options.paths if is_folder(path)]
     paths = [path for path in options.paths if path not in databases]
@@ -131,11 +131,10 @@ def _api(options: argparse.Namespace) -> int:
 
     try:
         from lakebed.http import Listening
-        from lakebed.listeners.deliverer import Deliverer
-        from lakebed.service.app import Service
+        from lakebed.listeners.delivery import Deliverer
+        from lakebed.service.app import Server, Service, tokens_of
         from lakebed.service.catalog import Catalog
-        from lakebed.service.job_loop import JobLoop
-        from lakebed.service.server import Server, tokens_of
+        from lakebed.service.job_routes import JobLoop
     except ModuleNotFoundError as error:
         raise MissingPrerequisite(f"lakebed serve api needs {error.name}: pip install 'lakebed[serve]'") from None
     from lakebed.service.tokens import new_token

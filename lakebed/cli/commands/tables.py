@@ -305,7 +305,7 @@ def _restore(options: argparse.Namespace) -> int:
     from lakebed.cli.display.output import print_record
     from lakebed.positions.positions import positions_of
     from lakebed.table import internals_of
-    from lakebed.view.time_travel import snapshot_at
+    from lakebed.view.query_reads import snapshot_at
 
     table = table_of(options)
     log = internals_of(table).log

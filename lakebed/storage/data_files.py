@@ -1,5 +1,9 @@
-"""Data files in an object store: written from local temporary files, read by ranges, given to DuckDB as a file system.
+"""The storage of a root's data files, on a local disk or in an object store.
 
+**On a local disk**, or in a network file system, a file is written beside its place under a hidden name, then fsynced, renamed,
+and its folder fsynced. DuckDB reads it directly.
+
+**In an object store** data files are written from local temporary files, read by ranges, and given to DuckDB as a file system.
 Read: every range goes through the process's ``BlockCache``, so footers, small parts and blocks that settles read again
 cost no request. A small file is in it as soon as it is written: the settle after it asks for nothing.
 Write: one PutObject up to ``SINGLE_PUT_BYTES_MAX``, above it a multipart upload with a few parts in flight.
@@ -12,22 +16,183 @@ import threading
 import uuid
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 import duckdb
 
 from lakebed.errors import LakebedError
-from lakebed.storage.counters import StoreCounters
+from lakebed.storage.counters import RequestCounter, StoreCounters
 from lakebed.storage.file_errors import naming_unwritable
+from lakebed.storage.local_files import delete_each, fsync_folder, make_folders, temporary_path, trouble
 from lakebed.storage.local_folders import process_folder
+from lakebed.storage.object_store import open_objects
+from lakebed.storage.part_storage import PartStorage
 from lakebed.storage.range_files import HOST, TAIL_BYTES, BlockCache, RangeFileSystem
-from lakebed.storage.roots import S3Root, local_file
+from lakebed.storage.roots import LocalRoot, S3Root, local_file, parse_root
 
 if TYPE_CHECKING:
-    from lakebed.storage.s3.objects import S3Objects
+    from lakebed.storage.s3_objects import S3Objects
+
 
 T = TypeVar("T")
+
+_local_counters: dict[tuple[int, str], RequestCounter] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPartStorage:
+    """``PartStorage`` over a folder; ``root`` is its absolute path."""
+
+    root: str
+
+    @property
+    def spark_root(self) -> str:
+        return "file://" + self.root
+
+    @property
+    def _counter(self) -> RequestCounter:
+        return _local_counters.setdefault((os.getpid(), self.root), RequestCounter())
+
+    def counters(self) -> StoreCounters:
+        """See ``PartStorage``; what DuckDB reads by itself is not counted."""
+        return self._counter.value()
+
+    def duckdb_url(self, path: str) -> str:
+        """See ``PartStorage``."""
+        return local_file(path) or os.path.join(self.root, path)
+
+    @property
+    def duckdb_folder(self) -> str:
+        """See ``PartStorage``."""
+        return self.root
+
+    def path_of_url(self, url: str) -> str:
+        """See ``PartStorage``."""
+        return url.removeprefix(os.path.join(self.root, ""))
+
+    def attach(self, connection: duckdb.DuckDBPyConnection) -> None:
+        """Nothing to do: DuckDB reads local files itself."""
+
+    def write_file(self, path: str, writer: Callable[[str], T]) -> T:
+        """See ``PartStorage``."""
+        final = os.path.join(self.root, path)
+        folder = os.path.dirname(final)
+        make_folders(folder)
+        temporary = temporary_path(final)
+        try:
+            with naming_unwritable(final, temporary):
+                result = writer(temporary)
+                descriptor = os.open(temporary, os.O_RDONLY)
+                try:
+                    os.fsync(descriptor)
+                    written = os.fstat(descriptor).st_size
+                finally:
+                    os.close(descriptor)
+                os.replace(temporary, final)
+        except BaseException:
+            _unlink_quietly(temporary)
+            raise
+        fsync_folder(folder)
+        self._counter.count("write_file", bytes_written=written)
+        return result
+
+    def write_bytes(self, path: str, data: bytes) -> None:
+        """See ``PartStorage``."""
+
+        def write(temporary: str) -> None:
+            with open(temporary, "wb") as file:
+                file.write(data)
+
+        self.write_file(path, write)
+
+    def read_bytes(self, path: str) -> bytes:
+        """See ``PartStorage``."""
+        with _readable(os.path.join(self.root, path)), open(os.path.join(self.root, path), "rb") as file:
+            data = file.read()
+        self._counter.count("read", bytes_read=len(data))
+        return data
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        """See ``PartStorage``."""
+        with _readable(os.path.join(self.root, path)), open(os.path.join(self.root, path), "rb") as file:
+            file.seek(start)
+            data = file.read(length)
+        self._counter.count("read_range", bytes_read=len(data))
+        return data
+
+    def size(self, path: str) -> int:
+        """See ``PartStorage``."""
+        with _readable(os.path.join(self.root, path)):
+            return os.stat(os.path.join(self.root, path)).st_size
+
+    def forget(self, path: str) -> None:
+        """Nothing to do: nothing is kept."""
+
+    def exists(self, path: str) -> bool:
+        """See ``PartStorage``."""
+        return os.path.isfile(os.path.join(self.root, path))
+
+    def delete(self, path: str) -> None:
+        """See ``PartStorage``."""
+        self._counter.count("delete")
+        try:
+            os.unlink(os.path.join(self.root, path))
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise trouble(error.errno, f"{path!r} can't be deleted below {self.root!r} ({error})", path) from error
+
+    def delete_many(self, paths: Sequence[str]) -> dict[str, LakebedError]:
+        """See ``PartStorage``."""
+        return delete_each(self.delete, paths)
+
+    def now(self) -> float:
+        """See ``PartStorage``. A network file system has a clock of its own."""
+        place = temporary_path(os.path.join(self.root, "now"))
+        try:
+            with open(place, "wb") as file:
+                return os.fstat(file.fileno()).st_mtime
+        except OSError as error:
+            raise trouble(error.errno, f"{self.root} can't be written to ({error})", self.root) from error
+        finally:
+            _unlink_quietly(place)
+
+    def list(self, prefix: str = "") -> Iterator[tuple[str, int, float]]:
+        """See ``PartStorage``."""
+        self._counter.count("list")
+        top = os.path.join(self.root, os.path.dirname(prefix))
+        for folder, _, names in os.walk(top):
+            below = os.path.relpath(folder, self.root)
+            for name in names:
+                path = name if below == "." else f"{below}/{name}"
+                if not path.startswith(prefix):
+                    continue
+                try:
+                    status = os.stat(os.path.join(folder, name), follow_symlinks=False)
+                except FileNotFoundError:
+                    continue  # removed while we looked
+                yield path, status.st_size, status.st_mtime
+
+
+@contextmanager
+def _readable(path: str) -> Iterator[None]:
+    """Turns an error of the disk into one that names the path; a missing file stays FileNotFoundError."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise trouble(error.errno, f"{path!r} can't be read ({error.strerror})", path) from error
+
+
+def _unlink_quietly(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        return  # the vacuum finds it: `list` shows hidden files too
+
 
 SINGLE_PUT_BYTES_MAX = 32 << 20
 
@@ -215,3 +380,12 @@ class _CachedObjects:
         for path in paths:
             self.forget(path)
         return self.objects.delete_many(paths)
+
+
+def open_part_storage(root: str | os.PathLike[str]) -> PartStorage:
+    """The storage of a root: a local path or ``s3://bucket/prefix``. No request is made, nothing is created."""
+    place = parse_root(root)
+    if isinstance(place, LocalRoot):
+        return LocalPartStorage(place.path)
+    open_objects(place)  # so that a missing client is reported here
+    return RemotePartStorage(place, open_objects)

@@ -1,7 +1,7 @@
 """The objects below one root in S3, or in a server that speaks its protocol: every request that lakebed makes of such a store.
 
 The log keeps its files here directly: this is a ``log.stores.LogStore`` where the server honours ``If-None-Match: *``
-(``log.stores`` tries it). The files of parts go through ``remote_part_storage``, which adds a cache.
+(``log.stores`` tries it). The files of parts go through ``data_files``, which adds a cache.
 
 Invariants: False from ``put_if_absent`` means that another object certainly has the name; True that ours certainly has. An
 upload that fails leaves no object and no pieces of one, but for a process that dies in it: the bucket's lifecycle rule for
@@ -30,9 +30,9 @@ from urllib3.exceptions import HTTPError
 from lakebed import events
 from lakebed.errors import LakebedError, StoreUnavailable
 from lakebed.storage.counters import RequestCounter, StoreCounters
-from lakebed.storage.delete_each import delete_each
+from lakebed.storage.local_files import delete_each
 from lakebed.storage.roots import S3Root
-from lakebed.storage.s3.client import (
+from lakebed.storage.s3_client import (
     ATTEMPTS_MAX,
     backoff_seconds,
     code_of,

@@ -1,1 +1,0 @@
-"""Objects in S3, and in servers that speak its protocol."""
