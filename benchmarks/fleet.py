@@ -4,7 +4,7 @@
                                [--workers 3] [--kills 2] [--writers 1]
 
 *Idle*: one worker and tables to which nothing has come for days, in a real S3 server on loopback and on the local disk. Printed
-is the worker's share of a core, over a whole period of looks, and its looks beside those of the formula (``fleet.report``).
+is the worker's share of a core, over a whole period of looks, and its looks beside those of the formula (``fleet.membership``).
 
 *Busy*: small tables in the S3 server, three workers, each a process, and writers. One in twenty is ``p0`` with a freshness of
 30 seconds, one in twenty ``p1``; the others are ``p2``, and the writer floods them. Two workers are killed when a third of the

@@ -23,7 +23,7 @@ import lakebed
 from benchmarks.fresh_read import AGGREGATE, SELECTIVE
 from benchmarks.workload import DELETES, KEYS, SCHEMA, SORT_KEY, Workload, median, p95, table
 from lakebed.compaction.volatile import VolatileMerger
-from lakebed.planning.uploads import UploadRules
+from lakebed.planning.settling import UploadRules
 from lakebed.table import internals_of
 
 REST_SECONDS_MAX = 30.0

@@ -23,8 +23,7 @@ from lakebed.compaction.maintenance import TableMaintainers
 from lakebed.coordination.log_cache import LogCache
 from lakebed.discovery import SECONDS_MAX
 from lakebed.fleet import watched
-from lakebed.fleet.membership import BEAT_SECONDS
-from lakebed.fleet.report import READ_DOLLARS, day_of_looks
+from lakebed.fleet.membership import BEAT_SECONDS, READ_DOLLARS, day_of_looks
 from lakebed.fleet.watched import Watched
 from lakebed.fleet.worker import DISCOVERY_SECONDS
 from lakebed.log.stores import open_store

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lakebed.compaction.settle import SettleResult
     from lakebed.database.warehouse import Moment, Warehouse, warehouse
     from lakebed.operations.alter import AlterResult
-    from lakebed.operations.mutation import MutationResult
+    from lakebed.operations.mutate_keyed import MutationResult
     from lakebed.session import spark
     from lakebed.table import Table, convert, create, open
 
@@ -47,7 +47,7 @@ _HOMES = {
     "AlterResult": "lakebed.operations.alter",
     "CompactResult": "lakebed.compaction.compaction",
     "Moment": "lakebed.database.warehouse",
-    "MutationResult": "lakebed.operations.mutation",
+    "MutationResult": "lakebed.operations.mutate_keyed",
     "ReclusterResult": "lakebed.compaction.recluster_job",
     "SettleResult": "lakebed.compaction.settle",
     "Table": "lakebed.table",

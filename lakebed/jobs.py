@@ -30,8 +30,8 @@ from lakebed.coordination.jobs import Job, JobState, due_jobs, is_current
 from lakebed.errors import Cancelled, LakebedError, TableNotFound
 from lakebed.log.table_log import TableLog
 from lakebed.operations import job_arguments
-from lakebed.operations.drop import drop
 from lakebed.operations.job_arguments import arguments_of
+from lakebed.operations.references import drop
 from lakebed.table import Table
 from lakebed.table.table import internals_of
 

@@ -40,7 +40,7 @@ QUICK = {
     ("service/catalog.py", "_lock"): "which tables were found, and which are open; the descriptions that are kept",
     ("service/app.py", "_lock"): "how many requests each caller may still send",
     ("service/survey.py", "_lock"): "which tables are looked at before the next answer",
-    ("single_flight.py", "_lock"): "which execution is under way, and which comes next",
+    ("waits.py", "_lock"): "which execution is under way, and which comes next",
     ("storage/counters.py", "_lock"): "counts of requests",
     ("storage/range_files.py", "_lock"): "the blocks in memory, and those that are being fetched",
     ("storage/data_files.py", "_lock"): "the readers of this process",

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from lakebed import single_flight
-from lakebed.single_flight import SingleFlight
+from lakebed import waits
+from lakebed.waits import SingleFlight
 
 
 class Run:
@@ -40,7 +40,7 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
             begun.release()
             return super().wait(timeout)
 
-    monkeypatch.setattr(single_flight, "Event", Counted)
+    monkeypatch.setattr(waits, "Event", Counted)
     return begun
 
 

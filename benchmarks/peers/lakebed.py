@@ -17,7 +17,7 @@ import lakebed
 from benchmarks.frontier import wait_for_rest
 from benchmarks.peers.peer import KEY, SORT_KEY, Place, columns
 from lakebed.compaction.volatile import VolatileMerger
-from lakebed.planning.uploads import UploadRules
+from lakebed.planning.settling import UploadRules
 from lakebed.session import settings
 from lakebed.table import internals_of
 

@@ -12,8 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from lakebed.cli.escapes import shown
-from lakebed.cli.logs import note
+from lakebed.cli.logs import note, shown
 from lakebed.errors import InvalidInput, TableNotFound
 
 if TYPE_CHECKING:

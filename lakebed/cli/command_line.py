@@ -21,20 +21,16 @@ from types import TracebackType
 from lakebed.cli import exit_codes, logs
 from lakebed.cli.commands import (
     events,
-    fleet,
     health,
     init,
     maintenance,
     manual,
     quarantine,
-    rows,
     run,
     serve,
-    source,
     tables,
-    validate,
 )
-from lakebed.cli.escapes import shown_lines
+from lakebed.cli.logs import shown_lines
 from lakebed.cli.parser import Commands, Parser, Run, complain, near_file, near_table
 from lakebed.errors import InvalidInput, LakebedError, TableNotFound
 from lakebed.version import __version__
@@ -99,17 +95,13 @@ def _watch(reader: int, pressed: threading.Event, over: threading.Event) -> None
 
 _MODULES = (
     init,
-    validate,
     run,
     tables,
     health,
-    rows,
     maintenance,
-    source,
     quarantine,
     events,
     serve,
-    fleet,
     manual,
 )
 GROUPS = {

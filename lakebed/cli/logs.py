@@ -1,8 +1,13 @@
-"""The log on stderr: only warnings, or one line per event (``--log-format``, ``--log-level``).
+r"""The log on stderr: only warnings, or one line per event (``--log-format``, ``--log-level``).
 
 ``text`` is logfmt, ``json`` one object per line, ``off`` only plain warnings. Without the option, the environment decides
 (LAKEBED_LOG_FORMAT, LAKEBED_LOG_LEVEL). Without that, commands that run until they are stopped log text, unless stderr is a
 terminal.
+
+**Texts** of data and errors are made safe for a terminal (``shown``, ``shown_lines``). A terminal executes control characters:
+they move the cursor, hide or rewrite what was printed, set the title, or make the terminal answer as if a person typed.
+Characters that change the direction of writing make one text look like another. All of them are printed as JSON escapes, such as
+``\u001b``, so a line of JSON keeps its meaning.
 """
 
 from __future__ import annotations
@@ -10,6 +15,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import re
 import sys
 import threading
 from collections import deque
@@ -17,9 +23,29 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TextIO
 
-from lakebed.cli.escapes import shown
 from lakebed.errors import InvalidInput
 from lakebed.monitoring.event_log import FIELDS, JsonFormatter, LogfmtFormatter, log_events, log_fields
+
+_COMMANDS = r"\x00-\x1f\x7f-\x9f"
+_DIRECTIONS = r"\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+_NO_CHARACTERS = r"\ud800-\udfff"  # half a pair, which no stream can encode
+_UNSAFE = re.compile(f"[{_COMMANDS}{_DIRECTIONS}{_NO_CHARACTERS}]")
+_UNSAFE_IN_LINES = re.compile(f"(?![\n\t])[{_COMMANDS}{_DIRECTIONS}{_NO_CHARACTERS}]")
+
+
+def shown(text: str) -> str:
+    """The text in one line, with control characters escaped."""
+    return _UNSAFE.sub(_spelled, text)
+
+
+def shown_lines(text: str) -> str:
+    """The same for a text of several lines; tabs stay too."""
+    return _UNSAFE_IN_LINES.sub(_spelled, text)
+
+
+def _spelled(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"
+
 
 FORMATS = ("text", "json", "off")
 _LEVELS = ("debug", "info", "warning", "error")

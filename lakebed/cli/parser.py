@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from lakebed.cli import exit_codes, logs
-from lakebed.cli.escapes import shown
+from lakebed.cli.logs import shown
 
 if TYPE_CHECKING:
     _Subparsers = argparse._SubParsersAction["Parser"]

@@ -32,7 +32,7 @@ from lakebed.notebook import HtmlResult
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.planning.plan import Planning
 from lakebed.planning.planner import plan
-from lakebed.planning.uploads import UploadRules
+from lakebed.planning.settling import UploadRules
 from lakebed.storage.part_storage import PartStorage
 
 if TYPE_CHECKING:

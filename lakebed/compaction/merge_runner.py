@@ -42,7 +42,7 @@ from lakebed.log.table_log import TableLog
 from lakebed.planning.admission import IN_FLIGHT_PLANS
 from lakebed.planning.plan import Goal, MergePlan, Planning
 from lakebed.planning.planner import plan as make_plans
-from lakebed.planning.uploads import uploaded_plans
+from lakebed.planning.settling import uploaded_plans
 
 FAILURES_MAX = 4
 _PARKED_SECONDS = 3600.0

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from lakebed.coordination.settle_attempts import ended
+from lakebed.coordination.failing import ended
 from lakebed.lateness import Lateness
 from lakebed.log.actions import Action, AddChangePart, AddPart, ChangePart, Part, RemoveChangePart, RemovePart
 from lakebed.log.commit_kind import CommitKind, kind_of, settles, truncates

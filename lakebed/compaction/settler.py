@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from lakebed import events
 from lakebed.compaction.settle import SettleResult, is_as_of, settle
-from lakebed.coordination.settle_attempts import attempts_of, begin_settle, end_attempt, parked_settle, this_process
+from lakebed.coordination.failing import attempts_of, begin_settle, end_attempt, parked_settle, this_process
 from lakebed.error_transport import crosses_spark, from_spark
 from lakebed.errors import Retry
 from lakebed.log.actions import ChangePart, Part

@@ -8,7 +8,7 @@
 4. Planning for readers elsewhere, the planner sees the store alone, with a larger read budget. What it merges goes by way of the
    local disk, and is uploaded at once: materialized parts that stand for nothing but its inputs are used, others that stand for
    one of them are dropped. So the store is merged as if there were no local disk, only less often.
-5. A part is uploaded too when it is old, or when the local disk is full (``planning.uploads``). While that is full, nothing is
+5. A part is uploaded too when it is old, or when the local disk is full (``planning.settling``). While that is full, nothing is
    planned for this host alone.
 6. To upload is to copy it into the object store and to commit it in place of all normal parts that it covers. Only then do these
    leave. If the commit fails, the object is deleted. If that is not certain, the cleanup decides.
@@ -60,7 +60,7 @@ from lakebed.merge.materialized import (
 from lakebed.parts.changes import write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.planning.plan import Goal, MergePlan
-from lakebed.planning.uploads import UploadRules
+from lakebed.planning.settling import UploadRules
 from lakebed.storage.local_files import trouble
 from lakebed.storage.part_storage import PartStorage
 

@@ -18,6 +18,8 @@ With the property they exchange counts by small files beside the parts.
 3. A planner (``of``) adds up the counts of the last hour. With the property it lists the folder for that, at most once a
    minute, from the name of an hour ago on. A file never changes, so each is read once. Of very many files it reads the newest.
 4. Cleanup deletes files that are older than an hour (``operations.cleanup``).
+
+Commits begin and end a reader's hold (see ``log.holds``).
 """
 
 from __future__ import annotations
@@ -33,7 +35,11 @@ from collections.abc import Callable, Iterable, Mapping
 
 import orjson
 
-from lakebed.errors import InvalidInput, LakebedError
+from lakebed.errors import InvalidInput, LakebedError, VersionNotFound
+from lakebed.log.commit_loop import Finished, Proposal, commit_loop
+from lakebed.log.conflicts import ReadWriteSet
+from lakebed.log.entries import EXPIRED, Operation
+from lakebed.log.holds import Hold, first_unexpired, require_unpurged
 from lakebed.log.snapshot import Snapshot, parts_to_resort
 from lakebed.log.table_log import TableLog
 
@@ -230,3 +236,41 @@ class ReadCounts:
 def _time(seconds: int) -> str:
     """The prefix of the names of files of that time."""
     return f"{max(0, seconds):010d}"
+
+
+def begin_hold(log: TableLog, held: Hold) -> None:
+    """Commit a hold, also in place of an earlier one of the same id.
+
+    Raises VersionNotFound for a version that has expired; Contention, StoreUnavailable (it may be repeated).
+    """
+
+    def build(snapshot: Snapshot) -> Proposal[None] | Finished[None]:
+        require_unpurged(snapshot.domains, held.version, is_held=held.domain in snapshot.domains)
+        log.at_version(held.version)
+        if held.version < (first := first_unexpired(snapshot.domains)):
+            raise VersionNotFound(
+                f"version {held.version} has expired and can't be held; the oldest version that is kept is {first}",
+                version=held.version,
+                oldest=first,
+            )
+        return _proposal(held, ended=False)
+
+    commit_loop(log, Operation.HOLD_VERSION, build)
+
+
+def end_hold(log: TableLog, held: Hold) -> None:
+    """Take a hold out of the log. Raises Contention, StoreUnavailable (it may be repeated)."""
+
+    def build(snapshot: Snapshot) -> Proposal[None] | Finished[None]:
+        return _proposal(held, ended=True) if held.domain in snapshot.domains else Finished(None)
+
+    commit_loop(log, Operation.RELEASE_VERSION, build)
+
+
+def _proposal(held: Hold, *, ended: bool) -> Proposal[None]:
+    return Proposal(
+        actions=[held.ended() if ended else held.to_action()],
+        access=ReadWriteSet(domains=frozenset([EXPIRED, held.domain])),
+        result=lambda committed: None,
+        parameters={"version": held.version},
+    )

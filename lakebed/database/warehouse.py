@@ -26,7 +26,7 @@ from lakebed.listeners.delivery import Listening
 from lakebed.listeners.event_types import TableEvent
 from lakebed.log.holds import first_unexpired
 from lakebed.log.snapshot import Snapshot
-from lakebed.operations.hold import hold
+from lakebed.operations.references import hold
 from lakebed.parts.intact import require_intact_reads
 from lakebed.positions.point_log import Point, PointLog, TableAt, position_digest
 from lakebed.quoting import quote

@@ -15,11 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from lakebed.coordination.failing import Failing, Lost
+from lakebed.coordination.failing import Failing, Lost, Parked, SettleAttempts
 from lakebed.coordination.jobs import job_in
-from lakebed.coordination.parked import Parked
 from lakebed.coordination.schema_history import past_change_of
-from lakebed.coordination.settle_attempts import SettleAttempts
 from lakebed.errors import Corrupt, InvalidInput, Unsupported
 from lakebed.health.finding import Finding, critical, warning
 from lakebed.ingest.handover import listed_in
@@ -39,12 +37,10 @@ from lakebed.operations import cleanup
 from lakebed.operations.partitions import detached_in, detached_of
 from lakebed.operations.time_to_live import looked_ms_in
 from lakebed.positions.files_read import files_in
-from lakebed.positions.order_restarts import restarts_in
 from lakebed.positions.positions import position_of
-from lakebed.positions.resnapshots import Resnapshot
+from lakebed.positions.resnapshots import Resnapshot, TopicGone
 from lakebed.positions.source_columns import source_columns_in
-from lakebed.positions.topic_gone import TopicGone
-from lakebed.positions.truncates import truncates_in
+from lakebed.positions.truncates import restarts_in, truncates_in
 from lakebed.resolve.crowded_keys import CrowdedKeys
 from lakebed.storage.part_storage import PartStorage
 from lakebed.storage.roots import LocalRoot, parse_root

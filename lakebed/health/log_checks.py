@@ -22,9 +22,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 
 from lakebed.compaction.merge import LEASE_SECONDS
-from lakebed.coordination.failing import failing_of
-from lakebed.coordination.parked import parked_of
-from lakebed.coordination.settle_attempts import parked_settle
+from lakebed.coordination.failing import failing_of, parked_of, parked_settle
 from lakebed.errors import Corrupt, Unsupported
 from lakebed.health.file_checks import entry_findings
 from lakebed.health.finding import Finding, critical, warning
@@ -42,8 +40,7 @@ from lakebed.log.table_log import (
     require_readable,
     require_writable,
 )
-from lakebed.positions.resnapshots import Resnapshot, described, resnapshot_of
-from lakebed.positions.topic_gone import TopicGone, topic_gone_of
+from lakebed.positions.resnapshots import Resnapshot, TopicGone, described, resnapshot_of, topic_gone_of
 from lakebed.settings import wrong_properties
 
 Progress = Callable[[str, int, int], object]

@@ -42,8 +42,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lakebed.coordination.failing import parked_paths, taken_paths
-from lakebed.coordination.settle_attempts import parked_settle
+from lakebed.coordination.failing import parked_paths, parked_settle, taken_paths
 from lakebed.coordination.table_figures import TableFigures, figures_of
 from lakebed.errors import LakebedError, Retry, TableNotFound
 from lakebed.health.file_checks import look_at_files

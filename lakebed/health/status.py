@@ -35,8 +35,7 @@ import pyarrow as pa
 
 from lakebed.compaction.merge import LEASE_SECONDS
 from lakebed.compaction.volatile_choice import volatile_choice
-from lakebed.coordination.failing import taken_paths
-from lakebed.coordination.parked import parked_of
+from lakebed.coordination.failing import parked_of, taken_paths
 from lakebed.coordination.read_counts import ReadCounts
 from lakebed.coordination.table_figures import TableFigures, figures_of
 from lakebed.errors import Corrupt, LakebedError, TableNotFound, Unsupported, VersionNotFound
@@ -57,7 +56,7 @@ from lakebed.notebook import html_record
 from lakebed.planning.plan import Planning, kind_of
 from lakebed.planning.planner import plan
 from lakebed.planning.settling import reason_to_settle
-from lakebed.positions.point_retention import oldest_for_points
+from lakebed.positions.point_log import oldest_for_points
 from lakebed.positions.resnapshots import recent
 from lakebed.remarks import Counts
 from lakebed.storage.data_files import open_part_storage

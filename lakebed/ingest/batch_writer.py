@@ -48,9 +48,9 @@ from lakebed.log.table_log import Committed, TableLog
 from lakebed.parts.changes import WriteSpec, prepare, stored_rows, write_spec_of
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
 from lakebed.parts.write import WrittenPart, write_parts
-from lakebed.positions.order_restarts import Restart, restarts_of
 from lakebed.positions.positions import (
     Position,
+    all_removals,
     entry_of,
     newest_by_place,
     position_entry,
@@ -58,10 +58,9 @@ from lakebed.positions.positions import (
     topics_of_several,
 )
 from lakebed.positions.remarks import remarks_of
-from lakebed.positions.removals import all_removals
 from lakebed.positions.resnapshots import entry_counting
 from lakebed.positions.source_columns import Followed, followed
-from lakebed.positions.truncates import Cutoff, cutoff_of, to_domain
+from lakebed.positions.truncates import Cutoff, Restart, cutoff_of, restarts_of, to_domain
 from lakebed.remarks import Counts, sum_of
 from lakebed.resolve.batches import newest_in_layers
 from lakebed.sources.cut import Report

@@ -43,10 +43,9 @@ from lakebed.log.entries import Operation
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
 from lakebed.parts.changes import write_spec_of
-from lakebed.positions.order_restarts import Restart, restarts_of
 from lakebed.positions.positions import Position, Progress, positions_of
 from lakebed.positions.remarks import report_remarks
-from lakebed.positions.truncates import cutoff_of
+from lakebed.positions.truncates import Restart, cutoff_of, restarts_of
 from lakebed.remarks import Counts, sum_of
 from lakebed.sources.cut import Cut, Report, TaskCut
 from lakebed.sources.source import (

@@ -290,7 +290,7 @@ def passes_after(sources: Sequence[Part], rows: int, sort_key_version: int | Non
 
     The rows of a part come from the commits of its block range. A merge of parts of several block ranges brings rows of more
     commits together. One of a single block range sorts the same rows once more, as each pass of an external merge sort does, and
-    a number of passes is enough. A merge that changed anything else begins at 0. ``planning.measure`` explains why.
+    a number of passes is enough. A merge that changed anything else begins at 0. ``planning.admission`` explains why.
     """
     rows_before = [part.rows for part in sources]
     if (

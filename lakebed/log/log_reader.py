@@ -13,7 +13,7 @@ as long may have put its commit under a name that a cleanup had freed, and not h
 also records for which table it was made. Commits and checkpoints that an earlier table left in the same place are ignored.
 
 The newest snapshot is published by one reference, which threads read without a lock. Threads that ask for it at the same time
-share a read (``single_flight``), and no lock is held while the store is read.
+share a read (``waits``), and no lock is held while the store is read.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from lakebed.log.stores import LogStore
 from lakebed.schema.column_mapping import COLUMN_MAPPING, is_mapped
 from lakebed.schema.metadata import Protocol
 from lakebed.schema.widening import TYPE_WIDENING
-from lakebed.single_flight import SingleFlight
 from lakebed.sortkey.statistics_cache import StatisticsCache
+from lakebed.waits import SingleFlight
 
 LAST_CHECKPOINT = f"{LOG_FOLDER}/_last_checkpoint"
 _READER_FEATURES = frozenset({"deletionVectors", "timestampNtz", "vacuumProtocolCheck", COLUMN_MAPPING, TYPE_WIDENING})

@@ -7,7 +7,7 @@ after. The log of a purged table begins later. There the commit of the purge sho
 
 1. *Within retention* are the version that was current at the horizon, all versions after it, and the newest N; and all versions
    from the oldest one on that a reader of changes has not read yet (``holds``), or that the kept points of the table's database
-   need (``positions.point_retention``).
+   need (``positions.point_log``).
 2. Collect the files that these versions, and those that readers hold, refer to: parts, deletion vectors, and every file that
    an entry of lakebed's in the log mentions. A snapshot gives them for the oldest version, the commits after it give the rest.
 3. List the table's files, and compare each with that set; only candidates for deletion are kept in memory. A file is
@@ -59,7 +59,7 @@ from lakebed.operations.references import (
     referenced_since,
     vector_file,
 )
-from lakebed.positions.point_retention import oldest_for_points
+from lakebed.positions.point_log import oldest_for_points
 from lakebed.settings import retention_seconds
 from lakebed.storage.local_files import TEMPORARY_PREFIX
 from lakebed.storage.part_storage import PartStorage

@@ -55,7 +55,7 @@ from lakebed.parts.changes import (
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.part_filter import KeyRanges
 from lakebed.parts.write import partition_text, write_parts
-from lakebed.positions.removals import all_removals, order_forgotten, removals
+from lakebed.positions.positions import all_removals, order_forgotten, removals
 from lakebed.resolve.locate import KeyLocator
 from lakebed.schema.column_mapping import stored_fields
 from lakebed.schema.conversion import is_reserved, schema_from_fields

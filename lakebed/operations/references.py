@@ -1,27 +1,56 @@
-"""Which files of a table its versions refer to, and how their paths are spelled. Cleanups and purges leave these files alone."""
+"""Which files of a table its versions refer to, and how their paths are spelled. Cleanups and purges leave these files alone.
+
+**A table is dropped** with its data files first, then its log. What is not the table's stays, such as other tables below its
+folder.
+
+A table of lakebed's own has its files below ``_lakebed``; one that was adopted has files anywhere in its folder, but for those of
+other tables.
+
+1. A checkpoint of the newest version is written, so that the log can do without older files.
+2. Files of data are deleted, then the older files of the log, oldest first.
+3. The newest commit and its checkpoint go last. Until then the log can be read, and says whatever it said, such as which job
+   drops the table: if the process is killed, another process goes on.
+
+Readers and writers of the table get an error from step 2 on. A table that is made at the same place afterwards is another one.
+
+**A reader's hold** on an old version: no cleanup deletes its files while the hold lasts (see ``log.holds``).
+
+1. Read the newest snapshot: the version must be there and unexpired.
+2. Commit a hold. If a cleanup commits first, start again with step 1.
+3. At the end remove it. If that fails, it ends by itself, and the next cleanup removes it.
+"""
 
 from __future__ import annotations
 
+import logging
+import os
 import posixpath
+import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from itertools import chain, islice
 from typing import Any
 from urllib.parse import unquote
 
 import orjson
 
-from lakebed.errors import Contention, Corrupt, TableNotFound, VersionNotFound
+from lakebed.coordination.read_counts import begin_hold, end_hold
+from lakebed.errors import Contention, Corrupt, InvalidInput, LakebedError, TableNotFound, VersionNotFound
 from lakebed.log.actions import AddChangePart, AddPart, Commit, Domain
 from lakebed.log.deletion_vector import DeletionVector
 from lakebed.log.entries import CLAIM, COORDINATION, FAILING, LOST, QUARANTINED
-from lakebed.log.entry_values import reading
+from lakebed.log.entry_values import MS_MAX, reading
+from lakebed.log.files.names import LOG_FOLDER, checkpoint_name, commit_name
+from lakebed.log.holds import Hold
+from lakebed.log.log_reader import LAST_CHECKPOINT
 from lakebed.log.read_commits import commits_since
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import open_store
-from lakebed.log.table_log import LOG_FOLDER, TableLog
+from lakebed.log.table_log import TableLog
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.settings import PREFIX
 from lakebed.storage.part_storage import PartStorage
+from lakebed.storage.roots import LocalRoot, parse_root
 
 LAKEBED_FOLDER = "_lakebed"
 _CONVERTED = "delta.inCommitTimestampEnablementVersion"
@@ -159,3 +188,71 @@ def other_table(path: str) -> Iterable[str]:
     """The folder of another table that lies below this one's root, if the file shows that there is one."""
     folders = path.split("/")[:-1]
     return ("/".join(folders[:at]) for at, folder in enumerate(folders) if at and folder in _MARKS_OF_TABLES)
+
+
+_BATCH = 1_000
+
+
+def drop(log: TableLog, storage: PartStorage) -> int:
+    """Delete everything that the table has below its root; returns how many files that were. Raises StoreUnavailable."""
+    newest = log.refresh()
+    log.write_checkpoint(newest)
+    last = [commit_name(newest.version), checkpoint_name(newest.version), LAST_CHECKPOINT]
+    data = _data_files(storage, is_adopted(newest))
+    files = 0
+    while batch := list(islice(data, _BATCH)):
+        files += len(batch)
+        for error in storage.delete_many(batch).values():
+            raise error
+    for name in _of_log(log):
+        if name < last[0] and name not in last:
+            files += 1
+            log.store.delete(name)
+    while names := _of_log(log):  # also of commits that came meanwhile
+        for name in sorted(names, key=lambda each: (last.index(each) if each in last else -1, each)):
+            files += 1
+            log.store.delete(name)
+    _remove_folders(storage.root)
+    return files
+
+
+def _data_files(storage: PartStorage, everywhere: bool) -> Iterator[str]:
+    if not everywhere:
+        yield from (path for path, _, _ in storage.list(f"{LAKEBED_FOLDER}/"))
+        return
+    others = set(chain.from_iterable(other_table(path) for path, _, _ in storage.list()))
+    for path, _, _ in storage.list():
+        if not path.startswith(f"{LOG_FOLDER}/") and others.isdisjoint(folders_above(path)):
+            yield path
+
+
+def _of_log(log: TableLog) -> list[str]:
+    return [f"{LOG_FOLDER}/{name}" for name in log.store.list_from(LOG_FOLDER, "")]
+
+
+def _remove_folders(root: str) -> None:
+    """On a local disk folders stay behind their files."""
+    if isinstance(parse_root(root), LocalRoot):
+        for folder, _, _ in os.walk(root, topdown=False):
+            with suppress(OSError):  # a process has written to it meanwhile
+                os.rmdir(folder)
+
+
+_logger = logging.getLogger("lakebed.cleanup")
+
+
+@contextmanager
+def hold(log: TableLog, version: int, seconds: float) -> Iterator[int]:
+    """Keep a version readable for so many seconds, or until the block ends. Raises VersionNotFound, InvalidInput."""
+    if seconds <= 0:
+        raise InvalidInput(f"a version can't be held for {seconds} seconds; give more than 0", version=version)
+    held = Hold(str(uuid.uuid4()), version, min(MS_MAX, log.now_ms() + int(seconds * 1000)))
+    begin_hold(log, held)
+    try:
+        log.at_version(version)  # a cleanup of the log alone may have been faster
+        yield version
+    finally:
+        try:
+            end_hold(log, held)
+        except LakebedError as error:
+            _logger.warning("the hold on version %d ends by itself: %s", version, error)

@@ -22,9 +22,9 @@ from lakebed.pipeline.places import checkpoint_of
 from lakebed.pipeline.sources import kafka_settings, start_ingest
 from lakebed.pipeline.target import open_or_create
 from lakebed.pipeline.watches import Watch, folder_watches, kafka_watches, registry_watch, store_watches
-from lakebed.single_flight import SingleFlight
 from lakebed.sources.kafka.lag import lag_by_topic
 from lakebed.table import internals_of
+from lakebed.waits import SingleFlight
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

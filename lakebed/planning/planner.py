@@ -15,8 +15,8 @@ While parts stay on local disks, plans are made twice (``Goal``): for readers el
 budget; then for readers here. What the former merge is uploaded. So it is chosen by what the store needs, as if nothing were on
 a local disk, and not by what happens to lie there.
 
-Repeated calls come to an end: every plan lowers the ``measure``. A merge that would not lower it is refused: it would sort
-rows of the same commits together once more, and statistics can't separate them.
+Repeated calls come to an end: every plan lowers the measure of ``admission``. A merge that would not lower it is refused: it
+would sort rows of the same commits together once more, and statistics can't separate them.
 """
 
 from __future__ import annotations

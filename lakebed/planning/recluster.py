@@ -17,12 +17,12 @@ Parts at work will leave their level, so they are not counted. Nor are full part
 skipped. Depth is ``OverlapMap``'s: parts that only touch, or that one merge wrote side by side, don't lie
 over each other.
 
-It ends, whatever statistics say, because each group lowers the ``measure``; parts that can't are set apart. Before that, every
-level is within its threshold, if bounds are exact. Count, for each gap between two neighbouring keys, the parts that reach over
-it, all levels taken together. A group covers its piece of the line without a hole, and its output reaches over
-each gap of it once: so no count rises. If two parts of the group that have more than one key lie over the point of step 2, one
-count falls. Else the parts over it are of one key each, the same (one part of more keys among them is left out), and not full; at
-most one part that is not full comes out: the number of such parts falls.
+It ends, whatever statistics say, because each group lowers the measure of ``admission``; parts that can't are set apart. Before
+that, every level is within its threshold, if bounds are exact. Count, for each gap between two neighbouring keys, the parts that
+reach over it, all levels taken together. A group covers its piece of the line without a hole, and its output reaches over each
+gap of it once: so no count rises. If two parts of the group that have more than one key lie over the point of step 2, one count
+falls. Else the parts over it are of one key each, the same (one part of more keys among them is left out), and not full; at most
+one part that is not full comes out: the number of such parts falls.
 
 The selection is that of Databend's ``ALTER TABLE … RECLUSTER`` (RFC "Recluster Table"; levels as in an LSM tree, average depth
 against a threshold, deepest point ranges, constant blocks), after Snowflake's automatic clustering. Steps 2 and 3, and the bound

@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from lakebed.log.actions import Part, PartitionKey, passes_after
 from lakebed.log.snapshot import Snapshot
+from lakebed.planning.admission import Measure
 from lakebed.planning.candidates import overlap_maps_of, recluster_of
-from lakebed.planning.measure import Measure
 from lakebed.planning.overlap import OverlapMap
 from lakebed.planning.plan import MergePlan
 from lakebed.planning.recluster import groups, level_depths, resort_plans

@@ -30,7 +30,7 @@ from lakebed.planning.admission import budget_elsewhere
 from lakebed.planning.optimum import least_written
 from lakebed.planning.plan import Goal, MergeKind, MergePlan, Planning
 from lakebed.planning.planner import plan as make_plans
-from lakebed.planning.uploads import UploadRules, uploaded_plans
+from lakebed.planning.settling import UploadRules, uploaded_plans
 from lakebed.planning.workload import _POINTS, Arrival, Sample, Simulation, Workload
 from lakebed.schema.conversion import schema_to_json
 from lakebed.schema.metadata import Metadata, Protocol

@@ -17,12 +17,15 @@
 With points, the entry also has how far the table is in the order of the source's transactions (``Progress``). A transaction's
 place in that order is the offset of the record of its end in the topic of transactions. Debezium writes these records one after
 the other, in the order in which the source committed.
+
+Some commits remove parts from the base for good: truncate, detach, and the replacement of a partition (``removals``). A claim on
+such a part ends in the same commit (P1): its merge finds the claim gone and drops its output.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -30,10 +33,13 @@ from typing import Any, TypeAlias
 import orjson
 
 from lakebed.lateness import Newest, Place
-from lakebed.log.actions import Domain
+from lakebed.log.actions import Action, Domain, Part, RemoveChangePart
+from lakebed.log.claims import claims_of
+from lakebed.log.commit_kind import truncated
 from lakebed.log.entries import POSITION
 from lakebed.log.entry_values import checked, document_of, reading
 from lakebed.log.snapshot import Snapshot
+from lakebed.positions.remarks import sent_again
 from lakebed.settings import TableSettings
 
 Counts = Mapping[str, Mapping[int, tuple[int, int]]]
@@ -190,3 +196,26 @@ def topics_of_several(snapshot: Snapshot, seen: Seen = MappingProxyType({})) -> 
     known = sources_of(snapshot.settings, positions_of(snapshot))
     found = {topic for topic, name in known.items() if name == SEVERAL}
     return found | {topic for topic, names in seen.items() if SEVERAL in names}
+
+
+def removals(snapshot: Snapshot, parts: Iterable[Part], now_ms: int) -> list[Action]:
+    """The removal of these parts of the base, and the end of every claim on one of them."""
+    going = {part.path: part for part in parts}
+    actions: list[Action] = [part.removed(now_ms) for part in going.values()]
+    claims = claims_of(snapshot.domains).values()
+    actions += [claim.ended() for claim in claims if not going.keys().isdisjoint(claim.sources)]
+    return actions
+
+
+def all_removals(snapshot: Snapshot, now_ms: int) -> list[Action]:
+    """The removal of all base parts and of the tail, in the commit of the next version, and the entry that records it."""
+    actions = removals(snapshot, snapshot.parts.values(), now_ms)
+    actions += [RemoveChangePart(domain) for domain in snapshot.tail]
+    return [*actions, truncated(snapshot.version + 1)]
+
+
+def order_forgotten(snapshot: Snapshot, now_ms: int) -> list[Domain]:
+    """What the commit that empties a table says of the order of its changes: without rows none of them loses."""
+    positions = positions_of(snapshot)
+    entries = [entry_of(topic, replace(one, newest={})) for topic, one in positions.items() if one.newest]
+    return [*entries, *sent_again(snapshot, now_ms + 1)]

@@ -1,14 +1,17 @@
-"""A resnapshot: a connector was asked to send rows of a table again.
+r"""A resnapshot: a connector was asked to send rows of a table again.
 
 The entry ``lakebed.resnapshot`` of the table's log says what was asked, and how far it is.
 
     asked ──the first row comes──> running ──the connector has read all──> read ──all that was sent is in──> ended
-      \\_______________________________\\_______________ it can't be done ______________________________________> failed
+      \_______________________________\_______________ it can't be done ______________________________________> failed
 
 1. Whoever asks writes the entry, and sends the signal after that. A new entry takes the place of an earlier one.
 2. The commits that bring rows count them in the entry, so each is counted once.
 3. The pipeline that reads the connector's notifications says what the connector has read, and up to which offsets it sent it.
-4. With ``mirror_from``, the rows that the source no longer has are removed before it ends (``operations.mirror``).
+4. With ``mirror_from``, the rows that the source no longer has are removed before it ends (``operations.mutate``).
+
+The entry ``lakebed.topic_gone`` says, for people alone, whether the topic that a table is read from is gone. The pipeline of the
+table's database sets it, and removes it when the topic is there again. It decides nothing.
 """
 
 from __future__ import annotations
@@ -23,12 +26,44 @@ import orjson
 from lakebed.log.actions import Domain
 from lakebed.log.commit_loop import Finished, Proposal, commit_loop
 from lakebed.log.conflicts import ReadWriteSet
-from lakebed.log.entries import RESNAPSHOT, Operation
+from lakebed.log.entries import RESNAPSHOT, TOPIC_GONE, Operation
 from lakebed.log.entry_values import decoded, readable_or_none
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
 from lakebed.positions.positions import positions_of
 from lakebed.positions.remarks import sent_again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicGone:
+    """``since_ms``: when that was noticed, in epoch milliseconds."""
+
+    topic: str
+    since_ms: int
+
+
+def topic_gone_of(snapshot: Snapshot) -> TopicGone | None:
+    """The topic that is gone; None if none is."""
+    text = snapshot.domains.get(TOPIC_GONE)
+    return readable_or_none(TOPIC_GONE, text, partial(decoded, TopicGone))
+
+
+def note_topic(log: TableLog, topic: str, *, is_gone: bool) -> bool:
+    """Say in the log of a table that its topic is gone, or that it is there again; returns whether that is news.
+
+    Raises Contention, StoreUnavailable, TableNotFound.
+    """
+
+    def build(snapshot: Snapshot) -> Proposal[bool] | Finished[bool]:
+        if (TOPIC_GONE in snapshot.domains) == is_gone:
+            return Finished(False)
+        text = orjson.dumps(asdict(TopicGone(topic=topic, since_ms=log.now_ms()))).decode()
+        action = Domain(TOPIC_GONE, text) if is_gone else Domain(TOPIC_GONE, "", removed=True)
+        access = ReadWriteSet(domains=frozenset([TOPIC_GONE]))
+        return Proposal(actions=[action], access=access, result=lambda _: True)
+
+    return commit_loop(log, Operation.TOPIC, build)
+
 
 _DAY_MS = 86_400_000
 State = Literal["asked", "running", "read", "ended", "failed"]

@@ -22,9 +22,9 @@ from typing import Any
 
 import orjson
 
+from lakebed.coordination.failing import parked_of
 from lakebed.coordination.jobs import jobs_of
 from lakebed.coordination.log_cache import LogCache
-from lakebed.coordination.parked import parked_of
 from lakebed.coordination.table_figures import figures_of
 from lakebed.discovery import TableName, require_apart, tables_below
 from lakebed.errors import InvalidInput, LakebedError, TableNotFound

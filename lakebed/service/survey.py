@@ -24,15 +24,21 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from lakebed.compaction.merge import LEASE_SECONDS
-from lakebed.coordination.failing import Failing, failing_of, taken_paths
+from lakebed.coordination.failing import (
+    Failing,
+    Parked,
+    ParkedSettle,
+    failing_of,
+    parked_of,
+    parked_settle,
+    taken_paths,
+)
 from lakebed.coordination.jobs import Job, jobs_of
-from lakebed.coordination.parked import Parked, parked_of
-from lakebed.coordination.settle_attempts import ParkedSettle, parked_settle
 from lakebed.coordination.table_figures import figures_of
 from lakebed.discovery import pause_seconds
 from lakebed.errors import LakebedError, TableNotFound
 from lakebed.fleet.membership import FOLDER, Worker, workers_of
-from lakebed.fleet.work import work_of
+from lakebed.fleet.watched import work_of
 from lakebed.health.finding import Finding, Severity
 from lakebed.health.run_report import Runs
 from lakebed.health.sampler import Glance

@@ -31,7 +31,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
-from lakebed.coordination.hold_commits import begin_hold
+from lakebed.coordination.read_counts import begin_hold
 from lakebed.error_transport import methods_cross_spark
 from lakebed.errors import DataLoss, InvalidInput, LakebedError, VersionNotFound
 from lakebed.log.holds import Hold, first_unexpired

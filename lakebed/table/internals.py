@@ -39,9 +39,8 @@ from lakebed.merge.materialized import LocalParts, clear_ended
 from lakebed.operations.alter import alter
 from lakebed.operations.cleanup import DELETIONS_MAX, BackgroundCleanup, clean_log
 from lakebed.operations.create import NewTable, create
-from lakebed.operations.mirror import Mirror
-from lakebed.operations.mutate import run_mutation
-from lakebed.operations.mutation import Mutation
+from lakebed.operations.mutate import Mirror, run_mutation
+from lakebed.operations.mutate_keyed import Mutation
 from lakebed.operations.partitions import Partitions
 from lakebed.operations.purge.files import KEY_INDEX, VOLATILE, PurgedFile
 from lakebed.operations.purge.purge import Purge

@@ -11,13 +11,12 @@ import pyarrow as pa
 
 from lakebed.compaction.compaction import CompactResult
 from lakebed.compaction.recluster_job import ReclusterJob, ReclusterProgress, ReclusterResult
-from lakebed.coordination import parked
-from lakebed.coordination.failing import resume_merges
-from lakebed.coordination.settle_attempts import resume_settle
+from lakebed.coordination import failing
+from lakebed.coordination.failing import resume_merges, resume_settle
 from lakebed.health.file_checks import remove_unreadable
 from lakebed.operations import cleanup
-from lakebed.operations.hold import hold
-from lakebed.operations.rewind import restart_order, rewind
+from lakebed.operations.references import hold
+from lakebed.operations.restore import restart_order, rewind
 from lakebed.planning.plan import plan_table
 from lakebed.positions.remarks import dismiss
 from lakebed.settings import interval_seconds
@@ -132,7 +131,7 @@ class TableMaintenance:
         merges = resume_merges(self._log)
         settles = resume_settle(self._log)
         is_dealt_with = dismiss(self._log)
-        is_parked = parked.resume(self._log) or settles or is_dealt_with
+        is_parked = failing.resume(self._log) or settles or is_dealt_with
         return bool(remove_unreadable(self._log)) or is_parked or merges > 0
 
     def remove_entry(self, name: str) -> None:

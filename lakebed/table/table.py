@@ -27,11 +27,11 @@ from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog
 from lakebed.operations.alter import AlterResult, alter, evolved_by, set_properties, set_sort_key
-from lakebed.operations.convert import convert as convert_table
 from lakebed.operations.create import NewTable
+from lakebed.operations.create import convert as convert_table
 from lakebed.operations.create import create as create_table
 from lakebed.operations.mutate import run_mutation
-from lakebed.operations.mutation import Mutation, MutationResult
+from lakebed.operations.mutate_keyed import Mutation, MutationResult
 from lakebed.operations.restore import restore
 from lakebed.parts.arrow_rows import Rows
 from lakebed.parts.changes import write_spec_of

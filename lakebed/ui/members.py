@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from lakebed.coordination.parked import parked_of
+from lakebed.coordination.failing import parked_of
 from lakebed.coordination.table_figures import figures_of
 from lakebed.discovery import tables_below
 from lakebed.errors import LakebedError

@@ -14,7 +14,7 @@ import lakebed
 from lakebed.cli import main
 from lakebed.cli.display import run
 from lakebed.cli.display.run import line, panel
-from lakebed.coordination.parked import Parked, park, parked_of
+from lakebed.coordination.failing import Parked, park, parked_of
 from lakebed.discovery import tables_below
 from lakebed.ingest.database.ingest import TableStanding
 from lakebed.monitoring.progress import Progress

@@ -19,7 +19,7 @@ from lakebed.cli import exit_codes, logs, main
 from lakebed.cli.commands import health
 from lakebed.cli.display import run as display
 from lakebed.cli.display.output import json_lines
-from lakebed.cli.escapes import shown, shown_lines
+from lakebed.cli.logs import shown, shown_lines
 from lakebed.errors import InvalidInput
 from lakebed.health.finding import critical
 from lakebed.monitoring.progress import Ages, Figures

@@ -16,7 +16,7 @@ from typing import Any
 
 import lakebed
 from lakebed.compaction import settle
-from lakebed.coordination.settle_attempts import parked_settle
+from lakebed.coordination.failing import parked_settle
 from lakebed.fleet import membership, worker
 from lakebed.fleet.worker import FleetWorker, Limits
 from lakebed.table.internals import open_log

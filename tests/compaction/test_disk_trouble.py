@@ -25,7 +25,7 @@ from lakebed.compaction.merge_values import MergeOutcome
 from lakebed.compaction.volatile import VolatileMerger
 from lakebed.errors import Corrupt, StoreUnavailable
 from lakebed.log.claims import claims_of
-from lakebed.planning.uploads import UploadRules
+from lakebed.planning.settling import UploadRules
 from lakebed.storage.file_errors import is_out_of_memory, is_out_of_room
 from lakebed.storage.s3_client import ATTEMPTS_MAX
 from tests.infra.fault_proxy import Fault, FaultProxy

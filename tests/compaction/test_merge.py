@@ -28,7 +28,7 @@ from lakebed.log.table_log import Committed, Outcome, TableLog, Unknown
 from lakebed.merge.kernel import MergedPart, MergeSource, merge_parts
 from lakebed.parts.changes import WriteSpec
 from lakebed.planning.plan import Goal
-from lakebed.planning.uploads import UploadRules
+from lakebed.planning.settling import UploadRules
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
 from tests.clock import Clock

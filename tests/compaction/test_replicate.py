@@ -25,7 +25,7 @@ from lakebed.merge.kernel import MergedPart, MergeSource
 from lakebed.merge.materialized import REPLICATED, LocalParts, Materialized, MaterializedFolder
 from lakebed.operations.purge import files as purge_files
 from lakebed.parts.changes import WriteSpec
-from lakebed.planning.uploads import UploadRules
+from lakebed.planning.settling import UploadRules
 from lakebed.storage.local_folders import lock_folder
 from lakebed.storage.part_storage import PartStorage
 from lakebed.table import internals_of

@@ -14,9 +14,10 @@ import pytest
 
 import lakebed
 from lakebed.compaction import settle
-from lakebed.coordination.failing import PARKED_MS, PARKED_MS_MAX
-from lakebed.coordination.settle_attempts import (
+from lakebed.coordination.failing import (
     ATTEMPTS_MAX,
+    PARKED_MS,
+    PARKED_MS_MAX,
     attempts_of,
     begin_settle,
     end_attempt,
@@ -24,7 +25,7 @@ from lakebed.coordination.settle_attempts import (
     resume_settle,
 )
 from lakebed.errors import Corrupt, Retry
-from lakebed.fleet.work import standby_due_ms, work_of
+from lakebed.fleet.watched import standby_due_ms, work_of
 from lakebed.health.finding import Severity
 from lakebed.health.sampler import Glance
 from lakebed.log.entries import SETTLING

@@ -29,7 +29,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 import lakebed
 from lakebed.cli import main as command
-from lakebed.coordination.parked import Parked, parked_of
+from lakebed.coordination.failing import Parked, parked_of
 from lakebed.discovery import tables_below
 from lakebed.errors import TableNotFound
 from lakebed.log.table_log import TableLog

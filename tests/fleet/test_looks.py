@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakebed.discovery import SECONDS_MAX, SECONDS_MIN, hinted_pause_seconds, pause_seconds
-from lakebed.fleet.report import day_of_looks
+from lakebed.fleet.membership import day_of_looks
 
 
 def test_the_pause_grows_with_the_time_in_which_nothing_came_and_is_bounded_both_ways() -> None:

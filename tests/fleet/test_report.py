@@ -9,7 +9,7 @@ import pytest
 import lakebed
 from lakebed.cli.command_line import execute
 from lakebed.coordination.failing import park_merge
-from lakebed.fleet.report import fleet_report
+from lakebed.fleet.membership import fleet_report
 from tests.fleet.test_worker import changes, tables_in
 from tests.internals import log_of
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import lakebed
-from lakebed.fleet.watched import clean_pause_seconds
-from lakebed.fleet.work import work_of
+from lakebed.fleet.watched import clean_pause_seconds, work_of
 from lakebed.log.claims import Claim
 from lakebed.log.snapshot import Snapshot
 from lakebed.sortkey.statistics_cache import StatisticsCache

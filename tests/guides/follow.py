@@ -33,7 +33,7 @@ import yaml
 
 from lakebed.cli import main
 from lakebed.cli.command_line import command_parser
-from lakebed.cli.commands.validate import validate
+from lakebed.cli.commands.run import validate
 from tests.guides.pages import LANGUAGES, ROOT, Block, Command, blocks_of, commands_of
 from tests.waiting import outcome, ran, wait_until, work_of
 

@@ -18,13 +18,12 @@ from hypothesis import strategies as st
 
 import lakebed
 from lakebed.cli.command_line import execute
+from lakebed.coordination.failing import parked_of
 from lakebed.coordination.jobs import Job, due_jobs, jobs_of, take
 from lakebed.coordination.jobs import ask as ask_job
-from lakebed.coordination.parked import parked_of
 from lakebed.errors import Corrupt, LakebedError
-from lakebed.fleet.membership import Membership, Worker, fleet_log, listed_workers, worker_of
-from lakebed.fleet.report import fleet_report
-from lakebed.fleet.work import work_of
+from lakebed.fleet.membership import Membership, Worker, fleet_log, fleet_report, listed_workers, worker_of
+from lakebed.fleet.watched import work_of
 from lakebed.health.file_checks import DECODERS, unreadable
 from lakebed.health.finding import Severity
 from lakebed.health.status import database_status

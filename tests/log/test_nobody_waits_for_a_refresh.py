@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from lakebed import single_flight
 from lakebed.log.conflicts import BLIND
 from lakebed.log.stores import MemoryLogStore
 from lakebed.log.table_log import TableLog, commit_name
@@ -80,7 +79,7 @@ def test_a_refresh_that_comes_second_sees_what_was_committed_before_it(
             waits.release()
             return super().wait(timeout)
 
-    monkeypatch.setattr(single_flight, "Event", Counted)
+    monkeypatch.setattr(waits, "Event", Counted)
     log.refresh()
     store.held_name = commit_name(1)
     first = pool.submit(log.refresh)

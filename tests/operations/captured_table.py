@@ -21,7 +21,7 @@ from lakebed.decode.debezium.snapshots import Notification
 from lakebed.decode.decoder import DecoderSchema
 from lakebed.decode.formats import decoder
 from lakebed.operations import mutate_keyed
-from lakebed.operations.rewind import needs_restart, restarting
+from lakebed.operations.restore import needs_restart, restarting
 from lakebed.pipeline.database.resnapshot import GRACE_SECONDS, Resnapshots
 from lakebed.positions.resnapshots import Resnapshot, ask, resnapshot_of
 from lakebed.table import internals_of

@@ -20,7 +20,7 @@ from deltalake import write_deltalake
 
 import lakebed
 from lakebed.cli import main
-from lakebed.coordination.hold_commits import begin_hold, end_hold
+from lakebed.coordination.read_counts import begin_hold, end_hold
 from lakebed.errors import Corrupt, InvalidInput, LakebedError, StoreUnavailable, VersionNotFound
 from lakebed.log.actions import CommitInfo, Domain
 from lakebed.log.claims import Claim
@@ -28,8 +28,8 @@ from lakebed.log.conflicts import BLIND
 from lakebed.log.holds import Hold, first_unexpired, holds_of
 from lakebed.operations import cleanup
 from lakebed.operations.cleanup import CLEANED_SCHEMA, BackgroundCleanup, LiveSet, reason_to_go
-from lakebed.operations.hold import hold
 from lakebed.operations.purge import files as purge_files
+from lakebed.operations.references import hold
 from lakebed.parts import deletion_vector_cache
 from lakebed.parts.change_rows import changed_versions, read_version
 from lakebed.storage.data_files import LocalPartStorage

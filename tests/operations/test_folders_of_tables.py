@@ -12,7 +12,7 @@ from deltalake import write_deltalake
 import lakebed
 from lakebed.errors import InvalidInput
 from lakebed.fleet.worker import FleetWorker
-from lakebed.operations.drop import drop
+from lakebed.operations.references import drop
 from lakebed.service.catalog import Catalog
 from lakebed.table import internals_of
 from tests.infra.s3 import S3Server

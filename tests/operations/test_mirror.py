@@ -10,8 +10,8 @@ import pytest
 import lakebed
 from lakebed.health.status import Observer, database_status
 from lakebed.log.commit_kind import CommitKind, is_append, kind_of
-from lakebed.operations.mirror import why_not
-from lakebed.operations.rewind import needs_restart
+from lakebed.operations.mutate import why_not
+from lakebed.operations.restore import needs_restart
 from lakebed.pipeline.database.resnapshot import WAIT_SECONDS
 from lakebed.positions.resnapshots import advance
 from lakebed.table import internals_of

@@ -22,7 +22,7 @@ from lakebed.cli import main
 from lakebed.compaction.kernels import LocalKernel
 from lakebed.compaction.merge import Merger
 from lakebed.compaction.volatile import VolatileMerger
-from lakebed.coordination.hold_commits import begin_hold
+from lakebed.coordination.read_counts import begin_hold
 from lakebed.errors import Contention, InvalidInput, LakebedError, Retry, VersionNotFound
 from lakebed.ingest.batch_writer import commit_written, write_arrow
 from lakebed.log.entries import Operation

@@ -10,7 +10,7 @@ import lakebed
 from lakebed.errors import Retry
 from lakebed.health.status import Observer
 from lakebed.pipeline.database.work import VanishedTopics
-from lakebed.positions.topic_gone import topic_gone_of
+from lakebed.positions.resnapshots import topic_gone_of
 from tests.internals import log_of
 from tests.sources.memory_source import COLUMNS
 

@@ -67,7 +67,7 @@ def table(
 
 
 def measure_of(snapshot: Snapshot) -> tuple[int, int, int, int, int]:
-    """What every merge lowers, as the docstring of ``lakebed.planning.measure`` has it."""
+    """What every merge lowers, as the docstring of ``lakebed.planning.admission`` has it."""
     settings = snapshot.settings
     version = settings.sort_key_version if settings.sort_key or settings.keys else None
     parts = list(snapshot.parts.values())

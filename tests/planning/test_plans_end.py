@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lakebed.log.deletion_vector import DeletionVector
-from lakebed.planning.measure import Measure
+from lakebed.planning.admission import Measure
 from lakebed.planning.plan import Cause
 from lakebed.planning.planner import plan
 from tests.planning.endless import HOUR_MS, NOW, SORT_KEYS, merges_until_the_end, real_merges_until_the_end

@@ -20,8 +20,8 @@ from lakebed.jobs import ACTIONS, JobAction, JobRunner
 from lakebed.log.stores import LocalLogStore
 from lakebed.log.table_log import TableLog
 from lakebed.operations import job_arguments
-from lakebed.operations.drop import drop
 from lakebed.operations.purge import files as purge_files
+from lakebed.operations.references import drop
 from lakebed.service.catalog import Catalog
 from lakebed.service.job_routes import JobLoop
 from lakebed.table import Table

@@ -13,9 +13,8 @@ import pytest
 import lakebed
 from lakebed.client import RemoteWarehouse
 from lakebed.coordination import jobs
-from lakebed.coordination.failing import park_merge
+from lakebed.coordination.failing import Parked, park, park_merge
 from lakebed.coordination.jobs import Job
-from lakebed.coordination.parked import Parked, park
 from lakebed.errors import Corrupt, TableNotFound
 from lakebed.fleet.membership import Membership, Worker, fleet_log
 from lakebed.log.actions import CommitInfo

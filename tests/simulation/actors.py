@@ -24,9 +24,9 @@ from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import LogStore
 from lakebed.log.table_log import GATE_FEATURE, Committed, Conflicted, Outcome, TableLog, Unknown
 from lakebed.operations.alter import alter, set_sort_key
-from lakebed.operations.hold import hold
 from lakebed.operations.mutate import mutate_unkeyed
 from lakebed.operations.mutate_keyed import mutate
+from lakebed.operations.references import hold
 from lakebed.parts.changes import write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.schema.change import SchemaChange

@@ -38,7 +38,7 @@ from lakebed.operations.purge import files as purge_files
 from lakebed.operations.purge.rows import RowsToPurge
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.part_filter import KeyRanges
-from lakebed.positions.removals import removals
+from lakebed.positions.positions import removals
 from lakebed.schema import evolve
 from lakebed.schema.column_mapping import PHYSICAL_NAME
 from lakebed.schema.widening import widening

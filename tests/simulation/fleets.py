@@ -20,7 +20,7 @@ from pathlib import Path
 from lakebed.compaction.merge import Merger
 from lakebed.errors import Cancelled, Corrupt, Retry
 from lakebed.fleet.membership import Membership, Worker, owner_of
-from lakebed.fleet.work import work_of
+from lakebed.fleet.watched import work_of
 from lakebed.log.stores import MemoryLogStore
 from lakebed.log.table_log import TableLog
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache

@@ -30,14 +30,14 @@ from lakebed.operations.cleanup import (
     time_of_cleaning,
     vacuum,
 )
-from lakebed.operations.hold import hold
 from lakebed.operations.partitions import Partitions, detached_of
+from lakebed.operations.references import hold
 from lakebed.operations.restore import restore
 from lakebed.operations.time_to_live import RowExpiry
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.planning.plan import Goal
-from lakebed.planning.uploads import UploadRules
+from lakebed.planning.settling import UploadRules
 from lakebed.storage.part_storage import PartStorage
 from tests.simulation.actors import PARTITIONS, Cast, Poison, forgive, rest
 from tests.simulation.auditor import RETENTION_SECONDS

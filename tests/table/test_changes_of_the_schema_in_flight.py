@@ -29,7 +29,7 @@ from lakebed.log.table_log import TableLog
 from lakebed.merge.kernel import MergedPart, MergeSource, merge_parts
 from lakebed.operations.alter import alter
 from lakebed.parts.changes import UNAVAILABLE_COLUMN, WriteSpec
-from lakebed.planning.uploads import UploadRules
+from lakebed.planning.settling import UploadRules
 from lakebed.schema.change import SchemaChange
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage

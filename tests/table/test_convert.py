@@ -234,7 +234,7 @@ def test_a_log_that_grew_meanwhile_is_adopted_as_it_is_then(tmp_path: Path, monk
     """Another writer's commit between the check of the keys and the commit: the keys are checked again."""
     path = str(tmp_path / "t")
     write_deltalake(path, pa.table({"id": [1, 2]}))
-    module = importlib.import_module("lakebed.operations.convert")
+    module = importlib.import_module("lakebed.operations.create")
     checked: list[int] = []
     check: Callable[..., None] = module.check_unique
 

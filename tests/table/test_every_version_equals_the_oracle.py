@@ -22,7 +22,7 @@ from lakebed.errors import VersionNotFound
 from lakebed.log.snapshot import replay
 from lakebed.merge.kernel import MergedPart, MergeSource, merge_parts
 from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN, WriteSpec
-from lakebed.planning.uploads import UploadRules
+from lakebed.planning.settling import UploadRules
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
 from tests.internals import compaction_of, deletion_vectors_of, log_of, storage_of

@@ -14,7 +14,7 @@ import lakebed
 from lakebed.errors import Unsupported
 from lakebed.health.examination import examine
 from lakebed.health.finding import Severity
-from lakebed.operations import convert, legacy_files
+from lakebed.operations import create, legacy_files
 from lakebed.parts.legacy_calendar import legacy_calendar
 from tests.table.others import File, table_of_others
 
@@ -129,7 +129,7 @@ def test_the_doctor_names_the_column_in_a_table_that_was_adopted_before(
 ) -> None:
     path = table_of(tmp_path / "t", LEGACY, day=OLD_DAY)
     with monkeypatch.context() as before:
-        before.setattr(convert, "legacy_marks", lambda urls, connection: {})
+        before.setattr(create, "legacy_marks", lambda urls, connection: {})
         lakebed.convert(path, keys=["id"])
     [finding] = examine(path, deep=True).findings
     assert (finding.check, finding.severity) == ("calendar", Severity.CRITICAL)

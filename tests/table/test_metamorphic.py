@@ -21,7 +21,7 @@ import lakebed
 from lakebed.compaction.merge_runner import MergeRunner
 from lakebed.compaction.merge_values import MergeResult
 from lakebed.parts.changes import OP_COLUMN
-from lakebed.planning.uploads import UploadRules
+from lakebed.planning.settling import UploadRules
 from lakebed.table import internals_of
 from tests.internals import compaction_of, log_of
 from tests.oracle import Oracle, Row, in_order

@@ -24,7 +24,7 @@ from lakebed.compaction.volatile import VolatileMerger
 from lakebed.errors import InvalidInput, StoreUnavailable
 from lakebed.log.claims import Claim, claims_of
 from lakebed.log.entries import Operation
-from lakebed.planning.uploads import UploadRules
+from lakebed.planning.settling import UploadRules
 from tests.internals import compaction_of, deletion_vectors_of, log_of, storage_of
 
 SCHEMA = pa.schema([("id", pa.int64()), ("place", pa.int64()), ("value", pa.string())])

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed.coordination.parked import Parked, park
+from lakebed.coordination.failing import Parked, park
 from lakebed.events import SourceLagged
 from lakebed.health.run_report import Down, RunReport, Waiting, said_here
 from lakebed.positions.point_log import Point, PointLog, TableAt

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 
 import lakebed
 from benchmarks.ui import many_parts
-from lakebed.coordination.parked import Parked, park
+from lakebed.coordination.failing import Parked, park
 from lakebed.positions.point_log import Point, PointLog, TableAt
 from lakebed.table import internals_of
 from tests.clock import Clock

@@ -17,9 +17,8 @@ from playwright.sync_api import Browser, Page, expect
 
 import lakebed
 from lakebed.coordination import jobs
-from lakebed.coordination.failing import park_merge
+from lakebed.coordination.failing import Parked, park, park_merge
 from lakebed.coordination.jobs import Job, jobs_of
-from lakebed.coordination.parked import Parked, park
 from lakebed.errors import Corrupt
 from lakebed.fleet.membership import Membership, Worker, fleet_log
 from lakebed.http import Listening

@@ -139,7 +139,7 @@ def _line(event: TableEvent, root: str, form: str) -> str:
 
     import orjson
 
-    from lakebed.cli.escapes import shown
+    from lakebed.cli.logs import shown
     from lakebed.listeners.event_types import EventFields, cloud_event, data_of
 
     if form == "json":

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from lakebed.cli import exit_codes
 from lakebed.cli.arguments import is_table, tables_at
-from lakebed.cli.escapes import shown, shown_lines
-from lakebed.cli.logs import note
+from lakebed.cli.logs import note, shown, shown_lines
 from lakebed.cli.parser import Commands
 from lakebed.errors import InvalidInput, LakebedError, TableNotFound
 
@@ -154,9 +153,8 @@ def _examined(root: str, name: str, options: argparse.Namespace) -> tuple[pa.Tab
 
 def _resume(options: argparse.Namespace) -> int:
     """Resume what is parked of tables: of the one at the path, or of those of a database, all or some of them."""
-    from lakebed.coordination.failing import resume_merges
-    from lakebed.coordination.parked import resume as resumed
-    from lakebed.coordination.settle_attempts import resume_settle
+    from lakebed.coordination.failing import resume as resumed
+    from lakebed.coordination.failing import resume_merges, resume_settle
     from lakebed.health.file_checks import remove_unreadable
     from lakebed.positions.remarks import dismiss
     from lakebed.table.internals import open_log

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from lakebed.cli import exit_codes
 from lakebed.cli.arguments import names, parse_columns
-from lakebed.cli.escapes import shown
-from lakebed.cli.logs import note
+from lakebed.cli.logs import note, shown
 from lakebed.cli.parser import Commands, did_you_mean
 from lakebed.errors import InvalidInput, LakebedError
 

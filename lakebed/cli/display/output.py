@@ -5,7 +5,7 @@ that is no terminal: nothing is cut. ``json``: one JSON object per line, without
 digits, decimals are texts, times are ISO 8601 (UTC with a Z), binary is base64, NaN and infinities are texts, a map is
 an object if its keys are texts that differ and a list of pairs otherwise.
 
-Neither contains a character that a terminal executes (``escapes``); JSON loses nothing by that.
+Neither contains a character that a terminal executes (``logs``); JSON loses nothing by that.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from lakebed.cli.display.text_table import Column, Laid, first_that_fit, lay_out
 from lakebed.cli.display.views import RECORD, View, columns_of
-from lakebed.cli.escapes import shown
+from lakebed.cli.logs import shown
 from lakebed.errors import InvalidInput
 from lakebed.far_times import python_values
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from lakebed.cli.escapes import shown
+from lakebed.cli.logs import shown
 from lakebed.monitoring.event_log import Value, log_fields
 
 FIRST_SECONDS = 1.0

@@ -23,7 +23,7 @@ from rich.text import Text
 from lakebed.cli import logs
 from lakebed.cli.display.output import print_first_columns
 from lakebed.cli.display.views import bytes_text
-from lakebed.cli.escapes import shown
+from lakebed.cli.logs import shown
 from lakebed.errors import LakebedError
 from lakebed.ingest.database.ingest import TableStanding
 from lakebed.monitoring.event_log import Value, log_fields

@@ -16,7 +16,7 @@ import orjson
 import pyarrow as pa
 
 from lakebed.cli.display.text_table import Column
-from lakebed.cli.escapes import shown
+from lakebed.cli.logs import shown
 from lakebed.far_times import python_rows
 from lakebed.schema.change import SchemaChange
 

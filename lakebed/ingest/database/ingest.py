@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lakebed import events
-from lakebed.coordination.parked import parked_of
+from lakebed.coordination.failing import parked_of
 from lakebed.error_transport import crosses_spark
 from lakebed.errors import LakebedError, Retry, Unexpected
 from lakebed.failures import Health, Outage

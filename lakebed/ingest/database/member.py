@@ -35,7 +35,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from lakebed.coordination.parked import Parked
+from lakebed.coordination.failing import Parked
 from lakebed.errors import (
     Corrupt,
     DataLoss,

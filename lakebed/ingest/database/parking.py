@@ -1,6 +1,6 @@
 """Tables that are parked: their logs say so, and a thread looks whether they were resumed.
 
-1.  A table that is parked gets the entry ``lakebed.parked`` in its log (``coordination.parked``). A user who removes it, in any
+1.  A table that is parked gets the entry ``lakebed.parked`` in its log (``coordination.failing``). A user who removes it, in any
     process, resumes the table: within ``LOOK_SECONDS`` it is read again, from where it stopped.
 2.  While the log can't be written, the table is parked in this process alone. When it can be again, and the cause was one that
     passes, the table is read again. Any other cause stays in the log then.
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lakebed import errors
-from lakebed.coordination.parked import park, parked_of, resume
+from lakebed.coordination.failing import park, parked_of, resume
 from lakebed.errors import LakebedError, Retry, Unexpected
 from lakebed.ingest.database.member import Member
 from lakebed.log.table_log import TableLog

@@ -57,8 +57,7 @@ from lakebed.operations.purge.files import (
     report_table,
     spelled,
 )
-from lakebed.operations.purge.quarantine import condition_of_quarantine
-from lakebed.operations.purge.rows import PurgeCondition, RowsToPurge, parts_of_versions
+from lakebed.operations.purge.rows import PurgeCondition, RowsToPurge, condition_of_quarantine, parts_of_versions
 from lakebed.operations.references import Spelling
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache

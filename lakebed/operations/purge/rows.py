@@ -11,20 +11,32 @@ was before. A delete that came since stays too, also in a part with older rows: 
    that of a merge: what died since is carried over by provenance, and other readers and writers take it for one. Claims on the
    part end in this commit.
 4. So are the parts of detached partitions. There a row that is not dead goes too if the condition is true of it.
+
+**The quarantine.** Records are found that are about the rows that a purge takes out of the table beside it. A quarantined record
+could not be decoded, so nothing says for certain whose it is. It goes if its bytes, those of its headers, or the reason that it
+was refused for, have
+
+- a JSON member of a key's column with the key's value: ``"id": 7``, of all columns of the key; or
+- a text of a key, or a text that the condition compares a column with, of ``_TEXT_LENGTH_MIN`` characters or more; or
+- if the user gives a condition of his own (``quarantine=``), what that says.
 """
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
 from lakebed.errors import Contention, Corrupt, InvalidInput
+from lakebed.far_times import python_rows
 from lakebed.log.actions import Action, AddChangePart, AddPart, Commit, Part
 from lakebed.log.claims import claims_of
 from lakebed.log.commit_loop import Finished, Proposal, commit_loop
@@ -39,8 +51,9 @@ from lakebed.operations.references import kept_version
 from lakebed.parts.changes import WriteSpec, write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.part_filter import parts_that_may_match
+from lakebed.parts.quarantine import HEADERS
 from lakebed.parts.row_origins import ROW, numbered, row_versions
-from lakebed.quoting import quote
+from lakebed.quoting import literal, quote
 from lakebed.resolve.locate import KeyLocator
 from lakebed.schema.readable import misfit
 from lakebed.sql.expression import Expression, condition, connection_for, mistakes
@@ -364,3 +377,75 @@ def _parts_of_commit(commit: Commit) -> Iterator[Part]:
                 yield change_part.settled(None)
             case _:
                 pass
+
+
+_TEXT_LENGTH_MIN = 6
+_KEYS_MAX = 1000
+_SPACE = r"(\s|\\x0A|\\x0D|\\x09)*"
+_BYTES = "(coalesce(value::varchar, '') || ' ' || coalesce(key::varchar, '')"
+_HEADERS = " || ' ' || coalesce(array_to_string([one.value::varchar for one in headers], ' '), '')"
+
+
+def condition_of_quarantine(
+    keys: pa.Table | None, snapshot: Snapshot, where: Expression, given: str | None, quarantine: Snapshot
+) -> str | None:
+    """A condition over the quarantine's columns; None if no record can be meant. ``keys``: of the rows, by stored names.
+
+    Raises InvalidInput for more than ``_KEYS_MAX`` keys, unless ``given`` says which records go.
+    """
+    if given is not None:
+        return given
+    if keys is not None and len(keys) > _KEYS_MAX:
+        raise InvalidInput(
+            f"the rows to purge have {len(keys):,} keys, too many to look for in the records of the quarantine (at most "
+            f"{_KEYS_MAX:,}): say which records go (quarantine='true' for all), or purge fewer rows at once"
+        )
+    everything = f"{_BYTES}{_HEADERS if HEADERS in quarantine.logical_schema.names else ''})"
+    texts = {text for text in _compared(where.tree) if len(text) >= _TEXT_LENGTH_MIN}
+    members = []
+    for row in python_rows(keys) if keys is not None else ():
+        named = {snapshot.columns.logical_name(name): value for name, value in row.items()}
+        members.append(" and ".join(f"regexp_matches({everything}, {literal(_member(*one))})" for one in named.items()))
+        texts |= {value for value in named.values() if isinstance(value, str) and len(value) >= _TEXT_LENGTH_MIN}
+    anywhere = [
+        f"contains({everything}, {literal(_as_blob_text(text))}) or contains(coalesce(reason, ''), {literal(text)})"
+        for text in sorted(texts)
+    ]
+    conditions = [*(f"({one})" for one in members), *anywhere]
+    return " or ".join(conditions) or None
+
+
+def _member(column: str, value: Any) -> str:
+    """A pattern for a member of a JSON object, as DuckDB spells bytes that are no plain characters."""
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    quote = re.escape(_as_blob_text('"'))
+    name, shown = re.escape(_as_blob_text(column)), re.escape(_as_blob_text(text.strip('"')))
+    return f"{quote}{name}{quote}{_SPACE}:{_SPACE}({quote})?{shown}({quote})?{_SPACE}[,}}]"
+
+
+def _as_blob_text(text: str) -> str:
+    r"""A text as DuckDB casts its bytes to one: quotes, backslashes and what is not plain ASCII as ``\xNN``."""
+    return "".join(
+        chr(each) if 32 <= each <= 126 and chr(each) not in "\\'\"" else f"\\x{each:02X}" for each in text.encode()
+    )
+
+
+def _compared(node: Any) -> Iterator[str]:
+    """The texts that a condition compares columns with."""
+    if isinstance(node, Mapping):
+        if node.get("type") in ("COMPARE_EQUAL", "COMPARE_IN"):
+            yield from _constants(node)
+        for value in node.values():
+            yield from _compared(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _compared(value)
+
+
+def _constants(node: Mapping[str, Any]) -> Iterator[str]:
+    sides = [node.get("left"), node.get("right"), *node.get("children", ())]
+    for side in sides:
+        if isinstance(side, Mapping) and side.get("type") == "VALUE_CONSTANT":
+            found = side.get("literal", {})
+            if found.get("kind") == "STRING":
+                yield found["text"]

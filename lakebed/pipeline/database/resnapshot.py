@@ -20,8 +20,8 @@ from lakebed.decode.typed.schemas import read_one
 from lakebed.discovery import NoTable, tables_below
 from lakebed.errors import InvalidInput, LakebedError, Retry
 from lakebed.far_times import python_rows
-from lakebed.operations.mirror import why_not
-from lakebed.operations.rewind import needs_restart, restarting
+from lakebed.operations.mutate import why_not
+from lakebed.operations.restore import needs_restart, restarting
 from lakebed.pipeline.file.settings import DatabasePipeline, decoder_options
 from lakebed.pipeline.sources import kafka_settings
 from lakebed.positions.resnapshots import Resnapshot, active, advance, ask
@@ -223,7 +223,7 @@ def _numbered(offsets: Partitions) -> dict[int, int]:
 # 2. A connector works off a queue. Only when the queue is empty is it certain that what was asked last has been read: a table may
 #    be in it twice. A moment later the ends of the table's topic are written down, for the last rows are on their way then.
 # 3. When the table has read up to them, the resnapshot ends. With ``mirror`` the rows that did not come are removed with that
-#    (``operations.mirror``, which checks that all rows are in).
+#    (``operations.mutate``, which checks that all rows are in).
 #
 # Any number of processes may do so at once: each step is a commit of the entry, which is made once.
 

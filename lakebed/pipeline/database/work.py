@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from lakebed import events
 from lakebed.compaction.maintenance import TableMaintainers
-from lakebed.coordination.parked import parked_of
+from lakebed.coordination.failing import parked_of
 from lakebed.database.settled_points import SettledPoints
 from lakebed.decode.formats import TYPED_FORMATS, schemas_of
 from lakebed.discovery import NoTable, TableName, tables_below
@@ -46,7 +46,7 @@ from lakebed.pipeline.watches import Watch, kafka_watches, registry_watch, store
 from lakebed.points.keeper import PointKeeper, Points, PointSettings
 from lakebed.points.window import JsonTransactions, TransactionReader, TypedTransactions
 from lakebed.positions.point_log import PointLog
-from lakebed.positions.topic_gone import note_topic, topic_gone_of
+from lakebed.positions.resnapshots import note_topic, topic_gone_of
 from lakebed.sources.kafka.lag import lag_of_tables
 from lakebed.sources.source import Range
 from lakebed.storage.local_folders import process_folder

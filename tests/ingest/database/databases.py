@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import lakebed
-from lakebed.coordination.parked import parked_of
+from lakebed.coordination.failing import parked_of
 from lakebed.decode.decoder import Decoder
 from lakebed.ingest.database.ingest import DatabaseIngest, PlanRequest
 from lakebed.ingest.database.member import Ignored, Member, OpenTable

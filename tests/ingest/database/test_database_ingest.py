@@ -14,7 +14,7 @@ from unittest.mock import patch
 import pytest
 
 import lakebed
-from lakebed.coordination.parked import Parked, park, parked_of, resume
+from lakebed.coordination.failing import Parked, park, parked_of, resume
 from lakebed.errors import DataLoss, LakebedError, Retry, StoreUnavailable
 from lakebed.failures import unwell_here
 from lakebed.ingest import table_batch

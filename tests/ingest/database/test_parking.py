@@ -11,7 +11,7 @@ from typing import Any
 from unittest.mock import patch
 
 import lakebed
-from lakebed.coordination.parked import Parked, park, parked_of
+from lakebed.coordination.failing import Parked, park, parked_of
 from lakebed.errors import StoreUnavailable
 from lakebed.ingest.database.member import Member, OpenTable
 from lakebed.ingest.database.parking import ParkedTables

@@ -9,7 +9,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import lakebed
-from lakebed.coordination.parked import Parked, park, resume
+from lakebed.coordination.failing import Parked, park, resume
 from lakebed.decode.decoder import DecoderSchema
 from lakebed.decode.formats import decoder
 from lakebed.errors import DataLoss
