@@ -270,7 +270,8 @@ def _require_long(seconds: int, allow_short: bool) -> None:
     if seconds < 0 or (seconds < _RETENTION_SECONDS_MIN and not allow_short):
         raise InvalidInput(
             f"{seconds} seconds is a short retention: files of writers that have not committed yet, and of readers at work, "
-            f"would be lost; keep {_RETENTION_SECONDS_MIN} seconds or more, or set allow_short_retention if nobody else is at work"
+            f"would be lost; keep {_RETENTION_SECONDS_MIN} seconds or more, or set allow_short_retention if nobody "
+            "else is at work"
         )
 
 

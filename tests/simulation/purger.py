@@ -63,7 +63,7 @@ def change_of(where: str) -> Change:
 
 @dataclass(frozen=True)
 class _PurgedTable:
-    """See ``lakebed.operations.purge.purge.PurgedTable``."""
+    """See ``lakebed.operations.purge.purge._PurgedTable``."""
 
     cast: Cast
     log: TableLog

@@ -269,8 +269,8 @@ class Purge:
                 self._forget_condition(state, found)
                 return files
         raise Contention(
-            f"rows for which the condition is true keep coming into {self.log.root}, so the purge did not end after {_ROUNDS_MAX} "
-            "rounds: let their source stop sending them; maintenance, or the next purge, goes on with it",
+            f"rows for which the condition is true keep coming into {self.log.root}, so the purge did not end after "
+            f"{_ROUNDS_MAX} rounds: let their source stop sending them; maintenance, or the next purge, goes on with it",
             table=self.log.root,
             operation=Operation.PURGE.value,
             attempts=_ROUNDS_MAX,
