@@ -3,6 +3,8 @@
 As columns they are what the fast path compares old rows with (``inline_schemas``).
 
 A key that names the fields of the table's key, in JSON with an inline schema or without, is read like a row (``json.columns``).
+
+What else a record says of its event beside the rows is ``EventMetadata``.
 """
 
 from __future__ import annotations
@@ -20,12 +22,15 @@ import pyarrow.compute as pc
 from lakebed.decode.debezium.inline_schemas import SCHEMAS_KEPT_MAX, InlineSchemas, payloads_of
 from lakebed.decode.decoder import DecoderSchema
 from lakebed.decode.json.columns import MISSES, ColumnReader, Missed, one_of, reader_for, shape_of
-from lakebed.decode.json.connect_types import PLAIN, LogicalType, envelope_of, fields_of, logical_type_of
+from lakebed.decode.json.connect_types import INTEGER, PLAIN, LogicalType, envelope_of, fields_of, logical_type_of
 from lakebed.decode.json.objects import UNKNOWN_MAX, ObjectParser, Parsed
-from lakebed.decode.json.text import Unreadable, parse
+from lakebed.decode.json.text import Unreadable, is_unicode, parse
 from lakebed.decode.json.values import JsonOptions
 from lakebed.decode.slices import Record
+from lakebed.decode.source_order import LOG_POSITION, ORDERS, not_before
+from lakebed.positions.truncates import Truncate
 
+_INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 SHARD_FIELD = "__dbz__physicalTableIdentifier"
 """The field of a key in which Debezium's ByLogicalTableRouter says which source table a row is of."""
 
@@ -302,3 +307,65 @@ def _begin_no_object(payloads: pa.BinaryArray) -> _Mask:
 def _true(mask: pa.Array) -> _Mask:
     """The mask as a NumPy array, with null as False."""
     return np.asarray(pc.fill_null(mask, False), dtype=bool)
+
+
+class EventMetadata:
+    """When and where in its source an event was made, as the event and its record say."""
+
+    def __init__(self, event: Mapping[str, Any], record: Record) -> None:
+        self._event, self._record = event, record
+
+    def order(self, path: tuple[str, str], begin: int | None) -> int | None:
+        """The place of the event in the order that ``path`` means (``source_order``). ``begin``: as in ``Cutoff``."""
+        order = ORDERS.get(path)
+        if order is None:
+            return self._number(*path)
+        beside = self._member(order.beside) if order.beside else None
+        place = order.place(self._member(path[1]), beside)
+        if place is None or begin is None or path != LOG_POSITION:
+            return place
+        return not_before(begin, place, beside)
+
+    def text(self, name: str) -> str | None:
+        """A member of ``source`` that is a text."""
+        source = self._event.get("source")
+        text = source.get(name) if isinstance(source, dict) else None
+        return text if isinstance(text, str) and is_unicode(text) else None
+
+    def time(self) -> int | None:
+        """The time of the event in epoch microseconds: by the source's clock, by the connector's, or that of the record."""
+        for millis in (self._number("source", "ts_ms"), self._number("", "ts_ms"), self._record.timestamp):
+            if millis is not None:
+                return millis * 1000 if abs(millis) * 1000 <= _INT64_MAX else None
+        return None
+
+    def position(self) -> Truncate:
+        """The source's position at the event, which orders the event and truncates."""
+        record = self._record
+        micros = self._number("source", "ts_us")
+        lsn, server_id, pos = (self._number("source", name) for name in ("lsn", "server_id", "pos"))
+        return Truncate(
+            topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+            time_us=self.time() if micros is None else micros,
+            lsn=lsn,
+            server_id=server_id,
+            file=self.text("file"),
+            pos=pos,
+        )
+
+    def _member(self, name: str) -> int | str | None:
+        """A member of ``source`` that is a whole number or a text."""
+        number = self._number("source", name)
+        return self.text(name) if number is None else number
+
+    def _number(self, parent: str, name: str) -> int | None:
+        if parent == "kafka":
+            return int(getattr(self._record, name)) if getattr(self._record, name) is not None else None
+        holder = self._event.get(parent) if parent else self._event
+        value = holder.get(name) if isinstance(holder, dict) else None
+        if isinstance(value, str) and INTEGER.fullmatch(value):
+            value = int(value)
+        whole = isinstance(value, int) and not isinstance(value, bool) and _INT64_MIN <= value <= _INT64_MAX
+        return value if whole else None

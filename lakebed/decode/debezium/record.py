@@ -22,10 +22,10 @@ from lakebed.decode.debezium.inline_schemas import (
     row_of,
     zeros,
 )
-from lakebed.decode.debezium.message_key import SHARD_FIELD, MessageKey, message_key
+from lakebed.decode.debezium.message_key import SHARD_FIELD, EventMetadata, MessageKey, message_key
 from lakebed.decode.decoder import DecoderSchema
-from lakebed.decode.json.connect_types import INTEGER, PLAIN, LogicalType, columns_of_envelope, envelope_of
-from lakebed.decode.json.text import Mismatch, Unreadable, is_unicode, parse, shown
+from lakebed.decode.json.connect_types import PLAIN, LogicalType, columns_of_envelope, envelope_of
+from lakebed.decode.json.text import Mismatch, Unreadable, parse, shown
 from lakebed.decode.json.values import JsonOptions, convert, unlikely_remarks
 from lakebed.decode.key_moves import EarlierRow
 from lakebed.decode.metadata import metadata_path
@@ -40,7 +40,6 @@ from lakebed.decode.slices import (
     SchemaNeeded,
     Truncated,
 )
-from lakebed.decode.source_order import LOG_POSITION, ORDERS, not_before
 from lakebed.decode.source_tables import refused, table_name
 from lakebed.decode.unknown_fields import (
     KnownFields,
@@ -53,13 +52,12 @@ from lakebed.decode.unknown_fields import (
 from lakebed.errors import InvalidSchema
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
 from lakebed.positions.positions import SEVERAL
-from lakebed.positions.truncates import NO_CUTOFF, Cutoff, Truncate, position_of
+from lakebed.positions.truncates import NO_CUTOFF, Cutoff, position_of
 from lakebed.remarks import Remark
 from lakebed.schema.fitting import RESCUED_COLUMN
 
 _NOT_ADDED = "evolve adds no column for them, or none can be like them; unknown_fields: ignore leaves them out"
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
-INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 
 def read_event(record: Record, schemas: RowSchemas, options: JsonOptions, cutoff: Cutoff = NO_CUTOFF) -> Reading:
@@ -132,6 +130,7 @@ class Event:
         self._fields = fields
         self._is_row = is_row
         self._event = event
+        self._metadata = EventMetadata(event, record)
         self._logical_types = decoder_schema.types_by_column(logical_types)
         self._unknown_mode = unknown_mode(options.unknown_fields, decoder_schema.policy, has_schema=has_schema)
         self._record = record
@@ -157,7 +156,7 @@ class Event:
                 return Ignored()
             case "t":
                 self.check_source(cutoff)
-                return self.position()
+                return self._metadata.position()
             case None:
                 raise Unreadable("no change event: it has no 'op'")
             case other if other not in CHANGES:
@@ -179,7 +178,7 @@ class Event:
                     raise Unreadable("a delete, but the table has no keys to find the row by")
                 rows = [self.delete()]
         remarks = (*unknown_remarks(unknown), *((Remark.LEFT_OUT_FIELD, name) for name in left_out))
-        if cutoff and cutoff.takes(position_of([self.position()]))[0]:
+        if cutoff and cutoff.takes(position_of([self._metadata.position()]))[0]:
             return Truncated(remarks)
         remarks += self.remarks
         return Changes(rows, remarks, is_of_snapshot=event["op"] == "r", source=self._learned)
@@ -389,7 +388,7 @@ class Event:
     def _old_row(self, before: Mapping[str, Any], named: MessageKey | None) -> OldRow:
         names = self._decoder_schema.keys if named is None else named.field_names
         values = {name: self._sent(value) for name, value in before.items()}
-        return OldRow(values, frozenset(names), self._fields, self._text("connector"))
+        return OldRow(values, frozenset(names), self._fields, self._metadata.text("connector"))
 
     def _may_be_filled(self, column: str, value: Any, old: OldRow) -> bool:
         """Whether a value is one that Debezium fills in."""
@@ -410,7 +409,7 @@ class Event:
     def _check_that_key_stays(self) -> None:
         """Raises ``UnsentKey`` if an update without an old row may have changed the key of the table."""
         named = self._named_key()
-        if named is None or self._text("connector") in SEND_WHOLE_ROWS:
+        if named is None or self._metadata.text("connector") in SEND_WHOLE_ROWS:
             return
         if lacking := [key for key in self._decoder_schema.keys if key not in named.field_names]:
             raise UnsentKey(
@@ -478,64 +477,11 @@ class Event:
             raise Mismatch(f"column {name!r}: {error}") from error
 
     def _metadata_columns(self) -> dict[str, Any]:
-        row: dict[str, Any] = {TIME_COLUMN: self._time()}
+        row: dict[str, Any] = {TIME_COLUMN: self._metadata.time()}
         path = metadata_path(self._decoder_schema.sequence_metadata)
         if path is not None:
-            row[SEQUENCE_COLUMN] = self._ordering(path)
+            row[SEQUENCE_COLUMN] = self._metadata.order(path, self._begin)
             if row[SEQUENCE_COLUMN] is None:
                 holder = self._event.get(path[0]) if path[0] else self._event
                 raise Unordered(path, holder if isinstance(holder, dict) else {})
         return row
-
-    def _ordering(self, path: tuple[str, str]) -> int | None:
-        order = ORDERS.get(path)
-        if order is None:
-            return self._metadata(*path)
-        beside = self._member(order.beside) if order.beside else None
-        place = order.place(self._member(path[1]), beside)
-        if place is None or self._begin is None or path != LOG_POSITION:
-            return place
-        return not_before(self._begin, place, beside)
-
-    def _member(self, name: str) -> int | str | None:
-        """A member of ``source`` that is a whole number or a text."""
-        number = self._metadata("source", name)
-        return self._text(name) if number is None else number
-
-    def _text(self, name: str) -> str | None:
-        """A member of ``source`` that is a text."""
-        source = self._event.get("source")
-        text = source.get(name) if isinstance(source, dict) else None
-        return text if isinstance(text, str) and is_unicode(text) else None
-
-    def _metadata(self, parent: str, name: str) -> int | None:
-        if parent == "kafka":
-            return int(getattr(self._record, name)) if getattr(self._record, name) is not None else None
-        holder = self._event.get(parent) if parent else self._event
-        value = holder.get(name) if isinstance(holder, dict) else None
-        if isinstance(value, str) and INTEGER.fullmatch(value):
-            value = int(value)
-        whole = isinstance(value, int) and not isinstance(value, bool) and INT64_MIN <= value <= INT64_MAX
-        return value if whole else None
-
-    def _time(self) -> int | None:
-        for millis in (self._metadata("source", "ts_ms"), self._metadata("", "ts_ms"), self._record.timestamp):
-            if millis is not None:
-                return millis * 1000 if abs(millis) * 1000 <= INT64_MAX else None
-        return None
-
-    def position(self) -> Truncate:
-        """The source's position at the event, which orders the event and truncates."""
-        record = self._record
-        micros = self._metadata("source", "ts_us")
-        lsn, server_id, pos = (self._metadata("source", name) for name in ("lsn", "server_id", "pos"))
-        return Truncate(
-            topic=record.topic,
-            partition=record.partition,
-            offset=record.offset,
-            time_us=self._time() if micros is None else micros,
-            lsn=lsn,
-            server_id=server_id,
-            file=self._text("file"),
-            pos=pos,
-        )
