@@ -17,10 +17,16 @@ ALSO_AN_EVENT = {"lakebed_event": True}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchCommitted:
-    """A batch of changes was committed."""
+class Event:
+    """What happened in this process. ``table``: the root of the table, unless the event says otherwise."""
 
     table: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchCommitted(Event):
+    """A batch of changes was committed."""
+
     version: int
     rows: int  # changes; of each key in a batch only the newest counts
     bytes: int  # of the parts
@@ -37,48 +43,43 @@ class BatchCommitted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchReplayed:
+class BatchReplayed(Event):
     """A batch came again after it had been committed, and was left out."""
 
-    table: str
     query: str
     batch_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RemarkMade:
+class RemarkMade(Event):
     """A batch that was committed had something that needs attention, such as a field that no column takes."""
 
-    table: str
     kind: str  # the value of a ``Remark`` of ``lakebed.remarks``
     name: str  # what it is about, such as the name of the field
     records: int  # how many of them have it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetsLost:
+class OffsetsLost(Event):
     """The source dropped records before they were read, and the settings said to go on."""
 
-    table: str
     source: str
     records: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IngestDelayed:
+class IngestDelayed(Event):
     """Maintenance can't keep up, so a batch waits."""
 
-    table: str
     reason: str  # tail_rows, tail_parts or level_0_parts
     factor: float  # how far the reason is beyond its bound
     seconds: float  # how long the batch waits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
+class Settled(Event):
     """Change parts joined the base."""
 
-    table: str
     version: int
     change_parts: int
     rows: int
@@ -92,10 +93,9 @@ class Settled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyIndexRebuilt:
+class KeyIndexRebuilt(Event):
     """How far the rebuild of the key index is, after the type of a key changed; the last one has nothing left."""
 
-    table: str
     parts: int
     parts_left: int
     rows: int
@@ -104,20 +104,18 @@ class KeyIndexRebuilt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ViewRefreshed:
+class ViewRefreshed(Event):
     """A temporary view shows a newer version."""
 
-    table: str
     view: str
     version: int
     seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MergeBegan:
+class MergeBegan(Event):
     """The work on a plan began."""
 
-    table: str
     kind: str  # merge, purge, recluster or resort
     level: int  # of the output
     parts: int
@@ -129,10 +127,9 @@ class MergeBegan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MergeEnded:
+class MergeEnded(Event):
     """A merge ended."""
 
-    table: str
     kind: str
     level: int
     outcome: str  # completed, cancelled, parked; or, if another one was faster, claimed, replaced or overtaken
@@ -152,10 +149,9 @@ class MergeEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MergeFailed:
+class MergeFailed(Event):
     """A merge failed."""
 
-    table: str
     kind: str
     level: int
     parts: int
@@ -168,10 +164,9 @@ class MergeFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Uploaded:
+class Uploaded(Event):
     """A materialized part went into the object store, or another commit overtook it and it was deleted."""
 
-    table: str
     outcome: str  # completed, or how it was overtaken
     version: int
     parts_replaced: int
@@ -185,10 +180,9 @@ class Uploaded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartReplicated:
+class PartReplicated(Event):
     """What a replica on another host merges was built here too, for readers of this host (``lakebed.replicate_local``)."""
 
-    table: str
     claim: str
     replica: str
     version: int
@@ -201,19 +195,17 @@ class PartReplicated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MutationBegan:
+class MutationBegan(Event):
     """A delete or an update began."""
 
-    table: str
     operation: str  # delete or update
     where: str  # its condition, as it was given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MutationEnded:
+class MutationEnded(Event):
     """A mutation was committed, or matched nothing (``rows`` is 0); the figures are those of its MutationResult."""
 
-    table: str
     operation: str
     version: int
     rows: int
@@ -227,19 +219,17 @@ class MutationEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MutationFailed:
+class MutationFailed(Event):
     """A mutation raised an error."""
 
-    table: str
     operation: str
     error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommitEnded:
+class CommitEnded(Event):
     """A commit to a log ended."""
 
-    table: str
     operation: str  # its name in the log, such as SETTLE
     result: str  # committed, conflicted (another one came first) or unknown (the store did not answer)
     version: int
@@ -249,30 +239,27 @@ class CommitEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SchemaChanged:
+class SchemaChanged(Event):
     """The schema of a table was changed."""
 
-    table: str
     version: int
     change: str  # what was changed, in JSON
     reason: str  # why, as its author says
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommitGivenUp:
+class CommitGivenUp(Event):
     """An operation gave up, because another commit came first at each attempt."""
 
-    table: str
     operation: str
     attempts: int
     seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimChanged:
+class ClaimChanged(Event):
     """A claim was taken, or left the log."""
 
-    table: str
     # taken, taken_over (from an expired one of another replica), abandoned (given back), or expired (its replica is gone)
     result: str
     version: int = -1  # of the commit
@@ -281,7 +268,7 @@ class ClaimChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoreRequested:
+class StoreRequested(Event):
     """Requests to an object store, including attempts that failed."""
 
     table: str  # the root that they concern
@@ -293,10 +280,9 @@ class StoreRequested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskMeasured:
+class TaskMeasured(Event):
     """What a task used of its process."""
 
-    table: str
     kind: str  # write, merge or find
     seconds: float
     memory_bytes: int  # the most that the process ever had in memory
@@ -304,19 +290,17 @@ class TaskMeasured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceLagged:
+class SourceLagged(Event):
     """How many records of a topic no committed batch has read yet."""
 
-    table: str
     topic: str
     records: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueryChanged:
+class QueryChanged(Event):
     """A streaming query of this process, or what does its work without Spark, changed its state."""
 
-    table: str
     role: str  # ingest or maintain
     # running; waiting (it failed, and starts again); failed (for a cause that never passes, or too often in a row); stopped
     state: str
@@ -327,27 +311,23 @@ class QueryChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableParked:
+class TableParked(Event):
     """The pipeline of a database leaves a table alone until it is resumed."""
 
-    table: str
     error: str  # the class of the error
     reason: str  # the text of the error
     failures: int  # in a row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableResumed:
+class TableResumed(Event):
     """A table that was parked is read again."""
-
-    table: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InvariantViolated:
+class InvariantViolated(Event):
     """A commit breaks an invariant (docs/invariants.md)."""
 
-    table: str
     invariant: str  # its id
     version: int
     detail: str  # how the commit breaks it
@@ -355,7 +335,7 @@ class InvariantViolated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PointTaken:
+class PointTaken(Event):
     """A point of a database was taken: all transactions of the source up to it are in the tables, whole."""
 
     table: str  # the root of the log of points
@@ -366,7 +346,7 @@ class PointTaken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerObserved:
+class WorkerObserved(Event):
     """What a worker of a fleet does now. The tables are those below its roots."""
 
     table: str  # the first root of the fleet
@@ -382,7 +362,7 @@ class WorkerObserved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HintsReceived:
+class HintsReceived(Event):
     """A worker of a fleet got a message of hints. They are counted by what the worker makes of them
     (``lakebed.fleet.worker.Heard``).
     """
@@ -398,7 +378,7 @@ class HintsReceived:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EventsDelivered:
+class EventsDelivered(Event):
     """A round of deliveries to a listener ended."""
 
     table: str  # the root whose tables it listens to
@@ -408,58 +388,21 @@ class EventsDelivered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListenerSeen:
+class ListenerSeen(Event):
     """The state of a listener that this process delivers to."""
 
-    table: str
     listener: str
     behind_seconds: float  # the age of the oldest event that waits
     is_failing: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListenerLeft:
+class ListenerLeft(Event):
     """This process no longer delivers to a listener."""
 
-    table: str
     listener: str
 
 
-Event: TypeAlias = (
-    BatchCommitted
-    | BatchReplayed
-    | RemarkMade
-    | OffsetsLost
-    | Settled
-    | KeyIndexRebuilt
-    | ViewRefreshed
-    | MergeBegan
-    | MergeEnded
-    | MergeFailed
-    | Uploaded
-    | IngestDelayed
-    | MutationBegan
-    | MutationEnded
-    | MutationFailed
-    | CommitEnded
-    | PartReplicated
-    | SchemaChanged
-    | CommitGivenUp
-    | ClaimChanged
-    | StoreRequested
-    | TaskMeasured
-    | SourceLagged
-    | QueryChanged
-    | TableParked
-    | TableResumed
-    | InvariantViolated
-    | PointTaken
-    | WorkerObserved
-    | HintsReceived
-    | EventsDelivered
-    | ListenerSeen
-    | ListenerLeft
-)
 Listener: TypeAlias = Callable[[Event], None]
 _listeners: list[Listener] = []
 

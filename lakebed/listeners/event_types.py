@@ -21,7 +21,7 @@ Offsets: TypeAlias = Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EventFields:
+class TableEvent:
     """What all table events have."""
 
     table: str  # its name below the root
@@ -42,7 +42,7 @@ class EventFields:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Created(EventFields):
+class Created(TableEvent):
     """The table was made."""
 
     columns: tuple[str, ...]  # their names
@@ -51,7 +51,7 @@ class Created(EventFields):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Adopted(EventFields):
+class Adopted(TableEvent):
     """A Delta table became one of lakebed's, or its protocol changed."""
 
     columns: tuple[str, ...]  # their names
@@ -60,7 +60,7 @@ class Adopted(EventFields):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Appended(EventFields):
+class Appended(TableEvent):
     """A batch came in. One without rows may still move positions."""
 
     rows: int | None  # changes or rows, including deletes; None if another writer did not count them
@@ -71,7 +71,7 @@ class Appended(EventFields):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settled(EventFields):
+class Settled(TableEvent):
     """Change parts joined the base: every Delta reader sees their rows."""
 
     change_parts: int
@@ -80,7 +80,7 @@ class Settled(EventFields):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Merged(EventFields):
+class Merged(TableEvent):
     """Parts became fewer ones."""
 
     work: str  # merge, or purge if only dead rows went
@@ -94,7 +94,7 @@ class Merged(EventFields):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reclustered(EventFields):
+class Reclustered(TableEvent):
     """Parts were sorted again. The fields are those of ``Merged``."""
 
     work: str  # recluster, or resort after a change of the sort key
@@ -108,7 +108,7 @@ class Reclustered(EventFields):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SchemaChanged(EventFields):
+class SchemaChanged(TableEvent):
     """The columns changed."""
 
     number: int  # of the change, in the history of the schema
@@ -118,14 +118,14 @@ class SchemaChanged(EventFields):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PropertiesChanged(EventFields):
+class PropertiesChanged(TableEvent):
     """Properties were set."""
 
     properties: Mapping[str, str]  # all of them, as they are now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mutated(EventFields):
+class Mutated(TableEvent):
     """Rows were deleted or updated."""
 
     changes: int  # rows of the change parts that it wrote, in a table with keys
@@ -135,7 +135,7 @@ class Mutated(EventFields):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Truncated(EventFields):
+class Truncated(TableEvent):
     """Everything that was in the table left it. What the same commit brought after that is an ``appended`` of its own."""
 
     parts: int
@@ -143,14 +143,14 @@ class Truncated(EventFields):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Restored(EventFields):
+class Restored(TableEvent):
     """The table is what it was at an earlier version."""
 
     restored: int  # that version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowsExpired(EventFields):
+class RowsExpired(TableEvent):
     """Rows whose time to live has ended left the table."""
 
     column: str  # the column that has their age
@@ -160,7 +160,7 @@ class RowsExpired(EventFields):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionReplaced(EventFields):
+class PartitionReplaced(TableEvent):
     """New rows are in the place of all rows of a partition."""
 
     partition: Mapping[str, str | None]
@@ -171,7 +171,7 @@ class PartitionReplaced(EventFields):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionDetached(EventFields):
+class PartitionDetached(TableEvent):
     """A partition left the table."""
 
     name: str  # the name by which it can be attached again
@@ -180,7 +180,7 @@ class PartitionDetached(EventFields):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionAttached(EventFields):
+class PartitionAttached(TableEvent):
     """A detached partition is back."""
 
     name: str
@@ -190,21 +190,21 @@ class PartitionAttached(EventFields):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DetachedDropped(EventFields):
+class DetachedDropped(TableEvent):
     """A detached partition was given up for good."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VersionsExpired(EventFields):
+class VersionsExpired(TableEvent):
     """Versions before this one can't be read any more, unless a reader holds one."""
 
     before: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parked(EventFields):
+class Parked(TableEvent):
     """The pipeline of its database leaves the table alone until it is resumed."""
 
     error: str  # the class of the error
@@ -213,12 +213,12 @@ class Parked(EventFields):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resumed(EventFields):
+class Resumed(TableEvent):
     """A parked table is read again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MergeParked(EventFields):
+class MergeParked(TableEvent):
     """A merge failed so often that its parts are left alone for now."""
 
     name: str  # of its entry in the log
@@ -230,14 +230,14 @@ class MergeParked(EventFields):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MergeResumed(EventFields):
+class MergeResumed(TableEvent):
     """The parts of a parked merge are planned again, or are gone."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Purged(EventFields):
+class Purged(TableEvent):
     """Rows were erased for good: all versions before this one are gone."""
 
     name: str  # the id of the purge
@@ -245,7 +245,7 @@ class Purged(EventFields):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobChanged(EventFields):
+class JobChanged(TableEvent):
     """A job of the table was asked for, taken, went on, or ended."""
 
     name: str  # its id
@@ -258,7 +258,7 @@ class JobChanged(EventFields):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PointReached(EventFields):
+class PointReached(TableEvent):
     """A point was taken: an event of the database, not of a table."""
 
     point: int  # its number
@@ -269,14 +269,14 @@ class PointReached(EventFields):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PointSettled(EventFields):
+class PointSettled(TableEvent):
     """All tables are settled up to this point, so every Delta reader can read them as of it."""
 
     point: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resync(EventFields):
+class Resync(TableEvent):
     """Events before this one can't be read any more. This is the table at ``version``; what comes after it follows."""
 
     lost_after: int | None  # the version up to which events were read before; None if none were
@@ -293,41 +293,12 @@ class Resync(EventFields):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dropped(EventFields):
+class Dropped(TableEvent):
     """The table is gone, or another one was made in its place. ``version`` is the last one whose events were read; what came
     after it, if anything did, went with the table.
     """
 
 
-TableEvent: TypeAlias = (
-    Created
-    | Adopted
-    | Appended
-    | Settled
-    | Merged
-    | Reclustered
-    | SchemaChanged
-    | PropertiesChanged
-    | Mutated
-    | Truncated
-    | Restored
-    | RowsExpired
-    | PartitionReplaced
-    | PartitionDetached
-    | PartitionAttached
-    | DetachedDropped
-    | VersionsExpired
-    | Parked
-    | Resumed
-    | MergeParked
-    | MergeResumed
-    | Purged
-    | JobChanged
-    | PointReached
-    | PointSettled
-    | Resync
-    | Dropped
-)
 EVENT_TYPES: tuple[type[TableEvent], ...] = (
     Created, Adopted, Appended, Settled, Merged, Reclustered, SchemaChanged, PropertiesChanged, Mutated, Truncated,
     Restored, RowsExpired, PartitionReplaced, PartitionDetached, PartitionAttached, DetachedDropped,
@@ -336,7 +307,7 @@ EVENT_TYPES: tuple[type[TableEvent], ...] = (
 )  # fmt: skip
 
 
-def kind_of_event(event: type[EventFields]) -> str:
+def kind_of_event(event: type[TableEvent]) -> str:
     """How a type of events is called: ``SchemaChanged`` is ``schema_changed``."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", event.__name__).lower()
 

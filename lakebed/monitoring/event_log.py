@@ -25,7 +25,6 @@ from dataclasses import fields
 from lakebed import events
 from lakebed.events import (
     BatchCommitted,
-    BatchReplayed,
     ClaimChanged,
     CommitEnded,
     CommitGivenUp,
@@ -34,26 +33,20 @@ from lakebed.events import (
     HintsReceived,
     IngestDelayed,
     InvariantViolated,
-    KeyIndexRebuilt,
-    ListenerLeft,
     ListenerSeen,
     MergeBegan,
     MergeEnded,
     MergeFailed,
-    MutationBegan,
-    MutationEnded,
     MutationFailed,
     OffsetsLost,
     PartReplicated,
     PointTaken,
     QueryChanged,
     RemarkMade,
-    SchemaChanged,
     Settled,
     SourceLagged,
     StoreRequested,
     TableParked,
-    TableResumed,
     TaskMeasured,
     Uploaded,
     ViewRefreshed,
@@ -149,11 +142,7 @@ def level_of(event: Event) -> int:
             | EventsDelivered(failures=0)
         ):
             return logging.DEBUG
-        case EventsDelivered() | ListenerLeft():
-            return logging.INFO
-        case BatchReplayed() | KeyIndexRebuilt() | MutationBegan() | MutationEnded() | CommitEnded() | SchemaChanged():
-            return logging.INFO
-        case QueryChanged() | TableResumed():
+        case _:
             return logging.INFO
 
 

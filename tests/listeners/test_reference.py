@@ -7,13 +7,13 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-from lakebed.listeners.event_types import EVENT_TYPES, EventFields, kind_of_event
+from lakebed.listeners.event_types import EVENT_TYPES, TableEvent, kind_of_event
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/events.md").read_text()
-COMMON = [each.name for each in fields(EventFields)]
+COMMON = [each.name for each in fields(TableEvent)]
 
 
-def row(event: type[EventFields]) -> str:
+def row(event: type[TableEvent]) -> str:
     own = ", ".join(f"`{each.name}`" for each in fields(event) if each.name not in COMMON)
     text = " ".join((inspect.getdoc(event) or "").split()).replace("``", "`")
     return f"| `{kind_of_event(event)}` | {own} | {text} |"

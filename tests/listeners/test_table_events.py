@@ -16,7 +16,6 @@ from lakebed.listeners.event_types import (
     CONTENT_TYPE,
     KINDS,
     Dropped,
-    EventFields,
     Resync,
     TableEvent,
     cloud_event,
@@ -157,7 +156,7 @@ POINTS: dict[str, tuple[tuple[Action, ...], str]] = {
 }
 
 
-COMMON = {each.name for each in fields(EventFields)}
+COMMON = {each.name for each in fields(TableEvent)}
 
 
 def said(events: tuple[TableEvent, ...]) -> str:

@@ -140,11 +140,11 @@ def _line(event: TableEvent, root: str, form: str) -> str:
     import orjson
 
     from lakebed.cli.logs import shown
-    from lakebed.listeners.event_types import EventFields, cloud_event, data_of
+    from lakebed.listeners.event_types import TableEvent, cloud_event, data_of
 
     if form == "json":
         return orjson.dumps(cloud_event(event, root)).decode()
-    common = {each.name for each in fields(EventFields)}
+    common = {each.name for each in fields(TableEvent)}
     at = "" if event.time_ms is None else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(event.time_ms / 1000))
     own = " ".join(f"{name}={_text(value)}" for name, value in data_of(event).items() if name not in common)
     return shown(f"{at:20} {event.table} {event.version} {event.kind} {own}".rstrip())
