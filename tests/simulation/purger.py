@@ -63,7 +63,7 @@ def change_of(where: str) -> Change:
 
 @dataclass(frozen=True)
 class _PurgedTable:
-    """See ``lakebed.operations.purge.purge._PurgedTable``."""
+    """See ``lakebed.operations.purge.purge``."""
 
     cast: Cast
     log: TableLog
