@@ -18,7 +18,7 @@ from lakebed.ingest.batch_writer import Written, in_this_process
 from lakebed.ingest.table_batch import BatchDone, TableIngest, WriteWork, run_alone
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.schema.fitting import FIXED, EvolvePolicy
-from lakebed.sources.source import Bounds, Place, Range
+from lakebed.sources.source import Bounds, Place, Range, RangeReader
 from lakebed.table import internals_of
 
 COLUMNS = pa.schema([pa.field("id", pa.int64()), pa.field("n", pa.int64())])
@@ -116,12 +116,12 @@ class MemorySource:
 
 
 class Process:
-    """One process that brings a source into a table."""
+    """One process that brings a source into a table: any ``RangeReader``, where ``run`` is given the ranges."""
 
     def __init__(
         self,
         path: str,
-        source: MemorySource,
+        source: MemorySource | RangeReader,
         *,
         policy: EvolvePolicy = FIXED,
         reading: Decoder | None = None,

@@ -168,7 +168,7 @@ def _print(result: Any, options: argparse.Namespace) -> int:
 
 
 _KINDS = {
-    "figures": "how large the table is, its settings, and what is in its tail",
+    "figures": "how large the table is, its keys and sort key, and what is in its tail",
     "parts": "the parts of the table",
     "commits": "the newest commits, and what each did",
     "merges": "the newest merges, and what each cost",
