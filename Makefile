@@ -11,8 +11,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 TESTS ?= tests
-# Processes that tests run in, each with servers and a Spark session of its own (3 GB).
-WORKERS ?= 2
+# Processes that tests run in, each with servers and a Spark session of its own (4 GB). One more than cores: tests wait for
+# servers and processes.
+WORKERS ?= 3
 # Prefer the Python that the tests of a release run with; any from 3.11 on will do.
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3,$(shell command -v $(name) 2>/dev/null)))
 

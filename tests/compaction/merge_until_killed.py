@@ -1,8 +1,8 @@
 """A process that merges a table until there is nothing to do.
 
-    python -m tests.compaction.merge_until_killed TABLE PART LEASE_SECONDS KIND
+    python -m tests.compaction.merge_until_killed TABLE PART LEASE_SECONDS
 
-Its kernel kills the process as soon as PART is among the sources, as memory that runs out does. KIND: stored or volatile.
+Its kernel kills the process as soon as PART is among the sources, as memory that runs out does.
 Prints the replica's name, and each part that a merge of it takes.
 """
 
@@ -17,7 +17,6 @@ from typing import Any
 
 import lakebed
 from lakebed.compaction.kernels import LocalKernel
-from lakebed.compaction.merge import Merger
 from lakebed.compaction.merge_runner import MergeRunner
 from lakebed.compaction.volatile import VolatileMerger
 from lakebed.log.claims import claims_of
@@ -36,20 +35,15 @@ class Deadly(LocalKernel):
         return super().merge(sources, *rest, **named)
 
 
-def main(path: str, part: str, lease_seconds: float, kind: str) -> None:
+def main(path: str, part: str, lease_seconds: float) -> None:
     table = lakebed.open(path)
     log, storage, vectors = log_of(table), storage_of(table), deletion_vectors_of(table)
-    name = f"replica-{os.getpid()}"
-    merger = (
-        VolatileMerger(log, storage, vectors, Path(f"{path}.replicas"), lease_seconds=lease_seconds)
-        if kind == "volatile"
-        else Merger(log, storage, vectors, name, lease_seconds=lease_seconds)
-    )
+    merger = VolatileMerger(log, storage, vectors, Path(f"{path}.replicas"), lease_seconds=lease_seconds)
     print("replica", merger.replica, flush=True)
     Deadly.deadly = part
     merge_runner = MergeRunner(path, log, merger, Deadly(storage, log.refresh))
     merge_runner.run_until_idle()
-    while claims_of(log.refresh().domains).keys() - {each.claim.id for each in getattr(merger, "held", list)()}:
+    while claims_of(log.refresh().domains).keys() - {each.claim.id for each in merger.held()}:
         time.sleep(lease_seconds / 2)  # those of processes that were killed
         merger.tidy()
         merge_runner.run_until_idle()
@@ -58,4 +52,4 @@ def main(path: str, part: str, lease_seconds: float, kind: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], float(sys.argv[3]), sys.argv[4])
+    main(sys.argv[1], sys.argv[2], float(sys.argv[3]))

@@ -1,9 +1,9 @@
 """A process that maintains tables until nothing is left to do, and that dies of settling one of them.
 
-    python -m tests.compaction.settle_until_killed TABLE DEADLY KIND
+    python -m tests.compaction.settle_until_killed TABLE DEADLY
 
-It kills itself as soon as it resolves a change part named DEADLY, as memory that runs out does. KIND: maintain, for the cycles of
-that table alone; fleet, for a worker of a fleet over all tables of its folder. Prints each settle that begins, and "idle".
+It kills itself as soon as it resolves a change part named DEADLY, as memory that runs out does. It is a worker of a
+fleet over all tables of the folder. Prints each settle that begins, and "idle".
 """
 
 from __future__ import annotations
@@ -14,14 +14,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import lakebed
 from lakebed.compaction import settle
 from lakebed.coordination.failing import parked_settle
 from lakebed.fleet import membership, worker
 from lakebed.fleet.worker import FleetWorker, Limits
 from lakebed.table.internals import open_log
-from lakebed.table.table import internals_of
-from tests.internals import log_of
 from tests.waiting import wait_until
 
 
@@ -36,18 +33,6 @@ def deadly(name: str) -> None:
         return real(parts, change_parts, *rest, **more)
 
     settle.resolve = resolve  # type: ignore[assignment]
-
-
-def maintain(path: str) -> None:
-    table = lakebed.open(path)
-    duties, log = internals_of(table).duties(), log_of(table)
-
-    def is_idle() -> bool:
-        duties.step()
-        newest = log.refresh()
-        return not newest.tail or parked_settle(newest, log.now_ms()) is not None
-
-    wait_until(is_idle)
 
 
 def fleet(path: str) -> None:
@@ -68,5 +53,5 @@ def fleet(path: str) -> None:
 
 if __name__ == "__main__":
     deadly(sys.argv[2])
-    {"maintain": maintain, "fleet": fleet}[sys.argv[3]](sys.argv[1])
+    fleet(sys.argv[1])
     print("idle", flush=True)

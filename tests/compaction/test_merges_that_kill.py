@@ -61,20 +61,19 @@ def parked(table: lakebed.Table, clock: Clock) -> dict[tuple[str, ...], Failing]
     return {each.sources: each for each in failing_of(log_of(table).refresh()).values() if each.is_parked(now_ms)}
 
 
-def worker(table: lakebed.Table, part: str, kind: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tests.compaction.merge_until_killed", table.path, part, "0.5", kind]
+def worker(table: lakebed.Table, part: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.compaction.merge_until_killed", table.path, part, "0.5"]
     return ran(command)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["stored", "volatile"])
 def test_a_part_whose_merge_kills_the_process_is_parked_after_three_and_the_rest_is_merged(
-    table: lakebed.Table, kind: str
+    table: lakebed.Table,
 ) -> None:
     parts = sorted(log_of(table).refresh().parts.values(), key=lambda part: part.min_block)
     deadly = parts[2].path  # whichever four of the five are planned, it is one of them
     before = table.to_arrow().sort_by("id")
-    ends = [worker(table, deadly, kind) for _ in range(LOST_MAX + 1)]
+    ends = [worker(table, deadly) for _ in range(LOST_MAX + 1)]
     assert [end.returncode for end in ends] == [-signal.SIGKILL] * LOST_MAX + [0], [end.stderr for end in ends]
     assert "idle" in ends[-1].stdout and deadly not in ends[-1].stdout
     snapshot = log_of(table).refresh()
@@ -86,10 +85,9 @@ def test_a_part_whose_merge_kills_the_process_is_parked_after_three_and_the_rest
     assert table.maintenance.resume() and not [
         name for name in log_of(table).refresh().domains if name.startswith(LOST)
     ]
-    assert worker(table, "none", kind).returncode == 0
+    assert worker(table, "none").returncode == 0
     snapshot = log_of(table).refresh()
     assert not failing_of(snapshot) and table.to_arrow().sort_by("id") == before
-    assert kind == "volatile" or deadly not in snapshot.parts
 
 
 def test_whoever_takes_over_for_the_third_time_parks_the_part_and_merges_the_others(table: lakebed.Table) -> None:

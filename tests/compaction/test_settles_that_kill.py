@@ -66,8 +66,8 @@ def tail_of(table: lakebed.Table) -> list[str]:
     return [part.path for part in log_of(table).refresh().tail_in_order()]
 
 
-def worker(table: lakebed.Table, deadly: str, kind: str) -> subprocess.CompletedProcess[str]:
-    return ran([sys.executable, "-m", "tests.compaction.settle_until_killed", table.path, deadly, kind])
+def worker(table: lakebed.Table, deadly: str) -> subprocess.CompletedProcess[str]:
+    return ran([sys.executable, "-m", "tests.compaction.settle_until_killed", table.path, deadly])
 
 
 def log_at(table: lakebed.Table, clock: Clock) -> TableLog:
@@ -82,15 +82,14 @@ def try_to_settle(log: TableLog, *processes: str) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["maintain", "fleet"])
-def test_a_settle_that_kills_three_processes_is_left_alone_by_the_fourth(table: lakebed.Table, kind: str) -> None:
-    other = with_tail(Path(table.path).parent / "other") if kind == "fleet" else None
+def test_a_settle_that_kills_three_processes_is_left_alone_by_the_fourth(table: lakebed.Table) -> None:
+    other = with_tail(Path(table.path).parent / "other")
     [deadly] = tail_of(table)
     before = table.to_arrow().sort_by("id")
-    ends = [worker(table, deadly, kind) for _ in range(ATTEMPTS_MAX + 1)]
+    ends = [worker(table, deadly) for _ in range(ATTEMPTS_MAX + 1)]
     assert [end.returncode for end in ends] == [-signal.SIGKILL] * ATTEMPTS_MAX + [0], [end.stderr for end in ends]
     assert "idle" in ends[-1].stdout and deadly not in ends[-1].stdout
-    assert other is None or not tail_of(other), "the other tables are settled"
+    assert not tail_of(other), "the other tables are settled"
     [finding] = [each for each in table.status().findings if each.check == "settle"]
     assert finding.severity is Severity.CRITICAL and "3 processes began to settle" in finding.what
     assert [each.check for each in table.doctor().findings if each.check == "settle"] == ["settle"]
@@ -98,7 +97,7 @@ def test_a_settle_that_kills_three_processes_is_left_alone_by_the_fourth(table: 
     apply(table, 3)  # ingest goes on, and so do reads
     assert table.to_arrow().column("v").to_pylist() == [3] * 20 and before.column("v").to_pylist() == [2] * 20
     assert table.maintenance.resume() and not table.maintenance.resume()
-    end = worker(table, "none", kind)
+    end = worker(table, "none")
     assert end.returncode == 0 and deadly in end.stdout, end.stderr
     domains = log_of(table).refresh().domains
     assert not tail_of(table) and SETTLING not in domains

@@ -16,7 +16,7 @@ from tests.infra.postgres import PostgresServer
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SECONDS, TRANSACTIONS_PER_SECOND, ACCOUNTS = 8, 200, 20_000
+SECONDS, TRANSACTIONS_PER_SECOND, ACCOUNTS = 5, 200, 5_000
 
 
 def test_every_reader_sees_what_postgres_holds_after_pgbench(

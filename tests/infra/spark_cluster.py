@@ -30,7 +30,6 @@ from typing import Self
 from tests.infra.downloads import lakebed_wheel
 from tests.infra.server import HOST, Server, ServerFailed, new_run_folder
 from tests.infra.spark_start import spark_environment, spark_options
-from tests.waiting import outcome
 
 DAEMON_MEMORY = "256m"
 
@@ -158,10 +157,6 @@ class SparkCluster:
         for server in (*self.workers, self.master):
             server.kill()
 
-    def restart(self) -> Self:
-        self.stop()
-        return self.start()
-
     def close(self) -> None:
         self.stop()
         shutil.rmtree(self.run_folder, ignore_errors=True)
@@ -195,22 +190,6 @@ class SparkCluster:
         if not shipped.exists():
             shutil.copy(wheel, shipped)
         return shipped
-
-    def run(
-        self,
-        script: Path | str,
-        *arguments: str,
-        environment: Mapping[str, str] | None = None,
-    ) -> str:
-        """Runs a script (a path, or its text) as a job's driver; returns what it printed. Raises ServerFailed."""
-        process = self.submit(script, *arguments, environment=environment)
-        try:
-            printed, _ = outcome(process)
-        except AssertionError as hangs:
-            raise ServerFailed(f"{hangs}; its errors:\n{self.errors()}") from None
-        if process.returncode:
-            raise ServerFailed(f"the job ended with code {process.returncode}; its errors:\n{self.errors()}")
-        return printed
 
     def submit(
         self, script: Path | str, *arguments: str, environment: Mapping[str, str] | None = None

@@ -73,7 +73,7 @@ def may_hold(part: Part, name: str, least: Any, greatest: Any, schema: pa.Schema
 @seeds(6, quick=0)
 def test_statistics_hold_for_every_row(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
-    rows = pa.Table.from_pylist(random_rows(rng, rng.choice([1, 5, 300])), SCHEMA)
+    rows = pa.Table.from_pylist(random_rows(rng, rng.choice([1, 5, 80])), SCHEMA)
     [(part, stored)] = written(rows, WriteSpec(schema=SCHEMA), tmp_path)
     stats = orjson.loads(part.stats)
     assert stats["numRecords"] == len(rows) == part.rows
