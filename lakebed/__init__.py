@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lakebed.compaction.settle import SettleResult
     from lakebed.database.warehouse import Moment, Warehouse, warehouse
     from lakebed.operations.alter import AlterResult
-    from lakebed.operations.mutate_keyed import MutationResult
+    from lakebed.operations.mutation import MutationResult
     from lakebed.session import spark
     from lakebed.table import Table, convert, create, open
 

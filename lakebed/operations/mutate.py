@@ -49,16 +49,8 @@ from lakebed.log.commit_loop import Finished, Proposal, commit_loop
 from lakebed.log.conflicts import ReadWriteSet
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import Committed, TableLog, require_writable
-from lakebed.operations.mutate_keyed import (
-    BATCH_ROWS,
-    Beside,
-    Mutation,
-    MutationResult,
-    RowsForSql,
-    discard,
-    in_chunks,
-    mutate,
-)
+from lakebed.operations.mutate_keyed import Beside, RowsForSql, discard, mutate
+from lakebed.operations.mutation import BATCH_ROWS, Mutation, MutationResult, in_chunks
 from lakebed.parts.changes import OLDEST_SEQUENCE, SEQUENCE_COLUMN, WriteSpec, prepare, stored_rows, write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.part_filter import parts_that_may_match

@@ -40,7 +40,7 @@ from lakebed.operations.alter import alter
 from lakebed.operations.cleanup import DELETIONS_MAX, BackgroundCleanup, clean_log
 from lakebed.operations.create import NewTable, create
 from lakebed.operations.mutate import Mirror, run_mutation
-from lakebed.operations.mutate_keyed import Mutation
+from lakebed.operations.mutation import Mutation
 from lakebed.operations.partitions import Partitions
 from lakebed.operations.purge.files import KEY_INDEX, VOLATILE, PurgedFile
 from lakebed.operations.purge.purge import Purge

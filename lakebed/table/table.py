@@ -31,7 +31,7 @@ from lakebed.operations.create import NewTable
 from lakebed.operations.create import convert as convert_table
 from lakebed.operations.create import create as create_table
 from lakebed.operations.mutate import run_mutation
-from lakebed.operations.mutate_keyed import Mutation, MutationResult
+from lakebed.operations.mutation import Mutation, MutationResult
 from lakebed.operations.restore import restore
 from lakebed.parts.arrow_rows import Rows
 from lakebed.parts.changes import write_spec_of

@@ -24,7 +24,7 @@ from lakebed.log.conflicts import BLIND
 from lakebed.log.entry_values import MS_MAX
 from lakebed.log.table_log import Committed
 from lakebed.merge.kernel import MergedPart, MergeSource, merge_parts
-from lakebed.operations import mutate_keyed
+from lakebed.operations import mutate_keyed, mutation
 from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN, WriteSpec
 from lakebed.quoting import quote
 from lakebed.storage.engine import connect
@@ -185,7 +185,7 @@ def test_a_column_that_is_not_null_stays_so(tmp_path: Path, keys: list[str]) -> 
 def test_a_large_mutation_comes_in_several_change_parts_of_one_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mutate_keyed, "CHUNK_ROWS", 2048)
+    monkeypatch.setattr(mutation, "CHUNK_ROWS", 2048)
     monkeypatch.setattr(mutate_keyed, "BATCH_ROWS", 2048)
     table = make(tmp_path, [row(id, id) for id in range(10_000)])
     result = table.update({"value": "-value"}, "id % 2 = 0")

@@ -26,7 +26,7 @@ from lakebed.log.files.commit_codec import decode_commit
 from lakebed.log.snapshot import Snapshot
 from lakebed.operations import joining, mutate_keyed, partitions, time_to_live
 from lakebed.operations import mutate as mutate_unkeyed
-from lakebed.operations.mutate_keyed import Mutation
+from lakebed.operations.mutation import Mutation
 from lakebed.operations.purge import rows as purge_rows
 from lakebed.parts import deletion_vector_cache, row_origins
 from lakebed.parts.changes import WriteSpec

@@ -11,15 +11,12 @@ Invariant
 
 Reading with google.protobuf is stricter than the library in two ways, for a value must not get lost. A field of the schema with
 another wire type is an error, and so is a number that a closed enum does not have: the library takes both for unknown fields. And
-as few bytes can stand for very many values (an empty message in a list has two bytes, and a null in each column), a record may
-have so many and no more.
+few bytes can stand for very many values (an empty message in a list has two bytes), so a record may have no more than a bound.
 
-**How a schema is compiled**
-
-1.  The schema, the schemas that it imports, and those that registries leave out (``confluent/…``) are written to a temporary
-    folder. ``google/protobuf`` and ``google/type`` come with the packages grpcio-tools and googleapis-common-protos.
-2.  ``protoc`` of grpcio-tools compiles them, in a process of its own: a schema that takes very long is given up.
-3.  The descriptors go into a pool of their own, so that two schemas may both have a message of one name.
+**How a schema is compiled.** The schema, the schemas that it imports, and those that registries leave out (``confluent/…``) are
+written to a temporary folder. ``google/protobuf`` and ``google/type`` come with the packages grpcio-tools and
+googleapis-common-protos. ``protoc`` of grpcio-tools compiles them in a process of its own: a schema that takes very long is given
+up. The descriptors go into a pool of their own, so that two schemas may both have a message of one name.
 """
 
 from __future__ import annotations
