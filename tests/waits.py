@@ -80,7 +80,7 @@ REASONS = {
     "tests/pipeline/test_page_beside_a_run.py": (2, PAGE),
     "tests/planning/hunt_endless.py": (1, "runs for as many seconds as it is told"),
     "tests/resolve/test_folders_that_change.py": (1, "a thread that makes and removes folders for a while"),
-    "tests/service/test_jobs_of_a_service.py": (7, "the threads of a service that run jobs"),
+    "tests/service/test_jobs_of_a_service.py": (8, "the threads of a service that run jobs"),
     "tests/service/test_survey.py": (13, "the thread of a service that surveys tables"),
     "tests/sources/test_kafka_database_source.py": (1, "a planner that asks in a thread"),
     "tests/sources/test_kept_clients.py": (2, "threads that shall meet in the middle of a call"),

@@ -163,8 +163,10 @@ def test_the_first_transaction_after_the_initial_snapshot_counts_though_it_wrote
 @pytest.mark.parametrize(
     ("source", "begin"),
     [
-        ({"snapshot": "true", "lsn": 5, "sequence": '[null,"5"]'}, 5),
-        ({"snapshot": "last", "lsn": 5, "sequence": '[null,"5"]'}, 5),
+        *(
+            ({"snapshot": mark, "lsn": 5, "sequence": '[null,"5"]'}, 5)
+            for mark in ("true", "first", "last", "first_in_data_collection", "last_in_data_collection")
+        ),
         ({"snapshot": "last", "lsn": 5, "sequence": '["4","5"]'}, None),
         ({"snapshot": "incremental", "lsn": 5, "sequence": '[null,"5"]'}, None),
         ({"snapshot": "false", "lsn": 5, "sequence": '[null,"5"]'}, None),

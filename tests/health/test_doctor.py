@@ -393,12 +393,15 @@ def test_a_deletion_vector_with_a_garbled_name_is_reported_with_its_part(table: 
         assert ("vector", part.path) in {(finding.check, finding.where) for finding in found.findings}
 
 
-def test_a_file_of_another_size_is_named_without_being_read(table: lakebed.Table) -> None:
-    path = base(table).path
-    with place(table, path).open("ab") as file:
-        file.write(b"more")
-    [finding] = examine(table.path, deep=True).findings
-    assert (finding.check, finding.where) == ("file", path)
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize("more", [-1, 1])
+def test_a_file_of_another_size_is_named_without_being_read(table: lakebed.Table, more: int, deep: bool) -> None:
+    part = base(table)
+    with place(table, part.path).open("r+b") as file:
+        file.truncate(part.bytes + more)
+    [finding] = examine(table.path, deep=deep).findings
+    assert (finding.check, finding.where) == ("file", part.path)
+    assert f"has {part.bytes + more:,} bytes" in finding.what
 
 
 def test_a_part_with_fewer_rows_than_the_log_says_is_named(table: lakebed.Table) -> None:

@@ -223,6 +223,15 @@ def test_after_a_restart_of_the_order_what_comes_wins_and_has_an_order_of_its_ow
     assert copy.rows == {1: "newest", 2: "old"}
 
 
+def test_where_a_table_began_says_nothing_about_the_order_after_a_restart(copy: Copy) -> None:
+    copy.table.set_properties({"lakebed.source_begin": str(OLD)})
+    restarted(copy).feed(
+        change(NEW + 9, 1, "newest", 4 * MINUTE, sequence='[null,"1"]'),
+        change(NEW + 5, 1, "late", 3 * MINUTE, sequence='[null,"1"]'),
+    )
+    assert copy.rows[1] == "newest"
+
+
 def test_a_topic_that_is_read_again_or_made_anew_gives_the_same_rows_after_a_restart(copy: Copy) -> None:
     copy.source.ids["t"] = "one"
     restarted(copy.read()).feed(*SENT_AGAIN)

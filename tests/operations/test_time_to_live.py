@@ -124,6 +124,15 @@ def test_a_change_that_lacks_values_still_finds_them_in_an_old_row(tmp_path: Pat
     assert table.to_arrow(["id", "value"]).to_pylist() == [{"id": 1, "value": 7}]
 
 
+def test_an_update_does_not_bring_back_a_row_that_expired_while_it_was_computed(tmp_path: Path) -> None:
+    table = make(tmp_path, BATCHES[1:])  # no part leaves as a whole
+    other = lakebed.open(table.path)
+    with before_its_commits(table, lambda: expired(other)):
+        table.update({"value": "7"}, "id in (3, 4)")
+    found = table.to_arrow(["id", "value"]).sort_by("id").to_pylist()
+    assert found == [{"id": 4, "value": 7}, {"id": 5, "value": 0}, {"id": 6, "value": 0}]
+
+
 def test_a_merge_under_way_carries_over_what_expired(tmp_path: Path) -> None:
     table = make(tmp_path, BATCHES)
 

@@ -15,7 +15,7 @@ import pytest
 import lakebed
 from lakebed.coordination import jobs
 from lakebed.coordination.jobs import Job, JobState
-from lakebed.errors import Cancelled, InvalidInput, TableNotFound, Unexpected
+from lakebed.errors import Cancelled, InvalidInput, StoreUnavailable, TableNotFound, Unexpected
 from lakebed.jobs import ACTIONS, JobAction, JobRunner
 from lakebed.log.stores import LocalLogStore
 from lakebed.log.table_log import TableLog
@@ -105,6 +105,24 @@ def test_a_job_that_fails_raises_the_error_of_the_library(
         remote.start("recluster", where="no_such_column = 1")
     with pytest.raises(InvalidInput):
         remote.start("drop")
+
+
+def test_tables_that_could_not_be_listed_are_looked_at_again(
+    lake: Path, run_jobs: Callable[..., JobLoop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables, errors, again = Catalog.tables, [StoreUnavailable("no answer")], threading.Event()
+
+    def listed(catalog: Catalog) -> Any:
+        if errors:
+            raise errors.pop()
+        again.set()
+        return tables(catalog)
+
+    monkeypatch.setattr(Catalog, "tables", listed)
+    run_jobs(lake)
+    [follower] = [thread for thread in threading.enumerate() if thread.name == "lakebed-jobs"]
+    wait_until(lambda: again.is_set() or not follower.is_alive())
+    assert again.is_set()
 
 
 def test_a_job_is_cancelled_while_it_waits_and_while_it_runs(

@@ -418,6 +418,16 @@ def test_a_large_backlog_is_read_in_batches_of_bounded_size(tmp_path: Path, monk
     assert layer.rows() == rows_of(upstream)
 
 
+def test_each_batch_but_the_last_says_that_versions_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lakebed.sources.upstream.BYTES_MAX", 1)
+    upstream = a_table(tmp_path)
+    layer = a_layer(upstream, tmp_path)
+    layer.follow()  # it holds the upstream from now on, which is a version too
+    for number in range(3):
+        upstream.apply(as_arrow([change(number, 1, "a")], upstream))
+    assert [layer.planner.left_some for _ in iter(layer.batch, None)] == [True, True, False]
+
+
 def test_a_chain_of_layers_comes_to_rest(tmp_path: Path) -> None:
     ods = a_table(tmp_path)
     dwd = a_layer(ods, tmp_path)
