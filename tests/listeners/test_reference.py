@@ -15,11 +15,13 @@ COMMON = [each.name for each in fields(TableEvent)]
 
 def row(event: type[TableEvent]) -> str:
     own = ", ".join(f"`{each.name}`" for each in fields(event) if each.name not in COMMON)
-    text = " ".join((inspect.getdoc(event) or "").split()).replace("``", "`")
-    return f"| `{kind_of_event(event)}` | {own} | {text} |"
+    commented = re.findall(r"^    (\w+): [^#\n]+# (.+)$", inspect.getsource(event), re.MULTILINE)
+    said = "; ".join(f"`{name}`: {comment}" for name, comment in commented)
+    text = " ".join((inspect.getdoc(event) or "").split()) + (f" {said}." if said else "")
+    return f"| `{kind_of_event(event)}` | {own} | {text.replace('``', '`')} |"
 
 
-def test_the_page_has_each_type_with_its_fields_and_its_docstring() -> None:
+def test_the_page_has_each_type_with_its_fields_and_what_they_are() -> None:
     rows = re.findall(r"^\| `\w+` \|[^|\n]*\|[^|\n]*\|$", PAGE, re.MULTILINE)
     assert rows == [row(event) for event in EVENT_TYPES]
 
