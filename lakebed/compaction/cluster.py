@@ -28,7 +28,7 @@ from lakebed.errors import ClusterUnavailable, LakebedError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-BYTES_MIN = 64 << 20
+_BYTES_MIN = 64 << 20
 """The least that a merge reads for which a job pays (ADR 40)."""
 MERGES_MAX = 16
 MERGE_BYTES = 64 << 20
@@ -40,7 +40,7 @@ _LOOK_SECONDS = 0.5
 _CONNECT_SECONDS = 5.0
 _logger = logging.getLogger("lakebed.compact")
 
-Task = Callable[[Iterable[bytes]], Iterator[bytes]]
+_Task = Callable[[Iterable[bytes]], Iterator[bytes]]
 
 
 @dataclass(slots=True, eq=False)
@@ -61,7 +61,7 @@ class Cluster:
         begin: Callable[[], SparkSession],
         *,
         name: str = "Spark",
-        bytes_min: int = BYTES_MIN,
+        bytes_min: int = _BYTES_MIN,
         merges_max: int = MERGES_MAX,
         is_ours: bool = True,
         clock: Callable[[], float] = time.monotonic,
@@ -121,7 +121,7 @@ class Cluster:
                 self._busy -= 1
                 self._free.notify()
 
-    def run(self, work: bytes, task: Task, progress: Callable[[int], object]) -> bytes:
+    def run(self, work: bytes, task: _Task, progress: Callable[[int], object]) -> bytes:
         """Run a task on one piece of work, and return the one that it yields.
 
         It is cancelled when ``progress`` raises an error, which is asked a few times a second. Raises that error, an error of

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("lakebed.compact")
 _UPLOAD_LOOK_SECONDS = 2.0
-TIDY_SECONDS = 60.0
+_TIDY_SECONDS = 60.0
 _FINISH_LOOK_SECONDS = 0.1
 
 
@@ -114,7 +114,7 @@ class Compaction:
 
     def recluster(self, job: ReclusterJob, spark: SparkSession | None = None) -> ReclusterResult:
         """Run a job, with a session on a cluster there, else in this process. Raises the error of a merge that fails."""
-        return job.run(self.merger(), self.local_kernel(), self._engine(cluster_of(spark) or self.cluster))
+        return job.run(self.merger(), self.local_kernel(), self._engine(_cluster_of(spark) or self.cluster))
 
     def in_background(
         self, spark: SparkSession | None, in_fleet: bool = False, cluster: Cluster | None = None
@@ -125,7 +125,7 @@ class Compaction:
         """
         self.close()
         self._reads.begin_maintaining()
-        cluster = cluster or cluster_of(spark)
+        cluster = cluster or _cluster_of(spark)
         merger: Merger | VolatileMerger
         choice = volatile_choice(
             self._log.refresh().settings,
@@ -153,7 +153,7 @@ class Compaction:
 
     def chores(self) -> tuple[Chore, ...]:
         """What is to be done now and then beside the merges of the merge runner in the background."""
-        volatile, seconds = self.volatile_merger, min(TIDY_SECONDS, self.lease_seconds)
+        volatile, seconds = self.volatile_merger, min(_TIDY_SECONDS, self.lease_seconds)
         if volatile is None:
             return (Chore(run=self._tidied, seconds=seconds, is_needed=self._has_entries),)
         tidy = Chore(run=self._tidied, seconds=seconds)
@@ -262,7 +262,7 @@ class Compaction:
         )
 
 
-def cluster_of(spark: SparkSession | None) -> Cluster | None:
+def _cluster_of(spark: SparkSession | None) -> Cluster | None:
     """The cluster of a session; None if there is no session, or if Spark runs in this process."""
     return Cluster.of(spark) if spark and not str(spark.sparkContext.master).startswith("local") else None
 

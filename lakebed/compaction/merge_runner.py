@@ -8,7 +8,7 @@
 3. A plan that fails is tried again, later each time. After ``FAILURES_MAX`` failures its parts are parked in the table's log
    (``coordination.failing``), for an hour at first, and this is reported. A part that is corrupt is parked alone, after the first
    failure. So no failure repeats without end, in whichever process. If the log can't be written, this process remembers it.
-4. A store that does not answer, or a full disk, is no fault of the parts (``PASSING``): new ones come, and plans of them would
+4. A store that does not answer, or a full disk, is no fault of the parts (``_PASSING``): new ones come, and plans of them would
    fail as well. So no plan is made for a while then, longer each time, until one succeeds. Nothing is parked for it. Then plans
    of other parts come first. Parts that still fail while other plans succeed may need more room than there is: they wait longer.
 
@@ -49,12 +49,12 @@ _PARKED_SECONDS = 3600.0
 BACKOFF_SECONDS_MAX = 60.0
 _ALONE_SECONDS_MAX = 600.0
 """The longest pause of parts that fail for the store or the disk while other plans succeed."""
-PASSING = (StoreUnavailable, Contention)
+_PASSING = (StoreUnavailable, Contention)
 """Failures that no part has caused."""
 CLOSE_SECONDS_MAX = 5.0
 _logger = logging.getLogger("lakebed.compact")
 
-Planner = Callable[[Snapshot, Collection[str], int, int, Mapping[str, int], Goal], Planning]
+_Planner = Callable[[Snapshot, Collection[str], int, int, Mapping[str, int], Goal], Planning]
 """Arguments: snapshot, paths that are taken, time in epoch milliseconds, bytes in flight, reads by path, for which readers."""
 
 
@@ -147,7 +147,7 @@ class MergeRunner:
         merger: MergeWorker,
         kernel: MergeKernel,
         *,
-        planner: Planner | None = None,
+        planner: _Planner | None = None,
         clock: Callable[[], float] = time.time,
         reads: Callable[[Snapshot], Mapping[str, int]] = lambda snapshot: {},
         on_cluster: OnCluster | None = None,
@@ -160,7 +160,7 @@ class MergeRunner:
         self._merger = merger
         self._kernel = kernel
         self._on_cluster = on_cluster
-        self._planner: Planner = planner or partial(make_plans, statistics=log.statistics)
+        self._planner: _Planner = planner or partial(make_plans, statistics=log.statistics)
         self._clock = clock
         self._reads = reads
         self._shared = _Shared()
@@ -368,7 +368,7 @@ class MergeRunner:
                     level=plan.level,
                     parts=parts,
                     parked=parked,
-                    passes=isinstance(error, PASSING),
+                    passes=isinstance(error, _PASSING),
                     error=str(error),
                     claim=claim,
                     replica=replica,
@@ -436,7 +436,7 @@ class MergeRunner:
 
     def _failed(self, plan: MergePlan, error: Exception) -> bool:
         """Record when the parts may be planned again; returns whether they are parked."""
-        if isinstance(error, PASSING):
+        if isinstance(error, _PASSING):
             self._waits(plan, error)
             return False
         corrupt = [path for path in plan.inputs if isinstance(error, Corrupt) and path in (error.part, error.path)]

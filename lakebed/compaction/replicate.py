@@ -59,7 +59,7 @@ from lakebed.storage.part_storage import PartStorage
 SAVED_MIN = 1
 """A part is built if a read opens at least so many fewer with it."""
 FAILURES_MAX = 3  # attempts to build a claim's part
-CLOSE_SECONDS_MAX = 5.0
+_CLOSE_SECONDS_MAX = 5.0
 _BEGUN = "begun"
 _logger = logging.getLogger("lakebed.volatile")
 
@@ -123,7 +123,7 @@ class Replication:
 
     def close(self) -> None:
         """Let another process of this host build. What is there stays, for readers."""
-        waited = self._looking.acquire(timeout=CLOSE_SECONDS_MAX)
+        waited = self._looking.acquire(timeout=_CLOSE_SECONDS_MAX)
         self._release()
         if waited:
             self._looking.release()

@@ -48,7 +48,7 @@ from lakebed.planning.plan import MergePlan
 from lakebed.planning.settling import due_ms
 from lakebed.settings import TIERS
 
-QUERY = "maintain"
+_QUERY = "maintain"
 _SETTLE_LOOK_SECONDS = 5.0
 """How often a tail is looked at that waits: it becomes due with time."""
 _MERGE_LOOK_SECONDS = (5.0, 60.0)
@@ -134,7 +134,7 @@ class TableMaintainer:
         self._pools = pools
         self._look_seconds = look_seconds
         self._on_end = on_end
-        self._health = Health(duties.path, QUERY, one_of_many)
+        self._health = Health(duties.path, _QUERY, one_of_many)
         self._restarts = Restarts()
         self._restarts.has_started = True
         self._cycles = self._cycles_at_failure = 0
@@ -229,7 +229,7 @@ class TableMaintainer:
         except LakebedError as error:
             return self._failed(error)
         except Exception as error:  # of a Spark job that looks up keys, or of the views
-            return self._failed(failure_in(str(error), QUERY)) if self.duties.spark_runs() else 0.0
+            return self._failed(failure_in(str(error), _QUERY)) if self.duties.spark_runs() else 0.0
 
     def _look(self) -> float:
         log = self.duties.log

@@ -142,8 +142,8 @@ def _folders(tables: Sequence[TableOfQuery]) -> list[str]:
 # -- All tables of a database, each by itself or all as of one moment of the source ----------------------------------------
 
 
-HOLD_SECONDS = 3600.0
-POINTS_SCHEMA = pa.schema(
+_HOLD_SECONDS = 3600.0
+_POINTS_SCHEMA = pa.schema(
     [
         pa.field("point", pa.int64(), False),
         pa.field("time", pa.timestamp("ms", "UTC"), False),
@@ -198,8 +198,8 @@ class Warehouse:
             "tables": [len(one.tables) for one in found],
             "left_out": [list(one.left_out.items()) for one in found],
         }
-        arrays = [pa.array(columns[field.name], field.type) for field in POINTS_SCHEMA]
-        return pa.Table.from_arrays(arrays, schema=POINTS_SCHEMA)
+        arrays = [pa.array(columns[field.name], field.type) for field in _POINTS_SCHEMA]
+        return pa.Table.from_arrays(arrays, schema=_POINTS_SCHEMA)
 
     def watermark(self) -> datetime.datetime | None:
         """When the source committed the last transaction of the newest point; None if there is no point yet."""
@@ -211,7 +211,7 @@ class Warehouse:
         moment: int | str | datetime.datetime = "newest",
         *,
         settled: bool = False,
-        hold_seconds: float = HOLD_SECONDS,
+        hold_seconds: float = _HOLD_SECONDS,
     ) -> Moment:
         """All tables as of one moment of the source: every transaction up to it is in, whole, and none after it.
 

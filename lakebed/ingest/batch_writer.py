@@ -72,8 +72,8 @@ from lakebed.telemetry import TaskRequests, counted, measured, report_requests
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-SLICE_ROWS_MAX = 500_000
-SLICE_BYTES_MAX = 256 << 20
+_SLICE_ROWS_MAX = 500_000
+_SLICE_BYTES_MAX = 256 << 20
 _SMALL_RECORDS = 20_000
 
 
@@ -307,7 +307,7 @@ def slices(stream: Iterator[Decoded]) -> Iterator[Decoded]:
         held.append(decoded)
         rows += len(decoded.changes)
         size += decoded.changes.nbytes
-        if rows >= SLICE_ROWS_MAX or size >= SLICE_BYTES_MAX:
+        if rows >= _SLICE_ROWS_MAX or size >= _SLICE_BYTES_MAX:
             yield Decoded.concat(held) if len(held) > 1 else held[0]
             held, rows, size = [], 0, 0
     if held:

@@ -48,7 +48,7 @@ _logger = logging.getLogger("lakebed.ingest")
 @contextmanager
 def quick_checkpoint(spark: SparkSession, checkpoint: str) -> Iterator[None]:
     """A query that starts in the block writes ``checkpoint``, if it is local, without starting processes."""
-    chosen = is_local(spark, checkpoint) and spark.conf.get(SETTING, None) is None and _loaded(spark)
+    chosen = _is_local(spark, checkpoint) and spark.conf.get(SETTING, None) is None and _loaded(spark)
     if chosen:
         spark.conf.set(SETTING, CLASS)
     try:
@@ -58,7 +58,7 @@ def quick_checkpoint(spark: SparkSession, checkpoint: str) -> Iterator[None]:
             spark.conf.unset(SETTING)
 
 
-def is_local(spark: SparkSession, checkpoint: str) -> bool:
+def _is_local(spark: SparkSession, checkpoint: str) -> bool:
     """Whether Spark writes the checkpoint to a local disk."""
     configuration: Any = spark.sparkContext._jsc.hadoopConfiguration()
     return is_local_where(str(configuration.get("fs.defaultFS")), checkpoint)
@@ -110,7 +110,7 @@ def _compiled(jvm: Any, loader: Any, version: str) -> Path:
 
 
 _VERSION = "v1"
-Document = dict[str, Any]
+_Document = dict[str, Any]
 
 
 class OffsetDocuments:
@@ -124,7 +124,7 @@ class OffsetDocuments:
     @staticmethod
     def of(spark: SparkSession, checkpoint: str) -> OffsetDocuments:
         """Those of a checkpoint as Spark spells its path. A local one is read here, any other by Hadoop."""
-        root = parse_root(checkpoint) if is_local(spark, checkpoint) else None
+        root = parse_root(checkpoint) if _is_local(spark, checkpoint) else None
         if isinstance(root, LocalRoot):
             folder = Path(root.path)
             return OffsetDocuments(checkpoint, lambda name: Path(folder, name).read_text())
@@ -134,11 +134,11 @@ class OffsetDocuments:
         """The text of a file of the checkpoint."""
         return self._read(name)
 
-    def of_batch(self, batch_id: int) -> tuple[Document, Document]:
+    def of_batch(self, batch_id: int) -> tuple[_Document, _Document]:
         """The documents between which a batch reads. Raises Unexpected if the checkpoint has not what Spark writes."""
         return {} if batch_id == 0 else self._document(batch_id - 1), self._document(batch_id)
 
-    def _document(self, batch_id: int) -> Document:
+    def _document(self, batch_id: int) -> _Document:
         name = f"offsets/{batch_id}"
         try:
             version, _, *sources = self._read(name).splitlines()

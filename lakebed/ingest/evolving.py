@@ -31,7 +31,7 @@ from lakebed.schema.nested import nullable
 
 ROUNDS_MAX = 10
 """How often a batch is decoded at most; more than twice only if others keep changing the table."""
-Alter = Callable[[SchemaChange, str], object]
+_Alter = Callable[[SchemaChange, str], object]
 """Changes the table; the text says why. Raises InvalidInput if the table refuses the change as it is."""
 
 _logger = logging.getLogger("lakebed.ingest")
@@ -47,7 +47,7 @@ def first_names(snapshot: Snapshot) -> dict[str, str]:
 class Evolution:
     """What one stream, or one replay, may do to the schema of its table. ``reason``: for the table's history."""
 
-    def __init__(self, log: TableLog, alter: Alter, reason: str) -> None:
+    def __init__(self, log: TableLog, alter: _Alter, reason: str) -> None:
         self._log = log
         self._alter = alter
         self._reason = reason
@@ -79,7 +79,7 @@ class Evolution:
         return decoder if wanted == decoder.decoder_schema else decoder.bound_to(wanted)
 
     def evolve(self, snapshot: Snapshot, needed: SchemaChange) -> Snapshot:
-        """Alter the table; returns the newest snapshot. Raises what ``Alter`` raises for another reason than a refusal."""
+        """Alter the table; returns the newest snapshot. Raises what ``_Alter`` raises for another reason than a refusal."""
         self._alter_as_far_as_possible(needed)
         newest = self._log.refresh()
         if newest.logical_schema.equals(snapshot.logical_schema):

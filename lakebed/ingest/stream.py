@@ -59,7 +59,7 @@ class FilesIngest(TableIngest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FilesReading:
+class _FilesReading:
     """What one attempt reads; a ``Reading``. ``files``: those of the ranges; ``rewritten``: not read, but in another state."""
 
     before: FilesRead
@@ -82,7 +82,7 @@ class FilesReading:
         return BatchDone(snapshot=snapshot, written=written)
 
 
-def _files_reading(snapshot: Snapshot, ranges: Sequence[Range]) -> FilesReading:
+def _files_reading(snapshot: Snapshot, ranges: Sequence[Range]) -> _FilesReading:
     """What is to be read of the ranges of a batch: all of each file that the table has not read."""
     read = FilesRead.of(snapshot)
     planned = {one.topic: file_of(one) for one in ranges if one.size}
@@ -96,7 +96,7 @@ def _files_reading(snapshot: Snapshot, ranges: Sequence[Range]) -> FilesReading:
         Remark.FILE_FORGOTTEN: [one.url for one in only_told if one.url not in known],
         Remark.FILE_LATE: _late(snapshot, read, files),
     }
-    return FilesReading(
+    return _FilesReading(
         before=read,
         ranges=tuple(one for one in ranges if one.size and one.topic in unread),
         files=files,

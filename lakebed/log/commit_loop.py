@@ -86,13 +86,13 @@ class NotYet:
     reason: str
 
 
-Build: TypeAlias = Callable[[Snapshot], Proposal[R] | Finished[R] | NotYet]
+_Build: TypeAlias = Callable[[Snapshot], Proposal[R] | Finished[R] | NotYet]
 
 
 def commit_loop(
     log: TableLog,
     operation: Operation,
-    build: Build[R],
+    build: _Build[R],
     *,
     first: Snapshot | None = None,
     newest: Callable[[], Snapshot] | None = None,
@@ -174,7 +174,7 @@ def _forbidden(
 
 
 def _built(
-    build: Build[R], snapshot: Snapshot, discard: Callable[[], None] | None
+    build: _Build[R], snapshot: Snapshot, discard: Callable[[], None] | None
 ) -> Proposal[R] | Finished[R] | NotYet:
     try:
         return build(snapshot)

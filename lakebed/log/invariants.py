@@ -42,7 +42,7 @@ _logger = logging.getLogger("lakebed.invariants")
 
 
 @dataclass(frozen=True, slots=True)
-class Invariant:
+class _Invariant:
     """What is always true of a table. ``check``: yields how a commit breaks it; None if a commit alone can't show that."""
 
     id: str
@@ -239,175 +239,175 @@ def _claims_added(before: Snapshot, commit: Commit) -> list[Claim]:
     return claims
 
 
-INVARIANTS: dict[str, Invariant] = {
+INVARIANTS: dict[str, _Invariant] = {
     one.id: one
     for one in (
-        Invariant("M1", "A version is written once. A reader of version V sees all of V's commit or none."),
-        Invariant("M2", "Replaying commits from any checkpoint gives the same snapshot."),
-        Invariant("M3", "A batch id is committed at most once per table and query.", _batch_is_committed_once),
-        Invariant(
+        _Invariant("M1", "A version is written once. A reader of version V sees all of V's commit or none."),
+        _Invariant("M2", "Replaying commits from any checkpoint gives the same snapshot."),
+        _Invariant("M3", "A batch id is committed at most once per table and query.", _batch_is_committed_once),
+        _Invariant(
             "M4",
             "A commit is acknowledged, and read as a version, only on the log that it was made for. No clock "
             "decides that: while the version that was read is in the log, no later name ever became free again.",
         ),
-        Invariant(
+        _Invariant(
             "M5",
             "The log has no gap: the commit of each version follows the version before it, from version 0 or a "
             "checkpoint on, up to the newest checkpoint at least.",
             _log_has_no_gap,
         ),
-        Invariant(
+        _Invariant(
             "M6",
             "A record of a source with offsets is in the table if and only if its offset is below the table's position: "
             "once, whatever becomes of the checkpoint, and however many processes read. The same holds for each file of a "
             "folder: once, and not at all if it may be one that the table has forgotten. Its changes are in the order of the "
             "batch's list, whatever tasks read them.",
         ),
-        Invariant(
+        _Invariant(
             "M7",
             "The kind of a commit follows from its actions: its `commitInfo` gives identity and time, and decides "
             "nothing.",
         ),
-        Invariant("B1", "A key is live at most once in the base."),
-        Invariant("B2", "Base ⊖ tail ⊕ newest tail rows = the change stream applied in order."),
-        Invariant(
+        _Invariant("B1", "A key is live at most once in the base."),
+        _Invariant("B2", "Base ⊖ tail ⊕ newest tail rows = the change stream applied in order."),
+        _Invariant(
             "B3",
             "A live row is not older than a delete of its key that the base remembers: every live row can be "
             "changed and deleted.",
         ),
-        Invariant(
+        _Invariant(
             "B4",
             "Applying the change rows in their order (with the sequence, where there is one) gives the table; a "
             "change that lacks values is among them once it is settled.",
         ),
-        Invariant(
+        _Invariant(
             "B5",
             "A commit's changes to the base add up: a part that it removes is there with that deletion vector, a "
             "part that it adds is new or replaces itself, dead rows stay dead (unless an earlier version is restored) and "
             "are no more than the rows, and no part holds rows of a later version.",
             _base_changes_add_up,
         ),
-        Invariant(
+        _Invariant(
             "T1",
             "Change parts join the tail as the version of their commit, each at a place of its own in the order "
             "of changes, and leave it oldest first.",
             _tail_is_left_in_order,
         ),
-        Invariant(
+        _Invariant(
             "T2",
             "At the version that settling up to a version returns, the base has exactly the rows and columns that"
             " the table had at that version.",
         ),
-        Invariant(
+        _Invariant(
             "C1",
             "Every part is readable by the schema of every version that refers to it: it has the schema's columns in their "
             "types or in narrower ones, or was written before they were added; no stored name is given twice.",
             _parts_stay_readable,
         ),
-        Invariant(
+        _Invariant(
             "P1", "Every source of a claim is in the base when the claim is committed.", _claimed_parts_are_in_the_base
         ),
-        Invariant("P2", "A part is volatile or materialized, never both."),
-        Invariant(
+        _Invariant("P2", "A part is volatile or materialized, never both."),
+        _Invariant(
             "P3",
             "A commit that only rearranges rows leaves as many live rows as it found: a part leaves the base only "
             "in the commit that adds what replaces it.",
             _rearranging_keeps_the_live_rows,
         ),
-        Invariant("P4", "No part is a source of two claims.", _part_is_claimed_once),
-        Invariant(
+        _Invariant("P4", "No part is a source of two claims.", _part_is_claimed_once),
+        _Invariant(
             "Q1",
             "A table that fails, or whose store does not answer, delays the maintenance of no other table of the "
             "process.",
         ),
-        Invariant(
+        _Invariant(
             "Q2",
             "Whichever workers are believed to own a table, its rows are those of the change stream, and its "
             "claims end.",
         ),
-        Invariant(
+        _Invariant(
             "Q3",
             "No change waits longer than its table's `lakebed.freshness` even if two workers are killed, with threads and a "
             "store that answer, clocks that agree, and a table that the others have known of for two beats.",
         ),
-        Invariant(
+        _Invariant(
             "J1",
             "A job is ended only by the runner and the attempt that have taken it.",
         ),
-        Invariant(
+        _Invariant(
             "J2",
             "A job that may not run twice is not taken over.",
         ),
-        Invariant(
+        _Invariant(
             "X1",
             "A table of a database that fails, hangs or can't be made stops no other table of it, and delays none"
             " by more than the time of one batch.",
         ),
-        Invariant("X2", "What fails for all tables of a database parks none of them."),
-        Invariant("X3", "A parked table goes on where it stopped, with nothing lost or twice, whoever resumes it."),
-        Invariant(
+        _Invariant("X2", "What fails for all tables of a database parks none of them."),
+        _Invariant("X3", "A parked table goes on where it stopped, with nothing lost or twice, whoever resumes it."),
+        _Invariant(
             "X4",
             "At the end of a resnapshot with `mirror` the table has the rows that the source has; at no time is a "
             "row removed that came again, and what comes late wins over the removal.",
         ),
-        Invariant(
+        _Invariant(
             "W1",
             "At a point each table that is in it has every event of every transaction up to the point, and none "
             "of a later one.",
         ),
-        Invariant("W2", "Points only grow; the newest one may be taken again, with tables that were left out of it."),
-        Invariant("W3", "At the versions that a settled point names every Delta reader sees the rows of the point."),
-        Invariant("W4", "A table that is not in a point is named in it with the reason, and can't be read there."),
-        Invariant(
+        _Invariant("W2", "Points only grow; the newest one may be taken again, with tables that were left out of it."),
+        _Invariant("W3", "At the versions that a settled point names every Delta reader sees the rows of the point."),
+        _Invariant("W4", "A table that is not in a point is named in it with the reason, and can't be read there."),
+        _Invariant(
             "W5",
             "No cleanup of a table deletes what a kept point of its database needs: every kept point can be read, "
             "and so can the versions of settled ones.",
         ),
-        Invariant(
+        _Invariant(
             "W6",
             "No point has a table that has not read all that its topic had when a batch was planned, so no rows "
             "of a snapshot are missing in it.",
         ),
-        Invariant(
+        _Invariant(
             "R1",
             "A restore shows exactly the rows of the version that it restores, and the versions in between stay as they "
             "were.",
         ),
-        Invariant(
+        _Invariant(
             "R2",
             "A row leaves for its age only if its newest value is older than the time to live of the table; once nothing "
             "changes any more, none that old is left.",
         ),
-        Invariant(
+        _Invariant(
             "R3",
             "After a purge has ended, no file of the table's folder that was there before its rows were out has one of "
             "them, and the log begins after that.",
         ),
-        Invariant(
+        _Invariant(
             "L1",
             "A layer has each change of its upstream once, in order, whatever becomes of the checkpoint, and "
             "however many processes read.",
         ),
-        Invariant("L2", "No cleanup deletes what a live reader of changes has not read."),
-        Invariant(
+        _Invariant("L2", "No cleanup deletes what a live reader of changes has not read."),
+        _Invariant(
             "L5",
             "A listener gets the events of every version of a table at least once and in order, or one `resync` "
             "in place of those that the log no longer has.",
         ),
-        Invariant("L3", "What `transform` gives does not depend on where batches end."),
-        Invariant("L4", "The rows of `bootstrap` and the positions are in one commit."),
-        Invariant(
+        _Invariant("L3", "What `transform` gives does not depend on where batches end."),
+        _Invariant("L4", "The rows of `bootstrap` and the positions are in one commit."),
+        _Invariant(
             "S1",
             "Within a part rows are in the order of the sort key whose version the part records, and its bounds "
             "hold for every live row; its sort-key range also leaves deletes out, unless all columns of the sort key are keys.",
         ),
-        Invariant("S2", "A merge preserves the live rows, also those that change while it runs."),
-        Invariant(
+        _Invariant("S2", "A merge preserves the live rows, also those that change while it runs."),
+        _Invariant(
             "E1",
             "Merges end: every merge that is planned lowers a measure that is bounded below and does not depend "
             "on statistics.",
         ),
-        Invariant(
+        _Invariant(
             "G1",
             "A file is deleted only if no version within retention and no held version refers to it, nor does the "
             "tail, a claim or a detached part of these; an empty live set means stop, unless the log has the "
@@ -415,72 +415,72 @@ INVARIANTS: dict[str, Invariant] = {
             "name go only when the store's own clock calls them older than writing takes, or, in a purge, when they "
             "were listed before the fence of the log was raised; no property lowers that.",
         ),
-        Invariant("F1", "A part is what its writer wrote before anything is made of it."),
-        Invariant("F2", "No file is skipped because of a bound that does not hold for all its values."),
-        Invariant(
+        _Invariant("F1", "A part is what its writer wrote before anything is made of it."),
+        _Invariant("F2", "No file is skipped because of a bound that does not hold for all its values."),
+        _Invariant(
             "N1",
             "User names and internal names never meet: queries call columns `c0`, `c1`, …; elsewhere internal "
             "names begin with `_lakebed_`, which no column name may.",
         ),
-        Invariant(
+        _Invariant(
             "U1",
             "One row in, one row out: a user's expression gives one value for each live row, and fails on no dead one.",
         ),
-        Invariant("U2", "Users' SQL reaches the table it is for and nothing else, unless `allow_files` says so."),
-        Invariant(
+        _Invariant("U2", "Users' SQL reaches the table it is for and nothing else, unless `allow_files` says so."),
+        _Invariant(
             "D1", "Every record becomes change rows, a quarantined record or a truncate, or is counted; none raises."
         ),
-        Invariant(
+        _Invariant(
             "D4",
             "What a record becomes depends on it, the schema and the settings, not on the records beside it: what "
             "decoding by columns accepts, decoding record by record decodes to the same bits.",
         ),
-        Invariant(
+        _Invariant(
             "D5",
             "A record is left out for a truncate only if all that is known (offset in its partition, place in the "
             "source's log, clock) says that it came before. A truncate that an earlier batch applied leaves "
             "nothing out.",
         ),
-        Invariant(
+        _Invariant(
             "D6",
             "A quarantined record is applied by at most one replay, and stays in the quarantine until it is applied.",
         ),
-        Invariant(
+        _Invariant(
             "D7",
             "The operation of every record is an upsert, a delete, ignored by the rules of its format, or "
             "quarantined; one that is not known is never guessed.",
         ),
-        Invariant(
+        _Invariant(
             "D8",
             "A record of a batch is in the table or in the quarantine, never in both or in neither, whatever ends "
             "the process between their commits, whatever schema and settings there are when the batch comes again, and "
             "whoever reads it too.",
         ),
-        Invariant(
+        _Invariant(
             "D9",
             "A change of the schema costs a stream one more reading of the batch that met it, and later batches "
             "nothing.",
         ),
-        Invariant(
+        _Invariant(
             "D10",
             "A row that an incremental snapshot of PostgreSQL sends never hides a change that commits later,"
             " whatever transactions are open.",
         ),
-        Invariant(
+        _Invariant(
             "D11",
             "No row of a snapshot hides a change that commits later: of PostgreSQL, Oracle and SQL Server, also "
             "of a transaction that was open during the initial snapshot.",
         ),
-        Invariant(
+        _Invariant(
             "A1",
             "Both ways of reading Avro give the same rows and the same errors, for all bytes; what the native "
             "reader of Protobuf is sure of, google.protobuf reads to the same values.",
         ),
-        Invariant(
+        _Invariant(
             "A2",
             "A record that is not exactly one value of its writer's schema is an error, and changes no other record.",
         ),
-        Invariant(
+        _Invariant(
             "A3",
             "What an Avro record takes in memory is bounded by its bytes and the schema: no count or length is "
             "trusted, and values that take no bytes are counted.",

@@ -52,7 +52,7 @@ from lakebed.storage.part_storage import PartStorage
 
 __all__ = ["MergeSource", "MergedPart", "merge_parts"]
 
-PART_BYTES_MAX = 128 << 20
+_PART_BYTES_MAX = 128 << 20
 
 
 def merge_parts(
@@ -62,7 +62,7 @@ def merge_parts(
     connection: duckdb.DuckDBPyConnection,
     *,
     rows_max: int = PART_ROWS_MAX,
-    bytes_max: int = PART_BYTES_MAX,
+    bytes_max: int = _PART_BYTES_MAX,
     on_progress: Callable[[int], None] | None = None,
     read_from: PartStorage | None = None,
     limits: MergeLimits = DEFAULT_LIMITS,

@@ -32,7 +32,7 @@ from lakebed.quoting import literal
 from lakebed.sql.pieces import aliases, constant, named, parquet_of, scan_of, sql_type
 from lakebed.storage.engine import connect
 
-Flags = npt.NDArray[np.bool_]
+_Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ class MergeSource:
 class Selection:
     """The rows that come out of a merge. A source's ordinal is its place in the list of sources."""
 
-    wanted: tuple[Flags, ...]  # one flag for each row of each source
-    deletes: Mapping[int, Flags]  # which of the wanted rows are deletes, by ordinal
+    wanted: tuple[_Flags, ...]  # one flag for each row of each source
+    deletes: Mapping[int, _Flags]  # which of the wanted rows are deletes, by ordinal
 
     @property
     def rows_read(self) -> int:
@@ -67,8 +67,8 @@ def select_rows(
     cursor: duckdb.DuckDBPyConnection, sources: Sequence[MergeSource], footers: Sequence[pq.FileMetaData]
 ) -> Selection:
     """The live rows, and the deletes of sources that keep them. Raises Corrupt where log and file disagree."""
-    wanted: list[Flags] = []
-    deletes: dict[int, Flags] = {}
+    wanted: list[_Flags] = []
+    deletes: dict[int, _Flags] = {}
     for ordinal, (source, footer) in enumerate(zip(sources, footers, strict=True)):
         flags = _live(source, _rows_in_file(source, footer))
         if source.keeps_deletes and source.part.has_op_column:
@@ -91,7 +91,7 @@ def _rows_in_file(source: MergeSource, footer: pq.FileMetaData) -> int:
     return int(footer.num_rows)
 
 
-def _live(source: MergeSource, rows: int) -> Flags:
+def _live(source: MergeSource, rows: int) -> _Flags:
     flags = np.ones(rows, dtype=bool)
     if source.dead:
         if source.dead.max() >= rows:
@@ -104,7 +104,7 @@ def _live(source: MergeSource, rows: int) -> Flags:
     return flags
 
 
-def _delete_rows(cursor: duckdb.DuckDBPyConnection, source: MergeSource, rows: int) -> Flags:
+def _delete_rows(cursor: duckdb.DuckDBPyConnection, source: MergeSource, rows: int) -> _Flags:
     scan = parquet_of([source.url], {OP_COLUMN: ("op", "VARCHAR")})
     query = f"select file_row_number from {scan} where op = {literal(DELETE)}"
     flags = np.zeros(rows, dtype=bool)
@@ -275,7 +275,7 @@ class SourceReader:
         numbers = f"({ordinal})::usmallint as {ORDINAL}, file_row_number::uinteger as {ROW}"  # narrow, so cheap to sort
         return f"{scan_of(urls, kinds, constants, numbers)}{where}", count, found
 
-    def _flags(self, ordinal: int, rows: Mapping[int, Rows]) -> Flags:
+    def _flags(self, ordinal: int, rows: Mapping[int, Rows]) -> _Flags:
         flags = np.zeros(len(self._selection.wanted[ordinal]), dtype=bool)
         flags[rows[ordinal]] = True
         return flags

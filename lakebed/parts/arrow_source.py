@@ -19,7 +19,7 @@ from lakebed.errors import Corrupt, LakebedError
 from lakebed.storage.file_errors import refusal_in
 from lakebed.storage.local_files import trouble
 
-SMALL_BYTES_MAX = 1 << 18
+_SMALL_BYTES_MAX = 1 << 18
 Rows = npt.NDArray[np.int64]
 _Read = tuple[pa.Table, Rows]
 
@@ -135,7 +135,7 @@ def _bytes_of(url: str) -> pa.BufferReader | None:
     """A small file as a whole: Arrow reads a file piece by piece, and looks for its file system first. None for a larger one."""
     with open(url, "rb") as file:
         size = os.fstat(file.fileno()).st_size
-        return pa.BufferReader(file.read()) if 0 < size <= SMALL_BYTES_MAX else None
+        return pa.BufferReader(file.read()) if 0 < size <= _SMALL_BYTES_MAX else None
 
 
 def is_local(url: str) -> bool:

@@ -21,7 +21,7 @@ from lakebed.schema.fitting import RESCUED_COLUMN
 from lakebed.settings import suggest
 
 
-class TableShape(Protocol):
+class _TableShape(Protocol):
     """What of a table decides how its columns are filled (``changes.WriteSpec``)."""
 
     @property
@@ -50,7 +50,7 @@ class Fill:
     rescues: bool = False
     """Whether a change also fills ``RESCUED_COLUMN``, if it has something to keep there; else the text of other changes stays."""
 
-    def kept(self, spec: TableShape, given: Collection[str]) -> list[str]:
+    def kept(self, spec: _TableShape, given: Collection[str]) -> list[str]:
         """The columns of a table that changes with the columns ``given`` do not fill; also the hidden sequence, if it is kept.
 
         Raises InvalidInput for a table without keys and for an unknown column, InvalidChanges for a column that is not given.
@@ -84,7 +84,7 @@ class Fill:
         hidden = [name for name in [spec.sequence_column] if name and name not in names]
         return [name for name in [*names, *hidden] if name not in filled]
 
-    def _are_owners(self, filled: Collection[str], spec: TableShape) -> bool:
+    def _are_owners(self, filled: Collection[str], spec: _TableShape) -> bool:
         """Whether the changes say something of columns that are in no group, so of the row itself."""
         if not spec.groups:
             return True
@@ -95,7 +95,7 @@ class Fill:
 
 
 def without_values(
-    columns: Mapping[str, Any], kept: Collection[str], spec: TableShape, deletes: pa.ChunkedArray
+    columns: Mapping[str, Any], kept: Collection[str], spec: _TableShape, deletes: pa.ChunkedArray
 ) -> dict[str, Any]:
     """The columns of the groups that the changes fill, null in deletes, but for their order."""
     orders = {group.sequence_by for group in spec.groups}
@@ -103,7 +103,7 @@ def without_values(
     return {name: pc.if_else(deletes, pa.scalar(None, columns[name].type), columns[name]) for name in names}
 
 
-def aggregated(columns: Mapping[str, Any], spec: TableShape, deletes: pa.ChunkedArray | None) -> dict[str, Any]:
+def aggregated(columns: Mapping[str, Any], spec: _TableShape, deletes: pa.ChunkedArray | None) -> dict[str, Any]:
     """The columns for which all changes count, null in deletes; and for the first value of a column, how old it is."""
     out: dict[str, Any] = {}
     for one in spec.aggregates:
@@ -123,7 +123,7 @@ def unavailable(
     fill: Fill,
     kept: Collection[str],
     unsent: pa.ChunkedArray | None,
-    spec: TableShape,
+    spec: _TableShape,
     *,
     deletes: pa.ChunkedArray | None,
 ) -> pa.Array:
@@ -147,7 +147,7 @@ def unavailable(
 
 
 def _masks_of_groups(
-    columns: Mapping[str, Any], masks: Mapping[str, npt.NDArray[np.bool_]], kept: Collection[str], spec: TableShape
+    columns: Mapping[str, Any], masks: Mapping[str, npt.NDArray[np.bool_]], kept: Collection[str], spec: _TableShape
 ) -> dict[str, npt.NDArray[np.bool_]]:
     """Which rows say nothing of a group, for each column of each group. Raises InvalidChanges for a value without an order."""
     out: dict[str, npt.NDArray[np.bool_]] = {}

@@ -150,7 +150,7 @@ def verify_pages(
         raise unreadable(path, error) from error
 
 
-class ObjectReader(RawIOBase):
+class _ObjectReader(RawIOBase):
     """Reads an object of a store through the cache of its ranges."""
 
     def __init__(self, path: str, storage: PartStorage) -> None:
@@ -297,7 +297,7 @@ def require_intact_pages(
         require_intact([file], storage)
         return
     try:
-        verify_pages(file.path, url if is_local(url) else ObjectReader(file.path, storage), columns, rows)
+        verify_pages(file.path, url if is_local(url) else _ObjectReader(file.path, storage), columns, rows)
     except FileNotFoundError as error:
         raise damaged(file.path, "there is no such object") from error
 

@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 
 from lakebed.far_times import DAY_MICROS, PER_SECOND
 
-SPARK = "org.apache.spark."
-_VERSION, _ZONE, _ROW = f"{SPARK}version", f"{SPARK}timeZone", f"{SPARK}sql.parquet.row.metadata"
+_SPARK = "org.apache.spark."
+_VERSION, _ZONE, _ROW = f"{_SPARK}version", f"{_SPARK}timeZone", f"{_SPARK}sql.parquet.row.metadata"
 _HIVE = "writer.date.proleptic"
-KEYS = (_VERSION, _ZONE, _ROW, _HIVE, f"{SPARK}legacyDateTime", f"{SPARK}legacyINT96")
+KEYS = (_VERSION, _ZONE, _ROW, _HIVE, f"{_SPARK}legacyDateTime", f"{_SPARK}legacyINT96")
 """The members of a footer's metadata that matter."""
 _GREGORIAN_DAY = -141_427  # 15 October 1582
 _SAME_OFFSETS = -25_567 * DAY_MICROS  # 1 January 1900
@@ -78,8 +78,8 @@ def legacy_calendar(metadata: Mapping[str, str], has_int96: bool) -> LegacyCalen
     version = metadata.get(_VERSION)
     first = _GREGORIAN_DAY * DAY_MICROS if metadata.get(_ZONE) in _UTC else _SAME_OFFSETS
     if version is not None:
-        dates = _is_before(version, 3, 0) or f"{SPARK}legacyDateTime" in metadata
-        timestamps = (_is_before(version, 3, 1) or f"{SPARK}legacyINT96" in metadata) if has_int96 else dates
+        dates = _is_before(version, 3, 0) or f"{_SPARK}legacyDateTime" in metadata
+        timestamps = (_is_before(version, 3, 1) or f"{_SPARK}legacyINT96" in metadata) if has_int96 else dates
         return LegacyCalendar(f"Spark {version}", dates, timestamps, first) if dates or timestamps else None
     writer = "Hive" if metadata.get(_HIVE) == "false" else "an old version of Spark" if _ROW in metadata else None
     return None if writer is None else LegacyCalendar(writer, True, True, first, is_marked=False)

@@ -4,7 +4,7 @@
 2. Columns in ``dictionary`` get dictionaries. For others none is tried, because that is expensive where it does not pay. Other
    whole numbers, dates and times are stored as differences (DELTA_BINARY_PACKED), which are smaller than what zstd alone makes
    of them. Spark, Delta's readers, DuckDB and Arrow read that. Byte stream split is not used, because Spark does not read it.
-3. Pages hold at most ``PAGE_ROWS`` rows and are listed in a page index, so that a selective query skips pages. A page has its
+3. Pages hold at most ``_PAGE_ROWS`` rows and are listed in a page index, so that a selective query skips pages. A page has its
    checksum; the checksum of the whole file is in the log (``parts.intact``).
 4. Columns in ``bloom_filters``, which are looked up by single values, get a Bloom filter a row group. Spark and DuckDB check
    it before they read the row group. Only whole numbers and texts have one, because all readers agree on which of their values
@@ -36,14 +36,14 @@ from lakebed.storage.local_files import trouble
 from lakebed.storage.part_storage import PartStorage
 
 PARTS_FOLDER = "_lakebed"
-PAGE_ROWS = 8192
+_PAGE_ROWS = 8192
 _BUFFER_BYTES = 1 << 18
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
 _FIELD_ID = "PARQUET:field_id"
 _FALSE_POSITIVES = 0.1  # of row groups that lack the value; one in a hundred would take twice the bytes
 _INTEGER_DIGITS = 18  # decimals of so many are stored as whole numbers
 
-ColumnStats = dict[str, dict[str, Any]]
+_ColumnStats = dict[str, dict[str, Any]]
 """By quoted column: ``null_count``, and ``min``, ``max``, ``has_nan`` where they are known, as text."""
 
 
@@ -58,7 +58,7 @@ def write_tables(
     order: Sequence[SortTerm] = (),
     field_ids: Mapping[StoredPath, int] | None = None,
     names: str = "",
-) -> tuple[str, int, int, int, ColumnStats]:
+) -> tuple[str, int, int, int, _ColumnStats]:
     """Write tables of this schema as one part. Returns its path, rows, bytes, checksum and statistics.
 
     ``dictionary``: columns' paths, dotted. ``bloom_filters``: columns to find single values in, and about how many values a row
@@ -70,7 +70,7 @@ def write_tables(
     options = _options(schema, dictionary, bloom_filters or {}, order)
     numbered = pa.schema(_with_ids(schema, field_ids, ())) if field_ids else schema
 
-    def write(local_path: str) -> tuple[int, int, int, ColumnStats]:
+    def write(local_path: str) -> tuple[int, int, int, _ColumnStats]:
         rows, footers = 0, list[pq.FileMetaData]()
         try:
             with (
@@ -115,7 +115,7 @@ def _options(
         "compression": "zstd",
         "use_dictionary": list(dictionary),
         "column_encoding": as_differences,
-        "max_rows_per_page": PAGE_ROWS,
+        "max_rows_per_page": _PAGE_ROWS,
         "write_statistics": [path for field in schema for path in _paths_with_statistics(field)],
         "write_page_index": True,
         "write_page_checksum": True,
@@ -192,9 +192,9 @@ def _is_whole(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_temporal(kind)) and not pa.types.is_interval(kind)
 
 
-def _column_stats(footer: pq.FileMetaData, schema: pa.Schema) -> ColumnStats:
+def _column_stats(footer: pq.FileMetaData, schema: pa.Schema) -> _ColumnStats:
     """A column has bounds if each of its row groups does, or holds nulls only."""
-    stats: ColumnStats = {}
+    stats: _ColumnStats = {}
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     leaf = 0
     for field in schema:

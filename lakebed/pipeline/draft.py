@@ -69,7 +69,7 @@ def columns_of(folder: str, format: str) -> dict[str, str]:
     except duckdb.Error as error:
         reason = str(error).splitlines()[0]
         raise InvalidInput(f"the files in {folder} can't be read as {format}: {reason}", path=folder) from None
-    return {field.name: type_of(field.name, field.type) for field in found}
+    return {field.name: _type_of(field.name, field.type) for field in found}
 
 
 def _files(folder: str) -> list[Path]:
@@ -84,7 +84,7 @@ def _files(folder: str) -> list[Path]:
     ]
 
 
-def type_of(name: str, kind: pa.DataType) -> str:
+def _type_of(name: str, kind: pa.DataType) -> str:
     """The column type for such values; ``string`` for what no column type spells, such as a time of day."""
     try:
         text = type_text(canonical_schema(pa.schema([pa.field(name, kind)])).field(0).type)
@@ -114,7 +114,7 @@ def sample_of(url: str, topic: str, format: str) -> Sample:
         why = found if isinstance(found, str) else f"subject '{topic}-value': it is no schema of rows"
         raise InvalidInput(f"the columns of {topic} are not known: {why}; give them as --columns")
     columns = [column_field(one, found[1].get(one.name, PLAIN)) for one in found[0]]
-    named = {one.name: type_of(one.name, one.type) for one in columns if not pa.types.is_null(one.type)}
+    named = {one.name: _type_of(one.name, one.type) for one in columns if not pa.types.is_null(one.type)}
     keys = _fields(registry, f"{topic}-key", format, events=False)
     return Sample(named, () if isinstance(keys, str) else tuple(one.name for one in keys[0] if one.name in named))
 

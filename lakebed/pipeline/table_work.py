@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from lakebed.compaction.maintenance import Maintenance
 
-DRAIN_SECONDS_MAX = 10.0
+_DRAIN_SECONDS_MAX = 10.0
 _MERGE_SECONDS_MAX = 10.0
 
 
@@ -95,7 +95,7 @@ class TableWork:
         query = self._maintenance
         if query is None:
             return
-        deadline = time.monotonic() + DRAIN_SECONDS_MAX
+        deadline = time.monotonic() + _DRAIN_SECONDS_MAX
         while query.isActive and time.monotonic() < deadline:
             if not self._internals.log.refresh().tail:
                 break

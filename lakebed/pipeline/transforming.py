@@ -112,7 +112,7 @@ class Upstream:
         )
 
 
-def upstream_of(section: LakebedSection) -> Upstream:
+def _upstream_of(section: LakebedSection) -> Upstream:
     """Raises TableNotFound, and what opening the table raises."""
     found = shape_of(tables.open(section.path))
     names, sequence_by = found.columns.names, found.sequence_by
@@ -122,17 +122,17 @@ def upstream_of(section: LakebedSection) -> Upstream:
 
 
 def with_upstream(pipeline: Pipeline, upstream: Upstream | None = None) -> Pipeline:
-    """The pipeline with the schema of its upstream for a table that the file gives none. Raises as ``upstream_of`` does."""
+    """The pipeline with the schema of its upstream for a table that the file gives none. Raises as ``_upstream_of`` does."""
     if not isinstance(pipeline.source, LakebedSection) or pipeline.table.schema:
         return pipeline
-    found = upstream or upstream_of(pipeline.source)
+    found = upstream or _upstream_of(pipeline.source)
     return replace(pipeline, table=found.section(pipeline.table))
 
 
 def find_upstream(section: LakebedSection, findings: Findings) -> Upstream | None:
     """The upstream, if it is there."""
     try:
-        return upstream_of(section)
+        return _upstream_of(section)
     except TableNotFound:
         text = f"there is no table at {section.path}; the pipeline that writes it must run first, or fix the path"
         findings.wrong(text, "source", "path")
@@ -205,7 +205,7 @@ def records_before(pipeline: Pipeline, table: Shape) -> Shape:
     is_metadata = table.sequence_by is not None and table.sequence_by not in table.columns.names
     sequence_by = table.sequence_by if is_metadata else None
     if isinstance(pipeline.source, LakebedSection):
-        upstream = upstream_of(pipeline.source)
+        upstream = _upstream_of(pipeline.source)
         columns, keys = upstream.columns, upstream.keys
         sequence_by = upstream.sequence_by if upstream.hides_sequence else None
     elif isinstance(pipeline.source, GeneratorSection):

@@ -77,7 +77,7 @@ LOOK_SECONDS = 2.0
 _LOOK_AGAIN_SECONDS = 0.5
 """While it is down: all that waits is waiting for its return."""
 ANSWER_SECONDS = 5.0
-LOOK_SHARE = 0.005
+_LOOK_SHARE = 0.005
 """Of a core, at most: the metadata of thousands of topics cost some milliseconds."""
 
 
@@ -158,7 +158,7 @@ class Watch:
                 used = time.thread_time()
                 self.look()
                 least = LOOK_SECONDS if self._trouble is None else _LOOK_AGAIN_SECONDS
-                pause = max(least, (time.thread_time() - used) / LOOK_SHARE)
+                pause = max(least, (time.thread_time() - used) / _LOOK_SHARE)
             self._trouble = None
 
         threading.Thread(target=run, name=f"lakebed-watch-{self.name}", daemon=True).start()

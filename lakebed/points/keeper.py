@@ -37,8 +37,8 @@ from lakebed.positions.positions import Position, positions_of
 from lakebed.sources.cut import Cut
 from lakebed.sources.source import Range
 
-TIDY_SECONDS = 3600.0
-SILENT_SECONDS = 60.0
+_TIDY_SECONDS = 3600.0
+_SILENT_SECONDS = 60.0
 _logger = logging.getLogger("lakebed.ingest")
 
 
@@ -230,7 +230,7 @@ class PointKeeper:
         """Report once that no transaction ends: then the connector is not set to say where they do."""
         if self.state.window.newest is not None or self.state.window.base >= 0:
             self._silent_since = None
-        elif self._silent_since is not None and now - self._silent_since >= SILENT_SECONDS:
+        elif self._silent_since is not None and now - self._silent_since >= _SILENT_SECONDS:
             self._silent_since = None
             _logger.warning(
                 "no transaction has ended in the topic %s, so there are no points: does the connector have "
@@ -249,7 +249,7 @@ class PointKeeper:
         """Write a checkpoint of the log if it is due, and delete old points once an hour."""
         try:
             self._points.log.checkpoint_if_due(self._points.log.refresh())
-            if now - self._tidied >= TIDY_SECONDS:
+            if now - self._tidied >= _TIDY_SECONDS:
                 self._tidied = now
                 self._points.tidy()
         except Retry as error:

@@ -14,7 +14,7 @@
    the newest point.
 5. What is known not to come is not waited for: events of topics that are no tables (``Strangers``), and events that are missing
    before those of later transactions (``cut.first_missing``). If a table has such gaps, points wait for it for
-   ``PATIENCE_SECONDS`` alone. If nobody can know whether an event comes, its table is left out until the window has forgotten the
+   ``_PATIENCE_SECONDS`` alone. If nobody can know whether an event comes, its table is left out until the window forgets the
    transaction.
 6. Safety rests on the logs of the tables alone: a point names versions whose own progress says that they are exactly there. Time
    decides only how long is waited.
@@ -42,7 +42,7 @@ from lakebed.positions.positions import Progress
 from lakebed.sources.cut import Cut, Expected, Partitions, first_missing
 
 _ABSENT_SECONDS = 10.0
-KEPT_MAX = 1_000  # how many topics are remembered; further ones are not waited for
+_KEPT_MAX = 1_000  # how many topics are remembered; further ones are not waited for
 
 
 @dataclass(slots=True)
@@ -90,7 +90,7 @@ class Strangers:
         for topic in topics:
             is_there = topic in there
             seen = self._seen.get(topic)
-            if seen is None and len(self._seen) >= KEPT_MAX:
+            if seen is None and len(self._seen) >= _KEPT_MAX:
                 continue
             if seen is None or seen.is_there != is_there:
                 seen = self._seen[topic] = _Seen(is_there, now)
@@ -102,10 +102,10 @@ class Strangers:
         return [topic for topic, seen in self._seen.items() if seen.is_there]
 
 
-PATIENCE_SECONDS = 2.0
+_PATIENCE_SECONDS = 2.0
 LATE_SECONDS = 1.0
 """After this time a table that lacks events may have a gap."""
-PAUSE_SECONDS = 30.0  # until a point waits again for a table that was not in the one before
+_PAUSE_SECONDS = 30.0  # until a point waits again for a table that was not in the one before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +160,7 @@ class PointState:
     target: int = -1
     _tables: dict[str, _Table] = field(default_factory=dict)
     _chosen_at: float = 0.0
-    _patience: float = PATIENCE_SECONDS
+    _patience: float = _PATIENCE_SECONDS
     _whole: bool = True
     _left: Collection[str] = ()
     new_gaps: list[str] = field(default_factory=list)
@@ -205,7 +205,7 @@ class PointState:
         is_over = self.target <= self.window.base or now - self._chosen_at >= self._patience
         if is_over and place > self.target:
             if self.target > self.window.base:
-                self._patience = min(2 * self._patience, max(self.wait_seconds, PATIENCE_SECONDS))
+                self._patience = min(2 * self._patience, max(self.wait_seconds, _PATIENCE_SECONDS))
             self.target, self._chosen_at = place, now
         behind = any(table.trouble is None and table.missed >= self.window.base for table in self._tables.values())
         known = {topic: found for topic, table in self._tables.items() if (found := self._partitions_of(topic, table))}
@@ -298,19 +298,19 @@ class PointState:
             table.progress.through if table.progress else -1 for table in self._tables.values() if table.trouble is None
         ]
         self.window.took(place, min(needed, default=place))
-        self._patience = PATIENCE_SECONDS
+        self._patience = _PATIENCE_SECONDS
 
     def _waits_for(self, table: _Table, now: float) -> bool:
         """Whether a point waits for a table that is not exactly there."""
         if table.unmet_since is None:
             table.unmet_since = now
-        if now - table.unmet_since >= (PATIENCE_SECONDS if table.has_gaps else self.wait_seconds):
+        if now - table.unmet_since >= (_PATIENCE_SECONDS if table.has_gaps else self.wait_seconds):
             return False
         if table.missed < 0 or table.missed < self.window.base:
             return True
-        if now - table.waited_for >= PAUSE_SECONDS:
+        if now - table.waited_for >= _PAUSE_SECONDS:
             table.waited_for = now
-        return now - table.waited_for < PATIENCE_SECONDS
+        return now - table.waited_for < _PATIENCE_SECONDS
 
     def _why_not(self, topic: str, table: _Table) -> str | None:
         """Why a table is not exactly at the target; None if it is."""

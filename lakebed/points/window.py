@@ -137,7 +137,7 @@ def _strange(offset: int, reason: str) -> InvalidInput:
 
 
 _KEPT = 50_000
-RECENT = 1_000
+_RECENT = 1_000
 _WAITING_MAX = 300_000
 _STEP_MS = 10_000
 """By how much the connector's clock may step back."""
@@ -301,17 +301,17 @@ class Window:
     @property
     def read_from(self) -> int:
         """The offset from which a process that begins later must read the topic, to know what the next cut needs."""
-        start = self.ends[-min(RECENT, len(self.ends))].place if self.ends else self.base + 1
+        start = self.ends[-min(_RECENT, len(self.ends))].place if self.ends else self.base + 1
         return max(0, min([start, *self.open.values()]) - self.shift)
 
     def cut(
         self, target: int, *, whole: bool, wall_ms: int = 0, partitions: Mapping[str, Partitions] | None = None
     ) -> Cut:
         """The cut at a transaction. ``whole``: with all transactions that are remembered, else with those since the last point
-        and ``RECENT`` before it. ``partitions``: see ``Cut``."""
+        and ``_RECENT`` before it. ``partitions``: see ``Cut``."""
         since = -1
         if not whole:
-            before = list(islice((end.place for end in reversed(self.ends) if end.place <= self.base), RECENT))
+            before = list(islice((end.place for end in reversed(self.ends) if end.place <= self.base), _RECENT))
             since = before[-1] if before else -1
         chosen = list(takewhile(lambda end: end.place >= since, reversed(self.ends)))
         return Cut(

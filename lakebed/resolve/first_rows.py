@@ -30,7 +30,7 @@ _Places = npt.NDArray[np.int64]
 _Mask = npt.NDArray[np.bool_]
 
 
-def first_of_keys(rows: pa.Table, deleted: _Mask, spec: WriteSpec, connection: duckdb.DuckDBPyConnection) -> pa.Table:
+def _first_of_keys(rows: pa.Table, deleted: _Mask, spec: WriteSpec, connection: duckdb.DuckDBPyConnection) -> pa.Table:
     """For each key ``first``, the row that counts after its last delete, and ``deletes``, that delete; null where there is none.
 
     Args:
@@ -54,7 +54,7 @@ def first_of_keys(rows: pa.Table, deleted: _Mask, spec: WriteSpec, connection: d
 
 def layers_of_first(changes: pa.Table, spec: WriteSpec, connection: duckdb.DuckDBPyConnection) -> Iterable[pa.Table]:
     """What of a batch counts: the last delete of each key, then the first row after it."""
-    found = first_of_keys(changes, np.asarray(pc.equal(changes[OP_COLUMN], DELETE)), spec, connection)
+    found = _first_of_keys(changes, np.asarray(pc.equal(changes[OP_COLUMN], DELETE)), spec, connection)
     first, deletes = found["first"], found["deletes"]
     before = deletes.filter(first.is_valid()).drop_null().to_numpy()
     if len(before):
@@ -72,7 +72,7 @@ def resolve_first(
 ) -> Resolution:
     """``resolve`` for a table that keeps first rows."""
     tail = read_tail(change_parts, spec, storage)
-    found = first_of_keys(tail, tail[DELETED].to_numpy(), spec, connect())
+    found = _first_of_keys(tail, tail[DELETED].to_numpy(), spec, connect())
     places = pc.coalesce(found["first"], found["deletes"]).to_numpy()
     counting, replaces = tail.take(pa.array(places)), np.asarray(found["deletes"].is_valid())
     base_new: dict[str, _Places] = {}

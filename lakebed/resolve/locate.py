@@ -108,7 +108,7 @@ AT_ONCE_ROWS = 500_000
 PIECE_ROWS = 4_000_000
 _logger = logging.getLogger("lakebed.keyindex")
 
-ReadKeys = Callable[[Part], Iterator[pa.RecordBatch]]
+_ReadKeys = Callable[[Part], Iterator[pa.RecordBatch]]
 
 
 class IndexRebuild:
@@ -124,7 +124,7 @@ class IndexRebuild:
         self._stopped = False
         self._done = False
 
-    def covers(self, base: Mapping[str, Part], read_keys: ReadKeys) -> bool:
+    def covers(self, base: Mapping[str, Part], read_keys: _ReadKeys) -> bool:
         """Whether the index can be asked about ``base`` now. If not, it is being built, and ``read_keys`` reads a part for it."""
         if self._done or self._index.abandoned:
             return True
@@ -152,7 +152,7 @@ class IndexRebuild:
         if thread is not None:
             thread.join()
 
-    def _build(self, base: Mapping[str, Part], read_keys: ReadKeys) -> None:
+    def _build(self, base: Mapping[str, Part], read_keys: _ReadKeys) -> None:
         started = time.perf_counter()
         self._report(base, started)
 

@@ -96,13 +96,13 @@ class ColumnMapping:
 
     def to_stored(self, table: pa.Table) -> pa.Table:
         """The table with stored names, at any depth, without copying. Columns that are not the table's stay as they are."""
-        return table if self.is_identity else _renamed_table(table, self.stored_schema(table.schema))
+        return table if self.is_identity else _renamed_table(table, self._stored_schema(table.schema))
 
     def to_logical(self, table: pa.Table) -> pa.Table:
         """The table with the user's names, at any depth, without copying. Columns that are not the table's stay as they are."""
         return table if self.is_identity else _renamed_table(table, self.logical_schema(table.schema))
 
-    def stored_schema(self, schema: pa.Schema) -> pa.Schema:
+    def _stored_schema(self, schema: pa.Schema) -> pa.Schema:
         """The schema of rows, perhaps of some columns or narrower types, with stored names."""
         return _renamed_schema(schema, self.logical, self.stored)
 

@@ -21,7 +21,7 @@ from lakebed.schema.widening import widening
 
 
 @dataclass(frozen=True, slots=True)
-class Misfit:
+class _Misfit:
     """A column, or a field within one, that can't be read, and why."""
 
     path: StoredPath
@@ -38,7 +38,7 @@ def misfit(
     within: StoredPath = (),
     *,
     is_footer: bool = False,
-) -> Misfit | None:
+) -> _Misfit | None:
     """The first column that parts with the columns ``written`` can't be read by as it is ``wanted``; None if they can.
 
     Both have stored names. ``constant``: columns whose value is that of the part's partition, whatever its file holds.
@@ -51,28 +51,28 @@ def misfit(
             continue
         if found is None:
             if not field.nullable:
-                return Misfit(path, "is missing, and it is NOT NULL")
+                return _Misfit(path, "is missing, and it is NOT NULL")
             continue
         if why := _of_types(found.type, field.type, path, is_footer):
             return why
         if found.nullable and not field.nullable and not is_footer:
-            return Misfit(path, "may be null, and it is NOT NULL")
+            return _Misfit(path, "may be null, and it is NOT NULL")
     return None
 
 
-def _of_types(written: pa.DataType, wanted: pa.DataType, path: StoredPath, is_footer: bool) -> Misfit | None:
+def _of_types(written: pa.DataType, wanted: pa.DataType, path: StoredPath, is_footer: bool) -> _Misfit | None:
     if written.equals(wanted):
         return None
     if pa.types.is_struct(written) and pa.types.is_struct(wanted):
         if {field.name for field in written}.isdisjoint(field.name for field in wanted):
-            return Misfit(path, "has none of the fields that it had")
+            return _Misfit(path, "has none of the fields that it had")
         return misfit(written, wanted, within=path, is_footer=is_footer)
     if pa.types.is_map(written) and pa.types.is_map(wanted):
         return misfit(_sides(written), _sides(wanted), within=path, is_footer=is_footer)
     if pa.types.is_list(written) and pa.types.is_list(wanted):
         old, new = (kind.value_field.with_name("element") for kind in (written, wanted))
         return misfit([old], [new], within=path, is_footer=is_footer)
-    return None if widening(written, wanted) else Misfit(path, f"is {written}, which can't be read as {wanted}")
+    return None if widening(written, wanted) else _Misfit(path, f"is {written}, which can't be read as {wanted}")
 
 
 def _sides(kind: pa.MapType) -> list[pa.Field]:

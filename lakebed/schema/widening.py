@@ -23,7 +23,7 @@ TYPE_WIDENING = "typeWidening"
 """The table feature."""
 ENABLED = "delta.enableTypeWidening"
 TYPE_CHANGES = "delta.typeChanges"
-PRECISION_MAX = 38
+_PRECISION_MAX = 38
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _DIGITS = {pa.int8(): 10, pa.int16(): 10, pa.int32(): 10, pa.int64(): 20}
 """Digits before the point that Delta asks a decimal to have for integers of each type."""
@@ -69,7 +69,7 @@ def _common_decimal(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
         (_DIGITS.get(kind) or kind.precision - kind.scale for kind in (one, other) if _is_exact(kind)), default=0
     )
     after = max((kind.scale for kind in (one, other) if pa.types.is_decimal(kind)), default=0)
-    return pa.decimal128(before + after, after) if before + after <= PRECISION_MAX else None
+    return pa.decimal128(before + after, after) if before + after <= _PRECISION_MAX else None
 
 
 def _is_exact(kind: pa.DataType) -> bool:
@@ -83,7 +83,7 @@ def widest_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_float32(kind):
         return pa.float64()
     if pa.types.is_decimal(kind):
-        return pa.decimal128(PRECISION_MAX, kind.scale)
+        return pa.decimal128(_PRECISION_MAX, kind.scale)
     if pa.types.is_struct(kind):
         return pa.struct([each.with_type(widest_type(each.type)) for each in kind])
     if pa.types.is_map(kind):

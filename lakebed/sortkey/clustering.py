@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from lakebed.sortkey.ranges import Range, overlaps
 
-DEEPEST = 5
+_DEEPEST = 5
 _EXACT_UP_TO = 16
 
 
@@ -85,7 +85,7 @@ def clustering(parts: Sequence[Placed]) -> Clustering:
         average_depth=sum(depths) / len(depths),
         max_depth=max(depths),
         histogram=dict(sorted(Counter(map(_bucket, depths)).items())),
-        deepest=tuple(deepest[:DEEPEST]),
+        deepest=tuple(deepest[:_DEEPEST]),
     )
 
 
@@ -135,7 +135,7 @@ class _Line:
         edges = np.flatnonzero(np.diff(self._covers)) + 1
         starts = np.concatenate(([0], edges))
         ends = np.concatenate((edges, [len(self._covers)])) - 1
-        order = np.lexsort((starts, -self._covers[starts]))[:DEEPEST]
+        order = np.lexsort((starts, -self._covers[starts]))[:_DEEPEST]
         return [
             (Range(self._points[starts[place]], self._points[ends[place]]), int(self._covers[starts[place]]))
             for place in order

@@ -37,10 +37,10 @@ from lakebed.sortkey.sort_key import CURVE_BITS, Edges, SortTerm
 
 Bytes = npt.NDArray[np.uint8]
 Places = npt.NDArray[np.int64]
-Hashes = npt.NDArray[np.uint32]
+_Hashes = npt.NDArray[np.uint32]
 
 
-def murmur3(data: Bytes, starts: Places, lengths: Places) -> Hashes:
+def murmur3(data: Bytes, starts: Places, lengths: Places) -> _Hashes:
     """The hash of each string: ``data[start : start + length]``."""
     hashes = np.zeros(len(starts), dtype=np.uint32)
     active = np.arange(len(starts))
@@ -67,13 +67,13 @@ def murmur3(data: Bytes, starts: Places, lengths: Places) -> Hashes:
     return hashes
 
 
-def _mixed(word: Hashes) -> Hashes:
-    mixed: Hashes = _rotated(word * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
+def _mixed(word: _Hashes) -> _Hashes:
+    mixed: _Hashes = _rotated(word * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
     return mixed
 
 
-def _rotated(word: Hashes, bits: int) -> Hashes:
-    rotated: Hashes = (word << np.uint32(bits)) | (word >> np.uint32(32 - bits))
+def _rotated(word: _Hashes, bits: int) -> _Hashes:
+    rotated: _Hashes = (word << np.uint32(bits)) | (word >> np.uint32(32 - bits))
     return rotated
 
 

@@ -4,7 +4,7 @@
    lower one, and none after the upper one. A value is (1, value), NaN (1.25, None), a null (0, None) where nulls are first and
    (1.5, None) where they are last; a bound that is missing ends the lower tuple and puts (2,), above everything, into the upper.
    Values of a descending term are mirrored, so that the greatest comes first: numbers negated, NaN (0.5, None), bytes see
-   ``MirroredBytes``.
+   ``_MirroredBytes``.
 2. Statistics of parts that we sorted have the first and the last key (``ORDER_BOUNDS``). For other parts the bounds
    of the columns are combined: they hold, but are wide where the first column's values change. They also bound functions that
    grow with their column.
@@ -85,25 +85,25 @@ class Depth:
     histogram: Mapping[int, int] = field(default_factory=dict)
 
 
-class MirroredBytes(bytes):
+class _MirroredBytes(bytes):
     """Bytes that sort in the reverse order of the plain ones.
 
     A zero byte becomes 00 FF, 00 00 marks the end, and all is complemented: a text's beginning comes after the text.
     """
 
     @classmethod
-    def of(cls, plain: bytes) -> MirroredBytes:
+    def of(cls, plain: bytes) -> _MirroredBytes:
         return cls((plain.replace(b"\0", b"\0\xff") + b"\0\0").translate(_COMPLEMENT))
 
     def plain(self) -> bytes:
         return self.translate(_COMPLEMENT)[:-2].replace(b"\0\xff", b"\0")
 
 
-class MirroredMoment(int):
+class _MirroredMoment(int):
     """A point in time that sorts in reverse order: microseconds before 1970."""
 
     @classmethod
-    def of(cls, plain: datetime.datetime) -> MirroredMoment:
+    def of(cls, plain: datetime.datetime) -> _MirroredMoment:
         return cls((_EPOCH - plain) // datetime.timedelta(microseconds=1))
 
     def plain(self) -> datetime.datetime:
@@ -111,7 +111,7 @@ class MirroredMoment(int):
 
 
 _COMPLEMENT = bytes(range(255, -1, -1))
-_MIRRORED = (MirroredBytes, MirroredMoment)
+_MIRRORED = (_MirroredBytes, _MirroredMoment)
 
 
 def order_columns(
@@ -184,9 +184,9 @@ def _placed(value: Any, term: SortTerm) -> Bound:
 def mirrored(value: Any) -> Any:
     """The mirrored value of a descending term: the greater of two values has the lesser mirrored value."""
     if isinstance(value, bytes):
-        return MirroredBytes.of(value)
+        return _MirroredBytes.of(value)
     if isinstance(value, datetime.datetime):
-        return MirroredMoment.of(value)
+        return _MirroredMoment.of(value)
     if isinstance(value, datetime.date):
         return -value.toordinal()
     return value.copy_negate() if isinstance(value, Decimal) else -value
@@ -196,7 +196,7 @@ def plain_value(value: Any, term: SortTerm) -> Any:
     """The value of the term that a bound holds, mirrored back."""
     if not term.is_descending:
         return value
-    if isinstance(value, (MirroredBytes, MirroredMoment)):
+    if isinstance(value, (_MirroredBytes, _MirroredMoment)):
         return value.plain()
     return datetime.date.fromordinal(-value) if pa.types.is_date(term.type) else mirrored(value)
 

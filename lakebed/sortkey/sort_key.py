@@ -35,9 +35,9 @@ from lakebed.quoting import quote_for_spark
 from lakebed.settings import SORT_KEY_FRAME, suggest
 from lakebed.sortkey.statistics import has_bounds, highest, lowest, parsed_stats
 
-TRUNCATIONS = ("date", "year", "month", "day", "hour")
+_TRUNCATIONS = ("date", "year", "month", "day", "hour")
 CURVES = ("zorder", "hilbert")
-FUNCTIONS = (*TRUNCATIONS, "substr", "bucket", *CURVES)
+_FUNCTIONS = (*_TRUNCATIONS, "substr", "bucket", *CURVES)
 CURVE_BITS = 63
 _CURVE_COLUMNS = range(2, 9)
 _NUMBERS = range(1, 2**31)
@@ -163,9 +163,9 @@ class _Parser:
             self._fail("it is empty; write a column's name", 0)
         word = token[0].lower()
         if token.lastgroup == "word" and self._peek() == "(":
-            if word not in FUNCTIONS:
+            if word not in _FUNCTIONS:
                 self._fail(
-                    f"there is no function {token[0]!r}{suggest(word, FUNCTIONS)}; there are {', '.join(FUNCTIONS)}",
+                    f"there is no function {token[0]!r}{suggest(word, _FUNCTIONS)}; there are {', '.join(_FUNCTIONS)}",
                     token.start(),
                 )
             self._next += 1
@@ -216,7 +216,7 @@ class _Parser:
         if self._next < len(self._tokens):
             token = self._tokens[self._next]
             self._fail(
-                f"{token[0]!r} is not understood; a term is a column or one of {', '.join(FUNCTIONS)} with its arguments, "
+                f"{token[0]!r} is not understood; a term is a column or one of {', '.join(_FUNCTIONS)} with its arguments, "
                 "then asc or desc, then nulls first or nulls last; a name that is no plain word is quoted with backticks",
                 token.start(),
             )
@@ -296,7 +296,7 @@ def _unfit(function: str, kind: pa.DataType) -> str:
     is_text = pa.types.is_string(kind) or pa.types.is_binary(kind)
     if function == "hour":
         return "" if pa.types.is_timestamp(kind) else "a timestamp"
-    if function in TRUNCATIONS:
+    if function in _TRUNCATIONS:
         return "" if pa.types.is_timestamp(kind) or pa.types.is_date(kind) else "a date or a timestamp"
     if function == "substr":
         return "" if is_text else "a string or a binary"
@@ -314,14 +314,14 @@ class _HasStats(Protocol):
     def stats(self) -> str | None: ...
 
 
-class HasParts(Protocol):
+class _HasParts(Protocol):
     """The part of a snapshot that a frame is made from: the parts of the base."""
 
     @property
     def parts(self) -> Mapping[str, _HasStats]: ...
 
 
-def frame_properties(terms: Sequence[SortTerm], snapshot: HasParts) -> dict[str, str]:
+def frame_properties(terms: Sequence[SortTerm], snapshot: _HasParts) -> dict[str, str]:
     """The table property that goes with a sort key of these terms: ``lakebed.sort_key_frame``, or none if it needs none.
 
     For each column of a curve, in JSON, the least and the greatest value in the statistics of the base, or null.

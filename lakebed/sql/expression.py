@@ -56,7 +56,7 @@ _READS_NO_FILE = frozenset(
 _EXPLAIN = re.compile(r"\s*explain\s+(?:analyze\s+)?(?:\((?:\s*(?:analyze|format)\b)[^()']*\))?", re.IGNORECASE)
 _SYMBOLS = re.compile(r"\W+")
 
-Node = Mapping[str, Any]
+_Node = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Expression:
     """A user's expression that was checked. ``tree``: its syntax tree as ``json_serialize_sql`` gives it."""
 
     text: str
-    tree: Node
+    tree: _Node
 
     @property
     def sql(self) -> str:
@@ -124,7 +124,7 @@ def check_columns_of(where: Expression, names: Iterable[str]) -> None:
             raise InvalidInput(f"where={where.text!r}: there is no column {name!r}{suggest(name.lower(), known)}")
 
 
-def parsed(text: str, context: str) -> Node:
+def parsed(text: str, context: str) -> _Node:
     """The syntax tree of a text that is one expression. Raises InvalidInput, which begins with ``context``."""
     with connect() as connection:  # nothing is run
         try:
@@ -135,7 +135,7 @@ def parsed(text: str, context: str) -> Node:
     found = tree["statements"]
     if len(statements) != 1 or len(found) != 1 or len(found[0]["node"].get("select_list", ())) != 1:
         raise InvalidInput(f"{context} is not one SQL expression")
-    out: Node = found[0]["node"]["select_list"][0]
+    out: _Node = found[0]["node"]["select_list"][0]
     return out
 
 
@@ -223,10 +223,10 @@ def mistakes(context: str, paths: Iterable[str] = ()) -> Iterator[None]:
         raise
 
 
-def _serialized(connection: duckdb.DuckDBPyConnection, sql: str, context: str, wanted: str) -> Node:
+def _serialized(connection: duckdb.DuckDBPyConnection, sql: str, context: str, wanted: str) -> _Node:
     ((answer,),) = connection.execute("select json_serialize_sql($1::varchar)", [sql]).fetchall()
     try:
-        tree: Node = json.loads(answer)
+        tree: _Node = json.loads(answer)
     except RecursionError:
         raise InvalidInput(f"{context} is nested too deeply") from None
     if tree["error"]:
@@ -234,7 +234,7 @@ def _serialized(connection: duckdb.DuckDBPyConnection, sql: str, context: str, w
     return tree
 
 
-def _nodes(tree: object) -> Iterator[Node]:
+def _nodes(tree: object) -> Iterator[_Node]:
     """All objects of a tree, in no order; without recursion, as users' texts may be deep."""
     left = [tree]
     while left:
@@ -246,7 +246,7 @@ def _nodes(tree: object) -> Iterator[Node]:
                 left.extend(several)
 
 
-def _not_of_one_row(node: Node) -> str | None:
+def _not_of_one_row(node: _Node) -> str | None:
     """What in this node itself is not a value of one row, in words for the user; None if nothing."""
     kind = node.get("class")
     if kind is None:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _ROLE = "ingest"
 LOOK_SECONDS = 0.2
-CLOSE_SECONDS = 10.0
+_CLOSE_SECONDS = 10.0
 _UNOPENED_SECONDS = 60.0
 """A topic that can't be made a table has no log that could say so: it is tried again after that time."""
 _STOPPED_SECONDS = 1.0
@@ -46,7 +46,7 @@ _STOPPED_SECONDS = 1.0
 _logger = logging.getLogger("lakebed.ingest")
 
 
-class PlannedBatch(Protocol):
+class _PlannedBatch(Protocol):
     """What a batch reads."""
 
     @property
@@ -103,7 +103,7 @@ def _position_of(member: Member) -> Position | None:
         return None
 
 
-def _nothing_planned(batch_id: int) -> PlannedBatch:
+def _nothing_planned(batch_id: int) -> _PlannedBatch:
     raise Unexpected(f"batch {batch_id} came before a query began")
 
 
@@ -139,7 +139,7 @@ class DatabaseIngest:
         self._points = points
         self._state = _State()
         self._lock = threading.Lock()
-        self._planned: Callable[[int], PlannedBatch] = _nothing_planned
+        self._planned: Callable[[int], _PlannedBatch] = _nothing_planned
         self._ask: Callable[[PlanRequest], None] = lambda request: None
         self._health: dict[str, Health] = {}
         self._parked = ParkedTables(self._resumed, look_seconds)
@@ -152,7 +152,7 @@ class DatabaseIngest:
 
     # -- a query -------------------------------------------------------------------------------------------------------
 
-    def begin(self, planned: Callable[[int], PlannedBatch], ask: Callable[[PlanRequest], None]) -> dict[str, Position]:
+    def begin(self, planned: Callable[[int], _PlannedBatch], ask: Callable[[PlanRequest], None]) -> dict[str, Position]:
         """A query begins; returns the positions from which it has to plan, by topic.
 
         ``planned``: what the batch with an id reads; ``ask``: gives the planner a request.
@@ -173,7 +173,7 @@ class DatabaseIngest:
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         self.batch(self._planned(batch_id), frame.sparkSession)
 
-    def batch(self, planned: PlannedBatch, spark: Any = None) -> None:
+    def batch(self, planned: _PlannedBatch, spark: Any = None) -> None:
         """Read what a batch planned, and what is left of earlier ones."""
         ended = self._runner.late()
         self._hear(ended)
@@ -214,9 +214,9 @@ class DatabaseIngest:
     def close(self) -> None:
         """End. Tables that are being read get a few seconds to end; what they do not commit is read again by the next run."""
         self._closing.set()
-        self._runner.close(CLOSE_SECONDS)
+        self._runner.close(_CLOSE_SECONDS)
         self._parked.close()
-        self._thread.join(CLOSE_SECONDS)
+        self._thread.join(_CLOSE_SECONDS)
         for health in self._health.values():
             health.stopped()
 
@@ -275,7 +275,7 @@ class DatabaseIngest:
         now = self._clock()
         return [member for member in self._members() if member.is_due(now)]
 
-    def _take(self, planned: PlannedBatch) -> None:
+    def _take(self, planned: _PlannedBatch) -> None:
         self._state.tick = max(self._state.tick, planned.tick)
         for one in planned.ranges:
             if self._points is not None and one.topic == self._points.topic:

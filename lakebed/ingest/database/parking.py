@@ -95,14 +95,14 @@ class ParkedTables:
         if one.place == "log":
             return parked_of(log.refresh()) is None
         park(log, parked)
-        if one.place == "here" and may_pass(parked.kind) and parked_of(log.refresh()) == parked:  # nobody else's
+        if one.place == "here" and _may_pass(parked.kind) and parked_of(log.refresh()) == parked:  # nobody else's
             resume(log)
             return True
         one.place = "log"
         return False
 
 
-def may_pass(kind: str) -> bool:
+def _may_pass(kind: str) -> bool:
     """Whether an error of this class may pass by itself."""
     known = getattr(errors, kind, Unexpected)
     return isinstance(known, type) and issubclass(known, (Retry, Unexpected))

@@ -3,7 +3,7 @@
 1.  The smallest tables are read here as long as they have few records together. The others share a Spark job, whose tasks
     hold work of several tables. Without Spark on this machine all but the slow ones are read by the job.
 2.  A table that does not answer in time (its store hangs, its log is contended) is left to its thread: the batch ends without it,
-    and what it did counts when it ends. Meanwhile no batch reads it. So nobody waits for it longer than ``PATIENCE_SECONDS``.
+    and what it did counts when it ends. Meanwhile no batch reads it. So nobody waits for it longer than ``_PATIENCE_SECONDS``.
 3.  If the next batch follows at once, it is planned while the last tables of this one are read: they count when they end.
 4.  Threads that are left behind are replaced, as long as they are ``_LEFT_MAX`` at most.
 
@@ -145,7 +145,7 @@ _RECORDS_TASKS_MAX = 200_000
 THREADS = 8
 _LEFT_MAX = 64
 _CARRIED_MAX = THREADS // 2  # how many tables are read on while the next batch is planned, which takes about as long
-PATIENCE_SECONDS = 5.0
+_PATIENCE_SECONDS = 5.0
 _logger = logging.getLogger("lakebed.ingest")
 
 
@@ -153,7 +153,7 @@ class Runner:
     """Reads tables, batch by batch. One batch at a time; ``ended`` may be called by any thread."""
 
     def __init__(
-        self, open_table: Open, *, patience_seconds: float = PATIENCE_SECONDS, together: Together = nullcontext
+        self, open_table: Open, *, patience_seconds: float = _PATIENCE_SECONDS, together: Together = nullcontext
     ) -> None:
         """``together``: while it lasts, the source fetches these ranges at once."""
         self._open = open_table

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 # 3.  A table into which nothing comes is looked at after the longest of ``LOOK_SECONDS``, as another process may write to it.
 
 
-DAY_SECONDS = 86_400.0
+_DAY_SECONDS = 86_400.0
 PUTS_PER_BATCH = 3
 """A part, the version of the commit, and that of the settle."""
 GETS_PER_BATCH = 4
@@ -71,16 +71,16 @@ def batches_a_day(records: float, max_age_seconds: float, batch_seconds: float) 
     """The batches of a table that gets ``records`` a day at an even rate."""
     if records <= 0:
         return 0.0
-    between = DAY_SECONDS / records
+    between = _DAY_SECONDS / records
     oldest = max_age_seconds + between
-    return DAY_SECONDS / max(batch_seconds, between, min(oldest, HOT_RECORDS * between))
+    return _DAY_SECONDS / max(batch_seconds, between, min(oldest, HOT_RECORDS * between))
 
 
 def bill(batches: Iterable[float], puts_price: float, gets_price: float) -> Bill:
     """``batches``: of each table a day; prices: of 1,000 requests."""
     each = list(batches)
     total = sum(each)
-    looks = sum(max(0.0, DAY_SECONDS / max(LOOK_SECONDS) - one) for one in each)
+    looks = sum(max(0.0, _DAY_SECONDS / max(LOOK_SECONDS) - one) for one in each)
     puts, gets = total * PUTS_PER_BATCH, total * GETS_PER_BATCH + looks
     return Bill(2 * total, puts, gets, puts / 1000 * puts_price + gets / 1000 * gets_price)
 
@@ -91,7 +91,7 @@ def bill(batches: Iterable[float], puts_price: float, gets_price: float) -> Bill
 # records of its topics are decoded and compared with what it has (``lateness``).
 
 
-RECENT = 20  # how many of the newest offsets of a partition are looked at; not all of them need have a record
+_RECENT = 20  # how many of the newest offsets of a partition are looked at; not all of them need have a record
 
 
 def _warnings_of(snapshot: Snapshot) -> Iterator[str]:
@@ -109,7 +109,7 @@ def warnings_of_topics(
         if (topic, partition) not in cutoff.newest:
             continue
         try:
-            for records in reader.read(Range(topic, partition, max(0, end - RECENT), end)):
+            for records in reader.read(Range(topic, partition, max(0, end - _RECENT), end)):
                 decoded = decoder.decode(records, cutoff)
                 is_lower = lateness(decoded.newest, cutoff.newest) is Lateness.LOWER
                 if is_lower or Remark.ORDER_BEGAN_AGAIN in decoded.remarks:
@@ -138,7 +138,7 @@ def warnings_of_pipeline(pipeline: Pipeline, table: Table, *, connect: bool) -> 
 
 
 _FIRST_RECORDS = 200  # how many records of a partition are read to know what its topic becomes
-READERS = 8
+_READERS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,7 +249,7 @@ def _topics(pipeline: DatabasePipeline, settings: KafkaSettings) -> tuple[TopicS
             found = error
         return TopicSeen(topic=topic, records=records[topic], found=found, warnings=warnings)
 
-    with ThreadPoolExecutor(READERS) as pool:
+    with ThreadPoolExecutor(_READERS) as pool:
         return tuple(pool.map(look, sorted(ranges)))
 
 
@@ -268,7 +268,7 @@ def _records_of_a_day(
     """By topic: the offsets of the last 24 hours."""
     from lakebed.sources.kafka.cluster import KafkaCluster
 
-    since = {"timestamp": int((time.time() - DAY_SECONDS) * 1000)}
+    since = {"timestamp": int((time.time() - _DAY_SECONDS) * 1000)}
     before = KafkaCluster(replace(settings, starting_offsets=since)).starting(partitions)
     records = Counter[str]()
     for topic, partition in partitions:

@@ -148,7 +148,7 @@ class Introducer:
             return True
 
     def _opened(self, topic: str, name: TableName, wishes: TableWishes) -> Introduced | None:
-        path = path_of(self._pipeline, name)
+        path = _path_of(self._pipeline, name)
         try:
             table = tables.open(path)
         except TableNotFound:
@@ -199,10 +199,10 @@ class Introducer:
             types=wishes.types,
         )
         check_layout(canonical_schema(made.columns), new.settings(), new.partition_by)
-        return Expected(name, path_of(self._pipeline, name), wishes, new, made.remarks)
+        return Expected(name, _path_of(self._pipeline, name), wishes, new, made.remarks)
 
 
-def path_of(pipeline: DatabasePipeline, name: TableName) -> str:
+def _path_of(pipeline: DatabasePipeline, name: TableName) -> str:
     """Where a table is."""
     return f"{pipeline.path.rstrip('/')}/{name.folder}"
 

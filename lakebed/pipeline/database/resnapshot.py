@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
+class _Sent:
     """A signal that was sent. ``begin``: from where the notifications of it are. ``restarted``: the tables whose order of changes
     was restarted, so that what comes counts as newer than all that they have."""
 
@@ -78,7 +78,7 @@ class Asking:
         self._topic = section.signal_topic
         self._typed = typed_notifications(pipeline)
 
-    def send(self, tables: Sequence[str], where: str | None = None, mirror: bool | None = None) -> Sent:
+    def send(self, tables: Sequence[str], where: str | None = None, mirror: bool | None = None) -> _Sent:
         """Ask for all rows of tables, or for those for which the source's SQL is true. What is asked is written into the tables'
         logs first. ``mirror``: whether the rows that the source no longer has are removed at the end; None: as the file says,
         and not for some of the rows.
@@ -126,7 +126,7 @@ class Asking:
             for internals in opened.values():
                 internals.mirror().fail(signal_id, "the connector could not be asked")
             raise
-        return Sent(signal_id=signal_id, tables=names, begin=begin, restarted=restarts)
+        return _Sent(signal_id=signal_id, tables=names, begin=begin, restarted=restarts)
 
     def _entry(self, asked: Resnapshot, name: str, internals: Internals, mirrors: bool) -> Resnapshot:
         """What is written into the log of a table. Raises InvalidInput if it can't be mirrored."""
@@ -154,7 +154,7 @@ class Asking:
                 "connector's notification.sink.topic.name",
             )
 
-    def follow(self, sent: Sent, tell: Callable[[str], None]) -> SnapshotProgress:
+    def follow(self, sent: _Sent, tell: Callable[[str], None]) -> SnapshotProgress:
         """Wait until the connector has read all that the signal asked for; ``tell`` is given each step in words.
 
         The last rows may still be on their way into Kafka then.
@@ -236,7 +236,7 @@ _PAUSE_SECONDS = 5.0
 _KEY_SHOWN = 80
 _logger = logging.getLogger("lakebed.run")
 _Typed = Callable[..., Mapping[str, Any]] | None
-Ends = Callable[[str], Mapping[int, int]]
+_Ends = Callable[[str], Mapping[int, int]]
 """The next offset of each partition of a topic. Raises Retry, InvalidInput."""
 
 
@@ -258,7 +258,7 @@ class Resnapshots:
 
     prefix: str
     tables: Callable[[], Mapping[str, Internals]]
-    ends: Ends
+    ends: _Ends
     clock: Callable[[], float] = time.monotonic
     _followed: dict[str, _Followed] = field(default_factory=dict)
     _ids: set[str] = field(default_factory=set)

@@ -114,7 +114,7 @@ class VanishedTopics:
 
 _OPEN_THREADS = 16
 """Opening a table is a few requests to its store."""
-DRAIN_SECONDS_MAX = 15.0
+_DRAIN_SECONDS_MAX = 15.0
 _FOLLOWED_SECONDS_MAX = 5.0
 
 
@@ -397,7 +397,7 @@ class DatabaseWork:
         if self._maintenance is not None:
             for path in self._maintenance.tables:
                 self._maintenance.hold_back(path, None)
-            self._maintenance.drain(DRAIN_SECONDS_MAX, waiting)
+            self._maintenance.drain(_DRAIN_SECONDS_MAX, waiting)
             self._maintenance.stop()
 
     def abandon(self) -> None:

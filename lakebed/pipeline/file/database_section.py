@@ -34,13 +34,13 @@ class TableWishes:
 # -- The section -----------------------------------------------------------------------------------------------------------
 
 
-MAX_AGE_SECONDS = 10.0
+_MAX_AGE_SECONDS = 10.0
 _MAX_TABLES = 1_000
 _PARTS = ("database", "tables")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableRules:
+class _TableRules:
     """``database.tables.<pattern>``: what differs from what is derived. None: nothing is said of it here."""
 
     keys: tuple[str, ...] | None = None
@@ -70,7 +70,7 @@ class PointsSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PricesSection:
+class _PricesSection:
     """``database.prices``: what a store asks for 1,000 requests, in dollars; S3's list price. ``validate`` reckons with them."""
 
     puts: float = 0.005
@@ -89,11 +89,11 @@ class DatabaseSection:
     include: tuple[str, ...] = ()
     """None: all."""
     exclude: tuple[str, ...] = ()
-    tables: Mapping[str, TableRules] = field(default_factory=dict)
+    tables: Mapping[str, _TableRules] = field(default_factory=dict)
     """Rules by a table's name, or by a regular expression that matches the whole name."""
     properties: Mapping[str, PropertyText] = field(default_factory=dict)
     """Of all tables."""
-    max_age_seconds: float = MAX_AGE_SECONDS
+    max_age_seconds: float = _MAX_AGE_SECONDS
     """How old a record may be before a batch takes it, where a table has so few that they can wait."""
     max_tables: int = _MAX_TABLES
     points: PointsSection | None = None
@@ -103,7 +103,7 @@ class DatabaseSection:
     """The topic of the connector's notifications (``notification.sink.topic.name``), in JSON; None: it sends none."""
     mirror: bool = False
     """Whether the rows that the source no longer has are removed at the end of a resnapshot."""
-    prices: PricesSection = field(default_factory=PricesSection)
+    prices: _PricesSection = field(default_factory=_PricesSection)
 
     def rules_for(self, name: str) -> list[str]:
         """The patterns of the rules that apply to a table, in their order."""

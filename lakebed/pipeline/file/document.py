@@ -29,7 +29,7 @@ import yaml
 from lakebed.errors import InvalidInput, LakebedError, Retry
 from lakebed.settings import suggest
 
-SENSITIVE = re.compile(
+_SENSITIVE = re.compile(
     r"passw|secret|token|credential|jaas|oauthbearer|passphrase|private|user\.info|api[._-]?key|\.key$|\.pem$",
     re.IGNORECASE,
 )
@@ -203,7 +203,7 @@ class _Reader:
                 raise self._wrong(line, f"the key {key.value!r} is there twice; remove one of them")
             seen.add(key.value)
             full = f"{name}.{key.value}" if name else key.value
-            sensitive = not full.startswith(_HARMLESS) and bool(SENSITIVE.search(key.value))
+            sensitive = not full.startswith(_HARMLESS) and bool(_SENSITIVE.search(key.value))
             yield key.value, self.read(value, full, hidden or sensitive)
 
     def _filled_in(self, text: str, name: str, line: int, hidden: bool) -> str:

@@ -15,7 +15,7 @@ from lakebed.pipeline.file.typed_sections import ValuesFormat
 from lakebed.schema.type_names import table_schema
 from lakebed.schema.widening import widest_type
 
-METRICS_PORT = 9464
+_METRICS_PORT = 9464
 _PAGE_PORT = 9466
 
 
@@ -133,7 +133,7 @@ class RowsFormat:
 class MetricsSection:
     """Where Prometheus finds the metrics. Without a port there are no metrics; port 0 is any free port."""
 
-    port: int | None = METRICS_PORT
+    port: int | None = _METRICS_PORT
     host: str = "127.0.0.1"
 
 

@@ -64,7 +64,7 @@ QUERY_NAME = "ingest"
 FORMATS = ("debezium-json", "json", *TYPED_FORMATS, "csv", "parquet")
 
 
-SourceSection = KafkaSection | FilesSection | LakebedSection | GeneratorSection
+_SourceSection = KafkaSection | FilesSection | LakebedSection | GeneratorSection
 _SOURCE_SECTIONS: dict[str, type[Any]] = {
     "kafka": KafkaSection,
     "files": FilesSection,
@@ -75,7 +75,7 @@ _ONLY_FORMATS = {"generator": "debezium-json", "lakebed": CHANGES}
 """Sources whose records are of one format, which need not be written."""
 
 
-FormatSection = DebeziumFormat | JsonFormat | TypedFormat | RowsFormat | ChangesFormat
+_FormatSection = DebeziumFormat | JsonFormat | TypedFormat | RowsFormat | ChangesFormat
 _FORMAT_SECTIONS: dict[str, type[Any]] = {
     "debezium-json": DebeziumFormat, "json": JsonFormat, "csv": RowsFormat, "parquet": RowsFormat,
     CHANGES: ChangesFormat,
@@ -129,9 +129,9 @@ class Pipeline(_OfTable):
     transform: TransformSection | None = None
 
     source_kind: str
-    source: SourceSection
+    source: _SourceSection
     format_kind: str
-    format: FormatSection
+    format: _FormatSection
     document: Document = field(repr=False)
 
     @property
@@ -359,7 +359,7 @@ def decoder_options(pipeline: AnyPipeline) -> dict[str, Any]:
 
 
 def _evolve_by_default(
-    top: _OfTable | _OfDatabase, source: str, format_kind: str, section: FormatSection
+    top: _OfTable | _OfDatabase, source: str, format_kind: str, section: _FormatSection
 ) -> tuple[Evolution, ...]:
     """What may be done to the table where the file does not say so: what its records' schemas need, without a rewrite."""
     if isinstance(top, _OfTable) and top.transform is not None:
@@ -371,7 +371,7 @@ def _evolve_by_default(
 
 
 def _wrong_evolution(
-    document: Document, top: _OfTable | _OfDatabase, kind: str, section: FormatSection
+    document: Document, top: _OfTable | _OfDatabase, kind: str, section: _FormatSection
 ) -> Iterator[InvalidInput]:
     if isinstance(top, _OfTable) and top.transform is not None:
         yield from _wrong_with_transform(document, top)
@@ -408,7 +408,7 @@ def _wrong_evolution(
             yield document.error(document.at(*place), str(error))
 
 
-def _wrong_columns(document: Document, top: _OfTable, section: FormatSection) -> Iterator[InvalidInput]:
+def _wrong_columns(document: Document, top: _OfTable, section: _FormatSection) -> Iterator[InvalidInput]:
     if isinstance(section, ChangesFormat):
         text = "changes of a table are whole rows; leave it out, or send them through apply(columns=[…])"
         yield document.error(document.at("columns"), text)
@@ -420,7 +420,7 @@ def _wrong_columns(document: Document, top: _OfTable, section: FormatSection) ->
         yield document.error(document.at("bootstrap"), text)
 
 
-def _wrong_bootstrap(document: Document, section: BootstrapSection, source: SourceSection) -> Iterator[InvalidInput]:
+def _wrong_bootstrap(document: Document, section: BootstrapSection, source: _SourceSection) -> Iterator[InvalidInput]:
     if not isinstance(source, KafkaSection):
         text = "a table that is filled at a position follows Kafka from there; this source has no such positions"
         yield document.error(document.at("bootstrap"), text)
@@ -445,7 +445,11 @@ def _wrong_with_transform(document: Document, top: _OfTable) -> Iterator[Invalid
 
 
 def _wrong_schemas(
-    document: Document, members: Mapping[str, Node], registry: RegistrySection | None, kind: str, section: FormatSection
+    document: Document,
+    members: Mapping[str, Node],
+    registry: RegistrySection | None,
+    kind: str,
+    section: _FormatSection,
 ) -> Iterator[InvalidInput]:
     if not isinstance(section, TypedEventsFormat | TypedRowsFormat):
         if registry is not None:

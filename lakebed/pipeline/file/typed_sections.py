@@ -14,7 +14,7 @@ from lakebed.decode.metadata import DELETE_VALUES
 from lakebed.decode.typed.registry import RegistrySettings
 from lakebed.errors import InvalidInput
 
-SCHEMA_BYTES_MAX = 4 << 20
+_SCHEMA_BYTES_MAX = 4 << 20
 FILES_MAX = 256
 _IMPORT = re.compile(r'^\s*import\s+(?:public\s+|weak\s+)?"([^"\n]+)"\s*;', re.MULTILINE)
 
@@ -82,9 +82,9 @@ def options_of(section: TypedFormat, registry: RegistrySection | None) -> dict[s
     if registry is not None:
         options["registry"] = registry.settings()
     if schema_file is not None:
-        options["schema"] = read_schema(schema_file, message)
+        options["schema"] = _read_schema(schema_file, message)
     if key_schema_file is not None:
-        options["key_schema"] = read_schema(key_schema_file, key_message)
+        options["key_schema"] = _read_schema(key_schema_file, key_message)
     return options
 
 
@@ -99,7 +99,7 @@ def without_effect(section: TypedFormat, registry: RegistrySection | None) -> It
             yield name, f"it has no effect without {needs}; add that, or leave it out"
 
 
-def read_schema(file: str, message: str | None = None) -> SchemaText:
+def _read_schema(file: str, message: str | None = None) -> SchemaText:
     """A file of a schema, and for ``.proto`` files those that it imports from beside it. Raises InvalidInput."""
     text = _text_of(Path(file), file)
     references: dict[str, str] = {}
@@ -123,11 +123,11 @@ def _import(text: str, folder: Path, found: dict[str, str], above: tuple[str, ..
 def _text_of(path: Path, shown: str) -> str:
     try:
         with path.open("rb") as opened:
-            data = opened.read(SCHEMA_BYTES_MAX + 1)
+            data = opened.read(_SCHEMA_BYTES_MAX + 1)
     except OSError as error:
         raise InvalidInput(f"the schema file {shown} can't be read: {error.strerror or error}") from None
-    if len(data) > SCHEMA_BYTES_MAX:
-        raise InvalidInput(f"the schema file {shown} has more than {SCHEMA_BYTES_MAX:,} bytes")
+    if len(data) > _SCHEMA_BYTES_MAX:
+        raise InvalidInput(f"the schema file {shown} has more than {_SCHEMA_BYTES_MAX:,} bytes")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -43,7 +43,7 @@ _JARS_MAX = 3
 
 StartPhase = Literal["starting Java", "fetching jars", "starting Spark"]
 _STOP_SECONDS = 10.0
-GIVE_UP_SECONDS = 10.0
+_GIVE_UP_SECONDS = 10.0
 LOOK_SECONDS = 0.1
 _LOCAL_MASTER = "local[*,4]"  # like a cluster, Spark tries a task four times if it fails or its worker dies
 SETTINGS = {
@@ -79,7 +79,7 @@ class Abandoned(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class SparkSettings:
+class _SparkSettings:
     """The settings of a pipeline's Spark. ``own``: those that the user chose; they are in ``conf`` too.
 
     ``small``: no rows go through the JVM, which runs on this machine: it is started for small work.
@@ -95,7 +95,7 @@ class SparkSettings:
         return {**sessions.settings_of_java(self.conf), "spark.master": self.master}
 
 
-def spark_settings(pipeline: AnyPipeline, maintains: bool = False) -> SparkSettings:
+def spark_settings(pipeline: AnyPipeline, maintains: bool = False) -> _SparkSettings:
     """``maintains``: the pipeline only maintains, and reads no source."""
     section = pipeline.spark
     master = section.master or os.environ.get("LAKEBED_SPARK_MASTER") or _LOCAL_MASTER
@@ -104,7 +104,7 @@ def spark_settings(pipeline: AnyPipeline, maintains: bool = False) -> SparkSetti
     ranges = maintains or not _has_rows(pipeline)
     conf = sessions.settings(_wants_s3(pipeline), delta=False) | sessions.local_settings(master) | SETTINGS
     conf |= (_LOCAL if is_local else {}) | (_RANGES if ranges else {})
-    return SparkSettings(master, sessions.with_own(conf, section.conf), dict(section.conf), is_local and ranges)
+    return _SparkSettings(master, sessions.with_own(conf, section.conf), dict(section.conf), is_local and ranges)
 
 
 class SparkStart:
@@ -155,7 +155,7 @@ class SparkStart:
         self._given_up.set()
         self._wanted.set()
         if self._thread.ident is not None:
-            self._thread.join(GIVE_UP_SECONDS)
+            self._thread.join(_GIVE_UP_SECONDS)
         self._close_archive()
         if self._thread.is_alive():  # Spark is being started in Java, and can't be interrupted
             if self._java is not None:
