@@ -6,6 +6,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .ONESHELL:
 .NOTPARALLEL:
+# Or each of a thousand Python processes would compile what it imports, and pytest all tests.
+unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -70,8 +72,7 @@ run-shop: setup build-tools  ## a busy shop in PostgreSQL, captured by Debezium 
 	@exec $(BIN)/python -m tests.infra.shop $(ARGS)
 
 test: setup build-tools  ## all tests, with real servers; TESTS=path narrows, WORKERS=0 is one process, ARGS goes to pytest
-	@unset PYTHONDONTWRITEBYTECODE  # or each of a thousand Python processes would compile what it imports
-	$(BIN)/python -m tests.infra.downloads
+	@$(BIN)/python -m tests.infra.downloads
 	exec $(BIN)/python -m pytest $(TESTS) --durations=15 -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-fast: setup  ## the tests that need no Spark, no server and little time

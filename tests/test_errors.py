@@ -95,6 +95,7 @@ def test_all_classes_of_the_tree_are_in_one_module() -> None:
     assert all(kind.__module__ == "lakebed.errors" for kind in tree())
 
 
+@pytest.mark.slow
 def test_nobody_raises_the_root() -> None:
     raised = [
         f"{path.relative_to(SOURCE)}:{node.lineno}"
@@ -112,6 +113,7 @@ KNOWN_TEXTS = {
 }
 
 
+@pytest.mark.slow
 def test_nothing_else_recognises_an_error_by_its_text() -> None:
     """A comparison or a search in ``str(error)``; what only shows the text is none."""
     names = {"error", "exception", "failure", "cause", "gone", "first", "exc"}

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 import lakebed
 
 ROOT = Path(lakebed.__file__).parent
@@ -104,6 +106,7 @@ def locks_made(tree: ast.Module) -> Iterator[str]:
                 yield from map(name_of, targets)
 
 
+@pytest.mark.slow
 def test_every_lock_is_known() -> None:
     found = {(path, name) for path, tree in modules() for name in locks_made(tree)}
     assert found == QUICK.keys() | LONG.keys()

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 import lakebed
 from lakebed.compaction.maintenance import Maintenance
 from lakebed.listeners.event_types import EVENT_TYPES
@@ -106,6 +108,7 @@ def breaking(rule: Callable[[ast.FunctionDef | ast.AsyncFunctionDef], bool]) -> 
     return {f"{name_of(file)} {node.name}" for file in files(".py") for node in functions(file) if rule(node)}
 
 
+@pytest.mark.slow
 def test_every_function_fits_a_screen() -> None:
     assert breaking(lambda node: (node.end_lineno or 0) - node.lineno >= FUNCTION_LINES_MAX) == LONG_FUNCTIONS
 

@@ -260,10 +260,10 @@ class Scheduler:
             self._threads[-1].start()
 
     def _work(self) -> None:
-        with self._changed:
-            self._idle -= 1
-        while (taken := self._take()) is not None:
+        taken = self._take(is_new=True)
+        while taken is not None:
             self._run(taken)
+            taken = self._take()
 
     def _run(self, taken: _Taken[ScheduledJob]) -> None:
         job, started, again = taken.item, self._clock(), None
@@ -274,9 +274,10 @@ class Scheduler:
             again = FAILED_SECONDS
         self._ended(taken, started, again)
 
-    def _take(self) -> _Taken[ScheduledJob] | None:
-        """The next job, when it is due; None if the scheduler closes."""
+    def _take(self, is_new: bool = False) -> _Taken[ScheduledJob] | None:
+        """The next job, when it is due; None if the scheduler closes. A new thread counts as idle until it takes or sleeps."""
         with self._changed:
+            self._idle -= is_new
             while not self._is_closed:
                 taken = self._take_due()
                 if taken is not None:

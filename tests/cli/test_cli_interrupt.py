@@ -74,6 +74,7 @@ def test_ctrl_c_ends_a_query_inside_duckdb(more: list[str], table: lakebed.Table
     assert interrupted(query) == ""
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_doctor_that_waits_for_ever(table: lakebed.Table) -> None:
     program = "import threading, lakebed.health.examination as module\n"
     program += "def stuck(*arguments):\n    print('now', flush=True)\n    threading.Event().wait()\n"
@@ -84,6 +85,7 @@ def test_ctrl_c_ends_a_doctor_that_waits_for_ever(table: lakebed.Table) -> None:
     assert interrupted(doctor) == ""
 
 
+@pytest.mark.slow
 def test_what_neither_duckdb_nor_python_ends_is_ended(table: lakebed.Table) -> None:
     program = "import time, lakebed.health.examination as module\n"
     program += "def stuck(*arguments):\n    print('now', flush=True)\n"

@@ -66,6 +66,7 @@ def values_of(decoded: Decoded, count: int) -> list[Decimal | None]:
     return [found.get(i) for i in range(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("precision", "scale"), TYPES)
 @pytest.mark.parametrize("quoted", [False, True])
 def test_digits_at_the_borders_of_precision_and_scale_are_exact_or_refused(

@@ -83,6 +83,7 @@ def test_all_that_a_batch_needs_is_found_in_one_reading_in_either_order(order: i
     assert decode(many, policy(*EVOLUTIONS)).schema_needed == needed
 
 
+@pytest.mark.slow
 def test_after_a_new_schema_only_schemas_are_read() -> None:
     values = [created(NEW, id=1), *[created(OLD, id=number) for number in range(20_000)]]
     read = []

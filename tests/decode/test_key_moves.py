@@ -195,6 +195,7 @@ def moved(how: Sends, pattern: Callable[[Source], None], rows: int = 2) -> tuple
     return source, begin
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_rows_are_where_their_source_has_them_after_each_batch(
@@ -211,6 +212,7 @@ def test_rows_are_where_their_source_has_them_after_each_batch(
         assert (str(Remark.KEY_MOVE_UNCLEAR) in lake.remarks()) == (how == "neither")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", list(HOW)[:3])
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_so_they_are_when_each_event_comes_in_a_batch_of_its_own(

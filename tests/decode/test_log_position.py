@@ -129,6 +129,7 @@ def ran(seed: int) -> Source:
     return source
 
 
+@pytest.mark.slow
 @pytest.mark.worlds
 def test_rows_that_are_sent_again_hide_no_change_whatever_transactions_are_open() -> None:
     by_lsn_alone = 0

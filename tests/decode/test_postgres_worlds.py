@@ -83,6 +83,7 @@ class Copy:
         return tuple(row[name] for name in self.keys)
 
 
+@pytest.mark.slow
 @pytest.mark.worlds
 @pytest.mark.parametrize("has_schema", [True, False])
 def test_a_copy_is_the_table_but_for_rows_of_which_somebody_is_told(has_schema: bool) -> None:

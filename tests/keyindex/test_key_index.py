@@ -237,6 +237,7 @@ def test_wrong_input_is_refused_by_name(tmp_path: Path) -> None:
 # -- runs --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_thousands_of_parts_make_few_runs(tmp_path: Path) -> None:
     with KeyIndex(tmp_path, LONG) as index:
         for part in range(400):
@@ -538,6 +539,7 @@ def _hold(folder: Path, ready: Any, done: Any) -> None:
         done.wait()
 
 
+@pytest.mark.slow
 def test_a_second_process_builds_its_own_index_elsewhere(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     ready, done = context.Event(), context.Event()

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from lakebed import waits
 from lakebed.log.conflicts import BLIND
 from lakebed.log.stores import MemoryLogStore
 from lakebed.log.table_log import TableLog, commit_name
@@ -72,11 +73,11 @@ def test_a_commit_and_who_reads_it_do_not_wait_for_a_refresh(
 def test_a_refresh_that_comes_second_sees_what_was_committed_before_it(
     log: TableLog, store: HeldStore, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waits = threading.Semaphore(0)
+    waiting = threading.Semaphore(0)
 
     class Counted(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
-            waits.release()
+            waiting.release()
             return super().wait(timeout)
 
     monkeypatch.setattr(waits, "Event", Counted)
@@ -88,7 +89,7 @@ def test_a_refresh_that_comes_second_sees_what_was_committed_before_it(
     other = TableLog(store, sleep=lambda seconds: None)
     committed(other.commit(other.refresh(), [change_part("a")], INFO, BLIND))
     second = pool.submit(log.refresh)
-    assert waits.acquire(timeout=SECONDS_MAX)
+    assert waiting.acquire(timeout=SECONDS_MAX)
     store.may_go_on.set()
     assert second.result(SECONDS_MAX).version == 1
     assert first.result(SECONDS_MAX).version == 0, "it had asked before"

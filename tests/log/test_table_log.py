@@ -431,6 +431,7 @@ def test_a_commit_that_is_not_whole_is_named_by_all_who_read_it() -> None:
     assert TableLog(log.store).refresh() == newest
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_of_a_commit_or_a_checkpoint_is_reported_or_changes_nothing() -> None:
     log = new_log()
     for number in range(3):

@@ -12,6 +12,7 @@ import lakebed
 from lakebed.log import entries
 from lakebed.log.entries import Operation
 
+pytestmark = pytest.mark.slow  # they parse the whole package
 PACKAGE = Path(lakebed.__file__).parent
 NAMES = {value for name, value in vars(entries).items() if name.isupper() and isinstance(value, str)}
 
@@ -26,7 +27,6 @@ def texts(module: ast.Module) -> set[str]:
     return {node.value for node in ast.walk(module) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
 
 
-@pytest.mark.slow
 def test_no_other_module_spells_a_name_of_the_log() -> None:
     found = {(path, text) for path, module in modules() for text in texts(module) & NAMES}
     found.discard(("settings.py", entries.SORT_KEY_VERSION_TAG))  # the property of a table has the same name

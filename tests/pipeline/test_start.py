@@ -75,6 +75,7 @@ def test_a_run_never_loads_pandas() -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_daemon_of_the_workers_has_loaded_the_code_of_their_tasks_and_runs_one_thread() -> None:
     """A thread would be missing in each forked worker. (jemalloc's own gives memory back, and pyarrow uses mimalloc.)"""
     code = (

@@ -10,6 +10,7 @@ import pytest
 
 import lakebed
 from lakebed.errors import InvalidChanges, InvalidInput
+from tests.worlds import seeds
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), False), ("at", pa.int64()), ("text", pa.string())])
 FIRST = {"lakebed.keep": "first"}
@@ -67,7 +68,7 @@ class First:
             self.rows[id] = at, text
 
 
-@pytest.mark.parametrize("seed", range(10))
+@seeds(4)
 def test_the_first_row_of_a_key_is_kept_until_it_is_deleted(tmp_path: Any, seed: int) -> None:
     rng = random.Random(seed)
     events = created(tmp_path, "at" if seed % 2 else None, **{"lakebed.read_budget": 1})

@@ -16,6 +16,7 @@ import lakebed
 from lakebed.errors import InvalidChanges, InvalidInput
 from lakebed.positions.remarks import remarks_of
 from lakebed.table.table import internals_of
+from tests.worlds import seeds
 
 SCHEMA = pa.schema(
     [
@@ -393,7 +394,7 @@ class World:
         self.history[self.table.version] = expected
 
 
-@pytest.mark.parametrize("seed", range(12))
+@seeds(4)
 def test_a_row_is_the_join_of_what_is_newest_in_each_group(tmp_path: Any, seed: int) -> None:
     world = World(str(tmp_path / "people"), seed)
     for _ in range(12):

@@ -59,24 +59,24 @@ def a_merge_forgets_what_died_meanwhile(broken: pytest.MonkeyPatch) -> None:
     unchecked(broken, "P3")
 
 
-def a_merge_says_it_is_sorted_by_the_newest_sort_key(broken: pytest.MonkeyPatch) -> None:
+def change_what_is_merged(broken: pytest.MonkeyPatch, change: Callable[[Part, Snapshot], Part]) -> None:
+    """Merges commit their parts as this makes them."""
     actions = Merger._actions
 
-    def stamped(self: Merger, claim: Claim, sources: Any, merged: Any, died: Any, snapshot: Snapshot) -> Any:
-        version = snapshot.settings.sort_key_version
-        merged = [replace(part, sort_key_version=version) for part in merged]
-        return actions(self, claim, sources, merged, died, snapshot)
+    def changed(self: Merger, claim: Claim, sources: Any, merged: Any, died: Any, snapshot: Snapshot) -> Any:
+        return actions(self, claim, sources, [change(part, snapshot) for part in merged], died, snapshot)
 
-    broken.setattr(Merger, "_actions", stamped)
+    broken.setattr(Merger, "_actions", changed)
+
+
+def a_merge_says_it_is_sorted_by_the_newest_sort_key(broken: pytest.MonkeyPatch) -> None:
+    change_what_is_merged(
+        broken, lambda part, snapshot: replace(part, sort_key_version=snapshot.settings.sort_key_version)
+    )
 
 
 def a_merge_forgets_its_passes(broken: pytest.MonkeyPatch) -> None:
-    actions = Merger._actions
-
-    def forgetting(self: Merger, claim: Claim, sources: Any, merged: Any, died: Any, snapshot: Snapshot) -> Any:
-        return actions(self, claim, sources, [replace(part, passes=0) for part in merged], died, snapshot)
-
-    broken.setattr(Merger, "_actions", forgetting)
+    change_what_is_merged(broken, lambda part, snapshot: replace(part, passes=0))
 
 
 def an_upload_forgets_what_died_meanwhile(broken: pytest.MonkeyPatch) -> None:

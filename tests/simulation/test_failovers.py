@@ -47,6 +47,7 @@ def test_it_is_seen_when_those_that_stand_by_look_too_seldom(monkeypatch: pytest
     assert fails_in_some_run(workers=3, kills=1)
 
 
+@pytest.mark.slow
 def test_it_is_seen_when_they_take_over_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
     due_ms = watched.standby_due_ms
 

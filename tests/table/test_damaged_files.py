@@ -45,6 +45,7 @@ def flip(file: Path, rng: random.Random, in_footer: bool = False) -> bytes:
     return whole
 
 
+@pytest.mark.slow
 def test_every_damaged_part_is_found(tmp_path: Path) -> None:
     settings = {"lakebed.read_budget": "1"}  # so that a part is merged
     table = lakebed.create(tmp_path / "t", SCHEMA, keys=["id"], sort_key=["text"], properties=settings)

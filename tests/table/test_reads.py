@@ -224,6 +224,7 @@ def test_a_process_that_maintains_counts_its_own_reads_in_memory_for_an_hour(
 # -- when there is nothing to say ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sort_again", [False, True], ids=["never changed", "sorted again"])
 def test_reads_of_a_steady_table_cost_and_write_nothing(sort_again: bool, made: Path, tmp_path: Path) -> None:
     shutil.copytree(made, tmp_path / "t")
@@ -243,6 +244,7 @@ def test_reads_of_a_steady_table_cost_and_write_nothing(sort_again: bool, made: 
     assert "lakebed-reads" not in {thread.name for thread in threading.enumerate()}
 
 
+@pytest.mark.slow
 def test_a_reader_without_write_access_reads_as_ever(table: lakebed.Table) -> None:
     for each in [Path(table.path), *Path(table.path).rglob("*")]:
         each.chmod(0o555 if each.is_dir() else 0o444)

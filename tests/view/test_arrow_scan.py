@@ -23,6 +23,7 @@ def connection() -> duckdb.DuckDBPyConnection:
     return connect(threads=2)
 
 
+@pytest.mark.slow
 def test_dead_rows_are_not_read_and_all_others_are(parts: Parts, connection: duckdb.DuckDBPyConnection) -> None:
     rng = random.Random(1)
     for at, dead in enumerate([[], [0], [2999], range(3000), range(1000, 1100), rng.sample(range(3000), 900)]):

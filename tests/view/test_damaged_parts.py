@@ -43,6 +43,7 @@ OPERATIONS: dict[str, Callable[[lakebed.Table], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settled", [True, False])
 @pytest.mark.parametrize("verify", ["local", "off"])
 def test_what_trips_over_damage_names_the_file(

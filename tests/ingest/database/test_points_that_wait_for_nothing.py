@@ -213,6 +213,7 @@ def test_a_topic_with_the_events_of_several_tables_is_compared_with_the_counts_o
         assert len(run.points) == before + 1 and not run.left_out
 
 
+@pytest.mark.slow
 def test_a_topic_with_events_of_tables_that_no_transaction_counts_is_left_out_by_name(tmp_path: Path) -> None:
     with running(tmp_path) as run:
         run.source.add("shop.public.audit", 0)
