@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,7 +25,11 @@ def main() -> None:
     args = parser.parse_args()
     versions = [counted(folder) for folder in (args.beside, HERE) if folder is not None]
     rows = [
-        [name, *(one[name] for one in versions), *([versions[1][name] / versions[0][name]] if args.beside else [])]
+        [
+            name,
+            *(one[name] for one in versions),
+            *([versions[1][name] / versions[0][name] if versions[0][name] else math.nan] if args.beside else []),
+        ]
         for name in versions[0]
     ]
     columns = ["", *(["other"] if args.beside else []), "this", *(["ratio"] if args.beside else [])]
