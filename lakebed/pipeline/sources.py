@@ -170,14 +170,14 @@ def open_source(pipeline: Pipeline, columns: pa.Schema, *, reads_headers: bool =
 
         return KafkaSource(settings, pipeline.table.path, pace(pipeline), reads_headers)
     if isinstance(section, FilesSection):
-        from lakebed.sources.files.reader import FileSource
+        from lakebed.sources.files.source import FileSource
 
         of_files, rows = files_settings(section, pipeline), pipeline.format
         if not isinstance(rows, RowsFormat):
             return FileSource(of_files, batch_seconds=pace(pipeline))
         return FileSource(of_files, columns_read(pipeline, columns), tuple(rows.except_columns), pace(pipeline))
     if isinstance(section, LakebedSection):
-        from lakebed.sources.upstream import UpstreamSource
+        from lakebed.sources.upstream_source import UpstreamSource
 
         upstream = UpstreamSettings(
             path=section.path,

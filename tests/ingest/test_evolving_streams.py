@@ -32,8 +32,8 @@ from lakebed.operations.alter import alter
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.schema.change import SchemaChange
 from lakebed.schema.fitting import EVOLUTIONS, EvolvePolicy
-from lakebed.sources.files.reader import FileSource
 from lakebed.sources.files.settings import FilesSettings
+from lakebed.sources.files.source import FileSource
 from lakebed.sources.source import Bounds, Place, Range, RangeChanges
 from lakebed.table import internals_of
 from tests.decode.records import event, records, with_schema
