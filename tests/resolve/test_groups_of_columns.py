@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import lakebed
+from lakebed.cli import main
 from lakebed.errors import InvalidChanges, InvalidInput
 from lakebed.positions.remarks import remarks_of
 from lakebed.table.table import internals_of
@@ -74,6 +75,13 @@ def test_a_late_change_loses_within_its_group_alone(people: lakebed.Table) -> No
     sent(people, id=1, name="Eve", named=6)
     expected = [{"id": 1, "status": "new", "changed": 10, "name": "Eve", "mail": "a@example", "named": 6}]
     assert list(settled(people)) == [expected, expected]
+
+
+def test_status_says_how_many_changes_wait(people: lakebed.Table, capsys: pytest.CaptureFixture[str]) -> None:
+    sent(people, id=1, name="Ada", named=5)
+    people.settle()
+    main(["status", people.path])
+    assert "1 of 'profile' had no row of their owner" in capsys.readouterr().out
 
 
 def test_a_change_waits_for_the_row_of_the_owner(people: lakebed.Table) -> None:

@@ -299,13 +299,16 @@ def _lines(found: Status) -> Iterator[tuple[str, str]]:
     yield "quarantine", f"{found.quarantined:,} records"
     if lost := sum(found.remarks.get(Remark.LOST, {}).values()):
         yield "late", f"{lost:,} changes lost against newer ones that had come before them"
+    if waiting := found.remarks.get(Remark.WAITING, {}):
+        groups = ", ".join(f"{count:,} of {name!r}" for name, count in waiting.items())
+        yield "waiting", f"{groups} had no row of their owner when they were settled"
     log = f"the log has {found.log_files:,} files, {bytes_text(found.log_bytes)}"
     yield "retention", f"versions from {found.oldest_version} on can be read, {found.versions_held:,} are held; {log}"
     parts = found.parts
-    waiting = f"; {found.waiting_parts:,} wait to be, read {found.waiting_part_reads:,} times in the last hour"
+    unsorted = f"; {found.waiting_parts:,} wait to be, read {found.waiting_part_reads:,} times in the last hour"
     yield (
         "sort key",
-        f"{parts - found.unsorted_parts:,} of {parts:,} parts are sorted by it{waiting if found.waiting_parts else ''}",
+        f"{parts - found.unsorted_parts:,} of {parts:,} parts are sorted by it{unsorted if found.waiting_parts else ''}",
     )
 
 
