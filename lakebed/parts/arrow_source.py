@@ -41,6 +41,7 @@ class ArrowSource:
         self._ends = np.cumsum(counts, dtype=np.int64)
         self.group_rows_max = max(counts, default=0)
         self.decoded_bytes = sum(group.total_byte_size for group in groups)
+        self._names = frozenset(self._schema.names)
         self._whole: pa.Table | None = None
 
     def suits(self, schema: pa.Schema, constants: Mapping[str, str | None]) -> bool:
@@ -62,6 +63,7 @@ class ArrowSource:
         """
         if not len(rows):
             return
+        dictionaries = [name for name in dictionaries if name in self._names]
         if at_once:
             if self._whole is None:
                 with _opened(self._path, self._url, self._is_verified, dictionaries, self.footer) as file:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -341,7 +342,7 @@ class World:
             properties={"lakebed.groups": groups, "lakebed.read_budget": 1, **aggregates},
         )  # fmt: skip
         self.join = Join(self.creates)
-        self.history: dict[int, list[dict[str, Any]]] = {}
+        self.history: dict[int, Join] = {}
 
     def batch(self) -> None:
         group = self.random.choice(list(ORDERS))
@@ -373,11 +374,17 @@ class World:
     def step(self) -> None:
         self.batch()
         self.check()
-        match self.random.choice(["", "", "settle", "compact", "restore", "update"]):
+        match self.random.choice(["", "", "settle", "compact", "restore", "update", "alter"]):
             case "settle":
                 self.table.settle()
             case "compact":
                 self.table.maintenance.compact()
+            case "restore":
+                version = self.random.choice(list(self.history))
+                self.table.restore(version)
+                self.join = deepcopy(self.history[version])
+            case "alter":
+                self.table.alter(add={f"more_{self.table.version}": "string"})
             case "update":
                 self.table.settle()
                 self.table.update({"note": "'n'"}, "id = 1")
@@ -399,7 +406,7 @@ class World:
             for row in rows(self.table)
         ]
         assert found == expected
-        self.history[self.table.version] = expected
+        self.history[self.table.version] = deepcopy(self.join)
 
 
 @seeds(4)
