@@ -12,7 +12,7 @@ from confluent_kafka import Producer, TopicPartition
 
 from lakebed.errors import DataLoss, LakebedError
 from lakebed.sources.kafka import assignment
-from lakebed.sources.kafka import assignment as native
+from lakebed.sources.kafka import native_range as native
 from lakebed.sources.kafka.assignment import assigned
 from lakebed.sources.kafka.clients import KafkaClient, KeptClients
 from lakebed.sources.kafka.range import consume_range

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 
 from lakebed.decode.decoder import RECORD_SCHEMA
 from lakebed.errors import DataLoss, InvalidInput, Retry
-from lakebed.sources.kafka import assignment as kafka_native
+from lakebed.sources.kafka import native_range as kafka_native
 from lakebed.sources.kafka import range as kafka_range
 from lakebed.sources.kafka.clients import KeptClients
 from lakebed.sources.kafka.range import consume_range

@@ -16,7 +16,7 @@ from lakebed.decode.decoder import RECORD_SCHEMA
 from lakebed.decode.metadata import NEW_KEY, VALUE_SCHEMA, headers_of, mappings_of, values_of
 from lakebed.errors import DataLoss, InvalidInput
 from lakebed.parts.quarantine import HEADERS
-from lakebed.sources.kafka import assignment as kafka_native
+from lakebed.sources.kafka import native_range as kafka_native
 from lakebed.sources.kafka import range as kafka_range
 from lakebed.sources.kafka.clients import FINISHED, FULL, GOES_ON, TROUBLE, Client, KafkaClient, RangeReader
 from lakebed.sources.kafka.range import consume_range

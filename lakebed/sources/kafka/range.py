@@ -16,7 +16,7 @@ count but the position shows when a range is finished:
 
 A process keeps its consumers between ranges (``clients``).
 
-Where native code is built, ``kafka.assignment`` reads the range, and what is here begins at the first thing that is no record.
+Where native code is built, ``kafka.native_range`` reads the range, and what is here begins at the first thing that is no record.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from lakebed.decode.decoder import RECORD_SCHEMA
 from lakebed.decode.metadata import READ, Headers, with_headers
 from lakebed.errors import DataLoss, InvalidInput, LakebedError, Retry
-from lakebed.sources.kafka.assignment import TABLE_BYTES_MAX, TABLE_RECORDS_MAX, read_natively
 from lakebed.sources.kafka.clients import KeptClients
+from lakebed.sources.kafka.native_range import TABLE_BYTES_MAX, TABLE_RECORDS_MAX, read_natively
 from lakebed.sources.kafka.settings import GONE, REFUSED, KafkaSettings, kafka_error_of, without_secrets
 from lakebed.waits import waiting_for
 
