@@ -1,12 +1,14 @@
 """What changes cost that fill one column of their rows, beside changes that are whole rows.
 
-    python -m benchmarks.fills [--rows 1000000] [--changes 20000] [--rounds 7]
+    python -m benchmarks.fills [--rows 1000000] [--changes 20000] [--rounds 7] [--groups]
 
 A table of ``rows`` rows with seven columns, sorted by its key, settled and merged. In each round, in turn, ``changes`` changes of
 existing rows come in as whole rows and as rows of two columns (key and one more):
 
 1. with keys of one narrow range, which touch few row groups, and
 2. with keys from anywhere in the table.
+
+With ``--groups`` the filled column is a group with an order of its own, so rows are resolved by group, whole ones too.
 
 Printed are the seconds of a settle, of the first read of the tail and of the next one, each the median of the rounds, and the
 bytes that the process has read meanwhile (``rchar`` of /proc/self/io: from files, in the page cache or not). After each step the
@@ -16,6 +18,7 @@ rows are compared with what they must be.
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import tempfile
 import time
@@ -32,6 +35,8 @@ from benchmarks.workload import KEYS, SCHEMA, Workload
 from benchmarks.workload import table as print_table
 
 READ_CHANGES = 10_000
+_AMOUNTS = itertools.count(10_000_000)
+"""Which no row has yet; a later one is greater."""
 
 
 def main() -> None:
@@ -39,9 +44,10 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--changes", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--groups", action="store_true", help="the filled column has an order of its own")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        orders = _filled(folder, args.rows)
+        orders = _filled(folder, args.rows, args.groups)
         rows = []
         for where in ("narrow", "random"):
             costs: dict[str, list[tuple[float, ...]]] = {"whole": [], "filling": []}
@@ -61,11 +67,20 @@ def main() -> None:
         )
 
 
-def _filled(folder: str, rows: int) -> lakebed.Table:
-    orders = lakebed.create(f"{folder}/orders", SCHEMA, KEYS)
+def _filled(folder: str, rows: int, has_groups: bool) -> lakebed.Table:
+    if has_groups:
+        orders = lakebed.create(
+            f"{folder}/orders",
+            pa.schema([*SCHEMA, pa.field("paid", pa.int64())]),
+            KEYS,
+            sequence_by="changed",
+            properties={"lakebed.groups": {"payment": {"columns": ["amount"], "sequence_by": "paid"}}},
+        )
+    else:
+        orders = lakebed.create(f"{folder}/orders", SCHEMA, KEYS)
     work = Workload(rows)
     for start in range(0, rows, 1_000_000):
-        orders.apply(work.base(start, min(rows, start + 1_000_000)))
+        orders.apply(_ordered(work.base(start, min(rows, start + 1_000_000)), orders, 0.0, ["paid", "changed"]))
     orders.settle()
     orders.maintenance.compact()
     return orders
@@ -73,14 +88,14 @@ def _filled(folder: str, rows: int) -> lakebed.Table:
 
 def _round(orders: lakebed.Table, args: argparse.Namespace, number: int, where: str, kind: str) -> tuple[float, ...]:
     rng = np.random.default_rng(number)
-    amount = time.time()  # no row has it yet
+    amount = float(next(_AMOUNTS))
     keys = _keys(rng, args.rows, READ_CHANGES, where)
     _apply(orders, keys, amount, kind)
     first, bytes_read = _timed(orders.to_arrow)
     found = _timed(orders.to_arrow)
     _check(orders, keys, amount)
     orders.settle()
-    keys, amount = _keys(rng, args.rows, args.changes, where), amount + 1
+    keys, amount = _keys(rng, args.rows, args.changes, where), float(next(_AMOUNTS))
     _apply(orders, keys, amount, kind)
     seconds, settled = _timed(orders.settle)
     _check(orders, keys, amount)
@@ -98,10 +113,18 @@ def _keys(rng: np.random.Generator, rows: int, count: int, where: str) -> npt.ND
 def _apply(orders: lakebed.Table, keys: npt.NDArray[np.int64], amount: float, kind: str) -> None:
     amounts = pa.array(np.full(len(keys), amount))
     if kind == "filling":
-        orders.apply(pa.table({"pk": keys, "amount": amounts}), columns="sent")
+        orders.apply(_ordered(pa.table({"pk": keys, "amount": amounts}), orders, amount, ["paid"]), columns="sent")
         return
     rows = Workload(0).orders(keys)
-    orders.apply(rows.set_column(rows.schema.get_field_index("amount"), "amount", amounts))
+    rows = rows.set_column(rows.schema.get_field_index("amount"), "amount", amounts)
+    orders.apply(_ordered(rows, orders, amount, ["paid", "changed"]))
+
+
+def _ordered(rows: pa.Table, orders: lakebed.Table, moment: float, names: list[str]) -> pa.Table:
+    """The changes with what orders them, if the table has groups; ``moment`` grows from batch to batch."""
+    for name in names if "paid" in orders.schema.names else ():
+        rows = rows.append_column(name, pa.array(np.full(len(rows), int(moment))))
+    return rows
 
 
 def _check(orders: lakebed.Table, keys: npt.NDArray[np.int64], amount: float) -> None:
