@@ -18,6 +18,7 @@ its newest, and it does no harm that the older ones stay.
 
 from __future__ import annotations
 
+import decimal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -85,7 +86,8 @@ class _Sum:
         last_state = _placed(states, key[states], count)
         chosen = np.sort(np.concatenate([last_state[last_state != NOWHERE], has_value[has_value >= known]]))
         with registered(connection := connect(), "lakebed_terms", _terms(column, key, chosen)) as terms:
-            found = connection.sql(f"select key, sum(value) as total from {terms} group by key").to_arrow_table()
+            query = f"select key, {_bounded('sum(value)', column.type)} as total from {terms} group by key"
+            found = connection.sql(query).to_arrow_table()
         places = _placed(np.arange(len(found)), found["key"].to_numpy(), count)
         totals = cast_exactly(found["total"], column.type, name).combine_chunks()
         return _Sum(
@@ -93,6 +95,14 @@ class _Sum:
             np.bincount(key[chosen], minlength=count),
             _placed(chosen, key[chosen], count),
         )
+
+
+def _bounded(total: str, kind: pa.DataType) -> str:
+    """A sum that stays at the bound of its type: an error would keep every reader from the table for the sake of one row."""
+    if pa.types.is_floating(kind):
+        return total
+    bound = 2**63 - 1 if pa.types.is_integer(kind) else decimal.Decimal(10**kind.precision - 1).scaleb(-kind.scale)
+    return f"greatest(least({total}, {bound}), -{bound})"
 
 
 def _terms(column: pa.ChunkedArray, key: _Places, chosen: _Places) -> pa.Table:

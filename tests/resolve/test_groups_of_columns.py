@@ -223,6 +223,13 @@ def test_columns_are_aggregated_over_all_changes_of_a_row_late_ones_too(visits: 
     assert list(settled(visits)) == [expected, expected]
 
 
+@pytest.mark.parametrize(("value", "bound"), [(2**62, 2**63 - 1), (-(2**62), -(2**63) + 1)])
+def test_a_sum_stays_at_the_bound_of_its_type(visits: lakebed.Table, value: int, bound: int) -> None:
+    for at in range(3):
+        sent(visits, id=1, at=at, total=value)
+    assert list(settled(visits)) == [[{"id": 1, "at": 2, "total": bound}]] * 2
+
+
 def test_a_delete_removes_the_row_and_the_aggregates_go_on_when_it_comes_back(visits: lakebed.Table) -> None:
     sent(visits, id=1, at=5, total=1)
     sent(visits, "total = 7", id=1, at=6, total=7)
