@@ -26,13 +26,13 @@ from pyspark.sql import SparkSession
 
 import lakebed
 from benchmarks.workload import SCHEMA, SORT_KEY, Workload, median, table
-from lakebed.compaction.cluster import Cluster
 from lakebed.compaction.kernels import SparkKernel
 from lakebed.compaction.merge_values import MergeKernel
 from lakebed.log.actions import Domain
 from lakebed.log.entries import CLAIM
 from lakebed.parts.changes import write_spec_of
-from lakebed.session import start_session
+from lakebed.sparks.cluster import Cluster
+from lakebed.sparks.session import start_session
 from lakebed.table import internals_of
 from tests.infra.spark_cluster import SparkCluster
 

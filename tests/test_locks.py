@@ -15,7 +15,7 @@ ROOT = Path(lakebed.__file__).parent
 MAKERS = {"Lock", "RLock", "Condition", "Semaphore"}
 
 QUICK = {
-    ("compaction/cluster.py", "_free"): "which jobs run, how many merges are there, until when the cluster is away",
+    ("sparks/cluster.py", "_free"): "which jobs run, how many merges are there, until when the cluster is away",
     ("compaction/merge_runner.py", "_lock"): "which merges run, which parts wait because they failed",
     ("compaction/scheduler.py", "_changed"): "which jobs wait, are ready, or run; which threads are idle",
     ("compaction/scheduler.py", "_clock_moved"): "the same lock: the thread that watches the clock waits with it",
@@ -53,7 +53,7 @@ QUICK = {
 }
 
 LONG = {
-    ("compaction/cluster.py", "_beginning"): "one thread begins a session; only those that need it wait",
+    ("sparks/cluster.py", "_beginning"): "one thread begins a session; only those that need it wait",
     (
         "health/run_report.py",
         "_putting",
@@ -76,7 +76,8 @@ LONG = {
         "view/merge_on_read.py",
         "_refreshing",
     ): "registered views are made anew in the order of versions; reads do not take it",
-    ("view/spark_scan.py", "_guard"): "the class in the JVM, compiled once; the slots of tables",
+    ("sparks/part_index.py", "_guard"): "the class in the JVM, compiled once",
+    ("view/spark_scan.py", "_guard"): "the slots and the counts of tables; making counts is a call of the JVM",
     ("view/spark_scan.py", "lock"): "the files of one table are sent to the JVM once; other tables have their own",
 }
 

@@ -43,6 +43,7 @@ CALLED_BY_LIBRARIES = {
         "getDefaultReadLimit",
         "prepareForTriggerAvailableNow",
         "reportLatestOffset",
+        "max_bytes",
     ),  # Spark
     "format_help",  # argparse
     *("startup", "send_400_response"),  # uvicorn

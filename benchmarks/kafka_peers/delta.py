@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.kafka_peers.stream import COLUMNS, Commit, DeltaLog, Feed, batch_ends
-from lakebed.session import settings
+from lakebed.sparks.session import settings
 from tests.infra.downloads import spark_kafka_jars
 
 

@@ -24,11 +24,11 @@ from lakebed.decode.decoder import DecoderSchema
 from lakebed.log.entries import PART, POSITION
 from lakebed.pipeline.file.settings import parse_pipeline
 from lakebed.pipeline.spark.driver import spark_settings
-from lakebed.pipeline.spark.java import quick_start
-from lakebed.session import settings
 from lakebed.sources.kafka.settings import KafkaSettings
 from lakebed.sources.kafka.source import KafkaSource
 from lakebed.sources.source import RangeChanges
+from lakebed.sparks.java import quick_start
+from lakebed.sparks.session import settings
 from lakebed.table.table import internals_of
 from tests.waiting import started
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.peers.peer import DDL, SORT_KEY, Inline, Place, by_sort_key, columns, merge_statement, newest
-from lakebed.session import settings
+from lakebed.sparks.session import settings
 
 _OPTIMIZE_EVERY = 5
 

@@ -18,7 +18,7 @@ from benchmarks.frontier import wait_for_rest
 from benchmarks.peers.peer import KEY, SORT_KEY, Place, columns
 from lakebed.compaction.volatile import VolatileMerger
 from lakebed.planning.settling import UploadRules
-from lakebed.session import settings
+from lakebed.sparks.session import settings
 from lakebed.table import internals_of
 
 # The writer settles each batch itself. Maintenance, which would race it, settles what was left behind.

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lakebed import events
-from lakebed.compaction.cluster import Cluster
 from lakebed.compaction.kernels import LocalKernel, SparkKernel
 from lakebed.compaction.merge import HEARTBEATS, LEASE_SECONDS, Merger
 from lakebed.compaction.merge_runner import MergeRunner, OnCluster, Running
@@ -33,6 +32,7 @@ from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.planning.plan import Planning
 from lakebed.planning.planner import plan
 from lakebed.planning.settling import UploadRules
+from lakebed.sparks.cluster import Cluster
 from lakebed.storage.part_storage import PartStorage
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from lakebed.compaction.cluster import Cluster
 from lakebed.compaction.merge_values import Progress
 from lakebed.error_transport import crosses_spark
 from lakebed.errors import LakebedError
@@ -25,6 +24,7 @@ from lakebed.log.snapshot import Snapshot
 from lakebed.merge.kernel import MergedPart, MergeSource, merge_parts
 from lakebed.parts.changes import FEW_ROWS_MAX, WriteSpec
 from lakebed.parts.write_arrow import PARTS_FOLDER
+from lakebed.sparks.cluster import Cluster
 from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage

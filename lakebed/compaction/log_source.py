@@ -13,8 +13,6 @@ from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from pyspark.sql.types import StructType
 
 from lakebed.error_transport import methods_cross_spark
@@ -23,6 +21,14 @@ from lakebed.log.actions import AddChangePart, AddPart, Commit, RemoveChangePart
 from lakebed.log.commit_kind import is_append
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog
+from lakebed.sparks.streams import (
+    DataSource,
+    DataSourceStreamReader,
+    InputPartition,
+    ReadAllAvailable,
+    ReadLimit,
+    for_this_spark,
+)
 
 _POLL_SECONDS = 0.02
 _WAIT_SECONDS_MAX = 0.2
@@ -45,7 +51,7 @@ class LogSource(DataSource):
         return SCHEMA
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return _LogReader(dict(self.options))
+        return for_this_spark(_LogReader(dict(self.options)))
 
 
 class _Range(InputPartition):

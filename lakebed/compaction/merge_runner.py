@@ -12,7 +12,7 @@
    fail as well. So no plan is made for a while then, longer each time, until one succeeds. Nothing is parked for it. Then plans
    of other parts come first. Parts that still fail while other plans succeed may need more room than there is: they wait longer.
 
-Where there is a cluster, large plans run there, several side by side, and the others in this process (``compaction.cluster``).
+Where there is a cluster, large plans run there, several side by side, and the others in this process (``sparks.cluster``).
 What goes wrong with the cluster is no failure of the plan: it is made again at once, for this process if the cluster is away.
 
 Nothing is planned, read or written under the lock, since planning many parts takes seconds.
@@ -32,7 +32,6 @@ from functools import partial
 from typing import Protocol
 
 from lakebed import events
-from lakebed.compaction.cluster import Cluster
 from lakebed.compaction.merge_values import MergeKernel, MergeOutcome, MergeResult, PlanningView, Progress, no_progress
 from lakebed.coordination.failing import failing_of, park_merge, parked_paths
 from lakebed.errors import Cancelled, ClusterUnavailable, Contention, Corrupt, LakebedError, Retry, StoreUnavailable
@@ -43,6 +42,7 @@ from lakebed.planning.admission import IN_FLIGHT_PLANS
 from lakebed.planning.plan import Goal, MergePlan, Planning
 from lakebed.planning.planner import plan as make_plans
 from lakebed.planning.settling import uploaded_plans
+from lakebed.sparks.cluster import Cluster
 
 FAILURES_MAX = 4
 _PARKED_SECONDS = 3600.0

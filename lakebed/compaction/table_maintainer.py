@@ -35,7 +35,6 @@ from dataclasses import dataclass
 from functools import partial
 from operator import is_not
 
-from lakebed.compaction.cluster import MERGES_MAX
 from lakebed.compaction.merge_runner import CLOSE_SECONDS_MAX, MergeRunner
 from lakebed.compaction.scheduler import ScheduledJob, Scheduler, head_start_seconds
 from lakebed.compaction.settler import Settler
@@ -47,6 +46,7 @@ from lakebed.planning.backpressure import pressure
 from lakebed.planning.plan import MergePlan
 from lakebed.planning.settling import due_ms
 from lakebed.settings import TIERS
+from lakebed.sparks.cluster import MERGES_MAX
 
 _QUERY = "maintain"
 _SETTLE_LOOK_SECONDS = 5.0

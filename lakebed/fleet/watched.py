@@ -24,7 +24,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lakebed.compaction.cluster import Cluster
 from lakebed.compaction.maintenance import TableMaintainers
 from lakebed.compaction.merge import LEASE_SECONDS
 from lakebed.coordination.failing import failing_of, has_gone, parked_settle, taken_paths
@@ -46,6 +45,7 @@ from lakebed.planning.settling import reason_to_settle
 from lakebed.positions.point_log import FOLDER as POINTS_FOLDER
 from lakebed.settings import TIERS, DailyHours, retention_seconds
 from lakebed.sortkey.statistics_cache import StatisticsCache
+from lakebed.sparks.cluster import Cluster
 from lakebed.table.internals import Internals
 
 _JOB_WAITS_MS = 5_000

@@ -25,7 +25,6 @@ from enum import StrEnum
 from functools import partial
 
 from lakebed import events
-from lakebed.compaction.cluster import MERGE_BYTES, MERGES_MAX, Cluster
 from lakebed.compaction.maintenance import TableMaintainers
 from lakebed.compaction.scheduler import HEAD_START_SECONDS_MAX, ScheduledJob, Scheduler
 from lakebed.coordination.log_cache import LogCache
@@ -37,6 +36,7 @@ from lakebed.fleet.membership import BEAT_SECONDS, Membership, Worker, fleet_log
 from lakebed.fleet.watched import Watched
 from lakebed.jobs import JobRunner
 from lakebed.settings import TIERS
+from lakebed.sparks.cluster import MERGE_BYTES, MERGES_MAX, Cluster
 from lakebed.storage.roots import parse_root
 from lakebed.table import Table, internals_of
 from lakebed.table import open as open_table

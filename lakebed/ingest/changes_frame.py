@@ -15,6 +15,7 @@ from lakebed.parts.fills import Fill, lacks
 from lakebed.quoting import quote_for_spark
 from lakebed.schema.change_names import is_change_name
 from lakebed.schema.fitting import FIXED, RESCUED_COLUMN, EvolvePolicy
+from lakebed.sparks.plans import parse_expression
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -117,7 +118,7 @@ def unknown_columns(
 def _require_spark_expression(frame: DataFrame, text: str) -> None:
     """Raises InvalidInput unless Spark parses the text alone as one expression, so no bracket in it can close one of ours."""
     try:
-        frame.sparkSession._jsparkSession.sessionState().sqlParser().parseExpression(text)
+        parse_expression(frame.sparkSession, text)
     except Exception as error:
         if not _is_of_spark(error):
             raise

@@ -24,7 +24,7 @@ from lakebed.error_transport import crosses_spark
 from lakebed.errors import InvalidInput, LakebedError, Retry
 from lakebed.ingest.apply import bring_rows
 from lakebed.ingest.batch_writer import Marks, WriteTask, Written, in_tasks
-from lakebed.ingest.checkpoints import OffsetDocuments, quick_checkpoint
+from lakebed.ingest.checkpoints import OffsetDocuments
 from lakebed.ingest.evolving import Evolution
 from lakebed.ingest.handover import Handover
 from lakebed.ingest.refusals import refuse
@@ -45,6 +45,7 @@ from lakebed.sources.files.planner import file_of
 from lakebed.sources.files.reader import FilesReader, bad_line
 from lakebed.sources.files.settings import shown
 from lakebed.sources.source import Range, RangeChanges, batch_of, grouped
+from lakebed.sparks.checkpoint_files import quick_checkpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

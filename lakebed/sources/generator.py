@@ -31,14 +31,22 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from lakebed.decode.decoder import RECORD_SCHEMA
 from lakebed.error_transport import methods_cross_spark
 from lakebed.errors import InvalidInput
 from lakebed.sources.pace import Pace
 from lakebed.sources.source import RANGE_SCHEMA_DDL, Bounds, Place, Range
+from lakebed.sparks.streams import (
+    DataSource,
+    DataSourceStreamReader,
+    InputPartition,
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+    for_this_spark,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -302,13 +310,15 @@ class _GeneratedRanges(DataSource):
     def schema(self) -> str:
         return RANGE_SCHEMA_DDL
 
-    def streamReader(self, schema: StructType) -> GeneratedRangeStream:
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         text = self.options.get(_SETTINGS_OPTION)
         if text is None:
             raise InvalidInput(f"{_FORMAT}: option {_SETTINGS_OPTION!r} is missing; use GeneratorSource.stream")
         settings = json.loads(text)
         orders = OrderStream(**settings["orders"])
-        return GeneratedRangeStream(orders, settings["tasks"], settings["limit"], settings["batch_seconds"])
+        return for_this_spark(
+            GeneratedRangeStream(orders, settings["tasks"], settings["limit"], settings["batch_seconds"])
+        )
 
 
 @methods_cross_spark

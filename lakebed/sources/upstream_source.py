@@ -8,14 +8,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
-
 from lakebed.error_transport import methods_cross_spark
 from lakebed.errors import InvalidInput
 from lakebed.sources.pace import Pace
 from lakebed.sources.source import RANGE_SCHEMA_DDL, Range
 from lakebed.sources.upstream import UpstreamPlanner, UpstreamReader, UpstreamSettings, ranges_between
+from lakebed.sparks.streams import (
+    DataSource,
+    DataSourceStreamReader,
+    InputPartition,
+    ReadAllAvailable,
+    ReadLimit,
+    SupportsTriggerAvailableNow,
+    for_this_spark,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,13 +61,13 @@ class _UpstreamRanges(DataSource):
     def schema(self) -> str:
         return RANGE_SCHEMA_DDL
 
-    def streamReader(self, schema: StructType) -> _UpstreamRangeStream:
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         text = self.options.get(_SETTINGS_OPTION)
         if text is None:
             raise InvalidInput(f"{_FORMAT}: option {_SETTINGS_OPTION!r} is missing; use UpstreamSource.stream")
         settings = json.loads(text)
         pace = settings.pop("batch_seconds")
-        return _UpstreamRangeStream(UpstreamSettings(**settings), pace)
+        return for_this_spark(_UpstreamRangeStream(UpstreamSettings(**settings), pace))
 
 
 @methods_cross_spark

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lakebed.compaction.cluster import Cluster
 from lakebed.compaction.compaction import Compaction
 from lakebed.compaction.maintenance import Maintenance
 from lakebed.compaction.settler import Settler
@@ -52,6 +51,8 @@ from lakebed.resolve.locate import KeyLocator
 from lakebed.resolve.locators import Locators
 from lakebed.schema.change import SchemaChange
 from lakebed.sources.source import RangeChanges
+from lakebed.sparks.cluster import Cluster
+from lakebed.sparks.jvm import is_stopped
 from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.local_folders import cache_folder, volatile_folder
 from lakebed.storage.roots import spark_path
@@ -262,8 +263,7 @@ class Internals:
                 ),
                 Chore(run=self.checkpoint, seconds=_CHECKPOINT_LOOK_SECONDS, is_needed=self._is_checkpoint_due),
             ),
-            # PySpark sets it to None when the context stops.
-            spark_runs=lambda: spark is None or spark.sparkContext._jsc is not None,
+            spark_runs=lambda: spark is None or not is_stopped(spark),
         )
 
     def step(self) -> None:

@@ -17,9 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from lakebed.coordination.schema_history import past_changes
@@ -29,6 +27,15 @@ from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog
 from lakebed.parts.change_columns import START_AGAIN, ChangeColumns, columns_at
 from lakebed.parts.change_rows import ChangedVersion, read_version, versions_with_changes
+from lakebed.sparks.streams import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+    ReadLimit,
+    ReadMaxRows,
+    for_this_spark,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -82,7 +89,7 @@ class ChangesSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         columns = _columns_that_give(self._log(), schema)
-        return _ChangesStream(self._path(), self._option("startingVersion", 0), columns)
+        return for_this_spark(_ChangesStream(self._path(), self._option("startingVersion", 0), columns))
 
     def _log(self) -> TableLog:
         return TableLog(open_store(self._path()))

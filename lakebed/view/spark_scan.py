@@ -31,20 +31,22 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from importlib.resources import files as package_files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
 from pyroaring import BitMap64
-from pyspark.sql import DataFrame, SparkSession
 
 from lakebed.errors import Corrupt
 from lakebed.log.actions import is_native_file
 from lakebed.parts.part_filter import trusts_bounds
 from lakebed.schema.column_mapping import stored_fields
 from lakebed.schema.conversion import schema_from_json
+from lakebed.sparks.part_index import PartIndex, PartIndexes, ReadsInJvm, part_indexes
 from lakebed.view.arrow_scan import ScanFile
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 _BLOCK_ROWS = 1024  # PartIndex.java depends on this value too
 _BLOCK_BYTES = _BLOCK_ROWS // 8
@@ -54,11 +56,11 @@ _OF_DELTA = "delta."
 
 @dataclass(slots=True)
 class _Index:
-    """A `PartIndex` in the JVM, the files that it holds, and their identities."""
+    """A `PartIndex`, the files that it holds, and their identities."""
 
     files: Sequence[ScanFile]
     identities: frozenset[str]
-    index: Any
+    index: PartIndex
     counts_reads: bool = False
 
 
@@ -70,40 +72,15 @@ class _Slot:
     index: _Index | None = None
 
 
-class _ReadsInJvm:
-    """How often queries were planned that read a part, by path."""
-
-    def __init__(self, engine: _Engine) -> None:
-        self.counts = engine.jvm.java.util.HashMap()
-        self._take = engine.static_method("take")
-        self._arguments = _java_list(engine.jvm, [self.counts]).toArray()
-
-    def take(self) -> dict[str, int]:
-        """The counts since the last call."""
-        counts: dict[str, int] = orjson.loads(self._take.invoke(None, self._arguments))
-        return counts
-
-
 @dataclass(slots=True)
 class _Engine:
-    """The state kept for one JVM: the compiled class, the newest index of some tables, and counts of reads."""
+    """The state kept for one JVM: the newest index of some tables, and counts of reads."""
 
-    jvm: Any
-    part_index: Any
-    slots: OrderedDict[tuple[str, ...], _Slot]
-    reads: dict[str, _ReadsInJvm]
-
-    def empty_index(self, *arguments: object) -> Any:
-        """`PartIndex.empty`."""
-        values = [_java_list(self.jvm, value) if isinstance(value, list) else value for value in arguments]
-        return self.static_method("empty").invoke(None, _java_list(self.jvm, values).toArray())
-
-    def static_method(self, name: str) -> Any:
-        """A method of `PartIndex`; py4j can't reach a compiled class by name."""
-        return next(method for method in self.part_index.getMethods() if method.getName() == name)
+    slots: OrderedDict[tuple[str, ...], _Slot] = field(default_factory=OrderedDict)
+    reads: dict[str, ReadsInJvm] = field(default_factory=dict)
 
 
-_engines: weakref.WeakKeyDictionary[Any, _Engine] = weakref.WeakKeyDictionary()
+_engines: weakref.WeakKeyDictionary[PartIndexes, _Engine] = weakref.WeakKeyDictionary()
 _guard = (
     threading.Lock()
 )  # guards the engines and their fields; it is held only briefly, so tables do not block each other
@@ -131,24 +108,25 @@ def scan(
     """
     time_zone = spark.conf.get("spark.sql.session.timeZone") or "UTC"
     key = (root, table_id, schema_json, stored_json or "", *partition_columns, time_zone)
+    indexes = part_indexes(spark)
     with _guard:
-        engine = _engine(spark)
+        engine = _engines.setdefault(indexes, _Engine())
         slot = engine.slots.setdefault(key, _Slot())
         engine.slots.move_to_end(key)
         while len(engine.slots) > _INDEXES_MAX:
             engine.slots.popitem(last=False)
-        counts = _reads(engine, root).counts if counts_reads else None
+        counts = _reads(indexes, root) if counts_reads else None
     with slot.lock:
         previous = slot.index
         if previous is None:
-            empty = engine.empty_index(root, schema_json, list(partition_columns), time_zone, stored_json)
+            empty = indexes.empty(root, schema_json, list(partition_columns), time_zone, stored_json)
             previous = _Index((), frozenset(), empty)
         current = _advance(previous, files, stored_json or schema_json)
         if current.counts_reads != counts_reads:
             counting = current.index.counting(counts)
             current = _Index(current.files, current.identities, counting, counts_reads)
         slot.index = current
-    return DataFrame(current.index.dataset(spark._jsparkSession, verifies), spark)
+    return current.index.dataframe(spark, verifies)
 
 
 @lru_cache(maxsize=256)
@@ -182,14 +160,16 @@ def _without_delta(value: Any) -> Any:
 
 def reads_in(spark: SparkSession, root: str) -> Callable[[], dict[str, int]]:
     """A function that returns, for each file below `root`, how many queries of counting scans read it since its last call."""
+    indexes = part_indexes(spark)
     with _guard:
-        return _reads(_engine(spark), root).take
+        return _reads(indexes, root).take
 
 
-def _reads(engine: _Engine, root: str) -> _ReadsInJvm:
-    if root not in engine.reads:
-        engine.reads[root] = _ReadsInJvm(engine)
-    return engine.reads[root]
+def _reads(indexes: PartIndexes, root: str) -> ReadsInJvm:
+    reads = _engines.setdefault(indexes, _Engine()).reads
+    if root not in reads:
+        reads[root] = indexes.reads()
+    return reads[root]
 
 
 def layout_of_dead_rows(dead: BitMap64, rows: int, path: str) -> bytes:
@@ -265,23 +245,3 @@ def entry_for_spark(file: ScanFile, schema_json: str) -> str | None:
     except (ValueError, AttributeError):
         return None
     return orjson.dumps(stats).decode()
-
-
-def _engine(spark: SparkSession) -> _Engine:
-    gateway: Any = spark.sparkContext._gateway
-    engine = _engines.get(gateway)
-    if engine is None:
-        jvm: Any = spark._jvm
-        compiler = jvm.org.codehaus.janino.SimpleCompiler()
-        compiler.setParentClassLoader(jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader())
-        compiler.cook(package_files("lakebed.view").joinpath("PartIndex.java").read_text())
-        part_index = compiler.getClassLoader().loadClass("PartIndex")
-        engine = _engines[gateway] = _Engine(jvm, part_index, OrderedDict(), {})
-    return engine
-
-
-def _java_list(jvm: Any, items: Sequence[object]) -> Any:
-    out = jvm.java.util.ArrayList()
-    for item in items:
-        out.add(item)
-    return out

@@ -17,8 +17,9 @@ from typing import Any
 
 from lakebed import events
 from lakebed.cli.command_line import execute
-from lakebed.compaction import cluster, kernels
+from lakebed.compaction import kernels
 from lakebed.fleet import worker
+from lakebed.sparks import cluster
 
 BYTES_MIN = 100_000
 

@@ -16,8 +16,6 @@ import pytest
 
 import lakebed
 from lakebed import events
-from lakebed.compaction import cluster as clusters
-from lakebed.compaction.cluster import Cluster, require_master
 from lakebed.compaction.kernels import SparkKernel
 from lakebed.compaction.maintenance import TableMaintainers
 from lakebed.compaction.merge_runner import MergeRunner, OnCluster
@@ -27,6 +25,8 @@ from lakebed.errors import Cancelled, ClusterUnavailable, Corrupt
 from lakebed.log.actions import Domain
 from lakebed.log.claims import claims_of
 from lakebed.log.entries import CLAIM
+from lakebed.sparks import cluster as clusters
+from lakebed.sparks.cluster import Cluster, require_master
 from lakebed.table import internals_of
 from tests.internals import compaction_of, log_of, storage_of
 from tests.waiting import wait_until

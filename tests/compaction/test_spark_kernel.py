@@ -12,10 +12,10 @@ import pytest
 from pyspark import cloudpickle
 
 import lakebed
-from lakebed.compaction.cluster import Cluster
 from lakebed.compaction.kernels import SparkKernel
 from lakebed.compaction.merge_values import MergeOutcome, no_progress
 from lakebed.errors import Cancelled
+from lakebed.sparks.cluster import Cluster
 from tests.internals import compaction_of, log_of
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from lakebed.ingest.checkpoints import CLASS, SETTING, quick_checkpoint
 from lakebed.ingest.stream import start_ingest
 from lakebed.sources.generator import GeneratorSource, OrderStream
+from lakebed.sparks.checkpoint_files import CLASS, SETTING, quick_checkpoint
 from tests.waiting import ended, started
 
 if TYPE_CHECKING:

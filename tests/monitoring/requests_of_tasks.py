@@ -10,9 +10,9 @@ from collections import Counter
 
 import lakebed
 from lakebed import events
-from lakebed.compaction.cluster import Cluster
 from lakebed.compaction.kernels import SparkKernel
 from lakebed.compaction.merge_values import MergeOutcome
+from lakebed.sparks.cluster import Cluster
 from lakebed.table import internals_of
 from tests.internals import compaction_of, log_of
 from tests.monitoring.test_truth import SCHEMA, batch

@@ -48,7 +48,7 @@ def no_spark(own_cache: None, tmp_path: Path) -> Iterator[None]:
     (tmp_path / "in").mkdir()
     with (
         patch("lakebed.pipeline.spark.driver.SparkStart.wait", side_effect=SPARK_STARTED),
-        patch("lakebed.session.require_java", side_effect=SPARK_STARTED),
+        patch("lakebed.sparks.session.require_java", side_effect=SPARK_STARTED),
     ):
         yield
 

@@ -25,7 +25,7 @@ COLUMNS = pa.schema(
 
 @pytest.fixture(autouse=True)
 def no_spark(own_cache: None) -> Iterator[None]:
-    with patch("lakebed.session.require_java", side_effect=AssertionError("Spark was started")):
+    with patch("lakebed.sparks.session.require_java", side_effect=AssertionError("Spark was started")):
         yield
 
 

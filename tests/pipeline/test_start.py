@@ -14,17 +14,18 @@ from typing import Any, cast
 
 import pytest
 
-from lakebed import session as sessions
 from lakebed.cli.display.run import PlainDisplay
 from lakebed.errors import MissingPrerequisite
 from lakebed.monitoring.progress import Progress
 from lakebed.pipeline.file.settings import Pipeline, parse_pipeline
 from lakebed.pipeline.run import Look, Phase, run
-from lakebed.pipeline.spark import driver, java
-from lakebed.pipeline.spark import java as archives
+from lakebed.pipeline.spark import driver
 from lakebed.pipeline.spark.driver import Abandoned, SparkStart, phase_of_java, spark_settings
-from lakebed.pipeline.spark.java import ClassArchive, JavaEnded, QuickStart, class_archive, quick_start
-from lakebed.session import prepare_environment
+from lakebed.sparks import java
+from lakebed.sparks import java as archives
+from lakebed.sparks import session as sessions
+from lakebed.sparks.java import ClassArchive, JavaEnded, QuickStart, class_archive, quick_start
+from lakebed.sparks.session import prepare_environment
 from tests.waiting import STILL_SECONDS_MAX, wait_until
 
 PIPELINE = """
@@ -184,7 +185,7 @@ def test_no_secret_is_on_the_command_line_of_java(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.slow
 def test_a_session_has_the_secrets_that_its_java_was_not_started_with() -> None:
     code = (
-        "import pathlib\nfrom lakebed.session import start_session\n"
+        "import pathlib\nfrom lakebed.sparks.session import start_session\n"
         "conf = {'spark.ui.enabled': 'false', 'spark.executorEnv.AWS_SECRET_ACCESS_KEY': 'hunter2hunter2'}\n"
         "context = start_session('a session', 'local[1]', conf).sparkContext\n"
         "command = pathlib.Path(f'/proc/{context._gateway.proc.pid}/cmdline').read_text()\n"

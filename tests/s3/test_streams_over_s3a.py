@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lakebed.session import S3A_SECONDS
+from lakebed.sparks.session import S3A_SECONDS
 from tests.infra.fault_proxy import FaultProxy, FaultRates
 from tests.infra.s3 import S3Server
 from tests.waiting import ran

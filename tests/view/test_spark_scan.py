@@ -19,7 +19,7 @@ from pyspark.sql.functions import spark_partition_id
 
 import lakebed
 from lakebed.errors import Corrupt
-from lakebed.session import settings
+from lakebed.sparks.session import settings
 from lakebed.storage.engine import connect
 from lakebed.view.arrow_scan import to_arrow
 from lakebed.view.spark_scan import layout_of_dead_rows, scan

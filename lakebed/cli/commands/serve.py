@@ -22,9 +22,9 @@ from lakebed.errors import InvalidInput, LakebedError, MissingPrerequisite, Tabl
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from lakebed.compaction.cluster import Cluster
     from lakebed.fleet.worker import FleetWorker, Limits
     from lakebed.service.app import Server
+    from lakebed.sparks.cluster import Cluster
 
 
 _SAY_SECONDS = 60.0
@@ -201,8 +201,8 @@ def _poke_server(options: argparse.Namespace, worker: FleetWorker) -> Server:
 def _cluster(options: argparse.Namespace, limits: Limits) -> Cluster | None:
     if options.spark is None:
         return None
-    from lakebed import session as sessions
-    from lakebed.compaction.cluster import Cluster, require_master
+    from lakebed.sparks import session as sessions
+    from lakebed.sparks.cluster import Cluster, require_master
 
     if options.spark.startswith("local") or not options.spark.strip():
         raise InvalidInput(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -23,6 +23,7 @@ from lakebed.parts.changes import WriteSpec
 from lakebed.schema.change_names import ChangeNames
 from lakebed.schema.fitting import FIXED
 from lakebed.schema.nested import nullable
+from lakebed.sparks.plans import PlanNode, executed_plan, optimized_plan, parse_query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,12 +60,12 @@ class Transform:
         from pyspark.sql.pandas.types import from_arrow_schema
 
         try:
-            spark._jsparkSession.sessionState().sqlParser().parseQuery(self.sql)
+            parse_query(spark, self.sql)
             none = spark.createDataFrame(spark.sparkContext.emptyRDD(), from_arrow_schema(self.view))
             result = self.over(none)
         except Exception as error:
             raise _refused(error) from None
-        _require_row_by_row(result._jdf.queryExecution().optimizedPlan(), self.names.type)
+        _require_row_by_row(optimized_plan(result), self.names.type)
         self.rows_for(result, spec, is_running=False)
 
     def over(self, changes: DataFrame) -> DataFrame:
@@ -130,31 +131,28 @@ def _refused(error: Exception) -> InvalidInput:
     return InvalidInput(f"Spark refuses the SQL: {lines[0]}{place.removeprefix('== SQL')}")
 
 
-def _require_row_by_row(plan: Any, kind: str) -> bool:
+def _require_row_by_row(plan: PlanNode, kind: str) -> bool:
     """Whether a plan has changes in it, which have a column called ``kind``.
 
     Raises InvalidInput if a row of its result depends on several of them.
     """
-    name = str(plan.nodeName())
-    children = [plan.children().apply(number) for number in range(plan.children().size())]
-    inside = [_require_row_by_row(child, kind) for child in children]
-    subqueries = [plan.subqueries().apply(number) for number in range(plan.subqueries().size())]
-    if any([_require_row_by_row(each, kind) for each in subqueries]):
+    inside = [_require_row_by_row(child, kind) for child in plan.children]
+    if any([_require_row_by_row(each, kind) for each in plan.subqueries]):
         raise InvalidInput(_WHY.format("a subquery on changes"))
-    if not children:
-        return kind in [str(plan.output().apply(number).name()) for number in range(plan.output().size())]
+    if not plan.children:
+        return kind in plan.columns
     if not any(inside):
         return False
-    if name == "Join":
-        kept = _KEEPS.get(str(plan.joinType()), ())
+    if plan.operator == "Join":
+        kept = _KEEPS.get(plan.join_type, ())
         if all(inside):
             raise InvalidInput(_WHY.format("a join of changes with changes"))
         if inside.index(True) not in kept:
             raise InvalidInput(
-                _WHY.format(f"a join ({plan.joinType()}) that keeps rows of the other table without a change")
+                _WHY.format(f"a join ({plan.join_type}) that keeps rows of the other table without a change")
             )
-    elif name not in _ROW_BY_ROW:
-        raise InvalidInput(_WHY.format(name.lower()))
+    elif plan.operator not in _ROW_BY_ROW:
+        raise InvalidInput(_WHY.format(plan.operator.lower()))
     return True
 
 
@@ -165,5 +163,4 @@ _WHY = (
 
 
 def _is_shuffled(result: DataFrame) -> bool:
-    plan = str(result._jdf.queryExecution().executedPlan().toString())
-    return "Exchange" in plan.replace("BroadcastExchange", "")
+    return "Exchange" in executed_plan(result).replace("BroadcastExchange", "")

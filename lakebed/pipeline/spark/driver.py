@@ -13,8 +13,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import shlex
-import subprocess
 import tempfile
 import threading
 import uuid
@@ -25,11 +23,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from lakebed import session as sessions
 from lakebed.errors import MissingPrerequisite
 from lakebed.pipeline.file.layer_sections import LakebedSection
 from lakebed.pipeline.file.settings import AnyPipeline, Pipeline
-from lakebed.pipeline.spark.java import Java, JavaEnded, QuickStart, quick_start, started
+from lakebed.sparks import session as sessions
+from lakebed.sparks.java import (
+    Java,
+    JavaEnded,
+    QuickStart,
+    command_of_scripts,
+    connected,
+    end,
+    quick_start,
+    started,
+    use,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,7 +50,7 @@ _TRIED_JAR = re.compile(r"^\s*file:(/\S.*\.jar)\s*$", re.MULTILINE)
 _JARS_MAX = 3
 
 StartPhase = Literal["starting Java", "fetching jars", "starting Spark"]
-_STOP_SECONDS = 10.0
+
 _GIVE_UP_SECONDS = 10.0
 LOOK_SECONDS = 0.1
 _LOCAL_MASTER = "local[*,4]"  # like a cluster, Spark tries a task four times if it fails or its worker dies
@@ -119,7 +127,7 @@ class SparkStart:
         self.log = Path(tempfile.gettempdir(), f"lakebed-spark-{uuid.uuid4().hex[:12]}.log")
         self._quick: QuickStart | None = None
         self._java: Java | None = None
-        self._gateway: Any = None
+        self._connection: Any = None
         self._spark: SparkSession | None = None
         self._error: BaseException | None = None
         self._wanted, self._given_up = threading.Event(), threading.Event()
@@ -134,7 +142,7 @@ class SparkStart:
     @property
     def phase(self) -> StartPhase:
         """How far the start is."""
-        if self._gateway is not None:
+        if self._connection is not None:
             return "starting Spark"
         return phase_of_java(self.log.read_text(errors="replace") if self.log.exists() else "")
 
@@ -166,8 +174,8 @@ class SparkStart:
         if self._spark is not None:
             with suppress(Exception):  # the JVM may have exited already, which is fine
                 self._spark.stop()
-        if self._gateway is not None:
-            end(self._gateway)
+        if self._connection is not None:
+            end(self._connection)
         if kind is None or (self._spark is None and self._error is None):  # else it may hold the cause
             self.log.unlink(missing_ok=True)
 
@@ -198,13 +206,13 @@ class SparkStart:
                 return
             if self._java is None:
                 self._java = self.java_by_scripts()
-            self._gateway = gateway = connected(self._java)
+            self._connection = gateway = connected(self._java)
             self._spark = self._session(gateway)
         except BaseException as error:
             if not self._given_up.is_set():
                 self._error = error
         finally:
-            if self._gateway is None:
+            if self._connection is None:
                 if self._java is not None:
                     self._java.process.kill()
                     self._java.process.wait()
@@ -215,12 +223,7 @@ class SparkStart:
             self._quick.archive.close()
 
     def _session(self, gateway: Any) -> SparkSession:
-        from pyspark import SparkContext, accumulators
-
-        servers: Any = (accumulators.AccumulatorTCPServer, accumulators.AccumulatorUnixServer)
-        for server in servers:
-            server.handle_error = lambda *_: None  # the original prints a traceback when the JVM ends first
-        SparkContext._ensure_initialized(gateway=gateway)
+        use(gateway)
         return sessions.start_session("lakebed", self._settings.master, self._settings.conf)
 
     def quick_java(self) -> Java | None:
@@ -240,7 +243,7 @@ class SparkStart:
         sessions.require_java()
         if not self._lacks_jars():
             with suppress(JavaEnded):
-                command = _command_of_scripts(self._settings.conf_of_java)
+                command = command_of_scripts(self._settings.conf_of_java)
                 environment = {**os.environ, "SPARK_CONNECT_MODE": "0"}
                 return started(command, environment, self.log, self._given_up.is_set)
         raise MissingPrerequisite(_why_not(self.log))
@@ -254,32 +257,6 @@ def phase_of_java(log: str) -> StartPhase:
     return "fetching jars" if _RESOLVING in log and _RESOLVED not in log else "starting Java"
 
 
-def connected(java: Java) -> Any:
-    """The gateway to a JVM that listens."""
-    from pyspark import java_gateway
-
-    address = {"PYSPARK_GATEWAY_PORT": str(java.port), "PYSPARK_GATEWAY_SECRET": java.secret}
-    os.environ.update(address)  # where PySpark looks
-    try:
-        launch: Any = java_gateway.launch_gateway
-        gateway = launch()
-    finally:
-        for name in address:
-            del os.environ[name]
-    gateway.proc = java.process
-    return gateway
-
-
-def _command_of_scripts(conf: Mapping[str, str]) -> list[str]:
-    """The command by which PySpark starts Java."""
-    from pyspark.find_spark_home import _find_spark_home
-
-    home: str = _find_spark_home()
-    settings = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
-    more = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
-    return [os.path.join(home, "bin", "spark-submit"), *settings, *more]
-
-
 def _why_not(log: Path) -> str:
     """One line on why the JVM did not start, from its log."""
     text = log.read_text(errors="replace")
@@ -289,20 +266,6 @@ def _why_not(log: Path) -> str:
         (line.strip() for line in text.splitlines() if "rror" in line or "xception" in line), "it ended at once"
     )
     return f"Spark did not start: {reason}; Spark's log is {log}"
-
-
-def end(gateway: Any) -> None:
-    with suppress(Exception):
-        gateway.shutdown()
-    process: subprocess.Popen[bytes] = gateway.proc
-    with suppress(OSError):
-        if process.stdin is not None:
-            process.stdin.close()
-    try:
-        process.wait(_STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def _has_rows(pipeline: AnyPipeline) -> bool:

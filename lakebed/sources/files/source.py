@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
 from lakebed.error_transport import methods_cross_spark
 from lakebed.errors import InvalidInput
@@ -18,6 +16,15 @@ from lakebed.sources.files.reader import FilesReader
 from lakebed.sources.files.settings import FilesSettings
 from lakebed.sources.pace import Pace
 from lakebed.sources.source import RANGE_SCHEMA_DDL, Range
+from lakebed.sparks.streams import (
+    DataSource,
+    DataSourceStreamReader,
+    InputPartition,
+    ReadAllAvailable,
+    ReadLimit,
+    SupportsTriggerAvailableNow,
+    for_this_spark,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -67,11 +74,13 @@ class _FileRanges(DataSource):
     def schema(self) -> str:
         return RANGE_SCHEMA_DDL
 
-    def streamReader(self, schema: StructType) -> _FileRangeStream:
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         text = self.options.get(_SETTINGS_OPTION)
         if text is None:
             raise InvalidInput(f"{_FORMAT}: option {_SETTINGS_OPTION!r} is missing; use FileSource.stream")
-        return _FileRangeStream(FilesSettings.from_json(text), float(self.options.get(_PACE_OPTION, "0")))
+        return for_this_spark(
+            _FileRangeStream(FilesSettings.from_json(text), float(self.options.get(_PACE_OPTION, "0")))
+        )
 
 
 @methods_cross_spark

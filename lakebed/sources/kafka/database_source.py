@@ -26,9 +26,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
-
 from lakebed.error_transport import methods_cross_spark
 from lakebed.errors import InvalidInput
 from lakebed.positions.positions import Position
@@ -46,6 +43,15 @@ from lakebed.sources.kafka.settings import KafkaSettings
 from lakebed.sources.kafka.source import PACE_OPTION, SETTINGS_OPTION, KafkaReader
 from lakebed.sources.pace import BATCH_SECONDS, Pace
 from lakebed.sources.source import RANGE_SCHEMA_DDL, Bounds, Place, Range
+from lakebed.sparks.streams import (
+    DataSource,
+    DataSourceStreamReader,
+    InputPartition,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+    for_this_spark,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -137,12 +143,12 @@ class _KafkaDatabaseRanges(DataSource):
     def schema(self) -> str:
         return RANGE_SCHEMA_DDL
 
-    def streamReader(self, schema: StructType) -> KafkaDatabaseStream:
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         text, folder = self.options.get(SETTINGS_OPTION), self.options.get(_FOLDER_OPTION)
         if text is None or folder is None:
             raise InvalidInput(f"{_FORMAT}: options are missing; use KafkaDatabaseSource.stream")
         pace = float(self.options.get(PACE_OPTION, "0"))
-        return KafkaDatabaseStream(KafkaSettings.from_json(text), Path(folder), pace)
+        return for_this_spark(KafkaDatabaseStream(KafkaSettings.from_json(text), Path(folder), pace))
 
 
 @methods_cross_spark

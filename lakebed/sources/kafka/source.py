@@ -30,14 +30,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 
 from lakebed.decode.metadata import READ
 from lakebed.error_transport import methods_cross_spark
@@ -48,6 +40,17 @@ from lakebed.sources.kafka.range import consume_range
 from lakebed.sources.kafka.settings import KafkaSettings
 from lakebed.sources.pace import BatchLimit, Pace
 from lakebed.sources.source import RANGE_SCHEMA_DDL, Bounds, Place, Range
+from lakebed.sparks.streams import (
+    DataSource,
+    DataSourceStreamReader,
+    InputPartition,
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+    for_this_spark,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -140,12 +143,12 @@ class _KafkaRanges(DataSource):
     def schema(self) -> str:
         return RANGE_SCHEMA_DDL
 
-    def streamReader(self, schema: StructType) -> KafkaRangeStream:
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         text = self.options.get(SETTINGS_OPTION)
         if text is None:
             raise InvalidInput(f"{_FORMAT}: option {SETTINGS_OPTION!r} is missing; use KafkaSource.stream")
         pace = float(self.options.get(PACE_OPTION, "0"))
-        return KafkaRangeStream(KafkaSettings.from_json(text), self.options.get("table"), pace)
+        return for_this_spark(KafkaRangeStream(KafkaSettings.from_json(text), self.options.get("table"), pace))
 
 
 @methods_cross_spark

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from lakebed.error_transport import first_line, from_spark
 from lakebed.errors import ClusterUnavailable, LakebedError
+from lakebed.sparks.jvm import forget_session, has_ended, has_executors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -139,7 +140,7 @@ class Cluster:
             except Exception as error:
                 if running.end is not None:
                     raise running.end from None
-                if not isinstance(error, LakebedError) and _has_ended(session):
+                if not isinstance(error, LakebedError) and has_ended(session):
                     raise self._away(f"its session has ended ({first_line(error)})", session) from error
                 raise
             finally:
@@ -152,7 +153,7 @@ class Cluster:
     def session(self) -> SparkSession:
         """The session, begun if there is none. Raises ClusterUnavailable, also while the cluster is away."""
         with self._beginning:
-            if self._session is not None and not _has_ended(self._session):
+            if self._session is not None and not has_ended(self._session):
                 return self._session
             if self._is_closed:
                 raise ClusterUnavailable(f"{self.name} is not used any more")
@@ -165,9 +166,9 @@ class Cluster:
             except Exception as error:
                 self._session = None
                 if self._is_ours:
-                    _forget_session()
+                    forget_session()
                 raise self._away(str(error) if isinstance(error, LakebedError) else first_line(error)) from error
-            if _has_ended(self._session):
+            if has_ended(self._session):
                 raise self._away("its session has ended", self._session)
             return self._session
 
@@ -186,7 +187,7 @@ class Cluster:
         if self._session is not None and self._is_ours:
             with suppress(Exception):
                 self._session.stop()
-            _forget_session()
+            forget_session()
         self._session = None
 
     def _away(self, why: str, session: SparkSession | None = None) -> ClusterUnavailable:
@@ -249,10 +250,9 @@ class Cluster:
                         job.session.sparkContext.cancelJobsWithTag(job.tag)
 
     def _lacks_executors(self, session: SparkSession) -> bool:
-        """Whether there has been none for long. The driver counts as one in Spark's list."""
+        """Whether there has been none for long."""
         try:
-            jsc = session.sparkContext._jsc
-            if jsc.sc().isLocal() or jsc.sc().getExecutorMemoryStatus().size() > 1:
+            if has_executors(session):
                 self._executors_at = self._clock()
         except Exception:  # it has ended, which the jobs find out
             return False
@@ -275,30 +275,3 @@ def require_master(master: str) -> None:
         except (OSError, ValueError, OverflowError) as error:
             why = str(error)
     raise ClusterUnavailable(f"no Spark master answers at {master}: {why}")
-
-
-def _has_ended(session: SparkSession) -> bool:
-    try:
-        jsc = session.sparkContext._jsc  # PySpark sets it to None when the context stops
-        return jsc is None or bool(jsc.sc().isStopped())
-    except Exception:  # Java itself has ended
-        return True
-
-
-def _forget_session() -> None:
-    """Let PySpark begin a new session after one whose Java ended: it would go on with the old one.
-
-    While Java runs, PySpark itself forgets a session that stops, and another one in this process belongs to another caller.
-    """
-    from pyspark import SparkContext
-    from pyspark.sql import SparkSession
-
-    gateway = SparkContext._gateway
-    process = getattr(gateway, "proc", None)
-    if gateway is None or process is None or process.poll() is None:
-        return
-    with suppress(Exception):
-        gateway.shutdown()
-    SparkContext._gateway = SparkContext._jvm = None
-    SparkContext._active_spark_context = None
-    SparkSession._instantiatedSession = SparkSession._activeSession = None

@@ -1,4 +1,6 @@
-"""Start Java for a pipeline quickly: its Spark plans small batches of ranges, and runs no query of a user.
+"""Java for a pipeline: started quickly, reached by PySpark, and ended.
+
+Its Spark plans small batches of ranges, and runs no query of a user. So:
 
 1. Only the first compiler, and the serial collector: such a driver never runs long enough in one place for the others to pay.
 2. Classes come from an archive instead of hundreds of jars.
@@ -14,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import shlex
 import shutil
 import struct
 import subprocess
@@ -26,6 +29,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from lakebed.storage.local_folders import base_folder
 
@@ -151,6 +155,7 @@ ENVIRONMENT = ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_J
 """The variables in which a user gives Java options."""
 _CONF = ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions")
 _LOOK_SECONDS = 0.02
+_STOP_SECONDS = 10.0
 
 
 class JavaEnded(Exception):
@@ -290,3 +295,58 @@ def _identity(path: Path) -> tuple[str, str, int]:
     """A path, what it leads to, and when that was changed."""
     real = os.path.realpath(path)
     return str(path), real, os.stat(real).st_mtime_ns if os.path.exists(real) else 0
+
+
+# -- Java and PySpark ------------------------------------------------------------------------------------------------------
+
+
+def connected(java: Java) -> Any:
+    """The gateway to a JVM that listens."""
+    from pyspark import java_gateway
+
+    address = {"PYSPARK_GATEWAY_PORT": str(java.port), "PYSPARK_GATEWAY_SECRET": java.secret}
+    os.environ.update(address)  # where PySpark looks
+    try:
+        launch: Any = java_gateway.launch_gateway
+        gateway = launch()
+    finally:
+        for name in address:
+            del os.environ[name]
+    gateway.proc = java.process
+    return gateway
+
+
+def command_of_scripts(conf: Mapping[str, str]) -> list[str]:
+    """The command by which PySpark starts Java."""
+    from pyspark.find_spark_home import _find_spark_home
+
+    home: str = _find_spark_home()
+    settings = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
+    more = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
+    return [os.path.join(home, "bin", "spark-submit"), *settings, *more]
+
+
+def use(gateway: Any) -> None:
+    """Let PySpark start its sessions in this JVM, and not complain when the JVM ends first."""
+    from pyspark import SparkContext, accumulators
+
+    for name in ("AccumulatorServer", "AccumulatorTCPServer", "AccumulatorUnixServer"):  # it depends on the version
+        server: Any = getattr(accumulators, name, None)
+        if server is not None:
+            server.handle_error = lambda *_: None  # the original prints a traceback
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+def end(gateway: Any) -> None:
+    """End a JVM that was started here."""
+    with suppress(Exception):
+        gateway.shutdown()
+    process: subprocess.Popen[bytes] = gateway.proc
+    with suppress(OSError):
+        if process.stdin is not None:
+            process.stdin.close()
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

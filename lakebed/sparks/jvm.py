@@ -1,0 +1,87 @@
+"""The JVM behind a session: the one way into it, and whether it still runs."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def jvm_of(session: SparkSession) -> Any:
+    """Java's classes by their names, as Py4J gives them."""
+    return session._jvm
+
+
+def has_class(session: SparkSession, name: str) -> bool:
+    """Whether a jar of the session has a class, by its full name."""
+    found = jvm_of(session)
+    for word in name.split("."):
+        found = getattr(found, word)
+    return type(found).__name__ == "JavaClass"  # else Py4J takes it for a package
+
+
+def java_list(jvm: Any, items: list[Any]) -> Any:
+    """An ``ArrayList`` with these items."""
+    out = jvm.java.util.ArrayList()
+    for item in items:
+        out.add(item)
+    return out
+
+
+def java_session(session: SparkSession) -> Any:
+    """The session as the JVM knows it."""
+    return session._jsparkSession
+
+
+def gateway_of(session: SparkSession) -> Any:
+    """PySpark's connection to the JVM; another one is another JVM."""
+    return session.sparkContext._gateway
+
+
+def default_file_system(session: SparkSession) -> str:
+    """Where Hadoop takes a path without a scheme to be."""
+    context: Any = session.sparkContext._jsc
+    return str(context.hadoopConfiguration().get("fs.defaultFS"))
+
+
+def is_stopped(session: SparkSession) -> bool:
+    """Whether the session was stopped in this process. Asks nobody."""
+    return session.sparkContext._jsc is None  # PySpark sets it to None then
+
+
+def has_ended(session: SparkSession) -> bool:
+    """Whether the session was stopped, or its Java has ended. Asks the JVM."""
+    try:
+        context: Any = session.sparkContext._jsc
+        return context is None or bool(context.sc().isStopped())
+    except Exception:  # Java itself has ended
+        return True
+
+
+def has_executors(session: SparkSession) -> bool:
+    """Whether tasks have somewhere to run. Raises what PySpark raises if the session has ended."""
+    context: Any = session.sparkContext._jsc
+    return bool(
+        context.sc().isLocal() or context.sc().getExecutorMemoryStatus().size() > 1
+    )  # the driver is one of them
+
+
+def forget_session() -> None:
+    """Let PySpark begin a new session after one whose Java ended: it would go on with the old one.
+
+    While Java runs, PySpark itself forgets a session that stops, and another one in this process belongs to another caller.
+    """
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    gateway = SparkContext._gateway
+    process = getattr(gateway, "proc", None)
+    if gateway is None or process is None or process.poll() is None:
+        return
+    with suppress(Exception):
+        gateway.shutdown()
+    SparkContext._gateway = SparkContext._jvm = None
+    SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
