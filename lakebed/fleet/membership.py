@@ -43,6 +43,7 @@ from lakebed.log.commit_loop import Proposal, commit_loop
 from lakebed.log.conflicts import ReadWriteSet
 from lakebed.log.entries import FRESH_TABLES, WORKER, Operation
 from lakebed.log.entry_values import checked, decoded, readable, reading
+from lakebed.log.holds import trim_log
 from lakebed.log.log_without_rows import create_log_without_rows
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import open_store
@@ -216,7 +217,7 @@ class Membership:
             return
         self._log.checkpoint_if_due(newest)
         if self._worker.beat % _CLEAN_BEATS == 0:
-            self._log.clean(newest.settings.log_retention_seconds)
+            trim_log(self._log, newest.settings.log_retention_seconds)
 
     def leave(self) -> None:
         """Say that this worker ends. Raises StoreUnavailable, Contention: then the others find out by themselves."""

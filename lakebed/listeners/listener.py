@@ -28,6 +28,7 @@ from lakebed.log.commit_loop import Finished, Proposal, commit_loop
 from lakebed.log.conflicts import ReadWriteSet
 from lakebed.log.entries import DELIVERING, LISTENER, LISTENER_CURSOR, Operation
 from lakebed.log.entry_values import decoded, document_of, readable, reading
+from lakebed.log.holds import trim_log
 from lakebed.log.log_without_rows import create_log_without_rows
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import open_store
@@ -365,7 +366,7 @@ class ListenerLog:
         self.log.checkpoint_if_due(newest)
         if self._clock() - self._cleaned_at >= _CLEAN_SECONDS:
             self._cleaned_at = self._clock()
-            self.log.clean(newest.settings.log_retention_seconds)
+            trim_log(self.log, newest.settings.log_retention_seconds)
 
     def _newest(self) -> Snapshot | None:
         try:

@@ -20,20 +20,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from lakebed import events
 from lakebed.errors import Contention, LakebedError, Retry, StoreUnavailable
 from lakebed.log.actions import Action, CommitInfo, Transaction
 from lakebed.log.commit_kind import REWRITES, is_append, kind_of
 from lakebed.log.conflicts import Committed, Conflict, Conflicted, ReadWriteSet, Unknown
-from lakebed.log.entries import EXPIRED, Operation
-from lakebed.log.holds import expired_before, first_unexpired, held_onward, holds_of
+from lakebed.log.entries import Operation
 from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import TableLog
 from lakebed.version import ENGINE
-
-if TYPE_CHECKING:
-    from lakebed.log.table_log import TableLog
 
 ATTEMPTS_MAX = 50
 _AT_ONCE = 3  # attempts without a pause: most conflicts are over with the next attempt
@@ -196,27 +193,3 @@ def _unknown(log: TableLog, operation: Operation, outcome: Unknown, repeatable: 
         table=log.root,
         version=outcome.version,
     )
-
-
-def expire_before(log: TableLog, version: int, now_ms: int) -> Snapshot:
-    """A snapshot in which all versions before this one have expired, and no hold has ended that is still in the log.
-
-    Versions that a reader of changes holds do not expire. From then on no reader can begin to hold an older version.
-    Raises Contention, StoreUnavailable (it may be repeated).
-    """
-
-    def build(snapshot: Snapshot) -> Proposal[Snapshot] | Finished[Snapshot]:
-        ended = [hold for hold in holds_of(snapshot.domains) if not hold.is_live(now_ms)]
-        actions: list[Action] = [hold.ended() for hold in ended]
-        onward = held_onward(snapshot.domains, now_ms)
-        before = version if onward is None else min(version, onward)
-        if first_unexpired(snapshot.domains) < before:
-            actions.append(expired_before(before))
-        if not actions:
-            return Finished(snapshot)
-        access = ReadWriteSet(domains=frozenset([EXPIRED, *(hold.domain for hold in ended)]))
-        return Proposal(
-            actions=actions, access=access, result=lambda committed: committed.snapshot, parameters={"before": version}
-        )
-
-    return commit_loop(log, Operation.EXPIRE_VERSIONS, build)

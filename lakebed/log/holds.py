@@ -1,4 +1,4 @@
-"""How cleanups and readers of old versions coordinate, by entries of the log.
+"""How cleanups and readers of old versions coordinate, by entries of the log; and the cleanup of the log itself.
 
 - A reader's *hold*, ``lakebed.hold.<uuid>``: until when it needs a version. A hold *onward* is of a reader of changes: it needs
   all versions from that one on.
@@ -17,10 +17,16 @@ from dataclasses import dataclass
 import orjson
 
 from lakebed.errors import VersionNotFound
-from lakebed.log.actions import Domain
-from lakebed.log.entries import EXPIRED, HOLD
+from lakebed.log.actions import Action, Domain
+from lakebed.log.commit_loop import Finished, Proposal, commit_loop
+from lakebed.log.conflicts import ReadWriteSet
+from lakebed.log.entries import EXPIRED, HOLD, Operation
 from lakebed.log.entry_values import decoded, integer_of
 from lakebed.log.purges import purged_before
+from lakebed.log.snapshot import Snapshot
+from lakebed.log.table_log import TableLog
+
+_NEWEST_KEPT = 2  # commit files that no cleanup deletes: the log itself always shows its newest version
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,3 +122,64 @@ def require_unexpired(domains: Mapping[str, str], version: int, now_ms: int) -> 
             version=version,
             oldest=first,
         )
+
+
+def expire_before(log: TableLog, version: int, now_ms: int) -> Snapshot:
+    """A snapshot in which all versions before this one have expired, and no hold has ended that is still in the log.
+
+    Versions that a reader of changes holds do not expire. From then on no reader can begin to hold an older version.
+    Raises Contention, StoreUnavailable (it may be repeated).
+    """
+
+    def build(snapshot: Snapshot) -> Proposal[Snapshot] | Finished[Snapshot]:
+        ended = [hold for hold in holds_of(snapshot.domains) if not hold.is_live(now_ms)]
+        actions: list[Action] = [hold.ended() for hold in ended]
+        onward = held_onward(snapshot.domains, now_ms)
+        before = version if onward is None else min(version, onward)
+        if first_unexpired(snapshot.domains) < before:
+            actions.append(expired_before(before))
+        if not actions:
+            return Finished(snapshot)
+        access = ReadWriteSet(domains=frozenset([EXPIRED, *(hold.domain for hold in ended)]))
+        return Proposal(
+            actions=actions, access=access, result=lambda committed: committed.snapshot, parameters={"before": version}
+        )
+
+    return commit_loop(log, Operation.EXPIRE_VERSIONS, build)
+
+
+def trim_log(log: TableLog, retention_seconds: int, now_ms: int | None = None) -> int:
+    """Delete commits and checkpoints that no version within retention needs; returns how many files went.
+
+    ``now_ms``: the time that ages are judged by (default: the log's clock).
+    """
+    now_ms = log.now_ms() if now_ms is None else now_ms
+    try:
+        return trim_log_before(log, log.version_at(now_ms - retention_seconds * 1000), now_ms)
+    except VersionNotFound:  # all versions are within retention, or another cleanup was faster
+        return 0
+
+
+def trim_log_before(log: TableLog, version: int, now_ms: int | None = None) -> int:
+    """Delete commits and checkpoints that neither a version from this one on nor a held one needs; returns how many.
+
+    The newest checkpoint at or before these versions stays, and everything after it, the two newest commits at least; older
+    files are deleted one after the other, oldest first: step 5 of a commit rests on that (``table_log``), and a crash in between
+    leaves a log without gaps. The versions expire first, so that no reader begins to hold one that is about to go.
+    """
+    now_ms = log.now_ms() if now_ms is None else now_ms
+    newest = log.refresh()
+    last = min(version, newest.version - _NEWEST_KEPT + 1)
+    if not log.files_before(max((each for each in log.versions()[1] if each <= last), default=0)):
+        return 0
+    try:
+        kept = log.checkpoint_before(min([last, *held_versions(newest.domains, now_ms)]))
+        if not log.files_before(kept):
+            return 0
+        held = held_versions(expire_before(log, kept, now_ms).domains, now_ms)
+        names = log.files_before(log.checkpoint_before(min([kept, *held])))
+    except FileNotFoundError:  # another cleanup was faster
+        return 0
+    for name in names:
+        log.store.delete(name)
+    return len(names)

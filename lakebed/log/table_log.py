@@ -1,4 +1,4 @@
-"""The log of one table: committing, checkpoints, cleanup. What reads it is in ``log_reader``.
+"""The log of one table: committing, and checkpoints. ``log_reader`` reads it, ``holds`` cleans it up.
 
 Commit, in steps:
 1. The caller gives the snapshot that it read, its actions, and its read-write set (see ``conflicts``).
@@ -39,10 +39,8 @@ from lakebed.errors import (
     TableNotFound,
     TableReplaced,
     Unsupported,
-    VersionNotFound,
 )
 from lakebed.log.actions import Action, Commit, CommitInfo, Transaction, at_version
-from lakebed.log.commit_loop import expire_before
 from lakebed.log.conflicts import (
     Committed,
     Conflict,
@@ -57,7 +55,6 @@ from lakebed.log.files.checkpoint import encode_checkpoint
 from lakebed.log.files.commit_codec import digest_of, encode_commit
 from lakebed.log.files.format import GATE_FEATURE
 from lakebed.log.files.names import LOG_FOLDER, checkpoint_name, commit_name
-from lakebed.log.holds import held_versions
 from lakebed.log.invariants import require_sound
 from lakebed.log.log_reader import LAST_CHECKPOINT, LogReader, require_readable
 from lakebed.log.snapshot import Snapshot, apply, follows
@@ -73,7 +70,6 @@ _logger = logging.getLogger("lakebed.log")
 _ATTEMPTS_MAX = 10_000  # versions that others may take before ours; each one is progress of the table
 _UNKNOWN_ATTEMPTS_MAX = 8
 _STRANGE_ATTEMPTS_MAX = 8
-_NEWEST_KEPT = 2  # commit files that no cleanup deletes: the log itself always shows its newest version
 
 _WRITER_FEATURES = frozenset({
     "deletionVectors", "timestampNtz", "domainMetadata", "appendOnly", "invariants", "inCommitTimestamp", COLUMN_MAPPING,
@@ -317,7 +313,7 @@ class TableLog(LogReader):
             self._newest = snapshot
             self._times.clear()
 
-    # -- checkpoints and cleanup -----------------------------------------------------------------------------------
+    # -- checkpoints -----------------------------------------------------------------------------------
 
     def checkpoint_is_due(self, snapshot: Snapshot, slack: int = 1) -> bool:
         """Whether ``slack`` times the table's checkpoint interval has passed since the newest checkpoint."""
@@ -362,48 +358,10 @@ class TableLog(LogReader):
             self.store.put(LAST_CHECKPOINT, orjson.dumps(hint))
         self._checkpointed = max(self._checkpointed, snapshot.version)
 
-    def clean(self, retention_seconds: int, now_ms: int | None = None) -> int:
-        """Delete commits and checkpoints that no version within retention needs; returns how many files went.
-
-        ``now_ms``: the time that ages are judged by (default: the log's clock).
-        """
-        now_ms = self.now_ms() if now_ms is None else now_ms
-        try:
-            return self.clean_before(self.version_at(now_ms - retention_seconds * 1000), now_ms)
-        except VersionNotFound:  # all versions are within retention, or another cleanup was faster
-            return 0
-
-    def clean_before(self, version: int, now_ms: int | None = None) -> int:
-        """Delete commits and checkpoints that neither a version from this one on nor a held one needs; returns how many.
-
-        The newest checkpoint at or before these versions stays, and everything after it, the two newest commits at least; older
-        files are deleted one after the other, oldest first: step 5 of a commit rests on that, and a crash in between leaves a
-        log without gaps. The versions expire first (``holds``), so that no reader begins to hold one that is about to go.
-        """
-        now_ms = self.now_ms() if now_ms is None else now_ms
-        newest = self.refresh()
-        last = min(version, newest.version - _NEWEST_KEPT + 1)
-        if not self.files_before(max((each for each in self._files(0).checkpoints if each <= last), default=0)):
-            return 0
-        try:
-            kept = self._checkpoint_before(last, newest, now_ms)
-            if not self.files_before(kept):
-                return 0
-            names = self.files_before(self._checkpoint_before(kept, expire_before(self, kept, now_ms), now_ms))
-        except FileNotFoundError:  # another cleanup was faster
-            return 0
-        for name in names:
-            self.store.delete(name)
-        return len(names)
-
-    def _checkpoint_before(self, version: int, now: Snapshot, now_ms: int) -> int:
-        """The newest checkpoint at or before a version and all that are held, 0 for none.
-
-        It is read first: older files are deleted only if it holds their state, and is of this table.
-        """
-        first = min([version, *held_versions(now.domains, now_ms)])
+    def checkpoint_before(self, version: int) -> int:
+        """The newest checkpoint at or before a version, 0 for none. It is read first: it holds a state of this table."""
         checkpoints = self._files(0).checkpoints
-        for each in sorted((each for each in checkpoints if each <= first), reverse=True):
+        for each in sorted((each for each in checkpoints if each <= version), reverse=True):
             if self._is_in_log(self._read_checkpoint(each, checkpoints[each])):
                 return each
         return 0

@@ -39,8 +39,7 @@ from lakebed.coordination.read_counts import READS_FOLDER, WINDOW_SECONDS
 from lakebed.errors import Corrupt, InvalidInput, VersionNotFound
 from lakebed.log.actions import AddChangePart, AddPart, RemoveChangePart, RemovePart
 from lakebed.log.claims import LEASE_MS_MAX, claims_of
-from lakebed.log.commit_loop import expire_before
-from lakebed.log.holds import first_unexpired, held_onward, held_versions, holds_of
+from lakebed.log.holds import expire_before, first_unexpired, held_onward, held_versions, holds_of, trim_log_before
 from lakebed.log.purges import purged_empty
 from lakebed.log.snapshot import Snapshot, parts_to_resort
 from lakebed.log.table_log import LOG_FOLDER, TableLog
@@ -132,7 +131,7 @@ def expire_snapshots(
     log_files = _log_files(log, storage, floor)
     if log_files:
         log.write_checkpoint(log.at_version(floor))
-        log.clean_before(floor, live.now_ms)
+        trim_log_before(log, floor, live.now_ms)
     return _table([*log_files, *_delete(storage, candidates)])
 
 
@@ -280,7 +279,7 @@ def clean_log(log: TableLog, storage: PartStorage) -> int:
     snapshot = log.refresh()
     log.write_checkpoint(snapshot)
     now_ms = time_of_cleaning(log, storage)
-    return log.clean_before(_first_kept(log, snapshot, now_ms, snapshot.settings.log_retention_seconds, 1), now_ms)
+    return trim_log_before(log, _first_kept(log, snapshot, now_ms, snapshot.settings.log_retention_seconds, 1), now_ms)
 
 
 def time_of_cleaning(log: TableLog, storage: PartStorage) -> int:

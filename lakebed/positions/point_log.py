@@ -38,6 +38,7 @@ from lakebed.log.commit_loop import Finished, Proposal, commit_loop
 from lakebed.log.conflicts import ReadWriteSet
 from lakebed.log.entries import POINT, POINT_TABLE, SETTLED, SETTLED_TABLE, Operation
 from lakebed.log.entry_values import document_of, integer_of, made, reading
+from lakebed.log.holds import trim_log
 from lakebed.log.log_without_rows import create_log_without_rows
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import open_store
@@ -174,7 +175,7 @@ class PointLog:
 
     def tidy(self) -> int:
         """Delete points that are older than the log's retention; returns how many files went."""
-        return self.log.clean(self.log.refresh().settings.log_retention_seconds)
+        return trim_log(self.log, self.log.refresh().settings.log_retention_seconds)
 
     def at(self, number: int | None = None, time_ms: int | None = None) -> Point:
         """The point of a number; or the newest of a time or before; or the newest. Raises VersionNotFound."""

@@ -12,6 +12,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 import lakebed
 from lakebed.errors import VersionNotFound
+from lakebed.log.holds import trim_log_before
 from lakebed.positions.point_log import PointLog, Settled
 from lakebed.table import internals_of
 from tests.database.bank import TOTAL, Bank, Copy
@@ -71,7 +72,7 @@ def test_every_kept_point_can_be_read_after_each_cleanup(copy: Copy) -> None:
         points += taken(copy, 2)
     log = PointLog.of(copy.path).log
     log.write_checkpoint(log.at_version(6))
-    assert log.clean_before(6)
+    assert trim_log_before(log, 6)
     kept = [point for point in points if point[0] >= PointLog(log).at(points[5][0]).number]
     assert cleaned(copy) > 0, "what no kept point needs goes"
     assert all(readable(copy, kept)) and len(kept) == len(points) - 5
@@ -97,7 +98,7 @@ def test_a_table_that_has_read_nothing_for_long_keeps_one_of_its_versions_alone(
         for budget in "34343434":
             table.set_properties({"lakebed.read_budget": budget})
     log.log.write_checkpoint(log.log.at_version(5))
-    assert log.log.clean_before(5)
+    assert trim_log_before(log.log, 5)
     cleaned(copy)
     for name, at in log.at(points[4][0]).tables.items():
         assert internals_of(copy.tables[f"bank.{name}"]).log.oldest_version() > at.version
@@ -114,7 +115,7 @@ def test_versions_of_settled_points_stay_for_other_readers(copy: Copy) -> None:
     log = PointLog.of(copy.path).log
     log.write_checkpoint(log.refresh())
     taken(copy, 6)
-    log.clean_before(2)
+    trim_log_before(log, 2)
     assert log.oldest_version() == 2
     cleaned(copy)
     for topic, table in copy.tables.items():

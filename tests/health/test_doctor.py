@@ -28,6 +28,7 @@ from lakebed.health.status import Observer, Status
 from lakebed.log.actions import Action, AddPart, CommitInfo, Domain, Part
 from lakebed.log.conflicts import BLIND
 from lakebed.log.files.commit_codec import encode_commit
+from lakebed.log.holds import trim_log_before
 from lakebed.log.table_log import Committed, commit_name
 from lakebed.parts import deletion_vector_cache
 from lakebed.parts.intact import checksum_of
@@ -313,7 +314,7 @@ def test_a_commit_that_came_too_late_and_was_left_behind_is_named_and_cleaned(ta
     log = log_of(table)
     log.write_checkpoint(log.refresh())
     table.set_properties({"lakebed.read_budget": "5"})
-    assert log.clean_before(log.refresh().version) > 0
+    assert trim_log_before(log, log.refresh().version) > 0
     place(table, commit_name(2)).write_bytes(late)
     for findings in (examine(table.path, deep=True).findings, Observer(table.path).look().findings):
         [finding] = findings
@@ -322,7 +323,7 @@ def test_a_commit_that_came_too_late_and_was_left_behind_is_named_and_cleaned(ta
     assert lakebed.open(table.path).to_arrow().num_rows == rows
     log.write_checkpoint(log.refresh())
     table.set_properties({"lakebed.read_budget": "6"})
-    log.clean_before(log.refresh().version)
+    trim_log_before(log, log.refresh().version)
     assert not place(table, commit_name(2)).exists()
     assert examine(table.path).findings == ()
 

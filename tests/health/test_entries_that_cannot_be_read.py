@@ -35,6 +35,7 @@ from lakebed.log.actions import CommitInfo, Domain
 from lakebed.log.entries import COORDINATION
 from lakebed.log.entry_values import decoded
 from lakebed.log.files.commit_codec import encode_commit
+from lakebed.log.holds import trim_log
 from lakebed.log.table_log import TableLog, commit_name
 from lakebed.positions.point_log import Point, PointLog, TableAt, point_of, settled_of, table_at_of
 from lakebed.service.catalog import describe
@@ -250,7 +251,7 @@ def use(root: Path) -> list[str]:
         "deliver": lambda: Feed(str(root)).read(Cursor()), "read": table.to_arrow, "apply": lambda: table.apply(change),
         "settle": table.settle, "merge": table.maintenance.compact, "retention": table.maintenance.expire_snapshots,
         "vacuum": lambda: table.maintenance.vacuum(dry_run=False), "alter": lambda: table.alter(add={"w": "long"}),
-        "look after": lambda: log.clean(0.0), "delete": lambda: table.delete("id = 3"),
+        "look after": lambda: trim_log(log, 0.0), "delete": lambda: table.delete("id = 3"),
     }  # fmt: skip
     for step, run in steps.items():
         try:

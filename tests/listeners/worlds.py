@@ -19,6 +19,7 @@ from lakebed.log.commit_loop import Proposal, commit_loop
 from lakebed.log.conflicts import ReadWriteSet
 from lakebed.log.deletion_vector import bitmap, inline
 from lakebed.log.entries import PARKED, STREAM, Operation
+from lakebed.log.holds import trim_log_before
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog
@@ -70,7 +71,7 @@ class World:
         log.write_checkpoint(log.refresh())
         for _ in range(3):
             self.commit(name)
-        log.clean_before(log.refresh().version)
+        trim_log_before(log, log.refresh().version)
         self._record(name, log.refresh())
 
     def table_id(self, name: str) -> str:

@@ -20,6 +20,7 @@ from lakebed.errors import Corrupt, StoreUnavailable, TableNotFound, VersionNotF
 from lakebed.log.actions import AddPart, Commit, CommitInfo, Part, Transaction
 from lakebed.log.conflicts import BLIND, ConflictKind
 from lakebed.log.files.names import LOG_FOLDER, LogFiles, commit_name
+from lakebed.log.holds import trim_log_before
 from lakebed.log.log_reader import LogReader
 from lakebed.log.snapshot import Snapshot, apply, follows
 from lakebed.log.stores import MemoryLogStore
@@ -179,7 +180,7 @@ class World:
             self.append(log)
         log.write_checkpoint(log.refresh())
         self.append(log)
-        log.clean_before(log.refresh().version)
+        trim_log_before(log, log.refresh().version)
 
     def remake_longer(self, store: object) -> None:
         """Drops the table, and makes another in its place, with more versions."""

@@ -27,7 +27,7 @@ from lakebed.log.actions import (
 from lakebed.log.conflicts import BLIND, ConflictKind, ReadWriteSet
 from lakebed.log.deletion_vector import bitmap, inline
 from lakebed.log.files.checkpoint import decode_checkpoint, encode_checkpoint
-from lakebed.log.holds import Hold
+from lakebed.log.holds import Hold, trim_log, trim_log_before
 from lakebed.log.snapshot import Snapshot, without_expired
 from lakebed.log.stores import MemoryLogStore
 from lakebed.log.table_log import Committed, Conflicted, Outcome, TableLog, Unknown, checkpoint_name, commit_name
@@ -368,12 +368,12 @@ def test_a_cleaned_log_keeps_every_version_within_retention_readable() -> None:
         clock.now += 100
         if number % 5 == 4:
             log.write_checkpoint(snapshot)
-    assert log.clean(retention_seconds=700) > 0
+    assert trim_log(log, retention_seconds=700) > 0
     reader = TableLog(log.store, clock)
     assert all(len(reader.at_version(version).parts) == version for version in range(14, 21))
     with pytest.raises(VersionNotFound):
         reader.at_version(2)
-    assert log.clean(retention_seconds=700) == 0, "a second cleaning finds nothing"
+    assert trim_log(log, retention_seconds=700) == 0, "a second cleaning finds nothing"
 
 
 def test_a_cleaning_leaves_what_a_reader_began_to_hold_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -391,7 +391,7 @@ def test_a_cleaning_leaves_what_a_reader_began_to_hold_meanwhile(monkeypatch: py
         return commit(*arguments)
 
     monkeypatch.setattr(log, "commit", late)
-    assert log.clean(retention_seconds=0) == 0
+    assert trim_log(log, retention_seconds=0) == 0
     assert TableLog(log.store).at_version(3).version == 3
 
 
@@ -510,7 +510,7 @@ def test_a_writer_that_slept_through_a_cleanup_does_not_take_a_name_that_became_
         committed(log.commit(log.refresh(), [change_part(f"p{number}")], INFO, BLIND))
     log.write_checkpoint(log.refresh())
     committed(log.commit(log.refresh(), [change_part("after")], INFO, BLIND))
-    assert log.clean(retention_seconds=0) > 0
+    assert trim_log(log, retention_seconds=0) > 0
     assert log.read_commit(read.version + 1) is None, "the name is free"
     for _ in range(60):
         asleep.clock()
@@ -530,7 +530,7 @@ def test_a_reader_all_of_whose_versions_were_cleaned_finds_newer_ones(by_time: b
         committed(log.commit(log.refresh(), [change_part(f"p{number}")], INFO, BLIND))
     log.write_checkpoint(log.refresh())
     committed(log.commit(log.refresh(), [change_part("after")], INFO, BLIND))
-    assert log.clean_before(7) > 0
+    assert trim_log_before(log, 7) > 0
     assert reader.refresh().version == 0, "the name of the next version is free, and it has not listed the log again"
     assert (reader.version_at(log.now_ms()) if by_time else reader.at_version(8).version) == 9 - (not by_time)
 

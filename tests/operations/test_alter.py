@@ -30,6 +30,7 @@ from lakebed.log.claims import Claim
 from lakebed.log.commit_kind import CommitKind, kind_of
 from lakebed.log.conflicts import BLIND, ConflictKind, ReadWriteSet
 from lakebed.log.entries import SCHEMA, STREAM
+from lakebed.log.holds import trim_log_before
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import MemoryLogStore
 from lakebed.log.table_log import Committed, Conflicted, Outcome, TableLog
@@ -260,7 +261,7 @@ def test_the_history_is_bounded_and_survives_the_commits() -> None:
         alter(log, SchemaChange(comment={"note": f"{number}"}), reason=str(number))
         if number == KEPT_MAX:
             log.write_checkpoint(log.refresh())
-    log.clean_before(log.refresh().version)
+    trim_log_before(log, log.refresh().version)
     past = past_changes(TableLog(log.store).refresh().domains)
     assert [each.reason for each in past] == [str(number) for number in range(5, KEPT_MAX + 5)]
     assert sum(domain.startswith(SCHEMA) for domain in log.refresh().domains) == KEPT_MAX

@@ -25,7 +25,7 @@ from lakebed.errors import Corrupt, InvalidInput, LakebedError, StoreUnavailable
 from lakebed.log.actions import CommitInfo, Domain
 from lakebed.log.claims import Claim
 from lakebed.log.conflicts import BLIND
-from lakebed.log.holds import Hold, first_unexpired, holds_of
+from lakebed.log.holds import Hold, first_unexpired, holds_of, trim_log_before
 from lakebed.operations import cleanup
 from lakebed.operations.cleanup import CLEANED_SCHEMA, BackgroundCleanup, LiveSet, reason_to_go
 from lakebed.operations.purge import files as purge_files
@@ -577,14 +577,14 @@ def test_an_empty_live_set_that_the_log_does_not_explain_stops_everything(
         log_of(table).write_checkpoint(replace(whole, parts={}))
         removals = [part.removed(0) for part in whole.parts.values()]
         log_of(table).commit(whole, removals, CommitInfo(operation="X", commit_id=""), BLIND)
-        log_of(table).clean_before(whole.version)
+        trim_log_before(log_of(table), whole.version)
         table = at(lakebed.open(table.path), clock)
     else:
         table.truncate()
         table.set_properties({"lakebed.read_budget": "4"})
         log_of(table).write_checkpoint(log_of(table).refresh())
         table.set_properties({"lakebed.read_budget": "5"})
-        log_of(table).clean_before(table.version)
+        trim_log_before(log_of(table), table.version)
     clock.now += 30 * DAY
     before = files(table)
     for call in (table.maintenance.expire_snapshots, table.maintenance.vacuum):

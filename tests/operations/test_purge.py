@@ -26,7 +26,7 @@ from lakebed.coordination.read_counts import begin_hold
 from lakebed.errors import Contention, InvalidInput, LakebedError, Retry, VersionNotFound
 from lakebed.ingest.batch_writer import commit_written, write_arrow
 from lakebed.log.entries import Operation
-from lakebed.log.holds import Hold
+from lakebed.log.holds import Hold, trim_log_before
 from lakebed.log.purges import purged_before
 from lakebed.log.snapshot import Snapshot
 from lakebed.merge.kernel import MergedPart
@@ -317,7 +317,7 @@ def test_a_purge_whose_log_is_cleaned_meanwhile_may_be_tried_again(tmp_path: Pat
     log_of(table).write_checkpoint(log_of(table).refresh())
     table.apply(rows((3, "c", 3)))
     newest = log_of(table).refresh()
-    assert log_of(table).clean_before(2)
+    assert trim_log_before(log_of(table), 2)
     with pytest.raises(Contention, match="version 0 left the log"):
         list(parts_of_versions(log_of(lakebed.open(table.path)), 0, newest))
 

@@ -23,7 +23,7 @@ from pyroaring import BitMap64
 from lakebed.compaction import replicate, volatile
 from lakebed.compaction.merge import Merger
 from lakebed.compaction.merge_values import Sources
-from lakebed.log import invariants, table_log
+from lakebed.log import holds, invariants
 from lakebed.log.actions import Commit, Domain, Part
 from lakebed.log.claims import Claim, claimed_paths
 from lakebed.log.conflicts import BLIND, ReadWriteSet
@@ -111,7 +111,7 @@ def a_cleanup_of_the_log_overlooks_who_begins_to_hold(broken: pytest.MonkeyPatch
     broken.setattr(run, "HOLDERS", 1.0)
     broken.setattr(run, "HOLDER_WEIGHT", 4.0)
     broken.setattr(run, "LOG_RETENTION_SECONDS", (1,))
-    broken.setattr(table_log, "expire_before", lambda log, version, now_ms: log.refresh())
+    broken.setattr(holds, "expire_before", lambda log, version, now_ms: log.refresh())
 
 
 def a_cleanup_overlooks_the_tail(broken: pytest.MonkeyPatch) -> None:

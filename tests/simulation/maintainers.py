@@ -19,6 +19,7 @@ from lakebed.compaction.replicate import Replication
 from lakebed.compaction.settle import SettleResult, settle
 from lakebed.compaction.volatile import VolatileMerger
 from lakebed.errors import Cancelled, Corrupt, InvalidInput, Retry, StoreUnavailable, VersionNotFound
+from lakebed.log.holds import trim_log
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
 from lakebed.merge.kernel import MergedPart, MergeSource
@@ -507,7 +508,7 @@ def caretaker(cast: Cast) -> Callable[[Actor], None]:
                 cast.auditor.require(snapshot, f"{actor.name} refreshed")
                 log.write_checkpoint(snapshot)
                 if cast.world.random.random() < 0.7:
-                    log.clean(cast.auditor.log_retention_seconds, time_of_cleaning(log, storage))
+                    trim_log(log, cast.auditor.log_retention_seconds, time_of_cleaning(log, storage))
             except StoreUnavailable:
                 pass
             rest(cast, actor, 24)

@@ -19,6 +19,7 @@ from lakebed.compaction.merge import Merger
 from lakebed.compaction.merge_values import MergeOutcome, MergeResult, PlanningView, Progress
 from lakebed.compaction.volatile import VolatileMerger
 from lakebed.errors import VersionNotFound
+from lakebed.log.holds import trim_log
 from lakebed.log.snapshot import replay
 from lakebed.merge.kernel import MergedPart, MergeSource, merge_parts
 from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN, WriteSpec
@@ -147,7 +148,7 @@ def step(world: World, folder: Path) -> None:
         log_of(table).write_checkpoint(log_of(table).refresh())
     elif action == "clean":
         log_of(table).write_checkpoint(log_of(table).refresh())
-        log_of(table).clean(retention_seconds=0)
+        trim_log(log_of(table), retention_seconds=0)
         world.oldest = max(world.oldest, table.version)
     elif action == "reopen":
         world.table = lakebed.open(folder / "table")

@@ -12,6 +12,7 @@ import pytest
 
 import lakebed
 from lakebed.errors import Corrupt, LakebedError, TableExists, TableNotFound, TableReplaced
+from lakebed.log.holds import trim_log_before
 from tests.internals import log_of
 
 
@@ -133,7 +134,7 @@ def test_a_checkpoint_that_the_table_before_left_behind_is_passed_over(versions:
     left.write_bytes(data)
     anew = lakebed.open(new.path)
     assert set(anew.to_arrow()["id"].to_pylist()) == {100 + number for number in range(versions)}
-    assert log_of(anew).clean_before(anew.version) == 0
+    assert trim_log_before(log_of(anew), anew.version) == 0
     assert anew.apply(rows_of(7)) == versions + 1
 
 
@@ -151,7 +152,7 @@ def test_a_table_whose_first_version_left_the_log_can_not_be_created_over(tmp_pa
         table.apply(rows_of(number))
     log_of(table).write_checkpoint(log_of(table).refresh())
     table.apply(rows_of(9))
-    assert log_of(table).clean_before(table.version) > 0
+    assert trim_log_before(log_of(table), table.version) > 0
     with pytest.raises(TableExists):
         lakebed.create(tmp_path / "t", SCHEMA, keys=["id"])
     assert lakebed.open(table.path).to_arrow().num_rows == 5

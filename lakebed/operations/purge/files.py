@@ -7,7 +7,7 @@ The rows are out of the table by the version of ``lakebed.purged`` (``purges``),
    whoever wrote it. So it may go at once, however young it is (G1): what died with its writer goes too.
 3. Wait a minute, so that whoever has the table open sees the new version, and until no reader holds a version from before the
    purge; with ``force`` their holds end.
-4. Delete the files of the log before that version, oldest first (``TableLog.clean_before``), with what other writers left
+4. Delete the files of the log before that version, oldest first (``trim_log_before``), with what other writers left
    beside them.
 5. Delete the listed files that no version from the purge on refers to. Of files that a writer has not finished, those go that
    nobody has written to for a minute.
@@ -26,11 +26,11 @@ import pyarrow as pa
 
 from lakebed.errors import Contention, VersionNotFound
 from lakebed.log.actions import Action
-from lakebed.log.commit_loop import Finished, Proposal, commit_loop, expire_before
+from lakebed.log.commit_loop import Finished, Proposal, commit_loop
 from lakebed.log.conflicts import ReadWriteSet
 from lakebed.log.entries import FENCE, Operation
 from lakebed.log.files.names import LOG_FOLDER
-from lakebed.log.holds import Hold, holds_of
+from lakebed.log.holds import Hold, expire_before, holds_of, trim_log_before
 from lakebed.log.purges import LEASE_MS, PurgeState, next_fence, purged_before, purges_of
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import open_store
@@ -168,7 +168,7 @@ class Clearing:
     def _clean_log(self, first: int, listed: Files) -> list[PurgedFile]:
         older = {path for path in listed if _is_of_older_version(path, first)}
         older |= set(self.log.files_before(first))
-        self.log.clean_before(first)
+        trim_log_before(self.log, first)
         if left := self.log.files_before(first):
             raise Contention(
                 f"{left[0]} is still in the log after it was cleaned; purge again", table=self.log.root, path=left[0]
