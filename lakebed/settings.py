@@ -15,19 +15,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
-from typing import Any, Literal, TypeAlias, get_args
+from types import UnionType
+from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 import orjson
 
-from lakebed.column_groups import (
-    AGGREGATE,
-    AGGREGATES,
-    GROUPS,
-    Aggregated,
-    ColumnGroup,
-    groups_text,
-    parse_groups,
-)
+from lakebed.column_groups import AGGREGATE, AGGREGATES, GROUPS, Aggregated, ColumnGroup, groups_text, parse_groups
 from lakebed.errors import Corrupt, InvalidInput
 
 PREFIX = "lakebed."
@@ -36,17 +29,11 @@ FORMAT_PROPERTY = "lakebed.format"
 ConflictScope = Literal["table", "partition", "file", "column"]
 MergePolicy = Literal["auto", "bin-pack", "tiered", "leveled", "recluster", "off"]
 _MergeFirst = Literal["newest", "lightest"]
-CONFLICT_SCOPES: tuple[ConflictScope, ...] = get_args(ConflictScope)
 _Keep = Literal["last", "first"]
-_KEEP: tuple[_Keep, ...] = get_args(_Keep)
 Volatile = Literal["auto", "on", "off"]
-VOLATILE: tuple[Volatile, ...] = get_args(Volatile)
 VerifyReads = Literal["local", "all", "off"]
-_VERIFY_READS: tuple[VerifyReads, ...] = get_args(VerifyReads)
 _Tier = Literal["p0", "p1", "p2"]
 TIERS: tuple[_Tier, ...] = get_args(_Tier)
-MERGE_POLICIES: tuple[MergePolicy, ...] = get_args(MergePolicy)
-MERGE_FIRST: tuple[_MergeFirst, ...] = get_args(_MergeFirst)
 _RETENTION_PROPERTY = "delta.deletedFileRetentionDuration"
 _RETENTION_SECONDS = 7 * 86400
 INTERVAL_SECONDS_MAX = 36_500 * 86400  # a hundred years: what is longer would overflow times
@@ -182,13 +169,11 @@ def _property_name(field_name: str) -> str:
 
 
 _FIELDS = {PREFIX + _property_name(field.name): field for field in fields(TableSettings) if field.name != "aggregates"}
-_PROPERTY_NAMES = tuple(_FIELDS)
 _OF_CREATION = {
     "lakebed.keys": "keys", "lakebed.sequence_by": "sequence_by", "lakebed.sort_key": "sort_key",
     "lakebed.sort_key_version": "sort_key", "lakebed.sort_key_frame": "sort_key",
 }  # fmt: skip
 """Properties that users can't set: lakebed writes them, from arguments of these names."""
-
 
 PropertyValue: TypeAlias = str | int | float | bool | Mapping[str, Any]
 """What a caller may give as the value of a property; a mapping where the property is a JSON object."""
@@ -201,8 +186,7 @@ def property_texts(properties: Mapping[str, PropertyValue]) -> dict[str, str]:
 
 def _property_text(name: str, value: PropertyValue) -> str:
     if isinstance(value, bool):
-        words = ("off", "on") if str(name).startswith(PREFIX) else ("false", "true")
-        return words[value]
+        return (("off", "on") if str(name).startswith(PREFIX) else ("false", "true"))[value]
     if isinstance(value, Mapping):
         return orjson.dumps(dict(value)).decode()
     return str(value) if isinstance(value, int | float) else value
@@ -261,7 +245,7 @@ def property_value(name: str, text: str | None) -> Any:
 
     Raises InvalidInput naming the property, its value and what is accepted.
     """
-    parser = _AGGREGATE if _is_aggregate(name) else _VALUES.get(name) or _DELTA_VALUES.get(name)
+    parser = _one_of(*AGGREGATES) if _is_aggregate(name) else _VALUES.get(name) or _DELTA_VALUES.get(name)
     if parser is None:
         _check_name(name)
     if text is None:
@@ -315,7 +299,7 @@ def _check_name(name: str) -> None:
     if not isinstance(name, str) or not name:
         raise InvalidInput(f"{name!r} is no name of a property; it must be a text")
     if name.lower().startswith(PREFIX):
-        raise InvalidInput(f"there is no table property {name!r}{suggest(name, _PROPERTY_NAMES)}")
+        raise InvalidInput(f"there is no table property {name!r}{suggest(name, _FIELDS)}")
     if name.lower().startswith("delta."):
         raise InvalidInput(
             f"the Delta property {name!r} is not supported; supported: {', '.join(sorted(_DELTA_VALUES))}"
@@ -398,10 +382,6 @@ def _seconds(text: str) -> int:
     return seconds
 
 
-def _hours(text: str) -> DailyHours | None:
-    return parse_hours(text) if text else None
-
-
 def parse_time_to_live(text: str) -> TimeToLive:
     """``created_at: 90 days``. Raises InvalidInput."""
     column, _, interval = text.rpartition(":")
@@ -418,10 +398,6 @@ def _unquoted(name: str) -> str:
     """A name without the spaces around it, or without its backticks."""
     name = name.strip()
     return name[1:-1].replace("``", "`") if re.fullmatch(r"`(?:[^`]|``)+`", name) else name
-
-
-def _time_to_live(text: str) -> TimeToLive | None:
-    return parse_time_to_live(text) if text else None
 
 
 def _number(text: str) -> float:
@@ -475,47 +451,37 @@ def _pool(text: str) -> str:
     return text
 
 
-_on_or_off = _one_of("on", "off")
-_AGGREGATE = _one_of(*AGGREGATES)
-_VALUES: dict[str, Callable[[str], Any]] = {
-    "lakebed.keys": _names,
-    "lakebed.sort_key": _names,
-    "lakebed.sequence_by": str,
-    "lakebed.sort_key_version": _count,
-    SORT_KEY_FRAME: str,
-    FORMAT_PROPERTY: _count,
-    "lakebed.keep": _one_of(*_KEEP),
-    GROUPS: parse_groups,
-    "lakebed.conflict_scope": _one_of(*CONFLICT_SCOPES),
-    "lakebed.checkpoint_interval": _count,
-    "lakebed.log_retention": _seconds,
-    "lakebed.tombstone_retention": _seconds,
-    "lakebed.read_budget": _count,
-    "lakebed.target_part_bytes": _count,
-    "lakebed.target_part_rows": _count,
-    "lakebed.merge": _one_of(*MERGE_POLICIES),
-    "lakebed.merge_first": _one_of(*MERGE_FIRST),
-    "lakebed.recluster_depth": parse_depth,
-    "lakebed.plan_bytes_max": _count,
-    "lakebed.purge_dead_ratio": _share,
-    "lakebed.settle_after_changes": _count,
-    "lakebed.settle_after_bytes": _count,
-    "lakebed.settle_after_age": _seconds,
-    "lakebed.off_peak": _hours,
-    "lakebed.ttl": _time_to_live,
-    "lakebed.volatile": _one_of(*VOLATILE),
-    "lakebed.upload_after": _seconds,
-    "lakebed.volatile_bytes_max": _count,
-    "lakebed.replicate_local": lambda text: _on_or_off(text) == "on",
-    "lakebed.count_reads": lambda text: _on_or_off(text) == "on",
-    "lakebed.verify_reads": _one_of(*_VERIFY_READS),
-    "lakebed.source_topic": str,
-    "lakebed.source_begin": _count,
-    "lakebed.source_table": str,
-    "lakebed.tier": _one_of(*TIERS),
-    "lakebed.pool": _pool,
-    "lakebed.freshness": _some_seconds,
+_BY_TYPE: dict[Any, Callable[[str], Any]] = {
+    bool: lambda text: _one_of("on", "off")(text) == "on",
+    int: _count,
+    str: str,
+    tuple[str, ...]: _names,
 }
+_OF_FIELDS: dict[str, Callable[[str], Any]] = {
+    "groups": parse_groups,
+    "recluster_depth": parse_depth,
+    "purge_dead_ratio": _share,
+    "off_peak": lambda text: parse_hours(text) if text else None,
+    "ttl": lambda text: parse_time_to_live(text) if text else None,
+    "pool": _pool,
+    "freshness_seconds": _some_seconds,
+}
+"""The parsers of settings whose type and name do not say what is accepted."""
+
+
+def _parser(field_name: str, kind: Any) -> Callable[[str], Any]:
+    """Parses the property of a field of ``TableSettings`` that has this type."""
+    if field_name in _OF_FIELDS:
+        return _OF_FIELDS[field_name]
+    if field_name.endswith("_seconds"):
+        return _seconds
+    if get_origin(kind) is Literal:
+        return _one_of(*get_args(kind))
+    return _BY_TYPE[get_args(kind)[0] if isinstance(kind, UnionType) else kind]
+
+
+_TYPES = get_type_hints(TableSettings)
+_VALUES = {name: _parser(field.name, _TYPES[field.name]) for name, field in _FIELDS.items()} | {FORMAT_PROPERTY: _count}
 INTERVAL_PROPERTIES = frozenset(["delta.logRetentionDuration", _RETENTION_PROPERTY])
 _ALWAYS_ON = ("delta.enableDeletionVectors", "delta.enableInCommitTimestamps")
 # Delta's own properties that a user may set; any other one could ask for a feature that lakebed's writers do not honour.

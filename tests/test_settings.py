@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pyarrow as pa
 import pytest
@@ -21,16 +21,15 @@ from lakebed.log.actions import CommitInfo
 from lakebed.log.conflicts import BLIND
 from lakebed.log.table_log import Committed
 from lakebed.settings import (
-    CONFLICT_SCOPES,
     INTERVAL_SECONDS_MAX,
-    MERGE_FIRST,
-    MERGE_POLICIES,
     TIERS,
-    VOLATILE,
+    ConflictScope,
     DailyHours,
+    MergePolicy,
     ReclusterDepth,
     TableSettings,
     TimeToLive,
+    Volatile,
     interval_seconds,
     parse_interval,
     parse_settings,
@@ -168,15 +167,15 @@ _seconds = st.integers(0, INTERVAL_SECONDS_MAX)
         sequence_by=st.none() | st.text(),
         sort_key_version=_counts,
         sort_key_frame=st.text(),
-        conflict_scope=st.sampled_from(CONFLICT_SCOPES),
+        conflict_scope=st.sampled_from(get_args(ConflictScope)),
         checkpoint_interval=_counts,
         log_retention_seconds=_seconds,
         tombstone_retention_seconds=_seconds,
         read_budget=_counts,
         target_part_bytes=st.integers(1, 10**9),
         target_part_rows=_counts,
-        merge=st.sampled_from(MERGE_POLICIES),
-        merge_first=st.sampled_from(MERGE_FIRST),
+        merge=st.sampled_from(get_args(MergePolicy)),
+        merge_first=st.sampled_from(["newest", "lightest"]),
         recluster_depth=st.builds(ReclusterDepth, st.floats(1, 1e9))
         | st.builds(ReclusterDepth, st.floats(1e-9, 100), st.just(True)),
         plan_bytes_max=st.integers(2 * 10**9, 10**18 - 1),
@@ -186,7 +185,7 @@ _seconds = st.integers(0, INTERVAL_SECONDS_MAX)
         settle_after_age_seconds=st.none() | _seconds,
         ttl=st.none() | st.builds(TimeToLive, st.sampled_from(["at", "a:b", "ü c"]), st.integers(1, 10**9)),
         off_peak=st.none() | st.builds(DailyHours, st.integers(0, 719), st.integers(720, 1439)),
-        volatile=st.sampled_from(VOLATILE),
+        volatile=st.sampled_from(get_args(Volatile)),
         upload_after_seconds=_seconds,
         volatile_bytes_max=_counts,
         tier=st.sampled_from(TIERS),
