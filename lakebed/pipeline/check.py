@@ -23,10 +23,17 @@ from lakebed.errors import InvalidInput, InvalidSchema, LakebedError, MissingPre
 from lakebed.operations.create import NewTable, check_layout
 from lakebed.pipeline.checkpoint import check_checkpoint
 from lakebed.pipeline.file.document import Findings
-from lakebed.pipeline.file.layer_sections import ChangesFormat, LakebedSection
-from lakebed.pipeline.file.sections import FilesSection, GeneratorSection, JsonFormat, KafkaSection, RowsFormat
+from lakebed.pipeline.file.sections import (
+    ChangesFormat,
+    FilesSection,
+    GeneratorSection,
+    JsonFormat,
+    KafkaSection,
+    LakebedSection,
+    RowsFormat,
+    TypedRowsFormat,
+)
 from lakebed.pipeline.file.settings import Pipeline, decoder_options
-from lakebed.pipeline.file.typed_sections import TypedRowsFormat
 from lakebed.pipeline.file_columns import check_file_columns, columns_of_files, columns_read, files_settings
 from lakebed.pipeline.places import check_kafka, check_places, check_registry, check_stores, checkpoint_of, is_local
 from lakebed.pipeline.target import ANOTHER_PATH, differences

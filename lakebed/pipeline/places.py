@@ -15,8 +15,7 @@ from lakebed.errors import InvalidInput, LakebedError, Retry, Unsupported
 from lakebed.log.stores import open_store
 from lakebed.pipeline.checkpoint import has_batches
 from lakebed.pipeline.file.document import Findings
-from lakebed.pipeline.file.layer_sections import LakebedSection
-from lakebed.pipeline.file.sections import FilesSection, KafkaSection
+from lakebed.pipeline.file.sections import FilesSection, KafkaSection, LakebedSection
 from lakebed.pipeline.file.settings import AnyPipeline, Pipeline
 from lakebed.storage.roots import LocalRoot, parse_root
 from lakebed.table.internals import STREAMS_FOLDER

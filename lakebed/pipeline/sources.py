@@ -18,8 +18,15 @@ from lakebed.errors import InvalidInput, MissingPrerequisite
 from lakebed.ingest.bootstrap import OLDEST
 from lakebed.ingest.transform.rows_of_files import Csv, RowsOfFiles
 from lakebed.ingest.transform.run import SourceRows
-from lakebed.pipeline.file.layer_sections import BootstrapSection, ChangesFormat, LakebedSection
-from lakebed.pipeline.file.sections import FilesSection, GeneratorSection, KafkaSection, RowsFormat
+from lakebed.pipeline.file.sections import (
+    BootstrapSection,
+    ChangesFormat,
+    FilesSection,
+    GeneratorSection,
+    KafkaSection,
+    LakebedSection,
+    RowsFormat,
+)
 from lakebed.pipeline.file.settings import AnyPipeline, Pipeline, decoder_options
 from lakebed.pipeline.file_columns import columns_of_files, columns_read, files_settings
 from lakebed.pipeline.spark.jdbc_times import exact_times

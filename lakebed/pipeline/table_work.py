@@ -15,8 +15,7 @@ from lakebed.monitoring.progress import Progress
 from lakebed.monitoring.table_state import TableState
 from lakebed.pipeline.check import Role
 from lakebed.pipeline.checkpoint import take_checkpoint
-from lakebed.pipeline.file.layer_sections import LakebedSection
-from lakebed.pipeline.file.sections import FilesSection, KafkaSection
+from lakebed.pipeline.file.sections import FilesSection, KafkaSection, LakebedSection
 from lakebed.pipeline.file.settings import Pipeline
 from lakebed.pipeline.places import checkpoint_of
 from lakebed.pipeline.sources import kafka_settings, start_ingest

@@ -15,8 +15,7 @@ from lakebed.errors import InvalidInput, LakebedError, TableNotFound
 from lakebed.ingest.transform.query import Transform
 from lakebed.parts.changes import WriteSpec
 from lakebed.pipeline.file.document import Findings
-from lakebed.pipeline.file.layer_sections import LakebedSection, TransformSection
-from lakebed.pipeline.file.sections import GeneratorSection, RowsFormat, TableSection
+from lakebed.pipeline.file.sections import GeneratorSection, LakebedSection, RowsFormat, TableSection, TransformSection
 from lakebed.pipeline.file.settings import Pipeline
 from lakebed.schema.change_names import ChangeNames
 from lakebed.schema.conversion import canonical_schema

@@ -287,8 +287,7 @@ def _lines(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, bytes | None], 
 def _replay(options: argparse.Namespace) -> int:
     from lakebed.cli.display.output import print_record
     from lakebed.pipeline.database.introducer import decoder_of
-    from lakebed.pipeline.file.layer_sections import ChangesFormat
-    from lakebed.pipeline.file.sections import RowsFormat
+    from lakebed.pipeline.file.sections import ChangesFormat, RowsFormat
     from lakebed.pipeline.file.settings import DatabasePipeline
     from lakebed.pipeline.sources import open_decoder
     from lakebed.table import internals_of

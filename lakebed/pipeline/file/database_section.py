@@ -9,7 +9,7 @@ from typing import Literal
 
 from lakebed.errors import InvalidInput
 from lakebed.pipeline.file.document import Document, PropertyText
-from lakebed.settings import check_creatable, property_value
+from lakebed.pipeline.file.sections import no_pattern, wrong_properties
 
 # -- What a pipeline's settings say about one table of a database; what they leave out is derived from its records ---------
 
@@ -144,25 +144,16 @@ def wrong_in(document: Document, section: DatabaseSection) -> Iterator[InvalidIn
     if section.mirror and section.notification_topic is None:
         text = "it needs notification_topic: the connector's notifications say when all rows have come"
         yield document.error(document.at("database", "mirror"), text)
-    yield from _wrong_properties(document, section.properties, "database", "properties")
+    yield from wrong_properties(document, section.properties, "database", "properties")
     for pattern, rules in section.tables.items():
         if why := no_pattern(pattern):
             yield document.error(document.at(*_PARTS, pattern), why)
-        yield from _wrong_properties(document, rules.properties, *_PARTS, pattern, "properties")
+        yield from wrong_properties(document, rules.properties, *_PARTS, pattern, "properties")
         for number, source in enumerate(rules.sources or ()):
             if why := no_pattern(source):
                 yield document.error(document.at(*_PARTS, pattern, "sources", number), why)
         if rules.max_age_seconds is not None and rules.max_age_seconds < 0:
             yield document.error(document.at(*_PARTS, pattern, "max_age_seconds"), "it must be at least 0")
-
-
-def no_pattern(pattern: str) -> str:
-    """Why a text is no pattern of tables; empty if it is one."""
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        return f"{pattern!r} is not a regular expression: {error}; it must match the whole name, as public\\..*"
-    return ""
 
 
 def _wrong_numbers(document: Document, section: DatabaseSection) -> Iterator[InvalidInput]:
@@ -182,17 +173,3 @@ def _wrong_numbers(document: Document, section: DatabaseSection) -> Iterator[Inv
     if not section.points.transaction_topic:
         text = "it must name Debezium's topic of transactions, such as shop.transaction"
         yield document.error(document.at("database", "points", "transaction_topic"), text)
-
-
-def _wrong_properties(document: Document, properties: Mapping[str, str], *place: str) -> Iterator[InvalidInput]:
-    fine: dict[str, str] = {}
-    for name, text in properties.items():
-        try:
-            property_value(name, text)
-            fine[name] = text
-        except InvalidInput as error:
-            yield document.error(document.at(*place, name), str(error))
-    try:
-        check_creatable(fine)
-    except InvalidInput as error:
-        yield document.error(document.at(*place), str(error))

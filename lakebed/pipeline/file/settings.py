@@ -15,7 +15,7 @@ from typing import Any, Literal
 from lakebed.decode.formats import EVENTS, TYPED_FORMATS
 from lakebed.discovery import Naming, prefix_of
 from lakebed.errors import InvalidInput
-from lakebed.pipeline.file.database_section import DatabaseSection, TableWishes, no_pattern, wrong_in
+from lakebed.pipeline.file.database_section import DatabaseSection, TableWishes, wrong_in
 from lakebed.pipeline.file.document import (
     BYTES_MAX,
     Document,
@@ -26,36 +26,32 @@ from lakebed.pipeline.file.document import (
     mapping_of,
     parse,
 )
-from lakebed.pipeline.file.layer_sections import (
+from lakebed.pipeline.file.sections import (
     CHANGES,
     BootstrapSection,
     ChangesFormat,
-    LakebedSection,
-    TransformSection,
-)
-from lakebed.pipeline.file.sections import (
     DebeziumFormat,
     FilesSection,
     GeneratorSection,
     JsonFormat,
     KafkaSection,
+    LakebedSection,
     MetricsSection,
     PageSection,
+    RegistrySection,
     RowsFormat,
     SparkSection,
     TableSection,
-)
-from lakebed.pipeline.file.typed_sections import (
-    RegistrySection,
+    TransformSection,
     TypedEventsFormat,
     TypedFormat,
     TypedRowsFormat,
     options_of,
-    without_effect,
+    wrong_in_table,
+    wrong_schemas,
 )
 from lakebed.schema.fitting import Evolution, EvolvePolicy, OnMismatch
-from lakebed.schema.type_names import table_schema
-from lakebed.settings import check_creatable, property_value, suggest
+from lakebed.settings import suggest
 
 _FORMATS_WITH_SCHEMA = ("debezium-json", *TYPED_FORMATS, CHANGES)
 """Those whose records may carry their schema."""
@@ -286,7 +282,7 @@ def parse_any(text: str, file: str, environment: Mapping[str, str] | None = None
         errors += _wrong_format(document, members, source[0], chosen[0])
     if top is not None and chosen is not None:
         errors += _wrong_evolution(document, top, *chosen)
-        errors += _wrong_schemas(document, members, top.registry, *chosen)
+        errors += wrong_schemas(document, members, top.registry, *chosen)
     if source is not None and chosen is not None and isinstance(top, _OfDatabase):
         errors += _wrong_in_database(document, top.database, source, chosen)
     if errors or top is None or source is None or chosen is None:
@@ -444,28 +440,6 @@ def _wrong_with_transform(document: Document, top: _OfTable) -> Iterator[Invalid
         yield document.error(document.at("on_mismatch"), "with transform it can be quarantine or fail")
 
 
-def _wrong_schemas(
-    document: Document,
-    members: Mapping[str, Node],
-    registry: RegistrySection | None,
-    kind: str,
-    section: _FormatSection,
-) -> Iterator[InvalidInput]:
-    if not isinstance(section, TypedEventsFormat | TypedRowsFormat):
-        if registry is not None:
-            yield document.error(members["registry"], f"records of {kind} need no registry; leave it out")
-        return
-    if registry is None and section.schema_file is None and "registry" not in members:
-        text = f"records of {kind} name their schemas: add registry with its url, or format.schema_file"
-        yield document.error(document.at("format"), text)
-    if registry is not None and section.schema_file is not None:
-        yield document.error(
-            document.at("format", "schema_file"), "the registry has the schemas; leave one of them out"
-        )
-    for name, why in without_effect(section, registry):
-        yield document.error(document.at("format", name), why)
-
-
 def _wrong_values(
     document: Document, members: Mapping[str, Node], top: _OfTable | _OfDatabase
 ) -> Iterator[InvalidInput]:
@@ -478,37 +452,9 @@ def _wrong_values(
     if not top.page.host:
         yield document.error(members["page"], "the host must not be empty; 0.0.0.0 is every address of this machine")
     if isinstance(top, _OfTable):
-        yield from _wrong_in_table(document, top.table)
+        yield from wrong_in_table(document, top.table)
     else:
         yield from wrong_in(document, top.database)
-
-
-def _wrong_in_table(document: Document, table: TableSection) -> Iterator[InvalidInput]:
-    wrong = False
-    for name, text in table.properties.items():
-        try:
-            property_value(name, text)
-        except InvalidInput as error:
-            wrong = True
-            yield document.error(document.at("table", "properties", name), str(error))
-    try:
-        check_creatable({} if wrong else table.properties)
-    except InvalidInput as error:
-        yield document.error(document.at("table", "properties"), str(error))
-    for number, pattern in enumerate(table.sources):
-        if why := no_pattern(pattern):
-            yield document.error(document.at("table", "sources", number), why)
-    wrong = False
-    for name, kind in table.schema.items():
-        try:
-            table_schema({name: kind})
-        except InvalidInput as error:
-            wrong = True
-            yield document.error(document.at("table", "schema", name), str(error))
-    try:
-        _ = None if wrong else table.columns
-    except InvalidInput as error:
-        yield document.error(document.at("table", "schema"), str(error))
 
 
 def _wrong_format(document: Document, members: Mapping[str, Node], source: str, chosen: str) -> Iterator[InvalidInput]:

@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from lakebed.errors import MissingPrerequisite
-from lakebed.pipeline.file.layer_sections import LakebedSection
+from lakebed.pipeline.file.sections import LakebedSection
 from lakebed.pipeline.file.settings import AnyPipeline, Pipeline
 from lakebed.sparks import session as sessions
 from lakebed.sparks.java import (
