@@ -21,11 +21,15 @@ from http import HTTPStatus
 from typing import Any
 
 import uvicorn
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -364,3 +368,21 @@ def _bound(listening: Listening) -> socket.socket:
             "port"
         ) from None
     return out
+
+
+class MetricsServer(HttpServer):
+    """The metrics at ``url``, until ``close``."""
+
+    def __init__(self, registry: CollectorRegistry, listening: Listening) -> None:
+        """Takes the port. Raises MissingPrerequisite, InvalidInput."""
+
+        def scrape(request: Request) -> Response:
+            encode, kind = choose_encoder(request.headers.get("accept", ""))
+            return Response(encode(registry), headers={"Content-Type": kind})
+
+        application = Starlette(
+            routes=[Route(path, scrape) for path in ("/metrics", "/")],
+            middleware=[Middleware(HostCheck, Hosts(listening.host)), ZIPPING],
+        )
+        super().__init__(application, listening)
+        self.url = f"{self.url}/metrics"

@@ -18,55 +18,19 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
-from lakebed.events import (
-    BatchCommitted,
-    BatchReplayed,
-    ClaimChanged,
-    CommitEnded,
-    CommitGivenUp,
-    Event,
-    EventsDelivered,
-    HintsReceived,
-    IngestDelayed,
-    InvariantViolated,
-    KeyIndexRebuilt,
-    ListenerLeft,
-    ListenerSeen,
-    MergeBegan,
-    MergeEnded,
-    MergeFailed,
-    MutationBegan,
-    MutationEnded,
-    MutationFailed,
-    OffsetsLost,
-    PartReplicated,
-    PointTaken,
-    QueryChanged,
-    RemarkMade,
-    SchemaChanged,
-    Settled,
-    SourceLagged,
-    StoreRequested,
-    TableParked,
-    TableResumed,
-    TaskMeasured,
-    Uploaded,
-    ViewRefreshed,
-    WorkerObserved,
-)
+from lakebed import events
 from lakebed.monitoring.progress import Aged, FreshnessMeter
-from lakebed.monitoring.table_gauges import ListenerMetrics, TableGauges
+from lakebed.monitoring.table_gauges import FleetMetrics, ListenerMetrics, TableGauges
 from lakebed.monitoring.table_state import TableState, operation_label
 from lakebed.remarks import Names
 from lakebed.version import __version__
 
 if TYPE_CHECKING:
-    from lakebed.monitoring.table_gauges import MetricsServer
+    from lakebed.http import MetricsServer
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _MERGE_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
 _COMMIT_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
-_HINT_RESULTS = ("looks", "known", "elsewhere", "new", "unrelated", "malformed")
 _TASK_BYTES = tuple(float(1 << power) for power in range(26, 36))  # 64 MB to 32 GB
 _SPILLED_BYTES = (0.0, *_TASK_BYTES)
 _FRESHNESS_SECONDS = (0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0)
@@ -94,9 +58,9 @@ class Metrics:
         self._describe_settles_and_merges()
         self._describe_mutations_and_queries()
         self._describe_log_and_store()
-        self._describe_fleet()
         self._table = TableGauges(self.registry)
         self._listeners = ListenerMetrics(self.registry)
+        self._fleet = FleetMetrics(self.registry)
 
     def _describe_ingest(self) -> None:
         """What ingest does."""
@@ -298,78 +262,78 @@ class Metrics:
             "kind",
         )
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: events.Event) -> None:
         now = self._clock()
         with self._lock:
             match event:
-                case BatchCommitted():
+                case events.BatchCommitted():
                     self._batch(event, now)
-                case Settled():
+                case events.Settled():
                     self._settle(event, now)
-                case IngestDelayed():
+                case events.IngestDelayed():
                     self._delayed.labels(event.table, event.reason).inc(event.seconds)
-                case BatchReplayed():
+                case events.BatchReplayed():
                     self._replayed.labels(event.table).inc()
-                case OffsetsLost():
+                case events.OffsetsLost():
                     self._lost.labels(event.table).inc(event.records)
-                case RemarkMade():
+                case events.RemarkMade():
                     names = self._remark_names.setdefault((event.table, event.kind), Names())  # bounds the labels
                     counted_as = names.add(event.name, event.records)
                     self._remarks.labels(event.table, event.kind, counted_as).inc(event.records)
-                case KeyIndexRebuilt():
+                case events.KeyIndexRebuilt():
                     self._index_parts_left.labels(event.table).set(event.parts_left)
-                case ViewRefreshed():
+                case events.ViewRefreshed():
                     self._refreshes.labels(event.table, event.view).inc()
                     self._refresh_seconds.labels(event.table).observe(event.seconds)
                     for aged in self._meter(event.table).viewed(event, now):
                         self._age(event.table, "viewed", aged)
-                case MergeBegan():
+                case events.MergeBegan():
                     self._merging.labels(event.table).inc()
-                case MergeEnded():
+                case events.MergeEnded():
                     self._merge(event)
-                case MergeFailed():
+                case events.MergeFailed():
                     self._merging.labels(event.table).dec()
                     self._failed_merges.labels(event.table, event.kind, "yes" if event.parked else "no").inc()
-                case Uploaded() | PartReplicated():
+                case events.Uploaded() | events.PartReplicated():
                     self._local_part(event)
-                case MutationBegan():
+                case events.MutationBegan():
                     self._mutating.labels(event.table).inc()
-                case MutationEnded():
+                case events.MutationEnded():
                     self._mutation(event)
-                case MutationFailed():
+                case events.MutationFailed():
                     self._mutating.labels(event.table).dec()
                     self._mutations.labels(event.table, event.operation, "failed").inc()
-                case CommitEnded():
+                case events.CommitEnded():
                     self._commit(event)
-                case SchemaChanged():
+                case events.SchemaChanged():
                     for kind in json.loads(event.change):
                         self._schema_changes.labels(event.table, kind).inc()
-                case CommitGivenUp():
+                case events.CommitGivenUp():
                     self._commits.labels(event.table, operation_label(event.operation), "given_up").inc()
-                case ClaimChanged():
+                case events.ClaimChanged():
                     self._claims.labels(event.table, event.result).inc()
-                case StoreRequested():
+                case events.StoreRequested():
                     self._request(event)
-                case TaskMeasured():
+                case events.TaskMeasured():
                     self._task_memory.labels(event.table, event.kind).observe(event.memory_bytes)
                     self._task_spilled.labels(event.table, event.kind).observe(event.spilled_bytes)
-                case SourceLagged():
+                case events.SourceLagged():
                     self._lag.labels(event.table, event.topic).set(event.records)
-                case QueryChanged():
+                case events.QueryChanged():
                     self._query_changed(event)
-                case PointTaken():
+                case events.PointTaken():
                     self._point(event)
-                case TableParked() | TableResumed():
-                    self._parked.labels(event.table).set(isinstance(event, TableParked))
-                case WorkerObserved() | HintsReceived():
+                case events.TableParked() | events.TableResumed():
+                    self._parked.labels(event.table).set(isinstance(event, events.TableParked))
+                case events.WorkerObserved() | events.HintsReceived():
                     self._fleet(event)
-                case EventsDelivered() | ListenerSeen() | ListenerLeft():
+                case events.EventsDelivered() | events.ListenerSeen() | events.ListenerLeft():
                     self._listeners(event)
-                case InvariantViolated():
+                case events.InvariantViolated():
                     self._violations.labels(event.table, event.invariant, event.when).inc()
 
-    def _local_part(self, event: Uploaded | PartReplicated) -> None:
-        if isinstance(event, Uploaded):
+    def _local_part(self, event: events.Uploaded | events.PartReplicated) -> None:
+        if isinstance(event, events.Uploaded):
             self._uploads.labels(event.table, event.outcome).inc()
             self._written.labels(event.table, "upload").inc(event.bytes)
         else:
@@ -400,14 +364,13 @@ class Metrics:
         ``option``: where the user sets the port.
         """
         # A web server takes a while to import, and few commands have one.
-        from lakebed.http import Listening
-        from lakebed.monitoring.table_gauges import MetricsServer
+        from lakebed.http import Listening, MetricsServer
 
         server = MetricsServer(self.registry, Listening(host=host, port=port, what="the metrics", option=option))
         server.start()
         return server
 
-    def _batch(self, event: BatchCommitted, now: float) -> None:
+    def _batch(self, event: events.BatchCommitted, now: float) -> None:
         table = event.table
         self._batches.labels(table).inc()
         self._rows.labels(table).inc(event.rows)
@@ -425,7 +388,7 @@ class Metrics:
         if aged := self._meter(table).committed(event, now):
             self._age(table, "committed", aged)
 
-    def _settle(self, event: Settled, now: float) -> None:
+    def _settle(self, event: events.Settled, now: float) -> None:
         table = event.table
         self._settles.labels(table).inc()
         self._settled_rows.labels(table).inc(event.rows)
@@ -441,7 +404,7 @@ class Metrics:
         for aged in self._meter(table).settled(event, now):
             self._age(table, "visible", aged)
 
-    def _merge(self, event: MergeEnded) -> None:
+    def _merge(self, event: events.MergeEnded) -> None:
         table = event.table
         self._merging.labels(table).dec()
         self._merges.labels(table, event.kind, event.outcome, event.engine).inc()
@@ -454,7 +417,7 @@ class Metrics:
         else:
             self._written.labels(table, "merge").inc(event.bytes_out)
 
-    def _mutation(self, event: MutationEnded) -> None:
+    def _mutation(self, event: events.MutationEnded) -> None:
         table = event.table
         self._mutating.labels(table).dec()
         self._mutations.labels(table, event.operation, "completed").inc()
@@ -466,7 +429,7 @@ class Metrics:
         self._mutation_seconds.labels(table).observe(event.seconds)
         self._written.labels(table, "mutation").inc(event.bytes_written)
 
-    def _commit(self, event: CommitEnded) -> None:
+    def _commit(self, event: events.CommitEnded) -> None:
         table, operation = event.table, operation_label(event.operation)
         self._commits.labels(table, operation, event.result).inc()
         self._tries.labels(table, operation).inc(event.attempts)
@@ -474,7 +437,7 @@ class Metrics:
         if event.conflict:
             self._lost_commits.labels(table, operation, event.conflict.replace(" ", "_")).inc()
 
-    def _query_changed(self, event: QueryChanged) -> None:
+    def _query_changed(self, event: events.QueryChanged) -> None:
         if event.error:
             self._errors.labels(event.table, event.error).inc()
         if event.state == "stopped":
@@ -483,12 +446,12 @@ class Metrics:
         else:
             self._query_up.labels(event.table, event.role).set(event.state == "running")
 
-    def _point(self, event: PointTaken) -> None:
+    def _point(self, event: events.PointTaken) -> None:
         self._points.labels(event.table).inc()
         self._point_time.labels(event.table).set(event.time_ms / 1000)
         self._point_left_out.labels(event.table).set(event.left_out)
 
-    def _request(self, event: StoreRequested) -> None:
+    def _request(self, event: events.StoreRequested) -> None:
         table, operation = event.table, event.operation
         self._requests.labels(table, operation, event.result).inc(event.requests)
         self._dollars.labels(table, operation).inc(event.requests * REQUEST_DOLLARS.get(operation, 0.0))
@@ -501,35 +464,6 @@ class Metrics:
 
     def _meter(self, table: str) -> FreshnessMeter:
         return self._meters.setdefault(table, FreshnessMeter())
-
-    def _describe_fleet(self) -> None:
-        """What a worker of a fleet does; the table is the first root of the fleet."""
-        self._fleet_workers = self._gauge("lakebed_fleet_workers", "Workers of the fleet that this one sees alive.")
-        self._fleet_tables = self._gauge(
-            "lakebed_fleet_tables",
-            "Tables below the roots: known to this worker, owned by it, active in it, waiting for room, in trouble.",
-            "state",
-        )
-        self._fleet_waiting = self._gauge(
-            "lakebed_fleet_waiting_seconds", "The longest time that a table with work has waited for room."
-        )
-        self._fleet_looks = self._counter(
-            "lakebed_fleet_looks", "Requests that only asked for a new version of a table."
-        )
-        self._fleet_hints = self._counter(
-            "lakebed_fleet_hints", "Hints of tables that have changed, by what became of them.", "result"
-        )
-
-    def _fleet(self, event: WorkerObserved | HintsReceived) -> None:
-        if isinstance(event, HintsReceived):
-            for result in _HINT_RESULTS:
-                self._fleet_hints.labels(event.table, result).inc(getattr(event, result))
-            return
-        self._fleet_workers.labels(event.table).set(event.workers)
-        for state in ("known", "owned", "active", "waiting", "troubled"):
-            self._fleet_tables.labels(event.table, state).set(getattr(event, state))
-        self._fleet_waiting.labels(event.table).set(event.waiting_seconds)
-        self._fleet_looks.labels(event.table).inc(event.looks)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, ("table", *labels), registry=self.registry)

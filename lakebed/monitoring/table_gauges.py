@@ -1,6 +1,7 @@
 """The gauges of a table's state, whichever process did the work (docs/metrics.md, "What the table is").
 
-Deliveries of this process to listeners have metrics, too, whose ``table`` is the root whose tables they listen to.
+Deliveries of this process to listeners have metrics, too, whose ``table`` is the root whose tables they listen to; and so has a
+worker of a fleet, whose ``table`` is the first root of the fleet.
 """
 
 from __future__ import annotations
@@ -10,36 +11,11 @@ from contextlib import suppress
 from typing import TypeAlias, assert_never
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
-from prometheus_client.exposition import choose_encoder
-from starlette.applications import Starlette
-from starlette.middleware import Middleware
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
-from lakebed.events import EventsDelivered, ListenerLeft, ListenerSeen
-from lakebed.http import ZIPPING, HostCheck, Hosts, HttpServer, Listening
+from lakebed.events import EventsDelivered, HintsReceived, ListenerLeft, ListenerSeen, WorkerObserved
 from lakebed.monitoring.table_state import Recent, TableState
 
-
-class MetricsServer(HttpServer):
-    """The metrics at ``url``, until ``close``."""
-
-    def __init__(self, registry: CollectorRegistry, listening: Listening) -> None:
-        """Takes the port. Raises MissingPrerequisite, InvalidInput."""
-
-        def scrape(request: Request) -> Response:
-            encode, kind = choose_encoder(request.headers.get("accept", ""))
-            return Response(encode(registry), headers={"Content-Type": kind})
-
-        application = Starlette(
-            routes=[Route(path, scrape) for path in ("/metrics", "/")],
-            middleware=[Middleware(HostCheck, Hosts(listening.host)), ZIPPING],
-        )
-        super().__init__(application, listening)
-        self.url = f"{self.url}/metrics"
-
-
+_HINT_RESULTS = ("looks", "known", "elsewhere", "new", "unrelated", "malformed")
 _OfListeners: TypeAlias = EventsDelivered | ListenerSeen | ListenerLeft
 
 
@@ -88,6 +64,48 @@ class ListenerMetrics:
                         gauge.remove(*labels)
             case _:
                 assert_never(event)
+
+
+class FleetMetrics:
+    """What a worker of a fleet does; the table is the first root of the fleet."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(name, text, ("table", *labels), registry=registry)
+
+        self._workers = gauge("lakebed_fleet_workers", "Workers of the fleet that this one sees alive.")
+        self._tables = gauge(
+            "lakebed_fleet_tables",
+            "Tables below the roots: known to this worker, owned by it, active in it, waiting for room, in trouble.",
+            "state",
+        )
+        self._waiting = gauge(
+            "lakebed_fleet_waiting_seconds", "The longest time that a table with work has waited for room."
+        )
+        self._looks = Counter(
+            "lakebed_fleet_looks",
+            "Requests that only asked for a new version of a table.",
+            ["table"],
+            registry=registry,
+        )
+        self._hints = Counter(
+            "lakebed_fleet_hints",
+            "Hints of tables that have changed, by what became of them.",
+            ["table", "result"],
+            registry=registry,
+        )
+
+    def __call__(self, event: WorkerObserved | HintsReceived) -> None:
+        """Take in one event."""
+        if isinstance(event, HintsReceived):
+            for result in _HINT_RESULTS:
+                self._hints.labels(event.table, result).inc(getattr(event, result))
+            return
+        self._workers.labels(event.table).set(event.workers)
+        for state in ("known", "owned", "active", "waiting", "troubled"):
+            self._tables.labels(event.table, state).set(getattr(event, state))
+        self._waiting.labels(event.table).set(event.waiting_seconds)
+        self._looks.labels(event.table).inc(event.looks)
 
 
 _PLAIN: dict[str, str] = {

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from lakebed.monitoring.table_gauges import MetricsServer
+    from lakebed.http import MetricsServer
 
 Phase = StartPhase | Literal["first batch", "running", "trying again", "stopping"]
 LOOK_SECONDS = 0.25
