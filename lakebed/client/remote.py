@@ -17,7 +17,6 @@ from lakebed.planning.plan import PLANS_SCHEMA
 from lakebed.schema.conversion import canonical_type
 from lakebed.schema.type_names import table_schema, type_text
 from lakebed.view import metadata_tables as rows
-from lakebed.view.metadata_tables import PARTITIONS_SCHEMA, SCHEMAS_SCHEMA
 
 _FIRST_LOOK_SECONDS = 0.05
 _LOOK_SECONDS = 2.0
@@ -48,14 +47,7 @@ class RemoteWarehouse:
 
     def tables(self, search: str | None = None) -> tuple[str, ...]:
         """The names of all tables, or of those with this text in it. Raises StoreUnavailable."""
-        found: list[str] = []
-        after = None
-        while True:
-            answer = self._transport.get("tables", search=search, after=after)
-            found += dict.fromkeys(each["name"] for each in answer["tables"])
-            after = answer["next"]
-            if after is None:
-                return tuple(found)
+        return tuple(dict.fromkeys(each["name"] for each in self._transport.pages(("tables",), search=search)))
 
     def table(self, name: str) -> RemoteTable:
         """A table. Raises TableNotFound."""
@@ -75,7 +67,7 @@ class RemoteWarehouse:
             state: unreadable, parked, failing, late, running, waiting or quiet.
             sort: state, name, late, rows, bytes, parts, depth or committed.
         """
-        return self._pages("survey", "rows", search=search, state=state, sort=sort)
+        return self._transport.pages(("survey",), "rows", search=search, state=state, sort=sort)
 
     def jobs(
         self, *, state: str | None = None, kind: str | None = None, table: str | None = None
@@ -87,7 +79,7 @@ class RemoteWarehouse:
             kind: Such as ``recluster``.
             table: The name of a table.
         """
-        return self._pages("jobs", "jobs", state=state, kind=kind, table=table)
+        return self._transport.pages(("jobs",), state=state, kind=kind, table=table)
 
     def queue(self, search: str | None = None, *, state: str | None = None) -> list[dict[str, Any]]:
         """The work on all tables: what is ``running``, ``waiting`` (and why), ``parked`` (with the error) or ``held``.
@@ -96,22 +88,12 @@ class RemoteWarehouse:
             search: A text that names of tables must have in them.
             state: One of these four.
         """
-        return self._pages("queue", "tasks", search=search, state=state)
+        return self._transport.pages(("queue",), "tasks", search=search, state=state)
 
     def workers(self) -> list[dict[str, Any]]:
         """The workers of the fleets below the service's roots, with how much each runs, and how many of its tables wait."""
         found: list[dict[str, Any]] = self._transport.get("queue", limit=1)["workers"]
         return found
-
-    def _pages(self, route: str, member: str, **query: Any) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-        after = None
-        while True:
-            answer = self._transport.get(route, after=after, limit=1_000, **query)
-            found += answer[member]
-            after = answer["next"]
-            if after is None:
-                return found
 
     def events(self, after: str | None = None) -> Iterator[Heard]:
         """The events of all tables, at least once, and in order for each table. Iterating waits for the next event.
@@ -197,8 +179,7 @@ class RemoteTable:
 
     def describe(self) -> dict[str, Any]:
         """What the table is at its newest version, as the service answers it. Raises TableNotFound."""
-        answer: dict[str, Any] = self.get()
-        return answer
+        return dict(self.get())
 
     @property
     def path(self) -> str:
@@ -359,6 +340,10 @@ class RemoteTable:
         """The answer of a route of this table."""
         return self._transport.get("tables", self.name, *steps, **query)
 
+    def pages(self, what: str, **query: Any) -> list[dict[str, Any]]:
+        """The rows that a route of this table lists, of all its pages."""
+        return self._transport.pages(("tables", self.name, what), **query)
+
     def ask(
         self,
         method: str,
@@ -429,11 +414,11 @@ class RemoteInspect:
 
     def parts(self, version: int | None = None) -> pa.Table:
         """The parts at a version, a row each. Raises VersionNotFound."""
-        return table_of(self._pages("parts", version=version), rows.PARTS_SCHEMA)
+        return table_of(self._table.pages("parts", version=version), rows.PARTS_SCHEMA)
 
     def partitions(self, where: str | None = None) -> pa.Table:
         """The partitions, a row each, with rows, bytes and last change. Raises InvalidInput for a table without any."""
-        return table_of(self._pages("partitions", where=where), PARTITIONS_SCHEMA)
+        return table_of(self._table.pages("partitions", where=where), rows.PARTITIONS_SCHEMA)
 
     def timeline(self, last: int = 100) -> pa.Table:
         """The newest commits, newest first."""
@@ -441,7 +426,7 @@ class RemoteInspect:
 
     def schemas(self) -> pa.Table:
         """The schemas that the table has had, oldest first."""
-        return table_of(self._table.get("schemas")["schemas"], SCHEMAS_SCHEMA)
+        return table_of(self._table.get("schemas")["schemas"], rows.SCHEMAS_SCHEMA)
 
     def claims(self) -> pa.Table:
         """Who merges which parts until when."""
@@ -450,15 +435,6 @@ class RemoteInspect:
     def compactions(self, last: int = 100) -> pa.Table:
         """The merges among the newest commits, newest first."""
         return table_of(self._table.get("compactions", last=last)["compactions"], rows.COMPACTIONS_SCHEMA)
-
-    def _pages(self, what: str, **query: Any) -> list[dict[str, Any]]:
-        answer = self._table.get(what, **query)
-        found: list[dict[str, Any]] = list(answer[what])
-        while answer["next"] is not None:  # of the same version, if the route takes one
-            query = query | ({"version": answer["version"]} if what == "parts" else {})
-            answer = self._table.get(what, **query, after=answer["next"])
-            found += answer[what]
-        return found
 
 
 class RemoteMaintenance:

@@ -80,6 +80,22 @@ class Transport:
             return orjson.loads(answer) if answer else None
         raise error_of(status, answer, self.url)
 
+    def pages(self, steps: tuple[str, ...], member: str = "", **query: Any) -> list[dict[str, Any]]:
+        """All rows that a route lists, page by page, those of one version where it takes one.
+
+        ``member``: of the answer that has them, by default named as the route.
+        """
+        found: list[dict[str, Any]] = []
+        after = None
+        while True:
+            answer = self.get(*steps, after=after, limit=1_000, **query)
+            found += answer[member or steps[-1]]
+            after = answer["next"]
+            if after is None:
+                return found
+            if "version" in query:
+                query["version"] = answer["version"]
+
     def stream(self, steps: tuple[str, ...], query: Mapping[str, Any]) -> Iterator[bytes]:
         """The lines of an answer that goes on, by a connection of its own. Raises as ``ask``, StoreUnavailable when it ends."""
         path = f"{self._prefix}/v1/" + "/".join(quote(step, safe="") for step in steps)

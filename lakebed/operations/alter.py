@@ -36,9 +36,9 @@ from lakebed.positions.positions import positions_of
 from lakebed.positions.remarks import remarks_of
 from lakebed.positions.source_columns import source_columns_of
 from lakebed.remarks import Remark, remarks_on
-from lakebed.schema.change import steps_of
+from lakebed.schema.change import SchemaChange, steps_of
 from lakebed.schema.column_mapping import StoredPath, stored_paths
-from lakebed.schema.evolve import Evolved, SchemaChange, evolve
+from lakebed.schema.evolve import Evolved, evolve
 from lakebed.settings import PREFIX, SORT_KEY_FRAME, check_changeable, read_settings, wrong_properties
 from lakebed.sortkey.sort_key import frame_properties, parse_sort_key
 

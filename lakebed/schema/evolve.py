@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from lakebed.column_groups import AGGREGATE
 from lakebed.errors import InvalidSchema
-from lakebed.schema.change import SchemaChange, difference, path_of, steps_of
+from lakebed.schema.change import SchemaChange, path_of, steps_of
 from lakebed.schema.change_names import ChangeNames
 from lakebed.schema.column_mapping import (
     COLUMN_MAPPING,
@@ -54,8 +54,6 @@ from lakebed.schema.tree import Json, Place, all_fields, fields_of, find, named
 from lakebed.schema.widening import ENABLED, TYPE_CHANGES, TYPE_WIDENING, common_type, spelled, widening, wider_than
 from lakebed.settings import PREFIX, read_settings
 from lakebed.sortkey.sort_key import CURVES, parse_sort_key, renamed_sort_key
-
-__all__ = ["Evolved", "SchemaChange", "difference", "evolve", "is_compatible", "only_adds_features", "widening"]
 
 _TIMESTAMP_NTZ = "timestampNtz"
 _STATISTICS_COLUMNS = "delta.dataSkippingStatsColumns"
@@ -264,7 +262,7 @@ class _Evolution:
     def _relax(self, place: Place) -> None:
         if not place.null_key:
             raise InvalidSchema(f"{place.path!r} is the key of a map, which can't be null")
-        if place.is_column and place.field["name"] in self._keys:
+        if place.is_column and place.field["name"] in self._settings.keys:
             raise InvalidSchema(f"{place.path!r} is a key of the table, and a key has a value in every row")
         if not place.is_nullable:
             place.holder[place.null_key] = True
@@ -361,10 +359,6 @@ class _Evolution:
             self._notes.append(_COSTS[feature])
 
     # -- what may not be changed -----------------------------------------------------------------------------------
-
-    @property
-    def _keys(self) -> tuple[str, ...]:
-        return self._settings.keys
 
     def _require_field(self, place: Place, done: str) -> None:
         if place.field_path:

@@ -35,8 +35,8 @@ from lakebed.operations.mutation import Mutation, MutationResult
 from lakebed.operations.restore import restore
 from lakebed.parts.arrow_rows import Rows
 from lakebed.parts.changes import write_spec_of
+from lakebed.schema.change import SchemaChange
 from lakebed.schema.conversion import SparkSchema, canonical_type
-from lakebed.schema.evolve import SchemaChange
 from lakebed.schema.fitting import Evolution, EvolvePolicy, OnMismatch
 from lakebed.schema.type_names import parse_type
 from lakebed.settings import PropertyValue, TableSettings, column_names, property_texts, wrong_properties

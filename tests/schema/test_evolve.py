@@ -10,11 +10,12 @@ import pytest
 from lakebed.errors import InvalidSchema, Unsupported
 from lakebed.log.snapshot import Snapshot
 from lakebed.operations.create import protocol_for
-from lakebed.schema.change import path_of, steps_of
+from lakebed.schema.change import SchemaChange, difference, path_of, steps_of
 from lakebed.schema.column_mapping import columns_of
 from lakebed.schema.conversion import schema_from_json, schema_to_json
-from lakebed.schema.evolve import Evolved, SchemaChange, difference, evolve, is_compatible, widening
+from lakebed.schema.evolve import Evolved, evolve, is_compatible
 from lakebed.schema.metadata import Metadata, Protocol
+from lakebed.schema.widening import widening
 from lakebed.settings import TableSettings
 
 ADDRESS = pa.struct([pa.field("zip", pa.int32()), pa.field("town", pa.string())])

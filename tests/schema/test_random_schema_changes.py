@@ -17,9 +17,10 @@ from typing import Any
 import pyarrow as pa
 
 from lakebed.errors import InvalidSchema
+from lakebed.schema.change import SchemaChange, difference
 from lakebed.schema.column_mapping import MAX_ID, columns_of, stored_paths
 from lakebed.schema.conversion import schema_to_json
-from lakebed.schema.evolve import Evolved, SchemaChange, difference, evolve, is_compatible
+from lakebed.schema.evolve import Evolved, evolve, is_compatible
 from lakebed.schema.widening import common_type, widening
 from tests.schema.test_evolve import snapshot, table
 from tests.worlds import seeds
