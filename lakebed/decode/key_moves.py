@@ -18,8 +18,7 @@ that events carry are used as far as they say whose delete it is:
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -29,6 +28,7 @@ import pyarrow.compute as pc
 
 from lakebed.decode.decoder import DecoderSchema
 from lakebed.decode.metadata import NEW_KEY, OLD_KEY, headers_of, mappings_of, values_of
+from lakebed.decode.places import Transactions, number_of
 from lakebed.decode.source_order import Described
 from lakebed.far_times import python_values
 from lakebed.lateness import Place
@@ -46,8 +46,6 @@ _NOT_WHOLE = (
 )
 _KEYS_AT_ONCE = 256
 _INT63 = (1 << 63) - 1
-_LOOKED_BACK_MAX = 16
-"""Among so many records at its end a transaction is looked for; tombstones and rows of a snapshot say none."""
 _PLACES_MAX = 100
 """Of so many changes that are no moves the place is looked up, so that they are known if they are sent again."""
 
@@ -127,9 +125,7 @@ class BatchMoves:
         self._bad: set[int] = set()
         self._guessed: set[int] = set()
         """Rows without headers that look like a move."""
-        self._described: dict[int, Described | None] = {}
-        self._regions = regions
-        self._before = before
+        self._transactions = Transactions(records, events.described, regions, before)
         self._marked = self._moved(at)
         self._creates = creates & ~self._deletes
 
@@ -154,13 +150,13 @@ class BatchMoves:
         void = np.zeros(count, bool)
         for rows_of_region in self._rows_of_regions():
             first = int(self._numbers[rows_of_region.start])
-            if self._may_go_on(first):
-                begin, end, transaction = self._run(first)
+            if self._transactions.may_go_on(first):
+                begin, end, transaction = self._transactions.run(first)
                 if transaction is not None:
                     transactions[self._between(begin, end)] = transaction
         for group in self._marked_groups():
             name = self._transaction_of(group[0])
-            transactions[group] = UNKNOWN_TRANSACTION if name is None else _number_of(name)
+            transactions[group] = UNKNOWN_TRANSACTION if name is None else number_of(name)
             counted[group] = True
             if self._settle(group, void, is_marked=True) and not self._guessed.isdisjoint(group):
                 remarks.append((Remark.KEY_MOVE_UNCLEAR, self._topic(group[0])))
@@ -173,7 +169,7 @@ class BatchMoves:
         gone = set(self._numbers[void].tolist()) - self._bad
         if gone:
             gone.difference_update(self._numbers[~void].tolist())
-        return _Moves(self._arranged(transactions, counted, void), bad, len(gone), remarks, self._last())
+        return _Moves(self._arranged(transactions, counted, void), bad, len(gone), remarks, self._transactions.last())
 
     def _lost(self, sequence: str) -> int:
         """How many rows came to a key, and are older by a column than a delete of the row that was there before."""
@@ -218,7 +214,7 @@ class BatchMoves:
         follows[1:] = self._deletes[:-1] & ~self._deletes[1:]
         for rows in self._rows_of_regions():
             if follows[rows].any():
-                begin, end, transaction = self._run(int(self._numbers[rows.stop - 1]))
+                begin, end, transaction = self._transactions.run(int(self._numbers[rows.stop - 1]))
                 last = self._between(begin, end)
                 for row in (last.start + np.flatnonzero(follows[last])).tolist():
                     if transaction is not None:
@@ -230,11 +226,11 @@ class BatchMoves:
         if not self._creates[row]:
             return []
         here = int(self._numbers[row])
-        if row == 0 or self._numbers[row - 1] < self._region(here)[0]:
+        if row == 0 or self._numbers[row - 1] < self._transactions.region(here)[0]:
             return [row]  # what came before is not known
         if not self._deletes[row - 1] or self._key(row - 1) == self._key(row):
             return []
-        one, other = self._describe(here), self._describe(int(self._numbers[row - 1]))
+        one, other = self._transactions.described(here), self._transactions.described(int(self._numbers[row - 1]))
         if one is None or other is None or one.transaction is None or one.transaction != other.transaction:
             return []
         self._guessed |= {row - 1, row}
@@ -250,7 +246,7 @@ class BatchMoves:
         for rows in keys.values():
             last: dict[str, list[int]] = {}
             for row in rows:
-                here = self._describe(int(self._numbers[row]))
+                here = self._transactions.described(int(self._numbers[row]))
                 if here is not None and here.transaction is not None:
                     last.setdefault(here.transaction, []).append(row)
             for group in last.values():
@@ -282,7 +278,7 @@ class BatchMoves:
             number, transaction = int(self._numbers[row]), self._transaction_of(row)
             begin, end = latest.get(transaction, (0, 0))
             if not begin <= number < end:
-                begin, end = latest[transaction] = self._run(number)[:2]
+                begin, end = latest[transaction] = self._transactions.run(number)[:2]
             runs.setdefault((begin, end, transaction), []).append(row)
         for (begin, end, transaction), marked in runs.items():
             keys: dict[tuple[Any, ...], list[int]] = {self._key(row): [] for row in marked}
@@ -410,61 +406,7 @@ class BatchMoves:
             places[row], has_place[row] = place or 0, place is not None
         return pa.array(places, mask=~has_place)
 
-    # Records and transactions ----------------------------------------------------------------------------------------
-
-    def _may_go_on(self, number: int) -> bool:
-        """Whether the transaction of a record may have begun before the first record of its partition here."""
-        begin, _ = self._region(number)
-        end, transaction = self._before.get(self._partition_of(begin), (None, None))
-        here = self._describe(number)
-        if end is None or end != self._offset(begin) or here is None or here.transaction is None:
-            return True
-        return _number_of(here.transaction) == transaction
-
-    def _last(self) -> dict[Place, Last]:
-        """The last record of each partition, where its transaction is known."""
-        found: dict[Place, Last] = {}
-        for begin, end in self._regions:
-            place, offset = self._partition_of(begin), self._offset(end - 1)
-            found.pop(place, None)
-            for number in range(end - 1, max(begin, end - _LOOKED_BACK_MAX) - 1, -1):
-                here = self._describe(number)
-                if offset is None or (here is None and self._values[number].is_valid):
-                    break  # what this record says is not known, so its transaction is not
-                if here is not None and here.transaction is not None:
-                    found[place] = (offset + 1, _number_of(here.transaction))
-                    break
-        return found
-
-    def _partition_of(self, number: int) -> Place:
-        return self._records.column("topic")[number].as_py(), self._records.column("partition")[number].as_py()
-
-    def _offset(self, number: int) -> int | None:
-        offset: int | None = self._records.column("offset")[number].as_py()
-        return offset
-
-    def _run(self, number: int) -> tuple[int, int, int | None]:
-        """The transaction of a record: its first record, the one behind its last, and its number.
-
-        The records of a transaction follow each other, but for some that say no transaction: tombstones, rows of a snapshot. Its
-        ends are looked for in steps that double, then by halves.
-        """
-        low, high = self._region(number)
-        here = self._describe(number)
-        if here is None or here.transaction is None:
-            return number, number + 1, None
-
-        def is_other(at: int) -> bool:
-            towards = 1 if at < number else -1
-            while (found := self._describe(at)) is None or found.transaction is None:
-                at += towards  # it ends: the record that is asked about says its transaction
-            return found.transaction != here.transaction
-
-        begin, end = _first(number, low - 1, -1, is_other) + 1, _first(number, high, 1, is_other)
-        return begin, end, _number_of(here.transaction)
-
-    def _region(self, number: int) -> tuple[int, int]:
-        return next(one for one in self._regions if one[0] <= number < one[1])
+    # Records and their rows ----------------------------------------------------------------------------------------
 
     def _between(self, begin: int, end: int) -> slice:
         """The rows of records from one number to before another one."""
@@ -473,17 +415,8 @@ class BatchMoves:
 
     def _rows_of_regions(self) -> list[slice]:
         """The rows of each region that has some."""
-        rows = [self._between(*region) for region in self._regions]
+        rows = [self._between(*region) for region in self._transactions.regions]
         return [one for one in rows if one.start < one.stop]
-
-    def _describe(self, number: int) -> Described | None:
-        if number not in self._described:
-            try:
-                found = self._events.described(number)
-            except Exception:  # whatever is wrong with a record, it has no row then
-                found = None
-            self._described[number] = found
-        return self._described[number]
 
     def _earlier_row(self, number: int) -> EarlierRow | None:
         try:
@@ -493,11 +426,11 @@ class BatchMoves:
 
     def _transaction_of(self, row: int) -> str | None:
         """No row has one that a snapshot reads while changes go on."""
-        found = self._describe(int(self._numbers[row]))
+        found = self._transactions.described(int(self._numbers[row]))
         return None if found is None else found.transaction
 
     def _place(self, row: int) -> int | None:
-        found = self._describe(int(self._numbers[row]))
+        found = self._transactions.described(int(self._numbers[row]))
         if found is None or found.transaction is None:
             return self._content(row) if self._marked[row] else None
         return found.place
@@ -505,7 +438,7 @@ class BatchMoves:
     def _content(self, row: int) -> int:
         """A number for what a change says, which is the same if it is sent again."""
         values = [python_values(self._rows.column(name).slice(row, 1)) for name in self._schema.columns.names]
-        return _number_of(repr([values, mappings_of(self._records.slice(int(self._numbers[row]), 1))])) & _INT63
+        return number_of(repr([values, mappings_of(self._records.slice(int(self._numbers[row]), 1))])) & _INT63
 
     def _topic(self, row: int) -> str:
         return str(self._records.column("topic")[int(self._numbers[row])].as_py())
@@ -518,33 +451,6 @@ class BatchMoves:
             for one, key in zip(rows, zip(*columns, strict=True), strict=True):
                 self._keys_of_rows.setdefault(one, key)
         return self._keys_of_rows[row]
-
-
-def _first(number: int, bound: int, direction: int, is_other: Callable[[int], bool]) -> int:
-    """The first record from a number on, in a direction, that is of another transaction; the bound if there is none."""
-    same, step = number, 1
-    while True:
-        probe = number + direction * step
-        if (probe - bound) * direction >= 0:
-            other = bound
-            break
-        if is_other(probe):
-            other = probe
-            break
-        same, step = probe, 2 * step
-    while abs(other - same) > 1:
-        middle = (same + other) // 2
-        if is_other(middle):
-            other = middle
-        else:
-            same = middle
-    return other
-
-
-def _number_of(transaction: str) -> int:
-    """A number for the text of a transaction."""
-    digest = hashlib.blake2b(transaction.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, signed=True) or UNKNOWN_TRANSACTION
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:

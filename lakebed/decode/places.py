@@ -1,4 +1,4 @@
-"""Where decoded changes are in the order of their source, and whether that order begins again (``lateness``).
+"""Where decoded changes are in the order of their source, whether that order begins again (``lateness``), and transactions.
 
 One change after the other is compared with all before it in its partition, also with those that were read before. One that is
 lower, and later by the source's clock, shows that the order has begun again; so does one that is far lower, and not earlier. What
@@ -7,7 +7,8 @@ a connector sends again is earlier by the clock. Where neither is certain, the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -16,15 +17,19 @@ import pyarrow.compute as pc
 
 from lakebed.decode.decoder import DecoderSchema
 from lakebed.decode.metadata import metadata_path
-from lakebed.decode.source_order import ORDERS
+from lakebed.decode.source_order import ORDERS, Described
 from lakebed.lateness import CLOCK_STEP_US, FAR, Newest, Place
 from lakebed.parts.changes import SEQUENCE_COLUMN
+from lakebed.parts.key_moves import UNKNOWN_TRANSACTION
+from lakebed.positions.positions import Last
 from lakebed.positions.source_columns import Met, RecordColumns, Span, met_in
 from lakebed.positions.truncates import Cutoff
 
 _ORDERS = frozenset(ORDERS) | {("source", "commit_ts"), ("kafka", "offset")}
 """Metadata that grow from record to record of a partition, as the clock does."""
 _INT64 = np.iinfo(np.int64)
+_LOOKED_BACK_MAX = 16
+"""Among so many records at its end a transaction is looked for; tombstones and rows of a snapshot say none."""
 _Numbers = npt.NDArray[np.int64]
 _Partitions = Mapping[Place, npt.NDArray[np.bool_] | None]
 """The partitions of some records, and which records each has; None: all of them."""
@@ -144,3 +149,117 @@ def _begun_again(places: _Numbers, micros: _Numbers, before: Newest | None) -> i
 def _highest_before(values: _Numbers, first: int) -> _Numbers:
     """For each value, the highest one before it."""
     return np.maximum.accumulate(np.concatenate(([first], values[:-1])))
+
+
+class Transactions:
+    """The transactions of a batch's records, by the numbers of these."""
+
+    def __init__(
+        self,
+        records: pa.Table,
+        describe: Callable[[int], Described | None],
+        regions: Sequence[tuple[int, int]],
+        before: Mapping[Place, Last],
+    ) -> None:
+        """Find them when they are asked for.
+
+        Args:
+            records: The records of the batch.
+            describe: What a record is; it raises what it likes for one that can't be read.
+            regions: The records of each partition that follow each other (``regions_of``).
+            before: The last record of each partition that earlier batches read.
+        """
+        self.regions = regions
+        self._records = records
+        self._values = records.column("value")
+        self._describe = describe
+        self._before = before
+        self._described: dict[int, Described | None] = {}
+
+    def may_go_on(self, number: int) -> bool:
+        """Whether the transaction of a record may have begun before the first record of its partition here."""
+        begin, _ = self.region(number)
+        end, transaction = self._before.get(self._partition_of(begin), (None, None))
+        here = self.described(number)
+        if end is None or end != _offset(self._records, begin) or here is None or here.transaction is None:
+            return True
+        return number_of(here.transaction) == transaction
+
+    def last(self) -> dict[Place, Last]:
+        """The last record of each partition, where its transaction is known."""
+        found: dict[Place, Last] = {}
+        for begin, end in self.regions:
+            place, offset = self._partition_of(begin), _offset(self._records, end - 1)
+            found.pop(place, None)
+            for number in range(end - 1, max(begin, end - _LOOKED_BACK_MAX) - 1, -1):
+                here = self.described(number)
+                if offset < 0 or (here is None and self._values[number].is_valid):
+                    break  # what this record says is not known, so its transaction is not
+                if here is not None and here.transaction is not None:
+                    found[place] = (offset + 1, number_of(here.transaction))
+                    break
+        return found
+
+    def _partition_of(self, number: int) -> Place:
+        return self._records.column("topic")[number].as_py(), self._records.column("partition")[number].as_py()
+
+    def run(self, number: int) -> tuple[int, int, int | None]:
+        """The transaction of a record: its first record, the one behind its last, and its number.
+
+        The records of a transaction follow each other, but for some that say no transaction: tombstones, rows of a snapshot. Its
+        ends are looked for in steps that double, then by halves.
+        """
+        low, high = self.region(number)
+        here = self.described(number)
+        if here is None or here.transaction is None:
+            return number, number + 1, None
+
+        def is_other(at: int) -> bool:
+            towards = 1 if at < number else -1
+            while (found := self.described(at)) is None or found.transaction is None:
+                at += towards  # it ends: the record that is asked about says its transaction
+            return found.transaction != here.transaction
+
+        begin, end = _first(number, low - 1, -1, is_other) + 1, _first(number, high, 1, is_other)
+        return begin, end, number_of(here.transaction)
+
+    def region(self, number: int) -> tuple[int, int]:
+        """The region of a record."""
+        return next(one for one in self.regions if one[0] <= number < one[1])
+
+    def described(self, number: int) -> Described | None:
+        """What a record is; None if it changes no row or can't be read."""
+        if number not in self._described:
+            try:
+                found = self._describe(number)
+            except Exception:  # whatever is wrong with a record, it has no row then
+                found = None
+            self._described[number] = found
+        return self._described[number]
+
+
+def _first(number: int, bound: int, direction: int, is_other: Callable[[int], bool]) -> int:
+    """The first record from a number on, in a direction, that is of another transaction; the bound if there is none."""
+    same, step = number, 1
+    while True:
+        probe = number + direction * step
+        if (probe - bound) * direction >= 0:
+            other = bound
+            break
+        if is_other(probe):
+            other = probe
+            break
+        same, step = probe, 2 * step
+    while abs(other - same) > 1:
+        middle = (same + other) // 2
+        if is_other(middle):
+            other = middle
+        else:
+            same = middle
+    return other
+
+
+def number_of(transaction: str) -> int:
+    """A number for the text of a transaction."""
+    digest = hashlib.blake2b(transaction.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, signed=True) or UNKNOWN_TRANSACTION
