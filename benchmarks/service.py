@@ -29,7 +29,7 @@ from lakebed.service import app
 from lakebed.service.app import Server, Service
 from lakebed.service.catalog import Catalog
 from lakebed.service.tokens import Role, Tokens
-from lakebed.table.table import internals_of
+from lakebed.table import internals_of
 
 
 def main() -> None:

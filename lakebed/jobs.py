@@ -32,8 +32,7 @@ from lakebed.log.table_log import TableLog
 from lakebed.operations import job_arguments
 from lakebed.operations.job_arguments import arguments_of
 from lakebed.operations.references import drop
-from lakebed.table import Table
-from lakebed.table.table import internals_of
+from lakebed.table import Table, internals_of
 
 # -- What each kind of job does, by the verbs of a table, and which arguments it takes -------------------------------------
 

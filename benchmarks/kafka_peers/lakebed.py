@@ -29,7 +29,7 @@ from lakebed.sources.kafka.source import KafkaSource
 from lakebed.sources.source import RangeChanges
 from lakebed.sparks.java import quick_start
 from lakebed.sparks.session import settings
-from lakebed.table.table import internals_of
+from lakebed.table import internals_of
 from tests.waiting import started
 
 _SEQUENCE = "source.lsn"

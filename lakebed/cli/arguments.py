@@ -16,7 +16,7 @@ from lakebed.cli.logs import note, shown
 from lakebed.errors import InvalidInput, TableNotFound
 
 if TYPE_CHECKING:
-    from lakebed.table.table import Table
+    from lakebed.table import Table
 
 _QUOTED = re.compile(r"`(?:[^`]|``)+`")
 _MASKED = re.compile(rf'{_QUOTED.pattern}|"(?:[^"]|"")+"')
@@ -30,7 +30,7 @@ def takes_table(*parsers: argparse.ArgumentParser) -> None:
 
 def table_of(options: argparse.Namespace) -> Table:
     """The table that the command is about. Raises TableNotFound."""
-    from lakebed.table.table import open as open_table
+    from lakebed.table import open as open_table
 
     return open_table(options.path)
 

@@ -35,9 +35,8 @@ from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.engine import connect_sealed
 from lakebed.storage.part_storage import PartStorage
 from lakebed.storage.roots import local_file
-from lakebed.table import Table
+from lakebed.table import Table, internals_of
 from lakebed.table import open as open_table
-from lakebed.table.table import internals_of
 from lakebed.view.arrow_scan import register_view, without_dead_rows
 from lakebed.view.merge_on_read import Pinned
 from lakebed.view.query_reads import epoch_ms, failures, snapshot_at

@@ -34,7 +34,7 @@ from lakebed.log.table_log import TableLog
 from lakebed.service.survey import Member, TableState, state_of, surveyed
 from lakebed.service.survey_routes import tasks_of
 from lakebed.sortkey.statistics_cache import StatisticsCache
-from lakebed.table.table import internals_of
+from lakebed.table import internals_of
 from tests.clock import Clock
 from tests.internals import log_of
 from tests.waiting import ran

@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 
 import lakebed
 from lakebed.positions.positions import positions_of
-from lakebed.table.table import internals_of
+from lakebed.table import internals_of
 from tests.end_to_end.run_process import RunProcess
 from tests.infra.kafka import KafkaServer
 from tests.waiting import wait_until

@@ -20,9 +20,8 @@ from lakebed.parts.changes import UNAVAILABLE_COLUMN
 from lakebed.parts.part_filter import parts_that_may_match
 from lakebed.sql.expression import expression
 from lakebed.storage.engine import connect
-from lakebed.table import Table
+from lakebed.table import Table, internals_of
 from lakebed.table.inspect import table_as_html
-from lakebed.table.table import internals_of
 from lakebed.ui import documents
 from lakebed.ui.levels import levels
 from lakebed.view.arrow_scan import register_view

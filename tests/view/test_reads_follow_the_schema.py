@@ -26,8 +26,7 @@ from lakebed.parts.change_columns import ChangeColumns, columns_at
 from lakebed.parts.change_rows import read_version, versions_with_changes
 from lakebed.schema.column_mapping import ColumnMapping
 from lakebed.schema.widening import widening
-from lakebed.table import Table
-from lakebed.table.table import internals_of
+from lakebed.table import Table, internals_of
 from tests.worlds import seeds
 
 STEPS = 18

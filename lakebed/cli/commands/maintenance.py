@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lakebed.compaction.recluster_job import ReclusterProgress
     from lakebed.events import Event
     from lakebed.planning.workload import Simulation, Workload
-    from lakebed.table.table import Table
+    from lakebed.table import Table
 
 
 _CLEANINGS = {

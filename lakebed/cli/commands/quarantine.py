@@ -175,7 +175,7 @@ def _show(options: argparse.Namespace) -> int:
     from lakebed.parts.quarantine import QUARANTINE_SUFFIX
     from lakebed.pipeline.file.settings import Pipeline
     from lakebed.sql.expression import expression
-    from lakebed.table.table import open as open_table
+    from lakebed.table import open as open_table
 
     pipeline = _pipeline_of(options)
     path = (
@@ -291,7 +291,7 @@ def _replay(options: argparse.Namespace) -> int:
     from lakebed.pipeline.file.settings import DatabasePipeline
     from lakebed.pipeline.sources import open_decoder
     from lakebed.table import internals_of
-    from lakebed.table.table import open as open_table
+    from lakebed.table import open as open_table
 
     pipeline = _pipeline_of(options)
     if pipeline is None:

@@ -27,9 +27,9 @@ from lakebed.pipeline.sources import kafka_settings
 from lakebed.positions.resnapshots import Resnapshot, active, advance, ask
 from lakebed.settings import suggest
 from lakebed.sources.kafka.settings import KafkaSettings
+from lakebed.table import internals_of
 from lakebed.table import open as open_table
 from lakebed.table.internals import Internals
-from lakebed.table.table import internals_of
 
 if TYPE_CHECKING:
     from lakebed.sources.kafka.cluster import Partitions
