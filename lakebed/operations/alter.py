@@ -89,7 +89,7 @@ def alter(
             )
         if first and not callable(change):
             wanted = _without_done(wanted, first[0], snapshot)
-        evolved = evolved_by(snapshot, wanted)
+        evolved = _evolved_by(snapshot, wanted)
         first.append(snapshot)
         if evolved.metadata is snapshot.metadata:
             return Finished(AlterResult(version=snapshot.version, changed=False, notes=evolved.notes))
@@ -141,8 +141,13 @@ def _former_names(snapshot: Snapshot) -> set[str]:
     }
 
 
-def evolved_by(snapshot: Snapshot, change: SchemaChange) -> Evolved:
-    """What a change would make of the newest schema, and what that costs. Raises InvalidSchema, Unsupported."""
+def cost_of(log: TableLog, change: SchemaChange) -> AlterResult:
+    """What a change would cost; nothing is done. Raises InvalidSchema, Unsupported."""
+    snapshot = log.refresh()
+    return AlterResult(version=snapshot.version, changed=False, notes=_evolved_by(snapshot, change).notes)
+
+
+def _evolved_by(snapshot: Snapshot, change: SchemaChange) -> Evolved:
     require_writable(snapshot.protocol)
     return evolve(snapshot.metadata, snapshot.protocol, change)
 

@@ -7,7 +7,7 @@ A path names a column, or a field at any depth: ``address.zip``; ``tags.element`
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -15,9 +15,10 @@ import pyarrow as pa
 
 from lakebed.errors import InvalidSchema
 from lakebed.quoting import quote_for_spark
-from lakebed.schema.conversion import type_from_json, type_to_json
-from lakebed.schema.type_names import type_text
+from lakebed.schema.conversion import canonical_type, type_from_json, type_to_json
+from lakebed.schema.type_names import parse_type, type_text
 from lakebed.schema.widening import common_type
+from lakebed.settings import column_names
 
 _STEP = re.compile(r"`((?:[^`]|``)+)`|([^.`]+)")
 _OF_TYPES = ("add", "widen")
@@ -64,6 +65,26 @@ class SchemaChange:
         return out
 
     @staticmethod
+    def of(
+        *,
+        add: Mapping[str, str | pa.DataType] | None = None,
+        widen: Mapping[str, str | pa.DataType] | None = None,
+        rename: Mapping[str, str] | None = None,
+        drop: Sequence[str] = (),
+        relax: Sequence[str] = (),
+        comment: Mapping[str, str] | None = None,
+    ) -> SchemaChange:
+        """A change as a user gives it: types may be texts. Raises InvalidSchema with the column, InvalidInput."""
+        return SchemaChange(
+            add=_canonical(add or {}),
+            widen=_canonical(widen or {}),
+            relax=column_names(relax, "relax"),
+            rename=dict(rename or {}),
+            drop=column_names(drop, "drop"),
+            comment=dict(comment or {}),
+        )
+
+    @staticmethod
     def from_json(value: Mapping[str, Any]) -> SchemaChange:
         """The inverse of ``to_json``. Raises InvalidSchema."""
         given: dict[str, Any] = {}
@@ -80,6 +101,13 @@ class SchemaChange:
         """The change without these kinds (``add``, ``widen``, …)."""
         left = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in set(kinds)}
         return SchemaChange(**left)
+
+
+def _canonical(types: Mapping[str, str | pa.DataType]) -> dict[str, pa.DataType]:
+    return {
+        path: parse_type(path, kind) if isinstance(kind, str) else canonical_type(kind, path)
+        for path, kind in types.items()
+    }
 
 
 def steps_of(path: str) -> tuple[str, ...]:

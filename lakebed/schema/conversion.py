@@ -57,7 +57,7 @@ def canonical_schema(schema: pa.Schema | SparkSchema) -> pa.Schema:
         if not hasattr(schema, "json"):
             raise InvalidSchema(f"a schema must be a pyarrow.Schema or a Spark StructType, not {type(schema).__name__}")
         return schema_from_json(schema.json())
-    out = pa.schema([pa.field(f.name, _canonical(f.type, f.name), f.nullable) for f in schema])
+    out = pa.schema([pa.field(f.name, canonical_type(f.type, f.name), f.nullable) for f in schema])
     _check_names(out)
     return out
 
@@ -87,11 +87,6 @@ def type_to_json(kind: pa.DataType) -> Any:
 def type_from_json(kind: Any, column: str) -> pa.DataType:
     """The Arrow type of one in Delta's JSON. Raises InvalidSchema naming the column."""
     return _type_from_json(kind, column)
-
-
-def canonical_type(kind: pa.DataType, column: str) -> pa.DataType:
-    """The type that a column of this Arrow type gets. Raises InvalidSchema naming the column."""
-    return _canonical(kind, column)
 
 
 def check_new_names(schema: pa.Schema) -> None:
@@ -224,7 +219,7 @@ def _leaves(kind: pa.DataType) -> Iterator[pa.DataType]:
         yield kind
 
 
-def _canonical(kind: pa.DataType, column: str) -> pa.DataType:
+def canonical_type(kind: pa.DataType, column: str) -> pa.DataType:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     if pa.types.is_large_string(kind) or kind == pa.string_view():
@@ -238,13 +233,13 @@ def _canonical(kind: pa.DataType, column: str) -> pa.DataType:
     if pa.types.is_decimal(kind) and kind.precision <= 38 and 0 <= kind.scale <= kind.precision:
         return pa.decimal128(kind.precision, kind.scale)
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(c.name, _canonical(c.type, f"{column}.{c.name}"), c.nullable) for c in kind])
+        return pa.struct([pa.field(c.name, canonical_type(c.type, f"{column}.{c.name}"), c.nullable) for c in kind])
     if pa.types.is_map(kind):
-        item = pa.field("value", _canonical(kind.item_type, f"{column}.value"), kind.item_field.nullable)
-        return pa.map_(_canonical(kind.key_type, f"{column}.key"), item)
+        item = pa.field("value", canonical_type(kind.item_type, f"{column}.value"), kind.item_field.nullable)
+        return pa.map_(canonical_type(kind.key_type, f"{column}.key"), item)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return pa.list_(
-            pa.field("element", _canonical(kind.value_type, f"{column}.element"), kind.value_field.nullable)
+            pa.field("element", canonical_type(kind.value_type, f"{column}.element"), kind.value_field.nullable)
         )
     if kind in _NAMES:
         return kind

@@ -28,8 +28,7 @@ from lakebed.operations.create import NewTable, create
 from lakebed.planning.plan import PLANS_SCHEMA, plan_table
 from lakebed.schema.change import SchemaChange
 from lakebed.schema.column_mapping import ColumnMapping
-from lakebed.schema.conversion import canonical_type
-from lakebed.schema.type_names import parse_type, table_schema
+from lakebed.schema.type_names import table_schema
 from lakebed.service.answers import (
     COUNT,
     NAME,
@@ -98,24 +97,9 @@ def _change(call: Call) -> Answer:
         version = set_properties(log, property_texts(asked["properties"]), require=require)
         value: dict[str, Any] = {"version": version, "changed": True, "notes": []}
     else:
-        done = alter(log, _schema_change(asked["schema"]), reason=asked.get("reason", ""), require=require)
+        done = alter(log, SchemaChange.of(**asked["schema"]), reason=asked.get("reason", ""), require=require)
         value = {"version": done.version, "changed": done.changed, "notes": list(done.notes)}
     return Answer(value=value, etag=str(value["version"]))
-
-
-def _schema_change(asked: dict[str, Any]) -> SchemaChange:
-    types = {
-        name: {path: canonical_type(parse_type(path, text), path) for path, text in asked.get(name, {}).items()}
-        for name in ("add", "widen")
-    }
-    return SchemaChange(
-        add=types["add"],
-        widen=types["widen"],
-        relax=tuple(asked.get("relax", ())),
-        rename=asked.get("rename", {}),
-        drop=tuple(asked.get("drop", ())),
-        comment=asked.get("comment", {}),
-    )
 
 
 def _unchanged_since(log: TableLog, condition: str | None) -> Callable[[Snapshot], None]:

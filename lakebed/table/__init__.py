@@ -25,7 +25,7 @@ from lakebed.schema.conversion import SparkSchema
 from lakebed.settings import PropertyValue, TableSettings, column_names, property_texts, wrong_properties
 from lakebed.storage.data_files import open_part_storage
 from lakebed.table.internals import Internals, open_log
-from lakebed.table.table import Table, internals_of
+from lakebed.table.table import Table
 
 __all__ = ["Internals", "Table", "convert", "create", "internals_of", "open"]
 
@@ -118,6 +118,11 @@ def convert(
 
     convert_table(root, open_log(root, os.fspath(path)), open_part_storage(root), settings, read_columns)
     return open(path)
+
+
+def internals_of(table: Table) -> Internals:
+    """The log, storage and caches of the table."""
+    return table._internals
 
 
 def _root(path: str | os.PathLike[str]) -> str:

@@ -39,7 +39,7 @@ from lakebed.operations.alter import alter
 from lakebed.operations.cleanup import DELETIONS_MAX, BackgroundCleanup, clean_log
 from lakebed.operations.create import NewTable, create
 from lakebed.operations.mutate import Mirror, run_mutation
-from lakebed.operations.mutation import Mutation
+from lakebed.operations.mutation import Mutation, MutationResult
 from lakebed.operations.partitions import Partitions
 from lakebed.operations.purge.files import KEY_INDEX, VOLATILE, PurgedFile
 from lakebed.operations.purge.purge import Purge
@@ -125,6 +125,10 @@ class Internals:
         return Partitions(
             self.log, self.storage, self.deletion_vectors, self.settler.settle, self.locators.for_settling
         )
+
+    def mutate(self, mutation: Mutation) -> MutationResult:
+        """Delete or update rows."""
+        return run_mutation(self.path, self.log, self.storage, self.deletion_vectors, self.view.rows_for_sql, mutation)
 
     def sampler(self) -> Sampler:
         """Samples the figures of the table regularly, for gauges."""
@@ -348,11 +352,7 @@ class _PurgedTable:
         self._internals = internals
 
     def delete(self, where: str) -> object:
-        inside = self._internals
-        mutation = Mutation.of(where)
-        return run_mutation(
-            inside.path, inside.log, inside.storage, inside.deletion_vectors, inside.view.rows_for_sql, mutation
-        )
+        return self._internals.mutate(Mutation.of(where))
 
     def settle(self) -> object:
         return self._internals.settler.settle()

@@ -15,16 +15,13 @@ from lakebed.health.examination import Examination, examine
 from lakebed.health.status import Observer, Status
 from lakebed.ingest.apply import How, apply, filled, frame_changes
 from lakebed.ingest.stream import require_keys
-from lakebed.operations.alter import AlterResult, alter, evolved_by, set_properties, set_sort_key
-from lakebed.operations.mutate import run_mutation
+from lakebed.operations.alter import AlterResult, alter, cost_of, set_properties, set_sort_key
 from lakebed.operations.mutation import Mutation, MutationResult
 from lakebed.operations.restore import restore
 from lakebed.parts.arrow_rows import Rows
 from lakebed.parts.changes import write_spec_of
 from lakebed.schema.change import SchemaChange
-from lakebed.schema.conversion import canonical_type
 from lakebed.schema.fitting import Evolution, EvolvePolicy, OnMismatch
-from lakebed.schema.type_names import parse_type
 from lakebed.settings import PropertyValue, column_names, property_texts
 from lakebed.table.inspect import TableInspect, table_as_html
 from lakebed.table.internals import Internals, purge_of
@@ -117,19 +114,8 @@ class Table:
             reason: A text for ``inspect.schemas``.
             dry_run: Change nothing; only say in ``notes`` what the change would cost.
         """
-        change = SchemaChange(
-            add=_types(add),
-            widen=_types(widen),
-            relax=column_names(relax, "relax"),
-            rename=dict(rename or {}),
-            drop=column_names(drop, "drop"),
-            comment=dict(comment or {}),
-        )
-        log = self._internals.log
-        if dry_run:
-            snapshot = log.refresh()
-            return AlterResult(version=snapshot.version, changed=False, notes=evolved_by(snapshot, change).notes)
-        return alter(log, change, reason=reason)
+        change = SchemaChange.of(add=add, widen=widen, rename=rename, drop=drop, relax=relax, comment=comment)
+        return cost_of(self._internals.log, change) if dry_run else alter(self._internals.log, change, reason=reason)
 
     def status(self, deep: bool = False) -> Status:
         """Whether the table is healthy, as figures and findings. Each finding has a cause and a remedy.
@@ -250,12 +236,7 @@ class Table:
         evolution = internals.evolution(f"the DataFrame of the stream {query_name} needs it")
         stream, frame, _ = frame_changes(changes, how, internals.log, evolution, strict=on_mismatch == "fail")
         return internals.start_ingest(
-            stream,
-            frame,
-            checkpoint=checkpoint,
-            query_name=query_name,
-            quarantine=quarantine,
-            trigger=trigger,
+            stream, frame, checkpoint=checkpoint, query_name=query_name, quarantine=quarantine, trigger=trigger
         )
 
     def delete(self, where: str) -> MutationResult:
@@ -267,7 +248,7 @@ class Table:
         Args:
             where: One SQL expression in DuckDB's dialect over a row's columns.
         """
-        return self._mutate(Mutation.of(where))
+        return self._internals.mutate(Mutation.of(where))
 
     def update(self, set: Mapping[str, str], where: str) -> MutationResult:
         """Set columns of the rows for which a condition is true. Otherwise like ``delete``.
@@ -278,7 +259,7 @@ class Table:
             set: SQL expressions over the row as it was, by column.
             where: The condition, as for ``delete``.
         """
-        return self._mutate(Mutation.of(where, dict(set)))
+        return self._internals.mutate(Mutation.of(where, dict(set)))
 
     def purge(
         self, where: str, *, dry_run: bool = False, force: bool = False, quarantine: str | None = None
@@ -516,22 +497,3 @@ class Table:
         from lakebed.view.changes import changes_dataframe
 
         return changes_dataframe(spark, self.path, self._internals.log, from_version, to_version)
-
-    def _mutate(self, mutation: Mutation) -> MutationResult:
-        inside = self._internals
-        return run_mutation(
-            self.path, inside.log, inside.storage, inside.deletion_vectors, inside.view.rows_for_sql, mutation
-        )
-
-
-def _types(columns: Mapping[str, str | pa.DataType] | None) -> dict[str, pa.DataType]:
-    """Types as a user gives them. Raises InvalidSchema with the column."""
-    return {
-        path: parse_type(path, kind) if isinstance(kind, str) else canonical_type(kind, path)
-        for path, kind in (columns or {}).items()
-    }
-
-
-def internals_of(table: Table) -> Internals:
-    """The log, storage and caches of the table."""
-    return table._internals

@@ -395,11 +395,10 @@ def _convert(options: argparse.Namespace) -> int:
 
 def _alter(options: argparse.Namespace) -> int:
     from lakebed.cli.display.output import print_record
-    from lakebed.schema.type_names import parse_type
 
     table = table_of(options)
     added, widened = (
-        {path: parse_type(path, text) for path, text in pairs(texts, ":", option, form="NAME:TYPE").items()}
+        pairs(texts, ":", option, form="NAME:TYPE")
         for option, texts in (("--add", options.add), ("--widen", options.widen))
     )
     renamed = pairs(options.rename, "=", "--rename", form="NAME=TEXT")
