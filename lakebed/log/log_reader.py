@@ -23,12 +23,13 @@ import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 
 import orjson
 
-from lakebed.errors import Corrupt, StoreUnavailable, TableNotFound, Unsupported, VersionNotFound
+from lakebed.errors import Contention, Corrupt, StoreUnavailable, TableNotFound, Unsupported, VersionNotFound
 from lakebed.log.actions import Commit
 from lakebed.log.files.checkpoint import decode_checkpoint
 from lakebed.log.files.commit_codec import decode_commit, digest_of
@@ -48,6 +49,7 @@ _READER_FEATURES = frozenset({"deletionVectors", "timestampNtz", "vacuumProtocol
 _RELIST_SECONDS = 60.0
 _IDLE_RELIST_SECONDS = 600.0
 _LOAD_ATTEMPTS_MAX = 5
+_AT_ONCE, _READERS = 1000, 8  # commits of a long range that are asked for at once, and threads that read them
 _logger = logging.getLogger("lakebed.log")
 _ENABLED = "delta.inCommitTimestampEnablementVersion"  # from this version on the times of commits grow
 
@@ -257,6 +259,20 @@ class LogReader:
                     version=version,
                 )
             yield commit
+
+    def commits_since(self, after: int, last: int) -> Iterator[Commit]:
+        """The commits after a version, up to ``last``, in order, for a long range: several are read at once.
+
+        Raises Contention if one is gone.
+        """
+        with ThreadPoolExecutor(_READERS) as pool:
+            for start in range(after + 1, last + 1, _AT_ONCE):
+                versions = range(start, min(last + 1, start + _AT_ONCE))
+                for version, commit in zip(versions, pool.map(self.read_commit, versions), strict=True):
+                    if commit is None:
+                        text = f"version {version} left the log while it was read; try it again"
+                        raise Contention(text, version=version)
+                    yield commit
 
     def snapshots(self) -> Iterator[Snapshot]:
         """The snapshots of all versions that are kept, newest first. Raises TableNotFound, Corrupt.

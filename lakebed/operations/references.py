@@ -43,7 +43,6 @@ from lakebed.log.entry_values import MS_MAX, reading
 from lakebed.log.files.names import LOG_FOLDER, checkpoint_name, commit_name
 from lakebed.log.holds import Hold
 from lakebed.log.log_reader import LAST_CHECKPOINT
-from lakebed.log.read_commits import commits_since
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog
@@ -87,7 +86,7 @@ def listed_for_quarantine(root: str) -> Iterator[str]:
 
 def referenced_since(log: TableLog, after: int, last: int, *, by_claims: bool = True) -> Iterator[str]:
     """Files that the commits after a version refer to, as ``referenced_by``. Raises Contention if one is gone."""
-    for commit in commits_since(log, after, last):
+    for commit in log.commits_since(after, last):
         yield from _referenced_by_commit(commit, by_claims)
 
 

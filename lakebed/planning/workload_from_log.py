@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from lakebed.errors import InvalidInput, VersionNotFound
 from lakebed.log.actions import AddChangePart, AddPart, ChangePart, Commit, Part, RemoveChangePart, RemovePart
 from lakebed.log.commit_kind import CommitKind, kind_of
-from lakebed.log.read_commits import commits_since
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
 from lakebed.planning.workload import Arrival, Order, Workload
@@ -36,7 +35,7 @@ def recorded_workload(log: TableLog, days: float, order: Order) -> Workload:
         since = 0
     before = log.at_version(max(since, log.oldest_version()))
     trace = _Trace(before, keyed=bool(newest.settings.keys))
-    for commit in commits_since(log, before.version, newest.version):
+    for commit in log.commits_since(before.version, newest.version):
         trace.read(commit)
     if not trace.arrivals:
         raise InvalidInput(f"the log has no rows that came in its last {days:g} days; take more days")

@@ -18,7 +18,7 @@ from pyroaring import BitMap64
 from lakebed.compaction import merge, recluster_job, replicate, settle
 from lakebed.compaction.merge import Merger
 from lakebed.errors import InvalidChanges
-from lakebed.log import log_reader, read_commits
+from lakebed.log import log_reader
 from lakebed.log.actions import ChangePart, Commit, Part
 from lakebed.log.claims import Claim
 from lakebed.log.files.checkpoint import decode_checkpoint
@@ -187,7 +187,7 @@ def installed(world: World, beats: dict[str, tuple[Claim, Callable[[], object]]]
             (deletion_vector_cache, "_INLINE_BYTES_MAX", random.Random(world.seed).choice((0, 2048))),
             (Merger, "heartbeat", heartbeat),
             (replicate, "SAVED_MIN", 0),  # most merges here are of a single part
-            (read_commits, "ThreadPoolExecutor", _InTurn),
+            (log_reader, "ThreadPoolExecutor", _InTurn),
             *(
                 (module, "require_intact_pages", lambda *arguments, **chosen: None)  # files here have no pages
                 for module in (joining, row_origins, time_to_live)

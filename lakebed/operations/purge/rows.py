@@ -42,7 +42,6 @@ from lakebed.log.claims import claims_of
 from lakebed.log.commit_loop import Finished, Proposal, commit_loop
 from lakebed.log.conflicts import ReadWriteSet
 from lakebed.log.entries import Operation
-from lakebed.log.read_commits import commits_since
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
 from lakebed.merge.kernel import MergedPart, MergeSource, merge_parts
@@ -129,7 +128,7 @@ class RowsToPurge:
         """Look at what versions brought since ``seen``, also at what has left again; returns the paths."""
         parts: dict[str, Part] = {}
         with suppress(Contention):  # what left the log meanwhile is looked at when its files go
-            for commit in commits_since(self.log, self.seen, snapshot.version):
+            for commit in self.log.commits_since(self.seen, snapshot.version):
                 parts |= {part.path: part for part in _parts_of_commit(commit)}
         self.look_at(parts.values(), snapshot, may_be_gone=True)
         self.seen = snapshot.version
@@ -364,7 +363,7 @@ def parts_of_versions(log: TableLog, first: int, newest: Snapshot) -> Iterator[P
         yield from snapshot.parts.values()
         yield from (part.settled(None) for part in snapshot.tail.values())
         yield from (part for one in detached_of(snapshot).values() for part in one.parts)
-    for commit in commits_since(log, first, newest.version):
+    for commit in log.commits_since(first, newest.version):
         yield from _parts_of_commit(commit)
 
 
