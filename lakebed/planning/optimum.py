@@ -8,13 +8,8 @@ m − 1 flushes and k runs to keep them in, after it n − m flushes and k − 1
 
 1 ≤ m ≤ n, and no flush can be kept in no run.
 
-For the average number of runs after a flush there is a bound too. Let a run cost p a flush, and
-
-    G(n) = min over m of G(m − 1) + c(m) + p (n − m + 1) + G(n − m).
-
-Plans of r runs on average write at least G(n) − p n r, for any price p; ``least_written_on_average`` takes the best of some
-prices. Published with c(1) = 1 (Mathieu, Staelin, Young, Yousefi: "Bigtable Merge
-Compaction", arXiv 1407.3008), where the memory's content itself is an input of a merge; ``first_write=1`` gives that.
+Published with c(1) = 1 (Mathieu, Staelin, Young, Yousefi: "Bigtable Merge Compaction", arXiv 1407.3008),
+where the memory's content itself is an input of a merge; ``first_write=1`` gives that.
 """
 
 from __future__ import annotations
@@ -23,7 +18,6 @@ import numpy as np
 
 _NEVER = np.int64(1) << 60
 _WINDOW = 64
-_PRICES = np.geomspace(0.02, 20, 60).tolist()
 
 
 def least_written(flushes: int, runs: int, first_write: int = 0) -> int:
@@ -44,20 +38,6 @@ def least_written_up_to(flushes: int, runs: int, first_write: int = 0) -> np.nda
             best = _step(now, last, cost, n, best)
         last = now
     return last
-
-
-def least_written_on_average(flushes: int, runs_average: float) -> float:
-    """What merges of plans with so many runs on average write at least, in flushes."""
-    return float(max(0.0, *(_with_price(flushes, price) - price * flushes * runs_average for price in _PRICES)))
-
-
-def _with_price(flushes: int, price: float) -> float:
-    """G(n)."""
-    least = np.zeros(flushes + 1)
-    for n in range(1, flushes + 1):
-        m = np.arange(1, n + 1)
-        least[n] = (least[m - 1] + np.where(m == 1, 0, m) + price * (n - m + 1) + least[n - m]).min()
-    return float(least[-1])
 
 
 def _step(now: np.ndarray, last: np.ndarray, cost: np.ndarray, n: int, before: int) -> int:

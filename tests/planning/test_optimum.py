@@ -8,8 +8,9 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from benchmarks.day import least_written_on_average, with_price
 from lakebed.planning.candidates import binomial
-from lakebed.planning.optimum import _with_price, least_written, least_written_on_average, least_written_up_to
+from lakebed.planning.optimum import least_written, least_written_up_to
 
 
 @cache
@@ -36,26 +37,26 @@ def test_the_optimum_is_the_best_of_all_schedules(budget: int) -> None:
 
 
 @cache
-def best_with_price(runs: tuple[int, ...], flushes: int, price: float) -> float:
+def bestwith_price(runs: tuple[int, ...], flushes: int, price: float) -> float:
     """The least that merges and runs cost from here on, by trying every merge of any runs after every flush."""
     if flushes == 0:
         return 0
     after = tuple(sorted((*runs, 1)))
-    options = [best_with_price(after, flushes - 1, price) + price * len(after)]
+    options = [bestwith_price(after, flushes - 1, price) + price * len(after)]
     for count in range(2, len(after) + 1):
         for chosen in set(combinations(after, count)):
             left = list(after)
             for size in chosen:
                 left.remove(size)
             merged = (*left, sum(chosen))
-            options.append(sum(chosen) + best_with_price(merged, flushes - 1, price) + price * len(merged))
+            options.append(sum(chosen) + bestwith_price(merged, flushes - 1, price) + price * len(merged))
     return min(options)
 
 
 @pytest.mark.parametrize("price", [0.1, 0.5, 1.0, 3.0])
 def test_no_merge_of_any_runs_beats_the_bound_for_an_average(price: float) -> None:
-    assert [_with_price(flushes, price) for flushes in range(1, 9)] == pytest.approx(
-        [best_with_price((), flushes, price) for flushes in range(1, 9)]
+    assert [with_price(flushes, price) for flushes in range(1, 9)] == pytest.approx(
+        [bestwith_price((), flushes, price) for flushes in range(1, 9)]
     )
 
 
