@@ -79,16 +79,6 @@ def schema_from_fields(fields: Iterable[Mapping[str, Any]]) -> pa.Schema:
     return schema
 
 
-def type_to_json(kind: pa.DataType) -> Any:
-    """A canonical type as Delta's JSON has it: a text, or a dict for a nested type."""
-    return _type_to_json(kind)
-
-
-def type_from_json(kind: Any, column: str) -> pa.DataType:
-    """The Arrow type of one in Delta's JSON. Raises InvalidSchema naming the column."""
-    return _type_from_json(kind, column)
-
-
 def check_new_names(schema: pa.Schema) -> None:
     """For a table that is made or adopted. Raises InvalidSchema naming a column that some reader would take for its own."""
     for name, why in [(name, why_no_name(name)) for name in schema.names]:
@@ -220,6 +210,7 @@ def _leaves(kind: pa.DataType) -> Iterator[pa.DataType]:
 
 
 def canonical_type(kind: pa.DataType, column: str) -> pa.DataType:
+    """The type that a column of this Arrow type gets. Raises InvalidSchema naming the column."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     if pa.types.is_large_string(kind) or kind == pa.string_view():
@@ -247,7 +238,8 @@ def canonical_type(kind: pa.DataType, column: str) -> pa.DataType:
     raise InvalidSchema(f"column {column!r} is {kind}, a type that Delta tables do not have{hint}")
 
 
-def _type_to_json(kind: pa.DataType) -> Any:
+def type_to_json(kind: pa.DataType) -> Any:
+    """A canonical type as Delta's JSON has it: a text, or a dict for a nested type."""
     if pa.types.is_decimal(kind):
         return f"decimal({kind.precision},{kind.scale})"
     if pa.types.is_struct(kind):
@@ -255,36 +247,37 @@ def _type_to_json(kind: pa.DataType) -> Any:
     if pa.types.is_map(kind):
         return {
             "type": "map",
-            "keyType": _type_to_json(kind.key_type),
-            "valueType": _type_to_json(kind.item_type),
+            "keyType": type_to_json(kind.key_type),
+            "valueType": type_to_json(kind.item_type),
             "valueContainsNull": kind.item_field.nullable,
         }
     if pa.types.is_list(kind):
         return {
             "type": "array",
-            "elementType": _type_to_json(kind.value_type),
+            "elementType": type_to_json(kind.value_type),
             "containsNull": kind.value_field.nullable,
         }
     return _NAMES[kind]
 
 
 def _field_to_json(field: pa.Field) -> dict[str, Any]:
-    return {"name": field.name, "type": _type_to_json(field.type), "nullable": field.nullable, "metadata": {}}
+    return {"name": field.name, "type": type_to_json(field.type), "nullable": field.nullable, "metadata": {}}
 
 
 def _field_from_json(field: Mapping[str, Any], column: str) -> pa.Field:
-    return pa.field(field["name"], _type_from_json(field["type"], column), field.get("nullable", True))
+    return pa.field(field["name"], type_from_json(field["type"], column), field.get("nullable", True))
 
 
-def _type_from_json(kind: Any, column: str) -> pa.DataType:
+def type_from_json(kind: Any, column: str) -> pa.DataType:
+    """The Arrow type of one in Delta's JSON. Raises InvalidSchema naming the column."""
     if isinstance(kind, dict):
         if kind["type"] == "struct":
             return pa.struct([_field_from_json(child, f"{column}.{child['name']}") for child in kind["fields"]])
         if kind["type"] == "map":
-            item = pa.field("value", _type_from_json(kind["valueType"], column), kind["valueContainsNull"])
-            return pa.map_(_type_from_json(kind["keyType"], column), item)
+            item = pa.field("value", type_from_json(kind["valueType"], column), kind["valueContainsNull"])
+            return pa.map_(type_from_json(kind["keyType"], column), item)
         if kind["type"] == "array":
-            return pa.list_(pa.field("element", _type_from_json(kind["elementType"], column), kind["containsNull"]))
+            return pa.list_(pa.field("element", type_from_json(kind["elementType"], column), kind["containsNull"]))
         raise InvalidSchema(f"column {column!r} has the type {kind['type']!r}, which lakebed does not know")
     if kind in PRIMITIVES:
         return PRIMITIVES[kind]
