@@ -19,8 +19,7 @@ from lakebed.compaction.merge_values import MergeOutcome, MergeResult
 from lakebed.compaction.recluster_job import ReclusterJob, ReclusterResult
 from lakebed.compaction.replicate import Replication
 from lakebed.compaction.table_maintainer import Chore
-from lakebed.compaction.volatile import VolatileMerger
-from lakebed.compaction.volatile_choice import volatile_choice
+from lakebed.compaction.volatile import VolatileMerger, volatile_choice
 from lakebed.coordination.failing import forget_gone, has_gone, taken_paths
 from lakebed.coordination.read_counts import ReadCounts
 from lakebed.errors import Cancelled

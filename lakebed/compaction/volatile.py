@@ -29,7 +29,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lakebed.compaction.merge import LEASE_SECONDS, Merger
@@ -61,8 +61,13 @@ from lakebed.parts.changes import write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.planning.plan import Goal, MergePlan
 from lakebed.planning.settling import UploadRules
+from lakebed.settings import TableSettings
 from lakebed.storage.local_files import trouble
 from lakebed.storage.part_storage import PartStorage
+from lakebed.storage.roots import LocalRoot, parse_root
+
+ROOM_PLANS = 4
+"""A local disk has room if so many times ``lakebed.plan_bytes_max`` are free."""
 
 _logger = logging.getLogger("lakebed.volatile")
 
@@ -405,3 +410,47 @@ def _copier(source: str) -> Callable[[str], None]:
             raise trouble(error.errno, f"{source} can't be copied to {place} ({error})", source) from error
 
     return copy
+
+
+@dataclass(frozen=True, slots=True)
+class _VolatileChoice:
+    """What was chosen for a process, and why."""
+
+    is_on: bool
+    why: str
+
+    def __str__(self) -> str:
+        return f"{'on' if self.is_on else 'off'}: {self.why}"
+
+
+def volatile_choice(
+    settings: TableSettings, root: str, folder: Path, on_cluster: bool = False, in_fleet: bool = False
+) -> _VolatileChoice:
+    """The choice for a process on this host. ``folder``: where it would keep its parts; ``on_cluster``: merges are Spark jobs;
+    ``in_fleet``: the process is a worker of a fleet.
+    """
+    if settings.volatile == "off":
+        return _VolatileChoice(False, "lakebed.volatile is off")
+    if on_cluster:
+        return _VolatileChoice(False, "merges are jobs of a cluster, which has many local disks")
+    if settings.volatile == "on":
+        return _VolatileChoice(True, "lakebed.volatile is on")
+    if isinstance(parse_root(root), LocalRoot):
+        return _VolatileChoice(False, "lakebed.volatile is auto, the table is on a file system")
+    if in_fleet:
+        return _VolatileChoice(False, "lakebed.volatile is auto, and no reader runs on the host of a fleet's worker")
+    room, place = ROOM_PLANS * settings.plan_bytes_max, _existing(folder)
+    if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
+        return _VolatileChoice(False, f"lakebed.volatile is auto, and {place} is no folder that can be written")
+    free = shutil.disk_usage(place).free
+    text = f"{free / 1e9:,.1f} GB are free at {place}"
+    if free < room:
+        return _VolatileChoice(False, f"lakebed.volatile is auto, and only {text}; it takes {room / 1e9:,.1f} GB")
+    return _VolatileChoice(True, f"lakebed.volatile is auto, the table is in an object store, and {text}")
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that exists."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return folder

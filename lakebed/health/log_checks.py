@@ -29,7 +29,6 @@ from lakebed.health.finding import Finding, critical, warning
 from lakebed.log.actions import ChangePart, Commit, Part
 from lakebed.log.claims import claims_of
 from lakebed.log.entries import NAMED_BATCH
-from lakebed.log.files.format import require_format
 from lakebed.log.invariants import Violation, violations
 from lakebed.log.snapshot import Snapshot, apply, without_expired
 from lakebed.log.table_log import (
@@ -41,6 +40,7 @@ from lakebed.log.table_log import (
     require_writable,
 )
 from lakebed.positions.resnapshots import Resnapshot, TopicGone, described, resnapshot_of, topic_gone_of
+from lakebed.schema.metadata import require_format
 from lakebed.settings import wrong_properties
 
 Progress = Callable[[str, int, int], object]

@@ -31,11 +31,11 @@ from lakebed.health.finding import Finding, critical
 from lakebed.health.log_checks import Progress
 from lakebed.log.actions import ChangePart, Part, is_native_file
 from lakebed.log.snapshot import Snapshot
-from lakebed.operations.legacy_files import legacy_column, legacy_marks
 from lakebed.parts.arrow_source import damaged
 from lakebed.parts.changes import DELETE, OP_COLUMN, write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.intact import verify
+from lakebed.parts.legacy_calendar import legacy_column, legacy_marks
 from lakebed.parts.order import sort_order
 from lakebed.parts.part_filter import trusts_bounds
 from lakebed.parts.write import bounds_count_deletes, order_bound_terms, with_order_bounds

@@ -34,7 +34,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakebed.compaction.merge import LEASE_SECONDS
-from lakebed.compaction.volatile_choice import volatile_choice
+from lakebed.compaction.volatile import volatile_choice
 from lakebed.coordination.failing import parked_of, taken_paths
 from lakebed.coordination.read_counts import ReadCounts
 from lakebed.coordination.table_figures import TableFigures, figures_of

@@ -33,13 +33,12 @@ from lakebed.errors import Contention, Corrupt, StoreUnavailable, TableNotFound,
 from lakebed.log.actions import Commit
 from lakebed.log.files.checkpoint import decode_checkpoint
 from lakebed.log.files.commit_codec import decode_commit, digest_of
-from lakebed.log.files.format import GATE_FEATURE, require_format
 from lakebed.log.files.names import LOG_FOLDER, LogFiles, checkpoint_name, commit_name, log_files
 from lakebed.log.invariants import report_violations
 from lakebed.log.snapshot import Snapshot, apply, follows, statistics_of, without_expired
 from lakebed.log.stores import LogStore
 from lakebed.schema.column_mapping import COLUMN_MAPPING, is_mapped
-from lakebed.schema.metadata import Protocol
+from lakebed.schema.metadata import GATE_FEATURE, Protocol, require_format
 from lakebed.schema.widening import TYPE_WIDENING
 from lakebed.sortkey.statistics_cache import StatisticsCache
 from lakebed.waits import SingleFlight

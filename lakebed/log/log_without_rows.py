@@ -15,10 +15,9 @@ from lakebed.errors import StoreUnavailable
 from lakebed.log.actions import CommitInfo
 from lakebed.log.conflicts import Unknown
 from lakebed.log.entries import Operation
-from lakebed.log.files.format import FORMAT, GATE_FEATURE
 from lakebed.log.table_log import TableLog
 from lakebed.schema.conversion import schema_to_json
-from lakebed.schema.metadata import Metadata, Protocol
+from lakebed.schema.metadata import FORMAT, GATE_FEATURE, Metadata, Protocol
 from lakebed.settings import FORMAT_PROPERTY
 from lakebed.version import ENGINE
 

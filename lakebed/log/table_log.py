@@ -53,13 +53,12 @@ from lakebed.log.conflicts import (
 )
 from lakebed.log.files.checkpoint import encode_checkpoint
 from lakebed.log.files.commit_codec import digest_of, encode_commit
-from lakebed.log.files.format import GATE_FEATURE
 from lakebed.log.files.names import LOG_FOLDER, checkpoint_name, commit_name
 from lakebed.log.invariants import require_sound
 from lakebed.log.log_reader import LAST_CHECKPOINT, LogReader, require_readable
 from lakebed.log.snapshot import Snapshot, apply, follows
 from lakebed.schema.column_mapping import COLUMN_MAPPING
-from lakebed.schema.metadata import Metadata, Protocol
+from lakebed.schema.metadata import GATE_FEATURE, Metadata, Protocol
 from lakebed.schema.widening import TYPE_WIDENING
 
 __all__ = [

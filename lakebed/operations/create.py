@@ -23,12 +23,11 @@ from lakebed.log.actions import Action, AddPart, CommitInfo, Part, is_native_fil
 from lakebed.log.commit_loop import Proposal, commit_loop
 from lakebed.log.conflicts import ReadWriteSet
 from lakebed.log.entries import Operation
-from lakebed.log.files.format import FORMAT
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import probe
 from lakebed.log.table_log import GATE_FEATURE, Committed, Conflicted, Outcome, TableLog, Unknown
-from lakebed.operations.legacy_files import legacy_column, legacy_marks
 from lakebed.parts.arrow_source import damaged
+from lakebed.parts.legacy_calendar import legacy_column, legacy_marks
 from lakebed.planning.time_to_live import check_time_to_live
 from lakebed.quoting import literal
 from lakebed.schema.column_mapping import COLUMN_MAPPING, stored_settings, with_mapped_columns
@@ -43,7 +42,7 @@ from lakebed.schema.conversion import (
     schema_to_json,
     uses_timestamp_ntz,
 )
-from lakebed.schema.metadata import Metadata, Protocol
+from lakebed.schema.metadata import FORMAT, Metadata, Protocol
 from lakebed.schema.possible_columns import check_levels
 from lakebed.schema.widening import TYPE_WIDENING, widest_type
 from lakebed.settings import (

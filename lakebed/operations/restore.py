@@ -37,7 +37,6 @@ from lakebed.log.commit_loop import Finished, Proposal, commit_loop
 from lakebed.log.conflicts import ReadWriteSet
 from lakebed.log.entries import DETACHED, ORDER_RESTARTS, SOURCE_TRUNCATES, Operation
 from lakebed.log.files.commit_codec import add_from_json
-from lakebed.log.files.format import GATE_FEATURE
 from lakebed.log.holds import require_unexpired, require_unpurged
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import Committed, TableLog
@@ -47,6 +46,7 @@ from lakebed.positions.positions import Position, entry_of, newest_by_place, pos
 from lakebed.positions.remarks import remarks_of
 from lakebed.positions.truncates import RESTARTS_MAX, Restart, restarts_entry, restarts_of
 from lakebed.remarks import Remark
+from lakebed.schema.metadata import GATE_FEATURE
 from lakebed.schema.readable import misfit
 from lakebed.settings import suggest
 from lakebed.sql.pieces import parquet_of

@@ -6,7 +6,7 @@ import os
 
 import pyarrow as pa
 
-from lakebed.compaction.volatile_choice import volatile_choice
+from lakebed.compaction.volatile import volatile_choice
 from lakebed.log.snapshot import Snapshot
 from lakebed.notebook import html_record, html_table
 from lakebed.operations.mutate_keyed import unsettled_mutations

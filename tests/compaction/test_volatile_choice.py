@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed.compaction.volatile_choice import ROOM_PLANS, volatile_choice
+from lakebed.compaction.volatile import ROOM_PLANS, volatile_choice
 from lakebed.settings import TableSettings, Volatile
 
 S3 = "s3://bucket/orders"

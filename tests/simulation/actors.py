@@ -18,7 +18,6 @@ from lakebed.errors import Corrupt, InvalidInput, InvalidSchema, Retry, StoreUna
 from lakebed.log.actions import Action, AddChangePart, AddPart, CommitInfo, Domain, Transaction
 from lakebed.log.claims import Claim
 from lakebed.log.conflicts import BLIND, ConflictKind, ReadWriteSet
-from lakebed.log.files.format import FORMAT
 from lakebed.log.purges import fence_of
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import LogStore
@@ -31,7 +30,7 @@ from lakebed.parts.changes import write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.schema.change import SchemaChange
 from lakebed.schema.conversion import schema_to_json
-from lakebed.schema.metadata import Metadata, Protocol
+from lakebed.schema.metadata import FORMAT, Metadata, Protocol
 from lakebed.schema.widening import widening
 from lakebed.settings import FORMAT_PROPERTY
 from lakebed.sql.expression import Expression

@@ -17,9 +17,9 @@ import pytest
 
 import lakebed
 from lakebed.errors import InvalidInput, Unsupported
-from lakebed.log.files.format import FORMAT
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog
+from lakebed.schema.metadata import FORMAT
 from lakebed.version import __version__
 
 SCHEMA = pa.schema([("id", pa.int64())])

@@ -14,7 +14,8 @@ import lakebed
 from lakebed.errors import Unsupported
 from lakebed.health.examination import examine
 from lakebed.health.finding import Severity
-from lakebed.operations import create, legacy_files
+from lakebed.operations import create
+from lakebed.parts import legacy_calendar as old_calendar
 from lakebed.parts.legacy_calendar import legacy_calendar
 from tests.table.others import File, table_of_others
 
@@ -100,13 +101,13 @@ def test_any_other_file_is_adopted(
 
 def test_values_are_read_only_where_no_bound_says_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
-    has_old_value = legacy_files.has_old_value
+    has_old_value = old_calendar.has_old_value
 
     def counted(url: str, field: pa.Field, *more: Any) -> bool:
         read.append(field.name)
         return has_old_value(url, field, *more)
 
-    monkeypatch.setattr(legacy_files, "has_old_value", counted)
+    monkeypatch.setattr(old_calendar, "has_old_value", counted)
     lakebed.convert(table_of(tmp_path / "1", LEGACY), keys=["id"])
     assert read == ["n"]
     stats = {"minValues": {"day": "2001-01-01", "at": "2001-01-01T00:00:00.000Z"}}

@@ -36,18 +36,19 @@ from lakebed.decode.json.connect_types import INTEGER, PLAIN, Kind, LogicalType
 from lakebed.decode.json.encoded_columns import BinaryForm, bytes_of
 from lakebed.decode.json.placeholder import Placeholder
 from lakebed.decode.json.text import Number, Unreadable, is_unicode, shown, written
-from lakebed.decode.json.times import days_of_text, micros_of_text
 from lakebed.far_times import (
     DAY_MICROS,
     RANGE_BEGIN,
     RANGE_END,
     Unit,
+    days_of_text,
     end_of,
     finite_day,
     has_times,
     infinite_days,
     infinities,
     iso_text,
+    micros_of_text,
 )
 from lakebed.remarks import Remark
 from lakebed.schema.column_mapping import by_case

@@ -11,7 +11,7 @@ Spark's own parser rounds what has too many digits for a decimal column, and mak
 such columns are read as texts, and the rule of the other formats applies: a number that does not fit makes its line bad.
 
 It knows no infinite times, drops ``BC`` after a date, and takes a time of day for one of today. Such columns are read as texts,
-too, and the rules of ``json.times`` apply. Spellings that only Spark knows are left to its casts, if they have a year, a month
+too, and the rules of ``far_times`` apply. Spellings that only Spark knows are left to its casts, if they have a year, a month
 and a day: ``2024-1-5``, ``2024-01-05 07:00:00 Europe/Berlin``.
 
 Usual spellings are left to Spark's casts too, so only the others cost more. The session must be in UTC.

@@ -21,8 +21,8 @@ from typing import Any
 import pyarrow as pa
 
 from lakebed.decode.decoder import RECORD_SCHEMA
-from lakebed.decode.json.times import days_of_text, micros_of_text
 from lakebed.errors import DataLoss, InvalidChanges, Retry
+from lakebed.far_times import days_of_text, micros_of_text
 from lakebed.remarks import Counts, Remark, RemarkCounts
 from lakebed.sources.files import lines, parquet_rows
 from lakebed.sources.files.folder import Looker, State
