@@ -13,17 +13,15 @@ from __future__ import annotations
 
 import pickle
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from lakebed.compaction.merge_values import Progress
 from lakebed.error_transport import crosses_spark
-from lakebed.errors import LakebedError
 from lakebed.log.snapshot import Snapshot
 from lakebed.merge.kernel import MergedPart, MergeSource, merge_parts
 from lakebed.parts.changes import FEW_ROWS_MAX, WriteSpec
-from lakebed.parts.write_arrow import PARTS_FOLDER
+from lakebed.parts.write_arrow import delete_left
 from lakebed.sparks.cluster import Cluster
 from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.engine import connect
@@ -85,13 +83,13 @@ class SparkKernel:
         try:
             result = self.cluster.run(work, merge_all, progress)
         except BaseException:
-            _delete_left(output, names, ())
+            delete_left(output, names, ())
             raise
         merged: list[MergedPart]
         merged, requests, attempt = pickle.loads(result)
         report_requests(requests)
         if attempt:
-            _delete_left(output, names, {part.path for part in merged})
+            delete_left(output, names, {part.path for part in merged})
         return merged
 
 
@@ -110,11 +108,3 @@ def _attempt() -> int:
 
     context = TaskContext.get()
     return 0 if context is None else context.attemptNumber()
-
-
-def _delete_left(storage: PartStorage, names: str, returned: Collection[str]) -> None:
-    """Delete the files of these names that tasks wrote and did not return."""
-    with suppress(LakebedError):  # then the cleanup finds them
-        for path, _, _ in list(storage.list(f"{PARTS_FOLDER}/{names}")):
-            if path not in returned:
-                storage.delete(path)

@@ -34,7 +34,7 @@ from lakebed.log.purges import purge_of
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
 from lakebed.operations import cleanup
-from lakebed.operations.partitions import detached_in, detached_of
+from lakebed.operations.detached import detached_in, detached_of
 from lakebed.operations.time_to_live import looked_ms_in
 from lakebed.positions.files_read import files_in
 from lakebed.positions.positions import position_of

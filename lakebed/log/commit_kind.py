@@ -101,9 +101,15 @@ def truncated(version: int) -> Domain:
     return Domain(TRUNCATED, orjson.dumps({"version": version}).decode())
 
 
-def replaced(partition: Mapping[str, str | None]) -> Domain:
-    """The entry of a commit that replaces a partition: the version that did so last (when it is committed), and the partition."""
-    return Domain(REPLACED, orjson.dumps({"version": -1, "partition": dict(partition)}).decode())
+def replaced(partition: Mapping[str, str | None], where: str | None = None) -> Domain:
+    """The entry of a commit that replaces partitions: the version that did so last (when it is committed), and which.
+
+    ``partition`` is empty for several: those for which ``where`` is true, without one all of them.
+    """
+    document: dict[str, object] = {"version": -1, "partition": dict(partition)}
+    if where is not None:
+        document["where"] = where
+    return Domain(REPLACED, orjson.dumps(document).decode())
 
 
 def restored(version: int, earlier: int) -> Domain:

@@ -62,6 +62,7 @@ _REWRITES = frozenset(
         Operation.UPDATE,
         Operation.TRUNCATE,
         Operation.REPLACE_PARTITION,
+        Operation.OVERWRITE,
         Operation.DETACH_PARTITION,
         Operation.ATTACH_PARTITION,
         Operation.RESTORE,

@@ -33,10 +33,11 @@ from pyroaring import BitMap64
 from lakebed.errors import InvalidInput, VersionNotFound
 from lakebed.far_times import python_rows
 from lakebed.keyindex.key_index import KeyIndex
-from lakebed.log.actions import AddChangePart, AddPart, ChangePart, Commit, Part, PartitionKey
+from lakebed.log.actions import AddChangePart, AddPart, ChangePart, Commit, Part
 from lakebed.log.commit_kind import restores, settles
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
+from lakebed.operations.region import Region
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, WriteSpec, write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.intact import require_intact_pages
@@ -72,7 +73,7 @@ class Joining:
     parts: Mapping[str, Part]  # by path
     whose: str  # what they are, for messages
     detached: int | None = None  # the version that took them out of the table; None if they are new
-    partition: PartitionKey | None = None  # the one whose place they take
+    region: Region | None = None  # the partitions whose place they take
     lost: dict[str, BitMap64] = field(default_factory=dict)  # their rows that come back dead, by path
     ranges: KeyRanges = NO_KEYS
     """The keys that no change may be about that comes before the commit."""
@@ -92,7 +93,8 @@ class Joining:
         self._going, spec = going, write_spec_of(snapshot)
         if not self._follows(snapshot, spec):
             self._look_at_all(snapshot, spec)
-        self.ranges = KeyRanges.of([*self.parts.values(), *going.values()], spec, self.partition)
+        covers = None if self.region is None else self.region.has
+        self.ranges = KeyRanges.of([*self.parts.values(), *going.values()], spec, covers)
         for part in sorted(self._pending.values(), key=lambda part: part.order):
             if self.ranges.may_meet(part):
                 keys = pa.Table.from_batches(read_keys(part, spec, self.storage))
@@ -140,7 +142,7 @@ class Joining:
     def _matters(self, part: ChangePart, keys: pa.Table, found: pa.Table) -> bool:
         """Whether changes are of the partition that leaves, or about keys of rows that leave or join."""
         assert self._spec is not None
-        if self.partition is not None and part.partition_key == self.partition:
+        if self.region is not None and self.region.has(part.partition_key):
             return True
         counts = self._live(found, self.parts)
         if self._spec.sequence_column:

@@ -22,28 +22,35 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from dataclasses import dataclass, field
 from typing import Any
 
 import duckdb
-import orjson
 import pyarrow as pa
 
 from lakebed.errors import InvalidInput
-from lakebed.far_times import finite_column, python_values
-from lakebed.log.actions import Action, AddPart, Domain, Part, PartitionKey, partition_key
+from lakebed.far_times import python_rows
+from lakebed.log.actions import Action, AddPart, Domain, Part
 from lakebed.log.commit_kind import replaced
 from lakebed.log.commit_loop import Finished, NotYet, Proposal, commit_loop
 from lakebed.log.conflicts import ReadWriteSet
-from lakebed.log.entries import DETACHED, Operation
-from lakebed.log.entry_values import checked, document_of, made, reading
-from lakebed.log.files.commit_codec import add_from_json, add_to_json
+from lakebed.log.entries import Operation
 from lakebed.log.holds import first_unexpired, held_versions
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import Committed, TableLog
+from lakebed.operations.detached import Detached, detached_of
 from lakebed.operations.joining import Joining
 from lakebed.operations.mutate_keyed import discard
+from lakebed.operations.region import (
+    Region,
+    named,
+    one_partition,
+    overwritten,
+    region_where,
+    require_inside,
+    require_same_shape,
+    spelled,
+)
 from lakebed.parts.arrow_rows import Rows, arrow_rows
 from lakebed.parts.changes import (
     WriteSpec,
@@ -54,29 +61,17 @@ from lakebed.parts.changes import (
 )
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.part_filter import KeyRanges
-from lakebed.parts.write import partition_text, write_parts
+from lakebed.parts.write import write_parts
 from lakebed.positions.positions import all_removals, order_forgotten, removals
 from lakebed.resolve.locate import KeyLocator
-from lakebed.schema.column_mapping import stored_fields
-from lakebed.schema.conversion import is_reserved, schema_from_fields
+from lakebed.schema.conversion import is_reserved
 from lakebed.schema.readable import misfit
-from lakebed.sql.pieces import sql_type
+from lakebed.sql.pieces import aliases, by_place, registered
+from lakebed.sql.pieces import named as named_columns
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
 
-_DETACHED_SCHEMA = pa.schema(
-    [
-        ("name", pa.string()),
-        ("partition", pa.map_(pa.string(), pa.string())),
-        ("detached", pa.timestamp("ms", "UTC")),
-        ("parts", pa.int64()),
-        ("rows", pa.int64()),
-        ("bytes", pa.int64()),
-    ]
-)
 _logger = logging.getLogger("lakebed.partitions")
-
-_PartitionValues = dict[str, str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,79 +82,6 @@ class _Change:
     metrics: Mapping[str, int]
     parameters: Mapping[str, object] = field(default_factory=dict)
     access: ReadWriteSet | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Detached:
-    """Parts that were taken out of the table, by the commit ``version``, and can be put back.
-
-    ``partition`` has stored names; ``schema`` is the table's at that version, as Delta's JSON, and ``stored`` in Arrow by stored
-    names. ``restored``: the commit that detached the partition once more by restoring a version at which it was, 0 for none.
-    """
-
-    name: str
-    partition: _PartitionValues
-    version: int
-    detached_ms: int
-    schema: str
-    parts: tuple[Part, ...]
-    restored: int = 0
-
-    @property
-    def needed_below(self) -> int:
-        """All versions from this one on have the partition detached."""
-        return max(self.version, self.restored)
-
-    @property
-    def domain(self) -> str:
-        return DETACHED + self.name
-
-    @property
-    def stored(self) -> pa.Schema:
-        return schema_from_fields(stored_fields(orjson.loads(self.schema)["fields"]))
-
-    def to_action(self) -> Domain:
-        value = {
-            "partition": self.partition,
-            "version": self.version,
-            "detached_ms": self.detached_ms,
-            "schema": self.schema,
-            "parts": [add_to_json(part) for part in self.parts],
-        }
-        return Domain(self.domain, orjson.dumps(value).decode())
-
-
-def detached_of(snapshot: Snapshot) -> dict[str, Detached]:
-    """What is detached at a version, by name, oldest first. Raises Corrupt."""
-    found = [detached_in(domain, text) for domain, text in snapshot.domains.items() if domain.startswith(DETACHED)]
-    return {one.name: one for one in sorted(found, key=lambda one: (one.detached_ms, one.name))}
-
-
-def detached_in(domain: str, text: str) -> Detached:
-    """The detached partition in an entry of the log. Raises Corrupt."""
-    document = document_of(domain, text)
-    with reading(domain):
-        for body in document["parts"]:
-            checked(int, body["size"], "size")
-        parts = tuple(add_from_json(body) for body in document["parts"])
-        found = made(Detached, {**document, "name": domain.removeprefix(DETACHED), "parts": []})
-        return replace(found, parts=parts)
-
-
-def detached_table(snapshot: Snapshot) -> pa.Table:
-    """A row a detached partition (DETACHED_SCHEMA); ``rows`` are the live ones."""
-    rows = [
-        {
-            "name": one.name,
-            "partition": [(snapshot.columns.logical_name(name), value) for name, value in one.partition.items()],
-            "detached": one.detached_ms,
-            "parts": len(one.parts),
-            "rows": sum(part.live_rows for part in one.parts),
-            "bytes": sum(part.bytes for part in one.parts),
-        }
-        for one in detached_of(snapshot).values()
-    ]
-    return pa.Table.from_pylist(rows, _DETACHED_SCHEMA)
 
 
 class Partitions:
@@ -197,14 +119,15 @@ class Partitions:
     def detach(self, partition: Mapping[str, Any]) -> str:
         """Take a partition out of the table without touching its files; returns the name to attach it by."""
         name = str(uuid.uuid4())
-        values = partition_values(partition, self._log.refresh())  # by stored names: a rename meanwhile changes nothing
+        region = one_partition(partition, self._log.refresh())  # by stored names: a rename meanwhile changes nothing
+        values = dict(region.partition)
 
         def change(snapshot: Snapshot) -> _Change | NotYet:
             if snapshot.tail:
                 return NotYet("changes kept coming in")
-            parts = self._parts_of(snapshot, values)
+            parts = list(region.parts_of(snapshot).values())
             if not parts:
-                raise InvalidInput(f"there is no partition {_spell(values, snapshot)}; {_partitions_there(snapshot)}")
+                raise InvalidInput(f"there is no partition {spelled(values, snapshot)}; {_partitions_there(snapshot)}")
             now = self._now_ms()
             version = snapshot.version + 1  # a commit that touches the whole table is the next one or none
             entry = Detached(
@@ -216,7 +139,7 @@ class Partitions:
                 parts=tuple(parts),
             )
             actions = [*removals(snapshot, parts, now), entry.to_action()]
-            return _Change(actions, _metrics(parts), {"partition": _named(values, snapshot), "name": name})
+            return _Change(actions, _metrics(parts), {"partition": named(values, snapshot), "name": name})
 
         self._commit(Operation.DETACH_PARTITION, change)
         return name
@@ -259,7 +182,7 @@ class Partitions:
                 domains=frozenset([entry.domain]),
                 joining=joining.ranges,
             )
-            return _Change(actions, metrics, {"partition": _named(entry.partition, snapshot), "name": name}, access)
+            return _Change(actions, metrics, {"partition": named(entry.partition, snapshot), "name": name}, access)
 
         try:
             return self._commit(Operation.ATTACH_PARTITION, change)
@@ -279,7 +202,7 @@ class Partitions:
                 actions=[Domain(entry.domain, "", removed=True)],
                 access=ReadWriteSet(domains=frozenset([entry.domain])),
                 result=lambda committed: self._delete(entry, committed.snapshot),
-                parameters={"partition": _named(entry.partition, snapshot), "name": name},
+                parameters={"partition": named(entry.partition, snapshot), "name": name},
                 metrics=_metrics(entry.parts),
             )
 
@@ -291,54 +214,54 @@ class Partitions:
         With keys: each once in ``rows``, live in no other partition, and with ``sequence_by`` not older than a delete there.
         """
         read = self._log.refresh()
+        return self._put(one_partition(partition, read), rows, read, Operation.REPLACE_PARTITION)
+
+    def overwrite(self, rows: Rows, where: str | None) -> int:
+        """Like ``replace``, for the partitions for which a condition is true; without one for the whole table."""
+        read = self._log.refresh()
+        return self._put(region_where(read, where), rows, read, Operation.OVERWRITE)
+
+    def _put(self, region: Region, rows: Rows, read: Snapshot, operation: Operation) -> int:
         spec = write_spec_of(read)
-        values = partition_values(partition, read)
-        connection = connect()
+        connection, whose = connect(), f"the rows for {region.name}"
         given = arrow_rows(rows, read.logical_schema)
         hidden = [name for name in given.column_names if is_reserved(name)]
         prepared = prepare(given.drop_columns(hidden) if hidden else given, spec.incoming, connection)
         if len(newest_per_key(prepared, spec.incoming, connection)) < len(prepared):
-            raise InvalidInput(f"the rows for partition {_spell(values, read)} hold a key twice")
-        stored = stored_rows(prepared, spec)
-        written = list(write_parts(stored, spec, self._storage))
-        for part in written:
-            if dict(part.partition_values) != values:
-                discard(written, self._storage)
-                raise InvalidInput(
-                    f"the rows for partition {_spell(values, read)} hold rows of {_spell(part.partition_values, read)}"
-                )
+            raise InvalidInput(f"{whose} hold the key {_key_held_twice(prepared, spec.incoming, connection)} twice")
+        written = list(write_parts(stored_rows(prepared, spec), spec, self._storage))
+        try:
+            require_inside(region, written, read)
+        except InvalidInput:
+            discard(written, self._storage)
+            raise
         joined = {part.path: part.base_part(has_op_column=bool(spec.keys)) for part in written}
-        joining = self._joining(
-            joined, f"the rows for partition {_spell(values, read)}", partition=partition_key(values)
-        )
+        joining = self._joining(joined, whose, region=region)
         try:
             return self._commit(
-                Operation.REPLACE_PARTITION,
-                lambda snapshot: self._replaced(snapshot, spec, values, joining),
+                operation,
+                lambda snapshot: self._replaced(snapshot, spec, region, joining),
                 lambda: discard(written, self._storage),
             )
         finally:
             joining.close()
 
-    def _replaced(
-        self, snapshot: Snapshot, spec: WriteSpec, values: _PartitionValues, joining: Joining
-    ) -> _Change | NotYet:
-        if not spec.fits(write_spec_of(snapshot)):
-            raise InvalidInput("the table's columns changed, or it was purged, meanwhile; replace the partition again")
-        going = {part.path: part for part in self._parts_of(snapshot, values)}
+    def _replaced(self, snapshot: Snapshot, spec: WriteSpec, region: Region, joining: Joining) -> _Change | NotYet:
+        require_same_shape(spec, snapshot)
+        going = region.parts_of(snapshot)
         why = joining.look(snapshot, going) if spec.keys else None
         if why is not None:
             return NotYet(why)
         leaving = removals(snapshot, going.values(), self._now_ms())
-        actions = [*leaving, *map(AddPart, joining.parts.values()), replaced(values)]
+        actions = [*leaving, *map(AddPart, joining.parts.values()), replaced(region.partition, region.where)]
         access = ReadWriteSet(
             parts={path: part.partition_key for path, part in going.items()},
             claimed=frozenset(going),  # a claim that comes first must end too
             domains=frozenset(action.domain for action in leaving if isinstance(action, Domain)),
-            joining=joining.ranges if spec.keys else KeyRanges((), (), joining.partition),
+            joining=joining.ranges if spec.keys else KeyRanges((), (), region.has),
         )
         rows = sum(part.rows for part in joining.parts.values())
-        return _Change(actions, {"parts": len(going), "rows": rows}, {"partition": _named(values, snapshot)}, access)
+        return _Change(actions, {"parts": len(going), "rows": rows}, overwritten(region, snapshot), access)
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
@@ -388,7 +311,7 @@ class Partitions:
         whose: str,
         *,
         detached: int | None = None,
-        partition: PartitionKey | None = None,
+        region: Region | None = None,
     ) -> Joining:
         return Joining(
             log=self._log,
@@ -398,12 +321,8 @@ class Partitions:
             parts=parts,
             whose=whose,
             detached=detached,
-            partition=partition,
+            region=region,
         )
-
-    def _parts_of(self, snapshot: Snapshot, values: _PartitionValues) -> list[Part]:
-        spec = write_spec_of(snapshot)
-        return [part for part in snapshot.parts.values() if _texts(part.partition_values, spec) == values]
 
     def _entry(self, snapshot: Snapshot, name: str) -> Detached:
         detached = detached_of(snapshot)
@@ -427,65 +346,28 @@ class Partitions:
         return int(self._clock() * 1000)
 
 
-def partition_values(partition: Mapping[str, Any], snapshot: Snapshot) -> _PartitionValues:
-    """The values as the log has them, by stored names. A text is read as the column's type; an empty one means null.
-
-    Raises InvalidInput.
-    """
-    names = snapshot.metadata.partition_columns
-    if not names:
-        raise InvalidInput("the table has no partitions; they are set when it is created (partition_by)")
-    if set(partition) != set(names):
-        raise InvalidInput(f"a partition of this table is given by {list(names)}, not {list(partition)}")
-    out: _PartitionValues = {}
-    for name in names:
-        kind, value = snapshot.logical_schema.field(name).type, partition[name]
-        try:
-            out[snapshot.columns.stored_name(name)] = _text(value, kind)
-        except (duckdb.Error, pa.ArrowInvalid) as error:
-            raise InvalidInput(f"{value!r} is no value of the partition column {name!r} ({kind}): {error}") from None
-    return out
-
-
-@lru_cache(maxsize=4096, typed=True)
-def _text(value: Any, kind: pa.DataType) -> str | None:
-    if value is None or value == "":
-        return None
-    if pa.types.is_string(kind) or pa.types.is_binary(kind):
-        return partition_text(value)
-    typed = connect().sql(f"select cast(? as {sql_type(kind)}) as value", params=[value]).to_arrow_table()
-    return partition_text(python_values(finite_column(typed["value"].cast(kind)))[0])
-
-
-def _texts(values: Mapping[str, str | None], spec: WriteSpec) -> _PartitionValues:
-    """A part's partition, as we would spell it: another writer may have spelled it otherwise."""
-    return {name: _text(values.get(name), spec.schema.field(name).type) for name in spec.partition_by}
-
-
 def _require_fitting(entry: Detached, snapshot: Snapshot) -> None:
     """Raises InvalidInput naming a column that the parts can't be read with any more."""
     if why := misfit(entry.stored, snapshot.schema):
         column = ".".join((snapshot.columns.logical_name(why.path[0]), *why.path[1:]))
         raise InvalidInput(f"the detached parts don't fit the table any more: their column {column!r} {why.reason}")
     if set(entry.partition) != set(snapshot.partition_columns):
-        were = list(_named(entry.partition, snapshot))
+        were = list(named(entry.partition, snapshot))
         raise InvalidInput(f"the detached parts are partitioned by {were}, the table is not")
 
 
-def _named(values: Mapping[str, str | None], snapshot: Snapshot) -> _PartitionValues:
-    """A partition by the names that users know."""
-    return {snapshot.columns.logical_name(name): value for name, value in values.items()}
-
-
-def _spell(values: Mapping[str, str | None], snapshot: Snapshot) -> str:
-    named = _named(values, snapshot)
-    return ", ".join(f"{name}={'' if value is None else value}" for name, value in named.items())
-
-
 def _partitions_there(snapshot: Snapshot) -> str:
-    spelled = sorted({_spell(part.partition_values, snapshot) for part in snapshot.parts.values()})
-    listed = "; ".join(spelled[:10]) or "none"
-    return f"there are: {listed}" + (f", and {len(spelled) - 10} more" if len(spelled) > 10 else "")
+    there = sorted({spelled(part.partition_values, snapshot) for part in snapshot.parts.values()})
+    listed = "; ".join(there[:10]) or "none"
+    return f"there are: {listed}" + (f", and {len(there) - 10} more" if len(there) > 10 else "")
+
+
+def _key_held_twice(rows: pa.Table, spec: WriteSpec, connection: duckdb.DuckDBPyConnection) -> Mapping[str, object]:
+    columns = ", ".join(aliases(spec.keys).values())
+    with registered(connection, "lakebed_keys", by_place(rows, spec.keys)) as name:
+        query = f"select {columns} from {name} group by {columns} having count(*) > 1 limit 1"
+        [key] = python_rows(named_columns(connection.sql(query).to_arrow_table(), spec.keys))
+    return key
 
 
 def _metrics(parts: Sequence[Part]) -> dict[str, int]:

@@ -53,10 +53,11 @@ from lakebed.parts.changes import (
     OP_COLUMN,
     SEQUENCE_COLUMN,
     UNAVAILABLE_COLUMN,
+    WriteSpec,
 )
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.intact import require_intact, verify_pages
-from lakebed.schema.nested import table_as_declared
+from lakebed.schema.nested import nullable, table_as_declared
 from lakebed.sql.pieces import aliases, by_place, named, parquet, registered, scan_of, sql_type
 from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.engine import connect
@@ -241,6 +242,18 @@ def read_version(path: str, version: ChangedVersion) -> Iterator[pa.RecordBatch]
         table = reading.changes(change_part)
         kinds = pc.if_else(pc.equal(table[OP_COLUMN], DELETE), pa.scalar("delete"), pa.scalar("upsert"))
         yield from _change_rows(table, kinds, version)
+
+
+def read_change_part(part: ChangePart, spec: WriteSpec, storage: PartStorage) -> pa.Table:
+    """The changes of a part, in order, with their operation, and their sequence if that is no column. Raises Corrupt."""
+    require_intact([part], storage, objects=True)
+    kinds = {field.name: nullable(field.type) for field in spec.schema} | {OP_COLUMN: pa.string()}
+    if spec.sequence_column == SEQUENCE_COLUMN:
+        kinds[SEQUENCE_COLUMN] = pa.int64()
+    connection = connect()
+    storage.attach(connection)
+    scan = scan_of([storage.duckdb_url(part.path)], {name: sql_type(kind) for name, kind in kinds.items()}, {})
+    return table_as_declared(named(connection.sql(scan).to_arrow_table(), list(kinds)), pa.schema(list(kinds.items())))
 
 
 class _Reading:

@@ -322,23 +322,28 @@ class _HasStatistics(Protocol):
 class KeyRanges:
     """Ranges of the keys of some parts.
 
-    ``boxes``: for each part the least and the greatest value of each key column, None where that is not known. ``partition``:
-    every part of this partition counts, whatever its keys are.
+    ``boxes``: for each part the least and the greatest value of each key column, None where that is not known.
+    ``covers``: every part of a partition for which it is true counts, whatever its keys are.
     """
 
     fields: tuple[pa.Field, ...]
     boxes: tuple[tuple[_Range | None, ...], ...]
-    partition: PartitionKey | None = None
+    covers: Callable[[PartitionKey], bool] | None = None
 
     @classmethod
-    def of(cls, parts: Iterable[_HasStatistics], spec: WriteSpec, partition: PartitionKey | None = None) -> KeyRanges:
+    def of(
+        cls,
+        parts: Iterable[_HasStatistics],
+        spec: WriteSpec,
+        covers: Callable[[PartitionKey], bool] | None = None,
+    ) -> KeyRanges:
         """The ranges of these parts of a table."""
         fields = tuple(spec.schema.field(name) for name in spec.keys)
-        return cls(fields, tuple(_box(part, fields) for part in parts), partition)
+        return cls(fields, tuple(_box(part, fields) for part in parts), covers)
 
     def may_meet(self, part: _HasStatistics) -> bool:
-        """Whether the part may have one of the keys, or is of the partition."""
-        if self.partition is not None and part.partition_key == self.partition:
+        """Whether the part may have one of the keys, or is of one of the partitions."""
+        if self.covers is not None and self.covers(part.partition_key):
             return True
         box = _box(part, self.fields) if self.boxes else ()
         return any(all(map(_overlap, box, other)) for other in self.boxes)

@@ -114,18 +114,23 @@ class WrittenPart:
         return cls(**orjson.loads(text))
 
 
-def write_parts(rows: pa.Table, spec: WriteSpec, storage: PartStorage) -> Iterator[WrittenPart]:
-    """Write rows with stored names as parts, one a partition value, none above ``PART_ROWS_MAX`` rows. Empty input: no part."""
+def write_parts(rows: pa.Table, spec: WriteSpec, storage: PartStorage, names: str = "") -> Iterator[WrittenPart]:
+    """Write rows with stored names as parts, one a partition value, none above ``PART_ROWS_MAX`` rows. Empty input: no part.
+
+    ``names``: what the names of the files begin with, before a uuid.
+    """
     if UNAVAILABLE_COLUMN in rows.column_names and not any(rows[UNAVAILABLE_COLUMN].to_pylist()):
         rows = rows.drop_columns([UNAVAILABLE_COLUMN])
     of_moves = {MOVES_COLUMN, NEEDS_ROW_COLUMN}.intersection(rows.column_names)
     rows = rows.drop_columns([name for name in of_moves if rows[name].null_count == len(rows)])
     for values, piece in _by_partition(rows, spec):
         for start in range(0, len(piece), PART_ROWS_MAX):
-            yield _write_one(piece.slice(start, PART_ROWS_MAX).combine_chunks(), values, spec, storage)
+            yield _write_one(piece.slice(start, PART_ROWS_MAX).combine_chunks(), values, spec, storage, names)
 
 
-def _write_one(rows: pa.Table, values: Mapping[str, str | None], spec: WriteSpec, storage: PartStorage) -> WrittenPart:
+def _write_one(
+    rows: pa.Table, values: Mapping[str, str | None], spec: WriteSpec, storage: PartStorage, names: str
+) -> WrittenPart:
     # A delete has nulls where the table allows none, and so has a struct that is null.
     rows = rows.cast(pa.schema([pa.field(field.name, nullable(field.type)) for field in rows.schema]))
     dictionary = _repetitive(rows)
@@ -140,6 +145,7 @@ def _write_one(rows: pa.Table, values: Mapping[str, str | None], spec: WriteSpec
         storage,
         order=terms,
         field_ids=spec.field_ids,
+        names=names,
     )
     stats = delta_stats(count, column_stats, spec.schema)
     is_delete = np.zeros(count, dtype=bool)

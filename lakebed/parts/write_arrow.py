@@ -20,7 +20,8 @@ from __future__ import annotations
 import datetime
 import os
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lakebed.errors import LakebedError
 from lakebed.parts.intact import checksum_of
 from lakebed.quoting import quote
 from lakebed.schema.column_mapping import StoredPath
@@ -92,6 +94,14 @@ def write_tables(
 
     path = f"{PARTS_FOLDER}/{names}{uuid.uuid4()}.parquet"
     return path, *storage.write_file(path, write)
+
+
+def delete_left(storage: PartStorage, names: str, returned: Collection[str]) -> None:
+    """Delete the files whose names begin so that tasks wrote and did not return. What comes even later, the cleanup deletes."""
+    with suppress(LakebedError):  # then the cleanup finds them
+        for path, _, _ in list(storage.list(f"{PARTS_FOLDER}/{names}")):
+            if path not in returned:
+                storage.delete(path)
 
 
 def _options(

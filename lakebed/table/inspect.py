@@ -9,8 +9,8 @@ import pyarrow as pa
 from lakebed.compaction.volatile import volatile_choice
 from lakebed.log.snapshot import Snapshot
 from lakebed.notebook import html_record, html_table
+from lakebed.operations.detached import detached_table
 from lakebed.operations.mutate_keyed import unsettled_mutations
-from lakebed.operations.partitions import detached_table
 from lakebed.storage.local_folders import volatile_folder
 from lakebed.table.internals import Internals
 from lakebed.view import clustering, metadata_tables

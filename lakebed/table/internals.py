@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from lakebed.compaction.maintenance import Maintenance
 from lakebed.compaction.settler import Settler
 from lakebed.compaction.table_maintainer import Chore, TableDuties
 from lakebed.coordination.read_counts import ReadCounts
+from lakebed.coordination.rewriting import alone
 from lakebed.decode.decoder import Decoder
 from lakebed.errors import LakebedError, TableExists, TableNotFound
 from lakebed.health.sampler import Sampler
@@ -26,10 +27,11 @@ from lakebed.ingest.evolving import Evolution
 from lakebed.ingest.handover import Handover
 from lakebed.ingest.refusals import set_aside
 from lakebed.ingest.replay import Replay, ReplayResult
+from lakebed.ingest.sorted_rows import write_sorted
 from lakebed.ingest.stream import FrameIngest, RangeIngest, start_ingest
-from lakebed.log.actions import ChangePart
+from lakebed.log.actions import ChangePart, Part
 from lakebed.log.claims import claims_of
-from lakebed.log.entries import QUARANTINED
+from lakebed.log.entries import QUARANTINED, Operation
 from lakebed.log.purges import purged_before, purges_of
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import open_store
@@ -40,10 +42,13 @@ from lakebed.operations.cleanup import DELETIONS_MAX, BackgroundCleanup, clean_l
 from lakebed.operations.create import NewTable, create
 from lakebed.operations.mutate import Mirror, run_mutation
 from lakebed.operations.mutation import Mutation, MutationResult
+from lakebed.operations.overwrite import Overwriting, Tasks
 from lakebed.operations.partitions import Partitions
 from lakebed.operations.purge.files import KEY_INDEX, VOLATILE, PurgedFile
 from lakebed.operations.purge.purge import Purge
+from lakebed.operations.region import Region, one_partition, region_where
 from lakebed.operations.time_to_live import RowExpiry
+from lakebed.parts.arrow_rows import Rows, is_spark_frame
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.quarantine import HEADERS, HEADERS_TYPE, QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
@@ -57,6 +62,7 @@ from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.local_folders import cache_folder, volatile_folder
 from lakebed.storage.roots import spark_path
 from lakebed.view.merge_on_read import TableView
+from lakebed.view.new_keys import require_new_keys
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -129,6 +135,37 @@ class Internals:
     def mutate(self, mutation: Mutation) -> MutationResult:
         """Delete or update rows."""
         return run_mutation(self.path, self.log, self.storage, self.deletion_vectors, self.view.rows_for_sql, mutation)
+
+    def overwrite(self, rows: Rows | DataFrame, where: str | None, partition: Mapping[str, Any] | None = None) -> int:
+        """Put rows in place of those of a partition, of the partitions of a condition, or of the table; returns the version."""
+        operation = Operation.OVERWRITE if partition is None else Operation.REPLACE_PARTITION
+        if not is_spark_frame(rows):
+            here = self.partitions()
+            with alone(self.log, operation):
+                return here.overwrite(rows, where) if partition is None else here.replace(partition, rows)
+        frame, spark = rows, rows.sparkSession
+
+        def region_of(snapshot: Snapshot) -> Region:
+            return region_where(snapshot, where) if partition is None else one_partition(partition, snapshot)
+
+        def check(snapshot: Snapshot, new: Sequence[Part], beside: Sequence[Part], whose: str) -> None:
+            require_new_keys(self.view, spark, snapshot, new, beside, whose)
+
+        overwriting = Overwriting(
+            log=self.log,
+            storage=self.storage,
+            deletion_vectors=self.deletion_vectors,
+            settle=self.settler.settle,
+            tasks=Tasks(
+                write=lambda snapshot: write_sorted(frame, snapshot, self.path),
+                check=check,
+                locator=self.settler.wide_locator(spark, keys_min=0),
+            ),
+            operation=operation,
+            region_of=region_of,
+        )
+        with alone(self.log, operation):
+            return overwriting.run()
 
     def sampler(self) -> Sampler:
         """Samples the figures of the table regularly, for gauges."""

@@ -313,27 +313,31 @@ class Table:
         return self._internals.partitions().attach(name)
 
     def drop_detached(self, name: str) -> int:
-        """Drop a detached partition; returns how many files were deleted.
-
-        While a version from before the detach can still be read, the files are left to the cleanup.
+        """Drop a detached partition; returns how many files were deleted: none while a version that has them can be read.
 
         Args:
             name: What ``detach_partition`` returned.
         """
         return self._internals.partitions().drop(name)
 
-    def replace_partition(self, partition: Mapping[str, Any], rows: Rows) -> int:
-        """Put rows in place of a partition's rows in one commit; returns the version.
+    def replace_partition(self, partition: Mapping[str, Any], rows: Rows | DataFrame) -> int:
+        """``overwrite`` one partition, given by the values of its columns; returns the version."""
+        return self._internals.overwrite(rows, None, partition)
+
+    def overwrite(self, rows: Rows | DataFrame, where: str | None = None) -> int:
+        """Put rows in place of the table's rows, or of those of some partitions, in one commit; returns the version.
+
+        Tasks write a DataFrame of Spark. It replaces what the table holds when the call begins, and changes that are committed
+        meanwhile count after it. Other rows are written at once, and replace what was committed before. Raises InvalidInput (a
+        row belongs to another partition, or its key occurs twice, is live in a partition that stays, or was deleted there with a
+        newer sequence), InvalidChanges, Contention (what came meanwhile can't count after it), StoreUnavailable.
 
         Args:
-            partition: The values of the partition columns.
-            rows: As for ``apply``, but not of Spark.
-
-        Raises:
-            InvalidInput: A row belongs to another partition, or its key occurs twice, is live elsewhere, or was deleted with a
-                newer sequence.
+            rows: As for ``apply``, with all columns of the table; no deletes.
+            where: A condition on partition columns, as Delta's ``replaceWhere``: the partitions for which it is true are
+                replaced, and each row must belong to one of them. By default the whole table.
         """
-        return self._internals.partitions().replace(partition, rows)
+        return self._internals.overwrite(rows, where)
 
     def restore(
         self, version: int | None = None, timestamp: str | float | None = None, *, positions: bool = False

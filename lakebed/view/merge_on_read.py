@@ -15,7 +15,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import duckdb
@@ -112,29 +112,42 @@ class TableView:
         query needs them, so then Spark raises the error, which has the path too.
         """
         # Readers without Spark need not wait for its import.
-        from lakebed.view.spark_scan import reads_in, scan, schemas_for_spark
+        from lakebed.view.spark_scan import reads_in
 
         on_this_host = str(spark.sparkContext.master).startswith("local")
         with naming_damaged(_parts(snapshot), self._storage), naming_unreadable(_paths(snapshot)):
             pinned = self.pin(snapshot, on_this_host)
-        schema_json, stored_json = schemas_for_spark(snapshot.metadata.schema_string, snapshot.columns.is_identity)
-        frame = scan(
-            spark,
-            self._storage.spark_root,
-            schema_json,
-            stored_json=stored_json,
-            partition_columns=snapshot.metadata.partition_columns,
-            table_id=snapshot.metadata.id,
-            files=pinned.files,
-            counts_reads=bool(pinned.stale),
-            verifies=snapshot.settings.verify_reads != "off",
-        )
+        frame = self._scan(spark, snapshot, pinned.files, counts_reads=bool(pinned.stale))
         if pinned.stale:
             self._reads.follow(reads_in(spark, self._storage.spark_root))
         if pinned.completed is not None:
             rows = snapshot.columns.to_logical(pinned.completed.select(snapshot.schema.names))
             frame = frame.unionByName(spark.createDataFrame(rows, frame.schema))
         return frame
+
+    def dataframe_of_parts(self, spark: SparkSession, snapshot: Snapshot, parts: Iterable[Part]) -> DataFrame:
+        """The live rows of parts, in the columns of a version. The log need not list the parts."""
+        some = replace(snapshot, parts={part.path: part for part in parts}, tail={})
+        files = self._files(some, Resolution(), write_spec_of(some), ())
+        return self._scan(spark, some, files, counts_reads=False)
+
+    def _scan(
+        self, spark: SparkSession, snapshot: Snapshot, files: Sequence[ScanFile], *, counts_reads: bool
+    ) -> DataFrame:
+        from lakebed.view.spark_scan import scan, schemas_for_spark
+
+        schema_json, stored_json = schemas_for_spark(snapshot.metadata.schema_string, snapshot.columns.is_identity)
+        return scan(
+            spark,
+            self._storage.spark_root,
+            schema_json,
+            stored_json=stored_json,
+            partition_columns=snapshot.metadata.partition_columns,
+            table_id=snapshot.metadata.id,
+            files=files,
+            counts_reads=counts_reads,
+            verifies=snapshot.settings.verify_reads != "off",
+        )
 
     def arrow(self, snapshot: Snapshot, columns: Sequence[str] | None, where: str | None) -> pa.Table:
         """The snapshot's rows as Arrow."""

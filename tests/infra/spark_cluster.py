@@ -21,7 +21,7 @@ import shutil
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -102,19 +102,25 @@ class SparkWorker(_SparkDaemon):
 
     ports_needed = 2
 
-    def __init__(self, master: SparkMaster, number: int, cores: int, memory: str, run_folder: Path) -> None:
+    def __init__(
+        self, master: SparkMaster, number: int, cores: int, memory: str, run_folder: Path, host: str = HOST
+    ) -> None:
+        self._host = host
         self.name = f"spark-worker-{number}"
         super().__init__(run_folder)
         self._master = master
         self._cores = cores
         self._memory = memory
 
+    def environment(self) -> dict[str, str]:
+        return super().environment() | {"SPARK_LOCAL_IP": self._host}
+
     def command(self) -> list[str]:
         port, web_port = (str(port) for port in self.ports)
         limits = ["--cores", str(self._cores), "--memory", self._memory]
         places = [
             "--host",
-            HOST,
+            self._host,
             "--port",
             port,
             "--webui-port",
@@ -131,11 +137,18 @@ class SparkWorker(_SparkDaemon):
 class SparkCluster:
     """A master and its workers; each can be killed and restarted by itself."""
 
-    def __init__(self, worker_count: int = 2, worker_cores: int = 1, worker_memory: str = "1g") -> None:
+    def __init__(
+        self,
+        worker_count: int = 2,
+        worker_cores: int = 1,
+        worker_memory: str = "1g",
+        hosts: Sequence[str] = (HOST, HOST),
+    ) -> None:
+        """``hosts``: the addresses of this machine that the workers have."""
         self.run_folder = new_run_folder("spark-cluster")
         self.master = SparkMaster(self.run_folder)
         self.workers = [
-            SparkWorker(self.master, number, worker_cores, worker_memory, self.run_folder)
+            SparkWorker(self.master, number, worker_cores, worker_memory, self.run_folder, hosts[number % len(hosts)])
             for number in range(worker_count)
         ]
 

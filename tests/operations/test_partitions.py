@@ -25,7 +25,7 @@ from lakebed.log.entry_values import MS_MAX
 from lakebed.log.holds import expired_before
 from lakebed.log.table_log import Committed
 from lakebed.merge.kernel import MergedPart, MergeSource, merge_parts
-from lakebed.operations.partitions import detached_of
+from lakebed.operations.detached import detached_of
 from lakebed.parts.change_rows import read_version, versions_with_changes
 from lakebed.parts.changes import WriteSpec
 from lakebed.resolve.locate import IndexLocator
@@ -35,6 +35,7 @@ from lakebed.storage.part_storage import PartStorage
 from tests.foreign.readers import delta_rs, own
 from tests.internals import deletion_vectors_of, log_of, storage_of
 from tests.operations.interrupted import before_its_commits
+from tests.operations.overwriting import overwrite_by_tasks
 from tests.operations.test_mutations import SCHEMA, batch, make, row, values
 from tests.oracle import Oracle, Row, in_order
 from tests.worlds import seeds
@@ -298,7 +299,7 @@ def test_rows_that_do_not_belong_are_refused_and_leave_no_file(tmp_path: Path) -
     files = set((tmp_path / "table" / "_lakebed").iterdir())
     refused = {
         "rows of region=us": [row(8, 8, "us")],
-        "hold a key twice": [row(8, 8), row(8, 9)],
+        "hold the key {'id': 8} twice": [row(8, 8), row(8, 9)],
         "the key {'id': 3}, which is live": [row(1, 1), row(3, 3)],
     }
     for text, rows in refused.items():
@@ -670,7 +671,19 @@ class World:
     def step(self) -> None:
         rng, table, before = self.random, self.table, self.table.version
         action = rng.choice(
-            ["apply", "apply", "settle", "mutate", "detach", "detach", "attach", "drop", "replace", "truncate"]
+            [
+                "apply",
+                "apply",
+                "settle",
+                "mutate",
+                "detach",
+                "detach",
+                "attach",
+                "drop",
+                "replace",
+                "overwrite",
+                "truncate",
+            ]
         )
         region = rng.choice(["eu", "us", None])
         inside = [one for one in self.rows if one["region"] == region]
@@ -710,6 +723,8 @@ class World:
             new = {c["id"]: c | {"region": region} for c in self.changes() if c["id"] not in live}
             table.replace_partition({"region": region}, batch(list(new.values()), keyed=False))
             self.rows = self.applied(outside, list(new.values()))
+        elif action == "overwrite":
+            self.overwrite()
         elif action == "truncate" and rng.random() < 0.3:
             table.truncate()
             self.rows = []
@@ -718,6 +733,36 @@ class World:
             rows = self.rows if version == table.version or action in ("apply", "settle") else None
             if rows is not None:
                 self.states.setdefault(version, in_order(rows))
+
+    def overwrite(self) -> None:
+        """At once, or by tasks beside changes, which count after it."""
+        rng = self.random
+        choices: dict[str | None, list[str | None]] = {
+            None: ["eu", "us", None],
+            "region = 'eu'": ["eu"],
+            "coalesce(region, '') <> 'eu'": ["us", None],
+        }
+        where = rng.choice(list(choices))
+        regions = choices[where]
+        outside = [one for one in self.rows if one["region"] not in regions]
+        live = {one["id"] for one in outside}
+        new = {c["id"]: c | {"region": rng.choice(regions)} for c in self.changes() if c["id"] not in live}
+        rows, between = batch(list(new.values()), keyed=False), self.changes() if rng.random() < 0.7 else []
+        self.rows = self.applied(outside, list(new.values()))
+        if not between and rng.random() < 0.5:
+            self.table.overwrite(rows, where)
+            return
+
+        def meanwhile() -> None:
+            for change in between:
+                self.other.apply(batch([change], self.keyed))
+                if rng.random() < 0.3:
+                    self.other.settle()
+            if self.keyed and rng.random() < 0.3:  # without keys, rows that stay would be merged with those that leave
+                merge_base(self.other)
+
+        overwrite_by_tasks(self.table, rows, where, meanwhile)
+        self.rows = self.applied(self.rows, between)
 
     def detach(self, region: str | None, before: int) -> None:
         """Sometimes a change comes in between, and the detach takes its rows along, or leaves what it took away."""

@@ -31,7 +31,8 @@ from lakebed.operations.cleanup import (
     time_of_cleaning,
     vacuum,
 )
-from lakebed.operations.partitions import Partitions, detached_of
+from lakebed.operations.detached import detached_of
+from lakebed.operations.partitions import Partitions
 from lakebed.operations.references import hold
 from lakebed.operations.restore import restore
 from lakebed.operations.time_to_live import RowExpiry

@@ -40,6 +40,7 @@ METHODS = {
     "lookup": "keys, columns=None, version=None",
     "maintain": "spark",
     "query": "sql, name=None, *, allow_files=False",
+    "overwrite": "rows, where=None",
     "purge": "where, *, dry_run=False, force=False, quarantine=None",
     "read": "spark, version=None, timestamp=None",
     "replace_partition": "partition, rows",

@@ -18,6 +18,7 @@ from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN
 from lakebed.schema.change_names import ChangeNames
 from tests.internals import deletion_vectors_of, log_of, storage_of
 from tests.operations.interrupted import before_its_commits
+from tests.operations.overwriting import overwrite_by_tasks
 from tests.oracle import Row, in_order
 from tests.worlds import seeds
 
@@ -173,7 +174,7 @@ class World:
             "follow",
             "follow",
         ]
-        action = rng.choice([*actions, "detach", "attach", "replace"] if not self.sequence else actions)
+        action = rng.choice([*actions, "detach", "attach", "replace", "overwrite"] if not self.sequence else actions)
         if action == "apply":
             self.apply(table)
         elif action == "settle":
@@ -205,9 +206,29 @@ class World:
             live = set(table.to_arrow(where="region <> 'us'")["id"].to_pylist())
             new = {id: change(id, self.serial, "new", region="us") for id in range(10) if id not in live}
             table.replace_partition({"region": "us"}, as_arrow(list(new.values()), table).select(table.schema.names))
+        elif action == "overwrite":
+            self.overwrite()
         elif action == "follow":
             self.copy.follow()
             self.check()
+
+    def overwrite(self) -> None:
+        """By tasks, beside changes of whole rows."""
+        where = self.random.choice([None, "region = 'us'"])
+        live = set() if where is None else set(self.table.to_arrow(where=f"not ({where})")["id"].to_pylist())
+        new = [change(id, self.serial, "new", region="us") for id in range(10) if id not in live]
+        rows = as_arrow(new, self.table).select(self.table.schema.names)
+
+        def meanwhile() -> None:
+            for _ in range(self.random.choice([0, 1, 2])):
+                whole = [{**one, UNAVAILABLE_COLUMN: None} for one in self.some_changes()]
+                self.other.apply(as_arrow(whole, self.other))
+                if self.random.random() < 0.3:
+                    self.other.settle()
+            if self.random.random() < 0.3:
+                merge(self.other)
+
+        overwrite_by_tasks(self.table, rows, where, meanwhile)
 
     def check(self) -> None:
         """What lacks values is a row of no version until it is settled."""

@@ -43,7 +43,7 @@ from lakebed.log.holds import expired_before, first_unexpired, held_onward
 from lakebed.log.purges import LEASE_MS, PurgeState, purged, purges_of
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog, require_writable
-from lakebed.operations.partitions import detached_of
+from lakebed.operations.detached import detached_of
 from lakebed.operations.purge.files import (
     DETACHED,
     QUARANTINE,

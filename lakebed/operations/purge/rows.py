@@ -45,7 +45,7 @@ from lakebed.log.entries import Operation
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
 from lakebed.merge.kernel import MergedPart, MergeSource, merge_parts
-from lakebed.operations.partitions import Detached, detached_of
+from lakebed.operations.detached import Detached, detached_of
 from lakebed.operations.references import kept_version
 from lakebed.parts.changes import WriteSpec, write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache

@@ -1,0 +1,47 @@
+"""An overwrite whose rows are written by tasks, without Spark: the tasks are functions of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+import lakebed
+from lakebed.log.actions import Part
+from lakebed.log.entries import Operation
+from lakebed.log.snapshot import Snapshot
+from lakebed.operations.overwrite import Overwriting, Tasks
+from lakebed.operations.region import region_where
+from lakebed.parts.changes import OP_COLUMN, prepare, stored_rows, write_spec_of
+from lakebed.parts.write import WrittenPart, write_parts
+from lakebed.resolve.locate import ScanLocator
+from lakebed.storage.engine import connect
+from lakebed.table import internals_of
+
+
+def overwrite_by_tasks(
+    table: lakebed.Table, rows: pa.Table, where: str | None = None, meanwhile: Callable[[], object] = lambda: None
+) -> int:
+    """Overwrite a table; ``meanwhile`` runs when the rows are written, as if that had taken long."""
+    inside = internals_of(table)
+
+    def write(snapshot: Snapshot) -> Sequence[WrittenPart]:
+        spec = write_spec_of(snapshot)
+        prepared = prepare(rows, spec.incoming, connect())
+        prepared = prepared.drop_columns([OP_COLUMN]) if spec.keys else prepared
+        written = list(write_parts(stored_rows(prepared, spec), spec, inside.storage))
+        meanwhile()
+        return written
+
+    def check(snapshot: Snapshot, new: Sequence[Part], beside: Sequence[Part], whose: str) -> None:
+        """Nothing is checked: the rows of these tests have new keys."""
+
+    return Overwriting(
+        log=inside.log,
+        storage=inside.storage,
+        deletion_vectors=inside.deletion_vectors,
+        settle=inside.settler.settle,
+        tasks=Tasks(write=write, check=check, locator=lambda spec: ScanLocator(spec, inside.storage)),
+        operation=Operation.OVERWRITE,
+        region_of=lambda snapshot: region_where(snapshot, where),
+    ).run()

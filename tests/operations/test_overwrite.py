@@ -1,0 +1,215 @@
+"""Overwrites: which rows leave, what is refused, and what becomes of changes that come while the rows are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lakebed
+from lakebed.errors import Contention, InvalidInput
+from lakebed.log.commit_kind import CommitKind, kind_of
+from tests.internals import log_of, storage_of
+from tests.operations.overwriting import overwrite_by_tasks
+from tests.operations.test_mutations import SCHEMA, batch, row, values
+from tests.operations.test_partitions import EU, changes_of, merge_base, two_partitions
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+HOW: dict[str, Callable[..., int]] = {"at once": lakebed.Table.overwrite, "by tasks": overwrite_by_tasks}
+
+
+def bare(*rows: Any) -> pa.Table:
+    return batch(list(rows), keyed=False)
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("keyed", [True, False])
+@pytest.mark.parametrize(
+    ("where", "stay"),
+    [
+        (None, {}),
+        ("region in ('eu', 'ap')", {3: 3, 4: 4}),
+        ("region is null or REGION = 'eu'", {3: 3}),
+        ("region = 'ap'", {1: 1, 2: 2, 3: 3, 4: 4}),
+        ("true", {}),
+    ],
+)
+def test_the_partitions_for_which_the_condition_is_true_are_replaced(
+    how: str, keyed: bool, where: str | None, stay: dict[int, int], tmp_path: Path
+) -> None:
+    table = two_partitions(tmp_path, keyed)
+    region = "ap" if where and "ap" in where else "eu"
+    version = HOW[how](table, bare(row(7, 70, region), row(8, 80, region)), where)
+    assert values(table) == {**stay, 7: 70, 8: 80} and version == table.version
+    assert table.doctor(deep=True).findings == ()
+    [commit] = log_of(table).commits(version, version)
+    assert kind_of(commit) is CommitKind.REPLACE_PARTITION
+    assert table.inspect.timeline().to_pylist()[0]["operation"] == "OVERWRITE"
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_table_without_partitions_is_overwritten_whole(how: str, tmp_path: Path) -> None:
+    table = lakebed.create(tmp_path / "table", SCHEMA, keys=["id"])
+    table.apply(batch([row(1, 1), row(2, 2)]))
+    HOW[how](table, bare(row(2, 20)))
+    assert values(table) == {2: 20}
+    HOW[how](table, bare())
+    assert values(table) == {}
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize(
+    ("where", "rows", "message"),
+    [
+        ("value > 1", [], r"is about 'value'; it may be about the partition columns \['region'\]"),
+        ("region = ", [], "is not one SQL expression"),
+        ("region = 'eu'", [row(8, 8, "us")], "the rows for where region = 'eu' hold rows of region=us"),
+    ],
+)
+def test_what_can_not_be_replaced_is_refused_and_leaves_no_file(
+    how: str, where: str, rows: list[Any], message: str, tmp_path: Path
+) -> None:
+    table = two_partitions(tmp_path)
+    table.settle()
+    files = {path for path, *_ in storage_of(table).list("_lakebed/")}
+    with pytest.raises(InvalidInput, match=message):
+        HOW[how](table, bare(*rows), where)
+    assert values(table) == {1: 1, 2: 2, 3: 3, 4: 4}
+    assert {path for path, *_ in storage_of(table).list("_lakebed/")} == files
+
+
+@pytest.mark.parametrize("rows", [[row(8, 8), row(8, 9)], [row(3, 3)]])
+def test_a_refused_key_is_named(rows: list[Any], tmp_path: Path) -> None:
+    table = two_partitions(tmp_path)
+    key = rows[0]["id"]
+    with pytest.raises(InvalidInput, match=rf"the key {{'id': {key}}}"):
+        table.overwrite(bare(*rows), "region = 'eu'")
+
+
+def test_rows_that_a_delete_elsewhere_outweighs_are_refused(tmp_path: Path) -> None:
+    table = two_partitions(tmp_path, sequence_by="seq")
+    table.apply(batch([row(9, 0, "us", 20, "d")]))
+    with pytest.raises(InvalidInput, match=r"have the key {'id': 9}, which was deleted with a newer seq"):
+        overwrite_by_tasks(table, bare(row(9, 9, "eu", 19)), "region = 'eu'")
+    overwrite_by_tasks(table, bare(row(9, 9, "eu", 20)), "region = 'eu'")
+    assert values(table)[9] == 9
+
+
+# -- beside others -----------------------------------------------------------------------------------------------------
+
+
+AFTER: dict[str, Callable[[lakebed.Table], object]] = {
+    "in the tail": lambda table: None,
+    "settled": lakebed.Table.settle,
+    "merged": merge_base,
+}
+
+
+@pytest.mark.parametrize("after", AFTER)
+@pytest.mark.parametrize("where", [None, "region = 'eu'"])
+def test_changes_that_come_while_the_rows_are_written_count_after_them(
+    where: str | None, after: str, tmp_path: Path
+) -> None:
+    table = two_partitions(tmp_path)
+    other = lakebed.open(table.path)
+
+    def meanwhile() -> None:
+        other.apply(batch([row(1, 100), row(7, 70), row(9, 90, "us")]))  # replaced, new, and of another partition
+        other.apply(batch([row(10, 0, op="d"), row(9, 91, "us")]))
+        AFTER[after](other)
+
+    overwrite_by_tasks(table, bare(row(1, 11), row(10, 10), row(11, 11)), where, meanwhile)
+    stay = {3: 3, 4: 4} if where else {}
+    assert values(table) == {**stay, 1: 100, 7: 70, 9: 91, 11: 11}
+    table.settle()
+    assert values(table) == {**stay, 1: 100, 7: 70, 9: 91, 11: 11}
+    assert table.doctor(deep=True).findings == ()
+
+
+@pytest.mark.parametrize("after", AFTER)
+def test_a_row_that_moves_to_another_partition_meanwhile_stays_there(after: str, tmp_path: Path) -> None:
+    table = two_partitions(tmp_path)
+    other = lakebed.open(table.path)
+
+    def meanwhile() -> None:
+        other.apply(batch([row(1, 5, "eu"), row(7, 7, "eu")]))
+        other.apply(batch([row(1, 100, "us"), row(2, 200, "us"), row(7, 70, "us")]))
+        AFTER[after](other)
+
+    overwrite_by_tasks(table, bare(row(1, 11)), "region = 'eu'", meanwhile)
+    table.settle()
+    assert values(table) == {1: 100, 2: 200, 3: 3, 4: 4, 7: 70}
+
+
+@pytest.mark.parametrize("after", AFTER)
+def test_with_a_sequence_late_changes_lose_against_the_new_rows(after: str, tmp_path: Path) -> None:
+    table = two_partitions(tmp_path, sequence_by="seq")
+    other = lakebed.open(table.path)
+
+    def meanwhile() -> None:
+        other.apply(batch([row(1, 100, "eu", 5), row(2, 200, "eu", 20), row(7, 70, "eu", 5)]))
+        AFTER[after](other)
+
+    overwrite_by_tasks(table, bare(row(1, 11, "eu", 10), row(2, 22, "eu", 10)), "region = 'eu'", meanwhile)
+    assert values(table) == {1: 11, 2: 200, 3: 3, 4: 4, 7: 70}
+    table.settle()
+    assert values(table) == {1: 11, 2: 200, 3: 3, 4: 4, 7: 70}
+
+
+def test_rows_that_are_appended_meanwhile_stay(tmp_path: Path) -> None:
+    table = two_partitions(tmp_path, keyed=False)
+    other = lakebed.open(table.path)
+    overwrite_by_tasks(table, bare(row(7, 7)), "region = 'eu'", lambda: other.apply(batch([row(8, 8)], keyed=False)))
+    assert values(table) == {3: 3, 4: 4, 7: 7, 8: 8}
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "why"),
+    [
+        (lakebed.Table.truncate, "emptied or restored the table"),
+        (lambda table: table.restore(1), "emptied or restored the table"),
+        (lambda table: table.detach_partition(EU), "rewrote rows of where region = 'eu'"),
+        (lambda table: table.overwrite(bare(row(5, 5)), "region = 'eu'"), "rewrote rows of where region = 'eu'"),
+        (lambda table: table.update({"value": "5"}, "region = 'eu'"), "a delete or update changed such rows"),
+        (lambda table: table.apply(batch([row(1, 1) | {"missing": ["value"]}])), "lack values"),
+    ],
+)
+def test_what_can_not_count_after_the_rows_ends_the_overwrite(
+    meanwhile: Callable[[lakebed.Table], object], why: str, tmp_path: Path
+) -> None:
+    table = two_partitions(tmp_path)
+    table.settle()
+    other, before = lakebed.open(table.path), {path for path, *_ in storage_of(table).list("_lakebed/")}
+    with pytest.raises(Contention, match=rf"changed nothing: .*{why}.*; run it again"):
+        overwrite_by_tasks(table, bare(row(1, 11)), "region = 'eu'", lambda: meanwhile(other))
+    left = {path for path, *_ in storage_of(table).list("_lakebed/")} - before
+    log = "".join(file.read_text() for file in Path(table.path, "_delta_log").glob("*.json"))
+    assert all(path in log for path in left if path.endswith(".parquet")), "the rows of the overwrite are deleted"
+
+
+@pytest.mark.parametrize("scope", ["partition", "table"])
+def test_a_rewrite_of_other_rows_passes_unless_the_table_allows_one_at_a_time(scope: str, tmp_path: Path) -> None:
+    table = two_partitions(tmp_path, properties={"lakebed.conflict_scope": scope})
+    other = lakebed.open(table.path)
+
+    def overwrite() -> None:
+        detach = lambda: other.detach_partition({"region": "us"})  # noqa: E731
+        overwrite_by_tasks(table, bare(row(1, 11)), "region = 'eu'", detach)
+
+    if scope == "table":
+        with pytest.raises(Contention, match=r"lakebed\.conflict_scope is 'table'"):
+            overwrite()
+    else:
+        overwrite()
+        assert values(table) == {1: 11, 4: 4}
+
+
+def test_change_rows_tell_what_left_what_came_and_the_changes_that_count_after_it(tmp_path: Path) -> None:
+    table = two_partitions(tmp_path)
+    other = lakebed.open(table.path)
+    overwrite_by_tasks(table, bare(row(5, 5)), "region = 'eu'", lambda: other.apply(batch([row(1, 100)])))
+    assert changes_of(table) == [("delete", 1), ("delete", 2), ("upsert", 1), ("upsert", 5)]
