@@ -259,7 +259,7 @@ def lost_of(snapshot: Snapshot, now_ms: int) -> dict[str, Lost]:
 
 def losses(snapshot: Snapshot, claims: Iterable[Claim], now_ms: int) -> Losses:
     """What to commit, beside the end of these claims, if their replicas were lost."""
-    lost = [claim for claim in claims if not claim.is_made]
+    lost = [claim for claim in claims if claim.sources and not claim.is_made]
     if not lost:
         return Losses(actions=(), parked=None)
     known = lost_of(snapshot, now_ms)

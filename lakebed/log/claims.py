@@ -34,16 +34,16 @@ LEASE_MS_MAX = 86_400_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A merge under way."""
+    """A merge under way, or a rewrite (``coordination.rewriting``)."""
 
     id: str
     replica: str
-    sources: tuple[str, ...]  # paths of base parts
+    sources: tuple[str, ...]  # paths of base parts; none of a rewrite
     level: int
     lease_ms: int  # the end of the lease (epoch milliseconds)
     since_ms: int = 0
     volatile: bool = False
-    kind: str = ""  # merge, purge, recluster or resort; empty if the claim does not say it
+    kind: str = ""  # merge, purge, recluster, resort, or the operation of a rewrite; empty if the claim does not say it
     # the merge has ended and its output is on the replica's disk, as of the last time that the lease was extended
     is_made: bool = False
     uploads: bool = False  # the output of a volatile claim is uploaded as soon as it is there
@@ -51,6 +51,11 @@ class Claim:
     @property
     def domain(self) -> str:
         return CLAIM + self.id
+
+    @property
+    def shown_kind(self) -> str:
+        """``merge``, ``volatile``, or the operation of a rewrite."""
+        return "volatile" if self.volatile else "merge" if self.sources else self.kind
 
     def is_live(self, now_ms: int) -> bool:
         """Whether the lease has not ended."""

@@ -43,6 +43,7 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from lakebed import events
+from lakebed.coordination.rewriting import alone
 from lakebed.errors import InvalidInput
 from lakebed.log.actions import Action, AddPart, Domain, Part
 from lakebed.log.commit_loop import Finished, Proposal, commit_loop
@@ -284,10 +285,11 @@ def run_mutation(
     operation = mutation.operation.lower()
     events.emit(events.MutationBegan(table=path, operation=operation, where=mutation.where.text))
     try:
-        if snapshot.settings.keys:
-            result = mutate(log, storage, rows_for_sql, mutation, beside=beside)
-        else:
-            result = mutate_unkeyed(log, storage, deletion_vectors, mutation)
+        with alone(log, mutation.operation):
+            if snapshot.settings.keys:
+                result = mutate(log, storage, rows_for_sql, mutation, beside=beside)
+            else:
+                result = mutate_unkeyed(log, storage, deletion_vectors, mutation)
     except BaseException as error:
         events.emit(events.MutationFailed(table=path, operation=operation, error=str(error)))
         raise

@@ -28,6 +28,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from lakebed.coordination.rewriting import rewrites
 from lakebed.errors import InvalidInput
 from lakebed.far_times import python_rows
 from lakebed.log.actions import Action, AddPart, Domain, Part
@@ -103,6 +104,7 @@ class Partitions:
         self._locator = locator
         self._clock = clock
 
+    @rewrites(Operation.TRUNCATE)
     def truncate(self) -> int:
         """Remove everything from the table, the tail included; returns the version."""
 
@@ -116,6 +118,7 @@ class Partitions:
 
         return self._commit(Operation.TRUNCATE, change, settles=False)
 
+    @rewrites(Operation.DETACH_PARTITION)
     def detach(self, partition: Mapping[str, Any]) -> str:
         """Take a partition out of the table without touching its files; returns the name to attach it by."""
         name = str(uuid.uuid4())
@@ -144,6 +147,7 @@ class Partitions:
         self._commit(Operation.DETACH_PARTITION, change)
         return name
 
+    @rewrites(Operation.ATTACH_PARTITION)
     def attach(self, name: str) -> int:
         """Put a detached partition back as it was when it left; returns the version.
 
@@ -208,6 +212,7 @@ class Partitions:
 
         return commit_loop(self._log, Operation.DROP_DETACHED, build, repeatable=False)
 
+    @rewrites(Operation.REPLACE_PARTITION)
     def replace(self, partition: Mapping[str, Any], rows: Rows) -> int:
         """Put ``rows`` (the table's columns) in place of what a partition holds, in one commit; returns the version.
 

@@ -29,6 +29,7 @@ from dataclasses import dataclass, field, replace
 import orjson
 
 from lakebed.column_groups import AGGREGATE
+from lakebed.coordination.rewriting import alone
 from lakebed.errors import InvalidInput, Unsupported, VersionNotFound
 from lakebed.log.actions import Action, AddChangePart, AddPart, ChangePart, Domain, Part, RemoveChangePart, RemovePart
 from lakebed.log.claims import claims_of
@@ -77,7 +78,8 @@ def restore(
             version=earlier.version,
         )
     restoring = _Restoring(log=log, storage=storage, earlier=earlier, clock=clock, positions=positions)
-    return commit_loop(log, Operation.RESTORE, restoring.build, repeatable=False)
+    with alone(log, Operation.RESTORE):
+        return commit_loop(log, Operation.RESTORE, restoring.build, repeatable=False)
 
 
 @dataclass(slots=True, kw_only=True)

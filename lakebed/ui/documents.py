@@ -224,7 +224,7 @@ def _claim(claim: Claim, snapshot: Snapshot, now_ms: int, rate: float) -> dict[s
     return {
         "id": cut(claim.id),
         "replica": cut(claim.replica),
-        "kind": "volatile" if claim.volatile else "merge",
+        "kind": cut(claim.shown_kind),
         "is_live": claim.is_live(now_ms),
         "since_ms": claim.since_ms,
         "lease_ms": claim.lease_ms,

@@ -228,9 +228,9 @@ def positions(snapshot: Snapshot) -> pa.Table:
 def claims(snapshot: Snapshot, now_ms: int) -> pa.Table:
     """One row per claim (CLAIMS_SCHEMA), oldest first.
 
-    ``kind``: ``merge``, or ``volatile`` for a claim whose output stays on its replica's disk for now. ``state``: ``live``,
-    or ``expired`` if the lease has ended. ``parts``, ``rows`` (live ones) and ``bytes``: of the sources that are still in
-    the base. ``left``: the number of sources that are no longer there.
+    ``kind``: ``merge``; ``volatile`` for a claim whose output stays on its replica's disk for now; or the operation of a
+    rewrite, which has no sources. ``state``: ``live``, or ``expired`` if the lease has ended. ``parts``, ``rows`` (live ones)
+    and ``bytes``: of the sources that are still in the base. ``left``: the number of sources that are no longer there.
     """
     rows = []
     for claim in sorted(claims_of(snapshot.domains).values(), key=lambda claim: (claim.since_ms, claim.id)):
@@ -239,7 +239,7 @@ def claims(snapshot: Snapshot, now_ms: int) -> pa.Table:
             {
                 "id": claim.id,
                 "replica": claim.replica,
-                "kind": "volatile" if claim.volatile else "merge",
+                "kind": claim.shown_kind,
                 "state": "live" if claim.is_live(now_ms) else "expired",
                 "since": claim.since_ms,
                 "lease_until": claim.lease_ms,

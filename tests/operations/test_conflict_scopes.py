@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,11 @@ import pyarrow as pa
 import pytest
 
 import lakebed
+from lakebed.coordination import rewriting
 from lakebed.errors import Contention
-from lakebed.operations import mutate_keyed
+from lakebed.log.entries import Operation
+from lakebed.operations import mutate_keyed, partitions
+from tests.internals import log_of
 
 SCHEMA = pa.schema(
     [
@@ -50,11 +54,71 @@ def rows(table: lakebed.Table) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for row in table.to_arrow().to_pylist()]
 
 
-def test_the_scope_table_allows_one_update_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def days(tmp_path: Path) -> lakebed.Table:
+    """A table with two partitions and a detached one, and the scope ``table``."""
+    table = lakebed.create(
+        str(tmp_path / "days"), pa.schema([pa.field("id", pa.int64(), False), pa.field("day", pa.string(), False)]),
+        ["id", "day"], partition_by=["day"], properties={"lakebed.conflict_scope": "table"},
+    )  # fmt: skip
+    table.apply([{"id": id, "day": day} for id, day in enumerate("abc")])
+    return table
+
+
+REWRITES: dict[str, Callable[[lakebed.Table, str], object]] = {
+    "DELETE": lambda table, _: table.delete("day = 'a'"),
+    "TRUNCATE": lambda table, _: table.truncate(),
+    "RESTORE": lambda table, _: table.restore(1),
+    "REPLACE PARTITION": lambda table, _: table.replace_partition({"day": "a"}, [{"id": 9, "day": "a"}]),
+    "DETACH PARTITION": lambda table, _: table.detach_partition({"day": "a"}),
+    "ATTACH PARTITION": lambda table, name: table.attach_partition(name),
+}
+
+
+@pytest.mark.parametrize("second", REWRITES)
+def test_the_scope_table_ends_a_second_rewrite_before_it_does_any_work(
+    days: lakebed.Table, monkeypatch: pytest.MonkeyPatch, second: str
+) -> None:
+    name = days.detach_partition({"day": "c"})
+    other, write, refused = lakebed.open(days.path), partitions.write_parts, list[str]()
+
+    def raced(*arguments: Any) -> Any:
+        version = days.version
+        with pytest.raises(Contention, match=r"REPLACE PARTITION of .* has been under way since .* one such"):
+            REWRITES[second](other, name)
+        refused.append(second)
+        assert days.version == version
+        return write(*arguments)
+
+    monkeypatch.setattr(partitions, "write_parts", raced)
+    days.replace_partition({"day": "b"}, [{"id": 5, "day": "b"}])
+    assert (refused, sorted(rows(days))) == ([second], [(0, "a"), (5, "b")])
+    monkeypatch.undo()
+    assert days.inspect.claims().num_rows == 0
+    REWRITES[second](other, name)
+
+
+def test_the_rewrite_of_a_process_that_died_holds_others_up_until_its_lease_ends(days: lakebed.Table) -> None:
+    died = rewriting.alone(log_of(days), Operation.UPDATE)
+    died.__enter__()
+    log = log_of(lakebed.open(days.path))
+    with pytest.raises(Contention, match="UPDATE of"), rewriting.alone(log, Operation.DELETE):
+        pass
+    log.clock = lambda: time.time() + 121.0
+    with rewriting.alone(log, Operation.DELETE):
+        [claim] = days.inspect.claims().to_pylist()
+    assert (claim["kind"], claim["parts"], days.inspect.claims().num_rows) == ("DELETE", 0, 0)
+
+
+def test_the_scope_table_allows_one_update_of_a_version_also_when_a_lease_ended_too_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = created(tmp_path, "table")
-    beside(monkeypatch, lambda: lakebed.open(table.path).update({"status": "'theirs'"}, "id = 1"))
+    other = lakebed.open(table.path)
+    log_of(other).clock = lambda: time.time() + 121.0
+    beside(monkeypatch, lambda: other.update({"status": "'theirs'"}, "id = 1"))
     with pytest.raises(
-        Contention, match=r"changed nothing: version 2 came first .* allows one such operation at a time"
+        Contention, match=r"changed nothing: version 4 came first .* allows one such operation at a time"
     ):
         table.update({"status": "'ours'"}, "id = 1")
     assert rows(table) == [(1, "theirs", 1, "Ada", 1)]
