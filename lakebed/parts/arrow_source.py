@@ -48,6 +48,10 @@ class ArrowSource:
         """Whether each column of this schema but ``constants`` has its type in the file or is missing. None may be nested."""
         return _suits(self._schema, [field for field in schema if field.name not in constants])
 
+    def stored(self, schema: pa.Schema) -> pa.Schema:
+        """Those of the columns that the file has."""
+        return pa.schema([field for field in schema if field.name in self._names])
+
     def read(
         self,
         columns: Sequence[str],
@@ -98,6 +102,24 @@ def read_columns(path: str, url: str, schema: pa.Schema) -> pa.Table | None:
         there = set(stored.names)
         found = file.read([name for name in schema.names if name in there], use_threads=False)
     columns = [found[each.name] if each.name in there else pa.nulls(len(found), each.type) for each in schema]
+    return pa.table(columns, names=schema.names)
+
+
+def read_rows(path: str, url: str, schema: pa.Schema, rows: Rows, *, is_verified: bool) -> pa.Table | None:
+    """These columns of some rows of a file, in the order of ``rows``; row groups without such rows are not read.
+
+    A column that the file lacks is null. None if types in the file are others. Raises Corrupt.
+    """
+    source = ArrowSource(path, url, is_verified)
+    if not source.suits(schema, {}):
+        return None
+    order = np.argsort(rows, kind="stable")
+    there = source.stored(schema)
+    pieces = [table.take(pa.array(at)) for table, at in source.read(there.names, (), rows[order], keeps=False)]
+    places = np.empty(len(rows), dtype=np.int64)
+    places[order] = np.arange(len(rows))
+    found = pa.concat_tables([there.empty_table(), *pieces]).take(pa.array(places))
+    columns = [found[each.name] if each in there else pa.nulls(len(rows), each.type) for each in schema]
     return pa.table(columns, names=schema.names)
 
 

@@ -24,10 +24,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.log.actions import Part
-from lakebed.parts.changes import SEQUENCE_COLUMN, VERSION_COLUMN, WriteSpec
+from lakebed.parts.changes import VERSION_COLUMN, WriteSpec
 from lakebed.parts.intact import require_intact, require_intact_pages
 from lakebed.quoting import quote
-from lakebed.sql.pieces import aliases, named, parquet_of, registered, renamed_sql, scan_of, sql_type
+from lakebed.sql.pieces import aliases, parquet_of, registered, renamed_sql, scan_of, sql_type
 from lakebed.storage.engine import connect
 from lakebed.storage.file_errors import naming_unreadable
 from lakebed.storage.part_storage import PartStorage
@@ -87,17 +87,3 @@ def row_versions(part: Part, rows: _Rows, storage: PartStorage) -> tuple[_Rows, 
         ).fetchnumpy()
     low[found["at"]] = high[found["at"]] = found["version"]
     return low, high
-
-
-def rows_at(path: str, part: Part, rows: Sequence[int], spec: WriteSpec, storage: PartStorage) -> pa.Table:
-    connection = connect()
-    storage.attach(connection)
-    wanted = pa.table({"place": pa.array(rows, pa.int64())})
-    kinds = {field.name: sql_type(field.type) for field in spec.schema}
-    if spec.sequence_column == SEQUENCE_COLUMN:
-        kinds[SEQUENCE_COLUMN] = sql_type(spec.type_of(SEQUENCE_COLUMN))
-    require_intact_pages(part, storage, list(kinds), rows)
-    scan = scan_of([storage.duckdb_url(path)], kinds, part.partition_values)
-    with registered(connection, "lakebed_wanted", wanted):
-        found = connection.sql(f"{scan} where file_row_number in (select place from lakebed_wanted)").to_arrow_table()
-    return named(found, list(kinds))

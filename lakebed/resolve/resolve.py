@@ -44,7 +44,6 @@ from lakebed.parts.changes import (
 )
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.quarantine import IncompleteRow
-from lakebed.parts.row_origins import rows_at
 from lakebed.resolve.counted_tail import DELETED, INCOMPLETE, PART, ROW, CountedOutcome, counted_outcomes, read_tail
 from lakebed.resolve.crowded_keys import NONE_CROWDED, CrowdedKeys
 from lakebed.resolve.first_rows import resolve_first
@@ -52,7 +51,7 @@ from lakebed.resolve.groups import resolve_groups
 from lakebed.resolve.locate import KeyLocator
 from lakebed.resolve.resolution import Resolution, by_part_path, keys_of_parts, rows_that_die
 from lakebed.resolve.unavailable_values import NOWHERE, Rows, completed, ranked, required_columns
-from lakebed.resolve.whole_rows import as_rows, indices_by_part, row_schema, rows_of_tail
+from lakebed.resolve.whole_rows import are_in, as_rows, indices_by_part, row_schema, rows_of_part, rows_of_tail
 from lakebed.schema.nested import nullable
 from lakebed.sql.pieces import aliases, by_place, registered
 from lakebed.storage.engine import connect
@@ -188,12 +187,7 @@ def _dying_rows(
     by_part = indices_by_part(hits["part"])
     live_at: dict[str, npt.NDArray[np.intp]] = {}
     for path, at in by_part.items():
-        dead = deletion_vectors.of(base[path])
-        if len(dead):
-            alive = BitMap64(rows[at].astype(np.uint64)) - dead
-            live_at[path] = at[_among(rows[at], np.frombuffer(alive.to_array(), dtype=np.uint64).astype(np.int64))]
-        else:
-            live_at[path] = at
+        live_at[path] = at[~are_in(deletion_vectors.of(base[path]), rows[at])]
     sequence = spec.sequence_column
     if sequence:
         counts = np.zeros(len(hits), dtype=bool)
@@ -242,15 +236,6 @@ def are_late(
     return late
 
 
-def _among(values: _Rows, ascending: _Rows) -> npt.NDArray[np.bool_]:
-    """Which values are in the other array, without sorting it as ``np.isin`` would."""
-    if not len(ascending):
-        return np.zeros(len(values), dtype=bool)
-    at = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
-    found: npt.NDArray[np.bool_] = ascending[at] == values
-    return found
-
-
 def _tombstones(
     tail: pa.Table, outcomes: Sequence[CountedOutcome], change_parts: Sequence[ChangePart], spec: WriteSpec
 ) -> pa.Table | None:
@@ -287,12 +272,14 @@ def _complete(
         return None, {}
     keys = newest.select(list(spec.keys)).take(pa.array(wanted))
     schema = row_schema(spec)
+    all_wanted = len(wanted) == len(newest)
+    tail_rows, of_part, of_row = rows_of_tail(change_parts, schema, spec, storage, keys=None if all_wanted else keys)
     pieces: list[pa.Table] = []
     if hits is not None:
-        of_wanted = hits.filter(np.isin(hits["probe"].to_numpy(), wanted))
-        pieces = _rows_of_base(of_wanted, newest, base, spec, storage, deletion_vectors)
+        of_wanted = hits if all_wanted else hits.filter(np.isin(hits["probe"].to_numpy(), wanted))
+        read = schema if anew.rows else _lacked(tail_rows, schema, spec)
+        pieces = _rows_of_base(of_wanted, newest, base, read, spec, storage=storage, deletion_vectors=deletion_vectors)
     from_base = sum(len(piece) for piece in pieces)
-    tail_rows, of_part, of_row = rows_of_tail(change_parts, schema, spec, storage, keys=keys)
     pieces.append(tail_rows)
     rows = pa.concat_tables([as_rows(piece, schema) for piece in pieces])
     of = ranked(rows, spec, connect())
@@ -321,6 +308,12 @@ def _complete(
     return whole, {
         path: IncompleteRow(rows.take(pa.array(at)), [done.left_out[row] for row in at]) for path, at in by_part.items()
     }
+
+
+def _lacked(rows: pa.Table, schema: pa.Schema, spec: WriteSpec) -> pa.Schema:
+    """What of the table's own rows must be read: what some of these changes lack, and what decides."""
+    lacked = pc.unique(pc.list_flatten(rows[UNAVAILABLE_COLUMN])).to_pylist()
+    return pa.schema([field for field in schema if field.name in {*lacked, *spec.keys, spec.sequence_column}])
 
 
 def _counting(
@@ -368,11 +361,13 @@ def _rows_of_base(
     hits: pa.Table,
     newest: pa.Table,
     base: Mapping[str, Part],
+    schema: pa.Schema,
     spec: WriteSpec,
+    *,
     storage: PartStorage,
     deletion_vectors: DeletionVectorCache,
 ) -> list[pa.Table]:
-    """What the base holds for the keys: their deletes first, then their live rows."""
+    """What the base holds for the keys, of these columns: their deletes first, then their live rows."""
     out = []
     if spec.sequence_column:
         deletes = hits.filter(pc.equal(hits[OP_COLUMN], DELETE))
@@ -381,10 +376,10 @@ def _rows_of_base(
             removed = removed.append_column(spec.sequence_column, deletes[SEQUENCE_COLUMN])
         out.append(removed)
     rows = hits["row"].to_numpy()
+    stored = pa.schema([field for field in schema if field.name not in (OP_COLUMN, UNAVAILABLE_COLUMN)])
     for path, at in indices_by_part(hits["part"]).items():
-        dead = deletion_vectors.of(base[path])
-        live = [row for row in rows[at].tolist() if row not in dead]
-        if live:
-            found = rows_at(path, base[path], live, spec, storage)
+        live = rows[at][~are_in(deletion_vectors.of(base[path]), rows[at])]
+        if len(live):
+            found = rows_of_part(base[path], live, stored, storage)
             out.append(found.append_column(OP_COLUMN, pa.repeat(pa.scalar(UPSERT), len(found))))
     return out

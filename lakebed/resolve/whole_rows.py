@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pyroaring import BitMap64
 
 from lakebed.log.actions import ChangePart, Part
+from lakebed.parts.arrow_source import is_local, read_rows
 from lakebed.parts.changes import HIDDEN_TYPES, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, WriteSpec
 from lakebed.parts.intact import require_intact, require_intact_pages
 from lakebed.schema.nested import as_declared
@@ -67,6 +69,11 @@ def rows_of_tail(
 def rows_of_part(part: Part, rows: _Rows, schema: pa.Schema, storage: PartStorage) -> pa.Table:
     """Rows of a part of the base, in this order; ``schema`` names the columns. Raises Corrupt."""
     require_intact_pages(part, storage, schema.names, rows.tolist())
+    url = storage.duckdb_url(part.path)
+    if is_local(url) and not part.partition_values:
+        read = read_rows(part.path, url, schema, rows, is_verified=part.checksum is not None)
+        if read is not None:
+            return as_rows(read, schema)
     connection = connect()
     storage.attach(connection)
     kinds = {field.name: sql_type(field.type) for field in schema}
@@ -77,6 +84,19 @@ def rows_of_part(part: Part, rows: _Rows, schema: pa.Schema, storage: PartStorag
             f"select {', '.join(aliases(kinds).values())} from ({scan}) join lakebed_wanted using (place) order by n"
         )
         return as_rows(named(connection.sql(query).to_arrow_table(), schema.names), schema)
+
+
+def are_in(dead: BitMap64, rows: _Rows) -> npt.NDArray[np.bool_]:
+    """Which of the rows are dead."""
+    if not dead:
+        return np.zeros(len(rows), dtype=bool)
+    both = dead & BitMap64(rows.astype(np.uint64))
+    ascending = np.frombuffer(both.to_array(), dtype=np.uint64).astype(np.int64)
+    if not len(ascending):
+        return np.zeros(len(rows), dtype=bool)
+    at = np.minimum(np.searchsorted(ascending, rows), len(ascending) - 1)  # quicker than ``np.isin``, which sorts
+    found: npt.NDArray[np.bool_] = ascending[at] == rows
+    return found
 
 
 def indices_by_part(column: pa.ChunkedArray) -> dict[str, npt.NDArray[np.intp]]:
