@@ -33,6 +33,8 @@ AGGREGATES: tuple[Aggregate, ...] = get_args(Aggregate)
 _OF_ALL_CHANGES = ("first", "max", "min", "sum")
 """What depends on more changes than the newest of a group."""
 _MEMBERS = {"columns", "sequence_by", "creates"}
+_HIDDEN_ORDER = "_lakebed_order."
+"""Before the name of a group and what orders it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +47,28 @@ class ColumnGroup:
     sequence_by: str
     creates: bool = False
     """Whether its changes make a row that the owner neither brought nor deleted."""
+    field: str | None = None
+    """What the changes call their order, if ``sequence_by`` is a hidden column; None if it is a column of the table."""
 
     def renamed(self, name_of: Callable[[str], str]) -> ColumnGroup:
-        """The group with other names of its columns."""
-        return replace(
-            self, columns=tuple(name_of(name) for name in self.columns), sequence_by=name_of(self.sequence_by)
-        )
+        """The group with other names of its columns. A hidden column keeps its name."""
+
+        def new(name: str) -> str:
+            return name if name == self.sequence_by and self.field is not None else name_of(name)
+
+        return replace(self, columns=tuple(map(new, self.columns)), sequence_by=new(self.sequence_by))
+
+    def stored(self, columns: Collection[str]) -> ColumnGroup:
+        """The group as a part has it, of a table with these columns: an order that is none of them is hidden."""
+        if self.field is not None or self.sequence_by in columns:
+            return self
+        hidden = f"{_HIDDEN_ORDER}{self.name}.{self.sequence_by}"
+        own = tuple(hidden if name == self.sequence_by else name for name in self.columns)
+        return replace(self, columns=own, sequence_by=hidden, field=self.sequence_by)
+
+    def is_ordered(self, given: Collection[str]) -> bool:
+        """Whether changes with these columns say how new they are."""
+        return self.sequence_by in given or self.field in given
 
 
 def parse_groups(text: str) -> tuple[ColumnGroup, ...]:
@@ -134,14 +152,26 @@ def check_aggregates(settings: _Settings, schema: pa.Schema, partition_by: Seque
             raise InvalidInput(f"{what}, but the column is {kind}, which has no order")
 
 
-def order_of_stream(columns: Collection[str], settings: _Settings) -> str | None:
+def order_of_stream(columns: Collection[str], settings: _Ordered, names: Collection[str]) -> str | None:
     """What orders the changes of a stream that fills these columns: its group's order, or else the table's.
 
-    Raises InvalidInput for columns of several groups without one of the owner.
+    Args:
+        columns: Those that the stream fills; none if its changes are whole rows.
+        settings: The table's.
+        names: The columns of the table.
+
+    Raises InvalidInput for columns of several groups without one of the owner, and if a record would need two orders that are no
+    columns.
     """
     own = set(columns).difference(settings.keys)
     groups = [group for group in settings.groups if not own.isdisjoint(group.columns)]
-    if not groups or own.difference(*(group.columns for group in groups)):
+    if not columns or not groups or own.difference(*(group.columns for group in groups)):
+        for group in groups if columns else settings.groups:
+            if group.sequence_by not in (*names, settings.sequence_by):
+                raise InvalidInput(
+                    f"the group {group.name!r} is ordered by {group.sequence_by!r}, which is no column of the table; give the "
+                    "group a stream of its own (columns)"
+                )
         return settings.sequence_by
     if len(groups) > 1:
         raise InvalidInput(
@@ -151,8 +181,8 @@ def order_of_stream(columns: Collection[str], settings: _Settings) -> str | None
     return groups[0].sequence_by
 
 
-class _Settings(Protocol):
-    """What of a table's settings the groups must fit."""
+class _Ordered(Protocol):
+    """What of a table's settings orders changes."""
 
     @property
     def keys(self) -> tuple[str, ...]: ...
@@ -160,6 +190,11 @@ class _Settings(Protocol):
     def sequence_by(self) -> str | None: ...
     @property
     def groups(self) -> tuple[ColumnGroup, ...]: ...
+
+
+class _Settings(_Ordered, Protocol):
+    """What of a table's settings the groups must fit."""
+
     @property
     def aggregates(self) -> tuple[Aggregated, ...]: ...
 
@@ -173,7 +208,15 @@ def check_groups(settings: _Settings, schema: pa.Schema, partition_by: Sequence[
         )
     names, taken = set(schema.names), dict[str, str]()
     for group in groups:
+        is_hidden = group.sequence_by not in names
+        if is_hidden and "." in group.name:
+            raise InvalidInput(
+                f"{GROUPS}: {group.sequence_by!r}, which orders the group {group.name!r}, is no column of the table; the name of "
+                "such a group must not have a dot"
+            )
         for name in group.columns:
+            if is_hidden and name == group.sequence_by:
+                continue
             why = (
                 "is no column of the table"
                 if name not in names
@@ -198,6 +241,8 @@ def check_groups(settings: _Settings, schema: pa.Schema, partition_by: Sequence[
                 f"{GROUPS}: the group {group.name!r} creates rows, and column {needed[0]!r} is NOT NULL; only the owner gives "
                 "it a value"
             )
+        if is_hidden:
+            continue
         kind = schema.field(group.sequence_by).type
         if not (
             pa.types.is_integer(kind)

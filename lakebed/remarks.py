@@ -156,7 +156,8 @@ KINDS: Mapping[str, Kind] = {
     Remark.WAITING: Kind(
         what="changes of groups of columns had no row of the owner when they were settled, so no reader sees them until the "
         "owner brings the row",
-        remedy="nothing, if the owner's changes come later; lakebed.tombstone_retention says how long they wait",
+        remedy="nothing, if the owner's changes come later: table.inspect.waiting() lists what waits, and "
+        "lakebed.tombstone_retention says how long",
         is_finding=False,
     ),
     Remark.ORDER_OF_ARRIVAL: Kind(

@@ -378,7 +378,7 @@ class DecoderSchema:
     @property
     def fill(self) -> Fill | None:
         """Which columns of its row a change fills; None for all."""
-        return Fill(rescues=self.policy.rescues) if self.kept else None
+        return Fill(rescues=self.policy.rescues, order=self.sequence_metadata) if self.kept else None
 
     @property
     def never_null(self) -> frozenset[str]:

@@ -279,7 +279,8 @@ def prepare_or_split(
     try:
         prepare(rows.slice(0, 0), spec, connection, deletes, left_out, fill)
     except InvalidChanges:  # no row can be of these columns
-        shape = dict.fromkeys([*spec.schema.names, *([spec.sequence_by] if spec.sequence_by else [])])
+        shape = dict.fromkeys([*spec.schema.names, spec.sequence_by, *spec.hidden_orders])
+        shape.pop(None, None)
         types = dict(zip(spec.schema.names, spec.schema.types, strict=True))
         none = {name: pa.array([], types.get(name, pa.int64())) for name in shape}
         bad = [_quarantined(rows.slice(row, 1), why) for row in range(len(rows))]

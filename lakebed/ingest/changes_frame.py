@@ -11,7 +11,7 @@ from lakebed.decode.row_changes import columns_left_out, names_in_rows
 from lakebed.error_transport import first_line
 from lakebed.errors import InvalidChanges, InvalidInput
 from lakebed.parts.changes import HIDDEN_TYPES, OP_COLUMN, SEQUENCE_COLUMN, WriteSpec
-from lakebed.parts.fills import Fill, lacks
+from lakebed.parts.fills import Fill, lacks, lacks_order
 from lakebed.quoting import quote_for_spark
 from lakebed.schema.change_names import is_change_name
 from lakebed.schema.fitting import FIXED, RESCUED_COLUMN, EvolvePolicy
@@ -62,7 +62,8 @@ def changes_frame(
             raise InvalidInput(
                 f"except_column_list names {name!r}, which is a key or orders the changes; it can't be left out"
             )
-    kept = [] if fill is None else fill.kept(spec, sent.keys() - set(left_out))
+    fields = {group.field: group for group in spec.groups if group.field is not None}
+    kept = [] if fill is None else fill.kept(spec, (sent.keys() - set(left_out)) | given.intersection(fields))
     columns = []  # SQL texts, since every Column object costs a call to the JVM
     for field in spec.schema:
         if field.name in kept:
@@ -82,16 +83,28 @@ def changes_frame(
             _require_spark_expression(changes, apply_as_deletes)
             deleted = f"coalesce(cast(({apply_as_deletes}\n) as boolean), false)"
         columns.append(f"case when {deleted} then 'd' else 'u' end as {OP_COLUMN}")
-    if spec.sequence_by is not None and spec.sequence_column == SEQUENCE_COLUMN and SEQUENCE_COLUMN not in kept:
-        if spec.sequence_by not in given:
-            raise InvalidChanges(f"the changes lack the column {spec.sequence_by!r}, which sequence_by names")
-        columns.append(f"{quote_for_spark(spec.sequence_by)} as {SEQUENCE_COLUMN}")
+    columns += _orders(spec, given, kept)
     try:
         return changes.selectExpr(f"struct({', '.join(columns)}) as row", *beside)
     except Exception as error:
         if apply_as_deletes is None or not _is_of_spark(error):
             raise
         raise InvalidInput(f"apply_as_deletes={apply_as_deletes!r} can't be evaluated: {first_line(error)}") from None
+
+
+def _orders(spec: WriteSpec, given: Collection[str], kept: Collection[str]) -> list[str]:
+    """What orders the changes, where that is no column of the table."""
+    columns = []
+    if spec.sequence_by is not None and spec.sequence_column == SEQUENCE_COLUMN and SEQUENCE_COLUMN not in kept:
+        if spec.sequence_by not in given:
+            raise InvalidChanges(f"the changes lack the column {spec.sequence_by!r}, which sequence_by names")
+        columns.append(f"{quote_for_spark(spec.sequence_by)} as {SEQUENCE_COLUMN}")
+    for group in spec.groups:
+        if group.field is not None and group.sequence_by not in kept:
+            if group.field not in given:
+                raise lacks_order(group)
+            columns.append(f"{quote_for_spark(group.field)} as {quote_for_spark(group.sequence_by)}")
+    return columns
 
 
 def unknown_columns(
@@ -103,7 +116,7 @@ def unknown_columns(
 ) -> tuple[str, ...]:
     """The columns of changes that no column of the table takes, and that no argument refers to."""
     sent = names_in_rows(spec.schema.names, given, policy).values()
-    known = {*except_columns, spec.sequence_by, *sent}
+    known = {*except_columns, spec.sequence_by, *(group.field for group in spec.groups), *sent}
     text = apply_as_deletes or ""
     return tuple(
         name

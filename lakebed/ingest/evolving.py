@@ -72,7 +72,7 @@ class Evolution:
         if self._refused_for is not None and not columns.equals(self._refused_for):
             self._refused, self._refused_for = frozenset(), None
         policy = replace(decoder.decoder_schema.policy, refused=self._refused)
-        order = order_of_stream(policy.fills, settings)
+        order = order_of_stream(policy.fills, settings, columns.names)
         wanted = DecoderSchema.of_table(columns, settings.keys, order, policy, first_names(snapshot))
         wanted = replace(wanted, source=decoder.decoder_schema.source)
         fields_got_columns(self._log, snapshot, wanted.column_of)

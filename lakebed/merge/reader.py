@@ -146,7 +146,7 @@ class SourceReader:
         self._kinds = {field.name: sql_type(field.type) for field in spec.schema}
         if spec.sequence_column == SEQUENCE_COLUMN:
             self._kinds[SEQUENCE_COLUMN] = sql_type(pa.int64())
-        self._kinds |= {name: sql_type(kind) for name, kind in spec.first_orders.items()}
+        self._kinds |= {name: sql_type(kind) for name, kind in spec.hidden_orders.items()}
         self.versions = versions_of_sources([source.part for source in sources], spec, bool(selection.deletes))
         if self.versions is not None:
             self._kinds[VERSION_COLUMN] = sql_type(pa.int64())

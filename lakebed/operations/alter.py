@@ -30,7 +30,7 @@ from lakebed.log.purges import purges_of
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog, require_writable
 from lakebed.notebook import HtmlResult
-from lakebed.operations.create import check_keep, check_settings
+from lakebed.operations.create import check_keep, check_sequence_names, check_settings
 from lakebed.planning.time_to_live import check_time_to_live
 from lakebed.positions.positions import positions_of
 from lakebed.positions.remarks import remarks_of
@@ -193,6 +193,8 @@ def set_properties(
         if any(name == GROUPS or name.startswith(AGGREGATE) for name in properties):
             check_groups(settings, snapshot.logical_schema, snapshot.metadata.partition_columns)
             check_aggregates(settings, snapshot.logical_schema, snapshot.metadata.partition_columns)
+        if GROUPS in properties:
+            check_sequence_names(settings, snapshot.logical_schema)
         metadata = replace(snapshot.metadata, configuration=merged)
         return Proposal(
             actions=[metadata],

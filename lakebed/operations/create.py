@@ -171,7 +171,7 @@ def check_layout(schema: pa.Schema, settings: TableSettings, partition_by: Seque
     check_new_names(schema)
     check_levels(schema)
     check_settings(settings, schema, partition_by)
-    check_sequence_name(settings.sequence_by, schema)
+    check_sequence_names(settings, schema)
     check_columns(partition_by, schema, "partition_by")
     _check_partitioning(partition_by, schema)
 
@@ -221,20 +221,22 @@ def check_keep(settings: TableSettings) -> None:
         )
 
 
-def check_sequence_name(name: str | None, schema: pa.Schema) -> None:
-    """Raises InvalidInput for a name in ``sequence_by`` that is no column, and looks like a misspelled one.
+def check_sequence_names(settings: TableSettings, schema: pa.Schema) -> None:
+    """Raises InvalidInput for a ``sequence_by`` of the table or a group that is no column and looks like a misspelled one.
 
     Names of fewer than six characters are too often alike. One with a dot is metadata of an event, and rows of changes have
     underscores before a name that is a column's already.
     """
-    if name is None or name in schema.names or "." in name or name.startswith("_"):
-        return
-    near = [each for each in schema.names if min(len(name), len(each)) > 5 and _is_slip(name.lower(), each.lower())]
-    if near:
-        raise InvalidInput(
-            f"sequence_by {name!r} is no column; did you mean {' or '.join(map(repr, near))}? A sequence that only the changes "
-            "have needs a name that is less like a column's"
-        )
+    names = frozenset(schema.names)
+    for name in (settings.sequence_by, *(group.sequence_by for group in settings.groups)):
+        if name is None or name in names or "." in name or name.startswith("_"):
+            continue
+        near = [each for each in schema.names if min(len(name), len(each)) > 5 and _is_slip(name.lower(), each.lower())]
+        if near:
+            raise InvalidInput(
+                f"sequence_by {name!r} is no column; did you mean {' or '.join(map(repr, near))}? A sequence that only the "
+                "changes have needs a name that is less like a column's"
+            )
 
 
 def _is_slip(one: str, other: str) -> bool:
@@ -318,7 +320,7 @@ def convert(
         check_adoptable(snapshot)
         check_adoptable_partitions(snapshot)
         check_settings(settings, snapshot.logical_schema, snapshot.metadata.partition_columns)
-        check_sequence_name(settings.sequence_by, snapshot.logical_schema)
+        check_sequence_names(settings, snapshot.logical_schema)
         stored = stored_settings(settings, snapshot.columns)
         frame = frame_properties(parse_sort_key(stored.sort_key, snapshot.schema), snapshot)
         framed = replace(settings, sort_key_frame=frame.get(SORT_KEY_FRAME, ""))

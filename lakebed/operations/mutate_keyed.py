@@ -269,6 +269,10 @@ def _write(
         at = incoming.schema.get_field_index(str(incoming.sequence_by))
         oldest = oldest_value(incoming.schema.field(at).type)
         columns[at] = f"coalesce({quote(str(incoming.sequence_by))}, {oldest}) as {quote(str(incoming.sequence_by))}"
+    for group in spec.groups:
+        if group.field is not None:
+            hidden.append(pa.field(group.sequence_by, pa.int64()))
+            columns.append(quote(group.sequence_by))
     operation = DELETE if mutation.assignments is None else UPSERT
     query = (
         f"select {', '.join(columns)}, {literal(operation)} as {OP_COLUMN} "
@@ -304,7 +308,7 @@ def _concern(came: Sequence[ChangePart], mutation: Mutation, newest: Snapshot) -
     columns, names = newest.logical_schema.names, mutation.names()
     if not names.issubset(map(str.lower, columns)):
         return list(came)
-    stored = dict(zip(newest.logical_settings.groups, newest.settings.groups, strict=True))
+    stored = dict(zip(newest.logical_settings.groups, write_spec_of(newest).groups, strict=True))
     grouped = {group: {name.lower() for name in group.columns} for group in stored}
     orders = [stored[group].sequence_by for group, several in grouped.items() if not names.isdisjoint(several)]
     if mutation.assignments is None or names.difference(*grouped.values()):

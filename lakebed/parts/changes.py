@@ -22,7 +22,7 @@ from lakebed.column_groups import Aggregated, ColumnGroup
 from lakebed.errors import InvalidChanges, InvalidInput
 from lakebed.log.purges import fence_of
 from lakebed.log.snapshot import Snapshot
-from lakebed.parts.fills import Fill, aggregated, lacks, unavailable, without_values
+from lakebed.parts.fills import Fill, aggregated, lacks, lacks_order, unavailable, without_values
 from lakebed.schema.column_mapping import ColumnMapping, StoredPath
 from lakebed.schema.exact_cast import cast_exactly
 from lakebed.schema.nested import first_missing, nullable
@@ -143,10 +143,12 @@ class WriteSpec:
         return next((group.sequence_by for group in self.groups if column in group.columns), str(self.sequence_column))
 
     @property
-    def first_orders(self) -> dict[str, pa.DataType]:
-        """Hidden columns that say how old the first value of a column is, and their types."""
-        orders = {one.order_column: self.order_of(one.column) for one in self.aggregates if one.order_column}
-        return {name: HIDDEN_TYPES.get(order) or self.schema.field(order).type for name, order in orders.items()}
+    def hidden_orders(self) -> dict[str, pa.DataType]:
+        """Hidden columns and their types: what orders a group, and how old the first value of a column is."""
+        of_groups = {group.sequence_by: pa.int64() for group in self.groups if group.field is not None}
+        firsts = {one.order_column: self.order_of(one.column) for one in self.aggregates if one.order_column}
+        types = HIDDEN_TYPES | of_groups
+        return of_groups | {name: types.get(order) or self.schema.field(order).type for name, order in firsts.items()}
 
     def type_of(self, name: str) -> pa.DataType:
         """The type of a column of a part's file, also of a hidden one of every table."""
@@ -207,7 +209,7 @@ def write_spec_of(snapshot: Snapshot) -> WriteSpec:
         sort_key=settings.sort_key,
         sequence_by=settings.sequence_by,
         keeps_first=settings.keep == "first",
-        groups=settings.groups,
+        groups=tuple(group.stored(snapshot.schema.names) for group in settings.groups),
         aggregates=settings.aggregates,
         partition_by=snapshot.partition_columns,
         sort_key_version=settings.sort_key_version,
@@ -253,10 +255,14 @@ def prepare(
         )
     if spec.sequence_column == SEQUENCE_COLUMN:
         columns[SEQUENCE_COLUMN] = _given_sequence(changes, spec, kept)
+    for group in spec.groups:
+        if group.field is not None:
+            columns[group.sequence_by] = _given_order(changes, group, kept, fill)
+    group_deletes = None
     if spec.resolves_by_group:
         if deletes is not None and spec.sequence_column in kept:
             columns |= without_values(columns, kept, spec, deletes)
-            deletes = None  # not of the row, but of what the group has of it
+            group_deletes, deletes = deletes, None  # not of the row, but of what the group has of it
         columns |= aggregated(columns, spec, deletes)
     if spec.keys:
         columns[OP_COLUMN] = (
@@ -266,7 +272,8 @@ def prepare(
         )
     unsent = changes[UNAVAILABLE_COLUMN] if UNAVAILABLE_COLUMN in there else None
     if fill is not None or spec.groups or spec.aggregates:
-        unsent = unavailable(columns, fill or Fill(), kept, unsent, spec, deletes=deletes)
+        of_groups = {"deletes": deletes, "group_deletes": group_deletes}
+        unsent = unavailable(columns, fill or Fill(), kept, unsent, spec, **of_groups)
     if unsent is not None:
         if spec.keeps_first and pc.max(pc.list_value_length(unsent)).as_py():
             row = int(pc.index(pc.greater(pc.list_value_length(unsent), 0), True).as_py())
@@ -310,6 +317,20 @@ def _given_sequence(changes: pa.Table, spec: WriteSpec, kept: Sequence[str]) -> 
     return _hidden_sequence(changes[source], source)
 
 
+def _given_order(
+    changes: pa.Table, group: ColumnGroup, kept: Sequence[str], fill: Fill | None
+) -> pa.ChunkedArray | pa.Array:
+    """The hidden column that orders a group. Raises InvalidChanges if the changes lack it."""
+    if group.sequence_by in kept:
+        return pa.nulls(len(changes), pa.int64())
+    of_records = SEQUENCE_COLUMN if fill is not None and fill.order == group.field else None
+    given = frozenset(changes.column_names)
+    for source in (group.sequence_by, of_records, group.field):
+        if source is not None and source in given:
+            return _hidden_sequence(changes[source], str(group.field))
+    raise lacks_order(group)
+
+
 def _check_given(given: Sequence[str], except_columns: Sequence[str], spec: WriteSpec) -> None:
     there = set(given)
     for name in except_columns:
@@ -329,12 +350,18 @@ def stored_rows(rows: pa.Table, spec: WriteSpec) -> pa.Table:
     columns = spec.columns
     if columns is None or columns.is_identity:
         return rows
+    hidden = dict(zip(spec.incoming.hidden_orders, spec.hidden_orders, strict=True))
     rows = columns.to_stored(rows)
     if UNAVAILABLE_COLUMN in rows.column_names:  # its values are names
-        at = rows.column_names.index(UNAVAILABLE_COLUMN)
-        unsent = [names and list(columns.stored_names(names)) for names in rows[UNAVAILABLE_COLUMN].to_pylist()]
-        rows = rows.set_column(at, UNAVAILABLE_COLUMN, pa.array(unsent, HIDDEN_TYPES[UNAVAILABLE_COLUMN]))
-    hidden = dict(zip(spec.incoming.first_orders, spec.first_orders, strict=True))
+        stored = dict(zip(spec.incoming.schema.names, spec.schema.names, strict=True)) | hidden
+        lists = rows[UNAVAILABLE_COLUMN].combine_chunks()
+        listed = pc.list_flatten(lists).dictionary_encode()
+        names = pa.array([stored.get(name, name) for name in listed.dictionary.to_pylist()], pa.string())
+        offsets = np.concatenate([[0], np.cumsum(pc.fill_null(pc.list_value_length(lists), 0).to_numpy())])
+        unsent = pa.ListArray.from_arrays(
+            pa.array(offsets, pa.int32()), names.take(listed.indices), mask=lists.is_null()
+        )
+        rows = rows.set_column(rows.column_names.index(UNAVAILABLE_COLUMN), UNAVAILABLE_COLUMN, unsent)
     return rows.rename_columns([hidden.get(name, name) for name in rows.column_names]) if hidden else rows
 
 
@@ -408,7 +435,7 @@ def _hidden_sequence(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
     """A sequence that is no column of the table is kept as a 64-bit integer; timestamps as microseconds."""
     if pa.types.is_timestamp(column.type):
         return cast_exactly(column, pa.timestamp("us", column.type.tz), name).cast(pa.int64())
-    if pa.types.is_integer(column.type):
+    if pa.types.is_integer(column.type) or pa.types.is_null(column.type):
         return cast_exactly(column, pa.int64(), name)
     raise InvalidChanges(
         f"sequence_by refers to {name!r}, which is {column.type}; a sequence that is not a column of the table must be an "
@@ -447,8 +474,11 @@ def _check_nulls(changes: pa.Table, spec: WriteSpec, deletes: pa.ChunkedArray | 
                 f"{f'{field.name}.{found[1]}'!r} is NOT NULL but has no value in row {found[0]} of the changes"
             )
     sequence = spec.sequence_column if has_order else None
-    if sequence and changes[sequence].null_count:
-        row = int(pc.index(pc.is_null(changes[sequence]), True).as_py())
+    missing = pc.is_null(changes[sequence]) if sequence and changes[sequence].null_count else None
+    if missing is not None and may_be_unsent and spec.groups:  # changes of groups, prepared before
+        unsent = unsent or changes[UNAVAILABLE_COLUMN].to_pylist()
+        missing = pc.and_(missing, pa.array([sequence not in (names or ()) for names in unsent]))
+    if missing is not None and (row := int(pc.index(missing, True).as_py())) >= 0:
         kind = "delete" if deletes is not None and deletes[row].as_py() else "change"
         raise InvalidChanges(
             f"{spec.sequence_by!r} orders the changes (sequence_by) but has no value in row {row}, a {kind}; "

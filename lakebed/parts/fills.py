@@ -49,6 +49,8 @@ class Fill:
     """Whether a null keeps the value of its column too (``ignore_null_updates``)."""
     rescues: bool = False
     """Whether a change also fills ``RESCUED_COLUMN``, if it has something to keep there; else the text of other changes stays."""
+    order: str | None = None
+    """What of a record the hidden sequence of its change is (``kafka.offset``); None for changes that are no records."""
 
     def kept(self, spec: _TableShape, given: Collection[str]) -> list[str]:
         """The columns of a table that changes with the columns ``given`` do not fill; also the hidden sequence, if it is kept.
@@ -64,13 +66,16 @@ class Fill:
             if name not in given:
                 raise lacks(name, list(given))
         filled = set(given if self.columns is None else self.columns)
-        groups = [group for group in spec.groups if not filled.isdisjoint(group.columns)]
+        fields = [group.field for group in spec.groups]
+        groups = [
+            group
+            for group in spec.groups
+            if not filled.isdisjoint(group.columns)
+            or (self.columns is None and group.field in given and fields.count(group.field) == 1)
+        ]
         for group in groups:
-            if group.sequence_by not in given:
-                raise InvalidChanges(
-                    f"the changes lack the column {group.sequence_by!r}, which orders the group {group.name!r}; every "
-                    "change of the group needs it"
-                )
+            if not group.is_ordered(given) and group.field != (self.order or group.sequence_by):
+                raise lacks_order(group)
         filled.update(spec.keys, (group.sequence_by for group in groups))
         if self._are_owners(filled, spec):
             filled.update([str(spec.sequence_by), str(spec.sequence_column)])
@@ -81,7 +86,8 @@ class Fill:
                 f"on_mismatch is 'rescue', and {RESCUED_COLUMN!r} is a column of the rows' owner; changes of groups alone "
                 "can't fill it"
             )
-        hidden = [name for name in [spec.sequence_column] if name and name not in names]
+        orders = [spec.sequence_column, *(group.sequence_by for group in spec.groups)]
+        hidden = [name for name in orders if name and name not in names]
         return [name for name in [*names, *hidden] if name not in filled]
 
     def _are_owners(self, filled: Collection[str], spec: _TableShape) -> bool:
@@ -126,8 +132,12 @@ def unavailable(
     spec: _TableShape,
     *,
     deletes: pa.ChunkedArray | None,
+    group_deletes: pa.ChunkedArray | None = None,
 ) -> pa.Array:
-    """By row, what it does not fill: the columns ``kept``, those that its source did not send, and nulls that don't count."""
+    """By row, what it does not fill: the columns ``kept``, those that its source did not send, and nulls that don't count.
+
+    A delete lacks nothing; ``group_deletes`` are deletes of what groups have of a row, and lack nothing of their groups.
+    """
     rows = len(columns[spec.keys[0]])
     masks = {name: np.ones(rows, dtype=bool) for name in kept}
     if unsent is not None:
@@ -141,13 +151,17 @@ def unavailable(
     no_nulls = [one.column for one in spec.aggregates if one.function == "last_non_null" and one.column not in kept]
     masks |= {name: np.asarray(columns[name].is_null()) | masks.get(name, False) for name in no_nulls}
     if spec.groups:
-        masks |= _masks_of_groups(columns, masks, kept, spec)
+        masks |= _masks_of_groups(columns, masks, kept, spec, group_deletes)
     upserts = np.ones(rows, dtype=bool) if deletes is None else ~np.asarray(deletes)
     return unavailable_names(masks, upserts)
 
 
 def _masks_of_groups(
-    columns: Mapping[str, Any], masks: Mapping[str, npt.NDArray[np.bool_]], kept: Collection[str], spec: _TableShape
+    columns: Mapping[str, Any],
+    masks: Mapping[str, npt.NDArray[np.bool_]],
+    kept: Collection[str],
+    spec: _TableShape,
+    deletes: pa.ChunkedArray | None,
 ) -> dict[str, npt.NDArray[np.bool_]]:
     """Which rows say nothing of a group, for each column of each group. Raises InvalidChanges for a value without an order."""
     out: dict[str, npt.NDArray[np.bool_]] = {}
@@ -161,7 +175,8 @@ def _masks_of_groups(
             has_value = lacks_order & np.asarray(columns[name].is_valid())
             if has_value.any():
                 raise _without_order(group, int(has_value.argmax()), name)
-            out[name] = lacks_order | masks.get(name, False)
+            lacks_value = masks.get(name, False) if deletes is None else masks.get(name, False) & ~np.asarray(deletes)
+            out[name] = lacks_order | lacks_value
     if says_nothing.any():
         group = next(one for one in spec.groups if one.sequence_by not in kept)
         raise _without_order(group, int(says_nothing.argmax()), None)
@@ -171,7 +186,15 @@ def _masks_of_groups(
 def _without_order(group: ColumnGroup, row: int, name: str | None) -> InvalidChanges:
     found = "says nothing of any group: it has no value" if name is None else f"has a value of {name!r} but none"
     return InvalidChanges(
-        f"row {row} of the changes {found} of {group.sequence_by!r}, which orders the group {group.name!r}"
+        f"row {row} of the changes {found} of {group.field or group.sequence_by!r}, which orders the group {group.name!r}"
+    )
+
+
+def lacks_order(group: ColumnGroup) -> InvalidChanges:
+    """The error for changes of a group that do not say how new they are."""
+    return InvalidChanges(
+        f"the changes lack the column {group.field or group.sequence_by!r}, which orders the group {group.name!r}; every "
+        "change of the group needs it"
     )
 
 

@@ -119,7 +119,7 @@ def write_parts(rows: pa.Table, spec: WriteSpec, storage: PartStorage, names: st
 
     ``names``: what the names of the files begin with, before a uuid.
     """
-    if UNAVAILABLE_COLUMN in rows.column_names and not any(rows[UNAVAILABLE_COLUMN].to_pylist()):
+    if UNAVAILABLE_COLUMN in rows.column_names and not _incomplete(rows):
         rows = rows.drop_columns([UNAVAILABLE_COLUMN])
     of_moves = {MOVES_COLUMN, NEEDS_ROW_COLUMN}.intersection(rows.column_names)
     rows = rows.drop_columns([name for name in of_moves if rows[name].null_count == len(rows)])
@@ -159,7 +159,7 @@ def _write_one(
         )
     incomplete = 0
     if UNAVAILABLE_COLUMN in rows.column_names:
-        incomplete = sum(bool(names) for names in rows[UNAVAILABLE_COLUMN].to_pylist())
+        incomplete = _incomplete(rows)
     if NEEDS_ROW_COLUMN in rows.column_names:
         incomplete += pc.sum(rows[NEEDS_ROW_COLUMN]).as_py() or 0
     moves = int(np.count_nonzero(are_strong(rows[MOVES_COLUMN]))) if MOVES_COLUMN in rows.column_names else 0
@@ -175,8 +175,13 @@ def _write_one(
         modified_ms=int(time.time() * 1000),
         sort_key_version=spec.order_version,
         checksum=checksum,
-        has_more_columns=not {*spec.schema.names, *HIDDEN_TYPES, *spec.first_orders}.issuperset(rows.column_names),
+        has_more_columns=not {*spec.schema.names, *HIDDEN_TYPES, *spec.hidden_orders}.issuperset(rows.column_names),
     )
+
+
+def _incomplete(rows: pa.Table) -> int:
+    """How many rows lack values."""
+    return pc.sum(pc.greater(pc.list_value_length(rows[UNAVAILABLE_COLUMN]), 0)).as_py() or 0
 
 
 def _repetitive(rows: pa.Table) -> list[str]:

@@ -16,6 +16,7 @@ from typing import Literal
 import pyarrow as pa
 
 from lakebed import table as tables
+from lakebed.column_groups import GROUPS, ColumnGroup
 from lakebed.decode.decoder import DecoderSchema
 from lakebed.decode.formats import EVENTS, decoder
 from lakebed.decode.metadata import ENVELOPE, KNOWN_MEMBERS, metadata_path
@@ -170,6 +171,7 @@ def _target(pipeline: Pipeline, table: Table | None, was_looked_for: bool, findi
         with findings.at("table", "sort_key", number):
             parse_sort_key([term], columns)
     _check_sequence(pipeline, columns, findings)
+    groups: tuple[ColumnGroup, ...] = ()
     if len(findings.errors) == before:
         new = NewTable(
             schema=columns,
@@ -180,11 +182,13 @@ def _target(pipeline: Pipeline, table: Table | None, was_looked_for: bool, findi
             properties=section.properties,
         )
         with findings.at("table"):
-            check_layout(columns, new.settings(), section.partition_by)
+            settings = new.settings()
+            check_layout(columns, settings, section.partition_by)
+            groups = settings.groups
     # What is wrong was reported: the format is checked against the rest.
     keys = [key for key in section.keys if columns.get_field_index(key) >= 0] or columns.names[: len(section.keys[:1])]
     sequence_by = None if findings.has("table", "sequence_by") else section.sequence_by
-    return Shape(columns=columns, keys=tuple(keys), sequence_by=sequence_by)
+    return Shape(columns=columns, keys=tuple(keys), sequence_by=sequence_by, groups=groups)
 
 
 def _check_names(names: Sequence[str], columns: pa.Schema, setting: str, findings: Findings) -> None:
@@ -203,6 +207,8 @@ def _check_sequence(pipeline: Pipeline, columns: pa.Schema, findings: Findings) 
         if name in columns.names:
             check_columns([name], columns, "sequence_by")
             return
+        if pipeline.policy.fills and GROUPS in pipeline.table.properties:
+            return  # the records may have another order (``_check_format``)
         if isinstance(pipeline.format, RowsFormat):
             extra = pipeline.format.extra_columns
             if name not in extra:
@@ -254,9 +260,12 @@ def _check_format(pipeline: Pipeline, target: Shape, findings: Findings) -> None
         for name in ("delete_values", "upsert_values"):
             if name in members:
                 findings.wrong("it has no effect without operation_field; add that, or leave it out", "format", name)
+    order = target.sequence_by
+    with findings.at("columns"):
+        order = target.order_of(pipeline.policy.fills)
     with findings.within("format", form):
         policy = replace(pipeline.policy, renamed={}, fills=())
-        decoder_schema = DecoderSchema.of_table(target.columns, target.keys, target.sequence_by, policy)
+        decoder_schema = DecoderSchema.of_table(target.columns, target.keys, order, policy)
         decoder(pipeline.format_kind, decoder_schema, decoder_options(pipeline))
 
 

@@ -213,7 +213,8 @@ def open_decoder(pipeline: Pipeline, table: Table) -> Decoder:
             f"{summed[0]} is 'sum', and an event of {pipeline.format_kind} has the value of its row, not what was added to it; "
             "sums are for records of which each is a part, such as those of the format json"
         )
-    decoder_schema = DecoderSchema.of_table(shape.columns, shape.keys, shape.sequence_by, pipeline.policy)
+    order = shape.order_of(pipeline.policy.fills)
+    decoder_schema = DecoderSchema.of_table(shape.columns, shape.keys, order, pipeline.policy)
     if isinstance(pipeline.format, RowsFormat):
         return _rows_decoder(pipeline, pipeline.format, shape, decoder_schema)
     if pipeline.transform is None:

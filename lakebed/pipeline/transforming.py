@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from lakebed import table as tables
+from lakebed.column_groups import ColumnGroup, order_of_stream
 from lakebed.decode.decoder import DecoderSchema
 from lakebed.errors import InvalidInput, LakebedError, TableNotFound
 from lakebed.ingest.transform.query import Transform
@@ -184,6 +185,11 @@ class Shape:
     columns: pa.Schema
     keys: tuple[str, ...]
     sequence_by: str | None
+    groups: tuple[ColumnGroup, ...] = ()
+
+    def order_of(self, fills: Sequence[str]) -> str | None:
+        """What orders the changes of a stream that fills these columns (``order_of_stream``). Raises InvalidInput."""
+        return order_of_stream(fills, self, self.columns.names)
 
     @property
     def spec(self) -> WriteSpec:
@@ -194,7 +200,12 @@ def shape_of(table: Table) -> Shape:
     """Of a table, at its newest version."""
     snapshot = internals_of(table).log.refresh()
     settings = snapshot.logical_settings
-    return Shape(columns=snapshot.logical_schema, keys=settings.keys, sequence_by=settings.sequence_by)
+    return Shape(
+        columns=snapshot.logical_schema,
+        keys=settings.keys,
+        sequence_by=settings.sequence_by,
+        groups=settings.groups,
+    )
 
 
 def records_before(pipeline: Pipeline, table: Shape) -> Shape:

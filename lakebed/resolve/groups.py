@@ -39,7 +39,7 @@ from lakebed.resolve.counted_tail import DELETED
 from lakebed.resolve.locate import KeyLocator, lookup_schema
 from lakebed.resolve.resolution import Resolution, by_part_path, keys_of_parts, rows_that_die
 from lakebed.resolve.unavailable_values import NOWHERE, Rows, completed, patterns_of, required_columns
-from lakebed.resolve.whole_rows import as_rows, indices_by_part, row_schema, rows_of_part, rows_of_tail
+from lakebed.resolve.whole_rows import are_in, as_rows, indices_by_part, row_schema, rows_of_part, rows_of_tail
 from lakebed.schema.exact_cast import cast_exactly
 from lakebed.sql.pieces import aliases, by_place, registered
 from lakebed.storage.engine import connect
@@ -165,14 +165,14 @@ def resolve_groups(
     """``resolve`` for a table with groups."""
     schema = row_schema(spec)
     tail, of_part, of_row = rows_of_tail(change_parts, schema, spec, storage)
-    key, first = _keys_of(tail, spec)
-    found = _States.of_base(
+    key, first = numbered_keys(tail, spec)
+    found = States.of_base(
         tail.select(list(spec.keys)).take(pa.array(first)), base, spec, storage, deletion_vectors, locator
     )
     known = len(found.rows)
     rows, key = pa.concat_tables([found.rows, as_rows(tail, schema)]), np.concatenate([found.key, key])
     is_live = np.concatenate([found.is_live, np.zeros(len(tail), dtype=bool)])
-    newest = _newest(rows, key, spec, is_live=is_live, known=known)
+    newest = newest_of_groups(rows, key, spec, is_live=is_live, known=known)
     last, is_deleted = newest.last, _is_delete(rows)
     changes, stays = last >= known, newest.is_one & (is_deleted[last] != newest.exists)
     survives = last[changes & stays & newest.exists] - known
@@ -217,14 +217,14 @@ def layers_of_groups(changes: pa.Table, spec: WriteSpec, connection: duckdb.Duck
     If a change lacks values within a group, an earlier one may give them. Which, only the table can decide; so all rows of
     its key are kept, one a layer, oldest first.
     """
-    key, first = _keys_of(changes, spec, connection)
+    key, first = numbered_keys(changes, spec, connection)
     if len(first) == len(changes):
         yield changes
         return
     rows = changes
     if UNAVAILABLE_COLUMN not in rows.column_names:
         rows = rows.append_column(UNAVAILABLE_COLUMN, pa.nulls(len(rows), HIDDEN_TYPES[UNAVAILABLE_COLUMN]))
-    newest = _newest(rows, key, spec, is_live=np.zeros(len(rows), dtype=bool), known=0)
+    newest = newest_of_groups(rows, key, spec, is_live=np.zeros(len(rows), dtype=bool), known=0)
     apart = np.zeros(len(first), dtype=bool)
     for group, lacks in _lacking(rows, newest.groups):
         apart[key[lacks & np.asarray(rows[group.sequence].is_valid())]] = True
@@ -255,7 +255,7 @@ def _groups_of(spec: WriteSpec) -> list[_Group]:
     return groups
 
 
-def _keys_of(
+def numbered_keys(
     rows: pa.Table, spec: WriteSpec, connection: duckdb.DuckDBPyConnection | None = None
 ) -> tuple[_Places, _Places]:
     """A number for the key of each row, and the first row of each key."""
@@ -279,7 +279,7 @@ def _ranks(rows: pa.Table, groups: Sequence[_Group]) -> list[_Places]:
     return [column.to_numpy() for column in found.columns]
 
 
-def _newest(rows: pa.Table, key: _Places, spec: WriteSpec, *, is_live: _Mask, known: int) -> _Newest:
+def newest_of_groups(rows: pa.Table, key: _Places, spec: WriteSpec, *, is_live: _Mask, known: int) -> _Newest:
     """The newest change of each key and group.
 
     Args:
@@ -395,7 +395,7 @@ def _lost(
 
 
 @dataclass(frozen=True, slots=True)
-class _States:
+class States:
     """What the base has of some keys: deletes that it remembers, oldest first, then live rows."""
 
     rows: pa.Table
@@ -405,6 +405,8 @@ class _States:
     """Of each live row its part."""
     live_row: _Places
     live_key: _Places
+    versions: _Places
+    """Which version brought each row."""
 
     @staticmethod
     def of_base(
@@ -414,7 +416,7 @@ class _States:
         storage: PartStorage,
         deletion_vectors: DeletionVectorCache,
         locator: KeyLocator,
-    ) -> _States:
+    ) -> States:
         schema = row_schema(spec)
         read = schema.append(pa.field(VERSION_COLUMN, HIDDEN_TYPES[VERSION_COLUMN]))
         hits = locator.lookup(base, keys) if base else lookup_schema(spec).empty_table()
@@ -423,8 +425,7 @@ class _States:
         pieces, keys_of, live, versions, live_hits = [schema.empty_table()], [], [], [], []
         for path, at in indices_by_part(hits["part"]).items():
             part = base[path]
-            dead = deletion_vectors.of(part)
-            is_live = np.array([row not in dead for row in places[at].tolist()], dtype=bool)
+            is_live = ~are_in(deletion_vectors.of(part), places[at])
             wanted = is_live | is_delete[at]
             if not wanted.any():
                 continue
@@ -438,13 +439,15 @@ class _States:
             live_hits.append(at[is_live])
         nothing = np.zeros(0, dtype=np.int64)
         is_live = np.concatenate([np.zeros(0, dtype=bool), *live])
-        order = np.lexsort([np.concatenate([nothing, *versions]), is_live])
+        brought = np.concatenate([nothing, *versions])
+        order = np.lexsort([brought, is_live])
         chosen = np.concatenate([nothing, *live_hits])
-        return _States(
+        return States(
             rows=pa.concat_tables(pieces).take(pa.array(order)),
             key=np.concatenate([nothing, *keys_of])[order],
             is_live=is_live[order],
             live_part=hits["part"].take(pa.array(chosen)),
             live_row=places[chosen],
             live_key=probes[chosen],
+            versions=brought[order],
         )

@@ -27,7 +27,7 @@ def row_schema(spec: WriteSpec) -> pa.Schema:
     fields = [*spec.schema, pa.field(OP_COLUMN, pa.string())]
     if spec.sequence_column == SEQUENCE_COLUMN:
         fields.append(pa.field(SEQUENCE_COLUMN, HIDDEN_TYPES[SEQUENCE_COLUMN]))
-    fields += [pa.field(name, kind) for name, kind in spec.first_orders.items()]
+    fields += [pa.field(name, kind) for name, kind in spec.hidden_orders.items()]
     fields.append(pa.field(UNAVAILABLE_COLUMN, pa.list_(pa.string())))
     return pa.schema([field.with_nullable(True) for field in fields])
 

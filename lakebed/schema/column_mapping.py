@@ -172,7 +172,7 @@ def stored_settings(settings: TableSettings, columns: ColumnMapping) -> TableSet
         keys=columns.stored_names(settings.keys),
         sort_key=columns.stored_sort_key(settings.sort_key),
         sequence_by=columns.stored_name(sequence) if sequence and sequence in columns.logical.names else sequence,
-        groups=tuple(group.renamed(columns.stored_name) for group in settings.groups),
+        groups=tuple(group.stored(columns.logical.names).renamed(columns.stored_name) for group in settings.groups),
         aggregates=tuple(replace(one, column=columns.stored_name(one.column)) for one in settings.aggregates),
         ttl=replace(ttl, column=columns.stored_name(ttl.column))
         if ttl and ttl.column in columns.logical.names

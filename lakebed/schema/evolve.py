@@ -372,6 +372,13 @@ class _Evolution:
                 f"column {name!r}: the table orders its changes by the {name!r} of events (sequence_by), which is no column; "
                 "choose another name"
             )
+        is_column = name in self._logical.names
+        for group in self._settings.groups:
+            if name == group.sequence_by and not is_column:
+                raise InvalidSchema(
+                    f"column {name!r}: the {name!r} of events orders the group {group.name!r} (sequence_by), which is no column; "
+                    "choose another name"
+                )
 
     def _require_unused(self, name: str) -> None:
         """Raises InvalidSchema if a column can't be dropped."""

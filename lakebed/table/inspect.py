@@ -11,6 +11,8 @@ from lakebed.log.snapshot import Snapshot
 from lakebed.notebook import html_record, html_table
 from lakebed.operations.detached import detached_table
 from lakebed.operations.mutate_keyed import unsettled_mutations
+from lakebed.parts.changes import write_spec_of
+from lakebed.resolve.waiting import waiting
 from lakebed.storage.local_folders import volatile_folder
 from lakebed.table.internals import Internals
 from lakebed.view import clustering, metadata_tables
@@ -20,6 +22,7 @@ class TableInspect:
     """Tables about one table. In Spark: ``spark.createDataFrame(table.inspect.parts())``."""
 
     def __init__(self, internals: Internals) -> None:
+        self._internals = internals
         self._log = internals.log
         self._path = internals.path
         self._reads = internals.reads
@@ -94,6 +97,19 @@ class TableInspect:
     def mutations(self) -> pa.Table:
         """Deletes and updates whose changes are still in the tail, oldest first; settling completes them."""
         return unsettled_mutations(self._log)
+
+    def waiting(self) -> pa.Table:
+        """Values of groups of columns (``lakebed.groups``) for which there is no row, because its owner has not brought it.
+
+        Returns:
+            A row for each key and group: the columns of the key, ``group``, and ``version``, which brought the newest change.
+        """
+        snapshot, inside = self._log.refresh(), self._internals
+        spec = write_spec_of(snapshot)
+        locator = inside.locators.for_reading(spec)
+        change_parts = snapshot.tail_in_order()
+        found = waiting(snapshot.parts, change_parts, spec, inside.storage, inside.deletion_vectors, locator)
+        return snapshot.columns.to_logical(found)
 
     def detached(self) -> pa.Table:
         """The detached partitions, oldest first: name, partition, when, counts of parts, rows and bytes."""

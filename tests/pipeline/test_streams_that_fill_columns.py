@@ -130,6 +130,42 @@ def test_a_stream_of_a_group_has_the_order_of_its_group(tmp_path: Path, form: st
     assert (owner.copy.quarantine(), profiles.copy.quarantine()) == ({}, {})
 
 
+ORDERED_BY_RECORDS = GROUPS.replace("sequence_by: named", "sequence_by: source.lsn").replace(", named: long", "")
+
+
+def test_a_stream_of_a_group_may_be_ordered_by_its_records(tmp_path: Path) -> None:
+    owner = Filling(tmp_path, "columns: [status]\nformat: json\n", ORDERED_BY_RECORDS)
+    profiles = Filling(tmp_path, "columns: [name, mail]\nformat: debezium-json\n", ORDERED_BY_RECORDS)
+
+    def profile(op: str, lsn: int, **row: Any) -> Sent:
+        return ({"id": row["id"]}, event(op, row) | {"source": {"lsn": lsn}})
+
+    profiles.feed(profile("c", 5, id=1, name="Ada", mail="a"), profile("u", 4, id=1, name="Late", mail="b"))
+    owner.feed((None, {"id": 1, "status": "new", "changed": 1}))
+    profiles.feed(profile("u", 4, id=1, name="Late", mail="b"))
+    row = {"id": 1, "status": "new", "changed": 1, "name": "Ada", "mail": "a"}
+    assert owner.copy.rows() == [row]
+    profiles.feed(profile("d", 6, id=1, name="Ada", mail="a"), profile("u", 5, id=1, name="Late", mail="b"))
+    assert owner.copy.rows() == [row | {"name": None, "mail": None}]
+    assert (owner.copy.quarantine(), profiles.copy.quarantine()) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("format: debezium-json\n", "'profile' is ordered by 'source.lsn', which is no column of the table; give"),
+        (
+            "columns: [status, name]\nformat: debezium-json\n",
+            "'profile' is ordered by 'source.lsn', which is no column",
+        ),
+        ("columns: [name]\nformat: json\n", "flat JSON has no such metadata; use a column or kafka.offset"),
+    ],
+)
+def test_records_that_do_not_say_how_new_they_are_in_a_group_are_refused(tmp_path: Path, text: str, error: str) -> None:
+    with pytest.raises(InvalidInput, match=error):
+        check(parse_pipeline(ORDERED_BY_RECORDS + text, "p.yml", {"LAKE": str(tmp_path)}))
+
+
 def test_a_row_that_gets_another_key_in_a_transaction_is_quarantined_where_rows_are_not_counted(tmp_path: Path) -> None:
     groups = GROUPS.replace("sequence_by: changed", "sequence_by: source.lsn").replace(" changed: long,", "")
     owner = Filling(tmp_path, "columns: [status]\nformat: debezium-json\n", groups)

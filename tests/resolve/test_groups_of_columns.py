@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-import random
-from collections.abc import Callable, Iterator
-from copy import deepcopy
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 import lakebed
 from lakebed.cli import main
 from lakebed.errors import InvalidChanges, InvalidInput
 from lakebed.positions.remarks import remarks_of
-from lakebed.table import internals_of
-from tests.worlds import seeds
+from lakebed.table.table import internals_of
 
 SCHEMA = pa.schema(
     [
@@ -98,6 +95,25 @@ def test_a_change_waits_for_the_row_of_the_owner(people: lakebed.Table) -> None:
     assert list(settled(people)) == [expected, expected]
 
 
+def test_what_waits_is_listed_by_key_and_group(people: lakebed.Table) -> None:
+    assert people.inspect.waiting().to_pylist() == []
+    sent(people, id=1, name="Ada", named=5)
+    sent(people, id=2, status="new", changed=1)
+    sent(people, id=2, name="Eve", named=5)
+    sent(people, id=1, score=1.5, scored=datetime(2026, 1, 1, tzinfo=UTC))
+    expected = [{"id": 1, "group": "profile", "version": 1}, {"id": 1, "group": "score", "version": 4}]
+    assert people.inspect.waiting().to_pylist() == expected
+    people.settle()
+    people.maintenance.compact()
+    assert people.inspect.waiting()["group"].to_pylist() == ["profile", "score"]
+    sent(people, id=1, status="new", changed=1)
+    assert people.inspect.waiting().num_rows == 0
+    people.settle()
+    assert people.inspect.waiting().num_rows == 0
+    people.delete("id = 2")
+    assert people.inspect.waiting()["id"].to_pylist() == [2]
+
+
 def test_only_the_owner_brings_a_deleted_row_back(people: lakebed.Table) -> None:
     sent(people, id=1, status="new", changed=1)
     sent(people, id=1, name="Ada", named=5)
@@ -148,6 +164,8 @@ def test_a_group_that_creates_makes_rows_that_the_owner_has_not_deleted(tmp_path
         ({"a": {"columns": ["name"], "sequence_by": "named"}, "b": {"columns": ["name"], "sequence_by": "scored"}}, "too"),
         ({"a": {"columns": [], "sequence_by": "named"}}, "columns .a list of names"),
         ({"a": {"columns": ["name"], "sequence_by": "named", "creates": True}}, "'status' is NOT NULL"),
+        ({"a": {"columns": ["name"], "sequence_by": "chnaged"}}, "did you mean 'changed'"),
+        ({"a.b": {"columns": ["name"], "sequence_by": "kafka.offset"}}, "must not have a dot"),
     ],
 )  # fmt: skip
 def test_groups_that_do_not_fit_the_table_are_refused(tmp_path: Any, groups: dict[str, Any], error: str) -> None:
@@ -178,6 +196,44 @@ def test_changes_that_do_not_say_how_new_they_are_are_refused(
 ) -> None:
     with pytest.raises((InvalidChanges, InvalidInput), match=error):
         people.apply([change], columns="sent")
+
+
+HIDDEN = {"profile": {"columns": ["name", "mail"], "sequence_by": "moment"}, "score": GROUPS["score"]}
+
+
+def test_the_order_of_a_group_may_be_no_column(tmp_path: Any) -> None:
+    people = created(str(tmp_path / "people"), HIDDEN, sequence_by="lsn")
+    sent(people, id=1, status="new", lsn=1)
+    sent(people, id=1, name="Ada", mail="a@example", moment=datetime.fromtimestamp(5, UTC))
+    people.alter(rename={"name": "called"})
+    people.settle()
+    sent(people, id=1, called="Late", moment=datetime.fromtimestamp(4, UTC))
+    sent(people, id=1, mail="b@example", moment=datetime.fromtimestamp(6, UTC))
+    expected = [{"id": 1, "status": "new", "called": "Ada", "mail": "b@example"}]
+    assert list(settled(people)) == [expected, expected]
+    people.update({"called": "'Eve'"}, "true")  # as new as what it read
+    sent(people, id=1, called="Late", moment=datetime.fromtimestamp(5, UTC))
+    assert list(settled(people)) == [[expected[0] | {"called": "Eve"}]] * 2
+    sent(people, "true", id=1, moment=datetime.fromtimestamp(7, UTC))
+    assert list(settled(people)) == [[{"id": 1, "status": "new"}]] * 2
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"id": 1, "name": "Ada"}, "lack the column 'moment', which orders the group 'profile'"),
+        ({"id": 1, "name": "Ada", "moment": None}, "a value of 'name' but none of 'moment'"),
+        ({"id": 1, "name": "Ada", "moment": "noon"}, "must be an integer or a timestamp"),
+    ],
+)
+def test_changes_of_a_group_need_its_order_also_if_it_is_no_column(
+    tmp_path: Any, change: dict[str, Any], error: str
+) -> None:
+    people = created(str(tmp_path / "people"), HIDDEN)
+    with pytest.raises(InvalidChanges, match=error):
+        people.apply([change], columns="sent")
+    with pytest.raises(InvalidInput, match="'moment' of events orders the group 'profile'"):
+        people.alter(add={"moment": "timestamp"})
 
 
 def test_groups_follow_renamed_columns(people: lakebed.Table) -> None:
@@ -273,151 +329,12 @@ def test_aggregates_follow_renamed_columns(visits: lakebed.Table) -> None:
         visits.alter(drop=["n"])
 
 
-# -- random worlds -----------------------------------------------------------------------------------------------------
-
-OWNER, PROFILE, SCORE = ("status", "note", "origin", "kept"), ("name", "mail", "least"), ("score", "best", "total")
-ALL = {"origin", "best", "least", "total"}
-"""Columns for which all changes count."""
-AGGREGATE_OF: dict[str, Callable[[list[tuple[int, Any]]], Any]] = {
-    "first": lambda terms: min(terms, key=lambda term: term[0])[1],
-    "max": lambda terms: max(value for _, value in terms),
-    "min": lambda terms: min(value for _, value in terms),
-    "sum": lambda terms: sum(value for _, value in terms),
-}
-ORDERS = {OWNER: "changed", PROFILE: "named", SCORE: "scored"}
-
-
-@dataclass
-class Join:
-    """What the table must hold: for each key and group, the change that was newest, over the values it had before."""
-
-    creates: bool
-    newest: dict[tuple[int, tuple[str, ...]], tuple[int, dict[str, Any] | None]] = field(default_factory=dict)
-    terms: dict[tuple[int, str], list[tuple[int, Any]]] = field(default_factory=dict)
-    """The values of all changes of an aggregated column, each with its order."""
-
-    def take(self, id: int, group: tuple[str, ...], at: int, values: dict[str, Any] | None, *, gone: bool) -> None:
-        for name in set(values or {}) & ALL:
-            value = (values or {}).pop(name)
-            if value is not None and not gone:
-                self.terms.setdefault((id, name), []).append((at, value))
-        if values and not gone and "kept" in values and values["kept"] is None:
-            del values["kept"]
-        before_at, before = self.newest.get((id, group), (-1, None))
-        if at >= before_at:
-            filled = None if values is None else dict.fromkeys(group) | (before or {}) | values
-            self.newest[id, group] = at, filled
-
-    def rows(self) -> list[dict[str, Any]]:
-        out = []
-        for id in sorted({id for id, _ in self.newest}):
-            owner = self.newest.get((id, OWNER))
-            if owner[1] is not None if owner else self.creates:
-                row: dict[str, Any] = {"id": id}
-                for group, order in ORDERS.items():
-                    at, values = self.newest.get((id, group), (None, None))
-                    row |= {order: at} | (values or {})
-                for name in ALL:
-                    if terms := self.terms.get((id, name)):
-                        row[name] = AGGREGATE_OF[AGGREGATES[name]](terms)
-                if any(value is not None for name, value in row.items() if name != "id"):
-                    out.append({name: value for name, value in row.items() if value is not None})
-        return out
-
-
-class World:
-    """Batches of several streams, of changes that come in any order, with work on the table between."""
-
-    def __init__(self, path: str, seed: int) -> None:
-        self.random = random.Random(seed)
-        self.creates = self.random.random() < 0.3
-        more = [one for one in AGGREGATED if one.name not in ("id", "at")]
-        schema = pa.schema(
-            [*(one.with_nullable(self.creates or one.nullable) for one in SCHEMA if one.name != "id"), *more]
-        )
-        schema = schema.insert(0, SCHEMA.field("id"))
-        groups = {
-            "profile": {"columns": PROFILE, "sequence_by": "named", "creates": self.creates},
-            "score": {"columns": SCORE, "sequence_by": "scored", "creates": self.creates},
-        }
-        aggregates = {f"lakebed.aggregate.{name}": function for name, function in AGGREGATES.items()}
-        if self.random.random() < 0.5:
-            schema = schema.remove(schema.get_field_index("changed"))  # the order is hidden then
-        self.hidden = "changed" not in schema.names
-        self.table = lakebed.create(
-            path, schema, ["id"], sequence_by="changed",
-            properties={"lakebed.groups": groups, "lakebed.read_budget": 1, **aggregates},
-        )  # fmt: skip
-        self.join = Join(self.creates)
-        self.history: dict[int, Join] = {}
-
-    def batch(self) -> None:
-        group = self.random.choice(list(ORDERS))
-        columns = [name for name in group if name == "status" or self.random.random() < 0.7] or [group[0]]
-        changes = []
-        for _ in range(self.random.randint(1, 6)):
-            id, at, gone = self.random.randint(0, 4), self.random.randint(0, 9), self.random.random() < 0.25
-            values = {name: self.value(name) for name in columns}
-            changes.append({"id": id, ORDERS[group]: at, "gone": gone} | values)
-            emptied = None if group is OWNER else dict.fromkeys(columns)
-            self.join.take(id, group, at, emptied if gone else dict(values), gone=gone)
-        given = pa.Table.from_pylist(changes)
-        if group is SCORE:
-            given = given.set_column(
-                1, "scored", given["scored"].cast(pa.timestamp("us")).cast(SCHEMA.field("scored").type)
-            )
-        self.table.apply(given, "gone", columns=self.random.choice(["sent", [*columns, *self.order_of(group)]]))
-
-    def order_of(self, group: tuple[str, ...]) -> list[str]:
-        return [] if group is OWNER else [ORDERS[group]]
-
-    def value(self, name: str) -> Any:
-        if name in ("score", "best"):
-            return self.random.choice([None, 1.5, 2.5, 3.5])
-        if name == "total":
-            return self.random.choice([None, 1, 10, 100])
-        return self.random.choice(["a", "b", "c"] if name == "status" else [None, "a", "b", "c"])
-
-    def step(self) -> None:
-        self.batch()
-        self.check()
-        match self.random.choice(["", "", "settle", "compact", "restore", "update", "alter"]):
-            case "settle":
-                self.table.settle()
-            case "compact":
-                self.table.maintenance.compact()
-            case "restore":
-                version = self.random.choice(list(self.history))
-                self.table.restore(version)
-                self.join = deepcopy(self.history[version])
-            case "alter":
-                self.table.alter(add={f"more_{self.table.version}": "string"})
-            case "update":
-                self.table.settle()
-                self.table.update({"note": "'n'"}, "id = 1")
-                if any(
-                    row["id"] == 1 for row in self.join.rows()
-                ):  # one that its owner never brought is older than all
-                    at, values = self.join.newest.get((1, OWNER), (-(2**63), {}))
-                    self.join.newest[1, OWNER] = at, (values or {}) | {"note": "n"}
-            case _:
-                pass
-        self.check()
-
-    def check(self) -> None:
-        expected = self.join.rows()
-        if self.hidden:
-            expected = [{name: value for name, value in row.items() if name != "changed"} for row in expected]
-        found = [
-            row | ({"scored": int(row["scored"].timestamp() * 1e6)} if "scored" in row else {})
-            for row in rows(self.table)
-        ]
-        assert found == expected
-        self.history[self.table.version] = deepcopy(self.join)
-
-
-@seeds(4)
-def test_a_row_is_the_join_of_what_is_newest_in_each_group(tmp_path: Any, seed: int) -> None:
-    world = World(str(tmp_path / "people"), seed)
-    for _ in range(12):
-        world.step()
+def test_a_dataframe_of_spark_brings_the_order_of_a_group_that_is_no_column(tmp_path: Any, spark: SparkSession) -> None:
+    people = created(str(tmp_path / "people"), {"profile": HIDDEN["profile"]}, sequence_by="lsn")
+    rows_of_owner = spark.createDataFrame([(1, "new", 1)], "id long, status string, lsn long")
+    people.apply(rows_of_owner, columns="sent")
+    profiles = spark.createDataFrame([(1, "Late", 4), (1, "Ada", 5)], "id long, name string, moment long")
+    people.apply(profiles, columns="sent")
+    with pytest.raises(InvalidChanges, match="lack the column 'moment', which orders the group 'profile'"):
+        people.apply(profiles.drop("moment"), columns="sent")
+    assert list(settled(people)) == [[{"id": 1, "status": "new", "name": "Ada"}]] * 2

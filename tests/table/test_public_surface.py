@@ -68,6 +68,7 @@ INSPECT = {
     "positions": "",
     "schemas": "",
     "timeline": "last=1000",
+    "waiting": "",
 }
 MAINTENANCE = {
     "clean_log": "",
