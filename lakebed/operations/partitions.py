@@ -212,7 +212,6 @@ class Partitions:
 
         return commit_loop(self._log, Operation.DROP_DETACHED, build, repeatable=False)
 
-    @rewrites(Operation.REPLACE_PARTITION)
     def replace(self, partition: Mapping[str, Any], rows: Rows) -> int:
         """Put ``rows`` (the table's columns) in place of what a partition holds, in one commit; returns the version.
 

@@ -70,6 +70,7 @@ REWRITES: dict[str, Callable[[lakebed.Table, str], object]] = {
     "TRUNCATE": lambda table, _: table.truncate(),
     "RESTORE": lambda table, _: table.restore(1),
     "REPLACE PARTITION": lambda table, _: table.replace_partition({"day": "a"}, [{"id": 9, "day": "a"}]),
+    "OVERWRITE": lambda table, _: table.overwrite([{"id": 9, "day": "a"}], "day = 'a'"),
     "DETACH PARTITION": lambda table, _: table.detach_partition({"day": "a"}),
     "ATTACH PARTITION": lambda table, name: table.attach_partition(name),
 }
