@@ -19,7 +19,7 @@ WORKERS ?= 3
 # Prefer the Python that the tests of a release run with; any from 3.11 on will do.
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3,$(shell command -v $(name) 2>/dev/null)))
 
-.PHONY: help setup run run-shop test test-fast test-pure soak-worlds soak-busy soak-pgbench soak-kill soak-replicas soak-schema soak-database soak-page types bench-peers bench-kafka bench-scale bench-s3 check format clean java build-tools
+.PHONY: help setup run run-shop test test-fast test-pure test-long soak-worlds soak-busy soak-pgbench soak-kill soak-replicas soak-schema soak-database soak-page types bench-peers bench-kafka bench-scale bench-s3 check format clean java build-tools
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -71,12 +71,15 @@ run: setup  ## the example pipeline; options go into ARGS, e.g. make run ARGS="-
 run-shop: setup build-tools  ## a busy shop in PostgreSQL, captured by Debezium into Kafka, and a copy of all its tables; Ctrl-C ends it
 	@exec $(BIN)/python -m tests.infra.shop $(ARGS)
 
-test: setup build-tools  ## all tests, with real servers; TESTS=path narrows, WORKERS=0 is one process, ARGS goes to pytest
+test: setup build-tools  ## the tests, with real servers; TESTS=path narrows, WORKERS=0 is one process, ARGS goes to pytest
 	@$(BIN)/python -m tests.infra.downloads
-	exec $(BIN)/python -m pytest $(TESTS) --durations=15 -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	exec $(BIN)/python -m pytest $(TESTS) -m "$(or $(MARKS),not long)" --durations=15 -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(ARGS)
+
+test-long:  ## the tests that take long and show more of what others show: engines, databases, kills; before a release
+	$(MAKE) test MARKS=long
 
 test-fast: setup  ## the tests that need no Spark, no server and little time
-	@exec $(BIN)/python -m pytest $(TESTS) -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@exec $(BIN)/python -m pytest $(TESTS) -m "not slow" -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 PURE = planning schema log decode positions sortkey
 

@@ -327,15 +327,12 @@ class Table:
     def overwrite(self, rows: Rows | DataFrame, where: str | None = None) -> int:
         """Put rows in place of the table's rows, or of those of some partitions, in one commit; returns the version.
 
-        Tasks write a DataFrame of Spark. It replaces what the table holds when the call begins, and changes that are committed
-        meanwhile count after it. Other rows are written at once, and replace what was committed before. Raises InvalidInput (a
-        row belongs to another partition, or its key occurs twice, is live in a partition that stays, or was deleted there with a
-        newer sequence), InvalidChanges, Contention (what came meanwhile can't count after it), StoreUnavailable.
+        Tasks write a DataFrame of Spark, and what is committed meanwhile counts after it. Other rows are written at once. Raises
+        InvalidInput (a key is twice there, or live elsewhere), InvalidChanges, Contention, StoreUnavailable.
 
         Args:
             rows: As for ``apply``, with all columns of the table; no deletes.
-            where: A condition on partition columns, as Delta's ``replaceWhere``: the partitions for which it is true are
-                replaced, and each row must belong to one of them. By default the whole table.
+            where: A condition on partition columns, as Delta's ``replaceWhere``. By default the whole table.
         """
         return self._internals.overwrite(rows, where)
 

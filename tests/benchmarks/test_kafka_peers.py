@@ -145,6 +145,7 @@ def test_a_topic_is_kept_as_it_is_up_to_some_offsets(kafka: KafkaServer, tmp_pat
         assert kept.filter(pc.equal(kept["partition"], int(number)))["offset"].to_pylist() == list(range(end))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.usefixtures("java_that_starts_quickly")
 def test_lakebed_and_the_floor_are_measured_side_by_side(

@@ -132,6 +132,7 @@ def test_processor_time_is_that_of_the_whole_process_tree() -> None:
         process.stdin.write("\n")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.usefixtures("java_that_starts_quickly")
 def test_lakebed_and_the_floor_are_measured_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -339,7 +339,7 @@ def test_ctrl_c_stops_a_run_in_order_and_a_second_run_carries_on_each_event_once
     (tmp_path / "again.yml").write_text(
         ORDERS.read_text() + "\npage: {port: 0}\n"
     )  # another test may use the usual port
-    run = ["run", "again.yml", "--rate", "2000", "--duration", "8", "--metrics-port", "0"]
+    run = ["run", "again.yml", "--rate", "2000", "--duration", "3", "--metrics-port", "0"]
     done = lakebed_command(*run, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert all(" level=info event=" in line for line in done.stderr.splitlines()), done.stderr

@@ -174,6 +174,7 @@ def test_large_merges_are_tasks_of_the_cluster_side_by_side_and_a_small_one_is_n
     assert not files_left(large)
 
 
+@pytest.mark.long
 def test_a_killed_executor_costs_a_retry_and_a_worker_that_ends_cancels_its_tasks_and_releases_their_claims(
     cluster: SparkCluster, tmp_path: Path
 ) -> None:
@@ -212,6 +213,7 @@ def test_merges_stay_in_the_process_while_no_master_answers(cluster: SparkCluste
     assert not failing_of(log_of(table).refresh())
 
 
+@pytest.mark.long
 def test_a_session_that_died_is_begun_again_and_no_part_is_parked(cluster: SparkCluster, tmp_path: Path) -> None:
     table = table_with_a_merge_due(tmp_path / "lake" / "t", LARGE)
     with fleet(cluster, tmp_path) as worker:

@@ -473,6 +473,7 @@ def test_random_records_of_random_schemas_whole_and_damaged(seed: int) -> None:
     avro_fuzz.run(seed)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.skipif(avro_fuzz.sanitizer() is None, reason="the compiler has no AddressSanitizer to preload")
 def test_the_native_reader_passes_sanitizers() -> None:

@@ -77,6 +77,7 @@ TYPES = (
 )
 
 
+@pytest.mark.long
 def test_rows_of_jdbc_and_changes_of_a_topic_through_sql_are_the_rows_of_the_database(
     kafka: KafkaServer,
     postgres: PostgresServer,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.end_to_end.database_process import run_and_compare
 from tests.end_to_end.many_tables import ManyMariaDbTables, ManyPostgresTables
 from tests.infra.debezium import DebeziumServer
@@ -41,6 +43,7 @@ def test_every_table_is_the_databases_and_every_point_has_whole_transactions(
     assert outcome.torn_without_points, "versions without points were whole too, so the test shows nothing"
 
 
+@pytest.mark.long
 def test_a_database_of_mariadb_in_an_object_store_too_and_rows_that_are_lost_are_sent_again(
     kafka: KafkaServer,
     mariadb: MariaDbServer,

@@ -79,6 +79,7 @@ def numbers(table: lakebed.Table) -> dict[int, list[object]]:
     return {row.pop("id"): list(row.values()) for row in rows}
 
 
+@pytest.mark.long
 def test_postgresqls_times_are_exact(postgres: PostgresServer, tmp_path: Path) -> None:
     postgres.create_database(name := "times_n")
     values = ", ".join(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 SECONDS, TRANSACTIONS_PER_SECOND, ACCOUNTS = 5, 200, 5_000
 
 
+@pytest.mark.long
 def test_every_reader_sees_what_postgres_holds_after_pgbench(
     kafka: KafkaServer,
     postgres: PostgresServer,

@@ -133,6 +133,7 @@ def purging(stage: Stage, owner: str, report: Path) -> Iterator[subprocess.Popen
             process.wait()
 
 
+@pytest.mark.long
 def test_a_purge_that_is_killed_and_taken_up_leaves_no_byte_while_ingest_goes_on(stage: Stage, tmp_path: Path) -> None:
     pipeline, owner = stage.pipeline, f"person{secrets.token_hex(5)}"
     search, before = Search(stage, owner), stage.catch_up()

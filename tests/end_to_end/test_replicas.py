@@ -21,6 +21,7 @@ ROWS = 500_000
 """Of a batch: so many that a merge has not ended when it is asked to."""
 
 
+@pytest.mark.long
 def test_replicas_commands_readers_and_writers_that_are_killed_in_turn_lose_nothing_and_leave_nothing(
     flaky_s3: FaultProxy, s3_server: S3Server, tmp_path: Path
 ) -> None:
@@ -47,7 +48,7 @@ def table_with_a_long_merge_due(tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("role", ["replica", "maintain"])
+@pytest.mark.parametrize("role", ["replica", pytest.param("maintain", marks=pytest.mark.long)])
 def test_a_replica_that_is_asked_to_stop_while_it_merges_gives_its_claim_back(
     role: str, table_with_a_long_merge_due: Path, tmp_path: Path
 ) -> None:

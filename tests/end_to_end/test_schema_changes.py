@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 import lakebed
 from tests.end_to_end.changing_database import ChangingMariaDb, ChangingPostgres
@@ -26,6 +27,7 @@ WIDENED = {
 }
 
 
+@pytest.mark.long
 def test_a_table_of_postgres_is_the_same_whatever_is_done_to_its_schema(
     kafka: KafkaServer, postgres: PostgresServer, debezium: DebeziumServer, registry: RegistryServer, tmp_path: Path
 ) -> None:
@@ -34,6 +36,7 @@ def test_a_table_of_postgres_is_the_same_whatever_is_done_to_its_schema(
     assert types_of(tmp_path / "orders", *WIDENED, "words") == WIDENED | {"words": pa.list_(pa.string())}
 
 
+@pytest.mark.long
 def test_a_table_of_mariadb_is_the_same_whatever_is_done_to_its_schema(
     kafka: KafkaServer,
     mariadb: MariaDbServer,

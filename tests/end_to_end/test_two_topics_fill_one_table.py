@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pytest
 from confluent_kafka import Producer
 
 import lakebed
@@ -92,6 +93,7 @@ def joined(records: dict[str, list[Record]]) -> list[Record]:
     return rows
 
 
+@pytest.mark.long
 def test_a_table_of_two_topics_is_their_join_at_every_version(kafka: KafkaServer, tmp_path: Path) -> None:
     chance = random.Random(SEED)
     records = {stream: records_of(stream, chance) for stream in STREAMS}

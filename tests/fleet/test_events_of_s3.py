@@ -18,6 +18,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.long
 def test_commits_to_s3_reach_a_worker_through_a_webhook() -> None:
     workers: list[FleetWorker] = []
 

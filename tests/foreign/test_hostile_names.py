@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.long
 def test_every_reader_reads_columns_of_any_name(
     tmp_path: Path, spark: SparkSession, duckdb_delta: ForeignDuckDB
 ) -> None:

@@ -164,6 +164,7 @@ def test_delta_rs_and_duckdb_read_every_version_or_say_why_not(
             assert delta_rs(table, version) == wanted, f"delta-rs, version {version}"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_delta_spark_reads_every_version(tmp_path: Path, spark: SparkSession) -> None:
     table = made(tmp_path / "t")

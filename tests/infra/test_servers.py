@@ -65,6 +65,7 @@ def assert_leaves_nothing_behind(server: Server) -> None:
     assert not server.run_folder.exists()
 
 
+@pytest.mark.long
 def test_kafka_keeps_its_records_and_its_address_over_a_crash() -> None:
     kafka = KafkaServer().start()
     kafka.create_topic("orders", partitions=2)
@@ -97,6 +98,7 @@ def test_a_wrong_statement_is_an_error_that_names_it(postgres: PostgresServer) -
         postgres.sql("select * from no_such_table")
 
 
+@pytest.mark.long
 def test_changes_of_a_table_arrive_in_kafka_also_after_debezium_crashed(
     kafka: KafkaServer, postgres: PostgresServer
 ) -> None:
@@ -122,6 +124,7 @@ def test_changes_of_a_table_arrive_in_kafka_also_after_debezium_crashed(
     assert_leaves_nothing_behind(debezium)
 
 
+@pytest.mark.long
 def test_a_registry_keeps_its_schemas_and_its_address_over_a_crash() -> None:
     registry = RegistryServer().start()
     text = json.dumps({"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]})
@@ -135,6 +138,7 @@ def test_a_registry_keeps_its_schemas_and_its_address_over_a_crash() -> None:
     assert_leaves_nothing_behind(registry)
 
 
+@pytest.mark.long
 def test_mariadb_keeps_its_rows_over_a_crash_and_its_changes_arrive_as_avro(
     kafka: KafkaServer, registry: RegistryServer
 ) -> None:

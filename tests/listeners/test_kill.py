@@ -98,6 +98,7 @@ def test_a_webhook_gets_every_version_in_order_whoever_is_killed(world: World) -
     assert first_of(events) == wanted(world)
 
 
+@pytest.mark.long
 def test_a_kafka_topic_gets_every_version_in_order_whoever_is_killed(world: World, kafka: KafkaServer) -> None:
     topic = kafka.create_topic(f"events-{os.getpid()}", partitions=3)
 

@@ -373,6 +373,7 @@ def test_parts_of_two_partitions_are_refused(tmp_path: Path) -> None:
         merged(tmp_path, [foreign(tmp_path, rows, {"p": "a"}), foreign(tmp_path, rows, {"p": "b"})], spec)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_ten_million_rows_are_merged_within_a_gigabyte(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "benchmarks.merge", "--task", "10"], capture_output=True, text=True)

@@ -77,6 +77,7 @@ def test_a_tail_that_nobody_settles_is_reported_until_somebody_does(tmp_path: Pa
     watched.wait("LakebedTailOld", fires=False)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_flood_delays_the_writer_until_maintenance_has_caught_up(tmp_path: Path, running: ExitStack) -> None:
     watched = Watched(str(tmp_path / "t"), tmp_path, running, ["region"])
@@ -87,6 +88,7 @@ def test_a_flood_delays_the_writer_until_maintenance_has_caught_up(tmp_path: Pat
     watched.wait("LakebedWriterDelayed", fires=False)
 
 
+@pytest.mark.long
 def test_a_store_that_fails_is_reported_until_it_answers_again(
     flaky_s3: FaultProxy, s3_server: S3Server, tmp_path: Path, running: ExitStack
 ) -> None:

@@ -72,6 +72,7 @@ def test_what_a_task_asks_of_the_store_is_counted_where_the_metrics_are(s3: S3Se
         assert Read(metrics, table.path)("lakebed_store_requests_total", operation="put", result="ok") == 1
 
 
+@pytest.mark.long
 def test_requests_of_spark_workers_are_not_lost(flaky_s3: FaultProxy, s3_server: S3Server) -> None:
     path = f"s3://{s3_server.create_bucket()}/t"
     flaky_s3.traffic(reset=True)

@@ -15,7 +15,7 @@ import lakebed
 from lakebed.cli import main
 from lakebed.errors import InvalidChanges, InvalidInput
 from lakebed.positions.remarks import remarks_of
-from lakebed.table.table import internals_of
+from lakebed.table import internals_of
 
 SCHEMA = pa.schema(
     [

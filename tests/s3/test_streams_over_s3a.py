@@ -22,6 +22,7 @@ PIPELINE = Path(__file__).with_name("pipeline_on_s3.py")
 REPOSITORY = Path(__file__).parents[2]
 
 
+@pytest.mark.long
 def test_a_stream_on_s3_arrives_once_though_requests_fail_and_goes_on_after_a_restart(
     flaky_s3: FaultProxy, s3_server: S3Server, tmp_path: Path
 ) -> None:

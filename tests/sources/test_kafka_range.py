@@ -214,6 +214,7 @@ def test_a_broker_that_does_not_host_a_partition_says_nothing_of_a_loss(kafka: K
     consumer.close()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["native"], indirect=True)  # which ends with the other way too
 def test_a_broker_that_is_away_is_worth_a_retry_and_the_next_try_gives_the_same_records() -> None:

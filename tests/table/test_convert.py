@@ -64,6 +64,7 @@ def spark_table(spark: SparkSession, path: Path) -> None:
     spark.sql(f"insert into {table} values (5000, '', '', date'9999-12-31', null)")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_table_of_delta_spark_is_read_adopted_and_changed(
     tmp_path: Path, spark: SparkSession, duckdb_delta: ForeignDuckDB

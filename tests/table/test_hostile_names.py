@@ -49,6 +49,8 @@ FOLDERS = (
     "health", "ingest", "sources", "decode", "positions", "coordination", "schema", "log", "sortkey",
 )  # fmt: skip
 KEYS_A_TABLE = 30
+HARM = ("part", "row", "deleted", "incomplete", "probe", "file", "rank", "times", "c", "key0", "c0", "c1")
+"""Words of the code that were seen to do harm as names of columns."""
 
 
 def words_of_the_code() -> list[str]:
@@ -68,14 +70,10 @@ def words_of_the_code() -> list[str]:
 
 def names() -> list[str]:
     """Each once, in whatever case it comes first."""
-    hostile = [
-        *ODD,
-        *MIXED_CASE,
-        *VIRTUAL,
-        *(f"c{at}" for at in range(30)),
-        *(f"key{at}" for at in range(4)),
-        *words_of_the_code(),
-    ]
+    every = (
+        [*(f"c{at}" for at in range(30)), *(f"key{at}" for at in range(4)), *words_of_the_code()] if TIMES > 1 else HARM
+    )
+    hostile = [*ODD, *MIXED_CASE, *VIRTUAL, *every]
     refused = {name.lower() for name in REFUSED}
     unique = {name.lower(): name for name in reversed(hostile)}
     return [name for lower, name in unique.items() if not lower.startswith("_lakebed_") and lower not in refused]
@@ -84,10 +82,6 @@ def names() -> list[str]:
 def groups() -> list[list[str]]:
     """The names, ``KEYS_A_TABLE`` of them in a group; in CI those that engines have, and that were seen to do harm."""
     ordered = names()
-    if TIMES == 1:
-        harm = {"part", "row", "deleted", "incomplete", "probe", "file", "rank", "times", "c", "key0", "c0", "c1"}
-        likely = {*map(str.lower, [*ODD, *MIXED_CASE, *VIRTUAL]), *harm}
-        ordered = [name for name in ordered if name.lower() in likely]
     random.Random(7).shuffle(ordered)
     return [ordered[at : at + KEYS_A_TABLE] for at in range(0, len(ordered), KEYS_A_TABLE)]
 

@@ -70,6 +70,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.long
 def test_a_commit_leaves_at_most_a_dozen_objects_and_two_and_a_half_kilobytes_behind(
     tmp_path: Path, kept_for_moments: None
 ) -> None:

