@@ -19,7 +19,7 @@ WORKERS ?= 3
 # Prefer the Python that the tests of a release run with; any from 3.11 on will do.
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3,$(shell command -v $(name) 2>/dev/null)))
 
-.PHONY: help setup run run-shop test test-fast test-pure test-long soak-worlds soak-busy soak-pgbench soak-kill soak-replicas soak-schema soak-database soak-page types bench-peers bench-kafka bench-scale bench-s3 check format clean java build-tools
+.PHONY: help setup run run-shop test test-fast test-pure test-long test-sparks test-sessions soak-worlds soak-busy soak-pgbench soak-kill soak-replicas soak-schema soak-database soak-page types bench-peers bench-kafka bench-scale bench-s3 check format clean java build-tools
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -46,7 +46,7 @@ $(VENV)/.native: $(VENV)/.installed $(wildcard lakebed/decode/native/*.[ch]) lak
 	fi
 	if $(BIN)/python lakebed/decode/native/build.py; then touch $@; fi
 
-$(VENV)/.jars: $(VENV)/.installed lakebed/session.py
+$(VENV)/.jars: $(VENV)/.installed lakebed/sparks/session.py lakebed/sparks/versions.py
 	@echo "setup: fetching Spark's jars"
 	if ! $(BIN)/python -m lakebed.session --fetch-jars >$(VENV)/jars.log 2>&1; then
 	  grep '^lakebed:' $(VENV)/jars.log >&2 || { tail -n 15 $(VENV)/jars.log >&2; }
@@ -85,6 +85,12 @@ PURE = planning schema log decode positions sortkey
 
 test-pure: $(VENV)/.installed  ## the tests of planning, schemas, the log, decoding, positions, sort keys: no Java, no jars, no server
 	@exec $(BIN)/python -m pytest $(addprefix tests/,$(PURE)) -m "not slow" -n 2 $(ARGS)
+
+test-sparks: setup build-tools  ## the tests of what touches Spark, with each version; SPARKS="4.0.5 4.3.0" narrows, ARGS goes to pytest
+	@exec $(BIN)/python -m tests.sparks $(SPARKS) -- $(ARGS)
+
+test-sessions: setup  ## sessions with each setting that could change a row, and with each Java of this machine; ARGS goes to pytest
+	@LAKEBED_SESSIONS=all exec $(BIN)/python -m pytest tests/sparks/test_any_session.py $(ARGS)
 
 soak-worlds: setup build-tools  ## the randomised tests with ten times as many worlds and examples (TIMES=10); TESTS=path narrows
 	@LAKEBED_WORLDS=$(or $(TIMES),10) exec $(BIN)/python -m pytest $(TESTS) -m worlds -n $(WORKERS) --dist worksteal $(ARGS)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from lakebed.errors import MissingPrerequisite
-from lakebed.sparks.session import build, require_complete, wants_s3
+from lakebed.sparks.session import build, require_usable, wants_s3
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,18 +29,19 @@ def spark(
         master: Where a new session runs. By default the environment variable ``LAKEBED_SPARK_MASTER``, or ``local[*]``.
         s3: Whether a new session has the jars for ``s3a://``. By default it has them if ``AWS_ENDPOINT_URL`` or
             ``AWS_ACCESS_KEY_ID`` is set.
-        session: Your own session, which is checked: it must have Delta's jars.
+        session: Your own session, which is checked. Delta's jars are needed in it for ``format("delta")`` alone.
         conf: Settings of Spark for a new session. Packages and extensions are added to those that lakebed needs.
 
     Raises:
-        MissingPrerequisite: There is no Java, or the jars can't be fetched or are not in the session.
+        MissingPrerequisite: There is no Java, or the jars can't be fetched; or the session is of a Spark that is too old, or of
+            Spark Connect.
     """
     from pyspark.sql import SparkSession as Session
 
     own = session or Session.getActiveSession()
     if own is None:
         own = build(app_name, master, wants_s3(s3), conf or {})
-    require_complete(own)
+    require_usable(own)
     _register(own)
     return own
 

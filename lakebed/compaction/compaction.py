@@ -32,6 +32,7 @@ from lakebed.planning.plan import Planning
 from lakebed.planning.planner import plan
 from lakebed.planning.settling import UploadRules
 from lakebed.sparks.cluster import Cluster
+from lakebed.sparks.jvm import is_on_one_machine
 from lakebed.storage.part_storage import PartStorage
 
 if TYPE_CHECKING:
@@ -263,7 +264,7 @@ class Compaction:
 
 def _cluster_of(spark: SparkSession | None) -> Cluster | None:
     """The cluster of a session; None if there is no session, or if Spark runs in this process."""
-    return Cluster.of(spark) if spark and not str(spark.sparkContext.master).startswith("local") else None
+    return Cluster.of(spark) if spark and not is_on_one_machine(spark) else None
 
 
 def _replica_name() -> str:

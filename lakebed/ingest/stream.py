@@ -46,6 +46,7 @@ from lakebed.sources.files.reader import FilesReader, bad_line
 from lakebed.sources.files.settings import shown
 from lakebed.sources.source import Range, RangeChanges, batch_of, grouped
 from lakebed.sparks.checkpoint_files import quick_checkpoint
+from lakebed.sparks.jvm import is_on_one_machine
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -187,7 +188,7 @@ class RangeIngest:
         assert isinstance(work.task.stream, RangeChanges)
         if isinstance(decoder := work.task.stream.decoder, SourceRows):
             return run_in_tasks(work, spark, decoder.transform)
-        if work.records <= RECORDS_HERE_MAX and _is_on_one_machine(spark):
+        if work.records <= RECORDS_HERE_MAX and is_on_one_machine(spark):
             try:
                 return run_here(work)
             except Retry as error:
@@ -304,10 +305,6 @@ def _query_of(frame: DataFrame) -> str:
     return str(query)
 
 
-def _is_on_one_machine(spark: SparkSession) -> bool:
-    return str(spark.sparkContext.master).startswith("local")
-
-
 def _check_quarantine(quarantine: str) -> None:
     if quarantine not in ("table", "fail"):
         raise InvalidInput(f"quarantine is {quarantine!r}; it must be 'table' or 'fail'")
@@ -332,7 +329,23 @@ def start_ingest(
     name: str,
     trigger: Mapping[str, Any] | None = None,
 ) -> StreamingQuery:
-    """Start the query that passes every micro-batch of ``frame`` to ``ingest``; ``checkpoint`` is a path as Spark writes it."""
-    writer = frame.writeStream.queryName(name).option("checkpointLocation", checkpoint).foreachBatch(ingest)
+    """Start the query that passes every micro-batch of ``frame`` to ``ingest``; ``checkpoint`` is a path as Spark writes it.
+
+    Raises InvalidInput if this Spark can't tell a source of ours where a query with this trigger ends.
+    """
+    chosen = dict(trigger or {"processingTime": "0 seconds"})
     with quick_checkpoint(frame.sparkSession, checkpoint):
-        return writer.trigger(**dict(trigger or {"processingTime": "0 seconds"})).start()
+        if isinstance(ingest, RangeIngest) and "availableNow" in chosen:
+            _require_an_end(frame.sparkSession.version)
+        writer = frame.writeStream.queryName(name).option("checkpointLocation", checkpoint).foreachBatch(ingest)
+        return writer.trigger(**chosen).start()
+
+
+def _require_an_end(version: str) -> None:
+    from lakebed.sparks.streams import TELLS_THE_START
+
+    if not TELLS_THE_START:
+        raise InvalidInput(
+            f"the trigger availableNow needs Spark 4.2, this is {version}: start the query without it, call "
+            "query.processAllAvailable(), then query.stop()"
+        )

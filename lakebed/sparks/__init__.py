@@ -7,6 +7,7 @@
     compiled           a Java class of ours, compiled in the driver
       part_index       PartIndex.java: the files that a scan of a table reads
       checkpoint_files CheckpointFiles.java: how a query writes its checkpoint
+    streams            streaming data sources; older_streams is their shape before Spark 4.2
     plans              queries parsed and planned by Spark
     cluster            jobs on a cluster, and a cluster that is away
 

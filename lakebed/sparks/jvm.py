@@ -1,16 +1,47 @@
-"""The JVM behind a session: the one way into it, and whether it still runs."""
+"""The JVM behind a session: the one way into it, and whether it still runs.
+
+A session of Spark Connect has no JVM on its side. Whoever asks for one is told so.
+"""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from lakebed.errors import MissingPrerequisite
+
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 
+_CONNECT = (
+    "this is a session of Spark Connect, the only kind on Databricks' serverless and standard compute: lakebed works inside the "
+    "driver of a classic session. Without Spark, table.query(), table.to_arrow() and every reader of Delta tables read a table, "
+    "and lakebed run and lakebed maintain write it"
+)
+
+
+def require_classic(session: SparkSession) -> None:
+    """Raises MissingPrerequisite if the session is of Spark Connect."""
+    if ".connect." in f"{type(session).__module__}.":
+        raise MissingPrerequisite(_CONNECT)
+
+
+def context_of(session: SparkSession) -> SparkContext:
+    """The context of a classic session. Raises MissingPrerequisite if it is of Spark Connect."""
+    require_classic(session)
+    return session.sparkContext
+
+
+def is_on_one_machine(session: SparkSession) -> bool:
+    """Whether tasks run on the machine of the driver. Raises MissingPrerequisite as ``context_of`` does."""
+    return str(context_of(session).master).startswith("local")
+
+
 def jvm_of(session: SparkSession) -> Any:
-    """Java's classes by their names, as Py4J gives them."""
+    """Java's classes by their names, as Py4J gives them. Raises MissingPrerequisite as ``context_of`` does."""
+    require_classic(session)
     return session._jvm
 
 
@@ -32,17 +63,18 @@ def java_list(jvm: Any, items: list[Any]) -> Any:
 
 def java_session(session: SparkSession) -> Any:
     """The session as the JVM knows it."""
+    require_classic(session)
     return session._jsparkSession
 
 
 def gateway_of(session: SparkSession) -> Any:
     """PySpark's connection to the JVM; another one is another JVM."""
-    return session.sparkContext._gateway
+    return context_of(session)._gateway
 
 
 def default_file_system(session: SparkSession) -> str:
     """Where Hadoop takes a path without a scheme to be."""
-    context: Any = session.sparkContext._jsc
+    context: Any = context_of(session)._jsc
     return str(context.hadoopConfiguration().get("fs.defaultFS"))
 
 

@@ -6,27 +6,25 @@ left out, so that no class is there twice.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING
 
 from lakebed.errors import MissingPrerequisite
 from lakebed.sparks.jvm import has_class, jvm_of
+from lakebed.sparks.versions import delta_package, release_of, require_supported, spark_version, why_no_delta
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
-_S3A_PACKAGES = (
-    "org.apache.hadoop:hadoop-aws:3.5.0",
-    "software.amazon.awssdk:s3:2.35.4",
-    "software.amazon.awssdk:s3-transfer-manager:2.35.4",
-    "software.amazon.awssdk:sts:2.35.4",
-    "software.amazon.awssdk:apache-client:2.35.4",
+_AWS_SDK = tuple(
+    f"software.amazon.awssdk:{name}:2.35.4" for name in ("s3", "s3-transfer-manager", "sts", "apache-client")
 )
 _EXCLUDED = (
     "org.apache.hadoop:hadoop-client-api",
@@ -51,6 +49,7 @@ S3A_SECONDS = 5
 _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 _SECRET = re.compile("secret|password|token|access[.]?key", re.IGNORECASE)  # spark.redaction.regex
+_logger = logging.getLogger("lakebed.spark")
 _LISTS = ("spark.jars.packages", "spark.jars.excludes", "spark.sql.extensions")
 
 
@@ -68,14 +67,19 @@ def require_java() -> None:
 
 
 def wants_s3(s3: bool | None) -> bool:
+    """What the caller says, or whether the environment says where an object store is."""
     if s3 is not None:
         return s3
     return any(os.environ.get(name) for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ACCESS_KEY_ID"))
 
 
 def settings(s3: bool, delta: bool = True) -> dict[str, str]:
-    """The Spark settings that lakebed asks for. ``delta``: with what Spark itself needs to read Delta tables."""
-    packages = [*((_DELTA_PACKAGE,) if delta else ()), *(_S3A_PACKAGES if s3 else ())]
+    """The Spark settings that lakebed asks for. ``delta``: with Delta's jars, if there are any for this Spark."""
+    version = spark_version()
+    delta_jars = delta_package(version) if delta else None
+    packages = [delta_jars] if delta_jars else []
+    if s3:
+        packages += [f"org.apache.hadoop:hadoop-aws:{release_of(version).hadoop}", *_AWS_SDK]
     out = {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -86,7 +90,7 @@ def settings(s3: bool, delta: bool = True) -> dict[str, str]:
     }
     if packages:
         out |= {"spark.jars.packages": ",".join(packages), "spark.jars.excludes": ",".join(_EXCLUDED)}
-    if delta:
+    if delta_jars:
         out |= {
             "spark.sql.extensions": _EXTENSION,
             "spark.sql.catalog.spark_catalog": _CATALOG,
@@ -208,10 +212,13 @@ def _be_impatient_with_s3(session: SparkSession) -> None:
         )
 
 
-def require_complete(session: SparkSession) -> None:
-    """Raises MissingPrerequisite unless the session has what lakebed needs of it."""
+def require_usable(session: SparkSession) -> None:
+    """Raises MissingPrerequisite unless lakebed can work in the session; what does not work in it is logged once."""
+    require_supported(session.version)
     if not has_class(session, _EXTENSION):
-        raise MissingPrerequisite(
-            f"this Spark session lacks Delta's jars; start it with spark.jars.packages={_DELTA_PACKAGE}, "
-            f"spark.sql.extensions={_EXTENSION} and spark.sql.catalog.spark_catalog={_CATALOG}, or let lakebed.spark() build it"
-        )
+        _say_once(why_no_delta(session.version))
+
+
+@cache
+def _say_once(text: str) -> None:
+    _logger.warning("%s", text)

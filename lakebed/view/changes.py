@@ -132,8 +132,11 @@ class _ChangesStream(DataSourceStreamReader):
         return ReadMaxRows(_VERSIONS_PER_BATCH_MAX)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        newest = TableLog(open_store(self._path)).refresh().version
-        return {"version": max(int(start["version"]), min(newest, int(start["version"]) + _VERSIONS_PER_BATCH_MAX))}
+        """The newest version within the limit. With the trigger ``availableNow`` Spark asks once, for all there is."""
+        newest, last = TableLog(open_store(self._path)).refresh().version, int(start["version"])
+        if isinstance(limit, ReadMaxRows):
+            newest = min(newest, last + limit.max_rows)
+        return {"version": max(last, newest)}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         return _partitions(self._path, int(start["version"]) + 1, int(end["version"]), self._columns)

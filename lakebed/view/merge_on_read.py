@@ -38,6 +38,7 @@ from lakebed.resolve.locate import ReadLocator
 from lakebed.resolve.resolution import Resolution
 from lakebed.resolve.resolve import resolve
 from lakebed.sortkey.statistics_cache import StatisticsCache
+from lakebed.sparks.jvm import is_on_one_machine
 from lakebed.sql.expression import Expression, connection_for, expression, mistakes, require_query, require_text
 from lakebed.storage.engine import connect, connect_alone
 from lakebed.storage.file_errors import naming_unreadable
@@ -114,7 +115,7 @@ class TableView:
         # Readers without Spark need not wait for its import.
         from lakebed.view.spark_scan import reads_in
 
-        on_this_host = str(spark.sparkContext.master).startswith("local")
+        on_this_host = is_on_one_machine(spark)
         with naming_damaged(_parts(snapshot), self._storage), naming_unreadable(_paths(snapshot)):
             pinned = self.pin(snapshot, on_this_host)
         frame = self._scan(spark, snapshot, pinned.files, counts_reads=bool(pinned.stale))

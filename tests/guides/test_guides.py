@@ -423,6 +423,13 @@ def test_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSes
     assert sorted(lakebed.open(tmp_path / "lake/visits").to_arrow()["id"].to_pylist()) == [1, *range(10, 20)]
 
 
+@pytest.mark.slow
+def test_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> None:
+    lakebed.create(tmp_path / "lake/orders", pa.schema([pa.field("id", pa.int64(), nullable=False)]), keys=["id"])
+    follow("docs/guides/spark.md", tmp_path, monkeypatch)
+    assert spark.table("orders").columns == ["id"]
+
+
 def test_several_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     follow("docs/guides/several-streams.md", tmp_path, monkeypatch)
     assert lakebed.open(tmp_path / "lake/people").to_arrow().sort_by("id").to_pylist() == [

@@ -27,6 +27,7 @@ import tarfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -81,6 +82,22 @@ def mariadb_folder() -> Path:
 def spark_kafka_jars() -> Path:
     """The folder with Spark's own Kafka source, which a benchmark compares with."""
     return _maven_jars("spark-kafka")
+
+
+SPARKS = ("4.0.5", "4.1.4", "4.2.1", "4.3.0")
+"""The newest release of each minor version of Spark that lakebed supports, oldest first."""
+
+
+def pyspark(version: str) -> Path:
+    """A folder with this PySpark, for the front of ``PYTHONPATH``. Its jars for Delta and S3 are in Spark's own cache."""
+
+    def install(staging: Path) -> None:
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--target", str(staging)]
+        _run([*pip, f"pyspark=={version}"], {})
+        environment = {"PYTHONPATH": f"{staging}{os.pathsep}{REPOSITORY}", "LAKEBED_CACHE_DIR": str(staging / "cache")}
+        _run([sys.executable, "-m", "lakebed.session", "--fetch-jars"], environment)
+
+    return fetch_once(f"pyspark-{version}", version.encode(), install)
 
 
 def versitygw() -> Path:
@@ -266,6 +283,8 @@ def fetch_all() -> None:
         "versitygw": versitygw,
         "chart": chart_renderer,
         "spark": class_archive,
+        "oldest spark": partial(pyspark, SPARKS[0]),
+        "newest spark": partial(pyspark, SPARKS[-1]),
     }
     for name, fetch in wanted.items():
         started = time.monotonic()

@@ -37,6 +37,7 @@ from lakebed.ingest.database.member import Ignored, Member, Open
 from lakebed.ingest.table_batch import Batch, BatchDone, WriteWork, run_alone, run_here
 from lakebed.sources.cut import Cut
 from lakebed.sources.source import Range
+from lakebed.sparks.jvm import is_on_one_machine
 from lakebed.telemetry import counted, report_requests
 from lakebed.waits import waiting_for
 
@@ -335,7 +336,7 @@ def split(members: Sequence[Member], spark: SparkSession | None) -> tuple[list[M
     ordered = sorted(members, key=lambda member: (member.is_apart, member.unread, member.topic))
     if spark is None:
         return ordered, []
-    is_local = str(spark.sparkContext.master).startswith("local")
+    is_local = is_on_one_machine(spark)
     here: list[Member] = []
     together: list[Member] = []
     records = 0

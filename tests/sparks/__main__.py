@@ -1,0 +1,48 @@
+"""Tests of what touches Spark, with each version that lakebed supports.
+
+    python -m tests.sparks [VERSION…] [-- OPTIONS OF PYTEST]
+
+Another PySpark stands before the installed one on ``PYTHONPATH``; all else is shared.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+from tests.infra.downloads import REPOSITORY, SPARKS, pyspark
+
+TESTS = (
+    "tests/sparks/test_any_spark.py",
+    "tests/cluster",
+    "tests/ingest/test_checkpoint_files.py",
+    "tests/view/test_spark_counts_reads.py",
+    "tests/view/test_spark_reads_altered_tables.py",
+    "tests/view/test_spark_scan.py",
+)
+
+
+def environment_with(version: str) -> dict[str, str]:
+    """What a process runs this Spark with."""
+    return {**os.environ, "PYTHONPATH": str(pyspark(version)), "EXPECTED_SPARK": version}
+
+
+def main(arguments: list[str]) -> int:
+    at = arguments.index("--") if "--" in arguments else len(arguments)
+    versions, options = arguments[:at], arguments[at + 1 :]
+    failed = []
+    for version in versions or SPARKS:
+        environment, started = environment_with(version), time.monotonic()
+        print(f"Spark {version}", flush=True)
+        command = [sys.executable, "-m", "pytest", "-q", *TESTS, *options]
+        if subprocess.run(command, cwd=REPOSITORY, env=environment).returncode:
+            failed.append(version)
+        print(f"Spark {version}: {time.monotonic() - started:.0f} s", flush=True)
+    print(f"failed: {', '.join(failed) or 'none'}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

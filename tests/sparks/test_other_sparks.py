@@ -1,0 +1,21 @@
+"""The oldest and the newest Spark do what the Spark of all other tests does; ``make test-sparks`` runs more, with each."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.infra.downloads import REPOSITORY, SPARKS
+from tests.sparks.__main__ import environment_with
+from tests.waiting import ran
+
+pytestmark = pytest.mark.slow
+SMOKE = "files_are_read_once or rows_of_then or user_s_stream or changes_gives or delta_s_own"
+
+
+@pytest.mark.parametrize("version", [SPARKS[0], SPARKS[-1]])
+def test_it_streams_and_reads(version: str) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "tests/sparks/test_any_spark.py", "-k", SMOKE]
+    done = ran(command, cwd=REPOSITORY, env=environment_with(version))
+    assert done.returncode == 0, done.stdout[-6000:]
