@@ -38,9 +38,9 @@ def names_in_rows(columns: Sequence[str], given: Sequence[str], policy: EvolvePo
 
     Raises InvalidChanges if they have one under two names that ``columns`` says are one.
     """
-    found: dict[str, str] = {}
     there = set(given)
-    for column in columns:
+    found = {} if policy.renamed else {column: column for column in columns if column in there}
+    for column in columns if policy.renamed else ():
         several = sorted(policy.names_of(column) & there)
         if len(several) > 1:
             raise InvalidChanges(
@@ -49,8 +49,8 @@ def names_in_rows(columns: Sequence[str], given: Sequence[str], policy: EvolvePo
         if several:
             found[column] = several[0]
     lacking = [column for column in columns if column not in found]
-    others = [name for name in given if not policy.says(name)]
-    if not lacking or set(others) <= set(columns):
+    others = [name for name in given if not policy.says(name)] if lacking else []
+    if set(others) <= set(columns):
         return found
     return found | {column: name for name, column in by_case(lacking, others).items()}
 

@@ -246,20 +246,19 @@ def require_intact(
 
     ``objects``: compare files in an object store too; ``of_others``: decode files without a checksum, to compare their pages.
     """
-    wanted = not_seen(files, storage, objects=objects, of_others=of_others)
+    wanted = list(_not_seen(files, storage, objects=objects, of_others=of_others))
 
-    def compare(file: File) -> None:
-        url = storage.duckdb_url(file.path)
-        stamp = _stamp(url)
+    def compare(one: tuple[File, str, _Stamp]) -> None:
+        file, url, stamp = one
         verify(file, storage)
-        if _is_settled(url, stamp):
+        if not is_local(url) or _is_settled(stamp, _stamp(url)):
             if len(_seen) >= _FILES_MAX:
                 _seen.clear()
             _seen[url] = stamp, file.checksum
 
-    if len(wanted) < 2 or sum(file.bytes for file in wanted) <= _ALONE_BYTES_MAX:
-        for file in wanted:
-            compare(file)
+    if len(wanted) < 2 or sum(file.bytes for file, *_ in wanted) <= _ALONE_BYTES_MAX:
+        for one in wanted:
+            compare(one)
         return
     with ThreadPoolExecutor(min(len(wanted), _THREADS_MAX), "lakebed-verify") as pool:
         for _ in pool.map(compare, wanted):
@@ -270,13 +269,23 @@ def not_seen(
     files: Iterable[_File], storage: PartStorage, *, objects: bool = False, of_others: bool = False
 ) -> list[_File]:
     """Those of the files that ``require_intact`` would compare now."""
-    wanted = []
+    return [file for file, *_ in _not_seen(files, storage, objects=objects, of_others=of_others)]
+
+
+def _not_seen(
+    files: Iterable[_File], storage: PartStorage, *, objects: bool, of_others: bool
+) -> Iterator[tuple[_File, str, _Stamp]]:
+    """Each with its URL and its stamp; that of an object is empty, since its name is never used again."""
     for file in files:
+        if file.checksum is None and not of_others:
+            continue
         url = storage.duckdb_url(file.path)
-        counts = (file.checksum is not None or of_others) and (objects or is_local(url))
-        if counts and _seen.get(url) != (_stamp(url), file.checksum):
-            wanted.append(file)
-    return wanted
+        is_here = is_local(url)
+        if not is_here and not objects:
+            continue
+        stamp = _stamp(url) if is_here else ()
+        if _seen.get(url) != (stamp, file.checksum):
+            yield file, url, stamp
 
 
 def require_intact_reads(files: Iterable[File], storage: PartStorage, verify_reads: VerifyReads) -> None:
@@ -336,20 +345,15 @@ def _pages_seen(url: str) -> frozenset[str]:
     return _seen_pages.get(url, frozenset())
 
 
-def _stamp(url: str) -> _Stamp:
-    """What changes with a local file; empty for one that is not there, and for an object, whose name is never used again."""
-    if not is_local(url):
-        return ()
+def _stamp(path: str) -> _Stamp:
+    """What changes with a local file; empty for one that is not there."""
     try:
-        found = os.stat(url)
+        found = os.stat(path)
     except OSError:
         return ()
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
-def _is_settled(url: str, stamp: _Stamp) -> bool:
+def _is_settled(stamp: _Stamp, now: _Stamp) -> bool:
     """Whether what was compared is what the stamp says, and a later change will have another one."""
-    if not is_local(url):
-        return True
-    now = _stamp(url)
     return now == stamp and not 0 <= time.time() - now[-1] / 1e9 < _YOUNG_SECONDS
