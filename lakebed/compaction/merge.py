@@ -256,8 +256,7 @@ class Merger:
             held = [replace(claim, lease_ms=lease_ms) for claim in claims if claim.domain in snapshot.domains]
             back = taken_back(snapshot, {claim.id for claim in claims if claim.domain not in snapshot.domains})
             actions = [*(claim.to_action() for claim in held), *back]
-            access = ReadWriteSet(domains=frozenset(action.domain for action in actions))
-            return Proposal(actions=actions, access=access, result=lambda _: held) if actions else Finished([])
+            return Proposal(actions=actions, result=lambda _: held) if actions else Finished([])
 
         return commit_loop(self._log, Operation.EXTEND_CLAIM, build)
 
@@ -270,8 +269,7 @@ class Merger:
         def build(snapshot: Snapshot) -> Proposal[None] | Finished[None]:
             if claim.domain not in snapshot.domains:
                 back = taken_back(snapshot, [claim.id])
-                access = ReadWriteSet(domains=frozenset(action.domain for action in back))
-                return Proposal(actions=back, access=access, result=lambda _: None) if back else Finished(None)
+                return Proposal(actions=back, result=lambda _: None) if back else Finished(None)
             old_ones = [old for old in restoring if all(path in snapshot.parts for path in old.sources)]
             access = ReadWriteSet(
                 claimed=frozenset(path for old in old_ones for path in old.sources), domains=frozenset([claim.domain])

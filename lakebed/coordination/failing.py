@@ -71,7 +71,6 @@ from lakebed.errors import Corrupt
 from lakebed.log.actions import Domain
 from lakebed.log.claims import Claim, claimed_paths
 from lakebed.log.commit_loop import Finished, Proposal, commit_loop
-from lakebed.log.conflicts import ReadWriteSet
 from lakebed.log.entries import FAILING, LOST, PARKED, SETTLING, Operation
 from lakebed.log.entry_values import decoded, readable, readable_or_none
 from lakebed.log.snapshot import Snapshot
@@ -154,8 +153,7 @@ def park_merge(
             failing = _parked_again(
                 before, sources, failures=before.failures + 1, error=failing.error, kind=failing.kind, now_ms=now_ms
             )
-        access = ReadWriteSet(domains=frozenset([failing.domain]))
-        return Proposal(actions=[failing.to_action()], access=access, result=lambda _: failing)
+        return Proposal(actions=[failing.to_action()], result=lambda _: failing)
 
     return commit_loop(log, Operation.PARK_MERGE, build)
 
@@ -214,9 +212,8 @@ def _remove(log: TableLog, chosen: Callable[[Snapshot], Sequence[str]]) -> int:
     def build(snapshot: Snapshot) -> Proposal[int] | Finished[int]:
         names = chosen(snapshot)
         merges = sum(name.startswith(FAILING) for name in names)
-        access = ReadWriteSet(domains=frozenset(names))
         actions = [Domain(name, "", removed=True) for name in names]
-        return Proposal(actions=actions, access=access, result=lambda _: merges) if names else Finished(0)
+        return Proposal(actions=actions, result=lambda _: merges) if names else Finished(0)
 
     return commit_loop(log, Operation.RESUME_MERGES, build)
 
@@ -442,8 +439,7 @@ def _oldest(snapshot: Snapshot) -> int:
 def _proposal(attempts: Sequence[Attempt], result: Callable[[Snapshot], R]) -> Proposal[R]:
     value = orjson.dumps({"attempts": [asdict(each) for each in attempts]}).decode()
     action = Domain(SETTLING, value) if attempts else Domain(SETTLING, "", removed=True)
-    access = ReadWriteSet(domains=frozenset([SETTLING]))
-    return Proposal(actions=[action], access=access, result=lambda committed: result(committed.snapshot))
+    return Proposal(actions=[action], result=lambda committed: result(committed.snapshot))
 
 
 def ended(snapshot: Snapshot) -> list[Domain]:
@@ -493,7 +489,6 @@ def _commit(log: TableLog, operation: Operation, action: Domain) -> bool:
     def build(snapshot: Snapshot) -> Proposal[bool] | Finished[bool]:
         if (PARKED in snapshot.domains) != action.removed:
             return Finished(False)
-        access = ReadWriteSet(domains=frozenset([PARKED]))
-        return Proposal(actions=[action], access=access, result=lambda _: True)
+        return Proposal(actions=[action], result=lambda _: True)
 
     return commit_loop(log, operation, build)

@@ -27,10 +27,9 @@ from typing import Any
 import orjson
 
 from lakebed.errors import InvalidInput
-from lakebed.log.actions import Action, Domain
+from lakebed.log.actions import Domain
 from lakebed.log.claims import LEASE_MS_MAX
 from lakebed.log.commit_loop import Finished, Proposal, commit_loop
-from lakebed.log.conflicts import ReadWriteSet
 from lakebed.log.entries import JOB, Operation
 from lakebed.log.entry_values import decoded, readable, readable_or_none
 from lakebed.log.snapshot import Snapshot
@@ -242,16 +241,15 @@ def _as_its_runner(log: TableLog, job: Job, change: Callable[[Job, int], Job]) -
 
 def _proposal(snapshot: Snapshot, job: Job, *result: Any) -> Proposal[Any]:
     """A commit that sets one job; if it ends, the oldest of those that have ended longer ago are dropped."""
-    actions: list[Action] = [Domain(JOB + job.id, orjson.dumps(asdict(job)).decode())]
+    actions = [Domain(JOB + job.id, orjson.dumps(asdict(job)).decode())]
     if job.has_ended:
         ended = [each for each in jobs_of(snapshot) if each.has_ended and each.id != job.id]
         ended.sort(key=lambda each: (each.ended_ms, each.id))
         gone = ended[: max(0, len(ended) + 1 - ENDED_MAX)]
         actions += [Domain(JOB + each.id, "", removed=True) for each in gone]
-    access = ReadWriteSet(domains=frozenset(each.domain for each in actions if isinstance(each, Domain)))
     answer = result[0] if result else job
     parameters = {"job": job.id, "kind": job.kind, "state": job.state.value}
-    return Proposal(actions=actions, access=access, result=lambda _: answer, parameters=parameters)
+    return Proposal(actions=actions, result=lambda _: answer, parameters=parameters)
 
 
 def job_in(domain: str, text: str) -> Job:

@@ -37,10 +37,9 @@ from lakebed.coordination.failing import parked_paths, taken_paths
 from lakebed.coordination.read_counts import ReadCounts
 from lakebed.discovery import RELIST_SECONDS, SECONDS_MAX, tables_in
 from lakebed.errors import LakebedError, TableNotFound
-from lakebed.log.actions import Action, Domain
+from lakebed.log.actions import Domain
 from lakebed.log.commit_kind import CommitKind, kind_of
 from lakebed.log.commit_loop import Proposal, commit_loop
-from lakebed.log.conflicts import ReadWriteSet
 from lakebed.log.entries import FRESH_TABLES, WORKER, Operation
 from lakebed.log.entry_values import checked, decoded, readable, reading
 from lakebed.log.holds import trim_log
@@ -198,9 +197,8 @@ class Membership:
             gone = _entries_of(self._long_dead(), snapshot)
             said = [own] if snapshot.domains.get(own.domain, "[]") != own.configuration else []
             removed = [Domain(name, "", removed=True) for name in gone]
-            actions: list[Action] = [self._worker.to_action(), *said, *removed]
-            access = ReadWriteSet(domains=frozenset([WORKER + self._worker.id, *(each.domain for each in said), *gone]))
-            return Proposal(actions=actions, access=access, result=lambda committed: committed.snapshot)
+            actions = [self._worker.to_action(), *said, *removed]
+            return Proposal(actions=actions, result=lambda committed: committed.snapshot)
 
         self._observe(commit_loop(self._log, Operation.WORKER, build))
         return self.alive()
@@ -223,9 +221,8 @@ class Membership:
         """Say that this worker ends. Raises StoreUnavailable, Contention: then the others find out by themselves."""
 
         def build(snapshot: Snapshot) -> Proposal[None]:
-            names = _entries_of([self._worker.id], snapshot)
-            gone = [Domain(name, "", removed=True) for name in names]
-            return Proposal(actions=gone, access=ReadWriteSet(domains=frozenset(names)), result=lambda _: None)
+            gone = [Domain(name, "", removed=True) for name in _entries_of([self._worker.id], snapshot)]
+            return Proposal(actions=gone, result=lambda _: None)
 
         commit_loop(self._log, Operation.WORKER, build)
 

@@ -26,7 +26,6 @@ from lakebed.log import entries
 from lakebed.log.actions import Domain, Part
 from lakebed.log.claims import claim_of
 from lakebed.log.commit_loop import Finished, Proposal, commit_loop
-from lakebed.log.conflicts import ReadWriteSet
 from lakebed.log.entries import COORDINATION, Operation
 from lakebed.log.entry_values import decoded, integer_of
 from lakebed.log.holds import hold_of
@@ -111,9 +110,8 @@ def remove_unreadable(log: TableLog, name: str | None = None) -> list[str]:
             there = ", ".join(found) or "none"
             raise InvalidInput(f"there is no entry {name!r} that can't be read; there are: {there}", table=log.root)
         gone = [each for each in found if each == name or (name is None and each.startswith(COORDINATION))]
-        access = ReadWriteSet(domains=frozenset(gone))
         actions = [Domain(each, "", removed=True) for each in gone]
-        return Proposal(actions=actions, access=access, result=lambda _: gone) if gone else Finished([])
+        return Proposal(actions=actions, result=lambda _: gone) if gone else Finished([])
 
     return commit_loop(log, Operation.REMOVE_ENTRY, build)
 

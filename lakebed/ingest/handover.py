@@ -23,7 +23,6 @@ import orjson
 
 from lakebed.log.actions import Action, AddPart, Domain
 from lakebed.log.commit_loop import Finished, Proposal, commit_loop
-from lakebed.log.conflicts import ReadWriteSet
 from lakebed.log.entries import QUARANTINED, Operation
 from lakebed.log.entry_values import checked, document_of, integer_of, made, reading
 from lakebed.log.snapshot import Snapshot
@@ -78,8 +77,7 @@ class Handover:
             ]
             actions.append(Domain(entry, orjson.dumps({"taken": listed[-1][0]}).decode()))
             metrics = {"rows": sum(part.rows for part in parts), "parts": len(parts)}
-            access = ReadWriteSet(domains=frozenset([entry]))
-            return Proposal(actions=actions, access=access, result=lambda _: None, metrics=metrics)
+            return Proposal(actions=actions, result=lambda _: None, metrics=metrics)
 
         commit_loop(log, Operation.QUARANTINE, build)
         self._taken = listed[-1][0]

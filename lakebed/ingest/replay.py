@@ -365,7 +365,6 @@ class Replay:
                 return Finished(None)
             return Proposal(
                 actions=[Domain(self._entry, text, removed=True)],
-                access=ReadWriteSet(domains=frozenset([self._entry])),
                 result=lambda committed: None,
             )
 

@@ -335,7 +335,7 @@ class ListenerLog:
             if not gone:
                 return Finished(None)
             actions = [Domain(name, "", removed=True) for name in gone]
-            return Proposal(actions=actions, access=ReadWriteSet(domains=frozenset(gone)), result=lambda _: None)
+            return Proposal(actions=actions, result=lambda _: None)
 
         if self._newest() is not None:
             commit_loop(self.log, Operation.LISTENER, build)

@@ -24,7 +24,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from lakebed import events
 from lakebed.errors import Contention, LakebedError, Retry, StoreUnavailable
-from lakebed.log.actions import Action, CommitInfo, Transaction
+from lakebed.log.actions import Action, CommitInfo, Domain, Transaction
 from lakebed.log.commit_kind import REWRITES, is_append, kind_of
 from lakebed.log.conflicts import Committed, Conflict, Conflicted, ReadWriteSet, Unknown
 from lakebed.log.entries import Operation
@@ -42,15 +42,13 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal(Generic[R]):
-    """What to commit on the snapshot that the builder was given. ``access``: what it read or replaces.
-
-    ``result`` returns what the operation ends with; it is called after the commit succeeded.
-    ``parameters`` and ``metrics`` are for people.
-    """
+    """What to commit on the snapshot that the builder was given. ``parameters`` and ``metrics`` are for people."""
 
     actions: Sequence[Action]
-    access: ReadWriteSet
+    access: ReadWriteSet | None = None
+    """What it read or replaces; None for the entries that it sets, and nothing else."""
     result: Callable[[Committed], R]
+    """Returns what the operation ends with; it is called after the commit succeeded."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, int | float] = field(default_factory=dict)
     batch: Transaction | None = None
@@ -114,15 +112,16 @@ def commit_loop(
             case NotYet(reason):
                 lost_to = reason
             case Proposal():
+                access = _of_entries(step.actions) if step.access is None else step.access
                 info = CommitInfo(
                     operation=operation,
                     commit_id="",
                     parameters=step.parameters,
                     metrics=step.metrics,
-                    blind_append=step.access.is_blind and is_append(step.actions, step.batch),
+                    blind_append=access.is_blind and is_append(step.actions, step.batch),
                     engine=ENGINE,
                 )
-                outcome = log.commit(snapshot, step.actions, info, step.access, step.batch)
+                outcome = log.commit(snapshot, step.actions, info, access, step.batch)
                 match outcome:
                     case Committed():
                         return step.result(outcome)
@@ -147,6 +146,10 @@ def commit_loop(
         operation=operation.value,
         attempts=ATTEMPTS_MAX,
     )
+
+
+def _of_entries(actions: Sequence[Action]) -> ReadWriteSet:
+    return ReadWriteSet(domains=frozenset(action.domain for action in actions if isinstance(action, Domain)))
 
 
 def _forbids(snapshot: Snapshot, conflict: Conflict, log: TableLog) -> bool:

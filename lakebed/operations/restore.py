@@ -366,7 +366,7 @@ def rewind(log: TableLog, topic: str, to: int | Mapping[int, int] | None = None)
         if position is None:
             read = f"; it has read {', '.join(sorted(positions))}" if positions else ""
             raise InvalidInput(f"the table has read no topic {topic!r}{read}{suggest(topic, list(positions))}")
-        action: Action = Domain(position_entry(topic), "", removed=True)
+        action = Domain(position_entry(topic), "", removed=True)
         if to is not None:
             moved = replace(position, offsets={**position.offsets, **_wanted(topic, position, to)}, transactions=None)
             if moved.offsets == position.offsets:
@@ -374,7 +374,6 @@ def rewind(log: TableLog, topic: str, to: int | Mapping[int, int] | None = None)
             action = entry_of(topic, moved)
         return Proposal(
             actions=[action],
-            access=ReadWriteSet(domains=frozenset([position_entry(topic)])),
             result=lambda committed: committed.version,
             parameters={
                 "topic": topic,

@@ -33,9 +33,8 @@ from typing import Any
 import orjson
 
 from lakebed.errors import TableNotFound, VersionNotFound
-from lakebed.log.actions import Action, Domain
+from lakebed.log.actions import Domain
 from lakebed.log.commit_loop import Finished, Proposal, commit_loop
-from lakebed.log.conflicts import ReadWriteSet
 from lakebed.log.entries import POINT, POINT_TABLE, SETTLED, SETTLED_TABLE, Operation
 from lakebed.log.entry_values import document_of, integer_of, made, reading
 from lakebed.log.holds import trim_log
@@ -111,7 +110,7 @@ class PointLog:
             if newest is not None and not _follows(newest, point):
                 return Finished(newest)
             before = tables_of(snapshot)
-            actions: list[Action] = [
+            actions = [
                 Domain(POINT_TABLE + name, _text(at)) for name, at in point.tables.items() if before.get(name) != at
             ]
             known = point.tables.keys() | point.left_out.keys()
@@ -123,7 +122,7 @@ class PointLog:
                 assert taken is not None
                 return taken
 
-            return Proposal(actions=actions, access=ReadWriteSet(domains=frozenset([POINT])), result=result)
+            return Proposal(actions=actions, result=result)
 
         return commit_loop(self.log, Operation.POINT, build)
 
@@ -138,7 +137,7 @@ class PointLog:
             if known is not None and known.number >= settled.number:
                 return Finished(None)
             before = known.versions if known else {}
-            actions: list[Action] = [
+            actions = [
                 Domain(SETTLED_TABLE + name, orjson.dumps({"version": version}).decode())
                 for name, version in settled.versions.items()
                 if before.get(name) != version
@@ -146,8 +145,7 @@ class PointLog:
             gone = before.keys() - settled.versions.keys()
             actions += [Domain(SETTLED_TABLE + name, "", removed=True) for name in gone]
             actions.append(Domain(SETTLED, orjson.dumps({"point": settled.number}).decode()))
-            access = ReadWriteSet(domains=frozenset([SETTLED]))
-            return Proposal(actions=actions, access=access, result=lambda _: None)
+            return Proposal(actions=actions, result=lambda _: None)
 
         commit_loop(self.log, Operation.POINT, build)
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from lakebed import events
 from lakebed.log.actions import Domain
 from lakebed.log.commit_loop import Finished, Proposal, commit_loop
-from lakebed.log.conflicts import ReadWriteSet
 from lakebed.log.entries import REMARKS, Operation
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
@@ -161,8 +160,7 @@ def _commit(log: TableLog, change: Callable[[Remarks], Remarks]) -> bool:
         after = change(before)
         if after == before:
             return Finished(False)
-        access = ReadWriteSet(domains=frozenset([REMARKS]))
-        return Proposal(actions=[after.to_entry()], access=access, result=lambda _: True)
+        return Proposal(actions=[after.to_entry()], result=lambda _: True)
 
     return commit_loop(log, Operation.REMARK, build)
 

@@ -59,8 +59,7 @@ def note_topic(log: TableLog, topic: str, *, is_gone: bool) -> bool:
             return Finished(False)
         text = orjson.dumps(asdict(TopicGone(topic=topic, since_ms=log.now_ms()))).decode()
         action = Domain(TOPIC_GONE, text) if is_gone else Domain(TOPIC_GONE, "", removed=True)
-        access = ReadWriteSet(domains=frozenset([TOPIC_GONE]))
-        return Proposal(actions=[action], access=access, result=lambda _: True)
+        return Proposal(actions=[action], result=lambda _: True)
 
     return commit_loop(log, Operation.TOPIC, build)
 
@@ -164,10 +163,7 @@ def advance(log: TableLog, id: str, change: Callable[[Resnapshot], Resnapshot]) 
         if now is None or (then := change(now)) == now:
             return Finished(snapshot)
         besides = then.at_the_end(snapshot) if then.state == "ended" else []
-        access = ReadWriteSet(domains=frozenset([RESNAPSHOT, *(each.domain for each in besides)]))
-        return Proposal(
-            actions=[then.to_action(), *besides], access=access, result=lambda committed: committed.snapshot
-        )
+        return Proposal(actions=[then.to_action(), *besides], result=lambda committed: committed.snapshot)
 
     return commit_loop(log, Operation.RESNAPSHOT, build)
 

@@ -17,7 +17,6 @@ from lakebed.log.table_log import TableLog
 from tests.log.test_table_log import SilentStore, change_part, committed, new_log
 
 ENTRY = Domain("lakebed.tried", "{}")
-RESTS_ON_ENTRY = ReadWriteSet(domains=frozenset([ENTRY.domain]))
 
 
 class Files:
@@ -29,7 +28,8 @@ class Files:
         self.discarded += 1
 
 
-def proposal(access: ReadWriteSet = RESTS_ON_ENTRY) -> Proposal[int]:
+def proposal(access: ReadWriteSet | None = None) -> Proposal[int]:
+    """It rests on the entry that it sets, unless it says otherwise."""
     return Proposal(actions=[ENTRY], access=access, result=lambda committed: committed.version)
 
 

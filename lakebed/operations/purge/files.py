@@ -25,10 +25,8 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from lakebed.errors import Contention, VersionNotFound
-from lakebed.log.actions import Action
 from lakebed.log.commit_loop import Finished, Proposal, commit_loop
-from lakebed.log.conflicts import ReadWriteSet
-from lakebed.log.entries import FENCE, Operation
+from lakebed.log.entries import Operation
 from lakebed.log.files.names import LOG_FOLDER
 from lakebed.log.holds import Hold, expire_before, holds_of, trim_log_before
 from lakebed.log.purges import LEASE_MS, PurgeState, next_fence, purged_before, purges_of
@@ -238,17 +236,13 @@ def _raise_fence(log: TableLog, state: PurgeState | None = None, first: int = 0)
     """
 
     def build(snapshot: Snapshot) -> Proposal[None] | Finished[None]:
-        actions: list[Action] = [next_fence(snapshot.domains)]
-        domains = {FENCE}
+        actions = [next_fence(snapshot.domains)]
         if state is not None and state.id in purges_of(snapshot.domains):
             current = purges_of(snapshot.domains)[state.id]
             actions.append(replace(current, until_ms=log.now_ms() + LEASE_MS).to_action())
-            domains.add(current.domain)
             if state.force:
-                ended = older_holds(snapshot, first, log.now_ms())
-                actions += [hold.ended() for hold in ended]
-                domains |= {hold.domain for hold in ended}
-        return Proposal(actions=actions, access=ReadWriteSet(domains=frozenset(domains)), result=lambda committed: None)
+                actions += [hold.ended() for hold in older_holds(snapshot, first, log.now_ms())]
+        return Proposal(actions=actions, result=lambda committed: None)
 
     commit_loop(log, Operation.PURGE, build)
 

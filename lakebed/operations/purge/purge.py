@@ -192,8 +192,7 @@ class Purge:
         def build(snapshot: Snapshot) -> Proposal[None] | Finished[None]:
             if state.domain not in snapshot.domains:
                 return Finished(None)
-            access = ReadWriteSet(domains=frozenset([state.domain]))
-            return Proposal(actions=[state.ended()], access=access, result=lambda committed: None)
+            return Proposal(actions=[state.ended()], result=lambda committed: None)
 
         commit_loop(self.log, Operation.PURGE, build)
 

@@ -323,7 +323,6 @@ class RowsToPurge:
                 return Finished(None)
             return Proposal(
                 actions=[replace(one, schema=read.metadata.schema_string, parts=tuple(parts)).to_action()],
-                access=ReadWriteSet(domains=frozenset([one.domain])),
                 result=lambda committed: None,
             )
 
