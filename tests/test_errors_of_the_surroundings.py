@@ -25,8 +25,7 @@ from lakebed.parts.arrow_source import unreadable
 from lakebed.pipeline.spark.driver import why_no_jars
 from lakebed.storage.data_files import LocalPartStorage
 from lakebed.storage.file_errors import naming_unreadable, naming_unwritable
-from lakebed.storage.local_files import make_folders, raise_for, trouble
-from lakebed.storage.local_folders import SpillBuckets
+from lakebed.storage.local_folders import SpillBuckets, make_folders, raise_for, trouble
 from tests.internals import internals_of
 
 PERMISSION, FULL, TOO_MANY = errno.EACCES, errno.ENOSPC, errno.EMFILE

@@ -52,8 +52,7 @@ from lakebed.merge.materialized import (
 from lakebed.parts.changes import write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.settings import TableSettings
-from lakebed.storage.local_files import trouble
-from lakebed.storage.local_folders import lock_folder
+from lakebed.storage.local_folders import lock_folder, trouble
 from lakebed.storage.part_storage import PartStorage
 
 SAVED_MIN = 1

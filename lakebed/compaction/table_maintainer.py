@@ -42,9 +42,8 @@ from lakebed.errors import Cancelled, LakebedError, Retry
 from lakebed.failures import Health, Outage, Restarts, failure_in
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
-from lakebed.planning.backpressure import pressure
 from lakebed.planning.plan import MergePlan
-from lakebed.planning.settling import due_ms
+from lakebed.planning.settling import due_ms, pressure
 from lakebed.settings import TIERS
 from lakebed.sparks.cluster import MERGES_MAX
 

@@ -62,7 +62,7 @@ from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.planning.plan import Goal, MergePlan
 from lakebed.planning.settling import UploadRules
 from lakebed.settings import TableSettings
-from lakebed.storage.local_files import trouble
+from lakebed.storage.local_folders import trouble
 from lakebed.storage.part_storage import PartStorage
 from lakebed.storage.roots import LocalRoot, parse_root
 

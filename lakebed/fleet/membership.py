@@ -43,10 +43,9 @@ from lakebed.log.commit_loop import Proposal, commit_loop
 from lakebed.log.entries import FRESH_TABLES, WORKER, Operation
 from lakebed.log.entry_values import checked, decoded, readable, reading
 from lakebed.log.holds import trim_log
-from lakebed.log.log_without_rows import create_log_without_rows
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import open_store
-from lakebed.log.table_log import TableLog
+from lakebed.log.table_log import TableLog, create_log_without_rows
 from lakebed.planning.plan import Planning
 from lakebed.planning.planner import plan
 from lakebed.storage.roots import parse_root

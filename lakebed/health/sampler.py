@@ -59,10 +59,10 @@ from lakebed.monitoring.metrics import Metrics
 from lakebed.monitoring.table_state import Clustered, LevelState, Planned, Recent, RecentCommits, Stored, TableState
 from lakebed.operations.cleanup import overdue
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
-from lakebed.planning.backpressure import pressure
 from lakebed.planning.optimum import least_written_up_to
 from lakebed.planning.plan import kind_of
 from lakebed.planning.planner import plan
+from lakebed.planning.settling import pressure
 from lakebed.positions.remarks import remarks_of
 from lakebed.remarks import KINDS, Counts, Kind, Remark
 from lakebed.sortkey.clustering import clustering

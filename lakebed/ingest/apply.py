@@ -1,10 +1,19 @@
 """Applying one batch of changes: rows of this process, which it writes, or a DataFrame of Spark, which tasks write.
 
 ``bring_rows`` commits rows that a caller gives: those of ``Table.apply``, and the micro-batches of a user's stream.
+
+``bootstrap`` fills a new table with rows that Spark reads, as of a position of its source; from there on the source is followed.
+
+One commit brings the rows and the positions of the topics. So after a crash there are both or neither, and of two processes that
+begin at once only one commits. A table that has a position of one of the topics was filled before, or has read the topic: nothing
+is done then.
+
+Where what orders the changes is metadata of the records, the rows are older than every change.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,10 +31,10 @@ from lakebed.decode.row_changes import (
     rescued,
     under_their_names,
 )
-from lakebed.errors import Contention, InvalidInput, InvalidSchema
-from lakebed.ingest.batch_writer import BatchResult, WriteTask, Written, commit_written, in_tasks, write_arrow
+from lakebed.errors import Contention, InvalidChanges, InvalidInput, InvalidSchema
+from lakebed.ingest.batch_writer import BatchResult, Moved, WriteTask, Written, commit_written, in_tasks, write_arrow
 from lakebed.ingest.changes_frame import changes_frame, unknown_columns
-from lakebed.ingest.evolving import Evolution, evolved, first_names, with_rescued_column
+from lakebed.ingest.evolving import ROUNDS_MAX, Evolution, evolved, first_names, with_rescued_column
 from lakebed.ingest.handover import Handover
 from lakebed.ingest.refusals import discard
 from lakebed.log.actions import Transaction
@@ -33,16 +42,23 @@ from lakebed.log.entries import APPLIED, NAMED_BATCH, Operation
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog, require_writable
 from lakebed.parts.arrow_rows import Rows, arrow_rows, is_spark_frame
-from lakebed.parts.changes import WriteSpec, prepare, write_spec_of
+from lakebed.parts.changes import OLDEST_SEQUENCE, SEQUENCE_COLUMN, WriteSpec, prepare, write_spec_of
 from lakebed.parts.fills import Fill
+from lakebed.positions.positions import Position, positions_of
 from lakebed.positions.remarks import report_remarks
+from lakebed.quoting import quote_for_spark
 from lakebed.remarks import Remark, remarks_on
+from lakebed.schema.change_names import ChangeNames
 from lakebed.schema.conversion import canonical_type, type_from_json
-from lakebed.schema.fitting import RESCUED_COLUMN, EvolvePolicy
+from lakebed.schema.fitting import FIXED, RESCUED_COLUMN, EvolvePolicy
 from lakebed.storage.engine import connect, connect_sealed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+OLDEST = f"cast('{OLDEST_SEQUENCE}' as long)"
+"""In Spark's SQL: the sequence of a row that is older than every change."""
+_logger = logging.getLogger("lakebed.ingest")
 
 
 ATTEMPTS_MAX = 5
@@ -257,3 +273,50 @@ def _batch(batch_id: int | str | None) -> Transaction | None:
     if batch_id < 0:
         raise InvalidInput(f"batch_id is {batch_id}; a number must be 0 or more, and grow from batch to batch")
     return Transaction(APPLIED, batch_id)
+
+
+def bootstrap(
+    table: str,
+    log: TableLog,
+    rows: Callable[[], DataFrame],
+    offsets: Mapping[str, Mapping[int, int]],
+    quarantine_log: Callable[[], TableLog],
+) -> int | None:
+    """Fill the table, unless it was filled before; returns the version, None if nothing was done.
+
+    ``rows``: with all columns of the table, and ``_change_type`` (``ChangeNames``) if some are deletes; ``offsets``: by topic and
+    partition, the first one that the rows do not have.
+    Raises InvalidInput if the table has other rows, or the rows do not fit it; Contention, StoreUnavailable (it may be repeated).
+    """
+    handover = Handover(table, quarantine_log)
+    for _ in range(ROUNDS_MAX):
+        snapshot = log.refresh()
+        if positions_of(snapshot).keys() & offsets.keys():
+            handover.deliver(snapshot)
+            return None
+        if snapshot.parts or snapshot.tail:
+            raise InvalidInput(f"{table} has rows already, and bootstrap fills an empty table; leave bootstrap out")
+        spec = write_spec_of(snapshot)
+        given, incoming = rows(), spec.incoming
+        if spec.sequence_column == SEQUENCE_COLUMN and spec.sequence_by not in given.columns:
+            given = given.selectExpr("*", f"{OLDEST} as {quote_for_spark(str(spec.sequence_by))}")
+        sent = names_in_rows(incoming.schema.names, given.columns, FIXED)
+        if lacking := [key for key in incoming.keys if key not in sent]:
+            raise InvalidInput(f"the rows of bootstrap have no column {lacking[0]!r}, which is a key of {table}")
+        kind = ChangeNames.beside(incoming.schema.names).type
+        deletes = f"{kind} = 'delete'" if incoming.keys and kind in given.columns else None
+        try:
+            frame = changes_frame(given, incoming, deletes, ())
+        except InvalidChanges as error:
+            raise InvalidInput(str(error).replace("the changes lack", "the rows of bootstrap lack")) from None
+        unknown = unknown_columns(given.columns, incoming, deletes, ())
+        _logger.info("%s is filled by bootstrap", table)
+        written = in_tasks(frame, WriteTask(spec, table, RowChanges(spec, unknown_columns=unknown)))
+        after = {topic: Position(offsets=dict(partitions)) for topic, partitions in offsets.items()}
+        marks = Moved(before=dict.fromkeys(after), after=after)
+        result = commit_written(log, snapshot, written, None, Operation.BOOTSTRAP, marks=marks, handover=handover)
+        if not result.outdated:
+            handover.deliver(result.snapshot)
+            report_remarks(table, written.remarks)
+            return result.version
+    raise Contention(f"{table} was changed by others while it was filled; it is tried again", table=table)

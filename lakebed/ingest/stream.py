@@ -37,7 +37,7 @@ from lakebed.log.entries import STREAM, Operation
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
 from lakebed.parts.changes import WriteSpec, write_spec_of
-from lakebed.planning.backpressure import pressure
+from lakebed.planning.settling import pressure
 from lakebed.positions.files_read import FileRead, FilesRead
 from lakebed.remarks import Counts, Remark, RemarkCounts
 from lakebed.sources.cut import Cut, TaskCut

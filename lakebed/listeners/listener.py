@@ -29,10 +29,9 @@ from lakebed.log.conflicts import ReadWriteSet
 from lakebed.log.entries import DELIVERING, LISTENER, LISTENER_CURSOR, Operation
 from lakebed.log.entry_values import decoded, document_of, readable, reading
 from lakebed.log.holds import trim_log
-from lakebed.log.log_without_rows import create_log_without_rows
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import open_store
-from lakebed.log.table_log import TableLog
+from lakebed.log.table_log import TableLog, create_log_without_rows
 from lakebed.settings import suggest
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")

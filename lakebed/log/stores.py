@@ -37,7 +37,7 @@ from typing import Protocol, runtime_checkable
 
 from lakebed.errors import Retry, StoreUnavailable, UnsafeStore, Unsupported
 from lakebed.storage.counters import RequestCounter, StoreCounters
-from lakebed.storage.local_files import fsync_folder, make_folders, raise_for, temporary_path
+from lakebed.storage.local_folders import fsync_folder, make_folders, raise_for, temporary_path
 from lakebed.storage.object_store import open_objects
 from lakebed.storage.roots import LocalRoot, parse_root
 

@@ -18,6 +18,10 @@ Step 5 needs no clock: a cleanup that comes too early makes others repeat their 
 A log is written by two classes of operation. *Act first, then commit* (apply, settle): files have uuid names, so they
 are valid whatever happens; a conflict means refresh, rebase, retry. *Read first, commit, then act* (truncate, cleanup):
 the newest snapshot decides, and files are touched only after the commit succeeded. Nothing here waits for a lock.
+
+**Logs that no table has** (``create_log_without_rows``): what spans tables is a small Delta log of its own, with entries and
+without rows. Such are the points of a database and the workers of a fleet. Each lives below ``_lakebed/`` of the folder that it
+is about.
 """
 
 from __future__ import annotations
@@ -25,10 +29,11 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import orjson
+import pyarrow as pa
 
 from lakebed import events
 from lakebed.errors import (
@@ -51,6 +56,7 @@ from lakebed.log.conflicts import (
     Unknown,
     find_conflict,
 )
+from lakebed.log.entries import Operation
 from lakebed.log.files.checkpoint import encode_checkpoint
 from lakebed.log.files.commit_codec import digest_of, encode_commit
 from lakebed.log.files.names import LOG_FOLDER, checkpoint_name, commit_name
@@ -58,8 +64,15 @@ from lakebed.log.invariants import require_sound
 from lakebed.log.log_reader import LAST_CHECKPOINT, LogReader, require_readable
 from lakebed.log.snapshot import Snapshot, apply, follows
 from lakebed.schema.column_mapping import COLUMN_MAPPING
-from lakebed.schema.metadata import GATE_FEATURE, Metadata, Protocol
+from lakebed.schema.conversion import schema_to_json
+from lakebed.schema.metadata import FORMAT, GATE_FEATURE, Metadata, Protocol
 from lakebed.schema.widening import TYPE_WIDENING
+from lakebed.settings import FORMAT_PROPERTY
+from lakebed.version import ENGINE
+
+_FEATURES = frozenset(
+    {"deletionVectors", "domainMetadata", "appendOnly", "invariants", "inCommitTimestamp", GATE_FEATURE}
+)
 
 __all__ = [
     "GATE_FEATURE", "LOG_FOLDER", "Committed", "Conflicted", "Outcome", "TableLog", "Unknown", "checkpoint_name",
@@ -388,3 +401,28 @@ def require_writable(protocol: Protocol) -> None:
         raise Unsupported(
             "the table is a plain Delta table; adopt it with lakebed.convert(path, keys=…) before writing to it"
         )
+
+
+def create_log_without_rows(log: TableLog, column: str, properties: Mapping[str, str] | None = None) -> None:
+    """Create the log, unless it is there. ``column``: a name for its one column; ``properties``: the ``lakebed.*`` ones.
+
+    Raises StoreUnavailable.
+    """
+    if log.exists():
+        return
+    metadata = Metadata(
+        id=str(uuid.uuid4()),
+        schema_string=schema_to_json(pa.schema([pa.field(column, pa.int64())])),
+        partition_columns=(),
+        configuration={
+            "delta.enableDeletionVectors": "true",
+            "delta.enableInCommitTimestamps": "true",
+            FORMAT_PROPERTY: str(FORMAT),
+            **(properties or {}),
+        },
+        created_ms=int(time.time() * 1000),
+    )
+    protocol = Protocol(3, 7, frozenset({"deletionVectors"}), _FEATURES)
+    outcome = log.create([protocol, metadata], CommitInfo(operation=Operation.CREATE, commit_id="", engine=ENGINE))
+    if isinstance(outcome, Unknown):
+        raise StoreUnavailable(f"whether {log.root} was created is unknown: {outcome.cause}", table=log.root)

@@ -37,8 +37,7 @@ from lakebed.merge.kernel import MergedPart
 from lakebed.merge.provenance import Provenance
 from lakebed.parts.intact import checksum_of
 from lakebed.storage.data_files import LocalPartStorage
-from lakebed.storage.local_files import entries_of, files_below, trouble
-from lakebed.storage.local_folders import lock_folder
+from lakebed.storage.local_folders import entries_of, files_below, lock_folder, trouble
 
 GRACE_SECONDS = 3600.0
 REPLICATED = "replicated"

@@ -60,7 +60,7 @@ from lakebed.operations.references import (
 )
 from lakebed.positions.point_log import oldest_for_points
 from lakebed.settings import retention_seconds
-from lakebed.storage.local_files import TEMPORARY_PREFIX
+from lakebed.storage.local_folders import TEMPORARY_PREFIX
 from lakebed.storage.part_storage import PartStorage
 
 _WRITE_SECONDS_MAX = 3 * 86_400  # no writer takes longer from writing a file to committing it

@@ -41,8 +41,7 @@ import pyarrow.parquet as pq
 from lakebed.errors import LakebedError
 from lakebed.parts.arrow_source import damaged, is_local, unreadable
 from lakebed.settings import VerifyReads
-from lakebed.storage.local_files import trouble
-from lakebed.storage.local_folders import process_folder
+from lakebed.storage.local_folders import process_folder, trouble
 from lakebed.storage.part_storage import PartStorage
 
 _BLOCK_BYTES = 1 << 18

@@ -34,7 +34,7 @@ from lakebed.parts.intact import checksum_of
 from lakebed.quoting import quote
 from lakebed.schema.column_mapping import StoredPath
 from lakebed.sortkey.sort_key import SortTerm
-from lakebed.storage.local_files import trouble
+from lakebed.storage.local_folders import trouble
 from lakebed.storage.part_storage import PartStorage
 
 PARTS_FOLDER = "_lakebed"

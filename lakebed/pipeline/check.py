@@ -22,7 +22,6 @@ from lakebed.decode.formats import EVENTS, decoder
 from lakebed.decode.metadata import ENVELOPE, KNOWN_MEMBERS, metadata_path
 from lakebed.errors import InvalidInput, InvalidSchema, LakebedError, MissingPrerequisite, TableNotFound
 from lakebed.operations.create import NewTable, check_layout
-from lakebed.pipeline.checkpoint import check_checkpoint
 from lakebed.pipeline.file.document import Findings
 from lakebed.pipeline.file.sections import (
     ChangesFormat,
@@ -35,14 +34,25 @@ from lakebed.pipeline.file.sections import (
     TypedRowsFormat,
 )
 from lakebed.pipeline.file.settings import Pipeline, decoder_options
-from lakebed.pipeline.file_columns import check_file_columns, columns_of_files, columns_read, files_settings
-from lakebed.pipeline.places import check_kafka, check_places, check_registry, check_stores, checkpoint_of, is_local
+from lakebed.pipeline.places import (
+    check_checkpoint,
+    check_kafka,
+    check_places,
+    check_registry,
+    check_stores,
+    checkpoint_of,
+    is_local,
+)
 from lakebed.pipeline.target import ANOTHER_PATH, differences
 from lakebed.pipeline.transforming import (
     Shape,
     Upstream,
+    check_file_columns,
     check_spark_expression,
     check_upstream,
+    columns_of_files,
+    columns_read,
+    files_settings,
     find_upstream,
     records_before,
     shape_of,

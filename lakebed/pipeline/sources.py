@@ -15,7 +15,7 @@ from lakebed.decode.row_changes import names_in_rows
 from lakebed.decode.source_tables import SourceRules
 from lakebed.error_transport import first_line
 from lakebed.errors import InvalidInput, MissingPrerequisite
-from lakebed.ingest.bootstrap import OLDEST
+from lakebed.ingest.apply import OLDEST
 from lakebed.ingest.transform.rows_of_files import Csv, RowsOfFiles
 from lakebed.ingest.transform.run import SourceRows
 from lakebed.pipeline.file.sections import (
@@ -28,11 +28,13 @@ from lakebed.pipeline.file.sections import (
     RowsFormat,
 )
 from lakebed.pipeline.file.settings import AnyPipeline, Pipeline, decoder_options
-from lakebed.pipeline.file_columns import columns_of_files, columns_read, files_settings
 from lakebed.pipeline.spark.jdbc_times import exact_times
 from lakebed.pipeline.transforming import (
     Shape,
     check_transform,
+    columns_of_files,
+    columns_read,
+    files_settings,
     records_before,
     schema_of_records,
     shape_of,

@@ -1,10 +1,14 @@
-"""The SQL of a pipeline (``transform``): the table or records that it selects from, and whether its result fits the table."""
+"""The SQL of a pipeline (``transform``): the table, files or records that it selects from, and whether its result fits the table.
+
+Files are read by the same code as in a run: their first rows, and of Parquet all columns.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -12,16 +16,27 @@ import pyarrow as pa
 from lakebed import table as tables
 from lakebed.column_groups import ColumnGroup, order_of_stream
 from lakebed.decode.decoder import DecoderSchema
-from lakebed.errors import InvalidInput, LakebedError, TableNotFound
+from lakebed.errors import InvalidChanges, InvalidInput, LakebedError, TableNotFound
 from lakebed.ingest.transform.query import Transform
 from lakebed.parts.changes import WriteSpec
 from lakebed.pipeline.file.document import Findings
-from lakebed.pipeline.file.sections import GeneratorSection, LakebedSection, RowsFormat, TableSection, TransformSection
+from lakebed.pipeline.file.sections import (
+    FilesSection,
+    GeneratorSection,
+    LakebedSection,
+    RowsFormat,
+    TableSection,
+    TransformSection,
+)
 from lakebed.pipeline.file.settings import Pipeline
 from lakebed.schema.change_names import ChangeNames
 from lakebed.schema.conversion import canonical_schema
 from lakebed.schema.type_names import table_schema, type_text
 from lakebed.settings import suggest
+from lakebed.sources.files.parquet_rows import matched, open_parquet
+from lakebed.sources.files.planner import ranges_of
+from lakebed.sources.files.reader import FilesReader
+from lakebed.sources.files.settings import FilesSettings, shown
 from lakebed.sources.generator import COLUMNS, KEYS
 from lakebed.sources.rows import sequences
 from lakebed.sql.expression import parsed
@@ -29,6 +44,10 @@ from lakebed.table import Table, internals_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+FILES_MAX = 8
+_LISTED_MAX = 10_000
+_PLACE = ("source", "folder")
 
 
 # -- What can be said about an expression of Spark's SQL without Spark: whether it ends, and which columns it names --------
@@ -253,3 +272,76 @@ def schema_of_records(pipeline: Pipeline, records: Shape) -> DecoderSchema:
     """What records are decoded to, where SQL follows."""
     policy = replace(pipeline.policy, allowed=frozenset(), renamed={})
     return DecoderSchema(records.columns, records.keys, records.sequence_by, policy)
+
+
+def files_settings(section: FilesSection, pipeline: Pipeline) -> FilesSettings:
+    """The settings of a source. Raises InvalidInput."""
+    return FilesSettings(
+        folder=section.folder,
+        format=pipeline.format_kind,  # type: ignore[arg-type]
+        table=pipeline.table.path,
+        files_per_batch_max=section.files_per_batch_max,
+        options=dict(section.options),
+    )
+
+
+def columns_of_files(pipeline: Pipeline, columns: pa.Schema) -> pa.Schema:
+    """The columns that files of rows have: those of the table, or of the records before the SQL, and the extra ones."""
+    form = pipeline.format
+    assert isinstance(form, RowsFormat)
+    every = [*columns, *(table_schema(form.extra_columns) if form.extra_columns else ())]
+    if pipeline.format_kind == "csv":  # what is not taken over may have values that CSV can't have
+        left_out = form.except_columns
+        every = [
+            one.with_type(pa.string()) if pa.types.is_nested(one.type) and one.name in left_out else one
+            for one in every
+        ]
+    return pa.schema(every)
+
+
+def columns_read(pipeline: Pipeline, columns: pa.Schema) -> pa.Schema:
+    """Those of them that are read: of Parquet without the ones that are not taken over, unless Spark is to see these too."""
+    form, every = pipeline.format, columns_of_files(pipeline, columns)
+    assert isinstance(form, RowsFormat)
+    reads_all = pipeline.computes_in_spark
+    return every if reads_all else pa.schema([one for one in every if one.name not in form.except_columns])
+
+
+def check_file_columns(reader: FilesReader, findings: Findings) -> None:
+    """``reader``: as it is in a run."""
+    try:
+        paths = sorted(islice(reader.looker.paths(), _LISTED_MAX))[:FILES_MAX]
+        states = [(path, reader.looker.folder.state(path)) for path in paths]
+    except (LakebedError, FileNotFoundError):
+        return  # who can't list the folder is told so elsewhere
+    noted = False
+    for ordinal, (path, state) in enumerate((path, state) for path, state in states if state.size):
+        [first, *_] = ranges_of(reader.looker.url(path), ordinal, state, [(0, state.size)])
+        try:
+            next(iter(reader.read(first)), None)
+        except InvalidChanges as error:
+            findings.wrong(str(error), *_PLACE)
+            return
+        except LakebedError:
+            continue  # it is gone, or is being written
+        if reader.settings.format == "parquet" and not noted:
+            noted = True
+            _note_differences(reader, path, findings)
+
+
+def _note_differences(reader: FilesReader, path: str, findings: Findings) -> None:
+    """What is not taken over of a file: columns that are not asked for, and nanoseconds."""
+    looker, columns = reader.looker, reader.columns
+    assert columns is not None
+    with looker.folder.open(path, looker.folder.state(path).size) as opened:
+        schema = open_parquet(opened).schema_arrow
+    found = matched(schema.names, columns.names)
+    more = [name for name in schema.names if name not in found.values() and name not in reader.left_out]
+    file = shown(looker.url(path))
+    kinds = {name: schema.field(name).type for name in found.values()}
+    if fine := [name for name, kind in kinds.items() if pa.types.is_timestamp(kind) and kind.unit == "ns"]:
+        findings.note(f"{file} has times in nanoseconds: {', '.join(fine)}. They are cut to microseconds")
+    if more:
+        findings.note(
+            f"{file} has columns that no column takes: {', '.join(more)}. They are left out; a table can have them"
+        )

@@ -38,10 +38,9 @@ from lakebed.log.commit_loop import Finished, Proposal, commit_loop
 from lakebed.log.entries import POINT, POINT_TABLE, SETTLED, SETTLED_TABLE, Operation
 from lakebed.log.entry_values import document_of, integer_of, made, reading
 from lakebed.log.holds import trim_log
-from lakebed.log.log_without_rows import create_log_without_rows
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import open_store
-from lakebed.log.table_log import TableLog
+from lakebed.log.table_log import TableLog, create_log_without_rows
 from lakebed.positions.positions import entry_of, positions_of
 
 FOLDER = "_lakebed/database"

@@ -21,8 +21,7 @@ from lakebed.resolve.locate import (
     index_key_types,
     payload_types,
 )
-from lakebed.storage.local_files import files_below
-from lakebed.storage.local_folders import lock_folder
+from lakebed.storage.local_folders import files_below, lock_folder
 from lakebed.storage.part_storage import PartStorage
 
 

@@ -8,7 +8,7 @@
 3. After a batch that left events behind, because of a limit, the next one begins at once.
 
 **How much** is said by the log of the table (``BatchLimit``): how far it has read, and whether maintenance is behind. The size
-of the next batch is all waiting rows, or fewer while maintenance is behind (``planning.backpressure``).
+of the next batch is all waiting rows, or fewer while maintenance is behind (``planning.settling``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lakebed.errors import Retry, TableNotFound
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog
-from lakebed.planning.backpressure import pressure
+from lakebed.planning.settling import pressure
 from lakebed.positions.positions import Position, positions_of
 
 BATCH_SECONDS = 0.75

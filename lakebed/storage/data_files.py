@@ -25,8 +25,14 @@ import duckdb
 from lakebed.errors import LakebedError
 from lakebed.storage.counters import RequestCounter, StoreCounters
 from lakebed.storage.file_errors import naming_unwritable
-from lakebed.storage.local_files import delete_each, fsync_folder, make_folders, temporary_path, trouble
-from lakebed.storage.local_folders import process_folder
+from lakebed.storage.local_folders import (
+    delete_each,
+    fsync_folder,
+    make_folders,
+    process_folder,
+    temporary_path,
+    trouble,
+)
 from lakebed.storage.object_store import open_objects
 from lakebed.storage.part_storage import PartStorage
 from lakebed.storage.range_files import HOST, TAIL_BYTES, BlockCache, RangeFileSystem

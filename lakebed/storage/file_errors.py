@@ -16,7 +16,7 @@ import duckdb
 
 from lakebed.error_transport import decode
 from lakebed.errors import Corrupt, Unsupported
-from lakebed.storage.local_files import NOT_ALLOWED, TOO_MANY_OPEN, trouble
+from lakebed.storage.local_folders import NOT_ALLOWED, TOO_MANY_OPEN, trouble
 
 _OF_FILES = (duckdb.IOException, duckdb.InvalidInputException, duckdb.SerializationException, duckdb.InternalException)
 _NO_SUCH_FILE = "No files found"

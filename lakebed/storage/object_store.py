@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from lakebed.errors import MissingPrerequisite
-from lakebed.storage.local_files import raise_for
+from lakebed.storage.local_folders import raise_for
 from lakebed.storage.roots import LocalRoot, S3Root, parse_root
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from urllib3.exceptions import HTTPError
 from lakebed import events
 from lakebed.errors import LakebedError, StoreUnavailable
 from lakebed.storage.counters import RequestCounter, StoreCounters
-from lakebed.storage.local_files import delete_each
+from lakebed.storage.local_folders import delete_each
 from lakebed.storage.roots import S3Root
 from lakebed.storage.s3_client import (
     ATTEMPTS_MAX,

@@ -21,7 +21,7 @@ from lakebed.coordination.rewriting import alone
 from lakebed.decode.decoder import Decoder
 from lakebed.errors import LakebedError, TableExists, TableNotFound
 from lakebed.health.sampler import Sampler
-from lakebed.ingest.bootstrap import bootstrap
+from lakebed.ingest.apply import bootstrap
 from lakebed.ingest.checkpoints import OffsetDocuments
 from lakebed.ingest.evolving import Evolution
 from lakebed.ingest.handover import Handover
@@ -196,7 +196,7 @@ class Internals:
         return start_ingest(ingest, frame, place, f"{query_name} {self.path}", trigger)
 
     def bootstrap(self, rows: Callable[[], DataFrame], offsets: Mapping[str, Mapping[int, int]]) -> int | None:
-        """Fill the table, unless it was filled before (``ingest.bootstrap``)."""
+        """Fill the table, unless it was filled before (``ingest.apply``)."""
         return bootstrap(self.path, self.log, rows, offsets, self.quarantine_log)
 
     def replay_quarantine(self, decoder: Decoder, where: str = "true") -> ReplayResult:

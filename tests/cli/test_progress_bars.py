@@ -19,9 +19,9 @@ import pytest
 
 import lakebed
 from lakebed.cli import exit_codes, main
+from lakebed.cli import logs as module
 from lakebed.cli.commands.health import _watch
-from lakebed.cli.display import progress as module
-from lakebed.cli.display.progress import progress
+from lakebed.cli.logs import progress
 from lakebed.errors import StoreUnavailable
 from lakebed.health.status import Status
 from tests.waiting import Patience, wait_until, whole_lines, work_of
@@ -113,7 +113,7 @@ def read_within(terminal: int, seconds: float) -> bytes | None:
 
 def test_on_a_terminal_a_bar_is_drawn_and_taken_away_again() -> None:
     out, seen = on_a_terminal(
-        "import sys; from lakebed.cli.display import progress as module\n"
+        "import sys; from lakebed.cli import logs as module\n"
         "module.FIRST_SECONDS = 0.05\n"
         "with module.progress('working') as report:\n"
         "    report('rows', 250, 1000); sys.stdin.read()\n"
@@ -127,7 +127,7 @@ def test_on_a_terminal_a_bar_is_drawn_and_taken_away_again() -> None:
 
 def test_a_terminal_that_can_t_draw_is_given_lines() -> None:
     _, seen = on_a_terminal(
-        "import sys; from lakebed.cli.display import progress as module\n"
+        "import sys; from lakebed.cli import logs as module\n"
         "module.LINE_SECONDS = 0.05\n"
         "with module.progress('working'): sys.stdin.read()",
         r"lakebed: working, \d s",
@@ -138,7 +138,7 @@ def test_a_terminal_that_can_t_draw_is_given_lines() -> None:
 
 def test_what_is_given_is_drawn_as_it_is() -> None:
     _, seen = on_a_terminal(
-        "import sys; from lakebed.cli.display import progress as module\n"
+        "import sys; from lakebed.cli import logs as module\n"
         "module.FIRST_SECONDS = 0.05\n"
         "with module.progress('working') as report:\n"
         "    report('rows of [/x] and [red]', 1, 2); sys.stdin.read()",

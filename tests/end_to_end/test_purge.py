@@ -18,7 +18,7 @@ from lakebed.log.actions import AddChangePart, AddPart
 from lakebed.log.purges import purged_before, purges_of
 from lakebed.log.snapshot import Snapshot
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
-from lakebed.storage.local_files import files_below
+from lakebed.storage.local_folders import files_below
 from tests.end_to_end.people import PARTITIONS, People, Pipeline, Purged, Stage
 from tests.infra.kafka import KafkaServer
 from tests.infra.s3 import S3Server, aws_environment

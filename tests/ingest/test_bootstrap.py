@@ -14,7 +14,7 @@ import pytest
 
 import lakebed
 from lakebed.errors import InvalidInput
-from lakebed.ingest import bootstrap as module
+from lakebed.ingest import apply as module
 from lakebed.table import internals_of
 from tests.ingest.crashes import Crash, dying
 from tests.sources.memory_source import COLUMNS, MemorySource, Process, ids, row

@@ -17,7 +17,7 @@ from lakebed import Table, create, events
 from lakebed.health.sampler import Exporter
 from lakebed.monitoring.dashboards import content
 from lakebed.monitoring.metrics import Metrics
-from lakebed.planning.backpressure import TAIL_PARTS_MAX
+from lakebed.planning.settling import TAIL_PARTS_MAX
 from tests.infra.fault_proxy import FaultProxy, FaultRates
 from tests.infra.prometheus import PrometheusServer
 from tests.infra.s3 import S3Server

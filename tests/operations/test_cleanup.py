@@ -33,7 +33,7 @@ from lakebed.operations.references import hold
 from lakebed.parts import deletion_vector_cache
 from lakebed.parts.change_rows import changed_versions, read_version
 from lakebed.storage.data_files import LocalPartStorage
-from lakebed.storage.local_files import delete_each
+from lakebed.storage.local_folders import delete_each
 from lakebed.storage.part_storage import PartStorage
 from lakebed.table import internals_of
 from tests.clock import Clock

@@ -36,7 +36,7 @@ from lakebed.parts.changes import prepare, write_spec_of
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX, WITH_HEADERS
 from lakebed.parts.write import write_parts
 from lakebed.storage.engine import connect
-from lakebed.storage.local_files import TEMPORARY_PREFIX, files_below
+from lakebed.storage.local_folders import TEMPORARY_PREFIX, files_below
 from lakebed.table import internals, internals_of
 from tests.infra.s3 import S3Server
 from tests.internals import compaction_of, deletion_vectors_of, log_of, storage_of

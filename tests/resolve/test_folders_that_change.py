@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lakebed.merge.materialized import LocalParts, bytes_below, clear_ended
-from lakebed.storage.local_files import entries_of, files_below
+from lakebed.storage.local_folders import entries_of, files_below
 
 LOOKS, SECONDS_MAX = 3_000, 10.0
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import lakebed
-from lakebed.pipeline.checkpoint import SOURCE_FILE
+from lakebed.pipeline.places import SOURCE_FILE
 from lakebed.storage.s3_client import s3_client
 from tests.infra.s3 import S3Server
 from tests.waiting import ran

@@ -28,7 +28,7 @@ from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.write import WrittenPart
 from lakebed.resolve.resolution import Resolution
 from lakebed.storage.counters import StoreCounters
-from lakebed.storage.local_files import delete_each
+from lakebed.storage.local_folders import delete_each
 from lakebed.storage.part_storage import PartStorage
 from tests.simulation.world import Actor, World
 

@@ -10,8 +10,8 @@ import pytest
 import lakebed
 from lakebed.compaction.merge import Merger
 from lakebed.compaction.merge_values import MergeResult
-from lakebed.planning import backpressure
-from lakebed.planning.backpressure import DELAY_SECONDS_MAX, Pressure, pressure
+from lakebed.planning import settling
+from lakebed.planning.settling import DELAY_SECONDS_MAX, Pressure, pressure
 from lakebed.sources.pace import BatchLimit
 from tests.internals import deletion_vectors_of, log_of, storage_of
 
@@ -37,7 +37,7 @@ def test_a_table_within_its_bounds_presses_nobody(table: lakebed.Table) -> None:
 def test_a_long_tail_slows_ingest_the_more_the_longer_it_is(
     table: lakebed.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backpressure, "TAIL_PARTS_MAX", 4)
+    monkeypatch.setattr(settling, "TAIL_PARTS_MAX", 4)
     add(table, 6)
     found = pressure(log_of(table).refresh())
     assert (found.reason, found.factor) == ("tail_parts", 1.5)
@@ -52,7 +52,7 @@ def test_a_long_tail_slows_ingest_the_more_the_longer_it_is(
 def test_too_many_small_parts_slow_ingest_until_they_are_merged(
     table: lakebed.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backpressure, "SMALL_PARTS_PER_BUDGET", 5)
+    monkeypatch.setattr(settling, "SMALL_PARTS_PER_BUDGET", 5)
     for _ in range(10):
         add(table, 1)
         table.settle()
@@ -62,7 +62,7 @@ def test_too_many_small_parts_slow_ingest_until_they_are_merged(
 
 
 def test_small_parts_that_a_replica_works_on_slow_nobody(table: lakebed.Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backpressure, "SMALL_PARTS_PER_BUDGET", 5)
+    monkeypatch.setattr(settling, "SMALL_PARTS_PER_BUDGET", 5)
     for _ in range(10):
         add(table, 1)
         table.settle()
@@ -75,7 +75,7 @@ def test_small_parts_that_a_replica_works_on_slow_nobody(table: lakebed.Table, m
 def test_batches_become_smaller_than_they_were_without_pressure(
     table: lakebed.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backpressure, "TAIL_PARTS_MAX", 4)
+    monkeypatch.setattr(settling, "TAIL_PARTS_MAX", 4)
     limit = BatchLimit(table.path)
     assert limit.limit(1000) == 1000
     add(table, 8)

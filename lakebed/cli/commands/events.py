@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lakebed.cli import exit_codes
 from lakebed.cli.arguments import until_stopped
-from lakebed.cli.logs import note
+from lakebed.cli.logs import note, shown
 from lakebed.cli.parser import Commands
 from lakebed.errors import InvalidInput
 
@@ -139,7 +139,6 @@ def _line(event: TableEvent, root: str, form: str) -> str:
 
     import orjson
 
-    from lakebed.cli.logs import shown
     from lakebed.listeners.event_types import TableEvent, cloud_event, data_of
 
     if form == "json":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from lakebed.cli import exit_codes
 from lakebed.cli.arguments import is_table, tables_at
-from lakebed.cli.logs import note, shown, shown_lines
+from lakebed.cli.logs import note, progress, shown, shown_lines
 from lakebed.cli.parser import Commands
 from lakebed.errors import InvalidInput, LakebedError, TableNotFound
 
@@ -126,7 +126,6 @@ def _doctor(options: argparse.Namespace) -> int:
 
 def _examined(root: str, name: str, options: argparse.Namespace) -> tuple[pa.Table, bool]:
     """The findings in a table, and whether all is well; they are printed. ``name``: of a table of a folder."""
-    from lakebed.cli.display.progress import progress
     from lakebed.health.examination import FINDINGS_MAX, examine
     from lakebed.health.finding import Severity, finding_table
 

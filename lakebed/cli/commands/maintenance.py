@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from lakebed.cli import exit_codes
 from lakebed.cli.arguments import ratio, table_of, takes_table, up_to
-from lakebed.cli.logs import note
+from lakebed.cli.logs import Report, note, progress
 from lakebed.cli.parser import Commands
 from lakebed.errors import InvalidInput
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from lakebed.cli.display.progress import Report
     from lakebed.compaction.recluster_job import ReclusterProgress
     from lakebed.events import Event
     from lakebed.planning.workload import Simulation, Workload
@@ -99,7 +98,6 @@ def _compact(options: argparse.Namespace) -> int:
 
 
 def _settle(table: Table, options: argparse.Namespace) -> Any:
-    from lakebed.cli.display.progress import progress
     from lakebed.events import CommitEnded, listen
     from lakebed.log.entries import Operation
 
@@ -119,7 +117,6 @@ def _settle(table: Table, options: argparse.Namespace) -> Any:
 
 def _merge(table: Table, options: argparse.Namespace) -> Any:
     from lakebed import events
-    from lakebed.cli.display.progress import progress
 
     with progress("looking for parts to merge", options.log_format) as report:
         end = events.listen(_MergeCount(report))
@@ -148,7 +145,6 @@ class _MergeCount:
 
 def _recluster(options: argparse.Namespace) -> int:
     from lakebed.cli.display.output import print_record
-    from lakebed.cli.display.progress import progress
 
     table = table_of(options)
     with progress("looking for parts to recluster", options.log_format) as report:
@@ -182,7 +178,6 @@ def _clean(options: argparse.Namespace) -> int:
 
 def _expire_rows(table: Table, options: argparse.Namespace) -> None:
     from lakebed.cli.display.output import print_rows
-    from lakebed.cli.display.progress import progress
     from lakebed.cli.display.views import EXPIRED_ROWS, bytes_text
 
     with progress("looking for old rows" if options.dry_run else "removing old rows", options.log_format):
@@ -197,7 +192,6 @@ def _expire_rows(table: Table, options: argparse.Namespace) -> None:
 
 def _delete_files(table: Table, options: argparse.Namespace) -> None:
     from lakebed.cli.display.output import print_rows
-    from lakebed.cli.display.progress import progress
     from lakebed.cli.display.views import FILES, bytes_text
 
     upkeep, ages = table.maintenance, (options.dry_run, options.allow_short_retention)
@@ -245,7 +239,6 @@ def _add_simulate(commands: Commands) -> None:
 def _simulate(options: argparse.Namespace) -> int:
     """Print the figures, and draw them if a file is given. Raises InvalidInput, MissingPrerequisite."""
     from lakebed.cli.display.output import print_record
-    from lakebed.cli.display.progress import progress
     from lakebed.planning.simulator import simulate
     from lakebed.planning.workload import plot
     from lakebed.settings import parse_settings

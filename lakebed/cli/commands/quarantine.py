@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from lakebed.cli import exit_codes
 from lakebed.cli.arguments import add_yes, confirmed, count, table_of, takes_table
-from lakebed.cli.logs import hide, note, shown
+from lakebed.cli.logs import hide, note, progress, shown
 from lakebed.cli.parser import Commands
 from lakebed.errors import InvalidInput, LakebedError
 
@@ -113,7 +113,6 @@ def _restart_order(options: argparse.Namespace) -> int:
 
 def _resnapshot(options: argparse.Namespace) -> int:
     """Ask Debezium for the rows of tables again; with ``--wait`` until it has read them."""
-    from lakebed.cli.display.progress import progress
     from lakebed.pipeline.database.resnapshot import Asking
     from lakebed.pipeline.file.settings import DatabasePipeline, load
 

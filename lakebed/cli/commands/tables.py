@@ -25,7 +25,7 @@ from lakebed.cli.arguments import (
     table_of,
     takes_table,
 )
-from lakebed.cli.logs import note
+from lakebed.cli.logs import note, progress
 from lakebed.cli.parser import Commands, Parser
 from lakebed.errors import InvalidInput
 
@@ -116,7 +116,6 @@ def _update(options: argparse.Namespace) -> int:
 
 def _purge(options: argparse.Namespace) -> int:
     from lakebed.cli.display.output import print_rows
-    from lakebed.cli.display.progress import progress
     from lakebed.cli.display.views import PURGED
 
     table = table_of(options)

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from lakebed.cli.display.text_table import Column, Laid, first_that_fit, lay_out
 from lakebed.cli.display.views import RECORD, View, columns_of
-from lakebed.cli.logs import shown
+from lakebed.cli.logs import note, shown
 from lakebed.errors import InvalidInput
 from lakebed.far_times import python_values
 
@@ -54,7 +54,6 @@ def print_rows(rows: pa.Table, options: argparse.Namespace, view: View | None = 
         columns, below = columns_of(first, view)
         laid = lay_out(columns, width, below, downwards=view.downwards and len(first) == 1)
     _print(laid, out)
-    from lakebed.cli.logs import note
 
     if len(rows) > _TABLE_ROWS_MAX:
         note(f"{len(rows) - _TABLE_ROWS_MAX:,} more rows; --format json prints all")

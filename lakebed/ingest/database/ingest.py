@@ -28,7 +28,7 @@ from lakebed.ingest.database.parking import ParkedTables
 from lakebed.ingest.database.runner import Outcome, Runner, Skipped
 from lakebed.ingest.table_batch import BatchDone
 from lakebed.log.snapshot import Snapshot
-from lakebed.planning.backpressure import pressure
+from lakebed.planning.settling import pressure
 from lakebed.positions.positions import Position, positions_of
 from lakebed.sources.cut import Cut
 from lakebed.sources.source import Range

@@ -45,7 +45,7 @@ from lakebed.operations.references import (
     referenced_since,
 )
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
-from lakebed.storage.local_files import TEMPORARY_PREFIX
+from lakebed.storage.local_folders import TEMPORARY_PREFIX
 from lakebed.storage.part_storage import PartStorage
 
 # -- What a purge reports: a row a file that had rows it is about, or may have had -----------------------------------------

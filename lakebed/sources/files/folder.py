@@ -33,7 +33,7 @@ from lakebed.sources.files.settings import (
     pattern_of,
     quoted,
 )
-from lakebed.storage.local_files import trouble
+from lakebed.storage.local_folders import trouble
 from lakebed.storage.object_store import open_objects
 from lakebed.storage.roots import LocalRoot, S3Root, parse_root
 

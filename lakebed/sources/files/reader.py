@@ -42,7 +42,7 @@ from lakebed.sources.files.planner import PlannedFiles, file_of, ranges_of
 from lakebed.sources.files.settings import FilesSettings, Options, partition_values, shown, unquoted
 from lakebed.sources.rows import ROW, TIME
 from lakebed.sources.source import Bounds, Place, Range
-from lakebed.storage.local_files import trouble
+from lakebed.storage.local_folders import trouble
 
 SPLIT_BYTES = 64 << 20
 """A file of more is read in ranges of about so many bytes, which tasks share, if lines can be found from any place in it."""
