@@ -8,7 +8,7 @@ No part is opened. What only rows show is the doctor's task (``deep``).
 The bounds follow from the table's settings, its planner and its writers:
 
 - tail: the planner would have settled it one lease (120 s) ago;
-- backpressure: ingest slows down, by its own bounds (``planning.backpressure``);
+- backpressure: ingest slows down, by its own bounds (``planning.settling``);
 - backlog: the planner would merge, purge or resort parts that are older than a lease, and no claim is live: nobody merges;
 - depth: more than twice ``lakebed.read_budget``, though claims are live: merges can't keep up;
 - claim: its lease ended more than a lease ago, when any replica would have removed it;

@@ -16,7 +16,7 @@ import pytest
 import lakebed
 from lakebed.operations.purge import files as purge_files
 from lakebed.parts.write_arrow import PARTS_FOLDER
-from lakebed.storage.local_files import files_below
+from lakebed.storage.local_folders import files_below
 from tests.marker import holds
 from tests.resolve.test_groups_of_columns import AGGREGATED, AGGREGATES, SCHEMA, rows
 from tests.worlds import seeds
