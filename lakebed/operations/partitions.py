@@ -53,14 +53,9 @@ from lakebed.operations.region import (
     spelled,
 )
 from lakebed.parts.arrow_rows import Rows, arrow_rows
-from lakebed.parts.changes import (
-    WriteSpec,
-    newest_per_key,
-    prepare,
-    stored_rows,
-    write_spec_of,
-)
+from lakebed.parts.changes import WriteSpec, prepare, stored_rows, write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
+from lakebed.parts.order import newest_per_key
 from lakebed.parts.part_filter import KeyRanges
 from lakebed.parts.write import write_parts
 from lakebed.positions.positions import all_removals, order_forgotten, removals

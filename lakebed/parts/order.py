@@ -7,19 +7,24 @@
 3. Otherwise Arrow sorts the values.
 
 Memory: for step 2, 8 bytes a row beside the keys, and 20 when the keys are freed; for step 3, the keys once more and 16.
+
+The newest change of each key is found by the order of changes (``newest_per_key``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+import duckdb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakebed.parts.changes import FEW_ROWS_MAX, WriteSpec
 from lakebed.sortkey.order_values import order_values
 from lakebed.sortkey.sort_key import SortTerm, parse_sort_key
+from lakebed.sql.pieces import aliases, by_place, registered
 
 _KEY_BITS = 63
 
@@ -102,3 +107,51 @@ def _ends(chunks: Iterable[pa.Int64Array]) -> tuple[int, int]:
     ends = [pc.min_max(chunk) for chunk in chunks]
     found = [(end["min"].as_py(), end["max"].as_py()) for end in ends if end["min"].is_valid]
     return min((low for low, _ in found), default=0), max((high for _, high in found), default=0)
+
+
+def newest_per_key(changes: pa.Table, spec: WriteSpec, connection: duckdb.DuckDBPyConnection) -> pa.Table:
+    """One row a key, in the order of arrival. ``changes`` as ``prepare`` returns it; returned as is without keys."""
+    if not spec.keys or len(changes) < 2:
+        return changes
+    if _are_few_and_plain(changes, spec):
+        return _newest_of_few(changes, spec)
+    names = list(dict.fromkeys([*spec.keys, *([spec.sequence_column] if spec.sequence_column else [])]))
+    alias = aliases(names)
+    numbered = by_place(changes, names).append_column("position", pa.array(np.arange(len(changes))))
+    order = f"{{'s': {alias[spec.sequence_column]}, 'p': position}}" if spec.sequence_column else "position"
+    with registered(connection, "lakebed_numbered", numbered) as name:
+        grouped = ", ".join(alias[key] for key in spec.keys)
+        query = f"select arg_max(position, {order}) from {name} group by {grouped}"
+        newest = connection.sql(query).fetchnumpy()
+    positions = next(iter(newest.values()))
+    if len(positions) == len(changes):
+        return changes
+    return changes.take(pa.array(np.sort(np.asarray(positions))))
+
+
+def _are_few_and_plain(changes: pa.Table, spec: WriteSpec) -> bool:
+    """Whether a query costs more than its work, and Arrow's equality and order are DuckDB's."""
+    if len(changes) > FEW_ROWS_MAX:
+        return False
+    keys = [changes.schema.field(name).type for name in spec.keys]
+    if not all(pa.types.is_integer(kind) or pa.types.is_string(kind) for kind in keys):
+        return False
+    sequence = None if spec.sequence_column is None else changes[spec.sequence_column]
+    return sequence is None or (pa.types.is_integer(sequence.type) and not sequence.null_count)
+
+
+def _newest_of_few(changes: pa.Table, spec: WriteSpec) -> pa.Table:
+    places = np.arange(len(changes))
+    if spec.sequence_column is not None:  # a stable sort, so that of equal sequences the last is the newest
+        places = np.argsort(changes[spec.sequence_column].to_numpy(), kind="stable")
+    columns = [changes[name] for name in spec.keys]
+    if len(columns) == 1 and pa.types.is_integer(columns[0].type):
+        found = np.unique(columns[0].to_numpy()[places[::-1]], return_index=True)[1]
+        newest = len(changes) - 1 - found
+    else:
+        ranks = np.empty(len(changes), dtype=np.int64)
+        ranks[places] = np.arange(len(changes))
+        names = [f"k{number}" for number in range(len(columns))]
+        ranked = pa.Table.from_arrays([*columns, pa.array(ranks)], names=[*names, "rank"])
+        newest = ranked.group_by(names, use_threads=False).aggregate([("rank", "max")])["rank_max"].to_numpy()
+    return changes if len(newest) == len(changes) else changes.take(pa.array(np.sort(places[newest])))

@@ -15,8 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.parts.changes import UNAVAILABLE_COLUMN, WriteSpec, newest_per_key
+from lakebed.parts.changes import UNAVAILABLE_COLUMN, WriteSpec
 from lakebed.parts.key_moves import folded
+from lakebed.parts.order import newest_per_key
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, IncompleteRow, records_of_incomplete
 from lakebed.resolve.first_rows import layers_of_first
 from lakebed.resolve.groups import layers_of_groups

@@ -175,13 +175,10 @@ class _Evolution:
     def _require_same_order(self, metadata: Metadata, protocol: Protocol) -> None:
         """Raises InvalidSchema if a name now reads like a term of the sort key, such as ``day desc``."""
         texts = read_settings(metadata.configuration).sort_key
-        versions = (
-            (columns_of(self._before, self._protocol), self._settings.sort_key),
-            (columns_of(metadata, protocol), texts),
-        )
+        old, new = columns_of(self._before, self._protocol), columns_of(metadata, protocol)
         before, after = (
             [term.name for term in parse_sort_key(columns.stored_sort_key(key), columns.stored)]
-            for columns, key in versions
+            for columns, key in ((old, self._settings.sort_key), (new, texts))
         )
         if before != after:
             names = sorted({*texts} & {each["name"] for each in self._fields})
@@ -367,18 +364,13 @@ class _Evolution:
     def _require_free(self, name: str) -> None:
         if (why := why_no_name(name)) is not None:
             raise InvalidSchema(f"column {name!r}: {why}; choose another name")
-        if name == self._settings.sequence_by and name not in self._logical.names:
+        orders = {group.sequence_by: f"the group {group.name!r}" for group in self._settings.groups}
+        orders[self._settings.sequence_by or ""] = "the changes of the table"
+        if name in orders and name not in self._logical.names:
             raise InvalidSchema(
-                f"column {name!r}: the table orders its changes by the {name!r} of events (sequence_by), which is no column; "
-                "choose another name"
+                f"column {name!r}: the {name!r} of events orders {orders[name]} (sequence_by), which is no column; choose "
+                "another name"
             )
-        is_column = name in self._logical.names
-        for group in self._settings.groups:
-            if name == group.sequence_by and not is_column:
-                raise InvalidSchema(
-                    f"column {name!r}: the {name!r} of events orders the group {group.name!r} (sequence_by), which is no column; "
-                    "choose another name"
-                )
 
     def _require_unused(self, name: str) -> None:
         """Raises InvalidSchema if a column can't be dropped."""

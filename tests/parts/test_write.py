@@ -16,8 +16,9 @@ import pytest
 
 from lakebed.errors import StoreUnavailable
 from lakebed.log.actions import Part
-from lakebed.parts import changes, write
-from lakebed.parts.changes import OP_COLUMN, WriteSpec, newest_per_key, prepare
+from lakebed.parts import order, write
+from lakebed.parts.changes import OP_COLUMN, WriteSpec, prepare
+from lakebed.parts.order import newest_per_key
 from lakebed.parts.part_filter import parts_that_may_overlap
 from lakebed.parts.write import write_parts
 from lakebed.parts.write_arrow import write_tables
@@ -194,5 +195,5 @@ def test_the_newest_of_few_plain_changes_is_the_one_that_a_query_finds(monkeypat
         )
         few = newest_per_key(rows, spec, connect())
         with monkeypatch.context() as patch:
-            patch.setattr(changes, "FEW_ROWS_MAX", 0)
+            patch.setattr(order, "FEW_ROWS_MAX", 0)
             assert few.equals(newest_per_key(rows, spec, connect()))
