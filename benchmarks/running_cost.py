@@ -1,6 +1,6 @@
 """What a running pipeline costs: CPU by kind of process and thread, under a steady load from Kafka and idle, and freshness.
 
-    python -m benchmarks.running_cost [--rate 2000] [--warm-up 300] [--seconds 60] [--idle 30] [--trigger-seconds 0]
+    python -m benchmarks.running_cost [--rate 2000] [--warm-up 300] [--seconds 60] [--idle 30] [--trigger-seconds 0] [--as-query]
 
 1. ``lakebed run`` ingests from two partitions, as a user starts it. A producer sends ``rate`` Debezium events a second.
 2. After ``warm-up`` seconds, CPU is counted for ``seconds``. Then the producer ends, and it is counted for ``idle`` seconds more.
@@ -46,6 +46,7 @@ source:
   topics: [orders]
 format: debezium-json
 trigger_seconds: {trigger}
+maintenance: {{as_query: {as_query}}}
 metrics: {{port: null}}
 """
 THREADS = {
@@ -63,12 +64,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--idle", type=float, default=30.0)
     parser.add_argument("--trigger-seconds", type=float, default=0.0, help="of the pipeline; 0: its own pace")
+    parser.add_argument("--as-query", action="store_true", help="maintain by a streaming query in place of a thread")
     args = parser.parse_args()
     with KafkaServer() as kafka, tempfile.TemporaryDirectory() as folder:
         kafka.create_topic("orders", 2)
         os.environ["LAKEBED_CACHE_DIR"] = f"{folder}/cache"
         path, pipeline = f"{folder}/orders", Path(folder, "orders.yml")
-        pipeline.write_text(PIPELINE.format(path=path, bootstrap=kafka.bootstrap, trigger=args.trigger_seconds))
+        settings = {"trigger": args.trigger_seconds, "as_query": str(args.as_query).lower()}
+        pipeline.write_text(PIPELINE.format(path=path, bootstrap=kafka.bootstrap, **settings))
         producer = multiprocessing.get_context("spawn").Process(
             target=produce, args=(kafka.bootstrap, args.rate, 24 * 3600)
         )

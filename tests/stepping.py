@@ -100,5 +100,7 @@ class Steps:
     def _scheduler(
         self, name: str, threads: int, slow_seconds: float = math.inf, shares: Mapping[str, float] | None = None
     ) -> Scheduler:
-        self._schedulers.append(Scheduler(name, 0, slow_seconds, self.clock, shares))
-        return self._schedulers[-1]
+        made = Scheduler(name, 0, slow_seconds, self.clock, shares)
+        if threads:  # else its owner calls it
+            self._schedulers.append(made)
+        return made

@@ -63,6 +63,7 @@ LONG = {
         "compaction/maintenance.py",
         "_changing",
     ): "one table is added or removed at a time; what maintains them does not take it",
+    ("compaction/maintenance_query.py", "_changing"): "one query starts or stops at a time; its batches do not take it",
     ("compaction/replicate.py", "_looking"): "one part is built at a time; readers do not take it",
     ("compaction/settler.py", "_alone"): "one settle of a table that others died of; who can't take it does not wait",
     ("compaction/settler.py", "_lock"): "one settle at a time: two would settle the same changes",

@@ -39,6 +39,7 @@ LONG_LINES: dict[str, int] = {}
 CALLED_BY_LIBRARIES = {
     *(
         "streamReader",
+        "simpleStreamReader",
         "initialOffset",
         "getDefaultReadLimit",
         "prepareForTriggerAvailableNow",

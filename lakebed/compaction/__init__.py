@@ -7,6 +7,7 @@
         merge runner       the next plan that no other worker has taken (``planning.planner``), and its execution
           merge              one act: claim, kernel (``merge.kernel``), commit; ``volatile``: its output stays on this host
 
-``maintenance`` begins and ends the maintainers of one table or of many. ``compaction`` chooses mergers, kernels and chores by a
-table's settings. What is planned is decided in ``lakebed.planning``, which is pure.
+``maintenance`` begins and ends the maintainers of one table or of many. In ``maintenance_query`` batches of a streaming query,
+which reads ``log_source``, run the cycles of one table in place of the scheduler. ``compaction`` chooses mergers, kernels and
+chores by a table's settings. What is planned is decided in ``lakebed.planning``, which is pure.
 """

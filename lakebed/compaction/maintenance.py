@@ -2,8 +2,8 @@
 
 ``table_maintainer`` says what is done for a table, and draws the states; ``scheduler`` runs it. Tables share nothing but the
 threads: an error, or a store that does not answer, is that table's trouble alone. The log is all that maintenance reads, so it
-does not depend on the writers. It is no streaming query, since Spark would do more for each commit than a settle costs (ADR
-12).
+does not depend on the writers. For one table a streaming query can take the place of the thread that settles
+(``maintenance_query``). It costs more, since Spark does more for a batch than a settle costs (ADR 12).
 """
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from lakebed import events
 from lakebed.compaction.merge_runner import CLOSE_SECONDS_MAX
 from lakebed.compaction.scheduler import ScheduledJob
 from lakebed.compaction.table_maintainer import Pools, TableDuties, TableMaintainer
 from lakebed.errors import Cancelled, LakebedError
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
 
 ONE_TABLE_LOOK_SECONDS = (0.02, 0.5)
 """The first and the longest pause between two looks at the log of a table that has a maintenance of its own."""
@@ -188,8 +192,14 @@ class TableMaintainers:
 class Maintenance:
     """What ``Table.maintain`` returns: a handle to stop the maintenance, wait for it and see its state."""
 
-    def __init__(self, duties: TableDuties, look_seconds: tuple[float, float] = ONE_TABLE_LOOK_SECONDS) -> None:
-        self._pools = Pools(cycles=1, merges=1, chores=2, leases=1)
+    query: StreamingQuery | None = None
+    """The streaming query that runs the cycles; None if a thread does. After a failure it is another one."""
+
+    def __init__(
+        self, duties: TableDuties, look_seconds: tuple[float, float] = ONE_TABLE_LOOK_SECONDS, cycles: int = 1
+    ) -> None:
+        """``cycles``: the threads that run them; with none, whoever calls ``act`` of the maintainer does."""
+        self._pools = Pools(cycles=cycles, merges=1, chores=2, leases=1)
         self._maintained = TableMaintainer(duties, self._pools, look_seconds, on_end=self._close)
         self._end_listening = events.listen(self._hear)
         self._maintained.start()

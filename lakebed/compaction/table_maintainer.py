@@ -47,7 +47,7 @@ from lakebed.planning.settling import due_ms, pressure
 from lakebed.settings import TIERS
 from lakebed.sparks.cluster import MERGES_MAX
 
-_QUERY = "maintain"
+ROLE = "maintain"
 _SETTLE_LOOK_SECONDS = 5.0
 """How often a tail is looked at that waits: it becomes due with time."""
 _MERGE_LOOK_SECONDS = (5.0, 60.0)
@@ -133,7 +133,7 @@ class TableMaintainer:
         self._pools = pools
         self._look_seconds = look_seconds
         self._on_end = on_end
-        self._health = Health(duties.path, _QUERY, one_of_many)
+        self._health = Health(duties.path, ROLE, one_of_many)
         self._restarts = Restarts()
         self._restarts.has_started = True
         self._cycles = self._cycles_at_failure = 0
@@ -175,6 +175,17 @@ class TableMaintainer:
     def look(self) -> None:
         """Let the cycle look for a new version at once, or as soon as the pause after a failure is over."""
         self._pools.cycles.wake(self._cycle, max(0.0, self._not_before - time.monotonic()))
+
+    def act(self) -> None:
+        """Run a cycle in this thread, where the pool of cycles has none. Raises the error that it waits for or ended with."""
+        self.look()
+        if self._pools.cycles.run_due() and self.trouble is not None:
+            raise self.trouble
+
+    @property
+    def pause_seconds(self) -> float | None:
+        """How long it waits after an error until it tries again; None if it has ended."""
+        return None if self.ended.is_set() else max(0.0, self._not_before - time.monotonic())
 
     def is_at_rest(self) -> bool:
         """Whether it knows the newest version that this process has seen, and nothing of it runs, waits or is in trouble."""
@@ -226,9 +237,9 @@ class TableMaintainer:
                 return None
             return self._look()
         except LakebedError as error:
-            return self._failed(error)
+            return self.failed(error)
         except Exception as error:  # of a Spark job that looks up keys, or of the views
-            return self._failed(failure_in(str(error), _QUERY)) if self.duties.spark_runs() else 0.0
+            return self.failed(failure_in(str(error), ROLE)) if self.duties.spark_runs() else 0.0
 
     def _look(self) -> float:
         log = self.duties.log
@@ -274,8 +285,8 @@ class TableMaintainer:
         factor = pressure(newest).factor
         self._cycle.head_start_seconds = head_start_seconds(lateness=lateness, pressure_factor=factor)
 
-    def _failed(self, error: LakebedError) -> float | None:
-        """The pause until the next try; None if there is none."""
+    def failed(self, error: LakebedError) -> float | None:
+        """Wait or end, since the cycle failed, or what runs it. Returns the pause until the next try; None if there is none."""
         pause = self._restarts.pause_seconds(error, self._cycles > self._cycles_at_failure)
         self._cycles_at_failure = self._cycles
         self._seen = ("", -1)  # whatever comes, the step is tried again

@@ -322,22 +322,22 @@ def require_keys(spec: WriteSpec, keys: Sequence[str] | None, sequence_by: str |
         )
 
 
-def start_ingest(
-    ingest: Callable[[DataFrame, int], None],
+def start_query(
+    each_batch: Callable[[DataFrame, int], None],
     frame: DataFrame,
     checkpoint: str,
     name: str,
     trigger: Mapping[str, Any] | None = None,
 ) -> StreamingQuery:
-    """Start the query that passes every micro-batch of ``frame`` to ``ingest``; ``checkpoint`` is a path as Spark writes it.
+    """Start the query that passes every micro-batch of ``frame`` on; ``checkpoint`` is a path as Spark writes it.
 
     Raises InvalidInput if this Spark can't tell a source of ours where a query with this trigger ends.
     """
     chosen = dict(trigger or {"processingTime": "0 seconds"})
     with quick_checkpoint(frame.sparkSession, checkpoint):
-        if isinstance(ingest, RangeIngest) and "availableNow" in chosen:
+        if isinstance(each_batch, RangeIngest) and "availableNow" in chosen:
             _require_an_end(frame.sparkSession.version)
-        writer = frame.writeStream.queryName(name).option("checkpointLocation", checkpoint).foreachBatch(ingest)
+        writer = frame.writeStream.queryName(name).option("checkpointLocation", checkpoint).foreachBatch(each_batch)
         return writer.trigger(**chosen).start()
 
 

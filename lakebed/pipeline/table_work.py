@@ -1,4 +1,4 @@
-"""What a run does for a pipeline of one table: ingest, a streaming query, and maintenance, a thread."""
+"""What a run does for a pipeline of one table: ingest, a streaming query, and maintenance, a thread or another query."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ class TableWork:
         """Opens or creates the table. Raises LakebedError."""
         self._pipeline = pipeline
         self._metrics = metrics
+        self._only = only
         self.table = open_or_create(pipeline)
         if only != "maintain":
             take_checkpoint(pipeline, checkpoint_of(pipeline))
@@ -76,7 +77,12 @@ class TableWork:
         return start_ingest(self._pipeline, self.table, spark)
 
     def maintain(self, spark: SparkSession) -> None:
-        self._maintenance = self.table.maintain(spark)
+        section = self._pipeline.maintenance
+        # One process at a time ingests with a checkpoint. Any number may maintain the table alone, each with one of its own.
+        lasting = None if self._only == "maintain" else f"{checkpoint_of(self._pipeline)}/maintain"
+        self._maintenance = self.table.maintain(
+            spark, section.as_query, trigger_seconds=section.trigger_seconds, checkpoint=lasting
+        )
 
     def observe(self) -> TableState:
         state = self._sampling_once(self._sampled)

@@ -13,7 +13,13 @@ from lakebed.sparks.versions import require_supported, spark_version
 
 require_supported(spark_version())
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition  # noqa: E402
+from pyspark.sql.datasource import (  # noqa: E402
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+    SimpleDataSourceStreamReader,
+)
 
 TELLS_THE_START = find_spec("pyspark.sql.streaming.datasource") is not None
 """Whether this is Spark 4.2 or newer."""
@@ -45,6 +51,7 @@ __all__ = [
     "ReadLimit",
     "ReadMaxBytes",
     "ReadMaxRows",
+    "SimpleDataSourceStreamReader",
     "SupportsTriggerAvailableNow",
     "for_this_spark",
 ]

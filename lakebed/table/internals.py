@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ import pyarrow as pa
 
 from lakebed.compaction.compaction import Compaction
 from lakebed.compaction.maintenance import Maintenance
+from lakebed.compaction.maintenance_query import MaintenanceQuery, commits_of
 from lakebed.compaction.settler import Settler
 from lakebed.compaction.table_maintainer import Chore, TableDuties
 from lakebed.coordination.read_counts import ReadCounts
@@ -28,7 +30,7 @@ from lakebed.ingest.handover import Handover
 from lakebed.ingest.refusals import set_aside
 from lakebed.ingest.replay import Replay, ReplayResult
 from lakebed.ingest.sorted_rows import write_sorted
-from lakebed.ingest.stream import FrameIngest, RangeIngest, start_ingest
+from lakebed.ingest.stream import FrameIngest, RangeIngest, start_query
 from lakebed.log.actions import ChangePart, Part
 from lakebed.log.claims import claims_of
 from lakebed.log.entries import QUARANTINED, Operation
@@ -59,7 +61,7 @@ from lakebed.sources.source import RangeChanges
 from lakebed.sparks.cluster import Cluster
 from lakebed.sparks.jvm import is_stopped
 from lakebed.storage.data_files import open_part_storage
-from lakebed.storage.local_folders import cache_folder, volatile_folder
+from lakebed.storage.local_folders import cache_folder, process_folder, volatile_folder
 from lakebed.storage.roots import spark_path
 from lakebed.view.merge_on_read import TableView
 from lakebed.view.new_keys import require_new_keys
@@ -193,7 +195,7 @@ class Internals:
         else:
             ingest = FrameIngest(*common)
         # Named after the table too: one session may run the queries of many tables.
-        return start_ingest(ingest, frame, place, f"{query_name} {self.path}", trigger)
+        return start_query(ingest, frame, place, f"{query_name} {self.path}", trigger)
 
     def bootstrap(self, rows: Callable[[], DataFrame], offsets: Mapping[str, Mapping[int, int]]) -> int | None:
         """Fill the table, unless it was filled before (``ingest.apply``)."""
@@ -252,9 +254,26 @@ class Internals:
 
     # -- maintenance ---------------------------------------------------------------------------------------------------
 
-    def maintain(self, spark: SparkSession | None = None) -> Maintenance:
-        """Maintain the table in the background. See ``Table.maintain``."""
-        return Maintenance(self.duties(spark))
+    def maintain(
+        self,
+        spark: SparkSession | None = None,
+        as_query: bool | None = None,
+        trigger_seconds: float = 1.0,
+        checkpoint: str | None = None,
+    ) -> Maintenance:
+        """Maintain the table in the background. See ``Table.maintain``; without a session it is a thread."""
+        if as_query is None:
+            as_query = spark is not None and not str(spark.sparkContext.master).startswith("local")
+        if spark is None or not as_query:
+            return Maintenance(self.duties(spark))
+        own = None if checkpoint else tempfile.mkdtemp(prefix="maintain-", dir=process_folder())
+        place = spark_path(checkpoint) if checkpoint else f"file://{own}"
+        trigger = {"processingTime": f"{round(trigger_seconds * 1000)} milliseconds"}
+
+        def start(each_batch: Callable[[DataFrame, int], None]) -> StreamingQuery:
+            return start_query(each_batch, commits_of(spark, self.path), place, f"maintain {self.path}", trigger)
+
+        return MaintenanceQuery(self.duties(spark), start)
 
     def follow(self, stop: threading.Event) -> None:
         """Maintain the table without Spark until ``stop`` is set. Raises the error that ends the maintenance."""

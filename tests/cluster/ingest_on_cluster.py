@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 
 import pyarrow as pa
+from pyspark.sql.streaming.query import StreamingQuery
 
 import lakebed
 
@@ -30,6 +31,10 @@ def on_a_worker(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays(
             [*batch.columns, *map(pa.array, seen)], [*batch.schema.names, "worker", "module"]
         )
+
+
+def commits_seen(query: StreamingQuery) -> int:
+    return sum(progress.observedMetrics["lakebed"].commits for progress in query.recentProgress)
 
 
 def main(path: str, arriving: str) -> None:
@@ -50,6 +55,9 @@ def main(path: str, arriving: str) -> None:
     changes = source.mapInArrow(on_a_worker, "id long, v long, op string, worker string, module string")
     maintenance = table.maintain(spark)
     table.ingest(changes, apply_as_deletes="op = 'd'", trigger={"availableNow": True}).awaitTermination()
+    assert maintenance.query is not None, "on a cluster it is a streaming query"
+    while not (commits := commits_seen(maintenance.query)):
+        maintenance.awaitTermination(0.1)
     maintenance.stop()
     table.settle()
     rows = table.read(spark).count()
@@ -57,9 +65,8 @@ def main(path: str, arriving: str) -> None:
     renamed = table.read(spark).where("number >= 0").selectExpr("max(number)").first()
     table.alter(rename={"number": "v"})
     assert renamed is not None
-    print(
-        json.dumps({"rows_on_the_cluster": rows, "newest_on_the_cluster": renamed[0], "lakebed_here": lakebed.__file__})
-    )
+    seen = {"rows_on_the_cluster": rows, "newest_on_the_cluster": renamed[0], "lakebed_here": lakebed.__file__}
+    print(json.dumps(seen | {"commits_seen_by_maintenance": commits}))
     spark.stop()
 
 

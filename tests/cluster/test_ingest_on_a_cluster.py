@@ -60,6 +60,7 @@ def test_a_stream_runs_on_both_workers_and_survives_one(tmp_path: Path) -> None:
     seen_there = json.loads(printed.splitlines()[-1])
     assert seen_there["rows_on_the_cluster"] == len(rows)
     assert seen_there["newest_on_the_cluster"] == max(row["v"] for row in rows)
+    assert seen_there["commits_seen_by_maintenance"], "by a job of the streaming query that maintains the table"
     assert batches(table) == FILES // 2, "every batch once"
 
 

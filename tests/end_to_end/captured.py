@@ -141,7 +141,8 @@ def _follow(servers: Servers, source: SourceTable, topic: str, path: Path) -> Fo
     decoder_schema = DecoderSchema(table.schema, source.keys, source.sequence_by)
     changes = RangeChanges(kafka.reader, decoder("debezium-json", decoder_schema, {"decimal_text": "precise"}))
     ingest = started(partial(internals_of(table).start_ingest, changes, kafka.stream(servers.spark)))
-    maintain = table.maintain(servers.spark) if source.maintained else None
+    as_query = source.name == "awkward"  # one by a streaming query, the others by threads
+    maintain = table.maintain(servers.spark, as_query) if source.maintained else None
     return Followed(source, topic, table, ingest, maintain)
 
 

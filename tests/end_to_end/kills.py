@@ -34,7 +34,7 @@ STARTING_SECONDS_MAX, RUNNING_SECONDS_MAX = 12.0, 4.0
 class PipelineProcess(RunProcess):
     """``lakebed run`` on a topic."""
 
-    def __init__(self, kafka: KafkaServer, topic: str, name: str, folder: Path) -> None:
+    def __init__(self, kafka: KafkaServer, topic: str, name: str, folder: Path, as_query: bool) -> None:
         pipeline = {
             "table": {"path": str(folder / name), "schema": COLUMNS[name], "keys": ["id"] if name == "keyed" else []},
             "source": {
@@ -45,6 +45,7 @@ class PipelineProcess(RunProcess):
             },
             "format": {"kind": "json", **({"operation_field": "op"} if name == "keyed" else {})},
             "maintain": name == "keyed",
+            **({"maintenance": {"as_query": as_query, "trigger_seconds": 0.2}} if name == "keyed" else {}),
             "metrics": {"port": None},
             "spark": {"master": "local[2]"},
         }
@@ -67,12 +68,19 @@ class Outcome:
 
 
 def kill_and_compare(
-    kafka: KafkaServer, folder: Path, kills: int, seed: int, records_per_second: int, say: Callable[[str], None] = print
+    kafka: KafkaServer,
+    folder: Path,
+    kills: int,
+    seed: int,
+    records_per_second: int,
+    say: Callable[[str], None] = print,
+    *,
+    as_query: bool = False,
 ) -> Outcome:
-    """Runs the whole; raises AssertionError naming what was lost or came twice."""
+    """Runs the whole; raises AssertionError naming what was lost or came twice. ``as_query``: a streaming query maintains."""
     chance = random.Random(seed)
     topic = kafka.create_topic(f"kills-{seed}-{time.time_ns()}", PARTITIONS)
-    processes = {name: PipelineProcess(kafka, topic, name, folder) for name in TABLES}
+    processes = {name: PipelineProcess(kafka, topic, name, folder, as_query) for name in TABLES}
     started = time.monotonic()
     counts: Counter[str] = Counter()
     try:

@@ -1,6 +1,6 @@
-"""What the processes of ``replicas`` run: a replica without Spark, the command ``lakebed maintain``, or a writer.
+"""What the processes of ``replicas`` run: a replica without Spark or as a streaming query, ``lakebed maintain``, or a writer.
 
-    python -m tests.end_to_end.replica_process replica|reader|maintain|writer <table> <lease seconds> <writer>
+    python -m tests.end_to_end.replica_process replica|reader|query|maintain|writer <table> <lease seconds> <writer>
 
 A reader is a replica that also reads the table again and again as readers on its host do, and compares.
 
@@ -99,6 +99,15 @@ def read(path: str, table: lakebed.Table, stop: threading.Event) -> None:
                 print(READ_REPLICATED, flush=True)
 
 
+def query(path: str, stop: threading.Event) -> None:
+    spark = lakebed.spark("replica", "local[1]", s3=False)
+    maintenance = lakebed.open(path).maintain(spark, as_query=True)
+    while not stop.wait(0.1):
+        maintenance.awaitTermination(0)
+    maintenance.stop()
+    spark.stop()
+
+
 def main() -> None:
     role, path, lease_seconds, writer = sys.argv[1:]
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s", stream=sys.stdout)
@@ -118,6 +127,8 @@ def main() -> None:
         if role == "reader":
             threading.Thread(target=read, args=(path, table, stop), daemon=True).start()
         internals_of(table).follow(stop)
+    elif role == "query":
+        query(path, stop)
     else:
         write(path, int(writer), stop)
 

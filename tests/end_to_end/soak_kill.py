@@ -16,10 +16,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--records-per-second", type=int, default=500)
     parser.add_argument("--folder", type=Path, help="where the tables go; default: a folder that is deleted afterwards")
+    parser.add_argument("--as-query", action="store_true", help="a streaming query maintains the table, no thread")
     given = parser.parse_args()
     folder = given.folder or new_run_folder("soak-kill")
     with KafkaServer() as kafka:
-        print(kill_and_compare(kafka, folder, given.kills, given.seed, given.records_per_second))
+        rate = given.records_per_second
+        print(kill_and_compare(kafka, folder, given.kills, given.seed, rate, as_query=given.as_query))
     print("nothing was lost and nothing came twice")
 
 

@@ -48,7 +48,9 @@ def table_with_a_long_merge_due(tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("role", ["replica", pytest.param("maintain", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "role", ["replica", *(pytest.param(role, marks=pytest.mark.long) for role in ("maintain", "query"))]
+)
 def test_a_replica_that_is_asked_to_stop_while_it_merges_gives_its_claim_back(
     role: str, table_with_a_long_merge_due: Path, tmp_path: Path
 ) -> None:

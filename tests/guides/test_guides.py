@@ -408,8 +408,8 @@ def test_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSes
     (tmp_path / "changes").mkdir()
     maintain, running = lakebed.Table.maintain, list[Maintenance]()
 
-    def maintained(table: lakebed.Table, spark: SparkSession) -> Maintenance:
-        running.append(maintain(table, spark))
+    def maintained(table: lakebed.Table, spark: SparkSession, **how: bool) -> Maintenance:
+        running.append(maintain(table, spark, **how))
         return running[-1]
 
     monkeypatch.setattr(lakebed.Table, "maintain", maintained)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from lakebed.ingest.stream import start_ingest
+from lakebed.ingest.stream import start_query
 from lakebed.sources.generator import GeneratorSource, OrderStream
 from lakebed.sparks.checkpoint_files import CLASS, SETTING, quick_checkpoint
 from tests.waiting import ended, started
@@ -153,7 +153,7 @@ def test_a_checkpoint_of_hadoop_goes_on_and_a_setting_of_the_user_stays(spark: S
     def run(events: int) -> None:
         stream = GeneratorSource(OrderStream(events_max=events), max_records_per_batch=100).stream(spark)
         trigger = {"availableNow": True}
-        ended(started(partial(start_ingest, read, stream, f"file://{tmp_path}/checkpoint", "q", trigger)))
+        ended(started(partial(start_query, read, stream, f"file://{tmp_path}/checkpoint", "q", trigger)))
 
     checkpointing = "org.apache.spark.sql.execution.streaming.checkpointing"
     spark.conf.set(SETTING, f"{checkpointing}.FileContextBasedCheckpointFileManager")
@@ -180,7 +180,7 @@ def test_a_query_starts_no_process_for_its_checkpoint(
         faults.append(int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[8]))
 
     stream, checkpoint = GeneratorSource().stream(spark), f"file://{tmp_path}/checkpoint"
-    query = started(lambda: start_ingest(ended_children, stream, checkpoint, "q"))  # type: ignore[arg-type]
+    query = started(lambda: start_query(ended_children, stream, checkpoint, "q"))  # type: ignore[arg-type]
     while query.isActive and len(faults) < 6:
         query.awaitTermination(0.2)
     query.stop()

@@ -36,6 +36,10 @@ table:
     name: string
 """
 GENERATED = "source: {kind: generator}\n"
+DATABASE = """database: {path: d, topic_prefix: s}
+source: {kind: kafka, topics: [s.a], config: {bootstrap.servers: b}}
+format: debezium-json
+"""
 KAFKA = """
 source:
   kind: kafka
@@ -83,6 +87,7 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
         "table",
         True,
     )
+    assert (pipeline.maintenance.as_query, pipeline.maintenance.trigger_seconds) == (None, 1.0)
     assert (pipeline.metrics.port, pipeline.metrics.host) == (9464, "127.0.0.1")
     assert (pipeline.page.port, pipeline.page.host) == (9466, "127.0.0.1")
 
@@ -97,6 +102,9 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
         (TABLE + GENERATED + "maintain: perhaps\n", 9, "it must be true or false"),
         (TABLE + GENERATED + "quarantine: fial\n", 9, "did you mean 'fail'?"),
         (TABLE + GENERATED + "maintain: true\nmaintain: false\n", 10, "'maintain' is there twice"),
+        (TABLE + GENERATED + "maintenance: {trigger_seconds: -1}\n", 9, "must be at least 0"),
+        (TABLE + GENERATED + "maintain: false\nmaintenance: {as_query: true}\n", 10, "it has no effect"),
+        (DATABASE + "maintenance: {as_query: true}\n", 4, "share the threads that maintain them"),
         (TABLE + GENERATED + "metrics: {port: 70000}\n", 9, "between 0 and 65535"),
         (TABLE + GENERATED + "page: {port: 70000}\n", 9, "between 0 and 65535"),
         (TABLE + GENERATED + "page: {host: ''}\n", 9, "must not be empty"),

@@ -17,6 +17,7 @@ from tests.infra.downloads import REPOSITORY, SPARKS, pyspark
 TESTS = (
     "tests/sparks/test_any_spark.py",
     "tests/cluster",
+    "tests/compaction/test_maintenance_query.py",
     "tests/ingest/test_checkpoint_files.py",
     "tests/view/test_spark_counts_reads.py",
     "tests/view/test_spark_reads_altered_tables.py",

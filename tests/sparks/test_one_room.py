@@ -15,6 +15,7 @@ PUBLIC = {
     "pyspark.daemon",  # what spark.python.daemon.module names begins it
     "pyspark.errors",
     "pyspark.sql",
+    "pyspark.sql.functions",
     "pyspark.sql.pandas.types",
     "pyspark.sql.streaming.query",
     "pyspark.sql.types",

@@ -38,7 +38,7 @@ METHODS = {
     "query_name='ingest', quarantine='table', trigger=None, evolve=(), on_mismatch='quarantine', columns=None, "
     "ignore_null_updates=False, renamed_columns=None",
     "lookup": "keys, columns=None, version=None",
-    "maintain": "spark",
+    "maintain": "spark, as_query=None, *, trigger_seconds=1.0, checkpoint=None",
     "query": "sql, name=None, *, allow_files=False",
     "overwrite": "rows, where=None",
     "purge": "where, *, dry_run=False, force=False, quarantine=None",

@@ -31,7 +31,7 @@ from lakebed.ingest.checkpoints import OffsetDocuments
 from lakebed.ingest.database.ingest import DatabaseIngest, PlanRequest, TableStanding
 from lakebed.ingest.database.member import Ignored, Member, OpenTable
 from lakebed.ingest.database.runner import Runner
-from lakebed.ingest.stream import start_ingest
+from lakebed.ingest.stream import start_query
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog
 from lakebed.monitoring.metrics import Metrics
@@ -199,7 +199,7 @@ class DatabaseWork:
         positions = self._ingest.begin(planned, lambda request: self._ask(folder, request))
         source = KafkaDatabaseSource(self._settings, folder, positions, pace(self._pipeline))
         common = checkpoint, f"{QUERY_NAME} {self.path}", trigger(self._pipeline.trigger_seconds)
-        return start_ingest(self._ingest, source.stream(spark), *common)
+        return start_query(self._ingest, source.stream(spark), *common)
 
     def end_ingest(self) -> None:
         if self._ingest_ends.is_set():

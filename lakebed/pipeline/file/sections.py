@@ -255,6 +255,16 @@ class RowsFormat:
 
 
 @dataclass(frozen=True, slots=True)
+class MaintenanceSection:
+    """What maintains the table in this process."""
+
+    as_query: bool | None = None
+    """Whether it is a streaming query; None: if Spark's master is a cluster."""
+    trigger_seconds: float = 1.0
+    """How often the query looks at the log."""
+
+
+@dataclass(frozen=True, slots=True)
 class MetricsSection:
     """Where Prometheus finds the metrics. Without a port there are no metrics; port 0 is any free port."""
 

@@ -36,6 +36,7 @@ from lakebed.pipeline.file.sections import (
     JsonFormat,
     KafkaSection,
     LakebedSection,
+    MaintenanceSection,
     MetricsSection,
     PageSection,
     RegistrySection,
@@ -109,6 +110,7 @@ class _OfTable(_TopLevel):
     """SQL between the records and the table. Of a pipeline it is never a text."""
     bootstrap: BootstrapSection | None = None
     """What fills the table before its source is followed."""
+    maintenance: MaintenanceSection = field(default_factory=MaintenanceSection)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,6 +318,8 @@ def _wrong_keys(
             continue
         if is_database and key == "table":
             text = "the file has database too, where each table is made from its topic; leave one of them out"
+        elif is_database and key == "maintenance":
+            text = "the tables of a database share the threads that maintain them, and no query does; leave it out"
         elif is_database and key == "renamed_columns":
             text = "these are names of one table; set renamed_columns below database.tables"
         else:
@@ -452,6 +456,12 @@ def _wrong_values(
     if not top.page.host:
         yield document.error(members["page"], "the host must not be empty; 0.0.0.0 is every address of this machine")
     if isinstance(top, _OfTable):
+        if top.maintenance.trigger_seconds < 0:
+            yield document.error(document.at("maintenance", "trigger_seconds"), "it must be at least 0")
+        if "maintenance" in members and not top.maintain:
+            yield document.error(
+                members["maintenance"], "maintain is false, so it has no effect; leave one of them out"
+            )
         yield from wrong_in_table(document, top.table)
     else:
         yield from wrong_in(document, top.database)

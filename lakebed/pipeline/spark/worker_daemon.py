@@ -16,7 +16,6 @@ MODULES = (
     "pyspark.worker",
     "pyspark.sql.pandas.serializers",
     "pyspark.sql.pandas.types",
-    "lakebed.compaction.log_source",
     "lakebed.ingest.batch_writer",
     "lakebed.decode.debezium.events",
     "lakebed.sources.rows",
