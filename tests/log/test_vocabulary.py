@@ -49,6 +49,7 @@ def test_only_the_loop_commits_to_a_log() -> None:
         ("log/commit_loop.py", "log"),
         ("compaction/merge.py", "self"),  # Merger.commit, which runs the loop
         ("compaction/volatile.py", "self._merger"),
+        ("sparks/older_streams.py", "self._stream"),  # of Spark, to a stream
     }
 
 
