@@ -161,6 +161,7 @@ def test_a_log_that_can_not_be_read_ends_it(table: lakebed.Table, steps: Steps, 
         with pytest.raises(Corrupt):
             maintenance.awaitTermination()
         assert not maintenance.isActive and "query" in {finding.check for finding in table.status().findings}
+        assert maintenance.query is None or maintenance.query.exception() is not None, "the query failed too"
 
 
 def test_an_error_that_nobody_knows_ends_it_after_some_tries(table: lakebed.Table, as_query: bool) -> None:

@@ -86,7 +86,8 @@ def test_it_is_a_query_with_progress_a_checkpoint_and_an_end_and_a_replayed_batc
     assert not query.isActive and not maintenance.isActive and query.exception() is None
     assert sum(each.settled_rows for each in seen.values()) == 3 * ROWS, "each commit counts once"
     newest, before = max(seen), table.version
-    (tmp_path / "checkpoint" / "commits" / str(newest)).unlink()  # as if the process was killed in this batch
+    for name in (f"{newest}", f".{newest}.crc"):  # as if the process was killed in this batch
+        (tmp_path / "checkpoint" / "commits" / name).unlink(missing_ok=True)
     apply(table, oracle, 9)
     with maintained(table, spark, tmp_path) as again:
         wait_until(partial(is_settled, table), lambda: str(query_of(again).exception()))
