@@ -90,7 +90,7 @@ class LogReader(SimpleDataSourceStreamReader):
         newest = self._log.refresh()
         self._asked = time.monotonic()
         version, looks = int(start["version"]), int(start["looks"])
-        if newest.version > version:
+        if newest.version != version:  # lower, if the table was made again
             end = {"version": min(newest.version, version + _COMMITS_MAX), "looks": looks}
         elif self._looks and self._is_look_due(newest):
             end = {"version": version, "looks": looks + 1}

@@ -119,7 +119,7 @@ class MaintenanceQuery(Maintenance):
             self._maintained.stop()
             return None
         self._is_down = True
-        if self.trouble is self._trouble_before:  # else a cycle failed, and the maintainer knows
+        if self.trouble in (None, self._trouble_before):  # else a cycle failed, and the maintainer knows
             self._maintained.failed(failure)
         return self._maintained.pause_seconds
 

@@ -85,6 +85,15 @@ def test_a_stream_goes_on_after_commits_that_are_gone(table: lakebed.Table, monk
     assert [[row["version"] for row in stream.batch() or ()] for _ in range(2)] == [[], [3, 4, 5]]
 
 
+def test_a_table_that_was_made_again_is_followed_from_its_newest_version(
+    table: lakebed.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = Stream(table, monkeypatch, startingVersion="1000")
+    assert stream.batch() == []
+    apply(table)
+    assert [row["version"] for row in stream.batch() or ()] == [1]
+
+
 def test_a_look_comes_at_the_start_when_the_tail_is_due_and_now_and_then(
     table: lakebed.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
