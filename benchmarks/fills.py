@@ -10,9 +10,9 @@ existing rows come in as whole rows and as rows of two columns (key and one more
 
 With ``--groups`` the filled column is a group with an order of its own, so rows are resolved by group, whole ones too.
 
-Printed are the seconds of a settle, of the first read of the tail and of the next one, each the median of the rounds, and the
-bytes that the process has read meanwhile (``rchar`` of /proc/self/io: from files, in the page cache or not). After each step the
-rows are compared with what they must be.
+Printed are the seconds of a settle, of the first read of the tail and of the next one, each the median of the rounds, the CPU
+seconds of the settle, the rows of the base that it replaced, and the bytes that the process has read meanwhile (``rchar`` of
+/proc/self/io: from files, in the page cache or not). After each step the rows are compared with what they must be.
 """
 
 from __future__ import annotations
@@ -62,7 +62,17 @@ def main() -> None:
             rows.append([where, "ratio", *(filling / whole if whole else 0.0 for filling, whole in pairs)])
         print_table(
             f"{args.changes:,} changes of {args.rows:,} rows, and reads of {READ_CHANGES:,} in the tail",
-            ["keys", "changes", "settle s", "settle MB read", "first read s", "next read s", "read MB"],
+            [
+                "keys",
+                "changes",
+                "replaced",
+                "settle s",
+                "CPU s",
+                "settle MB read",
+                "first read s",
+                "next read s",
+                "read MB",
+            ],
             rows,
         )
 
@@ -91,16 +101,18 @@ def _round(orders: lakebed.Table, args: argparse.Namespace, number: int, where: 
     amount = float(next(_AMOUNTS))
     keys = _keys(rng, args.rows, READ_CHANGES, where)
     _apply(orders, keys, amount, kind)
-    first, bytes_read = _timed(orders.to_arrow)
+    first, _, bytes_read = _timed(orders.to_arrow)
     found = _timed(orders.to_arrow)
     _check(orders, keys, amount)
     orders.settle()
     keys, amount = _keys(rng, args.rows, args.changes, where), float(next(_AMOUNTS))
     _apply(orders, keys, amount, kind)
-    seconds, settled = _timed(orders.settle)
+    results = list[lakebed.SettleResult]()
+    seconds, cpu_seconds, settled = _timed(lambda: results.append(orders.settle()))
     _check(orders, keys, amount)
     orders.maintenance.compact()
-    return seconds, settled / 1e6, first, found[0], bytes_read / 1e6
+    replaced = float(results[0].rows_marked_dead)
+    return replaced, seconds, cpu_seconds, settled / 1e6, first, found[0], bytes_read / 1e6
 
 
 def _keys(rng: np.random.Generator, rows: int, count: int, where: str) -> npt.NDArray[np.int64]:
@@ -134,10 +146,11 @@ def _check(orders: lakebed.Table, keys: npt.NDArray[np.int64], amount: float) ->
     assert changed["status"].null_count == 0
 
 
-def _timed(act: Callable[[], object]) -> tuple[float, int]:
-    before, started = _read(), time.perf_counter()
+def _timed(act: Callable[[], object]) -> tuple[float, float, int]:
+    """Seconds, CPU seconds of all threads, and bytes read."""
+    before, started, worked = _read(), time.perf_counter(), time.process_time()
     act()
-    return time.perf_counter() - started, _read() - before
+    return time.perf_counter() - started, time.process_time() - worked, _read() - before
 
 
 def _read() -> int:

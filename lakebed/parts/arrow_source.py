@@ -7,7 +7,7 @@ object store; ``suits`` says which files it can read. Checksums of pages are com
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakebed.errors import Corrupt, LakebedError
+from lakebed.parts.changes import UNAVAILABLE_COLUMN
 from lakebed.storage.file_errors import refusal_in
 from lakebed.storage.local_folders import trouble
 
@@ -47,10 +48,6 @@ class ArrowSource:
     def suits(self, schema: pa.Schema, constants: Mapping[str, str | None]) -> bool:
         """Whether each column of this schema but ``constants`` has its type in the file or is missing. None may be nested."""
         return _suits(self._schema, [field for field in schema if field.name not in constants])
-
-    def stored(self, schema: pa.Schema) -> pa.Schema:
-        """Those of the columns that the file has."""
-        return pa.schema([field for field in schema if field.name in self._names])
 
     def read(
         self,
@@ -110,27 +107,39 @@ def read_rows(path: str, url: str, schema: pa.Schema, rows: Rows, *, is_verified
 
     A column that the file lacks is null. None if types in the file are others. Raises Corrupt.
     """
-    source = ArrowSource(path, url, is_verified)
-    if not source.suits(schema, {}):
-        return None
     order = np.argsort(rows, kind="stable")
-    there = source.stored(schema)
-    pieces = [table.take(pa.array(at)) for table, at in source.read(there.names, (), rows[order], keeps=False)]
     places = np.empty(len(rows), dtype=np.int64)
     places[order] = np.arange(len(rows))
-    found = pa.concat_tables([there.empty_table(), *pieces]).take(pa.array(places))
+    with _opened(path, url, is_verified) as file:
+        stored, footer = file.schema_arrow, file.metadata
+        if not _suits(stored, schema):
+            return None
+        there = _stored_columns(schema, frozenset(stored.names))
+        ends = np.cumsum([footer.row_group(number).num_rows for number in range(footer.num_row_groups)])
+        numbers, firsts = np.unique(np.searchsorted(ends, rows[order], side="right"), return_index=True)
+        pieces = [there.empty_table()]
+        for number, wanted in zip(numbers.tolist(), np.split(rows[order], firsts[1:]), strict=True):
+            group = file.read_row_group(number, there.names, use_threads=False)
+            pieces.append(group.take(pa.array(wanted - (ends[number] - len(group)))))
+    found = pa.concat_tables(pieces).take(pa.array(places))
     columns = [found[each.name] if each in there else pa.nulls(len(rows), each.type) for each in schema]
     return pa.table(columns, names=schema.names)
 
 
+def _stored_columns(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
+    """Those of the columns that a file with these names has."""
+    return pa.schema([field for field in schema if field.name in names])
+
+
 def _suits(stored: pa.Schema, fields: Iterable[pa.Field]) -> bool:
-    """Whether each of these columns has its type among the stored ones or is missing. None may be nested."""
+    """Whether each of these columns has its type among the stored ones or is missing. None of a user's may be nested."""
     by_name = {field.name.lower(): field for field in stored}
     for field in fields:
         found = by_name.get(field.name.lower())
         if found is None:
             continue
-        if (found.name, found.type) != (field.name, field.type) or pa.types.is_nested(field.type):
+        is_nested = pa.types.is_nested(field.type) and field.name != UNAVAILABLE_COLUMN
+        if (found.name, found.type) != (field.name, field.type) or is_nested:
             return False
     return True
 

@@ -84,9 +84,11 @@ def _read_few(
 ) -> pa.Table | None:
     """What ``_read_many`` gives, by Arrow; None where only DuckDB can read it."""
     urls = [storage.duckdb_url(part.path) for part in change_parts]
-    if not all(map(is_local, urls)) or any(part.incomplete for part in change_parts):
+    if not all(map(is_local, urls)):
         return None
-    wanted = pa.schema([*((name, spec.type_of(name)) for name in names), (OP_COLUMN, pa.string())])
+    has_incomplete = any(part.incomplete for part in change_parts)
+    deciding = (OP_COLUMN, *((UNAVAILABLE_COLUMN, NEEDS_ROW_COLUMN) if has_incomplete else ()))
+    wanted = pa.schema([(name, spec.type_of(name)) for name in (*names, *deciding)])
     pieces = []
     for part, url in zip(change_parts, urls, strict=True):
         piece = read_columns(part.path, url, wanted)
@@ -94,8 +96,11 @@ def _read_few(
             return None
         pieces.append(piece)
     found = pa.concat_tables(pieces).combine_chunks()
-    is_delete, whole = pc.equal(found[OP_COLUMN], DELETE), pa.repeat(pa.scalar(False), len(found))
-    return found.select(list(names)).append_column(DELETED, is_delete).append_column(INCOMPLETE, whole)
+    is_delete, incomplete = pc.equal(found[OP_COLUMN], DELETE), pa.repeat(pa.scalar(False), len(found))
+    if has_incomplete:
+        lengths = pc.fill_null(pc.list_value_length(found[UNAVAILABLE_COLUMN]), 0)
+        incomplete = pc.or_(pc.greater(lengths, 0), pc.fill_null(found[NEEDS_ROW_COLUMN], False))
+    return found.select(list(names)).append_column(DELETED, is_delete).append_column(INCOMPLETE, incomplete)
 
 
 def _read_many(

@@ -50,7 +50,7 @@ from lakebed.resolve.first_rows import resolve_first
 from lakebed.resolve.groups import resolve_groups
 from lakebed.resolve.locate import KeyLocator
 from lakebed.resolve.resolution import Resolution, by_part_path, keys_of_parts, rows_that_die
-from lakebed.resolve.unavailable_values import NOWHERE, Rows, completed, ranked, required_columns
+from lakebed.resolve.unavailable_values import NOWHERE, Rows, completed, patterns_of, ranked, required_columns
 from lakebed.resolve.whole_rows import are_in, as_rows, indices_by_part, row_schema, rows_of_part, rows_of_tail
 from lakebed.schema.nested import nullable
 from lakebed.sql.pieces import aliases, by_place, registered
@@ -274,15 +274,20 @@ def _complete(
     schema = row_schema(spec)
     all_wanted = len(wanted) == len(newest)
     tail_rows, of_part, of_row = rows_of_tail(change_parts, schema, spec, storage, keys=None if all_wanted else keys)
-    pieces: list[pa.Table] = []
+    pieces, probes = list[pa.Table](), list[_Rows]()
     if hits is not None:
         of_wanted = hits if all_wanted else hits.filter(np.isin(hits["probe"].to_numpy(), wanted))
         read = schema if anew.rows else _lacked(tail_rows, schema, spec)
-        pieces = _rows_of_base(of_wanted, newest, base, read, spec, storage=storage, deletion_vectors=deletion_vectors)
+        pieces, probes = _rows_of_base(
+            of_wanted, newest, base, read, spec, storage=storage, deletion_vectors=deletion_vectors
+        )
     from_base = sum(len(piece) for piece in pieces)
     pieces.append(tail_rows)
     rows = pa.concat_tables([as_rows(piece, schema) for piece in pieces])
-    of = ranked(rows, spec, connect())
+    if anew.rows or len(tail_rows) > len(wanted):
+        of = ranked(rows, spec, connect())
+    else:
+        of = _of_one_change(rows, np.searchsorted(wanted, np.concatenate([*probes, wanted])), from_base)
     counts, counted = _counting(of, from_base, of_part, of_row, anew)
     done = completed(of, required_columns(spec), base_is_known=True, counts=counts)
     newer = done.newest.copy()  # the change that says how new a completed row is
@@ -308,6 +313,13 @@ def _complete(
     return whole, {
         path: IncompleteRow(rows.take(pa.array(at)), [done.left_out[row] for row in at]) for path, at in by_part.items()
     }
+
+
+def _of_one_change(rows: pa.Table, key: _Rows, from_base: int) -> Rows:
+    """``ranked``, of keys that have one change each in the tail, which is not older than what the base has of its key."""
+    rank = (np.arange(len(rows)) >= from_base).astype(np.int64)
+    deleted = np.asarray(pc.fill_null(pc.equal(rows[OP_COLUMN], DELETE), False))
+    return Rows(key, rank, deleted, *patterns_of(rows[UNAVAILABLE_COLUMN]))
 
 
 def _lacked(rows: pa.Table, schema: pa.Schema, spec: WriteSpec) -> pa.Schema:
@@ -366,20 +378,25 @@ def _rows_of_base(
     *,
     storage: PartStorage,
     deletion_vectors: DeletionVectorCache,
-) -> list[pa.Table]:
-    """What the base holds for the keys, of these columns: their deletes first, then their live rows."""
-    out = []
+) -> tuple[list[pa.Table], list[_Rows]]:
+    """What the base holds for the keys, of these columns, and which of the newest changes has each key.
+
+    Their deletes come first, then their live rows.
+    """
+    out, probes = [], []
     if spec.sequence_column:
         deletes = hits.filter(pc.equal(hits[OP_COLUMN], DELETE))
         removed = newest.select(list(spec.keys)).take(deletes["probe"]).append_column(OP_COLUMN, deletes[OP_COLUMN])
         if spec.sequence_column not in spec.keys:
             removed = removed.append_column(spec.sequence_column, deletes[SEQUENCE_COLUMN])
         out.append(removed)
+        probes.append(deletes["probe"].to_numpy())
     rows = hits["row"].to_numpy()
     stored = pa.schema([field for field in schema if field.name not in (OP_COLUMN, UNAVAILABLE_COLUMN)])
     for path, at in indices_by_part(hits["part"]).items():
-        live = rows[at][~are_in(deletion_vectors.of(base[path]), rows[at])]
+        live = at[~are_in(deletion_vectors.of(base[path]), rows[at])]
         if len(live):
-            found = rows_of_part(base[path], live, stored, storage)
+            found = rows_of_part(base[path], rows[live], stored, storage)
             out.append(found.append_column(OP_COLUMN, pa.repeat(pa.scalar(UPSERT), len(found))))
-    return out
+            probes.append(hits["probe"].to_numpy()[live])
+    return out, probes

@@ -30,6 +30,7 @@ from lakebed.sql.pieces import aliases, by_place, registered
 
 _Places = npt.NDArray[np.int64]
 _Mask = npt.NDArray[np.bool_]
+_BITS = 62
 NOWHERE = -1
 """In place of a row, where no row gives a value."""
 
@@ -210,13 +211,23 @@ def ranked(changes: pa.Table, spec: WriteSpec, connection: duckdb.DuckDBPyConnec
 
 def patterns_of(unsent: pa.ChunkedArray) -> tuple[_Places, list[frozenset[str]]]:
     """Lists of names, of which few are different: by row the number of its list, and the lists."""
-    lists = unsent.combine_chunks().fill_null([])
-    codes = pc.list_flatten(lists).dictionary_encode().indices.cast(pa.string())
-    offsets = np.concatenate([[0], np.cumsum(pc.list_value_length(lists).to_numpy())])
-    coded = pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), codes), ",").dictionary_encode()
-    pattern = coded.indices.to_numpy()
-    first = np.unique(pattern, return_index=True)[1]
-    return pattern, [frozenset(names) for names in lists.take(pa.array(first)).to_pylist()]
+    lists = unsent.combine_chunks()
+    listed = pc.list_flatten(lists).dictionary_encode()
+    codes, names = listed.indices.to_numpy(), listed.dictionary.to_pylist()
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
+    full = np.flatnonzero(lengths)
+    starts = (np.cumsum(lengths) - lengths)[full]
+    pattern, patterns = np.zeros(len(lists), dtype=np.int64), [frozenset[str]()]
+    for first in range(0, len(names), _BITS):  # so many names of a list are a number, with a bit for each
+        some = names[first : first + _BITS]
+        bits = np.where((codes >= first) & (codes < first + len(some)), np.int64(1) << (codes - first) % _BITS, 0)
+        found = np.zeros(len(lists), dtype=np.int64)
+        found[full] = np.bitwise_or.reduceat(bits, starts)
+        values, number = np.unique(found, return_inverse=True)
+        lacking = [frozenset(name for at, name in enumerate(some) if value >> at & 1) for value in values.tolist()]
+        pairs, pattern = np.unique(pattern * len(lacking) + number, return_inverse=True)
+        patterns = [patterns[pair // len(lacking)] | lacking[pair % len(lacking)] for pair in pairs.tolist()]
+    return pattern, patterns
 
 
 def required_columns(spec: WriteSpec) -> frozenset[str]:

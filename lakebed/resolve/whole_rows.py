@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from lakebed.log.actions import ChangePart, Part
-from lakebed.parts.arrow_source import is_local, read_rows
+from lakebed.parts.arrow_source import is_local, read_columns, read_rows
 from lakebed.parts.changes import HIDDEN_TYPES, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, WriteSpec
 from lakebed.parts.intact import require_intact, require_intact_pages
 from lakebed.schema.nested import as_declared
@@ -52,6 +52,9 @@ def rows_of_tail(
 ) -> tuple[pa.Table, _Rows, _Rows]:
     """The rows of the keys (default: all) in the order of arrival, and of each the ordinal of its part and its number there."""
     require_intact(change_parts, storage, objects=True)
+    whole = _whole_parts(change_parts, schema, storage) if keys is None else None
+    if whole is not None:
+        return whole
     connection = connect()
     storage.attach(connection)
     stored = {field.name: (f"c{at}", sql_type(field.type)) for at, field in enumerate(schema)}
@@ -64,6 +67,21 @@ def rows_of_tail(
     with registered(connection, "lakebed_keys", by_place((keys or schema.empty_table()), spec.keys)):
         found = connection.sql(f"{query} order by s.file_index, s.file_row_number").to_arrow_table()
     return named(found.drop_columns(["part", "row"]), schema.names), found["part"].to_numpy(), found["row"].to_numpy()
+
+
+def _whole_parts(
+    change_parts: Sequence[ChangePart], schema: pa.Schema, storage: PartStorage
+) -> tuple[pa.Table, _Rows, _Rows] | None:
+    """What ``rows_of_tail`` gives of all rows, by Arrow; None where only DuckDB can read them."""
+    pieces, counts = [], np.array([part.rows for part in change_parts], dtype=np.int64)
+    for part in change_parts:
+        url = storage.duckdb_url(part.path)
+        piece = read_columns(part.path, url, schema) if is_local(url) and not part.partition_values else None
+        if piece is None:
+            return None
+        pieces.append(as_rows(piece, schema))
+    rows = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    return pa.concat_tables([schema.empty_table(), *pieces]), np.repeat(np.arange(len(counts)), counts), rows
 
 
 def rows_of_part(part: Part, rows: _Rows, schema: pa.Schema, storage: PartStorage) -> pa.Table:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakebed.resolve.unavailable_values import NOWHERE, Rows, completed
+from lakebed.resolve.unavailable_values import NOWHERE, Rows, completed, patterns_of
 from tests.worlds import examples
 
 COLUMNS = ("a", "b", "c")
@@ -105,3 +106,12 @@ def visited(
         if not row.values and not row.unknown:
             left_out = {other: names for other, names in left_out.items() if changes[other].rank > one.rank}
     return newest, left_out
+
+
+@given(lists=st.lists(st.none() | st.lists(st.integers(0, 150), unique=True, max_size=70), max_size=12))
+@examples(60)
+def test_lists_of_names_are_numbered_by_what_they_have(lists: list[list[int] | None]) -> None:
+    given_names = [None if each is None else [f"c{name}" for name in each] for each in lists]
+    pattern, patterns = patterns_of(pa.chunked_array([pa.array(given_names, pa.list_(pa.string()))]))
+    assert [patterns[number] for number in pattern.tolist()] == [frozenset(each or ()) for each in given_names]
+    assert len(set(patterns)) == len(patterns)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -202,3 +203,20 @@ def test_streams_that_fill_columns_give_the_rows_of_one_change_after_the_other(
             elif step.then == "compact":
                 table.maintenance.compact()
             assert rows(table) == people.rows()
+
+
+@pytest.mark.parametrize("sequence_by", [None, "at"])
+def test_each_of_several_changes_keeps_the_values_of_its_own_row(tmp_path: Path, sequence_by: str | None) -> None:
+    schema = pa.schema(
+        [pa.field("id", pa.int64(), False), ("at", pa.int64()), ("name", pa.string()), ("n", pa.int64())]
+    )
+    table = lakebed.create(str(tmp_path / "t"), schema, ["id"], sequence_by=sequence_by)
+    for ids in (range(5), range(5, 10)):
+        table.apply([{"id": id, "at": 1, "name": f"name {id}", "n": 0} for id in ids])
+    table.settle()
+    table.apply([{"id": id, "at": 2, "n": id} for id in (7, 3, 9, 1, 11)], columns="sent")
+    expected = [(id, 2 if id in (7, 3, 9, 1) else 1, f"name {id}", id if id in (7, 3, 9, 1) else 0) for id in range(10)]
+    for _ in range(2):
+        found = [tuple(row.values()) for row in table.to_arrow().sort_by("id").to_pylist()]
+        assert found == [*expected, (11, 2, None, 11)]
+        table.settle()
