@@ -119,7 +119,7 @@ def read_rows(path: str, url: str, schema: pa.Schema, rows: Rows, *, is_verified
         numbers, firsts = np.unique(np.searchsorted(ends, rows[order], side="right"), return_index=True)
         pieces = [there.empty_table()]
         for number, wanted in zip(numbers.tolist(), np.split(rows[order], firsts[1:]), strict=True):
-            group = file.read_row_group(number, there.names, use_threads=False)
+            group = file.read_row_group(number, there.names, use_threads=len(numbers) > 1)
             pieces.append(group.take(pa.array(wanted - (ends[number] - len(group)))))
     found = pa.concat_tables(pieces).take(pa.array(places))
     columns = [found[each.name] if each in there else pa.nulls(len(rows), each.type) for each in schema]
