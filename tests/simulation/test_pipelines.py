@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from lakebed.ingest import batch_writer, handover
 from lakebed.ingest.batch_writer import Moved, in_this_process
 from lakebed.ingest.handover import Handover
 from lakebed.ingest.table_batch import Batch, TableIngest, _Reading
+from lakebed.log.commit_loop import Proposal
 from lakebed.log.conflicts import BLIND
 from lakebed.operations import restore
 from lakebed.positions.positions import Position, entry_of
@@ -108,7 +110,7 @@ def records_are_not_handed_over(broken: pytest.MonkeyPatch) -> None:
 
 
 def two_may_hand_over_the_same_records(broken: pytest.MonkeyPatch) -> None:
-    broken.setattr(handover, "ReadWriteSet", lambda domains: BLIND)
+    broken.setattr(handover, "Proposal", partial(Proposal, access=BLIND))
 
 
 def a_restore_leaves_positions_where_they_are(broken: pytest.MonkeyPatch) -> None:
