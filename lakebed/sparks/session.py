@@ -175,9 +175,22 @@ def settings_of_java(conf: Mapping[str, str]) -> dict[str, str]:
 def build(app_name: str, master: str | None, s3: bool, conf: Mapping[str, str]) -> SparkSession:
     """A new session for queries and ingest of a user's program. Raises MissingPrerequisite."""
     require_java()
-    master = master or os.environ.get("LAKEBED_SPARK_MASTER") or "local[*]"
+    given = _submitted()
+    master = master or given.pop("spark.master", None) or os.environ.get("LAKEBED_SPARK_MASTER") or "local[*]"
     prepare_environment(master)
-    return start_session(app_name, master, with_own(settings(s3) | local_settings(master), conf))
+    return start_session(app_name, master, with_own(settings(s3) | local_settings(master), {**given, **conf}))
+
+
+def _submitted() -> dict[str, str]:
+    """The settings of a program that ``spark-submit`` started: its Java runs already, and has them."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return {}
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()
+    given = dict(SparkConf().getAll())
+    given.pop("spark.app.name", None)
+    return given
 
 
 def start_session(app_name: str, master: str, conf: Mapping[str, str]) -> SparkSession:

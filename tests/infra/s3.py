@@ -26,14 +26,15 @@ class S3Server(Server):
 
     name = "versitygw"
 
-    def __init__(self, run_folder: Path | None = None, events: Sequence[str] = ()) -> None:
-        """``events``: versitygw's options that say where it sends the events of its buckets."""
+    def __init__(self, run_folder: Path | None = None, events: Sequence[str] = (), address: str = HOST) -> None:
+        """``events``: versitygw's options that say where it sends the events of its buckets; ``address``: its own."""
         super().__init__(run_folder)
+        self._address = address
         self._events = list(events)
 
     @property
     def endpoint(self) -> str:
-        return f"http://{HOST}:{self.ports[0]}"
+        return f"http://{self._address}:{self.ports[0]}"
 
     def client(self, endpoint: str | None = None, **config: Any) -> Any:
         """A boto3 client; ``endpoint`` for one that goes through a proxy, ``config`` as botocore's Config."""
@@ -56,14 +57,14 @@ class S3Server(Server):
         (self.run_folder / "buckets").mkdir(exist_ok=True)
 
     def command(self) -> list[str]:
-        listen = f"{HOST}:{self.ports[0]}"
+        listen = f"{self._address}:{self.ports[0]}"
         return [str(versitygw()), "--port", listen, "--region", REGION, "--quiet", *self._events, "posix", "buckets"]
 
     def environment(self) -> dict[str, str]:
         return {"ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}
 
     def is_ready(self) -> bool:
-        if not can_connect(self.ports[0]):
+        if not can_connect(self.ports[0], self._address):
             return False
         try:
             self.client(retries={"total_max_attempts": 1}).list_buckets()

@@ -233,10 +233,10 @@ class Server(ABC):
         return f"{self.name} {what}; the end of {self.log_path}:\n{self.log_tail()}"
 
 
-def can_connect(port: int) -> bool:
-    """Whether somebody listens on the loopback port."""
+def can_connect(port: int, address: str = HOST) -> bool:
+    """Whether somebody listens on the port."""
     try:
-        with socket.create_connection((HOST, port), timeout=1):
+        with socket.create_connection((address, port), timeout=1):
             return True
     except OSError:
         return False

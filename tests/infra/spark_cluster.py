@@ -27,7 +27,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
 
+from tests.infra import machines
 from tests.infra.downloads import lakebed_wheel
+from tests.infra.machines import Machine, Machines
 from tests.infra.server import HOST, Server, ServerFailed, new_run_folder
 from tests.infra.spark_start import spark_environment, spark_options
 
@@ -69,14 +71,21 @@ class SparkMaster(_SparkDaemon):
     name = "spark-master"
     ports_needed = 2
 
+    def __init__(self, run_folder: Path, host: str = HOST) -> None:
+        super().__init__(run_folder)
+        self._host = host
+
     @property
     def url(self) -> str:
-        return f"spark://{HOST}:{self.ports[0]}"
+        return f"spark://{self._host}:{self.ports[0]}"
+
+    def environment(self) -> dict[str, str]:
+        return super().environment() | {"SPARK_LOCAL_IP": self._host}
 
     def command(self) -> list[str]:
         port, web_port = (str(port) for port in self.ports)
         return self.daemon_command(
-            "org.apache.spark.deploy.master.Master", "--host", HOST, "--port", port, "--webui-port", web_port
+            "org.apache.spark.deploy.master.Master", "--host", self._host, "--port", port, "--webui-port", web_port
         )
 
     def is_ready(self) -> bool:
@@ -87,7 +96,7 @@ class SparkMaster(_SparkDaemon):
 
     def state(self) -> dict[str, object]:
         """What the master knows of itself, its workers and its jobs."""
-        with urllib.request.urlopen(f"http://{HOST}:{self.ports[1]}/json/", timeout=5) as response:
+        with urllib.request.urlopen(f"http://{self._host}:{self.ports[1]}/json/", timeout=5) as response:
             return dict(json.load(response))
 
     def live_worker_ports(self) -> set[int]:
@@ -103,9 +112,17 @@ class SparkWorker(_SparkDaemon):
     ports_needed = 2
 
     def __init__(
-        self, master: SparkMaster, number: int, cores: int, memory: str, run_folder: Path, host: str = HOST
+        self,
+        master: SparkMaster,
+        number: int,
+        cores: int,
+        memory: str,
+        run_folder: Path,
+        place: str | Machine = HOST,
     ) -> None:
-        self._host = host
+        """``place``: an address of this machine, or another machine."""
+        self._machine = None if isinstance(place, str) else place
+        self._host = place if isinstance(place, str) else place.address
         self.name = f"spark-worker-{number}"
         super().__init__(run_folder)
         self._master = master
@@ -113,7 +130,10 @@ class SparkWorker(_SparkDaemon):
         self._memory = memory
 
     def environment(self) -> dict[str, str]:
-        return super().environment() | {"SPARK_LOCAL_IP": self._host}
+        own = super().environment() | {"SPARK_LOCAL_IP": self._host}
+        if self._machine:
+            own |= {"SPARK_HOME": machines.SPARK_HOME, "PYSPARK_PYTHON": ""}
+        return own
 
     def command(self) -> list[str]:
         port, web_port = (str(port) for port in self.ports)
@@ -126,9 +146,13 @@ class SparkWorker(_SparkDaemon):
             "--webui-port",
             web_port,
             "--work-dir",
-            str(self.run_folder / self.name),
+            machines.WORK if self._machine else str(self.run_folder / self.name),
         ]
-        return self.daemon_command("org.apache.spark.deploy.worker.Worker", *limits, *places, self._master.url)
+        command = self.daemon_command("org.apache.spark.deploy.worker.Worker", *limits, *places, self._master.url)
+        if self._machine is None:
+            return command
+        command[0] = f"{machines.SPARK_HOME}/bin/spark-class"
+        return self._machine.command(spark_home(), command)
 
     def is_ready(self) -> bool:
         return self.ports[0] in self._master.live_worker_ports()
@@ -143,13 +167,15 @@ class SparkCluster:
         worker_cores: int = 1,
         worker_memory: str = "1g",
         hosts: Sequence[str] = (HOST, HOST),
+        others: Machines | None = None,
     ) -> None:
-        """``hosts``: the addresses of this machine that the workers have."""
+        """``hosts``: the addresses of this machine that the workers have; ``others``: where they run instead, one on each."""
         self.run_folder = new_run_folder("spark-cluster")
-        self.master = SparkMaster(self.run_folder)
+        self.master = SparkMaster(self.run_folder, others.here if others else HOST)
+        places = others.all if others else [hosts[number % len(hosts)] for number in range(worker_count)]
         self.workers = [
-            SparkWorker(self.master, number, worker_cores, worker_memory, self.run_folder, hosts[number % len(hosts)])
-            for number in range(worker_count)
+            SparkWorker(self.master, number, worker_cores, worker_memory, self.run_folder, place)
+            for number, place in enumerate(places)
         ]
 
     @property
