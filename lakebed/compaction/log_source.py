@@ -38,7 +38,7 @@ TAIL_LOOK_SECONDS = 5.5
 """A little more than the pause after which a maintainer looks at a tail that waits."""
 IDLE_LOOK_SECONDS = 60.0
 SCHEMA = (
-    "version long, timestamp timestamp, operation string, kind string, blind_append boolean, change_parts_added int, "
+    "version long, timestamp timestamp_ltz, operation string, kind string, blind_append boolean, change_parts_added int, "
     "change_parts_removed int, parts_added int, parts_removed int, rows_added long, bytes_added long, bytes_removed long, "
     "levels array<int>, settled_rows long, merged_bytes long"
 )

@@ -336,12 +336,13 @@ def start_query(
     chosen = dict(trigger or {"processingTime": "0 seconds"})
     with quick_checkpoint(frame.sparkSession, checkpoint):
         if isinstance(each_batch, RangeIngest) and "availableNow" in chosen:
-            _require_an_end(frame.sparkSession.version)
+            require_an_end(frame.sparkSession.version)
         writer = frame.writeStream.queryName(name).option("checkpointLocation", checkpoint).foreachBatch(each_batch)
         return writer.trigger(**chosen).start()
 
 
-def _require_an_end(version: str) -> None:
+def require_an_end(version: str) -> None:
+    """Raises InvalidInput unless this Spark tells a source where a query with the trigger ``availableNow`` ends."""
     from lakebed.sparks.streams import TELLS_THE_START
 
     if not TELLS_THE_START:

@@ -156,7 +156,7 @@ def _in_utc(rows: DataFrame, columns: pa.Schema) -> DataFrame:
     zoned = [field.name for field in columns if pa.types.is_timestamp(field.type) and field.type.tz is not None]
     wanted = names_in_rows(zoned, rows.columns, FIXED).values()
     casts = {
-        name: rows[quote_for_spark(name)].cast("timestamp") for name in wanted if kinds.get(name) == "timestamp_ntz"
+        name: rows[quote_for_spark(name)].cast("timestamp_ltz") for name in wanted if kinds.get(name) == "timestamp_ntz"
     }
     return rows.withColumns(casts) if casts else rows
 

@@ -244,7 +244,7 @@ public final class PartIndex implements FileIndex {
         if (hasDead) fileSchema = fileSchema.add(rowIndex, LongType$.MODULE$, true);
         HadoopFsRelation relation = new HadoopFsRelation(
             this, partitionSchema, fileSchema, scala.Option.empty(), stored == null ? new ParquetFileFormat() : stored,
-            new scala.collection.immutable.Map.Map1(VERIFIES, Boolean.toString(verifies)), session);
+            readerOptions(verifies), session);
         LogicalPlan plan = LogicalRelation$.MODULE$.apply(relation, false);
         HashMap columns = new HashMap();
         for (Iterator i = CollectionConverters.asJava(plan.output()).iterator(); i.hasNext();) {
@@ -257,6 +257,18 @@ public final class PartIndex implements FileIndex {
         ArrayList output = new ArrayList();
         for (int i = 0; i < schema.length(); i++) output.add(columns.get(schema.fields()[i].name()));
         return Dataset$.MODULE$.ofRows(session, new Project(seq(output), plan));
+    }
+
+    /** What would else be up to settings of the session: which days a file means, and whether a file that fails is left out. */
+    private static scala.collection.immutable.Map readerOptions(boolean verifies) {
+        HashMap options = new HashMap();
+        options.put(VERIFIES, Boolean.toString(verifies));
+        options.put("datetimeRebaseMode", "CORRECTED");
+        options.put("int96RebaseMode", "CORRECTED");
+        options.put("ignoreCorruptFiles", "false");
+        options.put("ignoreMissingFiles", "false");
+        return (scala.collection.immutable.Map) scala.collection.immutable.Map$.MODULE$.from(
+            CollectionConverters.asScala((Map) options));
     }
 
     /**

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lakebed.sparks.jvm import jvm_of
+from lakebed.sparks.versions import NEWEST, RELEASES, release_of
 from lakebed.storage.local_folders import cache_folder
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def class_loader(session: SparkSession) -> Any:
 
 def compiled_class(session: SparkSession, name: str) -> Any:
     """The ``java.lang.Class`` of a source file of this room. Py4J can't reach it by name: see ``static_method``."""
-    return _compiler(session, _source(name)).getClassLoader().loadClass(name)
+    return _compiler(session, _source(session, name)).getClassLoader().loadClass(name)
 
 
 def static_method(java_class: Any, name: str) -> Any:
@@ -37,7 +38,7 @@ def static_method(java_class: Any, name: str) -> Any:
 
 def folder_of_classes(session: SparkSession, name: str) -> Path:
     """The folder with the bytecode of a source file of this room. It is kept, so a later start only loads it."""
-    source = _source(name)
+    source = _source(session, name)
     folder = cache_folder() / "java" / hashlib.sha256(f"{session.version}\0{source}".encode()).hexdigest()[:16]
     if not folder.is_dir():
         compiler = _compiler(session, source)
@@ -54,8 +55,10 @@ def folder_of_classes(session: SparkSession, name: str) -> Path:
     return folder
 
 
-def _source(name: str) -> str:
-    return package_files("lakebed.sparks").joinpath(f"{name}.java").read_text()
+def _source(session: SparkSession, name: str) -> str:
+    """The text of a source file, which is written for the newest Spark. In older ones some classes are in another package."""
+    text = package_files("lakebed.sparks").joinpath(f"{name}.java").read_text()
+    return text.replace(RELEASES[NEWEST].checkpoints, release_of(session.version).checkpoints)
 
 
 def _compiler(session: SparkSession, source: str) -> Any:

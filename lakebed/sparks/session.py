@@ -229,9 +229,10 @@ def require_usable(session: SparkSession) -> None:
     """Raises MissingPrerequisite unless lakebed can work in the session; what does not work in it is logged once."""
     require_supported(session.version)
     if not has_class(session, _EXTENSION):
-        _say_once(why_no_delta(session.version))
+        say_once(why_no_delta(session.version))
 
 
 @cache
-def _say_once(text: str) -> None:
+def say_once(text: str) -> None:
+    """Log a warning, if this process has not done so."""
     _logger.warning("%s", text)

@@ -12,15 +12,16 @@ from lakebed.errors import MissingPrerequisite
 @dataclass(frozen=True, slots=True)
 class SparkRelease:
     """What belongs to a minor version of Spark. ``hadoop``: the version that it brings along; ``has_delta``: whether Delta has an
-    artifact for it.
+    artifact for it; ``checkpoints``: the package of the classes that write the checkpoint of a query.
     """
 
     hadoop: str
     has_delta: bool
+    checkpoints: str = "org.apache.spark.sql.execution.streaming.checkpointing"
 
 
 RELEASES = {
-    (4, 0): SparkRelease(hadoop="3.4.1", has_delta=True),
+    (4, 0): SparkRelease(hadoop="3.4.1", has_delta=True, checkpoints="org.apache.spark.sql.execution.streaming"),
     (4, 1): SparkRelease(hadoop="3.4.2", has_delta=True),
     (4, 2): SparkRelease(hadoop="3.5.0", has_delta=True),
     (4, 3): SparkRelease(hadoop="3.5.0", has_delta=False),

@@ -59,7 +59,7 @@ from lakebed.resolve.locators import Locators
 from lakebed.schema.change import SchemaChange
 from lakebed.sources.source import RangeChanges
 from lakebed.sparks.cluster import Cluster
-from lakebed.sparks.jvm import is_stopped
+from lakebed.sparks.jvm import is_on_one_machine, is_stopped
 from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.local_folders import cache_folder, process_folder, volatile_folder
 from lakebed.storage.roots import spark_path
@@ -263,7 +263,7 @@ class Internals:
     ) -> Maintenance:
         """Maintain the table in the background. See ``Table.maintain``; without a session it is a thread."""
         if as_query is None:
-            as_query = spark is not None and not str(spark.sparkContext.master).startswith("local")
+            as_query = spark is not None and not is_on_one_machine(spark)
         if spark is None or not as_query:
             return Maintenance(self.duties(spark))
         own = None if checkpoint else tempfile.mkdtemp(prefix="maintain-", dir=process_folder())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from py4j.protocol import Py4JJavaError
 from lakebed.ingest.stream import start_query
 from lakebed.sources.generator import GeneratorSource, OrderStream
 from lakebed.sparks.checkpoint_files import CLASS, SETTING, quick_checkpoint
+from lakebed.sparks.versions import release_of
 from tests.waiting import ended, started
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def manager(spark: SparkSession, jvm: Any, tmp_path: Path, monkeypatch: pytest.M
     with quick_checkpoint(spark, f"file://{tmp_path}"):
         conf = jvm.org.apache.hadoop.conf.Configuration()
         conf.set(SETTING, spark.conf.get(SETTING, None))
-        checkpointing = jvm.org.apache.spark.sql.execution.streaming.checkpointing
+        checkpointing = reduce(getattr, release_of(spark.version).checkpoints.split("."), jvm)
         made = checkpointing.CheckpointFileManager.create(jvm.org.apache.hadoop.fs.Path(f"file://{tmp_path}"), conf)
     assert made.getClass().getName() == CLASS
     assert spark.conf.get(SETTING, None) is None, "other queries of the session are as before"
@@ -155,7 +156,7 @@ def test_a_checkpoint_of_hadoop_goes_on_and_a_setting_of_the_user_stays(spark: S
         trigger = {"availableNow": True}
         ended(started(partial(start_query, read, stream, f"file://{tmp_path}/checkpoint", "q", trigger)))
 
-    checkpointing = "org.apache.spark.sql.execution.streaming.checkpointing"
+    checkpointing = release_of(spark.version).checkpoints
     spark.conf.set(SETTING, f"{checkpointing}.FileContextBasedCheckpointFileManager")
     try:
         run(200)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -52,6 +53,17 @@ def test_without_delta_spark_no_jar_of_delta_is_asked_for(monkeypatch: pytest.Mo
     assert "lakebed[delta]" in why_no_delta("4.2.0") and "no release for Spark 4.3.0" in why_no_delta("4.3.0")
 
 
+def test_what_does_not_work_without_delta_s_jars_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sessions, "has_class", lambda *_: False)
+    sessions.say_once.cache_clear()
+    for _ in range(2):
+        sessions.require_usable(SimpleNamespace(version="4.3.0"))  # type: ignore[arg-type]
+    [said] = caplog.messages
+    assert said.startswith('format("delta") does not work in this session, and all of lakebed does')
+
+
 class Session:
     """A session of this version, which has no JVM to be asked."""
 
@@ -88,4 +100,4 @@ def test_a_session_of_spark_connect_is_refused_with_what_works_instead(
 def test_a_stream_that_can_t_be_told_its_end_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "TELLS_THE_START", False)
     with pytest.raises(InvalidInput, match=r"availableNow needs Spark 4.2, this is 4.1.4.*processAllAvailable"):
-        stream._require_an_end("4.1.4")
+        stream.require_an_end("4.1.4")

@@ -13,6 +13,7 @@ import lakebed
 from lakebed.errors import Corrupt
 from lakebed.parts import deletion_vector_cache
 from tests.internals import storage_of
+from tests.view.test_spark_scan import setting
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 
@@ -56,10 +57,14 @@ def test_a_deletion_vector_is_named_before_spark_runs(spark: SparkSession, table
             read()
 
 
-def test_a_part_of_the_base_is_named_by_spark_when_a_query_reads_it(spark: SparkSession, table: lakebed.Table) -> None:
+@pytest.mark.parametrize("leaves_out", ["false", "true"], ids=["a session", "one that leaves out missing files"])
+def test_a_part_of_the_base_is_named_by_spark_when_a_query_reads_it(
+    spark: SparkSession, table: lakebed.Table, leaves_out: str
+) -> None:
     [gone] = [part["path"] for part in table.inspect.parts().to_pylist() if part["min_block"] == 1]
     table = lose(table, gone)
     frame = table.read(spark)
     assert frame.filter("id >= 10").count() == 10, "what needs other files alone is read"
-    with pytest.raises(Py4JJavaError, match=f"FAILED_READ_FILE.*{gone}"):
-        frame.collect()
+    left_out = setting(spark, "spark.sql.files.ignoreMissingFiles", leaves_out)
+    with left_out, pytest.raises(Py4JJavaError, match=f"FAILED_READ_FILE.*{gone}"):
+        table.read(spark).collect()

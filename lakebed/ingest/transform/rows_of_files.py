@@ -97,11 +97,11 @@ def _timestamp(column: str) -> str:
     text = f"trim({column})"
     micros = _by_rule(text, f"try_add(try_multiply(d, {DAY_MICROS}), c)", DAY_MICROS)
     return (
-        f"coalesce(case when {_is_plain(column)} then try_cast({column} as timestamp) end, "
+        f"coalesce(case when {_is_plain(column)} then try_cast({column} as timestamp_ltz) end, "
         f"case when lower({text}) in ('infinity', '+infinity') then timestamp_micros({INFINITY_MICROS}) "
         f"when lower({text}) = '-infinity' then timestamp_micros({MINUS_INFINITY_MICROS}) "
         f"when {text} rlike r'{_RULE}' then timestamp_micros({micros}) "
-        f"when {text} rlike r'{_TIMESTAMP_OF_SPARK}' then try_cast({text} as timestamp) end)"
+        f"when {text} rlike r'{_TIMESTAMP_OF_SPARK}' then try_cast({text} as timestamp_ltz) end)"
     )
 
 
