@@ -14,7 +14,7 @@ from tests.cluster.test_merges_of_a_fleet import files_left
 from tests.infra.spark_cluster import SparkCluster
 from tests.waiting import outcome, wait_until, work_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 DRIVER = Path(__file__).with_name("overwrite_on_cluster.py")
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("day", pa.int32()), ("value", pa.string())])
 

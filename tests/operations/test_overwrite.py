@@ -142,7 +142,9 @@ def test_a_row_that_moves_to_another_partition_meanwhile_stays_there(after: str,
         AFTER[after](other)
 
     overwrite_by_tasks(table, bare(row(1, 11)), "region = 'eu'", meanwhile)
-    assert table.doctor(deep=True).findings == (), "no key is live twice in the base, before the changes are settled again"
+    assert table.doctor(deep=True).findings == (), (
+        "no key is live twice in the base, before the changes are settled again"
+    )
     table.settle()
     assert values(table) == {1: 100, 2: 200, 3: 3, 4: 4, 7: 70}
 
