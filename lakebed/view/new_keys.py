@@ -49,5 +49,10 @@ def require_new_keys(
     own = keys_of(new)
     if twice := first(own.groupBy(*columns).count().where("count > 1")):
         raise InvalidInput(f"{whose} hold the key {twice} twice")
-    if beside and (live := first(own.join(keys_of(beside), columns, "left_semi"))):
+    if beside and (live := first(keys_in_both(own, keys_of(beside)))):
         raise InvalidInput(f"{whose} have the key {live}, which is live in the table; delete one of the two")
+
+
+def keys_in_both(own: DataFrame, others: DataFrame) -> DataFrame:
+    """The keys that both have. Sorted keys are tiny in files, so Spark would broadcast millions of them from the driver."""
+    return own.join(others.hint("merge"), own.columns, "left_semi")

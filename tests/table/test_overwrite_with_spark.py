@@ -16,6 +16,7 @@ import lakebed
 from lakebed.errors import InvalidChanges, InvalidInput
 from lakebed.ingest import sorted_rows
 from lakebed.ingest.batch_writer import Written, in_tasks
+from lakebed.view.new_keys import keys_in_both
 from tests.infra.spark_start import spark_environment
 from tests.internals import log_of, storage_of
 
@@ -111,6 +112,14 @@ def test_files_that_no_task_returned_are_deleted(
     with pytest.raises(RuntimeError, match="the job failed"):
         table.overwrite(new(spark, 1000, 1500))
     assert not files_left(table) and counts(table)[1, "new"] == 500
+
+
+def test_keys_are_compared_without_bringing_them_to_the_driver(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys_in_both(spark.range(3).toDF("k0"), spark.range(3).toDF("k0")).explain()
+    plan = capsys.readouterr().out
+    assert "SortMergeJoin" in plan and "Broadcast" not in plan
 
 
 KILLED = """
