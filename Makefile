@@ -73,13 +73,13 @@ run-shop: setup build-tools  ## a busy shop in PostgreSQL, captured by Debezium 
 
 test: setup build-tools  ## the tests, with real servers; TESTS=path narrows, WORKERS=0 is one process, ARGS goes to pytest
 	@$(BIN)/python -m tests.infra.downloads
-	exec $(BIN)/python -m pytest $(TESTS) -m "$(or $(MARKS),not long)" --durations=15 -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(ARGS)
+	exec $(BIN)/python -m pytest $(TESTS) -m "$(or $(MARKS),not long)" --durations=15 -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-long:  ## the tests that take long and show more of what others show: engines, databases, kills; before a release
 	$(MAKE) test MARKS=long
 
 test-fast: setup  ## the tests that need no Spark, no server and little time
-	@exec $(BIN)/python -m pytest $(TESTS) -m "not slow" -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
+	@exec $(BIN)/python -m pytest $(TESTS) -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 PURE = planning schema log decode positions sortkey
 

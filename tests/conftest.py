@@ -53,8 +53,6 @@ SLOW_FIXTURES = frozenset(
     {"spark", "kafka", "postgres", "debezium", "registry", "mariadb", "debezium_mariadb", "s3", "flaky_s3"}
 )
 
-CONNECT = frozenset({"debezium", "debezium_mariadb"})
-
 WORKING = tuple(f"lakebed-{what}" for what in ("maintain", "merge", "chore", "lease", "look", "job", "listen"))
 
 
@@ -70,16 +68,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        fixtures = CONNECT.intersection(getattr(item, "fixturenames", ()))
-        # One process has the servers that start slowest. Else a file is what a process takes.
-        item.add_marker(pytest.mark.xdist_group("connect" if fixtures else str(item.path)))
         if item.get_closest_marker("long") or SLOW_FIXTURES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker(pytest.mark.worlds)
-    # Long files first, or one of several processes would work alone at the end; and what one process has to itself before all.
+    # Long files first, or one of several processes would work alone at the end.
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: (not CONNECT.intersection(getattr(item, "fixturenames", ())), item.path not in slow))
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(autouse=True)
