@@ -61,6 +61,7 @@ NOT_RUN = {
     r"(\.venv/bin/)?pip install": "changes that environment",
     r"lakebed run pipeline\.yml$": "as it is run in docs/guides/getting-started.md",
     r"(docker|helm|sudo) ": "needs a container engine, a cluster or root; tests/deploy checks the files",
+    r"(conda(-pack)?|export PYSPARK_DRIVER_PYTHON|spark-submit)\b": "needs a cluster; tests/cluster does it",
     r"prometheus ": "never ends; tests/monitoring/test_alerts_for_real.py runs it with these files",
 }
 """Commands that no test runs, and why."""
