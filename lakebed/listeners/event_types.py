@@ -161,7 +161,7 @@ class RowsExpired(TableEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionReplaced(TableEvent):
-    """New rows are in the place of all rows of a partition."""
+    """New rows are in the place of all rows of a partition, or of several: then `partition` is empty."""
 
     partition: Mapping[str, str | None]
     parts_before: int

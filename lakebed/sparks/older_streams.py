@@ -15,6 +15,8 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from lakebed.error_transport import methods_cross_spark
+
 
 class ReadLimit:
     """How much a batch may read."""
@@ -43,6 +45,7 @@ class SupportsTriggerAvailableNow:
     """A stream that can stop at what was there when its query began, on a Spark that asks for that."""
 
 
+@methods_cross_spark
 class OlderStream(DataSourceStreamReader):
     """A stream in the shape of Spark 4.0 and 4.1."""
 

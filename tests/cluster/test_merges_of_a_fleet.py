@@ -150,6 +150,7 @@ def merged(table: lakebed.Table, times: int = 1) -> Callable[[], bool]:
     return lambda: len(engines(table)) >= times
 
 
+@pytest.mark.long
 def test_large_merges_are_tasks_of_the_cluster_side_by_side_and_a_small_one_is_not(
     cluster: SparkCluster, tmp_path: Path
 ) -> None:

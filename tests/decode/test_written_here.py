@@ -79,6 +79,7 @@ def test_what_is_planned_from_the_first_records_serves_later_batches(tmp_path: P
     )
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_driver_and_tasks_write_the_same_and_only_tasks_are_jobs(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

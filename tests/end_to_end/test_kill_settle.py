@@ -37,6 +37,7 @@ def batches_in(table: lakebed.Table) -> int:
     return sum(operation == "APPLY" for operation in table.inspect.timeline(1_000_000)["operation"].to_pylist())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_killed_in_the_middle_of_settling_no_change_is_lost_and_no_key_lives_twice(tmp_path: Path) -> None:
     path = tmp_path / "orders"

@@ -179,6 +179,7 @@ def test_a_purge_that_is_killed_and_taken_up_leaves_no_byte_while_ingest_goes_on
     assert search.in_store(), "what Kafka still has is new data when it is read again"
 
 
+@pytest.mark.long
 def test_after_a_restore_ingest_goes_on_and_rows_are_those_of_then_and_what_came_since(stage: Stage) -> None:
     pipeline, log = stage.pipeline, log_of(lakebed.open(stage.pipeline.root))
     stage.has_read(stage.catch_up())

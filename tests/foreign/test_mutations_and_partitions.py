@@ -21,7 +21,8 @@ pytestmark = pytest.mark.slow
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64()), ("p", pa.string())])
 
 
-@pytest.mark.parametrize("keys", [("id",), pytest.param((), marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("keys", [("id",), ()])
 def test_every_reader_sees_mutations_and_partitions_alike(
     keys: tuple[str, ...], tmp_path: Path, spark: SparkSession, duckdb_delta: ForeignDuckDB
 ) -> None:

@@ -169,6 +169,7 @@ def test_schemas_in_a_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert connectors[0]["value.converter"].endswith("AvroConverter")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     orders, copy, kept = (

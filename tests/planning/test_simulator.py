@@ -32,9 +32,9 @@ def deepest(simulation: Simulation) -> int:
         (1440, 8),
         (300, 8),
         pytest.param(700, 8, marks=pytest.mark.slow),
-        pytest.param(1440, 4, marks=pytest.mark.slow),
-        pytest.param(1440, 16, marks=pytest.mark.slow),
-        pytest.param(3000, 8, marks=pytest.mark.slow),
+        pytest.param(1440, 4, marks=pytest.mark.long),
+        pytest.param(1440, 16, marks=pytest.mark.long),
+        pytest.param(3000, 8, marks=pytest.mark.long),
     ],
 )
 def test_equal_flushes_cost_little_more_than_the_optimum(flushes: int, budget: int) -> None:
@@ -44,6 +44,7 @@ def test_equal_flushes_cost_little_more_than_the_optimum(flushes: int, budget: i
     assert deepest(simulation) <= budget
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_day_of_flushes_of_a_megabyte_stays_near_the_optimum_when_parts_are_split() -> None:
     simulation = simulate(Workload(arrivals=equal(1440, MB, 10_000)), TableSettings(plan_bytes_max=1200 * MB))

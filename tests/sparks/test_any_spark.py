@@ -25,7 +25,7 @@ from tests.waiting import ended, ran, started, wait_until
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long  # `make test-sparks` and tests/sparks/test_other_sparks.py run them with other versions
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string()), ("day", pa.string())])
 
 
