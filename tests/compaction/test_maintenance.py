@@ -210,6 +210,20 @@ def test_a_query_that_is_stopped_from_outside_ends_the_maintenance_and_its_merge
         assert not table.status().findings
 
 
+def test_a_cycle_that_a_stop_from_outside_cancels_is_no_failure(table: lakebed.Table, steps: Steps) -> None:
+    def step() -> None:
+        query.stop()
+        raise StoreUnavailable("the job was cancelled")
+
+    with maintained(table, step, as_query=True) as maintenance:
+        query = maintenance.query
+        assert isinstance(query, Query)
+        steps.run_until(lambda: not query.isActive)
+        assert query.exception() is None
+        steps.run_until(lambda: not maintenance.isActive)
+        assert maintenance.exception() is None
+
+
 def test_a_query_that_can_not_start_is_an_error_at_once_unless_that_passes(table: lakebed.Table, steps: Steps) -> None:
     failures: list[Exception] = [Retry("no answer"), Corrupt("the checkpoint is damaged")]
 
