@@ -47,7 +47,7 @@ _HOMES = {
     "AlterResult": "lakebed.operations.alter",
     "CompactResult": "lakebed.compaction.compaction",
     "Moment": "lakebed.database.warehouse",
-    "MutationResult": "lakebed.operations.mutate_keyed",
+    "MutationResult": "lakebed.operations.mutation",
     "ReclusterResult": "lakebed.compaction.recluster_job",
     "SettleResult": "lakebed.compaction.settle",
     "Table": "lakebed.table",

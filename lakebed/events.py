@@ -209,7 +209,6 @@ class MutationEnded(Event):
     operation: str
     version: int
     rows: int
-    rows_left: int
     parts_read: int
     parts_marked: int
     parts_added: int

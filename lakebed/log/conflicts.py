@@ -6,9 +6,10 @@ A commit that replaces parts read a snapshot. The commits between that snapshot 
 2. A change of metadata or protocol: what we wrote may not fit any more. A compatible change of the schema (``evolve``) passes,
    unless ours changes metadata too: what we wrote is as good as any older part.
 3. For a commit that looked keys up: parts with new rows joined the base, so a key may live where we did not look. For one
-   that read the changes (a mutation): change parts joined the tail, or rows left the table otherwise than by a settle.
-4. For one that brings keys into the base that were looked up there (``joining``): changes that may be about one of them, and rows
-   with one of them that came into the base in another way than by a settle, which only brings what was in the tail.
+   that read the changes: change parts joined the tail, or rows left the table otherwise than by a settle.
+4. For one that is about certain keys (``joining``: those that it brings into the base, those that a mutation changes): changes
+   that may be about one of them, no others, and rows with one of them that came into the base in another way than by a settle,
+   which only brings what was in the tail.
 5. A restore of an earlier version: whatever read or replaces rows is worked out again.
 6. What both changed, by the table's scope: the same part, the same partition, or anything in the table. With the scope ``table``
    two rewrites by users are never made of one version: the second ends (``commit_loop``).
@@ -86,7 +87,7 @@ class ReadWriteSet:
     change_parts: frozenset[str] = frozenset()  # domains of change parts that leave the tail
     looked_up_keys: bool = False  # whether it relies on having seen every row of the base
     read_changes: bool = False  # whether it relies on having seen every change
-    joining: Keys | None = None  # keys that it brings into the base
+    joining: Keys | None = None  # keys that it brings or changes: changes of others do not matter to it
     whole_table: bool = False  # whether it relies on the table being exactly as read (truncate)
     # paths of parts that it claims: they must stay in the base, and have no other claim
     claimed: frozenset[str] = frozenset()
@@ -134,7 +135,7 @@ def find_conflict(
                 if domain in access.change_parts:
                     return Conflict(winner.version, ConflictKind.PARTS, domain)
             case AddChangePart(change_part):
-                if access.read_changes or (access.joining is not None and access.joining.may_meet(change_part)):
+                if access.read_changes if access.joining is None else access.joining.may_meet(change_part):
                     return Conflict(winner.version, ConflictKind.NEW_ROWS, change_part.path)
             case AddPart(part, True):
                 meets = access.joining is not None and not is_settle and access.joining.may_meet(part)

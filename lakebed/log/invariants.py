@@ -288,6 +288,11 @@ INVARIANTS: dict[str, _Invariant] = {
             _base_changes_add_up,
         ),
         _Invariant(
+            "B6",
+            "No update is lost: each row that a mutation of a table with keys changes is changed from what it is just before "
+            "the mutation's commit.",
+        ),
+        _Invariant(
             "T1",
             "Change parts join the tail as the version of their commit, each at a place of its own in the order "
             "of changes, and leave it oldest first.",

@@ -50,7 +50,8 @@ from lakebed.log.commit_loop import Finished, Proposal, commit_loop
 from lakebed.log.conflicts import ReadWriteSet
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import Committed, TableLog, require_writable
-from lakebed.operations.mutate_keyed import Beside, RowsForSql, discard, mutate
+from lakebed.operations.commit_changes import Beside, discard
+from lakebed.operations.mutate_keyed import RowsForSql, mutate
 from lakebed.operations.mutation import BATCH_ROWS, Mutation, MutationResult, in_chunks
 from lakebed.parts.changes import OLDEST_SEQUENCE, SEQUENCE_COLUMN, WriteSpec, prepare, stored_rows, write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
@@ -131,7 +132,8 @@ class _Mutating:
             return MutationResult(
                 version=committed.version,
                 rows=rows,
-                rows_left=0,
+                deleted=rows if self.mutation.assignments is None else 0,
+                updated=0 if self.mutation.assignments is None else rows,
                 parts_marked=len(dying),
                 parts_added=len(self.written),
                 bytes_written=sum(part.bytes for part in self.written) + _vector_bytes(actions),
@@ -299,7 +301,6 @@ def run_mutation(
             operation=operation,
             version=result.version,
             rows=result.rows,
-            rows_left=result.rows_left,
             parts_read=result.parts_read,
             parts_marked=result.parts_marked,
             parts_added=result.parts_added,
@@ -327,6 +328,7 @@ class _RowsForSql(Protocol):
         hidden: Sequence[pa.Field],
         where: Expression,
         run: Callable[[duckdb.DuckDBPyConnection, int], Any],
+        among: pa.Table | None = None,
         /,
     ) -> Any: ...
 

@@ -32,8 +32,10 @@ class MutationResult(HtmlResult):
     """What a mutation did."""
 
     version: int  # of its commit, or the newest one if no row matched
-    rows: int = 0  # deleted or updated
-    rows_left: int = 0  # rows that matched, but that others had changed meanwhile
+    rows: int = 0  # inserted, updated or deleted
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
     parts_marked: int = 0  # parts of the base with new dead rows
     parts_added: int = 0  # change parts in a table with keys, otherwise parts of level 0
     bytes_written: int = 0

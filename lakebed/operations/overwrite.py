@@ -49,7 +49,7 @@ from lakebed.log.conflicts import ReadWriteSet
 from lakebed.log.entries import Operation
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import Committed, TableLog
-from lakebed.operations.mutate_keyed import discard
+from lakebed.operations.commit_changes import discard
 from lakebed.operations.region import Region, overwritten, require_inside, require_same_shape
 from lakebed.parts.change_rows import read_change_part
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, WriteSpec, write_spec_of

@@ -39,9 +39,9 @@ from lakebed.log.entries import Operation
 from lakebed.log.holds import first_unexpired, held_versions
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import Committed, TableLog
+from lakebed.operations.commit_changes import discard
 from lakebed.operations.detached import Detached, detached_of
 from lakebed.operations.joining import Joining
-from lakebed.operations.mutate_keyed import discard
 from lakebed.operations.region import (
     Region,
     named,

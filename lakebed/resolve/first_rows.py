@@ -20,7 +20,7 @@ from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, WriteSpec
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.resolve.counted_tail import DELETED, PART, ROW, read_tail
 from lakebed.resolve.locate import KeyLocator
-from lakebed.resolve.resolution import Resolution, keys_of_parts, rows_that_die
+from lakebed.resolve.resolution import Resolution, keys_of_parts, rows_that_die, those_among
 from lakebed.resolve.whole_rows import indices_by_part
 from lakebed.sql.pieces import aliases, by_place, registered
 from lakebed.storage.engine import connect
@@ -69,9 +69,13 @@ def resolve_first(
     storage: PartStorage,
     deletion_vectors: DeletionVectorCache,
     locator: KeyLocator,
+    *,
+    among: pa.Table | None = None,
 ) -> Resolution:
     """``resolve`` for a table that keeps first rows."""
     tail = read_tail(change_parts, spec, storage)
+    if among is not None:
+        tail = those_among(tail, among, spec)
     found = _first_of_keys(tail, tail[DELETED].to_numpy(), spec, connect())
     places = pc.coalesce(found["first"], found["deletes"]).to_numpy()
     counting, replaces = tail.take(pa.array(places)), np.asarray(found["deletes"].is_valid())
@@ -87,7 +91,7 @@ def resolve_first(
             path: deletion_vectors.of(base[path]) | BitMap64(rows.astype(np.uint64)) for path, rows in base_new.items()
         },
         tail_dead=rows_that_die(counting[PART].to_numpy()[survives], counting[ROW].to_numpy()[survives], change_parts),
-        keys=keys_of_parts(tail, change_parts, spec),
+        keys=keys_of_parts(tail, change_parts, spec) if among is None else {},
         rows=len(tail),
     )
 

@@ -161,10 +161,12 @@ def resolve_groups(
     storage: PartStorage,
     deletion_vectors: DeletionVectorCache,
     locator: KeyLocator,
+    *,
+    among: pa.Table | None = None,
 ) -> Resolution:
     """``resolve`` for a table with groups."""
     schema = row_schema(spec)
-    tail, of_part, of_row = rows_of_tail(change_parts, schema, spec, storage)
+    tail, of_part, of_row = rows_of_tail(change_parts, schema, spec, storage, keys=among)
     key, first = numbered_keys(tail, spec)
     found = States.of_base(
         tail.select(list(spec.keys)).take(pa.array(first)), base, spec, storage, deletion_vectors, locator
@@ -200,7 +202,9 @@ def resolve_groups(
         completed=whole,
         tombstones=tombstones,
         incomplete_rows=_incomplete(newest, rows, known, of_part, change_parts),
-        keys=keys_of_parts(tail.append_column(DELETED, pa.array(is_deleted[known:])), change_parts, spec),
+        keys=keys_of_parts(tail.append_column(DELETED, pa.array(is_deleted[known:])), change_parts, spec)
+        if among is None
+        else {},
         rows=len(tail),
         lost=_lost(newest, rows, key, known, of_part, change_parts),
         waiting={
@@ -419,7 +423,7 @@ class States:
     ) -> States:
         schema = row_schema(spec)
         read = schema.append(pa.field(VERSION_COLUMN, HIDDEN_TYPES[VERSION_COLUMN]))
-        hits = locator.lookup(base, keys) if base else lookup_schema(spec).empty_table()
+        hits = locator.lookup(base, keys) if base and len(keys) else lookup_schema(spec).empty_table()
         places, probes = hits["row"].to_numpy(), hits["probe"].to_numpy()
         is_delete = _is_delete(hits)
         pieces, keys_of, live, versions, live_hits = [schema.empty_table()], [], [], [], []

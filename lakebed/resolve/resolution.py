@@ -16,6 +16,8 @@ from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UPSERT, Wr
 from lakebed.parts.quarantine import IncompleteRow
 from lakebed.resolve.counted_tail import DELETED
 from lakebed.resolve.crowded_keys import Crowd
+from lakebed.sql.pieces import aliases, by_place, registered
+from lakebed.storage.engine import connect
 
 _Rows = npt.NDArray[np.int64]
 
@@ -37,7 +39,7 @@ class Resolution:
     incomplete_rows: Mapping[str, IncompleteRow] = field(default_factory=dict)
     """By the path of the change part, its changes that lack a value they need."""
     keys: Mapping[str, pa.Table] = field(default_factory=dict)
-    """The keys of each change part, for a key index."""
+    """The keys of each change part, for a key index; none if only some keys were resolved."""
     rows: int = 0
     """How many changes there were."""
     lost: Mapping[str, int] = field(default_factory=dict)
@@ -53,6 +55,19 @@ class Resolution:
         """Whether a change part is worth having in the base: it has a live row, or deletes that late changes must meet."""
         dead = self.tail_dead.get(part.path)
         return dead is None or len(dead) < part.rows or (spec.sequence_by is not None and part.deletes > 0)
+
+
+def those_among(tail: pa.Table, among: pa.Table, spec: WriteSpec) -> pa.Table:
+    """The rows of a tail with these keys, in its order."""
+    numbered = by_place(tail, spec.keys).append_column("position", pa.array(np.arange(len(tail))))
+    same = " and ".join(f"t.{name} = a.{name}" for name in aliases(spec.keys).values())
+    connection = connect()
+    with (
+        registered(connection, "lakebed_tail", numbered),
+        registered(connection, "lakebed_among", by_place(among, spec.keys)),
+    ):
+        found = connection.sql(f"select position from lakebed_tail t semi join lakebed_among a on {same}").fetchnumpy()
+    return tail.take(pa.array(np.sort(found["position"]), pa.int64()))
 
 
 def rows_that_die(parts: _Rows, rows: _Rows, change_parts: Sequence[ChangePart]) -> dict[str, BitMap64]:

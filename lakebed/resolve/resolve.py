@@ -49,7 +49,7 @@ from lakebed.resolve.crowded_keys import NONE_CROWDED, CrowdedKeys
 from lakebed.resolve.first_rows import resolve_first
 from lakebed.resolve.groups import resolve_groups
 from lakebed.resolve.locate import KeyLocator
-from lakebed.resolve.resolution import Resolution, by_part_path, keys_of_parts, rows_that_die
+from lakebed.resolve.resolution import Resolution, by_part_path, keys_of_parts, rows_that_die, those_among
 from lakebed.resolve.unavailable_values import NOWHERE, Rows, completed, patterns_of, ranked, required_columns
 from lakebed.resolve.whole_rows import are_in, as_rows, indices_by_part, row_schema, rows_of_part, rows_of_tail
 from lakebed.schema.nested import nullable
@@ -69,31 +69,21 @@ def resolve(
     locator: KeyLocator,
     *,
     crowded: CrowdedKeys = NONE_CROWDED,
+    among: pa.Table | None = None,
 ) -> Resolution:
     """The resolution of change parts (in order, oldest first) against the base. Reads parts; changes nothing.
 
-    ``crowded``: what the log says of keys with several rows.
+    ``crowded``: what the log says of keys with several rows. ``among``: a table of keys; what the resolution says of others means
+    nothing then.
     """
     if not change_parts:
         return Resolution()
     if spec.keeps_first:
-        return resolve_first(base, change_parts, spec, storage, deletion_vectors, locator)
+        return resolve_first(base, change_parts, spec, storage, deletion_vectors, locator, among=among)
     if spec.resolves_by_group:
-        return resolve_groups(base, change_parts, spec, storage, deletion_vectors, locator)
-    has_moves = bool(crowded.keys) or any(part.moves for part in change_parts)
-    tail = read_tail(change_parts, spec, storage, with_moves=has_moves)
-    places, lost = _newest(tail, spec, len(change_parts))
-    newest = tail if len(places) == len(tail) else tail.take(pa.array(places))
-    keys = newest.select(list(spec.keys))
-    hits = locator.lookup(base, keys) if base else None
-    outcomes: list[CountedOutcome] = []
-    if has_moves:
-        outcomes = counted_outcomes(tail, places, hits, base, spec, deletion_vectors=deletion_vectors, crowded=crowded)
-        newest = _counted(tail, places, outcomes)
-    base_new: dict[str, _Rows] = {}
-    late: npt.NDArray[np.bool_] = np.zeros(len(newest), dtype=bool)
-    if hits is not None and len(hits):
-        base_new, late = _dying_rows(hits, newest, base, spec, deletion_vectors)
+        return resolve_groups(base, change_parts, spec, storage, deletion_vectors, locator, among=among)
+    found = newest_changes(base, change_parts, spec, storage, deletion_vectors, locator, crowded=crowded, among=among)
+    newest, outcomes, late = found.newest, found.outcomes, found.late
     survives = ~late & (newest[DELETED].to_numpy() == 0)
     completed: pa.Table | None = None
     incomplete_rows: Mapping[str, IncompleteRow] = {}
@@ -106,30 +96,81 @@ def resolve(
             newest,
             change_parts,
             base,
-            hits,
+            found.hits,
             spec,
             storage=storage,
             deletion_vectors=deletion_vectors,
-            anew=_Anew.of(anew.values(), tail),
+            anew=_Anew.of(anew.values(), found.tail),
+            of_all_keys=among is None,
         )
         survives &= ~incomplete
     tail_dead = rows_that_die(newest[PART].to_numpy()[survives], newest[ROW].to_numpy()[survives], change_parts)
     base_dead = {
-        path: deletion_vectors.of(base[path]) | BitMap64(rows.astype(np.uint64)) for path, rows in base_new.items()
+        path: deletion_vectors.of(base[path]) | BitMap64(rows.astype(np.uint64)) for path, rows in found.dying.items()
     }
+    lost = found.lost + np.bincount(newest[PART].to_numpy()[late], minlength=len(found.lost))
     return Resolution(
         change_parts=tuple(change_parts),
         base_dead=base_dead,
         tail_dead=tail_dead,
         completed=completed,
-        tombstones=_tombstones(tail, outcomes, change_parts, spec),
+        tombstones=_tombstones(found.tail, outcomes, change_parts, spec),
         incomplete_rows=incomplete_rows,
-        keys=keys_of_parts(tail, change_parts, spec),
-        rows=len(tail),
-        lost=by_part_path(lost + np.bincount(newest[PART].to_numpy()[late], minlength=len(lost)), change_parts),
+        keys=keys_of_parts(found.tail, change_parts, spec) if among is None else {},
+        rows=len(found.tail),
+        lost=by_part_path(lost, change_parts),
         counted=frozenset(one.key for one in outcomes),
         crowded={one.key: one.crowd for one in outcomes if one.crowd is not None},
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewestChanges:
+    """The newest change of each key of some change parts, and what it meets in the base."""
+
+    tail: pa.Table
+    """All changes (``read_tail``)."""
+    newest: pa.Table
+    """One of each key."""
+    hits: pa.Table | None
+    """The rows of the base with their keys."""
+    dying: Mapping[str, _Rows]
+    """Those that die, by part."""
+    late: npt.NDArray[np.bool_]
+    """Which of the newest changes are older than what the base has, so that it stays."""
+    lost: _Rows
+    """How many changes of each change part lost against one of an earlier part."""
+    outcomes: Sequence[CountedOutcome]
+
+
+def newest_changes(
+    base: Mapping[str, Part],
+    change_parts: Sequence[ChangePart],
+    spec: WriteSpec,
+    storage: PartStorage,
+    deletion_vectors: DeletionVectorCache,
+    locator: KeyLocator,
+    *,
+    crowded: CrowdedKeys = NONE_CROWDED,
+    among: pa.Table | None = None,
+) -> NewestChanges:
+    """Steps 1 to 3 and 5 of ``resolve``, of a table in which one change of each key counts."""
+    has_moves = bool(crowded.keys) or any(part.moves for part in change_parts)
+    tail = read_tail(change_parts, spec, storage, with_moves=has_moves)
+    if among is not None:
+        tail = those_among(tail, among, spec)
+    places, lost = _newest(tail, spec, len(change_parts))
+    newest = tail if len(places) == len(tail) else tail.take(pa.array(places))
+    hits = locator.lookup(base, newest.select(list(spec.keys))) if base and len(newest) else None
+    outcomes: list[CountedOutcome] = []
+    if has_moves:
+        outcomes = counted_outcomes(tail, places, hits, base, spec, deletion_vectors=deletion_vectors, crowded=crowded)
+        newest = _counted(tail, places, outcomes)
+    dying: dict[str, _Rows] = {}
+    late: npt.NDArray[np.bool_] = np.zeros(len(newest), dtype=bool)
+    if hits is not None and len(hits):
+        dying, late = _dying_rows(hits, newest, base, spec, deletion_vectors)
+    return NewestChanges(tail=tail, newest=newest, hits=hits, dying=dying, late=late, lost=lost, outcomes=outcomes)
 
 
 def _counted(tail: pa.Table, places: _Rows, outcomes: Sequence[CountedOutcome]) -> pa.Table:
@@ -263,17 +304,20 @@ def _complete(
     storage: PartStorage,
     deletion_vectors: DeletionVectorCache,
     anew: _Anew,
+    of_all_keys: bool,
 ) -> tuple[pa.Table | None, dict[str, IncompleteRow]]:
     """Whole rows for the keys whose newest change lacks values (``resolve.unavailable_values``), from the tail and the base.
 
-    The second value: the changes that can't be whole, by the path of their part.
+    The second value: the changes that can't be whole, by the path of their part. ``of_all_keys``: whether ``newest`` has every
+    key of the tail.
     """
     if not len(wanted):
         return None, {}
     keys = newest.select(list(spec.keys)).take(pa.array(wanted))
     schema = row_schema(spec)
     all_wanted = len(wanted) == len(newest)
-    tail_rows, of_part, of_row = rows_of_tail(change_parts, schema, spec, storage, keys=None if all_wanted else keys)
+    is_whole = all_wanted and of_all_keys
+    tail_rows, of_part, of_row = rows_of_tail(change_parts, schema, spec, storage, keys=None if is_whole else keys)
     pieces, probes = list[pa.Table](), list[_Rows]()
     if hits is not None:
         of_wanted = hits if all_wanted else hits.filter(np.isin(hits["probe"].to_numpy(), wanted))

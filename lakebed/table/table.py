@@ -238,8 +238,9 @@ class Table(TableReads):
     def delete(self, where: str) -> MutationResult:
         """Delete the rows for which a condition is true.
 
-        With keys the rows become deletes at the end of the tail: the delete holds for the version that was read, and newer
-        changes are kept. Without keys they are marked dead in place. Raises InvalidInput, Contention, StoreUnavailable.
+        With keys the rows become deletes at the end of the tail. Rows that others change meanwhile are looked at again, as they
+        are then: those that still match are deleted. Without keys rows are marked dead in place. Raises InvalidInput, Contention,
+        StoreUnavailable.
 
         Args:
             where: One SQL expression in DuckDB's dialect over a row's columns.
@@ -249,7 +250,8 @@ class Table(TableReads):
     def update(self, set: Mapping[str, str], where: str) -> MutationResult:
         """Set columns of the rows for which a condition is true. Otherwise like ``delete``.
 
-        Keys and ``sequence_by`` can't be set.
+        No update is lost: a row that others change meanwhile gets its values from what it is then, so any number of writers may
+        count with ``n + 1``. Keys and ``sequence_by`` can't be set.
 
         Args:
             set: SQL expressions over the row as it was, by column.

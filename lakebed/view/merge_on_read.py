@@ -40,19 +40,13 @@ from lakebed.resolve.resolve import resolve
 from lakebed.sortkey.statistics_cache import StatisticsCache
 from lakebed.sparks.jvm import is_on_one_machine
 from lakebed.sql.expression import Expression, connection_for, expression, mistakes, require_query, require_text
+from lakebed.sql.pieces import registered
 from lakebed.storage.engine import connect, connect_alone
 from lakebed.storage.file_errors import naming_unreadable
 from lakebed.storage.part_storage import PartStorage
 from lakebed.storage.roots import local_file
-from lakebed.view.arrow_scan import (
-    ScanFile,
-    columns_wanted,
-    register_view,
-    rows_at_positions,
-    to_arrow,
-    values_to_find,
-    without_dead_rows,
-)
+from lakebed.view.arrow_scan import ScanFile, columns_wanted, register_view, to_arrow, without_dead_rows
+from lakebed.view.lookup import rows_with, values_to_find
 from lakebed.view.query_reads import failures, parts_that_a_query_reads, require_intact_for_query
 
 if TYPE_CHECKING:
@@ -196,28 +190,17 @@ class TableView:
             self._count(pinned, files)
             whole_keys = set(among.column_names) == set(spec.keys)
             known = self._locator(spec).known(among.drop_null()) if whole_keys else None
-            found = rows_at_positions(
+            return rows_with(
                 connection,
                 self._storage,
                 files,
                 snapshot.schema,
                 among,
                 columns=wanted,
+                completed=pinned.completed,
                 known=known,
                 before_reading=lambda read: self._verify(snapshot, read),
             )
-            if found is None:
-                self._verify(snapshot, files)
-            joined = to_arrow(
-                connection,
-                self._storage,
-                files if found is None else (),
-                snapshot.schema,
-                columns=wanted,
-                completed=pinned.completed,
-                among=among,
-            )
-            return joined if found is None else pa.concat_tables([found, joined])
 
         return mapping.to_logical(self._read(snapshot, read))
 
@@ -303,14 +286,18 @@ class TableView:
         hidden: Sequence[pa.Field],
         where: Expression,
         run: Callable[[duckdb.DuckDBPyConnection, int], T],
+        among: pa.Table | None = None,
     ) -> T:
         """The result of ``run(connection, parts)``: on the connection ``name`` is the snapshot's rows, read from so many parts.
 
         The result will be committed, so it is read from committed files, which are verified, not from materialized parts on this
         host. Besides the table's columns, by their logical names, the rows have the ``hidden`` columns of the parts. Parts in
         which ``where`` is true for no row are left out. If an expression fails, ``run`` is called once more, with dead rows
-        hidden from it. Raises Corrupt.
+        hidden from it. With ``among``, a table of keys by their stored names, there are only the rows with these keys, in memory
+        at once, and what is read follows their number. Raises Corrupt.
         """
+        if among is not None:
+            return self._some_rows_for_sql(snapshot, name, hidden, run, among)
         pinned = self.pin(snapshot, on_this_host=False)
         connection = self._connect_for_sql(pinned)
         mapping = snapshot.columns
@@ -332,6 +319,33 @@ class TableView:
             return run(connection, len(files))
 
         return without_dead_rows(files, attempt)
+
+    def _some_rows_for_sql(
+        self,
+        snapshot: Snapshot,
+        name: str,
+        hidden: Sequence[pa.Field],
+        run: Callable[[duckdb.DuckDBPyConnection, int], T],
+        among: pa.Table,
+    ) -> T:
+        spec = write_spec_of(snapshot)
+        resolution = self._resolved(snapshot, spec, among)
+        every, schema = self._files(snapshot, resolution, spec, ()), pa.schema([*snapshot.schema, *hidden])
+        files = parts_that_may_hold(connect(), every, snapshot.schema, among, self._statistics)
+        rows = rows_with(
+            self._connect(),
+            self._storage,
+            files,
+            schema,
+            among,
+            columns=schema.names,
+            completed=resolution.completed,
+            known=self._locator(spec).known(among),
+            before_reading=lambda read: require_intact(read, self._storage, objects=True, of_others=True),
+        )
+        sealed = connection_for(self._storage, ())
+        with registered(sealed, name, snapshot.columns.to_logical(rows)):
+            return run(sealed, len(files))
 
     def register(self, spark: SparkSession, name: str) -> None:
         """Register a temporary view of this name, which ``refresh`` then keeps up to date."""
@@ -390,23 +404,12 @@ class TableView:
             ):
                 return newest
         spec = write_spec_of(snapshot)
-        resolution = Resolution()
-        if snapshot.tail:
-            resolution = resolve(
-                snapshot.parts,
-                snapshot.tail_in_order(),
-                spec,
-                self._storage,
-                self._deletion_vectors,
-                self._locator(spec),
-                crowded=crowded_keys_of(snapshot),
-            )
-        files = self._files(snapshot, resolution, spec, local_parts)
+        resolution = self._resolved(snapshot, spec)
         pinned = Pinned(
             version=snapshot.version,
             on_this_host=on_this_host,
             local=local,
-            files=files,
+            files=self._files(snapshot, resolution, spec, local_parts),
             completed=resolution.completed,
             stale=self._reads.counted_parts(snapshot),
         )
@@ -415,6 +418,20 @@ class TableView:
             if newest is None or (pinned.version, on_this_host) >= (newest.version, newest.on_this_host):
                 self._newest = pinned
         return pinned
+
+    def _resolved(self, snapshot: Snapshot, spec: WriteSpec, among: pa.Table | None = None) -> Resolution:
+        if not snapshot.tail:
+            return Resolution()
+        return resolve(
+            snapshot.parts,
+            snapshot.tail_in_order(),
+            spec,
+            self._storage,
+            self._deletion_vectors,
+            self._locator(spec),
+            crowded=crowded_keys_of(snapshot),
+            among=among,
+        )
 
     def _files(
         self, snapshot: Snapshot, resolution: Resolution, spec: WriteSpec, local_parts: Sequence[Materialized]

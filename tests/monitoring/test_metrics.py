@@ -175,7 +175,6 @@ EVENTS = (
         operation="delete",
         version=6,
         rows=30,
-        rows_left=2,
         parts_read=4,
         parts_marked=3,
         parts_added=1,

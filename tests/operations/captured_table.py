@@ -20,7 +20,7 @@ import lakebed
 from lakebed.decode.debezium.snapshots import Notification
 from lakebed.decode.decoder import DecoderSchema
 from lakebed.decode.formats import decoder
-from lakebed.operations import mutate_keyed
+from lakebed.operations import commit_changes
 from lakebed.operations.restore import needs_restart, restarting
 from lakebed.pipeline.database.resnapshot import GRACE_SECONDS, Resnapshots
 from lakebed.positions.resnapshots import Resnapshot, ask, resnapshot_of
@@ -104,7 +104,7 @@ class World:
         before = self.found()
         try:
             if crash:
-                with dying(mutate_keyed, "commit_loop", crash):
+                with dying(commit_changes, "commit_loop", crash):
                     self._follow()
             else:
                 self._follow()

@@ -340,8 +340,8 @@ def _mutate(cast: Cast, actor: Actor, log: TableLog, storage: SimulatedStorage) 
         forgive(error)
         return
     cast.world.note(actor.name, f"{mutation.operation} {result.rows} rows in {result.version}")
-    if not result.rows and not result.rows_left:
-        left = [row for row in cast.auditor.tables[result.version].values() if mutation.matches(row)]
+    if not result.rows:
+        left = cast.auditor.left_over(mutation, called, result.version)
         assert not left, f"a mutation says that nothing matches in {result.version}, but {left} do"
 
 

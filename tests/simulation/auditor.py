@@ -5,8 +5,8 @@ The fold here shares no code with ``lakebed.log``: it reads the JSON lines. Afte
   it is no version: whoever reads it as one, or acknowledges it, is caught by what the versions are (``require``).
 - M3: a batch comes once, with its parts. No update is lost: counters in a property and in a domain go up by one.
 - B1, B2: base and tail show the rows that the changes, mutations and partition commands give, applied one by one to a
-  dictionary. So settles, merges, uploads, claims and cleanups change none (P3, S2). A mutation is right if it was worked out
-  at some version since it was called, and what came after it stands.
+  dictionary. So settles, merges, uploads, claims and cleanups change none (P3, S2). A mutation changes the rows that matched at
+  some version since it was called, from what they are just before its commit (B6); one that did not match meanwhile may be left.
 - P1, P4: what a claim names is in the base, and is named by no other claim; no claim names what left the table for good.
 - E1: a merge or upload lowers the measure that says that merges come to an end.
 - C1: a file's values fit the columns of every version that shows them. A change of the schema gives what it says: values follow a
@@ -410,7 +410,7 @@ class Auditor:
                 return self._with(before, actions, version)
             case "DELETE" | "UPDATE":
                 mutation, called = self.mutations[said["predicate"]]
-                tables = [self._mutated(mutation, at, version - 1) for at in range(version - 1, called - 1, -1)]
+                tables = [self._mutated(mutation, at, version, shown) for at in range(version - 1, called - 1, -1)]
                 return next((table for table in tables if self.visible(version, table) == shown), tables[0])
             case "TRUNCATE":
                 return {}
@@ -477,22 +477,42 @@ class Auditor:
             rows.update((row.key, row) for row in meant)
         return {key: row for key, row in rows.items() if row.value is not None}
 
-    def _mutated(self, mutation: Change, at: int, last: int) -> Table:
-        """The table as it is if the mutation took place at a version, and what came until the last one came after it."""
-        rows = dict(self.tables[at])
+    def _mutated(self, mutation: Change, at: int, version: int, shown: Table) -> Table:
+        """The table of a mutation that read the rows at a version: of each that matched, what came until its commit is changed.
+
+        ``shown`` tells which of two right ways a row went: one that did not match for a while may be left as it is.
+        """
+        rows = dict(self.tables[version - 1])
         for key, row in self.tables[at].items():
-            if mutation.matches(row):
-                rows.pop(key)
-                if (changed := mutation.changed(row)) is not None:
-                    rows[key] = changed
-        for version in range(at + 1, last + 1):
-            earlier, later = self.tables[version - 1], self.tables[version]
-            if earlier is later:
+            now = rows.get(key)
+            if now is None or not (mutation.matches(row) and mutation.matches(now)):
                 continue
-            for key in earlier.keys() - later.keys():
-                rows.pop(key, None)
-            rows.update((key, row) for key, row in later.items() if earlier.get(key) != row)
+            changed = mutation.changed(now)
+            done = {} if changed is None else {key: changed}
+            is_left = self.visible(version, {key: now}).get(key) == shown.get(key)
+            if (
+                is_left
+                and self.visible(version, done).get(key) != shown.get(key)
+                and self._rests(mutation, key, at, version)
+            ):
+                continue
+            del rows[key]
+            rows |= done
         return rows
+
+    def _rests(self, mutation: Change, key: int, at: int, version: int) -> bool:
+        """Whether there was a version from ``at`` on at which a key has no row that matches."""
+        found = [self.tables[each].get(key) for each in range(at, version)]
+        return any(row is None or not mutation.matches(row) for row in found)
+
+    def left_over(self, mutation: Change, called: int, version: int) -> list[Row]:
+        """The rows that match at each version since a mutation was called: it can't say that it has met none."""
+        now = self.tables[version]
+        return [
+            row
+            for key, row in now.items()
+            if mutation.matches(row) and not self._rests(mutation, key, called, version + 1)
+        ]
 
     def _checkpoint(self, version: int, data: bytes) -> None:
         found = state_of(decode_checkpoint(version, [data]))

@@ -32,7 +32,16 @@ from lakebed.log.snapshot import Snapshot, apply
 from lakebed.log.table_log import Committed, TableLog
 from lakebed.merge.materialized import Materialized, MaterializedFolder, overlay
 from lakebed.merge.provenance import Provenance
-from lakebed.operations import cleanup, joining, partitions, references, restore, time_to_live
+from lakebed.operations import (
+    cleanup,
+    commit_changes,
+    joining,
+    mutate_keyed,
+    partitions,
+    references,
+    restore,
+    time_to_live,
+)
 from lakebed.operations import mutate as mutate_unkeyed
 from lakebed.operations.purge import files as purge_files
 from lakebed.operations.purge.rows import RowsToPurge
@@ -193,6 +202,29 @@ def a_mutation_overlooks_claimed_parts(broken: pytest.MonkeyPatch) -> None:
 
     broken.setattr(mutate_unkeyed, "write_spec_of", spec_of_seen)
     broken.setattr(mutate_unkeyed, "_dying", of_free_parts)
+
+
+def a_mutation_keeps_what_it_computed(broken: pytest.MonkeyPatch) -> None:
+    came_since = commit_changes.came_since
+
+    def nothing(*arguments: Any) -> Any:
+        return None if came_since(*arguments) is None else []
+
+    broken.setattr(commit_changes, "came_since", nothing)
+
+
+def a_mutation_leaves_out_rows_that_changed(broken: pytest.MonkeyPatch) -> None:
+    commit = mutate_keyed.commit_changes
+
+    def of_all_rows(
+        log: TableLog, storage: Any, operation: Operation, compute: Any, *arguments: Any, **named: Any
+    ) -> Any:
+        def computed(snapshot: Snapshot, among: Any) -> Any:
+            return compute(snapshot, None) if among is None else commit_changes.Pending()
+
+        return commit(log, storage, operation, computed, *arguments, **named)
+
+    broken.setattr(mutate_keyed, "commit_changes", of_all_rows)
 
 
 def a_restore_does_not_see_what_came_in_between(broken: pytest.MonkeyPatch) -> None:
@@ -374,6 +406,8 @@ BREAKS: Mapping[Break, str] = {
     an_attach_overlooks_changes_that_came_since: "B1|has a key twice|(ATTACH|REPLACE) PARTITION .* shows",
     an_attach_does_not_see_what_comes_before_its_commit: "B1|has a key twice|(ATTACH|REPLACE) PARTITION .* shows",
     a_mutation_overlooks_claimed_parts: "(DELETE|UPDATE) .* shows|says that nothing matches",
+    a_mutation_keeps_what_it_computed: "(DELETE|UPDATE) .* shows",
+    a_mutation_leaves_out_rows_that_changed: "(DELETE|UPDATE) .* shows|says that nothing matches",
     a_replica_that_fails_to_start_keeps_its_place: "replicas have the places",
     a_restore_does_not_see_what_came_in_between: "RESTORE .* shows|is removed but is not in the base",
     a_restore_lets_merges_go_on: "P1|B2",

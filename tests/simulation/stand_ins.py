@@ -24,8 +24,9 @@ from lakebed.log.claims import Claim
 from lakebed.log.files.checkpoint import decode_checkpoint
 from lakebed.log.files.commit_codec import decode_commit
 from lakebed.log.snapshot import Snapshot
-from lakebed.operations import joining, mutate_keyed, partitions, time_to_live
+from lakebed.operations import commit_changes, joining, mutate_keyed, partitions, time_to_live
 from lakebed.operations import mutate as mutate_unkeyed
+from lakebed.operations.commit_changes import Kind, Pending, PendingPart
 from lakebed.operations.mutation import Mutation
 from lakebed.operations.purge import rows as purge_rows
 from lakebed.parts import deletion_vector_cache, row_origins
@@ -89,29 +90,40 @@ class _InTurn:
         return map(work, items)
 
 
-def _written(mutation: Change, read: Snapshot, spec: WriteSpec, storage: PartStorage, register: object) -> Any:
+def _written(
+    mutation: Change, read: Snapshot, spec: WriteSpec, storage: PartStorage, register: object, among: pa.Table | None
+) -> Pending:
     """Step 1 of ``mutate``."""
     store = of(storage)
+    wanted = None if among is None else set(among["k"].to_pylist())
     rows = [row for row in files.live_rows(read, store, DeletionVectorCache(storage)) if mutation.matches(row)]
+    rows = [row for row in rows if wanted is None or row.key in wanted]
     changes = [mutation.changed(row) or row._replace(value=None) for row in rows]
-    return mutate_keyed._Pending(
-        tuple(store.write_rows(piece, spec) for piece in files.by_partition(changes)), len(read.parts)
-    )
+    kind: Kind = "deleted" if mutation.assignments is None else "updated"
+    written = [PendingPart(store.write_rows(piece, spec), kind) for piece in files.by_partition(changes)]
+    return Pending(tuple(written), len(read.parts))
 
 
-def _without_newer(
-    part: WrittenPart, came: Sequence[ChangePart], spec: WriteSpec, storage: PartStorage
-) -> list[WrittenPart]:
-    """Step 3 of ``mutate``."""
+def _keys_in_both(
+    pending: Sequence[WrittenPart], came: Sequence[ChangePart | Part], spec: WriteSpec, storage: PartStorage
+) -> pa.Table:
+    """See ``lakebed.operations.commit_changes``."""
     store = of(storage)
-    newer = {row.key for other in came for row in store.rows(other.path)}
-    rows = store.rows(part.path)
-    kept = [row for row in rows if row.key not in newer]
-    if len(kept) == len(rows):
-        return [part]
-    written = [store.write_rows(kept, spec)] if kept else []
-    mutate_keyed.discard([part], storage)
-    return written
+    ours, theirs = ({row.key for part in parts for row in store.rows(part.path)} for parts in (pending, came))
+    return pa.table({"k": pa.array(sorted(ours & theirs), pa.int64())})
+
+
+def _without_keys(pending: Pending, keys: pa.Table, spec: WriteSpec, storage: PartStorage) -> Pending:
+    """See ``lakebed.operations.commit_changes``."""
+    store, gone, kept = of(storage), set(keys["k"].to_pylist()), list[PendingPart]()
+    for each in pending.parts:
+        rows = [row for row in store.rows(each.part.path) if row.key not in gone]
+        if len(rows) == each.part.rows:
+            kept.append(each)
+        elif rows:
+            kept.append(PendingPart(store.write_rows(rows, spec), each.kind))
+    commit_changes.discard([each.part for each in pending.parts if each not in kept], storage)
+    return Pending(tuple(kept), pending.parts_read)
 
 
 def _matches(part: Part, rows: str, dead: BitMap64, mutation: Change, storage: PartStorage) -> BitMap64:
@@ -178,7 +190,7 @@ def installed(world: World, beats: dict[str, tuple[Claim, Callable[[], object]]]
 
     clock = SimpleNamespace(time=now, perf_counter=now, monotonic=now, sleep=sleep)
     with ExitStack() as stack:
-        for module in (settle, mutate_keyed, mutate_unkeyed, partitions, merge, recluster_job):
+        for module in (settle, commit_changes, mutate_unkeyed, partitions, merge, recluster_job):
             stack.enter_context(patch.object(module, "time", clock))
         stand_ins: list[tuple[object, str, object]] = [
             (uuid, "uuid4", lambda: uuid.UUID(int=names.getrandbits(128), version=4)),
@@ -195,7 +207,8 @@ def installed(world: World, beats: dict[str, tuple[Claim, Callable[[], object]]]
             (row_origins, "require_intact", lambda *arguments, **chosen: None),
             (settle, "resolve", files.resolve),
             (mutate_keyed, "_write", _written),
-            (mutate_keyed, "_without_newer", _without_newer),
+            (commit_changes, "keys_in_both", _keys_in_both),
+            (commit_changes, "without_keys", _without_keys),
             (mutate_unkeyed, "parts_that_may_match", lambda connection, parts, *rest: parts),
             (mutate_unkeyed, "_matches", _matches),
             (mutate_unkeyed, "_write", _new_rows),

@@ -15,7 +15,7 @@ import pytest
 import lakebed
 from lakebed.errors import InvalidInput
 from lakebed.parts.write import ROW_GROUP_ROWS
-from lakebed.view import arrow_scan
+from lakebed.view import lookup
 from tests.view.damage import UNVERIFIED, keep_row_groups
 from tests.worlds import seeds
 
@@ -50,7 +50,7 @@ def test_a_lookup_gives_the_rows_of_its_keys_and_no_other(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(seed)
-    monkeypatch.setattr(arrow_scan, "ROWS_MAX", rng.choice([-1, 20, 2000]))
+    monkeypatch.setattr(lookup, "ROWS_MAX", rng.choice([-1, 20, 2000]))
     keys = rng.choice([["id"], ["id", "shop", "region"]])
     sort_key = rng.choice([[], ["shop"], ["x", "id"]])
     partition_by = ["region"] if "region" in keys else []
