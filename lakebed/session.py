@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from lakebed.errors import MissingPrerequisite
+from lakebed.sparks.names import answer_with, conf_of, require_names
 from lakebed.sparks.session import build, require_usable, wants_s3
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ def spark(
     s3: bool | None = None,
     session: SparkSession | None = None,
     conf: Mapping[str, str] | None = None,
+    catalogs: Mapping[str, str | os.PathLike[str]] | None = None,
 ) -> SparkSession:
     """A session of Spark that reads and writes lakebed's tables: the running one, if there is one, or a new one.
 
@@ -31,10 +34,12 @@ def spark(
             ``AWS_ACCESS_KEY_ID`` is set.
         session: Your own session, which is checked. Delta's jars are needed in it for ``format("delta")`` alone.
         conf: Settings of Spark for a new session. Packages and extensions are added to those that lakebed needs.
+        catalogs: Folders of tables by the names that they have in SQL: ``{"lake": "s3://lake"}`` makes the table in
+            ``s3://lake/shop/orders`` ``lake.shop.orders`` (docs/guides/sql.md).
 
     Raises:
         MissingPrerequisite: There is no Java, or the jars can't be fetched; or the session is of a Spark that is too old, or of
-            Spark Connect.
+            Spark Connect; or it can't have ``catalogs``.
     """
     from pyspark.sql import SparkSession as Session
 
@@ -43,16 +48,22 @@ def spark(
         own = build(app_name, master, wants_s3(s3), conf or {})
     require_usable(own)
     _register(own)
+    if catalogs:
+        require_names(own)
+        for name, value in conf_of({name: os.fspath(folder) for name, folder in catalogs.items()}).items():
+            own.conf.set(name, value)
     return own
 
 
 def _register(session: SparkSession) -> None:
     """Register our data sources in a session."""
     from lakebed.compaction.log_source import LogSource  # only those who use Spark wait for its import
+    from lakebed.names.answers import Answers
     from lakebed.view.changes import ChangesSource
 
     for source in (LogSource, ChangesSource):
         session.dataSource.register(source)
+    answer_with(session, Answers())
 
 
 def main() -> int:

@@ -29,6 +29,8 @@ QUICK = {
     ("ingest/database/ingest.py", "_lock"): "what is known of the topics, and how they stand",
     ("sources/kafka/assignment.py", "_lock"): "which ranges of a client are not begun, and how many threads use it",
     ("sources/kafka/clients.py", "_lock"): "the clients that wait for a range; none is closed under it",
+    ("names/answers.py", "_lock"): "the catalogs, and the versions that queries have named",
+    ("names/catalog.py", "_lock"): "which tables are open",
     ("jobs.py", "_lock"): "the jobs that run in this process",
     ("coordination/log_cache.py", "_lock"): "the logs that are kept, and their bytes",
     ("log/log_reader.py", "_lock"): "the reference to the newest snapshot",

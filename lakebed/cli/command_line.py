@@ -110,7 +110,7 @@ GROUPS = {
     "rows": ("delete", "update", "purge"),
     "maintenance": ("maintain", "fleet", "compact", "recluster", "clean", "simulate"),
     "when something is wrong": ("doctor", "resume", "quarantine", "source"),
-    "for other programs": ("serve", "events", "dashboards"),
+    "for other programs": ("serve", "spark-jar", "events", "dashboards"),
 }
 """The commands as ``lakebed --help`` lists them."""
 _OF_THE_LIBRARY = re.compile(r"\blakebed\.(create|convert)\b")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from lakebed.errors import MissingPrerequisite
 from lakebed.sparks.jvm import has_class, jvm_of
+from lakebed.sparks.names import EXTENSIONS, add_to
 from lakebed.sparks.versions import delta_package, release_of, require_supported, spark_version, why_no_delta
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 _SECRET = re.compile("secret|password|token|access[.]?key", re.IGNORECASE)  # spark.redaction.regex
 _logger = logging.getLogger("lakebed.spark")
-_LISTS = ("spark.jars.packages", "spark.jars.excludes", "spark.sql.extensions")
+_EXTENSIONS = "spark.sql.extensions"
+_LISTS = ("spark.jars.packages", "spark.jars.excludes", _EXTENSIONS)
 
 
 def require_java() -> None:
@@ -178,7 +180,8 @@ def build(app_name: str, master: str | None, s3: bool, conf: Mapping[str, str]) 
     given = _submitted()
     master = master or given.pop("spark.master", None) or os.environ.get("LAKEBED_SPARK_MASTER") or "local[*]"
     prepare_environment(master)
-    return start_session(app_name, master, with_own(settings(s3) | local_settings(master), {**given, **conf}))
+    wanted = with_own(settings(s3) | local_settings(master), {**given, **conf})
+    return start_session(app_name, master, wanted, names=True)
 
 
 def _submitted() -> dict[str, str]:
@@ -193,8 +196,11 @@ def _submitted() -> dict[str, str]:
     return given
 
 
-def start_session(app_name: str, master: str, conf: Mapping[str, str]) -> SparkSession:
-    """A session with these settings and no others. Raises MissingPrerequisite if Spark does not start."""
+def start_session(app_name: str, master: str, conf: Mapping[str, str], names: bool = False) -> SparkSession:
+    """A session with these settings and no others. ``names``: and with what gives tables names in SQL, if its Java takes that.
+
+    Raises MissingPrerequisite if Spark does not start.
+    """
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException, PySparkRuntimeError
     from pyspark.sql import SparkSession as Session
@@ -205,6 +211,8 @@ def start_session(app_name: str, master: str, conf: Mapping[str, str]) -> SparkS
     shown = {"spark.master": master, "spark.app.name": app_name, **settings_of_java(conf)}
     try:
         SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(shown.items())))
+        if names and add_to(SparkContext._jvm, spark_version()):
+            builder = builder.config(_EXTENSIONS, ",".join(filter(None, (conf.get(_EXTENSIONS), EXTENSIONS))))
         session = builder.getOrCreate()
         _be_impatient_with_s3(session)
         return session

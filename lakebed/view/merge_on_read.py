@@ -26,6 +26,7 @@ from lakebed import events
 from lakebed.coordination.read_counts import ReadCounts
 from lakebed.errors import Corrupt, InvalidInput, LakebedError
 from lakebed.log.actions import ChangePart, Part
+from lakebed.log.deletion_vector import DeletionVector
 from lakebed.log.snapshot import Snapshot
 from lakebed.merge.materialized import LocalParts, Materialized, overlay
 from lakebed.parts.arrow_rows import Rows
@@ -100,8 +101,10 @@ class TableView:
         self._lock = threading.Lock()
         self._refreshing = threading.Lock()
 
-    def dataframe(self, spark: SparkSession, snapshot: Snapshot) -> DataFrame:
+    def dataframe(self, spark: SparkSession, snapshot: Snapshot, hidden: Sequence[str] = ()) -> DataFrame:
         """The snapshot as a DataFrame, which does not change with later versions.
+
+        ``hidden``: columns of integers that the parts have besides, to be there too.
 
         Raises Corrupt with the path if a file that the tail needs is missing or damaged. Spark reads all other files when a
         query needs them, so then Spark raises the error, which has the path too.
@@ -112,11 +115,11 @@ class TableView:
         on_this_host = is_on_one_machine(spark)
         with naming_damaged(_parts(snapshot), self._storage), naming_unreadable(_paths(snapshot)):
             pinned = self.pin(snapshot, on_this_host)
-        frame = self._scan(spark, snapshot, pinned.files, counts_reads=bool(pinned.stale))
+        frame = self._scan(spark, snapshot, pinned.files, counts_reads=bool(pinned.stale), hidden=hidden)
         if pinned.stale:
             self._reads.follow(reads_in(spark, self._storage.spark_root))
         if pinned.completed is not None:
-            rows = snapshot.columns.to_logical(pinned.completed.select(snapshot.schema.names))
+            rows = snapshot.columns.to_logical(pinned.completed.select([*snapshot.schema.names, *hidden]))
             frame = frame.unionByName(spark.createDataFrame(rows, frame.schema))
         return frame
 
@@ -127,11 +130,19 @@ class TableView:
         return self._scan(spark, some, files, counts_reads=False)
 
     def _scan(
-        self, spark: SparkSession, snapshot: Snapshot, files: Sequence[ScanFile], *, counts_reads: bool
+        self,
+        spark: SparkSession,
+        snapshot: Snapshot,
+        files: Sequence[ScanFile],
+        *,
+        counts_reads: bool,
+        hidden: Sequence[str] = (),
     ) -> DataFrame:
         from lakebed.view.spark_scan import scan, schemas_for_spark
 
-        schema_json, stored_json = schemas_for_spark(snapshot.metadata.schema_string, snapshot.columns.is_identity)
+        schema_json, stored_json = schemas_for_spark(
+            snapshot.metadata.schema_string, snapshot.columns.is_identity, hidden
+        )
         return scan(
             spark,
             self._storage.spark_root,
@@ -452,34 +463,25 @@ class TableView:
                     continue
                 dead = self._deletion_vectors.of(part)
             committed = part.deletion_vector if part.path not in resolution.base_dead else None
-            out.append(
-                ScanFile(
-                    path=part.path,
-                    bytes=part.bytes,
-                    rows=part.rows,
-                    partition_values=part.partition_values,
-                    dead=dead,
-                    deletion_vector=committed,
-                    stats=part.stats,
-                    checksum=part.checksum,
-                )
-            )
+            out.append(_file_of(part, dead, committed))
         for change_part in resolution.change_parts:
             dead = resolution.tail_dead.get(change_part.path)
             if dead is None or len(dead) < change_part.rows:
-                out.append(
-                    ScanFile(
-                        path=change_part.path,
-                        bytes=change_part.bytes,
-                        rows=change_part.rows,
-                        partition_values=change_part.partition_values,
-                        dead=dead,
-                        deletion_vector=None,
-                        stats=change_part.stats,
-                        checksum=change_part.checksum,
-                    )
-                )
+                out.append(_file_of(change_part, dead, None))
         return tuple(out)
+
+
+def _file_of(part: Part | ChangePart, dead: BitMap64 | None, committed: DeletionVector | None) -> ScanFile:
+    return ScanFile(
+        path=part.path,
+        bytes=part.bytes,
+        rows=part.rows,
+        partition_values=part.partition_values,
+        dead=dead,
+        deletion_vector=committed,
+        stats=part.stats,
+        checksum=part.checksum,
+    )
 
 
 def _files_of(local_parts: Sequence[Materialized]) -> frozenset[str]:

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
+import pyarrow as pa
 from pyroaring import BitMap64
 
 from lakebed.errors import Corrupt
@@ -129,15 +130,29 @@ def scan(
     return current.index.dataframe(spark, verifies)
 
 
-@lru_cache(maxsize=256)
-def schemas_for_spark(schema_string: str, is_identity: bool) -> tuple[str, str | None]:
+def schemas_for_spark(schema_string: str, is_identity: bool, hidden: Sequence[str] = ()) -> tuple[str, str | None]:
     """The schema that Spark's users see, and the one with the names that files have; None for the second if they are the same.
 
-    Without what Delta keeps at a field for itself: a table that is made from the DataFrame must not inherit it.
+    Without what Delta keeps at a field for itself: a table that is made from the DataFrame must not inherit it. With ``hidden``
+    columns of integers at the end.
     """
-    if _OF_DELTA not in schema_string:
+    return _schemas_for_spark(schema_string, is_identity, tuple(hidden))
+
+
+def frame_of(spark: SparkSession, rows: pa.Table, schema_string: str) -> DataFrame:
+    """Rows of a table, by their logical names, as a DataFrame in the types of a scan."""
+    from pyspark.sql.types import StructType
+
+    schema, _ = schemas_for_spark(schema_string, True)
+    return spark.createDataFrame(rows, StructType.fromJson(orjson.loads(schema)))
+
+
+@lru_cache(maxsize=256)
+def _schemas_for_spark(schema_string: str, is_identity: bool, hidden: tuple[str, ...]) -> tuple[str, str | None]:
+    if _OF_DELTA not in schema_string and not hidden:
         return schema_string, None
-    fields = orjson.loads(schema_string)["fields"]
+    more = [{"name": name, "type": "long", "nullable": True, "metadata": {}} for name in hidden]
+    fields = [*orjson.loads(schema_string)["fields"], *more]
     users, stored = (
         orjson.dumps({"type": "struct", "fields": _without_delta(some)}).decode()
         for some in (fields, fields if is_identity else stored_fields(fields))

@@ -21,7 +21,7 @@ FUNCTIONS = {
     "types='given'",
     "open": "path",
     "convert": "path, keys=(), sort_key=(), sequence_by=None",
-    "spark": "app_name='lakebed', master=None, *, s3=None, session=None, conf=None",
+    "spark": "app_name='lakebed', master=None, *, s3=None, session=None, conf=None, catalogs=None",
 }
 METHODS = {
     "alter": "*, add=None, widen=None, rename=None, drop=(), relax=(), comment=None, reason='', dry_run=False",

@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lakebed import events
@@ -302,7 +303,21 @@ def add_to(commands: Commands) -> None:
     token.add_argument("name", metavar="NAME", help="whose token it is")
     token.add_argument("--role", choices=("reader", "operator"), default="reader", help="default: reader")
     token.add_argument("--tokens", required=True, metavar="FILE", help="the file that lakebed serve api reads")
+    jar = commands.add(
+        "spark-jar", "write the jar with which a Spark finds tables by name", _spark_jar, "lakebed-spark.jar"
+    )
+    jar.add_argument("file", metavar="FILE", help="where to write it; for the Spark that is installed here")
     _add_fleet(commands)
+
+
+def _spark_jar(options: argparse.Namespace) -> int:
+    from lakebed.sparks.names import write_jar
+    from lakebed.sparks.session import require_java
+
+    require_java()
+    version = write_jar(Path(options.file))
+    note(f"{options.file} is for Spark {version}: give it as spark.jars, with spark.sql.extensions=lakebed.Extensions")
+    return exit_codes.OK
 
 
 def _metrics(options: argparse.Namespace) -> int:

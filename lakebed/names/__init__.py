@@ -1,0 +1,1 @@
+"""Tables by name in Spark SQL: what the classes of ``sparks/catalog`` ask is answered here."""

@@ -1,0 +1,320 @@
+"""The tables below a folder as a catalog: found, described, created, altered."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from lakebed.database.warehouse import warehouse
+from lakebed.discovery import TableName, all_tables_below
+from lakebed.errors import InvalidInput, TableExists, TableNotFound, Unsupported
+from lakebed.log.snapshot import Snapshot
+from lakebed.quoting import quote_for_spark
+from lakebed.schema.conversion import type_from_json
+from lakebed.settings import suggest
+from lakebed.storage.roots import parse_root
+from lakebed.table import Table, create, internals_of
+from lakebed.table import open as open_table
+from lakebed.view.query_reads import snapshot_at
+from lakebed.view.spark_scan import schemas_for_spark
+
+_TABLES_MAX = 256
+_OPTIONS = ("keys", "sort_key", "sequence_by", "types")
+_OWN = "lakebed."
+_OF_SPARK = frozenset({"provider", "owner", "location", "comment", "external", "is_managed_location", "table_type"})
+METADATA = (
+    "parts",
+    "timeline",
+    "schemas",
+    "positions",
+    "compactions",
+    "claims",
+    "mutations",
+    "waiting",
+    "detached",
+    "clustering",
+    "detail",
+)
+"""The metadata tables: ``table.inspect`` has them under these names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A table, or one of its metadata tables (``metadata``), as a query has it."""
+
+    table: Table
+    snapshot: Snapshot
+    metadata: str | None = None
+
+    def rows(self) -> pa.Table:
+        """The rows of the metadata table."""
+        assert self.metadata is not None
+        found: pa.Table = getattr(self.table.inspect, self.metadata)()
+        return found
+
+
+class Catalog:
+    """The tables of a folder. Safe to use from several threads."""
+
+    def __init__(self, folder: str, at: str | None = None) -> None:
+        """``at``: the point of the database that all tables are read at; None for their newest versions."""
+        self.folder = str(parse_root(folder))
+        self.at = at
+        self._tables: OrderedDict[str, Table] = OrderedDict()
+        self._made: set[str] = set()
+        """Namespaces that were created and have no table yet."""
+        self._lock = threading.Lock()
+
+    # -- finding -------------------------------------------------------------------------------------------------------
+
+    def names(self) -> dict[str, str]:
+        """The roots of all tables by name. Raises StoreUnavailable."""
+        return all_tables_below(self.folder)
+
+    def namespaces(self) -> list[str]:
+        """The schemas that have a table."""
+        return sorted({name.partition(".")[0] for name in self.names() if "." in name} | self._made)
+
+    def tables(self, namespace: Sequence[str]) -> list[str] | None:
+        """The names of the tables of a namespace; None if there is none."""
+        start = "".join(f"{part}." for part in namespace)
+        found = [name[len(start) :] for name in self.names() if name.startswith(start)]
+        found = [name for name in found if namespace or "." not in name]
+        return found if found or self.has_namespace(namespace) or not namespace else None
+
+    def load(self, name: Sequence[str], version: int | None = None, seconds: float | None = None) -> Loaded | None:
+        """A table, or a metadata table (``[schema, table, parts]``), at a version; None if there is none.
+
+        Raises VersionNotFound, InvalidInput, StoreUnavailable.
+        """
+        table = self._open(name)
+        if table is not None:
+            return Loaded(table, self._snapshot(table, name, version, seconds))
+        if len(name) > 1 and name[-1] in METADATA and (of := self._open(name[:-1])) is not None:
+            return Loaded(of, internals_of(of).log.refresh(), name[-1])
+        return None
+
+    def missing(self, name: Sequence[str]) -> str:
+        """What to say of a table that is not there."""
+        wanted, known = ".".join(name), self.names()
+        if len(name) > 1 and self._open(name[:-1]) is not None:
+            return f"{'.'.join(name[:-1])} has no metadata table {name[-1]!r}{suggest(name[-1], METADATA)}"
+        return f"there is no table {wanted} below {self.folder}{suggest(wanted, list(known))}"
+
+    def _snapshot(self, table: Table, name: Sequence[str], version: int | None, seconds: float | None) -> Snapshot:
+        if version is None and seconds is None and self.at is not None:
+            moment = warehouse(self.folder).at(int(self.at) if self.at.isdigit() else self.at)
+            at = moment.versions.get(".".join(name))
+            if at is None:
+                raise TableNotFound(f"the point {self.at} has no table {'.'.join(name)}", table=table.path)
+            version = at
+        return snapshot_at(internals_of(table).log, version, seconds)
+
+    def _open(self, name: Sequence[str]) -> Table | None:
+        for root in self._roots(name):
+            with self._lock:
+                known = self._tables.get(root)
+            if known is not None and self._is_same(known):
+                return known
+            try:
+                table = open_table(root)
+            except TableNotFound:
+                continue
+            with self._lock:
+                self._tables[root] = table
+                while len(self._tables) > _TABLES_MAX:
+                    self._tables.popitem(last=False)
+            return table
+        return None
+
+    def _is_same(self, table: Table) -> bool:
+        """Whether the table is still the one that was opened, not one that was created in its place."""
+        log = internals_of(table).log
+        before = log.newest.metadata.id if log.newest is not None else None
+        try:
+            return before is not None and log.refresh().metadata.id == before
+        except TableNotFound:
+            with self._lock:
+                self._tables.pop(table.path, None)
+            return False
+
+    def _roots(self, name: Sequence[str]) -> list[str]:
+        """Where a table of this name may be: as pipelines of databases name folders, and as people do."""
+        as_database, plain = TableName(".".join(name)).folder, "/".join(name)
+        return [f"{self.folder}/{folder}" for folder in dict.fromkeys((as_database, plain))]
+
+    def has_namespace(self, namespace: Sequence[str]) -> bool:
+        """Whether it has a table, or was created by this process."""
+        return len(namespace) == 1 and (namespace[0] in self._made or namespace[0] in self.namespaces())
+
+    def create_namespace(self, namespace: Sequence[str]) -> None:
+        """Remember it until it has a table: a namespace is a folder with tables, and nothing else. Raises InvalidInput."""
+        if len(namespace) != 1:
+            raise InvalidInput(f"{'.'.join(namespace)}: a namespace has one name, that of a folder below {self.folder}")
+        self._made.add(namespace[0])
+
+    def drop_namespace(self, namespace: Sequence[str]) -> bool:
+        """Forget an empty one; returns whether it was there. Raises InvalidInput for one that has tables."""
+        if tables := self.tables(namespace):
+            raise InvalidInput(f"{'.'.join(namespace)} has tables ({', '.join(tables[:5])}): drop these first")
+        there = self.has_namespace(namespace)
+        self._made -= set(namespace)
+        return there
+
+    def drop(self, name: Sequence[str], purge: bool) -> bool:
+        """Drop a table; returns whether it was there."""
+        raise Unsupported(f"DROP TABLE {'.'.join(name)} is not supported yet")
+
+    # -- changing ------------------------------------------------------------------------------------------------------
+
+    def create(self, name: Sequence[str], schema: Any, partition_by: Sequence[str], given: Mapping[str, str]) -> bool:
+        """Create a table from what CREATE TABLE says; returns whether it was not there yet.
+
+        Raises InvalidInput, InvalidSchema, StoreUnavailable.
+        """
+        provider = given.get("provider", "lakebed").lower()
+        if provider != "lakebed":
+            raise InvalidInput(
+                f"the tables of this catalog are lakebed's: write USING lakebed in place of USING {provider}"
+            )
+        if "location" in given:
+            raise InvalidInput("a table of a catalog is where its name says, below the warehouse: leave LOCATION out")
+        properties = {
+            key: value for key, value in given.items() if key not in _OF_SPARK and not key.startswith("option.")
+        }
+        options = {key: properties.pop(f"{_OWN}{key}") for key in _OPTIONS if f"{_OWN}{key}" in properties}
+        comments = _comments(json.loads(schema.json()))
+        try:
+            made = create(
+                self._roots(name)[0 if len(name) > 1 else -1],
+                schema,
+                _listed(options.get("keys")),
+                _listed(options.get("sort_key")),
+                sequence_by=options.get("sequence_by"),
+                partition_by=partition_by,
+                properties=properties,
+                types="wide" if options.get("types") == "wide" else "given",
+            )
+        except TableExists:
+            return False
+        if comments:
+            made.alter(comment=comments, reason="CREATE TABLE")
+        return True
+
+    def alter(self, name: Sequence[str], changes: Sequence[Mapping[str, Any]]) -> None:
+        """Do what ALTER TABLE says. Raises InvalidSchema, InvalidInput, Contention, StoreUnavailable."""
+        table = self._open(name)
+        if table is None:
+            raise TableNotFound(self.missing(name))
+        change, properties = _asked(changes)
+        if "sort_key" in properties:
+            table.set_sort_key(_listed(properties.pop("sort_key")))
+        if properties:
+            table.set_properties(properties)
+        if change:
+            table.alter(**change)
+
+
+def described(loaded: Loaded) -> dict[str, Any]:
+    """What ``NamedTable.java`` keeps of a table: schema, keys, partitions, properties."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    if loaded.metadata is not None:
+        rows = loaded.rows()
+        return {
+            "handle": {"root": loaded.table.path, "metadata": loaded.metadata},
+            "schema": json.loads(from_arrow_schema(rows.schema).json()),
+            "keys": [],
+            "partitions": [],
+            "is_metadata": True,
+            "rows": len(rows),
+            "bytes": rows.nbytes,
+            "properties": {"provider": "lakebed", "location": loaded.table.path},
+        }
+    snapshot = loaded.snapshot
+    schema, _ = schemas_for_spark(snapshot.metadata.schema_string, snapshot.columns.is_identity)
+    properties = {
+        **snapshot.metadata.configuration,
+        "provider": "lakebed",
+        "location": loaded.table.path,
+        "lakebed.reads": "fresh",
+        "lakebed.version": str(snapshot.version),
+    }
+    keys, fields = list(snapshot.logical_settings.keys), json.loads(schema)
+    for field in fields["fields"]:
+        field["nullable"] = field["nullable"] and field["name"] not in keys  # whatever the schema says, no key is null
+    return {
+        "handle": {"root": loaded.table.path, "version": snapshot.version},
+        "schema": fields,
+        "keys": keys,
+        "partitions": list(snapshot.metadata.partition_columns),
+        "is_metadata": False,
+        "rows": sum(part.rows - part.dead_rows for part in snapshot.parts.values())
+        + sum(part.rows - 2 * part.deletes for part in snapshot.tail.values()),
+        "bytes": sum(part.bytes for parts in (snapshot.parts, snapshot.tail) for part in parts.values()),
+        "properties": properties,
+    }
+
+
+def _comments(struct: Mapping[str, Any]) -> dict[str, str]:
+    """The comments of the columns of a Spark schema."""
+    found = {field["name"]: field.get("metadata", {}).get("comment") for field in struct["fields"]}
+    return {quote_for_spark(name) if "." in name else name: text for name, text in found.items() if text}
+
+
+def _listed(text: str | None) -> list[str]:
+    """``a, date(b)`` or ``["a", "date(b)"]`` as a list."""
+    if not text:
+        return []
+    if text.lstrip().startswith("["):
+        found: list[str] = json.loads(text)
+        return found
+    return [part.strip() for part in text.split(",")]
+
+
+def _asked(changes: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The arguments of ``Table.alter``, and properties, for Spark's changes of a table."""
+    out: dict[str, Any] = {}
+    properties: dict[str, str] = {}
+    for one in changes:
+        column = one.get("column", "")
+        match one["kind"]:
+            case "SetProperty":
+                properties[
+                    one["property"].removeprefix(_OWN) if one["property"] == "lakebed.sort_key" else one["property"]
+                ] = one["value"]
+            case "AddColumn":
+                if one["has_default"] or one["position"]:
+                    raise InvalidInput(
+                        f"column {column!r}: columns are added at the end, null in the rows that there are"
+                    )
+                if not one["nullable"]:
+                    raise InvalidInput(f"column {column!r}: a column that is added is null in the rows that there are")
+                out.setdefault("add", {})[column] = type_from_json(json.loads(one["type"]), column)
+                if one["comment"]:
+                    out.setdefault("comment", {})[column] = one["comment"]
+            case "RenameColumn":
+                out.setdefault("rename", {})[column] = one["name"]
+            case "DeleteColumn":
+                out.setdefault("drop", []).append(column)
+            case "UpdateColumnType":
+                out.setdefault("widen", {})[column] = type_from_json(json.loads(one["type"]), column)
+            case "UpdateColumnNullability":
+                if not one["nullable"]:
+                    raise InvalidInput(f"column {column!r} can't become NOT NULL: rows may have nulls")
+                out.setdefault("relax", []).append(column)
+            case "UpdateColumnComment":
+                out.setdefault("comment", {})[column] = one["comment"]
+            case "RemoveProperty":
+                raise InvalidInput(
+                    f"property {one['property']!r}: set it to the value that it should have; none can be removed"
+                )
+            case kind:
+                raise InvalidInput(f"a table of lakebed's can't be altered so: {kind}")
+    return out, properties

@@ -1,0 +1,293 @@
+"""INSERT, DELETE, UPDATE, MERGE INTO on a table with keys: Spark computes what changes, and it is committed to the tail.
+
+1. The rows that a statement brings, or compares with (its source), are computed once, and kept.
+2. Spark's plan of the statement computes the changes of the rows of a version: of those with the keys of the source, where a
+   MERGE says that keys are equal; else of all rows, as a scan that the condition prunes.
+3. The changes are written: few of them here, many by tasks. ``operations.commit_changes`` commits them, and has 2 done again for
+   keys that others changed meanwhile.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.decode.row_changes import RowChanges
+from lakebed.errors import InvalidInput, Unsupported
+from lakebed.ingest.batch_writer import WriteTask, in_tasks
+from lakebed.ingest.changes_frame import changes_frame
+from lakebed.log.entries import Operation
+from lakebed.log.snapshot import Snapshot
+from lakebed.operations.commit_changes import Kind, Pending, PendingPart, commit_changes, discard
+from lakebed.parts.changes import (
+    DELETE,
+    OLDEST_SEQUENCE,
+    OP_COLUMN,
+    SEQUENCE_COLUMN,
+    UPSERT,
+    WriteSpec,
+    prepare,
+    stored_rows,
+    write_spec_of,
+)
+from lakebed.parts.write import write_parts
+from lakebed.quoting import quote_for_spark
+from lakebed.sparks.names import StatementInJvm
+from lakebed.sql.expression import expression
+from lakebed.storage.engine import connect
+from lakebed.storage.part_storage import PartStorage
+from lakebed.table import Table, internals_of
+from lakebed.view.spark_scan import frame_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+FEW_ROWS = 200_000
+"""So many changes are written here, and so many keys of a source are looked up; more are left to tasks and to a scan."""
+_KEYS_AT_ONCE = 100_000
+_OPERATION, _OLD, _AMONG = "_lakebed_operation", "_lakebed_old_", "_lakebed_among_"  # the first two: Statement.java
+_DELETED, _UPDATED, _INSERTED = 1, 2, 3
+_KINDS: dict[int, Kind] = {_DELETED: "deleted", _UPDATED: "updated", _INSERTED: "inserted"}
+_OPERATIONS = {
+    "INSERT": Operation.INSERT,
+    "DELETE": Operation.DELETE,
+    "UPDATE": Operation.UPDATE,
+    "MERGE": Operation.MERGE_INTO,
+}
+Counts: TypeAlias = tuple[int, int, int, int, int]
+"""Rows affected, updated, deleted, inserted, read; -1: not known."""
+_Found: TypeAlias = "pa.Table | DataFrame"
+"""Changes: few in this process, or many that tasks keep. ``_OPERATION``, the columns, those of ``_OLD`` (``Statement.java``)."""
+
+
+def run(table: Table, statement: StatementInJvm) -> Counts:
+    """Run a statement.
+
+    Raises InvalidInput, InvalidChanges, Unsupported, Contention; StoreUnavailable, after which the timeline shows whether it was
+    committed.
+    """
+    internals = internals_of(table)
+    spec = write_spec_of(internals.log.refresh())
+    if statement.kind.startswith("OVERWRITE"):
+        return _overwrite(table, statement)
+    if not spec.keys:
+        return _without_keys(table, statement)
+    if spec.resolves_by_group or spec.keeps_first:
+        raise Unsupported(
+            f"{statement.table} has groups of columns, aggregates or first rows, and {statement.kind} in SQL is of whole rows: "
+            "use table.apply, table.update or table.delete"
+        )
+    changes = _Changes(table, statement)
+    parameters = {"predicate": statement.condition} if statement.condition else {}
+    result = commit_changes(internals.log, internals.storage, _OPERATIONS[statement.kind], changes, parameters)
+    return result.rows, result.updated, result.deleted, result.inserted, changes.rows_read
+
+
+def _without_keys(table: Table, statement: StatementInJvm) -> Counts:
+    if statement.kind != "INSERT":
+        raise Unsupported(
+            f"{statement.table} has no keys: use table.delete or table.update in place of {statement.kind}"
+        )
+    rows = statement.source().localCheckpoint()
+    table.apply(rows)
+    count = rows.count()
+    return count, 0, 0, count, 0
+
+
+def _overwrite(table: Table, statement: StatementInJvm) -> Counts:
+    if statement.kind != "OVERWRITE" or (statement.condition or "true").lower() != "true":
+        raise Unsupported("INSERT OVERWRITE is of the whole table; use table.overwrite(rows, where) for partitions")
+    rows = statement.source().localCheckpoint()
+    table.overwrite(rows)
+    count = rows.count()
+    return count, 0, -1, count, 0
+
+
+class _Changes:
+    """What a statement changes at a version (``commit_changes.Changes``)."""
+
+    def __init__(self, table: Table, statement: StatementInJvm) -> None:
+        self._internals = internals_of(table)
+        self._statement = statement
+        self.rows_read = 0
+        """Rows of the table that were looked up; -1 if it was scanned."""
+
+    def __call__(self, snapshot: Snapshot, among: pa.Table | None, /) -> Pending:
+        spec = write_spec_of(snapshot)
+        found = self._with_sequence(self._computed(snapshot, spec, among), snapshot, spec)
+        _require_right(found, spec, self._statement)
+        if isinstance(found, pa.Table):
+            return _written_here(found, spec, self._internals.storage)
+        return _written_by_tasks(found, spec, self._internals.path)
+
+    @cached_property
+    def _source(self) -> tuple[DataFrame, int]:
+        """The source, which stays what it is, and how many rows it has."""
+        frame = self._statement.source().localCheckpoint()
+        return frame, frame.count()
+
+    def _computed(self, snapshot: Snapshot, spec: WriteSpec, among: pa.Table | None) -> _Found:
+        session, view = self._statement.session, self._internals.view
+        if self._statement.kind == "INSERT":
+            source, count = self._source
+            return _some(source.selectExpr(f"{_INSERTED} as {_OPERATION}", "*"), count <= FEW_ROWS, spec, among)
+        if self._statement.kind == "MERGE":
+            source, count = self._source
+            changes = self._statement.changes(self._rows_like(source, count, snapshot, spec), source)
+            is_few = count <= FEW_ROWS and not self._statement.concerns_all_rows
+            return self._with_gone(_some(changes, is_few, spec, among), snapshot, spec)
+        if among is not None:
+            rows = frame_of(session, self._looked_up(snapshot, spec, among), snapshot.metadata.schema_string)
+            return self._statement.changes(rows, None).toArrow()
+        self.rows_read = -1
+        changes = self._statement.changes(view.dataframe(session, snapshot), None)
+        few = changes.limit(FEW_ROWS + 1).toArrow()
+        return few if len(few) <= FEW_ROWS else changes.localCheckpoint()
+
+    def _rows_like(self, source: DataFrame, count: int, snapshot: Snapshot, spec: WriteSpec) -> DataFrame:
+        """The rows of the table that a MERGE may concern."""
+        session, view = self._statement.session, self._internals.view
+        is_looked_up = count <= FEW_ROWS and not self._statement.concerns_all_rows
+        keys = self._statement.keys_of_source(source) if is_looked_up else None
+        if keys is None:
+            self.rows_read = -1
+            return view.dataframe(session, snapshot)
+        asked = _stored_keys(keys.dropna().distinct().toArrow(), spec)
+        return frame_of(session, self._looked_up(snapshot, spec, asked), snapshot.metadata.schema_string)
+
+    def _looked_up(self, snapshot: Snapshot, spec: WriteSpec, keys: pa.Table, hidden: str | None = None) -> pa.Table:
+        """The rows with these keys, by the users' names, and perhaps with a hidden column of integers."""
+        beside = [] if hidden is None else [pa.field(hidden, pa.int64())]
+        found = [pa.schema([*spec.incoming.schema, *beside]).empty_table()]
+        for at in range(0, len(keys), _KEYS_AT_ONCE):
+            rows = self._internals.view.rows_for_sql(
+                snapshot,
+                "lakebed_rows",
+                beside,
+                expression("true", "where"),
+                lambda connection, _: connection.sql("select * from lakebed_rows").to_arrow_table(),
+                keys.slice(at, _KEYS_AT_ONCE),
+            )
+            found.append(rows.select(found[0].column_names).cast(found[0].schema))
+        out = pa.concat_tables(found)
+        self.rows_read += len(out) if self.rows_read >= 0 and hidden is None else 0
+        return out
+
+    def _with_gone(self, changes: _Found, snapshot: Snapshot, spec: WriteSpec) -> _Found:
+        """The changes of a MERGE, whose deletes have all values of the row that goes, as any delete has."""
+        if not isinstance(changes, pa.Table) or f"{_OLD}0" not in changes.column_names:
+            return changes
+        deletes = pc.equal(changes[_OPERATION], _DELETED)
+        gone, kept = changes.filter(deletes), changes.filter(pc.invert(deletes))
+        if not len(gone):
+            return changes
+        olds = {f"{_OLD}{at}": key for at, key in enumerate(spec.incoming.keys)}
+        keys = pa.table({key: gone[old] for old, key in olds.items()})
+        rows = self._looked_up(snapshot, spec, _stored_keys(keys, spec))
+        columns = {name: rows[olds.get(name, name)] for name in changes.column_names if name != _OPERATION}
+        columns[_OPERATION] = pa.repeat(pa.scalar(_DELETED, pa.int32()), len(rows))
+        schema = pa.schema([field.with_nullable(True) for field in changes.schema])
+        return pa.concat_tables([kept.cast(schema), pa.table(columns).select(schema.names).cast(schema)])
+
+    def _with_sequence(self, changes: _Found, snapshot: Snapshot, spec: WriteSpec) -> _Found:
+        """With what orders changes, where that is no column: that of the row that is replaced, so that coming later wins."""
+        if spec.sequence_column != SEQUENCE_COLUMN:
+            return changes
+        keys = list(spec.incoming.keys)
+        if isinstance(changes, pa.Table):
+            wanted = _stored_keys(changes.select(keys), spec)
+            there = self._looked_up(snapshot, spec, wanted, SEQUENCE_COLUMN).select([*keys, SEQUENCE_COLUMN])
+            types = [changes.schema.field(key).with_nullable(True) for key in keys]
+            there = there.cast(pa.schema([*types, pa.field(SEQUENCE_COLUMN, pa.int64())]))
+            return changes.join(there, keys, join_type="left outer")
+        scanned = self._internals.view.dataframe(self._statement.session, snapshot, [SEQUENCE_COLUMN])
+        there = scanned.select(*map(quote_for_spark, [*keys, SEQUENCE_COLUMN]))
+        return changes.join(there, keys, "left").localCheckpoint()
+
+
+def _stored_keys(keys: pa.Table, spec: WriteSpec) -> pa.Table:
+    """Keys by the users' names as a snapshot has them: by stored names, in its types."""
+    fields = [spec.schema.field(key).with_nullable(True) for key in spec.keys]
+    arrays = [keys[name].cast(field.type) for name, field in zip(spec.incoming.keys, fields, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _some(changes: DataFrame, is_few: bool, spec: WriteSpec, among: pa.Table | None) -> _Found:
+    """The changes of some keys, here if they are few; else they are kept by the tasks that computed them."""
+    from pyspark.sql.functions import broadcast, expr
+
+    if among is None:
+        return changes.toArrow() if is_few else changes.localCheckpoint()
+    names = [quote_for_spark(name) for name in spec.incoming.keys]
+    if f"{_OLD}0" in changes.columns:  # null for a row that is new
+        names = [f"coalesce({_OLD}{at}, {name})" for at, name in enumerate(names)]
+    wanted = pa.table({f"{_AMONG}{at}": among[key] for at, key in enumerate(spec.keys)})
+    same = " and ".join(f"{name} = {_AMONG}{at}" for at, name in enumerate(names))
+    return changes.join(broadcast(changes.sparkSession.createDataFrame(wanted)), expr(same), "left_semi").toArrow()
+
+
+def _require_right(changes: _Found, spec: WriteSpec, statement: StatementInJvm) -> None:
+    """Raises InvalidInput for a key that is changed, or that the statement gives twice."""
+    keys = list(spec.incoming.keys)
+    olds = [f"{_OLD}{at}" for at, _ in enumerate(keys)]
+    if isinstance(changes, pa.Table):
+        updates = changes.filter(pc.equal(changes[_OPERATION], _UPDATED))
+        pairs = zip(keys, olds, strict=True)
+        moved = len(updates) and any(pc.any(pc.not_equal(updates[key], updates[old])).as_py() for key, old in pairs)
+        counted = changes.select(keys).group_by(keys).aggregate([([], "count_all")])
+        twice = counted.filter(pc.greater(counted["count_all"], 1)).slice(0, 1).select(keys).to_pylist()
+    else:
+        differ = [f"{quote_for_spark(key)} <> {old}" for key, old in zip(keys, olds, strict=True)]
+        some = changes.where(f"{_OPERATION} = {_UPDATED}")
+        moved = olds[0] in changes.columns and bool(some.where(" or ".join(differ)).head(1))
+        grouped = changes.groupBy(*map(quote_for_spark, keys)).count().where("count > 1")
+        twice = [row.asDict() for row in grouped.drop("count").head(1)]
+    if moved:
+        raise InvalidInput(
+            f"{statement.kind} changes a key of {statement.table} ({', '.join(keys)}): a key never changes; delete the row and "
+            "insert one with the new key"
+        )
+    if twice:
+        raise InvalidInput(
+            f"{statement.kind} gives {twice[0]} of {statement.table} more than once; let it give each key once, for example by "
+            "SELECT DISTINCT"
+        )
+
+
+def _columns(spec: WriteSpec) -> list[str]:
+    return [*spec.incoming.schema.names, *([SEQUENCE_COLUMN] if spec.sequence_column == SEQUENCE_COLUMN else [])]
+
+
+def _written_here(changes: pa.Table, spec: WriteSpec, storage: PartStorage) -> Pending:
+    connection, parts = connect(), list[PendingPart]()
+    try:
+        for number, kind in _KINDS.items():
+            rows = changes.filter(pc.equal(changes[_OPERATION], number)).select(_columns(spec))
+            if not len(rows):
+                continue
+            if spec.sequence_column == SEQUENCE_COLUMN:
+                at = rows.schema.get_field_index(SEQUENCE_COLUMN)
+                rows = rows.set_column(at, SEQUENCE_COLUMN, pc.fill_null(rows[SEQUENCE_COLUMN], OLDEST_SEQUENCE))
+            operation = pa.scalar(DELETE if number == _DELETED else UPSERT)
+            rows = rows.append_column(OP_COLUMN, pa.repeat(operation, len(rows)))
+            checked = stored_rows(prepare(rows, spec.incoming, connection), spec)
+            parts += [PendingPart(part, kind) for part in write_parts(checked, spec, storage)]
+    except BaseException:
+        discard([each.part for each in parts], storage)
+        raise
+    return Pending(tuple(parts))
+
+
+def _written_by_tasks(changes: DataFrame, spec: WriteSpec, path: str) -> Pending:
+    hidden = f"coalesce({SEQUENCE_COLUMN}, {OLDEST_SEQUENCE}) as {quote_for_spark(str(spec.sequence_by))}"
+    columns = [hidden if name == SEQUENCE_COLUMN else quote_for_spark(name) for name in _columns(spec)]
+    parts = list[PendingPart]()
+    for number, kind in _KINDS.items():
+        some = changes.where(f"{_OPERATION} = {number}").selectExpr(*columns)
+        frame = changes_frame(some, spec.incoming, "true" if number == _DELETED else None, ())
+        written = in_tasks(frame, WriteTask(spec, path, RowChanges(spec, strict=True)))
+        parts += [PendingPart(part, kind) for part in written.parts]
+    return Pending(tuple(parts))

@@ -1,0 +1,249 @@
+package lakebed;
+
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.HashMap;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Map;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
+import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
+import org.apache.spark.sql.catalyst.analysis.TableAlreadyExistsException;
+import org.apache.spark.sql.connector.catalog.CatalogV2Util;
+import org.apache.spark.sql.connector.catalog.Column;
+import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.connector.catalog.NamespaceChange;
+import org.apache.spark.sql.connector.catalog.SupportsNamespaces;
+import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.catalog.TableCatalog;
+import org.apache.spark.sql.connector.catalog.TableChange;
+import org.apache.spark.sql.connector.expressions.NamedReference;
+import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+
+/** A folder of tables as a catalog: spark.sql.catalog.NAME=lakebed.Catalog, spark.sql.catalog.NAME.warehouse=FOLDER. */
+public class Catalog implements TableCatalog, SupportsNamespaces {
+    private static final ObjectMapper JSON = new ObjectMapper();
+
+    private String name;
+    private String warehouse;
+
+    public void initialize(String name, CaseInsensitiveStringMap options) {
+        this.name = name;
+        this.warehouse = options.get("warehouse");
+        if (warehouse == null) {
+            String setting = "spark.sql.catalog." + name + ".warehouse";
+            throw Python.failure("say where the tables of the catalog " + name + " are, in " + setting);
+        }
+    }
+
+    public String name() {
+        return name;
+    }
+
+    public String warehouse() {
+        return warehouse;
+    }
+
+    // Tables ----------------------------------------------------------------------------------------------------------
+
+    public Identifier[] listTables(String[] namespace) throws NoSuchNamespaceException {
+        JsonNode found = asked("tables", new Object[] {json(namespace)});
+        if (found.isNull()) throw new NoSuchNamespaceException(withCatalog(namespace));
+        Identifier[] out = new Identifier[found.size()];
+        for (int i = 0; i < out.length; i++) out[i] = Identifier.of(namespace, ((JsonNode) found.get(i)).textValue());
+        return out;
+    }
+
+    public Table loadTable(Identifier table) throws NoSuchTableException {
+        return load(table, "null");
+    }
+
+    public Table loadTable(Identifier table, String version) throws NoSuchTableException {
+        return load(table, JSON.createObjectNode().put("version", version).toString());
+    }
+
+    public Table loadTable(Identifier table, long micros) throws NoSuchTableException {
+        return load(table, JSON.createObjectNode().put("micros", micros).toString());
+    }
+
+    private Table load(Identifier table, String when) throws NoSuchTableException {
+        String answer = (String) Python.ask("load", new Object[] {name, warehouse, json(table), when});
+        if (answer.equals("null")) throw new NoSuchTableException(table);
+        return new NamedTable(nameOf(table), answer);
+    }
+
+    public boolean tableExists(Identifier table) {
+        return asked("exists", new Object[] {json(table)}).booleanValue();
+    }
+
+    public Table createTable(Identifier table, StructType schema, Transform[] partitions, Map properties)
+            throws TableAlreadyExistsException, NoSuchNamespaceException {
+        String[] by = new String[partitions.length];
+        for (int i = 0; i < by.length; i++) {
+            if (!partitions[i].name().equals("identity")) {
+                throw Python.failure(nameOf(table) + ": tables are partitioned by columns, not by " + partitions[i].describe()
+                    + "; add a column with that value");
+            }
+            by[i] = path(((NamedReference) partitions[i].references()[0]).fieldNames());
+        }
+        ObjectNode options = JSON.createObjectNode();
+        for (Iterator i = properties.entrySet().iterator(); i.hasNext();) {
+            Map.Entry entry = (Map.Entry) i.next();
+            options.put((String) entry.getKey(), (String) entry.getValue());
+        }
+        JsonNode made = asked("create", new Object[] {json(table), schema.json(), json(by), options.toString()});
+        if (made.isNull()) throw new TableAlreadyExistsException(table);
+        try {
+            return loadTable(table);
+        } catch (NoSuchTableException gone) {
+            throw Python.thrown(gone);
+        }
+    }
+
+    public Table createTable(Identifier table, Column[] columns, Transform[] partitions, Map properties)
+            throws TableAlreadyExistsException, NoSuchNamespaceException {
+        return createTable(table, CatalogV2Util.v2ColumnsToStructType(columns), partitions, properties);
+    }
+
+    public Table alterTable(Identifier table, TableChange[] changes) throws NoSuchTableException {
+        ArrayNode list = JSON.createArrayNode();
+        for (int i = 0; i < changes.length; i++) list.add(described(changes[i]));
+        asked("alter", new Object[] {json(table), list.toString()});
+        return loadTable(table);
+    }
+
+    private static ObjectNode described(TableChange change) {
+        ObjectNode out = JSON.createObjectNode();
+        out.put("kind", change.getClass().getSimpleName());
+        if (change instanceof TableChange.ColumnChange) {
+            out.put("column", path(((TableChange.ColumnChange) change).fieldNames()));
+        }
+        if (change instanceof TableChange.SetProperty) {
+            out.put("property", ((TableChange.SetProperty) change).property());
+            out.put("value", ((TableChange.SetProperty) change).value());
+        } else if (change instanceof TableChange.RemoveProperty) {
+            out.put("property", ((TableChange.RemoveProperty) change).property());
+        } else if (change instanceof TableChange.AddColumn) {
+            TableChange.AddColumn added = (TableChange.AddColumn) change;
+            out.put("type", added.dataType().json());
+            out.put("nullable", added.isNullable());
+            out.put("comment", added.comment());
+            out.put("has_default", added.defaultValue() != null);
+            out.put("position", added.position() == null ? null : added.position().toString());
+        } else if (change instanceof TableChange.RenameColumn) {
+            out.put("name", ((TableChange.RenameColumn) change).newName());
+        } else if (change instanceof TableChange.UpdateColumnType) {
+            out.put("type", ((TableChange.UpdateColumnType) change).newDataType().json());
+        } else if (change instanceof TableChange.UpdateColumnNullability) {
+            out.put("nullable", ((TableChange.UpdateColumnNullability) change).nullable());
+        } else if (change instanceof TableChange.UpdateColumnComment) {
+            out.put("comment", ((TableChange.UpdateColumnComment) change).newComment());
+        } else if (change instanceof TableChange.DeleteColumn) {
+            out.put("if_exists", ((TableChange.DeleteColumn) change).ifExists().booleanValue());
+        }
+        return out;
+    }
+
+    public boolean dropTable(Identifier table) {
+        return asked("drop", new Object[] {json(table), "false"}).booleanValue();
+    }
+
+    public boolean purgeTable(Identifier table) {
+        return asked("drop", new Object[] {json(table), "true"}).booleanValue();
+    }
+
+    public void renameTable(Identifier table, Identifier name) {
+        throw Python.failure("a table is called what its folder is called, and lakebed moves no folder: " + nameOf(table)
+            + " can't be renamed");
+    }
+
+    // Namespaces ------------------------------------------------------------------------------------------------------
+
+    public String[][] listNamespaces() {
+        JsonNode found = asked("namespaces", new Object[0]);
+        String[][] out = new String[found.size()][];
+        for (int i = 0; i < out.length; i++) out[i] = new String[] {((JsonNode) found.get(i)).textValue()};
+        return out;
+    }
+
+    public String[][] listNamespaces(String[] namespace) throws NoSuchNamespaceException {
+        if (namespace.length == 0) return listNamespaces();
+        if (!namespaceExists(namespace)) throw new NoSuchNamespaceException(withCatalog(namespace));
+        return new String[0][];
+    }
+
+    public boolean namespaceExists(String[] namespace) {
+        return namespace.length == 0 || asked("has_namespace", new Object[] {json(namespace)}).booleanValue();
+    }
+
+    public Map loadNamespaceMetadata(String[] namespace) throws NoSuchNamespaceException {
+        if (!namespaceExists(namespace)) throw new NoSuchNamespaceException(withCatalog(namespace));
+        Map out = new HashMap();
+        out.put(SupportsNamespaces.PROP_LOCATION, asked("location", new Object[] {json(namespace)}).textValue());
+        return out;
+    }
+
+    public void createNamespace(String[] namespace, Map properties) {
+        asked("create_namespace", new Object[] {json(namespace)});
+    }
+
+    public void alterNamespace(String[] namespace, NamespaceChange[] changes) {
+        throw Python.failure("a namespace is a folder, which has no properties");
+    }
+
+    public boolean dropNamespace(String[] namespace, boolean cascade) {
+        return asked("drop_namespace", new Object[] {json(namespace), String.valueOf(cascade)}).booleanValue();
+    }
+
+    // ----------------------------------------------------------------------------------------------------------------
+
+    private JsonNode asked(String what, Object[] values) {
+        Object[] all = new Object[values.length + 2];
+        all[0] = name;
+        all[1] = warehouse;
+        System.arraycopy(values, 0, all, 2, values.length);
+        try {
+            return JSON.readTree((String) Python.ask(what, all));
+        } catch (java.io.IOException error) {
+            throw new IllegalStateException(error);
+        }
+    }
+
+    private String nameOf(Identifier table) {
+        StringBuilder out = new StringBuilder(name);
+        for (int i = 0; i < table.namespace().length; i++) out.append('.').append(table.namespace()[i]);
+        return out.append('.').append(table.name()).toString();
+    }
+
+    private String[] withCatalog(String[] namespace) {
+        String[] out = new String[namespace.length + 1];
+        out[0] = name;
+        System.arraycopy(namespace, 0, out, 1, namespace.length);
+        return out;
+    }
+
+    private static String json(Identifier table) {
+        ArrayNode out = JSON.createArrayNode();
+        for (int i = 0; i < table.namespace().length; i++) out.add(table.namespace()[i]);
+        return out.add(table.name()).toString();
+    }
+
+    private static String json(String[] names) {
+        ArrayNode out = JSON.createArrayNode();
+        for (int i = 0; i < names.length; i++) out.add(names[i]);
+        return out.toString();
+    }
+
+    private static String path(String[] names) {
+        StringBuilder out = new StringBuilder();
+        for (int i = 0; i < names.length; i++) out.append(i == 0 ? "" : ".").append(names[i]);
+        return out.toString();
+    }
+}

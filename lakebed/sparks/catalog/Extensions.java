@@ -1,0 +1,18 @@
+package lakebed;
+
+import org.apache.spark.sql.SparkSessionExtensions;
+import org.apache.spark.sql.classic.SparkSession;
+import scala.runtime.AbstractFunction1;
+import scala.runtime.BoxedUnit;
+
+/** What lakebed adds to a session: spark.sql.extensions=lakebed.Extensions. */
+public final class Extensions extends AbstractFunction1 {
+    public Object apply(Object extensions) {
+        ((SparkSessionExtensions) extensions).injectPostHocResolutionRule(new AbstractFunction1() {
+            public Object apply(Object session) {
+                return new Rules((SparkSession) session);
+            }
+        });
+        return BoxedUnit.UNIT;
+    }
+}

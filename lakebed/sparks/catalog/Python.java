@@ -1,0 +1,55 @@
+package lakebed;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.function.BiFunction;
+
+import org.apache.spark.sql.AnalysisException;
+import scala.Option;
+import scala.collection.immutable.Map$;
+
+/**
+ * The way from these classes to lakebed in the Python of the driver (lakebed/sparks/names.py).
+ *
+ * What is asked is a word and some values. The answer is an object of the JVM, a text, or an error: a text that begins with
+ * ERROR.
+ */
+public final class Python {
+    private static final String ERROR = "\u0000error\u0000";
+    private static volatile BiFunction side;
+
+    private Python() {}
+
+    /** Python says where it is; null: it has ended. */
+    public static void set(BiFunction python) {
+        side = python;
+    }
+
+    public static boolean isThere() {
+        return side != null;
+    }
+
+    /** The answer; throws Spark's AnalysisException with the sentence that Python gives for an error. */
+    public static Object ask(String what, Object[] values) {
+        BiFunction python = side;
+        if (python == null) throw failure("the driver of this session runs no lakebed: call lakebed.spark() in it");
+        List arguments = new ArrayList();
+        for (int i = 0; i < values.length; i++) arguments.add(values[i]);
+        Object answer = python.apply(what, arguments);
+        if (answer instanceof String && ((String) answer).startsWith(ERROR)) {
+            throw failure(((String) answer).substring(ERROR.length()));
+        }
+        return answer;
+    }
+
+    static RuntimeException failure(String sentence) {
+        return thrown(new AnalysisException(sentence, Option.empty(), Option.empty(), Option.empty(), Option.empty(),
+            (scala.collection.immutable.Map) Map$.MODULE$.empty(), new org.apache.spark.QueryContext[0]));
+    }
+
+    /** Throws what Spark's interfaces do not declare, and its callers expect. */
+    static RuntimeException thrown(Throwable error) {
+        org.apache.spark.unsafe.Platform.throwException(error);
+        return null;
+    }
+}

@@ -1,0 +1,284 @@
+package lakebed;
+
+import java.util.ArrayList;
+import java.util.List;
+
+import org.apache.spark.sql.Row;
+import org.apache.spark.sql.RowFactory;
+import org.apache.spark.sql.catalyst.analysis.RewriteMergeIntoTable$;
+import org.apache.spark.sql.catalyst.ProjectingInternalRow;
+import org.apache.spark.sql.catalyst.expressions.Alias;
+import org.apache.spark.sql.catalyst.expressions.And;
+import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.expressions.EqualTo;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.Literal$;
+import org.apache.spark.sql.catalyst.expressions.NamedExpression;
+import org.apache.spark.sql.catalyst.expressions.NamedExpression$;
+import org.apache.spark.sql.catalyst.plans.logical.AppendData;
+import org.apache.spark.sql.catalyst.plans.logical.Assignment;
+import org.apache.spark.sql.catalyst.plans.logical.DeleteFromTable;
+import org.apache.spark.sql.catalyst.plans.logical.Filter;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.MergeIntoTable;
+import org.apache.spark.sql.catalyst.plans.logical.OverwriteByExpression;
+import org.apache.spark.sql.catalyst.plans.logical.OverwritePartitionsDynamic;
+import org.apache.spark.sql.catalyst.plans.logical.Project;
+import org.apache.spark.sql.catalyst.plans.logical.UpdateTable;
+import org.apache.spark.sql.catalyst.plans.logical.V2WriteCommand;
+import org.apache.spark.sql.catalyst.plans.logical.WriteDelta;
+import org.apache.spark.sql.catalyst.types.DataTypeUtils;
+import org.apache.spark.sql.catalyst.util.RowDeltaUtils;
+import org.apache.spark.sql.classic.Dataset;
+import org.apache.spark.sql.classic.Dataset$;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.execution.command.ListFilesCommand;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
+import org.apache.spark.sql.types.LongType$;
+import org.apache.spark.sql.types.StructType;
+import scala.Option;
+import scala.collection.immutable.Seq;
+import scala.jdk.javaapi.CollectionConverters;
+
+/**
+ * A command that writes one of our tables. Python runs it (lakebed/names/statements.py), and asks here for the rows that Spark
+ * computes.
+ *
+ * It inherits what makes a node of a plan a command from one of Spark's own, of which it overrides what it does: the traits of
+ * Scala that do the same can't be implemented in Java.
+ */
+public final class Statement extends ListFilesCommand {
+    private static final String OPERATION = "_lakebed_operation";
+    private static final String OLD = "_lakebed_old_";
+
+    private final LogicalPlan original; // as Spark has resolved it
+    private final DataSourceV2Relation target;
+    private final Seq output;
+
+    Statement(LogicalPlan original, DataSourceV2Relation target) {
+        super(Rules.seq(new ArrayList()));
+        this.original = original;
+        this.target = target;
+        StructType counts = new StructType();
+        String[] names = {"num_affected_rows", "num_updated_rows", "num_deleted_rows", "num_inserted_rows", "num_rows_read"};
+        for (int i = 0; i < names.length; i++) counts = counts.add(names[i], LongType$.MODULE$, true);
+        this.output = DataTypeUtils.toAttributes(counts);
+    }
+
+    // A command of Spark's -------------------------------------------------------------------------------------------
+
+    public Seq output() {
+        return output;
+    }
+
+    public Seq run(org.apache.spark.sql.SparkSession session) {
+        String[] counts = ((String) Python.ask("statement", new Object[] {session, this})).split(",");
+        Object[] row = new Object[counts.length];
+        for (int i = 0; i < row.length; i++) row[i] = counts[i].startsWith("-") ? null : Long.valueOf(counts[i]);
+        ArrayList rows = new ArrayList();
+        rows.add(RowFactory.create(row));
+        return Rules.seq(rows);
+    }
+
+    public Seq innerChildren() {
+        ArrayList plans = new ArrayList();
+        plans.add(original);
+        return Rules.seq(plans);
+    }
+
+    public String nodeName() {
+        return "Lakebed " + kind() + " " + table().name();
+    }
+
+    public String simpleString(int maxFields) {
+        return nodeName();
+    }
+
+    public LogicalPlan clone() {
+        return this; // it never changes
+    }
+
+    public int hashCode() {
+        return System.identityHashCode(this);
+    }
+
+    public boolean equals(Object other) {
+        return this == other;
+    }
+
+    public boolean canEqual(Object other) {
+        return other instanceof Statement;
+    }
+
+    // What Python asks -----------------------------------------------------------------------------------------------
+
+    public NamedTable table() {
+        return Rules.tableOf(target);
+    }
+
+    public String kind() {
+        if (original instanceof DeleteFromTable) return "DELETE";
+        if (original instanceof UpdateTable) return "UPDATE";
+        if (original instanceof MergeIntoTable) return "MERGE";
+        if (original instanceof AppendData) return "INSERT";
+        if (original instanceof OverwritePartitionsDynamic) return "OVERWRITE PARTITIONS";
+        if (original instanceof OverwriteByExpression) return "OVERWRITE";
+        throw new IllegalStateException(original.nodeName());
+    }
+
+    /** The condition of DELETE and UPDATE, or of the rows that an OVERWRITE replaces, in SQL; null if there is none. */
+    public String condition() {
+        Object condition = null;
+        if (original instanceof DeleteFromTable) condition = ((DeleteFromTable) original).condition();
+        if (original instanceof OverwriteByExpression) condition = ((OverwriteByExpression) original).deleteExpr();
+        if (original instanceof UpdateTable) {
+            Option some = ((UpdateTable) original).condition();
+            condition = some.isDefined() ? some.get() : null;
+        }
+        return condition == null ? null : ((Expression) condition).sql();
+    }
+
+    /** Whether a MERGE says what becomes of rows that the source lacks. */
+    public boolean concernsAllRows() {
+        return original instanceof MergeIntoTable && ((MergeIntoTable) original).notMatchedBySourceActions().nonEmpty();
+    }
+
+    /** The rows that are inserted, or those that a MERGE has as its source. */
+    public Dataset source(SparkSession session) {
+        return Dataset$.MODULE$.ofRows(session, sourcePlan());
+    }
+
+    private LogicalPlan sourcePlan() {
+        if (original instanceof V2WriteCommand) return ((V2WriteCommand) original).query();
+        return ((MergeIntoTable) original).sourceTable();
+    }
+
+    /** The values of the target's keys that rows of the source are compared with; null if the condition is not about all keys. */
+    public Dataset keysOfSource(SparkSession session, Dataset source) {
+        List equal = new ArrayList();
+        collectEqual(((MergeIntoTable) original).mergeCondition(), equal);
+        String[] keys = table().keys();
+        ArrayList columns = new ArrayList();
+        for (int k = 0; k < keys.length; k++) {
+            Expression value = null;
+            for (int i = 0; i < equal.size() && value == null; i++) {
+                EqualTo one = (EqualTo) equal.get(i);
+                if (isKey(one.left(), keys[k])) value = ofSource(one.right());
+                else if (isKey(one.right(), keys[k])) value = ofSource(one.left());
+            }
+            if (value == null) return null;
+            columns.add(named(value, keys[k]));
+        }
+        LogicalPlan rows = Rules.relabelled(source.logicalPlan(), sourcePlan().output());
+        return Dataset$.MODULE$.ofRows(session, new Project(Rules.seq(columns), rows));
+    }
+
+    private static void collectEqual(Expression condition, List equal) {
+        if (condition instanceof And) {
+            collectEqual((Expression) ((And) condition).left(), equal);
+            collectEqual((Expression) ((And) condition).right(), equal);
+        } else if (condition instanceof EqualTo) {
+            equal.add(condition);
+        }
+    }
+
+    private boolean isKey(Object side, String key) {
+        if (!(side instanceof Attribute) || !target.outputSet().contains((Attribute) side)) return false;
+        return ((Attribute) side).name().equals(key);
+    }
+
+    private Expression ofSource(Object side) {
+        Expression value = (Expression) side;
+        return value.references().subsetOf(sourcePlan().outputSet()) ? value : null;
+    }
+
+    /**
+     * What the statement changes: the operation (1 delete, 2 update, 3 insert); the columns of the new row, or of the one that
+     * goes, but for a MERGE; and, by OLD and a number, the keys of the row that is replaced or goes.
+     *
+     * `rows` are those of the target that the statement may concern, `source` those of a MERGE.
+     */
+    public Dataset changes(SparkSession session, Dataset rows, Dataset source) {
+        LogicalPlan plan = original instanceof MergeIntoTable ? merged(rows, source) : changed(rows);
+        return Dataset$.MODULE$.ofRows(session, plan);
+    }
+
+    private LogicalPlan changed(Dataset rows) {
+        boolean deletes = original instanceof DeleteFromTable;
+        List attributes = CollectionConverters.asJava(target.output());
+        LogicalPlan plan = Rules.relabelled(rows.logicalPlan(), target.output());
+        Object condition = deletes ? ((DeleteFromTable) original).condition() : null;
+        if (!deletes && ((UpdateTable) original).condition().isDefined()) condition = ((UpdateTable) original).condition().get();
+        if (condition != null) plan = new Filter((Expression) condition, plan);
+        ArrayList columns = new ArrayList();
+        int operation = deletes ? RowDeltaUtils.DELETE_OPERATION() : RowDeltaUtils.UPDATE_OPERATION();
+        columns.add(named(Literal$.MODULE$.apply(Integer.valueOf(operation)), OPERATION));
+        for (int i = 0; i < attributes.size(); i++) {
+            Attribute column = (Attribute) attributes.get(i);
+            columns.add(named(deletes ? column : assigned(column), column.name()));
+        }
+        String[] keys = table().keys();
+        for (int k = 0; k < keys.length; k++) {
+            for (int i = 0; i < attributes.size(); i++) {
+                if (((Attribute) attributes.get(i)).name().equals(keys[k])) columns.add(named(attributes.get(i), OLD + k));
+            }
+        }
+        return new Project(Rules.seq(columns), plan);
+    }
+
+    /** The value that an UPDATE gives a column. */
+    private Expression assigned(Attribute column) {
+        List assignments = CollectionConverters.asJava(((UpdateTable) original).assignments());
+        for (int i = 0; i < assignments.size(); i++) {
+            Assignment one = (Assignment) assignments.get(i);
+            if (one.key() instanceof Attribute && ((Attribute) one.key()).exprId().equals(column.exprId())) return one.value();
+        }
+        return (Expression) column;
+    }
+
+    private LogicalPlan merged(final Dataset rows, Dataset source) {
+        ArrayList children = new ArrayList();
+        children.add(((MergeIntoTable) original).targetTable());
+        children.add(Rules.relabelled(source.logicalPlan(), sourcePlan().output()));
+        LogicalPlan written = RewriteMergeIntoTable$.MODULE$.apply((LogicalPlan) original.withNewChildren(Rules.seq(children)));
+        LogicalPlan query = (LogicalPlan) ((V2WriteCommand) written).query().transformUp(new Rules.Replacing() {
+            LogicalPlan instead(DataSourceV2Relation relation) {
+                return Rules.relabelled(rows.logicalPlan(), relation.output());
+            }
+        });
+        return new Project(columns(written, query), query);
+    }
+
+    private Seq columns(LogicalPlan written, LogicalPlan query) {
+        List output = CollectionConverters.asJava(query.output());
+        List names = CollectionConverters.asJava(target.output());
+        ArrayList columns = new ArrayList();
+        if (!(written instanceof WriteDelta)) { // a MERGE that only inserts
+            columns.add(named(Literal$.MODULE$.apply(Integer.valueOf(RowDeltaUtils.INSERT_OPERATION())), OPERATION));
+            for (int i = 0; i < names.size(); i++) columns.add(named(output.get(i), ((Attribute) names.get(i)).name()));
+            return Rules.seq(columns);
+        }
+        WriteDelta delta = (WriteDelta) written;
+        for (int i = 0; i < output.size(); i++) {
+            boolean isOperation = ((Attribute) output.get(i)).name().equals(RowDeltaUtils.OPERATION_COLUMN());
+            if (isOperation) columns.add(named(output.get(i), OPERATION));
+        }
+        if (delta.projections().rowProjection().isDefined()) {
+            List at = ordinals(delta.projections().rowProjection().get());
+            for (int i = 0; i < at.size(); i++) {
+                columns.add(named(output.get(((Number) at.get(i)).intValue()), ((Attribute) names.get(i)).name()));
+            }
+        }
+        List at = ordinals(delta.projections().rowIdProjection());
+        for (int i = 0; i < at.size(); i++) columns.add(named(output.get(((Number) at.get(i)).intValue()), OLD + i));
+        return Rules.seq(columns);
+    }
+
+    private static List ordinals(Object projection) {
+        return CollectionConverters.asJava(((ProjectingInternalRow) projection).colOrdinals().toSeq());
+    }
+
+    private static Alias named(Object expression, String name) {
+        return Rules.alias((Expression) expression, name, NamedExpression$.MODULE$.newExprId(), Rules.seq(new ArrayList()));
+    }
+}

@@ -1,0 +1,204 @@
+"""Spark's catalogs of lakebed's tables: their classes (the folder ``catalog``), and the way from these back to this process.
+
+The classes come to the JVM before its session starts, because a session loads its extensions then. They are compiled by Janino,
+once for each version of Spark, and kept in the cache. No executor needs them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Callable, Sequence
+from importlib.resources import files as package_files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lakebed.errors import LakebedError, MissingPrerequisite
+from lakebed.sparks.jvm import gateway_of, jvm_of
+from lakebed.sparks.versions import require_supported, spark_version
+from lakebed.storage.local_folders import cache_folder
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+CATALOG, EXTENSIONS = "lakebed.Catalog", "lakebed.Extensions"
+_CLASSES = ("Python", "Catalog", "Extensions", "NamedTable", "Rules", "Statement")
+_TARGET = 8  # of Java, from which on interfaces have static methods
+_ERROR = "\0error\0"  # Python.java
+_CANT = "lakebed's tables have no names in this session: "
+_logger = logging.getLogger("lakebed.spark")
+
+Answer = Callable[["SparkSession", str, Sequence[Any]], Any]
+"""What answers the questions of the classes: the session that asks, a word, values; returns a text or an object of the JVM."""
+
+
+def conf_of(catalogs: dict[str, str]) -> dict[str, str]:
+    """The settings that name folders of tables. They may be set in a running session too."""
+    out = {f"spark.sql.catalog.{name}": CATALOG for name in catalogs}
+    return out | {f"spark.sql.catalog.{name}.warehouse": folder for name, folder in catalogs.items()}
+
+
+def jar(jvm: Any, version: str) -> Path:
+    """The jar with the classes for this version of Spark. Unless the cache has it, a JVM that has Spark's own compiles it."""
+    source = _source()
+    digest = hashlib.sha256(f"{version}\0{source}".encode()).hexdigest()[:16]
+    made = cache_folder() / "java" / f"lakebed-spark-{version}-{digest}.jar"
+    if not made.is_file():
+        compiler = jvm.org.codehaus.janino.SimpleCompiler()
+        compiler.setSourceVersion(_TARGET)
+        compiler.setTargetVersion(_TARGET)
+        compiler.setParentClassLoader(_class_loader(jvm))
+        compiler.cook(source)
+        made.parent.mkdir(parents=True, exist_ok=True)
+        handle, part = tempfile.mkstemp(dir=made.parent, suffix=".part")
+        with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w") as archive:
+            for name, code in dict(compiler.getBytecodes()).items():
+                archive.writestr(f"{name.replace('.', '/')}.class", bytes(code))
+        os.replace(part, made)
+    return made
+
+
+def write_jar(file: Path) -> str:
+    """Write the jar for the Spark that is installed; returns its version. Raises MissingPrerequisite."""
+    from pyspark import SparkContext
+
+    version = spark_version()
+    require_supported(version)
+    SparkContext._ensure_initialized()
+    shutil.copyfile(jar(SparkContext._jvm, version), file)
+    return version
+
+
+def add_to(jvm: Any, version: str) -> bool:
+    """Bring the classes into a JVM whose session has not started yet; returns whether it takes them."""
+    loader = _class_loader(jvm)
+    if loader.getClass().getSimpleName() != "MutableURLClassLoader":  # not started by Spark's own scripts
+        return False
+    loader.addURL(jvm.java.io.File(str(jar(jvm, version))).toURI().toURL())
+    return True
+
+
+def answer_with(session: SparkSession, answer: Answer) -> None:
+    """Let this process answer what the classes in the session's JVM ask. Does nothing if the session has no names."""
+    if EXTENSIONS not in (session.conf.get("spark.sql.extensions", "") or ""):
+        return
+    from pyspark.java_gateway import ensure_callback_server_started
+
+    ensure_callback_server_started(gateway_of(session))  # type: ignore[no-untyped-call]
+    jvm_of(session).lakebed.Python.set(_PythonSide(session, answer))
+
+
+def require_names(session: SparkSession) -> None:
+    """Raises MissingPrerequisite unless the session can have catalogs of lakebed's tables."""
+    if EXTENSIONS not in (session.conf.get("spark.sql.extensions", "") or ""):
+        raise MissingPrerequisite(
+            f"{_CANT}it was started without spark.sql.extensions={EXTENSIONS}, which can't be added later; let lakebed.spark() "
+            "build the session, or give yours this setting and the jar of `lakebed spark-jar` (docs/guides/sql.md)"
+        )
+
+
+def _source() -> str:
+    """All classes as one compilation unit."""
+    folder = package_files("lakebed.sparks").joinpath("catalog")
+    lines = [line for name in _CLASSES for line in folder.joinpath(f"{name}.java").read_text().splitlines()]
+    imports = sorted({line for line in lines if line.startswith("import ")})
+    return "\n".join(
+        ["package lakebed;", *imports, *(line for line in lines if not line.startswith(("import ", "package ")))]
+    )
+
+
+def _class_loader(jvm: Any) -> Any:
+    return jvm.java.lang.Thread.currentThread().getContextClassLoader()
+
+
+class _PythonSide:
+    """What ``Python.java`` calls. An error is a text; nothing is raised into Py4J, which would lose its sentence."""
+
+    def __init__(self, session: SparkSession, answer: Answer) -> None:
+        self._session = session
+        self._answer = answer
+
+    def apply(self, what: str, values: Any) -> Any:
+        from pyspark.errors import PySparkException
+
+        try:
+            return self._answer(self._session, what, list(values))
+        except (LakebedError, PySparkException) as error:
+            return f"{_ERROR}{error}"
+        except Exception as error:
+            _logger.exception("a question of Spark's catalog could not be answered: %s", what)
+            return f"{_ERROR}{type(error).__name__}: {error}"
+
+    class Java:
+        implements = ("java.util.function.BiFunction",)
+
+
+class StatementInJvm:
+    """A ``Statement`` of the JVM: what a user's command changes, as Spark computes it."""
+
+    def __init__(self, session: SparkSession, java_session: Any, java: Any) -> None:
+        from pyspark.sql import SparkSession as Session
+
+        self.session = Session(session.sparkContext, java_session)
+        self._java_session = java_session
+        self._java = java
+
+    @property
+    def kind(self) -> str:
+        """INSERT, DELETE, UPDATE, MERGE, OVERWRITE or OVERWRITE PARTITIONS."""
+        return str(self._java.kind())
+
+    @property
+    def table(self) -> str:
+        """The name of the table."""
+        return str(self._java.table().name())
+
+    @property
+    def handle(self) -> str:
+        """What ``load`` gave as the table's handle."""
+        return str(self._java.table().handle())
+
+    @property
+    def condition(self) -> str | None:
+        """Spark's SQL of the condition; None if there is none."""
+        found = self._java.condition()
+        return None if found is None else str(found)
+
+    @property
+    def concerns_all_rows(self) -> bool:
+        """Whether it is a MERGE that says what becomes of rows that the source lacks."""
+        return bool(self._java.concernsAllRows())
+
+    def source(self) -> DataFrame:
+        """The rows that are inserted, or a MERGE's source."""
+        return self._frame(self._java.source(self._java_session))
+
+    def keys_of_source(self, source: DataFrame) -> DataFrame | None:
+        """The keys of the rows that a MERGE may meet; None if its condition is not that all keys are equal."""
+        found = self._java.keysOfSource(self._java_session, source._jdf)
+        return None if found is None else self._frame(found)
+
+    def changes(self, rows: DataFrame, source: DataFrame | None) -> DataFrame:
+        """What it changes (``Statement.java``), of these rows of the table."""
+        return self._frame(self._java.changes(self._java_session, rows._jdf, None if source is None else source._jdf))
+
+    def _frame(self, java: Any) -> DataFrame:
+        from pyspark.sql import DataFrame
+
+        return DataFrame(java, self.session)
+
+
+def logical_plan(frame: DataFrame) -> Any:
+    """The analyzed plan of a DataFrame, in the JVM."""
+    return frame._jdf.queryExecution().analyzed()
+
+
+def session_of(session: SparkSession, java_session: Any) -> SparkSession:
+    """A session of the JVM, which may be a clone of the one that is known here."""
+    from pyspark.sql import SparkSession as Session
+
+    return Session(session.sparkContext, java_session)

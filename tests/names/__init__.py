@@ -1,0 +1,1 @@
+"""Tables by name in Spark SQL."""

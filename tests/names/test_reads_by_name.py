@@ -1,0 +1,79 @@
+"""SELECT, SHOW, DESCRIBE, USE: tables are found by name, and read with their tails, at one version."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+import lakebed
+from tests.names.conftest import Sql
+
+pytestmark = pytest.mark.slow
+
+
+def test_tables_are_listed_by_namespace(sql: Sql, orders: lakebed.Table) -> None:
+    assert sql("show namespaces in lake") == [("shop",)]
+    assert [row[1] for row in sql("show tables in lake.shop")] == ["orders"]
+
+
+def test_a_select_reads_the_tail(sql: Sql, orders: lakebed.Table) -> None:
+    assert sql("select id, n from lake.shop.orders where id > 1 order by id") == [(2, 20), (3, 30)]
+
+
+def test_a_select_names_a_version_or_a_time(sql: Sql, orders: lakebed.Table) -> None:
+    orders.delete("id = 1")
+
+    assert sql("select count(*) from lake.shop.orders") == [(2,)]
+    assert sql("select count(*) from lake.shop.orders version as of 1") == [(3,)]
+    assert sql("select count(*) from lake.shop.orders timestamp as of now()") == [(2,)]
+    with pytest.raises(AnalysisException, match="no version 99"):
+        sql("select * from lake.shop.orders version as of 99")
+
+
+def test_a_query_reads_one_version_of_a_table_that_it_names_twice(sql: Sql, orders: lakebed.Table) -> None:
+    found = sql(
+        "select a.id, b.n from lake.shop.orders a join lake.shop.orders b on a.id = b.id "
+        "where a.id in (select id from lake.shop.orders where n > 10) order by a.id"
+    )
+    assert found == [(2, 20), (3, 30)]
+
+
+def test_a_data_frame_stays_at_its_version(spark: SparkSession, catalog: str, orders: lakebed.Table) -> None:
+    frame = spark.table(f"{catalog}.shop.orders")
+    orders.delete("true")
+
+    assert frame.count() == 3
+    assert spark.table(f"{catalog}.shop.orders").count() == 0
+
+
+def test_metadata_tables_are_named_after_their_table(sql: Sql, orders: lakebed.Table) -> None:
+    assert sql("select state, rows from lake.shop.orders.parts") == [("tail", 3)]
+    assert [row[0] for row in sql("select operation from lake.shop.orders.timeline order by version")] == [
+        "CREATE TABLE",
+        "APPLY",
+    ]
+
+
+def test_what_is_missing_is_said_with_the_nearest_name(sql: Sql, orders: lakebed.Table) -> None:
+    with pytest.raises(AnalysisException, match=r"no table shop\.ordrs below .*; did you mean 'shop\.orders'"):
+        sql("select * from lake.shop.ordrs")
+    with pytest.raises(AnalysisException, match="no metadata table 'part'; did you mean 'parts'"):
+        sql("select * from lake.shop.orders.part")
+
+
+def test_use_makes_a_short_name_do(sql: Sql, orders: lakebed.Table) -> None:
+    sql("use lake.shop")
+    assert sql("select count(*) from orders") == [(3,)]
+
+
+def test_describe_says_how_large_and_how_fresh_a_table_is(sql: Sql, orders: lakebed.Table) -> None:
+    found = {row[0]: row[1] for row in sql("describe extended lake.shop.orders")}
+    assert found["id"] == "bigint"
+    assert "lakebed.reads=fresh" in found["Table Properties"]
+    assert found["Statistics"].endswith("3 rows")
+
+
+def test_a_filter_leaves_parts_out(spark: SparkSession, catalog: str, orders: lakebed.Table) -> None:
+    text = spark.table(f"{catalog}.shop.orders").where("id = 3")._jdf.queryExecution().executedPlan().toString()
+    assert "PushedFilters: [EqualTo(id,3)]" in text or "EqualTo(id,3)" in text

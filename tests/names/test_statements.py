@@ -1,0 +1,144 @@
+"""INSERT, DELETE, UPDATE, MERGE INTO: rows by their keys, as Spark computes them, in one commit."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.errors import AnalysisException
+
+import lakebed
+from tests.names.conftest import Sql
+
+pytestmark = pytest.mark.slow
+ROWS = "select * from lake.shop.orders order by id"
+
+
+def test_an_insert_of_a_key_that_exists_replaces_its_row(sql: Sql, orders: lakebed.Table) -> None:
+    assert sql("insert into lake.shop.orders values (4, 'd', 40), (1, 'z', 11)") == [(2, 0, 0, 2, 0)]
+    assert sql(ROWS) == [(1, "z", 11), (2, "b", 20), (3, "c", 30), (4, "d", 40)]
+
+
+def test_an_insert_may_name_columns(sql: Sql, orders: lakebed.Table) -> None:
+    sql("insert into lake.shop.orders (n, id) values (7, 7)")
+    sql("insert into lake.shop.orders by name select 'x' as region, 8L as id, 8L as n")
+    assert sql(f"{ROWS} desc limit 2") == [(8, "x", 8), (7, None, 7)]
+
+
+def test_an_insert_gives_a_key_once(sql: Sql, orders: lakebed.Table) -> None:
+    with pytest.raises(AnalysisException, match=r"INSERT gives \{'id': 5\} of .* more than once"):
+        sql("insert into lake.shop.orders values (5, 'd', 1), (5, 'd', 2)")
+    assert len(sql(ROWS)) == 3
+
+
+def test_a_delete_removes_what_matches(sql: Sql, orders: lakebed.Table) -> None:
+    assert sql("delete from lake.shop.orders where region in ('a', 'b')") == [(2, 0, 2, 0, None)]
+    assert sql(ROWS) == [(3, "c", 30)]
+
+
+def test_a_delete_may_ask_another_query(sql: Sql, orders: lakebed.Table) -> None:
+    sql("delete from lake.shop.orders where id in (select max(id) from lake.shop.orders)")
+    assert sql("select max(id) from lake.shop.orders") == [(2,)]
+
+
+def test_an_update_sees_the_row_as_it_was(sql: Sql, orders: lakebed.Table) -> None:
+    assert sql("update lake.shop.orders set n = n + 1, region = concat(region, n) where id > 1") == [(2, 2, 0, 0, None)]
+    assert sql(ROWS) == [(1, "a", 10), (2, "b20", 21), (3, "c30", 31)]
+
+
+def test_a_key_never_changes(sql: Sql, orders: lakebed.Table) -> None:
+    with pytest.raises(AnalysisException, match=r"UPDATE changes a key of .*: a key never changes"):
+        sql("update lake.shop.orders set id = 9 where id = 1")
+
+
+def test_a_merge_updates_deletes_and_inserts(sql: Sql, orders: lakebed.Table) -> None:
+    counts = sql(
+        "merge into lake.shop.orders t using (select * from values (1, 'x', 5), (2, 'y', 0), (9, 'z', 9) as s(id, region, n)) s "
+        "on t.id = s.id when matched and s.n = 0 then delete when matched then update set n = t.n + s.n "
+        "when not matched then insert *"
+    )
+    assert counts == [(3, 1, 1, 1, 3)]
+    assert sql(ROWS) == [(1, "a", 15), (3, "c", 30), (9, "z", 9)]
+
+
+def test_a_merge_looks_up_the_keys_of_its_source(sql: Sql, orders: lakebed.Table) -> None:
+    counts = sql(
+        "merge into lake.shop.orders t using (select 2 as id) s on t.id = s.id when matched then update set n = 0"
+    )
+    assert counts == [(1, 1, 0, 0, 1)]
+
+
+def test_a_merge_may_say_what_becomes_of_rows_that_the_source_lacks(sql: Sql, orders: lakebed.Table) -> None:
+    sql(
+        "merge into lake.shop.orders t using (select 2 as id) s on t.id = s.id "
+        "when not matched by source and n > 10 then delete when not matched by source then update set n = -1"
+    )
+    assert sql(ROWS) == [(1, "a", -1), (2, "b", 20)]
+
+
+def test_a_merge_by_another_column_than_the_key_scans_the_table(sql: Sql, orders: lakebed.Table) -> None:
+    counts = sql(
+        "merge into lake.shop.orders t using (select 'c' as r) s on t.region = s.r when matched then update set n = 1"
+    )
+    assert counts == [(1, 1, 0, 0, None)]
+    assert sql(f"{ROWS} desc limit 1") == [(3, "c", 1)]
+
+
+def test_a_merge_that_matches_a_row_twice_is_refused_by_spark(sql: Sql, orders: lakebed.Table) -> None:
+    with pytest.raises(AnalysisException, match="MERGE_CARDINALITY_VIOLATION"):
+        sql(
+            "merge into lake.shop.orders t using (select 1 as id union all select 1) s on t.id = s.id "
+            "when matched then update set n = 0"
+        )
+
+
+def test_a_source_is_computed_once(sql: Sql, orders: lakebed.Table) -> None:
+    sql(
+        "merge into lake.shop.orders t using (select id, rand() as r from range(1, 100)) s on t.id = s.id "
+        "when matched then update set n = cast(s.r * 1000000000 as bigint), region = cast(s.r as string) "
+        "when not matched then insert (id, n, region) values (s.id, cast(s.r * 1000000000 as bigint), cast(s.r as string))"
+    )
+    assert sql(
+        "select count(*) from lake.shop.orders where n <> cast(cast(region as double) * 1000000000 as bigint)"
+    ) == [(0,)]
+
+
+def test_a_statement_that_changes_nothing_commits_nothing(sql: Sql, orders: lakebed.Table) -> None:
+    before = orders.version
+    assert sql("delete from lake.shop.orders where id = 77") == [(0, 0, 0, 0, None)]
+    assert orders.version == before
+
+
+def test_explain_runs_nothing(sql: Sql, orders: lakebed.Table) -> None:
+    (text,) = sql("explain delete from lake.shop.orders")[0]
+    assert "Lakebed DELETE" in text
+    assert len(sql(ROWS)) == 3
+
+
+def test_many_rows_are_written_by_tasks(sql: Sql, orders: lakebed.Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lakebed.names.statements.FEW_ROWS", 10)
+    sql("insert into lake.shop.orders select id, 'r', id from range(0, 100)")
+    sql(
+        "merge into lake.shop.orders t using (select id from range(50, 150)) s on t.id = s.id "
+        "when matched and s.id < 60 then delete when matched then update set n = t.n + 1 "
+        "when not matched then insert (id) values (s.id)"
+    )
+    sql("update lake.shop.orders set region = 'u' where id < 50")
+    assert sql("select count(*), sum(n), count(region), count_if(region = 'u') from lake.shop.orders") == [
+        (140, sum(range(100)) - sum(range(50, 60)) + 40, 90, 50)
+    ]
+
+
+def test_create_table_as_select_fills_a_table_with_keys(sql: Sql, orders: lakebed.Table) -> None:
+    sql(
+        "create table lake.shop.copy using lakebed tblproperties ('lakebed.keys' = 'id') as select * from lake.shop.orders"
+    )
+    assert sql("select * from lake.shop.copy order by id") == sql(ROWS)
+
+
+def test_truncate_leaves_no_row(sql: Sql, orders: lakebed.Table) -> None:
+    sql("truncate table lake.shop.orders")
+    assert sql(ROWS) == []
+
+
+def test_insert_overwrite_replaces_all_rows(sql: Sql, orders: lakebed.Table) -> None:
+    sql("insert overwrite lake.shop.orders select id, 'o', n from lake.shop.orders where id = 2")
+    assert sql(ROWS) == [(2, "o", 20)]
