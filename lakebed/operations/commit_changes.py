@@ -30,7 +30,8 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from lakebed.errors import VersionNotFound
+from lakebed.errors import InvalidChanges, VersionNotFound
+from lakebed.far_times import python_rows
 from lakebed.log.actions import Action, AddChangePart, AddPart, ChangePart, Commit, Domain, Part, RemovePart
 from lakebed.log.commit_kind import settles
 from lakebed.log.commit_loop import Finished, Proposal, commit_loop
@@ -40,9 +41,12 @@ from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import Committed, TableLog
 from lakebed.operations.mutation import MutationResult
 from lakebed.parts.changes import WriteSpec, write_spec_of
+from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.intact import require_intact, require_intact_keys
 from lakebed.parts.part_filter import KeyRanges, parts_that_may_hold
 from lakebed.parts.write import WrittenPart, write_parts
+from lakebed.resolve.locate import KeyLocator
+from lakebed.resolve.losing import losing
 from lakebed.resolve.whole_rows import as_rows, row_schema
 from lakebed.schema.nested import table_as_declared
 from lakebed.sql.pieces import aliases, by_place, named, registered, scan_of, sql_type
@@ -140,6 +144,32 @@ def commit_changes(
         started=time.perf_counter(),
     )
     return commit_loop(log, operation, committing.build, discard=committing.discard, repeatable=False)
+
+
+def refusing_losers(
+    storage: PartStorage, deletion_vectors: DeletionVectorCache, locator: Callable[[WriteSpec], KeyLocator]
+) -> Check:
+    """A check for statements whose changes have a sequence that their user gave: each must win, or nothing is changed.
+
+    It raises InvalidChanges, naming the first key whose change would be late.
+    """
+
+    def check(snapshot: Snapshot, parts: Sequence[WrittenPart]) -> None:
+        lost = losing(snapshot, parts, storage, deletion_vectors, locator(write_spec_of(snapshot)))
+        if not len(lost):
+            return
+        [key] = python_rows(snapshot.columns.to_logical(lost.slice(0, 1)))
+        named, order = (
+            ", ".join(f"{name}={value!r}" for name, value in key.items()),
+            snapshot.logical_settings.sequence_by,
+        )
+        more = f", and so has it for {len(lost) - 1:,} other keys" if len(lost) > 1 else ""
+        raise InvalidChanges(
+            f"the change of the row with {named} would be lost: the table has a newer row or delete of this key by {order!r} "
+            f"(sequence_by){more}; give the change a higher {order!r}"
+        )
+
+    return check
 
 
 def discard(parts: Iterable[WrittenPart], storage: PartStorage) -> None:

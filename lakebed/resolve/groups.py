@@ -165,16 +165,9 @@ def resolve_groups(
     among: pa.Table | None = None,
 ) -> Resolution:
     """``resolve`` for a table with groups."""
-    schema = row_schema(spec)
-    tail, of_part, of_row = rows_of_tail(change_parts, schema, spec, storage, keys=among)
-    key, first = numbered_keys(tail, spec)
-    found = States.of_base(
-        tail.select(list(spec.keys)).take(pa.array(first)), base, spec, storage, deletion_vectors, locator
-    )
-    known = len(found.rows)
-    rows, key = pa.concat_tables([found.rows, as_rows(tail, schema)]), np.concatenate([found.key, key])
-    is_live = np.concatenate([found.is_live, np.zeros(len(tail), dtype=bool)])
-    newest = newest_of_groups(rows, key, spec, is_live=is_live, known=known)
+    met = changes_of_groups(base, change_parts, spec, storage, deletion_vectors, locator, among=among)
+    tail, of_part, of_row, found = met.tail, met.of_part, met.of_row, met.found
+    rows, key, newest, known = met.rows, met.key, met.newest, len(met.found.rows)
     last, is_deleted = newest.last, _is_delete(rows)
     changes, stays = last >= known, newest.is_one & (is_deleted[last] != newest.exists)
     survives = last[changes & stays & newest.exists] - known
@@ -213,6 +206,44 @@ def resolve_groups(
             if (count := int(np.count_nonzero((of_key >= known) & ~newest.exists)))
         },
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangesOfGroups:
+    """Changes, what the base has of their keys, and what is newest."""
+
+    tail: pa.Table
+    of_part: _Places
+    """Of each change the ordinal of its part."""
+    of_row: _Places
+    found: States
+    rows: pa.Table
+    """Those of ``found``, then those of ``tail``."""
+    key: _Places
+    """The number of the key of each row."""
+    newest: _Newest
+
+
+def changes_of_groups(
+    base: Mapping[str, Part],
+    change_parts: Sequence[ChangePart],
+    spec: WriteSpec,
+    storage: PartStorage,
+    deletion_vectors: DeletionVectorCache,
+    locator: KeyLocator,
+    *,
+    among: pa.Table | None,
+) -> ChangesOfGroups:
+    """Steps 1 and 2; ``among``: of these keys alone."""
+    schema = row_schema(spec)
+    tail, of_part, of_row = rows_of_tail(change_parts, schema, spec, storage, keys=among)
+    key, first = numbered_keys(tail, spec)
+    keys = tail.select(list(spec.keys)).take(pa.array(first))
+    found = States.of_base(keys, base, spec, storage, deletion_vectors, locator)
+    rows, key = pa.concat_tables([found.rows, as_rows(tail, schema)]), np.concatenate([found.key, key])
+    is_live = np.concatenate([found.is_live, np.zeros(len(tail), dtype=bool)])
+    newest = newest_of_groups(rows, key, spec, is_live=is_live, known=len(found.rows))
+    return ChangesOfGroups(tail=tail, of_part=of_part, of_row=of_row, found=found, rows=rows, key=key, newest=newest)
 
 
 def layers_of_groups(changes: pa.Table, spec: WriteSpec, connection: duckdb.DuckDBPyConnection) -> Iterable[pa.Table]:
