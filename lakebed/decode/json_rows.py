@@ -13,7 +13,7 @@ The values are read as in ``debezium``: fast by columns, one by one where that f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -218,6 +218,10 @@ class _RowReader:
     def described(self, record: Record) -> Described | None:
         """A row says nothing of its transaction, and not whether it is new."""
         return None
+
+    def transactions(self, records: pa.RecordBatch) -> Iterator[tuple[np.ndarray[Any, Any], pa.StringArray]]:
+        """None of them has one."""
+        yield np.arange(records.num_rows), pa.nulls(records.num_rows, pa.string())
 
     def earlier_row(self, record: Record) -> EarlierRow | None:
         return None

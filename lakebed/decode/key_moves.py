@@ -28,8 +28,7 @@ import pyarrow.compute as pc
 
 from lakebed.decode.decoder import DecoderSchema
 from lakebed.decode.metadata import NEW_KEY, OLD_KEY, headers_of, mappings_of, values_of
-from lakebed.decode.places import Transactions, number_of
-from lakebed.decode.source_order import Described
+from lakebed.decode.places import Describing, Transactions, number_of
 from lakebed.far_times import python_values
 from lakebed.lateness import Place
 from lakebed.parts.changes import DELETE, MOVES_COLUMN, MOVES_TYPE, OP_COLUMN, UNAVAILABLE_COLUMN, WEAK
@@ -61,11 +60,8 @@ class EarlierRow:
     blank: frozenset[str]
 
 
-class Events(Protocol):
-    """What records say, by their numbers. Both raise what they like for records that can't be read."""
-
-    def described(self, number: int) -> Described | None:
-        """What a record is; None if it changes no row."""
+class Events(Describing, Protocol):
+    """What records say, by their numbers."""
 
     def earlier_row(self, number: int) -> EarlierRow | None:
         """What it says of the old row."""
@@ -125,7 +121,7 @@ class BatchMoves:
         self._bad: set[int] = set()
         self._guessed: set[int] = set()
         """Rows without headers that look like a move."""
-        self._transactions = Transactions(records, events.described, regions, before)
+        self._transactions = Transactions(records, events, regions, before)
         self._marked = self._moved(at)
         self._creates = creates & ~self._deletes
 
@@ -209,65 +205,77 @@ class BatchMoves:
 
     def _adjacent(self) -> _Mask:
         """Without headers: deletes right before a create of another key, and these, in the last transaction of each partition."""
-        found = np.zeros(len(self._rows), bool)
-        follows = np.zeros(len(self._rows), bool)
+        follows, is_last = np.zeros((2, len(self._rows)), bool)
         follows[1:] = self._deletes[:-1] & ~self._deletes[1:]
         for rows in self._rows_of_regions():
             if follows[rows].any():
                 begin, end, transaction = self._transactions.run(int(self._numbers[rows.stop - 1]))
-                last = self._between(begin, end)
-                for row in (last.start + np.flatnonzero(follows[last])).tolist():
-                    if transaction is not None:
-                        found[self._move_of(row)] = True
-        return found
+                is_last[self._between(begin, end)] = transaction is not None
+        return self._moves_of(np.flatnonzero(follows & is_last))
 
-    def _move_of(self, row: int) -> list[int]:
-        """The rows of a move, if a create may be part of one: right after a delete of another key in its transaction."""
-        if not self._creates[row]:
-            return []
-        here = int(self._numbers[row])
-        if row == 0 or self._numbers[row - 1] < self._transactions.region(here)[0]:
-            return [row]  # what came before is not known
-        if not self._deletes[row - 1] or self._key(row - 1) == self._key(row):
-            return []
-        one, other = self._transactions.described(here), self._transactions.described(int(self._numbers[row - 1]))
-        if one is None or other is None or one.transaction is None or one.transaction != other.transaction:
-            return []
-        self._guessed |= {row - 1, row}
-        return [row - 1, row]
+    def _moves_of(self, rows: _Mask) -> _Mask:
+        """The rows of the moves that creates may be part of: right after a delete of another key in their transaction."""
+        found = np.zeros(len(self._rows), bool)
+        rows = rows[self._creates[rows]]
+        if not len(rows):
+            return found
+        begins = np.array([begin for begin, _ in self._transactions.regions])
+        begin = begins[np.searchsorted(begins, self._numbers[rows], "right") - 1]
+        is_first = (rows == 0) | (self._numbers[rows - 1] < begin)
+        found[rows[is_first]] = True  # what came before is not known
+        rows = rows[~is_first & self._deletes[rows - 1]]
+        keys = zip(self._keys(rows - 1), self._keys(rows), strict=True)
+        rows = rows[np.array([one != other for one, other in keys], bool)]
+        rows = rows[self._transactions.are_one(self._numbers[rows - 1], self._numbers[rows])]
+        moves = np.union1d(rows - 1, rows)
+        found[moves] = True
+        self._guessed.update(moves.tolist())
+        return found
 
     def _suspects(self) -> list[list[int]]:
         """Without headers: the changes of keys of which a row was created and one deleted later, in one transaction."""
-        chosen = self._twice()
-        keys: dict[tuple[Any, ...], list[int]] = {}
-        for row in chosen:
-            keys.setdefault(self._key(row), []).append(row)
-        groups = []
-        for rows in keys.values():
-            last: dict[str, list[int]] = {}
-            for row in rows:
-                here = self._transactions.described(int(self._numbers[row]))
-                if here is not None and here.transaction is not None:
-                    last.setdefault(here.transaction, []).append(row)
-            for group in last.values():
-                creates = [row for row in group if self._creates[row]]
-                if creates and self._deletes[group[-1]] and creates[0] < group[-1]:
-                    groups.append(group)
-                    for row in creates:
-                        self._marked[self._move_of(row)] = True
-        return groups
+        came, left = self._created_and_deleted()
+        came = came[self._transactions.are_one(self._numbers[came], self._numbers[left])]
+        if not len(came):
+            return []
+        chosen = set(self._keys(came))
+        has_key = np.ones(len(self._rows), bool)
+        for name in self._schema.keys:
+            column = self._rows.column(name)
+            has_key &= np.asarray(pc.is_in(column, value_set=column.take(pa.array(came)).combine_chunks()))
+        rows = np.flatnonzero(has_key)
+        groups: dict[tuple[tuple[Any, ...], int], list[int]] = {}
+        ids = self._transactions.ids(self._numbers[rows])
+        for row, key, id in zip(rows.tolist(), self._keys(rows), ids.tolist(), strict=True):
+            if key in chosen and id >= 0:
+                groups.setdefault((key, id), []).append(row)
+        found, creates = [], list[int]()
+        for group in groups.values():
+            of_group = [row for row in group if self._creates[row]]
+            if of_group and self._deletes[group[-1]] and of_group[0] < group[-1]:
+                found.append(group)
+                creates += of_group
+        self._marked |= self._moves_of(np.array(sorted(creates), np.int64))
+        return found
 
-    def _twice(self) -> list[int]:
-        """The rows of keys that have an upsert and a delete, and perhaps of some more."""
-        upserts, deletes = ~self._deletes, self._deletes.copy()
-        for _ in range(2):  # then what is left of the one fits what is left of the other
-            for name in self._schema.keys:
-                column = self._rows.column(name)
-                if not upserts.any() or not deletes.any():
-                    return []
-                upserts &= np.asarray(pc.is_in(column, value_set=column.filter(pa.array(deletes)).combine_chunks()))
-                deletes &= np.asarray(pc.is_in(column, value_set=column.filter(pa.array(upserts)).combine_chunks()))
-        return np.flatnonzero(upserts | deletes).tolist()
+    def _created_and_deleted(self) -> tuple[_Mask, _Mask]:
+        """Creates, and the delete that comes next among the creates and deletes of the key."""
+        creates, deletes = np.flatnonzero(self._creates), np.flatnonzero(self._deletes)
+        for name in self._schema.keys:  # which leaves few
+            column = self._rows.column(name)
+            created, deleted = (column.take(pa.array(some)).combine_chunks() for some in (creates, deletes))
+            is_both = np.asarray(pc.is_in(created, value_set=deleted))
+            creates, created = creates[is_both], created.filter(pa.array(is_both))
+            deletes = deletes[np.asarray(pc.is_in(deleted, value_set=created))]
+        rows = np.union1d(creates, deletes)
+        keys = np.zeros(len(rows), np.int64)
+        for name in self._schema.keys:
+            encoded = self._rows.column(name).take(pa.array(rows)).combine_chunks().dictionary_encode()
+            keys = np.unique(keys * (len(encoded.dictionary) + 1) + np.asarray(encoded.indices), return_inverse=True)[1]
+        order = np.argsort(keys, kind="stable")
+        rows, keys = rows[order], keys[order]
+        goes = self._creates[rows[:-1]] & self._deletes[rows[1:]] & (keys[:-1] == keys[1:])
+        return rows[:-1][goes], rows[1:][goes]
 
     def _marked_groups(self) -> list[list[int]]:
         """The changes of each key and transaction of which one is marked."""
@@ -446,11 +454,13 @@ class BatchMoves:
     def _key(self, row: int) -> tuple[Any, ...]:
         if row not in self._keys_of_rows:
             # The next ones, too: a single value of a column costs as much as some hundred.
-            rows = range(row, min(row + _KEYS_AT_ONCE, len(self._rows)))
-            columns = [_plain(self._rows.column(name).slice(row, len(rows))).to_pylist() for name in self._schema.keys]
-            for one, key in zip(rows, zip(*columns, strict=True), strict=True):
-                self._keys_of_rows.setdefault(one, key)
+            rows = np.arange(row, min(row + _KEYS_AT_ONCE, len(self._rows)))
+            self._keys_of_rows.update(zip(rows.tolist(), self._keys(rows), strict=True))
         return self._keys_of_rows[row]
+
+    def _keys(self, rows: _Mask) -> list[tuple[Any, ...]]:
+        columns = [_plain(self._rows.column(name).take(pa.array(rows))).to_pylist() for name in self._schema.keys]
+        return list(zip(*columns, strict=True))
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:

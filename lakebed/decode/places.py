@@ -8,7 +8,10 @@ a connector sends again is earlier by the clock. Where neither is certain, the s
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -28,11 +31,27 @@ from lakebed.positions.truncates import Cutoff
 _ORDERS = frozenset(ORDERS) | {("source", "commit_ts"), ("kafka", "offset")}
 """Metadata that grow from record to record of a partition, as the clock does."""
 _INT64 = np.iinfo(np.int64)
+_PIECES_MAX = 64
+"""Rows that are in order but for a few are put together from so many pieces, which copies nothing."""
+_LOOKS_MAX = 32
+_UNSEEN = -2
 _LOOKED_BACK_MAX = 16
 """Among so many records at its end a transaction is looked for; tombstones and rows of a snapshot say none."""
 _Numbers = npt.NDArray[np.int64]
 _Partitions = Mapping[Place, npt.NDArray[np.bool_] | None]
 """The partitions of some records, and which records each has; None: all of them."""
+
+
+def in_order(rows: pa.Table, name: str) -> pa.Table:
+    """The rows in the order of a column of numbers."""
+    at = rows.column(name).to_numpy()
+    if len(at) < 2 or not (np.diff(at) < 0).any():
+        return rows
+    order = np.argsort(at, kind="stable")
+    begins = [0, *(np.flatnonzero(np.diff(order) != 1) + 1).tolist(), len(order)]
+    if len(begins) > _PIECES_MAX:
+        return rows.take(pa.array(order))
+    return pa.concat_tables([rows.slice(int(order[begin]), end - begin) for begin, end in pairwise(begins)])
 
 
 def restarted(rows: pa.Table, records: pa.Table, numbers: _Numbers, cutoff: Cutoff) -> pa.Table:
@@ -151,13 +170,23 @@ def _highest_before(values: _Numbers, first: int) -> _Numbers:
     return np.maximum.accumulate(np.concatenate(([first], values[:-1])))
 
 
+class Describing(Protocol):
+    """Says what records are, by their numbers. It raises what it likes for records that can't be read."""
+
+    def described(self, number: int) -> Described | None:
+        """What a record is; None if it changes no row."""
+
+    def transactions(self, numbers: _Numbers) -> Iterable[tuple[_Numbers, pa.StringArray]]:
+        """The transactions of records in ascending order, as far as they are found quickly: the numbers of some, and theirs."""
+
+
 class Transactions:
     """The transactions of a batch's records, by the numbers of these."""
 
     def __init__(
         self,
         records: pa.Table,
-        describe: Callable[[int], Described | None],
+        events: Describing,
         regions: Sequence[tuple[int, int]],
         before: Mapping[Place, Last],
     ) -> None:
@@ -165,14 +194,14 @@ class Transactions:
 
         Args:
             records: The records of the batch.
-            describe: What a record is; it raises what it likes for one that can't be read.
+            events: What the records say.
             regions: The records of each partition that follow each other (``regions_of``).
             before: The last record of each partition that earlier batches read.
         """
         self.regions = regions
         self._records = records
         self._values = records.column("value")
-        self._describe = describe
+        self._events = events
         self._before = before
         self._described: dict[int, Described | None] = {}
 
@@ -223,6 +252,51 @@ class Transactions:
         begin, end = _first(number, low - 1, -1, is_other) + 1, _first(number, high, 1, is_other)
         return begin, end, number_of(here.transaction)
 
+    def ids(self, numbers: _Numbers) -> _Numbers:
+        """A number for the transaction of each of these records; -1 if it has none.
+
+        The numbers hold for the records that are asked for together.
+        """
+        records, at_record = np.unique(numbers, return_inverse=True)
+        known = [(records[:0], pa.array([], pa.string()))]
+        with suppress(Exception):  # then each of the others is looked at alone
+            known.extend(self._events.transactions(records))
+        encoded = pa.concat_arrays([texts for _, texts in known]).dictionary_encode()
+        ids = np.full(len(records), _UNSEEN)
+        places = np.searchsorted(records, np.concatenate([some for some, _ in known]))
+        ids[places] = np.asarray(encoded.indices.fill_null(-1))
+        if (ids == _UNSEEN).any():
+            found = {None: -1, **{text: at for at, text in enumerate(encoded.dictionary.to_pylist())}}
+            for at in np.flatnonzero(ids == _UNSEEN).tolist():
+                here = self.described(int(records[at]))
+                ids[at] = found.setdefault(None if here is None else here.transaction, len(found))
+        return ids[at_record]
+
+    def are_one(self, one: _Numbers, other: _Numbers) -> npt.NDArray[np.bool_]:
+        """Which pairs of records, each with one behind it in its partition, are of one transaction.
+
+        As a transaction is a run of records, no pair around the beginning of one is. A few looks tell that of most pairs.
+        """
+        kept = np.arange(len(one))
+        for _ in range(_LOOKS_MAX):
+            if not len(kept):
+                break
+            number = int(other[kept].min())
+            low, high = self.region(number)
+            begin, _, transaction = self.run(number)
+            if transaction is None:
+                begin, high = number, number + 1
+            are_two = (low <= one[kept]) & (one[kept] < begin) & (begin <= other[kept]) & (other[kept] < high)
+            if not are_two.any():
+                break
+            kept = kept[~are_two]
+        numbers = np.union1d(one[kept], other[kept])
+        ids = self.ids(numbers)
+        here, there = (ids[np.searchsorted(numbers, some[kept])] for some in (one, other))
+        found = np.zeros(len(one), bool)
+        found[kept] = (here == there) & (here >= 0)
+        return found
+
     def region(self, number: int) -> tuple[int, int]:
         """The region of a record."""
         return next(one for one in self.regions if one[0] <= number < one[1])
@@ -231,7 +305,7 @@ class Transactions:
         """What a record is; None if it changes no row or can't be read."""
         if number not in self._described:
             try:
-                found = self._describe(number)
+                found = self._events.described(number)
             except Exception:  # whatever is wrong with a record, it has no row then
                 found = None
             self._described[number] = found

@@ -21,7 +21,7 @@ from lakebed.decode.decoder import Decoded, DecoderSchema, quarantine
 from lakebed.decode.json.text import Mismatch, Unreadable
 from lakebed.decode.key_moves import BatchMoves, EarlierRow
 from lakebed.decode.metadata import Headers, mappings_of
-from lakebed.decode.places import compared, met_by, partitions_of, regions_of, restarted
+from lakebed.decode.places import compared, in_order, met_by, partitions_of, regions_of, restarted
 from lakebed.decode.source_order import Described
 from lakebed.errors import LakebedError
 from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN, UPSERT
@@ -181,6 +181,9 @@ class _Reader(Protocol):
     def described(self, record: Record) -> Described | None:
         """What an event is beside its rows; None if the record changes no row, or does not say it. May raise anything."""
 
+    def transactions(self, records: pa.RecordBatch) -> Iterable[tuple[np.ndarray[Any, Any], pa.StringArray]]:
+        """What ``described`` says of transactions, with the places of records for which it is quick. May raise anything."""
+
     def earlier_row(self, record: Record) -> EarlierRow | None:
         """What an event says of the row that it replaced; None if nothing. May raise anything."""
 
@@ -331,13 +334,7 @@ def _read_one_by_one(
     ):
         at = first + int(number)
         record = Record(
-            key=key,
-            value=value,
-            topic=topic,
-            partition=partition,
-            offset=offset,
-            timestamp=timestamp,
-            headers=named,
+            key=key, value=value, topic=topic, partition=partition, offset=offset, timestamp=timestamp, headers=named
         )
         try:
             reading = reader.read_record(record)
@@ -365,6 +362,16 @@ class _Events:
     def described(self, number: int) -> Described | None:
         return self.reader.described(self._record(number))
 
+    def transactions(self, numbers: np.ndarray[Any, Any]) -> Iterator[tuple[np.ndarray[Any, Any], pa.StringArray]]:
+        first = 0
+        for batch in _slices(self.records):
+            low, high = np.searchsorted(numbers, [first, first + batch.num_rows])
+            if low < high:
+                chosen = numbers[low:high]
+                for places, texts in self.reader.transactions(batch.take(pa.array(chosen - first))):
+                    yield chosen[places], texts
+            first += batch.num_rows
+
     def earlier_row(self, number: int) -> EarlierRow | None:
         return self.reader.earlier_row(self._record(number))
 
@@ -377,10 +384,7 @@ def _assemble(records: pa.Table, collected: _Collected, reader: _Reader, decoder
     tables = list(collected.tables)
     if collected.rows:
         tables.append(_table_of(collected, schema))
-    rows = pa.concat_tables(tables) if tables else schema.empty_table()
-    at = rows.column(AT_COLUMN).to_numpy()
-    if len(at) > 1 and (np.diff(at) < 0).any():
-        rows = rows.take(pa.array(np.argsort(at, kind="stable")))
+    rows = in_order(pa.concat_tables(tables) if tables else schema.empty_table(), AT_COLUMN)
     numbers, times_of_rows = rows.column(AT_COLUMN).to_numpy() // 2, rows.column(TIME_COLUMN)
     rows = restarted(rows, records, numbers, collected.cutoff)
     regions = regions_of(records)

@@ -90,6 +90,47 @@ def _transaction(source: Mapping[str, Any], block: Mapping[str, Any]) -> str | N
     return f"{file} {position}" if file and position else None
 
 
+NAMES_OF_TRANSACTIONS: Mapping[tuple[str, str], pa.DataType] = {
+    **{("source", name): pa.int64() if name in ("txId", "commitTs") else pa.string() for name in _MEMBERS},
+    ("source", "file"): pa.string(),
+    ("source", "pos"): pa.int64(),
+    ("transaction", "id"): pa.string(),
+}
+"""The members of events that name a transaction, by their path, with the types that they mostly have."""
+
+
+def transactions(operation: pa.Array, members: Mapping[tuple[str, str], pa.Array]) -> pa.StringArray:
+    """``Described.transaction`` of many events.
+
+    ``members``: those of ``NAMES_OF_TRANSACTIONS`` that the events have. Raises TypeError for one of another type than text or
+    whole number.
+    """
+    given = {path: values for path, values in members.items() if values.null_count < len(values)}
+    texts = [pa.nulls(len(operation), pa.string())]
+    for name in _MEMBERS:
+        if ("source", name) in given:
+            texts.append(pc.binary_join_element_wise(name, _texts(given["source", name]), " "))
+    ids = given.get(("transaction", "id"))
+    if ids is not None and pa.types.is_string(ids.type):
+        texts.append(
+            pc.binary_join_element_wise("id", pc.replace_substring_regex(ids, f"^{POSTGRESQL_ID}$", r"\1"), " ")
+        )
+    if ("source", "file") in given and ("source", "pos") in given:
+        file, position = (_texts(given["source", name]) for name in ("file", "pos"))
+        texts.append(pc.binary_join_element_wise(file, pc.if_else(pc.equal(position, "0"), None, position), " "))
+    changes = pc.is_in(operation, value_set=pa.array(["c", "u", "d"]))
+    return pc.if_else(changes, pc.coalesce(*texts), None)
+
+
+def _texts(values: pa.Array) -> pa.StringArray:
+    """Texts and whole numbers as texts, without those that are empty."""
+    if pa.types.is_string(values.type):
+        return pc.if_else(pc.equal(values, ""), None, values)
+    if not pa.types.is_integer(values.type):
+        raise TypeError(f"values of type {values.type} name no transaction")
+    return values.cast(pa.string())
+
+
 def _place(source: Mapping[str, Any], block: Mapping[str, Any]) -> int | None:
     order, lsn = _number_in(block.get("total_order")), _number_in(source.get("lsn"))
     if lsn is not None or order is not None:

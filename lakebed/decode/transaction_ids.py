@@ -7,7 +7,7 @@ a topic may have events of several tables.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -16,16 +16,15 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.decode.debezium.changes import Mask
 from lakebed.decode.debezium.events import DebeziumJson
-from lakebed.decode.decoder import Decoder, NarrowingReader
+from lakebed.decode.decoder import Decoder
 from lakebed.decode.json.columns import MISSES
 from lakebed.decode.json.objects import ObjectParser
 from lakebed.decode.metadata import VALUE_SCHEMA, headers_of, values_of
 from lakebed.decode.source_order import POSTGRESQL_ID
 from lakebed.decode.source_order import identity as identity
 from lakebed.decode.typed.records import TypedRecords
-from lakebed.decode.typed.schemas import Group, Schemas
+from lakebed.decode.typed.schemas import Schemas, members_of_group
 from lakebed.decode.typed.values import members_of
 from lakebed.errors import InvalidInput
 
@@ -97,7 +96,7 @@ class _TypedTransactionIds:
 
     def _table_of(self, value: pa.BinaryArray, header: pa.BinaryArray | None) -> tuple[str, ...]:
         for group in self.schemas.grouped(value, header).groups:
-            members, _ = _members(group, "source", _NAME)
+            members, _ = members_of(members_of_group(group, {"source": _NAME}), "source")
             return _name_of(
                 {name: column[0].as_py() for name, column in members.items() if name in _NAME and len(column)}
             )
@@ -111,7 +110,7 @@ class _TypedTransactionIds:
         orders: list[pa.Array] = [pa.array([], pa.int64())]
         places = [np.array([], np.int64)]
         for group in self.schemas.grouped(some, named).groups:
-            members, _ = _members(group, "transaction", ("id", "total_order"))
+            members, _ = members_of(members_of_group(group, {"transaction": ("id", "total_order")}), "transaction")
             if "id" not in members or not pa.types.is_string(members["id"].type):
                 continue
             ids.append(members["id"])
@@ -150,14 +149,6 @@ def _table_of(value: bytes) -> tuple[str, ...]:
 def _name_of(source: Mapping[str, Any]) -> tuple[str, ...]:
     """The parts of the name of an event's table."""
     return tuple(part for name in _NAME if isinstance(part := source.get(name), str))
-
-
-def _members(group: Group, name: str, wanted: Sequence[str]) -> tuple[dict[str, pa.Array], Mask]:
-    """Members of a struct of the records, and which of these have it."""
-    reader = group.reader
-    if isinstance(reader, NarrowingReader):
-        reader = reader.narrowed({name: list(wanted)})
-    return members_of(reader.read(group.payload).rows, name)
 
 
 def _arrays(found: list[tuple[str | None, int | None]]) -> TransactionIds:

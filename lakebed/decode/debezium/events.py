@@ -20,7 +20,7 @@ Algorithm
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -64,7 +64,13 @@ from lakebed.decode.slices import (
     schema_needed,
     with_rescued,
 )
-from lakebed.decode.source_order import Described, described, metadata_type
+from lakebed.decode.source_order import (
+    NAMES_OF_TRANSACTIONS,
+    Described,
+    described,
+    metadata_type,
+    transactions,
+)
 from lakebed.decode.unknown_fields import (
     KnownFields,
     UnknownByRecord,
@@ -144,6 +150,7 @@ class _EventReader:
         self._keys = JsonKeys(decoder_schema, options)
         self._fields = RowSchemas(decoder_schema, options)
         self._sources = InlineSchemas(self._source(None), self._source)
+        self._transaction_parsers: dict[pa.Schema, ObjectParser] = {}
 
     def read_record(self, record: Record) -> Reading:
         return read_event(record, self._fields, self._options, self._cutoff)
@@ -151,6 +158,15 @@ class _EventReader:
     def described(self, record: Record) -> Described | None:
         """What a record is, beside its rows."""
         return None if record.value is None else described(envelope_of(loaded(record.value))[0])
+
+    def transactions(self, records: pa.RecordBatch) -> Iterator[tuple[Mask, pa.StringArray]]:
+        """The transactions of records, for the places of those of which they are found quickly."""
+        values = records.column("value")
+        for prefix, _, chosen in self._sources.groups(values, np.asarray(values.is_valid())):
+            some = values if len(chosen) == len(values) else values.take(pa.array(chosen))
+            with suppress(*MISSES, TypeError):
+                texts, sure = _transactions(payloads_of(some, prefix), self._transaction_parsers)
+                yield chosen[sure], texts.filter(pa.array(sure))
 
     def earlier_row(self, record: Record) -> EarlierRow | None:
         """What an event says of the row that it replaced."""
@@ -307,6 +323,30 @@ class _EventReader:
         source.samples.update(fresh)
         spelled = source.fields.decoder_schema.reading(names, declared=False)
         source.fields = replace(source.fields, decoder_schema=spelled)
+
+
+def _transactions(payloads: pa.BinaryArray, parsers: dict[pa.Schema, ObjectParser]) -> tuple[pa.StringArray, Mask]:
+    """The transactions of events, and which of them are known. Members have the types that they have in the first event.
+
+    Raises one of ``MISSES``, and TypeError.
+    """
+    first: Any = None
+    with suppress(Unreadable):
+        first = loaded(payloads[0].as_py())
+    parents: dict[str, list[pa.Field]] = {}
+    for (parent, name), kind in NAMES_OF_TRANSACTIONS.items():
+        said = first.get(parent) if isinstance(first, dict) else None
+        value = said.get(name) if isinstance(said, dict) else None
+        kind = {int: pa.int64(), str: pa.string()}.get(type(value), kind)
+        parents.setdefault(parent, []).append(pa.field(name, kind))
+    schema = pa.schema([("op", pa.string()), *((parent, pa.struct(fields)) for parent, fields in parents.items())])
+    if schema not in parsers:
+        parsers[schema] = ObjectParser(schema, {}, {})
+    parsed = parsers[schema].parse(payloads)
+    operation = parsed.rows.column("op")
+    members = {path: pc.struct_field(parsed.rows.column(path[0]), path[1]) for path in NAMES_OF_TRANSACTIONS}
+    # One without an operation may be an envelope of another form.
+    return transactions(operation, members), parsed.sure & np.asarray(operation.is_valid())
 
 
 def _row_in(decoder_schema: DecoderSchema, event: Any) -> Mapping[str, Any] | None:

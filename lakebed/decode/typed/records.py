@@ -13,6 +13,7 @@ What a value, a row and an event mean is what they mean in Debezium's JSON: the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -51,7 +52,7 @@ from lakebed.decode.slices import (
     schema_needed,
 )
 from lakebed.decode.source_order import Described, described, metadata_type
-from lakebed.decode.typed.schemas import Group, Grouped, KeySchemas, MessageKeys, Schemas, read_one
+from lakebed.decode.typed.schemas import Group, Grouped, KeySchemas, MessageKeys, Schemas, read_one, transactions_of
 from lakebed.decode.typed.values import (
     Shape,
     column_of,
@@ -407,6 +408,15 @@ class _TypedReader:
         if record.value is None or not self._settings.events:
             return None
         return described(self._written(record)[0])
+
+    def transactions(self, records: pa.RecordBatch) -> Iterator[tuple[Mask, pa.StringArray]]:
+        """The transactions of records that have values, for the places of those of which they are found quickly."""
+        if not self._settings.events:
+            yield np.arange(records.num_rows), pa.nulls(records.num_rows, pa.string())
+            return
+        for group in self._grouped(records).groups:
+            with suppress(TypeError):
+                yield np.asarray(group.rows), transactions_of(group)
 
     def earlier_row(self, record: Record) -> EarlierRow | None:
         """What an event says of the row that it replaced."""

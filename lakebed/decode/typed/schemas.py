@@ -24,12 +24,13 @@ from lakebed.decode.debezium.message_key import (
     MessageKey,
     message_key,
 )
-from lakebed.decode.decoder import DecoderSchema, Message, RecordFormat, RecordReader
+from lakebed.decode.decoder import DecoderSchema, Message, NarrowingReader, RecordFormat, RecordReader, Wanted
 from lakebed.decode.json.connect_types import PLAIN
 from lakebed.decode.json.text import Unreadable
 from lakebed.decode.json.values import JsonOptions
 from lakebed.decode.metadata import KEY_SCHEMA, headers_of, values_of
 from lakebed.decode.slices import Record
+from lakebed.decode.source_order import NAMES_OF_TRANSACTIONS, transactions
 from lakebed.decode.typed.registry import (
     RegistrySettings,
     Rows,
@@ -41,9 +42,12 @@ from lakebed.decode.typed.registry import (
     split_messages,
     text_of,
 )
-from lakebed.decode.typed.values import json_value, plain_logical, plain_values, read_column
+from lakebed.decode.typed.values import column_of, json_value, members_of, plain_logical, plain_values, read_column
 
 _READERS_KEPT_MAX = 1_000
+_TRANSACTION_MEMBERS = {
+    parent: [name for one, name in NAMES_OF_TRANSACTIONS if one == parent] for parent, _ in NAMES_OF_TRANSACTIONS
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,25 @@ def read_one(schemas: Schemas, value: bytes, header: bytes | None = None) -> tup
     for reason in read.errors.values():
         raise Unreadable(reason)
     return group.reader, read.rows
+
+
+def members_of_group(group: Group, wanted: Wanted) -> pa.RecordBatch:
+    """Some members of the records of a group, and perhaps others."""
+    reader = group.reader
+    if isinstance(reader, NarrowingReader):
+        reader = reader.narrowed(wanted)
+    return reader.read(group.payload).rows
+
+
+def transactions_of(group: Group) -> pa.StringArray:
+    """The transactions of events. Raises TypeError if a member that says them has an unusual type."""
+    rows = members_of_group(group, {"op": None, **_TRANSACTION_MEMBERS})
+    members = {
+        (parent, name): column
+        for parent in _TRANSACTION_MEMBERS
+        for name, column in members_of(rows, parent)[0].items()
+    }
+    return transactions(column_of(rows, "op", pa.string()), members)
 
 
 @dataclass(frozen=True, slots=True)
