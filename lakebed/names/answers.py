@@ -12,7 +12,7 @@ from lakebed.errors import InvalidInput
 from lakebed.log.snapshot import Snapshot
 from lakebed.names.catalog import Catalog, Loaded, described
 from lakebed.names.statements import run
-from lakebed.sparks.names import StatementInJvm, logical_plan, session_of
+from lakebed.sparks.names import StatementInJvm, id_of, logical_plan, session_of
 from lakebed.table import Table, internals_of
 from lakebed.table import open as open_table
 from lakebed.view.query_reads import snapshot_at
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LOADED_MAX = 256
+_SESSIONS_MAX = 16
 
 
 class Answers:
@@ -28,27 +29,35 @@ class Answers:
 
     def __init__(self) -> None:
         self._catalogs: dict[tuple[str, str, str | None], Catalog] = {}
-        self._loaded: OrderedDict[tuple[str, int], tuple[Table, Snapshot]] = OrderedDict()
+        self._loaded: OrderedDict[tuple[str, str, int], tuple[Loaded, str]] = OrderedDict()
+        self._sessions: dict[str, SparkSession] = {}
         self._lock = threading.Lock()
 
-    def __call__(self, session: SparkSession, what: str, values: Sequence[Any]) -> Any:
+    def __call__(self, session: SparkSession, what: str, values: Sequence[Any], given: Any) -> Any:
         """The answer; see ``Python.java``."""
         if what == "scan":
-            java_session, handle = values
-            return self._scan(session_of(session, java_session), json.loads(handle))
+            return self._scan(self._session(session, given), json.loads(values[0]))
         if what == "statement":
-            java_session, statement = values
-            here = StatementInJvm(session, java_session, statement)
-            table, _ = self._of_handle(json.loads(here.handle))
-            return ",".join(map(str, run(table, here)))
+            table, _ = self._of_handle(json.loads(values[0]))
+            return ",".join(map(str, run(table, StatementInJvm(session, given))))
         if what == "truncate":
             table, _ = self._of_handle(json.loads(values[0]))
             return str(table.truncate())
-        name, folder, *rest = values
         if what == "missing":
-            return self._catalog(name, folder, None).missing(rest[0].split("."))
-        at = session.conf.get(f"spark.sql.catalog.{name}.at", None)
-        return json.dumps(self._of_catalog(what, self._catalog(name, folder, at), rest))
+            name, folder, table = values
+            return self._catalog(name, folder, None).missing(table.split("."))
+        name, folder, at, *rest = values
+        catalog = self._catalog(name, folder, at)
+        return self._load(catalog, *rest) if what == "load" else json.dumps(self._of_catalog(what, catalog, rest))
+
+    def _session(self, session: SparkSession, java_session: Any) -> SparkSession:
+        """The session that asks: to make one costs more than to know it."""
+        name = id_of(java_session)
+        if name not in self._sessions:
+            self._sessions = dict([*self._sessions.items()][-_SESSIONS_MAX:]) | {
+                name: session_of(session, java_session)
+            }
+        return self._sessions[name]
 
     def _catalog(self, name: str, folder: str, at: str | None) -> Catalog:
         with self._lock:
@@ -59,9 +68,6 @@ class Answers:
 
     def _of_catalog(self, what: str, catalog: Catalog, values: list[Any]) -> Any:
         match what, values:
-            case "load", (name, when):
-                loaded = catalog.load(json.loads(name), **_when(json.loads(when)))
-                return None if loaded is None else self._kept(loaded)
             case "exists", (name,):
                 return catalog.load(json.loads(name)) is not None
             case "tables", (namespace,):
@@ -88,23 +94,33 @@ class Answers:
                 return catalog.drop(json.loads(name), purge == "true")
         raise InvalidInput(f"lakebed's catalog has no answer to {what!r}")
 
-    def _kept(self, loaded: Loaded) -> dict[str, Any]:
-        if loaded.metadata is None:
-            with self._lock:
-                self._loaded[loaded.table.path, loaded.snapshot.version] = loaded.table, loaded.snapshot
-                self._loaded.move_to_end((loaded.table.path, loaded.snapshot.version))
-                while len(self._loaded) > _LOADED_MAX:
-                    self._loaded.popitem(last=False)
-        return described(loaded)
+    def _load(self, catalog: Catalog, name: str, when: str) -> str:
+        """What there is to say of a table at a version, which a scan or a statement may ask for next."""
+        loaded = catalog.load(json.loads(name), **_when(json.loads(when)))
+        if loaded is None:
+            return "null"
+        if loaded.metadata is not None:
+            return json.dumps(described(loaded))
+        key = loaded.table.path, loaded.snapshot.metadata.id, loaded.snapshot.version
+        with self._lock:
+            known = self._loaded.get(key)
+        if known is None:
+            known = loaded, json.dumps(described(loaded))
+        with self._lock:
+            self._loaded[key] = known
+            self._loaded.move_to_end(key)
+            while len(self._loaded) > _LOADED_MAX:
+                self._loaded.popitem(last=False)
+        return known[1]
 
     def _of_handle(self, handle: dict[str, Any]) -> tuple[Table, Snapshot]:
         """The table and the version that a query has named."""
         with self._lock:
-            found = self._loaded.get((handle["root"], handle["version"]))
-        if found is None:
-            table = open_table(handle["root"])
-            found = table, snapshot_at(internals_of(table).log, handle["version"])
-        return found
+            found = self._loaded.get((handle["root"], handle["id"], handle["version"]))
+        if found is not None:
+            return found[0].table, found[0].snapshot
+        table = open_table(handle["root"])
+        return table, snapshot_at(internals_of(table).log, handle["version"])
 
     def _scan(self, session: SparkSession, handle: dict[str, Any]) -> Any:
         """The plan that reads a table at the version that was loaded."""

@@ -95,7 +95,9 @@ class Catalog:
         """
         table = self._open(name)
         if table is not None:
-            return Loaded(table, self._snapshot(table, name, version, seconds))
+            is_newest = version is None and seconds is None and self.at is None
+            newest = internals_of(table).log.newest if is_newest else None
+            return Loaded(table, newest or self._snapshot(table, name, version, seconds))
         if len(name) > 1 and name[-1] in METADATA and (of := self._open(name[:-1])) is not None:
             return Loaded(of, internals_of(of).log.refresh(), name[-1])
         return None
@@ -250,7 +252,7 @@ def described(loaded: Loaded) -> dict[str, Any]:
     for field in fields["fields"]:
         field["nullable"] = field["nullable"] and field["name"] not in keys  # whatever the schema says, no key is null
     return {
-        "handle": {"root": loaded.table.path, "version": snapshot.version},
+        "handle": {"root": loaded.table.path, "id": snapshot.metadata.id, "version": snapshot.version},
         "schema": fields,
         "keys": keys,
         "partitions": list(snapshot.metadata.partition_columns),

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -33,10 +34,12 @@ from lakebed.parts.changes import (
     stored_rows,
     write_spec_of,
 )
-from lakebed.parts.write import write_parts
-from lakebed.quoting import quote_for_spark
+from lakebed.parts.write import WrittenPart, write_parts
+from lakebed.quoting import literal, quote, quote_for_spark
+from lakebed.resolve.losing import losing
 from lakebed.sparks.names import StatementInJvm
 from lakebed.sql.expression import expression
+from lakebed.sql.pieces import sql_type
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
 from lakebed.table import Table, internals_of
@@ -82,7 +85,10 @@ def run(table: Table, statement: StatementInJvm) -> Counts:
         )
     changes = _Changes(table, statement)
     parameters = {"predicate": statement.condition} if statement.condition else {}
-    result = commit_changes(internals.log, internals.storage, _OPERATIONS[statement.kind], changes, parameters)
+    operation = _OPERATIONS[statement.kind]
+    result = commit_changes(
+        internals.log, internals.storage, operation, changes, parameters, check=changes.require_winning
+    )
     return result.rows, result.updated, result.deleted, result.inserted, changes.rows_read
 
 
@@ -98,12 +104,32 @@ def _without_keys(table: Table, statement: StatementInJvm) -> Counts:
 
 
 def _overwrite(table: Table, statement: StatementInJvm) -> Counts:
-    if statement.kind != "OVERWRITE" or (statement.condition or "true").lower() != "true":
-        raise Unsupported("INSERT OVERWRITE is of the whole table; use table.overwrite(rows, where) for partitions")
     rows = statement.source().localCheckpoint()
-    table.overwrite(rows)
+    snapshot = internals_of(table).log.refresh()
+    if statement.kind == "OVERWRITE":
+        replaced = statement.replaced
+        if replaced is None:
+            raise Unsupported("a table is overwritten as a whole, or where its partition columns have certain values")
+        where = _where([replaced], snapshot) if replaced else None
+    else:
+        names = [f"cast({quote_for_spark(name)} as string)" for name in snapshot.metadata.partition_columns]
+        found = rows.selectExpr(*names).distinct().toDF(*snapshot.metadata.partition_columns).toArrow().to_pylist()
+        if not found:
+            return 0, 0, 0, 0, 0
+        where = _where(found, snapshot) if names else None
+    table.overwrite(rows, where)
     count = rows.count()
     return count, 0, -1, count, 0
+
+
+def _where(partitions: list[dict[str, str | None]], snapshot: Snapshot) -> str:
+    """A condition that is true of the rows in which columns have these values, given as texts."""
+
+    def is_same(name: str, text: str | None) -> str:
+        kind = sql_type(snapshot.logical_schema.field(name).type)
+        return f"{quote(name)} is null" if text is None else f"{quote(name)} = cast({literal(text)} as {kind})"
+
+    return " or ".join("(" + " and ".join(is_same(*item) for item in one.items()) + ")" for one in partitions)
 
 
 class _Changes:
@@ -122,6 +148,18 @@ class _Changes:
         if isinstance(found, pa.Table):
             return _written_here(found, spec, self._internals.storage)
         return _written_by_tasks(found, spec, self._internals.path)
+
+    def require_winning(self, snapshot: Snapshot, parts: Sequence[WrittenPart]) -> None:
+        """Raises InvalidInput for a change that would lose to a newer row or delete: no statement changes nothing silently."""
+        here, spec = self._internals, write_spec_of(snapshot)
+        locator = here.locators.for_reading(spec)
+        lost = losing(snapshot, parts, here.storage, here.deletion_vectors, locator)
+        if len(lost):
+            (key,) = snapshot.columns.to_logical(lost.slice(0, 1)).to_pylist()
+            raise InvalidInput(
+                f"{self._statement.kind} would change nothing of {len(lost):,} rows of {self._statement.table}, such as {key}: the "
+                f"table has a newer change of them by {spec.incoming.sequence_by}, or a newer delete; give them a higher value there"
+            )
 
     @cached_property
     def _source(self) -> tuple[DataFrame, int]:

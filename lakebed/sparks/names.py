@@ -17,6 +17,8 @@ from importlib.resources import files as package_files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from lakebed.errors import LakebedError, MissingPrerequisite
 from lakebed.sparks.jvm import gateway_of, jvm_of
 from lakebed.sparks.versions import require_supported, spark_version
@@ -32,8 +34,8 @@ _ERROR = "\0error\0"  # Python.java
 _CANT = "lakebed's tables have no names in this session: "
 _logger = logging.getLogger("lakebed.spark")
 
-Answer = Callable[["SparkSession", str, Sequence[Any]], Any]
-"""What answers the questions of the classes: the session that asks, a word, values; returns a text or an object of the JVM."""
+Answer = Callable[["SparkSession", str, Sequence[str | None], Any], Any]
+"""What answers a question of the classes: a word, texts, perhaps an object of the JVM; it returns a text or such an object."""
 
 
 def conf_of(catalogs: dict[str, str]) -> dict[str, str]:
@@ -122,11 +124,12 @@ class _PythonSide:
         self._session = session
         self._answer = answer
 
-    def apply(self, what: str, values: Any) -> Any:
+    def apply(self, question: str, given: Any) -> Any:
         from pyspark.errors import PySparkException
 
+        what, *texts = orjson.loads(question)
         try:
-            return self._answer(self._session, what, list(values))
+            return self._answer(self._session, what, texts, given)
         except (LakebedError, PySparkException) as error:
             return f"{_ERROR}{error}"
         except Exception as error:
@@ -140,11 +143,8 @@ class _PythonSide:
 class StatementInJvm:
     """A ``Statement`` of the JVM: what a user's command changes, as Spark computes it."""
 
-    def __init__(self, session: SparkSession, java_session: Any, java: Any) -> None:
-        from pyspark.sql import SparkSession as Session
-
-        self.session = Session(session.sparkContext, java_session)
-        self._java_session = java_session
+    def __init__(self, session: SparkSession, java: Any) -> None:
+        self.session = session_of(session, java.session())
         self._java = java
 
     @property
@@ -158,15 +158,16 @@ class StatementInJvm:
         return str(self._java.table().name())
 
     @property
-    def handle(self) -> str:
-        """What ``load`` gave as the table's handle."""
-        return str(self._java.table().handle())
-
-    @property
     def condition(self) -> str | None:
         """Spark's SQL of the condition; None if there is none."""
         found = self._java.condition()
         return None if found is None else str(found)
+
+    @property
+    def replaced(self) -> dict[str, str | None] | None:
+        """What columns are in the rows that an OVERWRITE replaces: none if it is of all rows, None if it is said otherwise."""
+        found = self._java.replaced()
+        return None if found is None else {str(name): found[name] for name in found}
 
     @property
     def concerns_all_rows(self) -> bool:
@@ -175,16 +176,16 @@ class StatementInJvm:
 
     def source(self) -> DataFrame:
         """The rows that are inserted, or a MERGE's source."""
-        return self._frame(self._java.source(self._java_session))
+        return self._frame(self._java.source())
 
     def keys_of_source(self, source: DataFrame) -> DataFrame | None:
         """The keys of the rows that a MERGE may meet; None if its condition is not that all keys are equal."""
-        found = self._java.keysOfSource(self._java_session, source._jdf)
+        found = self._java.keysOfSource(source._jdf)
         return None if found is None else self._frame(found)
 
     def changes(self, rows: DataFrame, source: DataFrame | None) -> DataFrame:
         """What it changes (``Statement.java``), of these rows of the table."""
-        return self._frame(self._java.changes(self._java_session, rows._jdf, None if source is None else source._jdf))
+        return self._frame(self._java.changes(rows._jdf, None if source is None else source._jdf))
 
     def _frame(self, java: Any) -> DataFrame:
         from pyspark.sql import DataFrame
@@ -195,6 +196,11 @@ class StatementInJvm:
 def logical_plan(frame: DataFrame) -> Any:
     """The analyzed plan of a DataFrame, in the JVM."""
     return frame._jdf.queryExecution().analyzed()
+
+
+def id_of(java_session: Any) -> str:
+    """What tells a session of the JVM from others."""
+    return str(java_session.sessionUUID())
 
 
 def session_of(session: SparkSession, java_session: Any) -> SparkSession:

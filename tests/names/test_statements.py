@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
 
 import lakebed
 from tests.names.conftest import Sql
@@ -142,3 +145,88 @@ def test_truncate_leaves_no_row(sql: Sql, orders: lakebed.Table) -> None:
 def test_insert_overwrite_replaces_all_rows(sql: Sql, orders: lakebed.Table) -> None:
     sql("insert overwrite lake.shop.orders select id, 'o', n from lake.shop.orders where id = 2")
     assert sql(ROWS) == [(2, "o", 20)]
+
+
+def test_insert_overwrite_of_a_partition_leaves_the_others(sql: Sql, tmp_path: Path) -> None:
+    sql(
+        "create table lake.shop.days (id bigint, day date) using lakebed partitioned by (day) "
+        "tblproperties ('lakebed.keys' = 'id')"
+    )
+    sql(
+        "insert into lake.shop.days values (1, date'2026-01-01'), (2, date'2026-01-01'), (3, date'2026-01-02'), (4, null)"
+    )
+    sql("insert overwrite lake.shop.days partition (day = date'2026-01-01') values (7)")
+
+    assert [row[0] for row in sql("select id from lake.shop.days order by id")] == [3, 4, 7]
+
+
+def test_a_dynamic_overwrite_replaces_the_partitions_that_it_brings(
+    spark: SparkSession, sql: Sql, catalog: str, tmp_path: Path
+) -> None:
+    sql("create table lake.shop.days (id bigint, day date) partitioned by (day) tblproperties ('lakebed.keys' = 'id')")
+    sql("insert into lake.shop.days values (1, date'2026-01-01'), (3, date'2026-01-02'), (4, null)")
+    spark.sql("select 8L as id, date'2026-01-02' as day union all select 9L, null").writeTo(
+        f"{catalog}.shop.days"
+    ).overwritePartitions()
+
+    assert [row[0] for row in sql("select id from lake.shop.days order by id")] == [1, 8, 9]
+
+
+# -- tables with an order of their own ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ordered(sql: Sql) -> None:
+    """``lake.shop.events``, whose changes ``ts`` orders."""
+    sql(
+        "create table lake.shop.events (id bigint, ts bigint, n bigint) "
+        "tblproperties ('lakebed.keys' = 'id', 'lakebed.sequence_by' = 'ts')"
+    )
+    sql("insert into lake.shop.events values (1, 10, 0), (2, 20, 0)")
+
+
+def test_an_insert_that_a_newer_row_beats_is_an_error(sql: Sql, ordered: None) -> None:
+    with pytest.raises(
+        AnalysisException, match=r"would change nothing of 1 rows .*\{'id': 2\}.*newer change of them by ts"
+    ):
+        sql("insert into lake.shop.events values (1, 11, 1), (2, 19, 1)")
+    assert sql("select sum(n) from lake.shop.events") == [(0,)]
+
+
+def test_a_merge_that_a_newer_row_beats_is_an_error(sql: Sql, ordered: None) -> None:
+    with pytest.raises(AnalysisException, match="would change nothing"):
+        sql(
+            "merge into lake.shop.events t using (select 1L as id, 5L as ts, 1L as n) s on t.id = s.id "
+            "when matched then update set *"
+        )
+
+
+def test_an_update_keeps_the_sequence_of_its_row_and_wins(sql: Sql, ordered: None) -> None:
+    sql("update lake.shop.events set n = 7 where id = 1")
+    assert sql("select * from lake.shop.events order by id") == [(1, 10, 7), (2, 20, 0)]
+
+
+def test_an_insert_that_a_newer_delete_beats_is_an_error(sql: Sql, ordered: None) -> None:
+    sql("delete from lake.shop.events where id = 2")
+    with pytest.raises(AnalysisException, match="newer delete"):
+        sql("insert into lake.shop.events values (2, 19, 1)")
+    sql("insert into lake.shop.events values (2, 21, 1)")
+    assert sql("select * from lake.shop.events where id = 2") == [(2, 21, 1)]
+
+
+def test_rows_ordered_by_their_source_keep_their_sequence(sql: Sql, tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    schema = pa.schema([pa.field("id", pa.int64(), False), ("n", pa.int64())])
+    table = lakebed.create(tmp_path / "shop" / "cdc", schema, keys=["id"], sequence_by="lsn")
+    table.apply(pa.table({"id": [1, 2], "n": [1, 2], "lsn": [100, 200]}))
+
+    sql("update lake.shop.cdc set n = n + 10 where id = 1")
+    sql("insert into lake.shop.cdc values (2, 22), (3, 33)")
+    sql(
+        "merge into lake.shop.cdc t using (select 1L as id) s on t.id = s.id when matched then update set n = t.n + 100"
+    )
+    assert sql("select * from lake.shop.cdc order by id") == [(1, 111), (2, 22), (3, 33)]
+
+    table.apply(pa.table({"id": [1, 2, 3], "n": [0, 0, 0], "lsn": [99, 201, 1]}))  # late, new, new
+    assert sql("select * from lake.shop.cdc order by id") == [(1, 111), (2, 0), (3, 0)]

@@ -33,10 +33,12 @@ public class Catalog implements TableCatalog, SupportsNamespaces {
 
     private String name;
     private String warehouse;
+    private String at; // the point of the database that tables are read at; null: their newest versions
 
     public void initialize(String name, CaseInsensitiveStringMap options) {
         this.name = name;
         this.warehouse = options.get("warehouse");
+        this.at = options.get("at");
         if (warehouse == null) {
             String setting = "spark.sql.catalog." + name + ".warehouse";
             throw Python.failure("say where the tables of the catalog " + name + " are, in " + setting);
@@ -54,7 +56,7 @@ public class Catalog implements TableCatalog, SupportsNamespaces {
     // Tables ----------------------------------------------------------------------------------------------------------
 
     public Identifier[] listTables(String[] namespace) throws NoSuchNamespaceException {
-        JsonNode found = asked("tables", new Object[] {json(namespace)});
+        JsonNode found = asked("tables", new String[] {json(namespace)});
         if (found.isNull()) throw new NoSuchNamespaceException(withCatalog(namespace));
         Identifier[] out = new Identifier[found.size()];
         for (int i = 0; i < out.length; i++) out[i] = Identifier.of(namespace, ((JsonNode) found.get(i)).textValue());
@@ -74,13 +76,13 @@ public class Catalog implements TableCatalog, SupportsNamespaces {
     }
 
     private Table load(Identifier table, String when) throws NoSuchTableException {
-        String answer = (String) Python.ask("load", new Object[] {name, warehouse, json(table), when});
+        String answer = (String) Python.ask("load", new String[] {name, warehouse, at, json(table), when}, null);
         if (answer.equals("null")) throw new NoSuchTableException(table);
         return new NamedTable(nameOf(table), answer);
     }
 
     public boolean tableExists(Identifier table) {
-        return asked("exists", new Object[] {json(table)}).booleanValue();
+        return asked("exists", new String[] {json(table)}).booleanValue();
     }
 
     public Table createTable(Identifier table, StructType schema, Transform[] partitions, Map properties)
@@ -98,7 +100,7 @@ public class Catalog implements TableCatalog, SupportsNamespaces {
             Map.Entry entry = (Map.Entry) i.next();
             options.put((String) entry.getKey(), (String) entry.getValue());
         }
-        JsonNode made = asked("create", new Object[] {json(table), schema.json(), json(by), options.toString()});
+        JsonNode made = asked("create", new String[] {json(table), schema.json(), json(by), options.toString()});
         if (made.isNull()) throw new TableAlreadyExistsException(table);
         try {
             return loadTable(table);
@@ -115,7 +117,7 @@ public class Catalog implements TableCatalog, SupportsNamespaces {
     public Table alterTable(Identifier table, TableChange[] changes) throws NoSuchTableException {
         ArrayNode list = JSON.createArrayNode();
         for (int i = 0; i < changes.length; i++) list.add(described(changes[i]));
-        asked("alter", new Object[] {json(table), list.toString()});
+        asked("alter", new String[] {json(table), list.toString()});
         return loadTable(table);
     }
 
@@ -152,11 +154,11 @@ public class Catalog implements TableCatalog, SupportsNamespaces {
     }
 
     public boolean dropTable(Identifier table) {
-        return asked("drop", new Object[] {json(table), "false"}).booleanValue();
+        return asked("drop", new String[] {json(table), "false"}).booleanValue();
     }
 
     public boolean purgeTable(Identifier table) {
-        return asked("drop", new Object[] {json(table), "true"}).booleanValue();
+        return asked("drop", new String[] {json(table), "true"}).booleanValue();
     }
 
     public void renameTable(Identifier table, Identifier name) {
@@ -167,7 +169,7 @@ public class Catalog implements TableCatalog, SupportsNamespaces {
     // Namespaces ------------------------------------------------------------------------------------------------------
 
     public String[][] listNamespaces() {
-        JsonNode found = asked("namespaces", new Object[0]);
+        JsonNode found = asked("namespaces", new String[0]);
         String[][] out = new String[found.size()][];
         for (int i = 0; i < out.length; i++) out[i] = new String[] {((JsonNode) found.get(i)).textValue()};
         return out;
@@ -180,18 +182,18 @@ public class Catalog implements TableCatalog, SupportsNamespaces {
     }
 
     public boolean namespaceExists(String[] namespace) {
-        return namespace.length == 0 || asked("has_namespace", new Object[] {json(namespace)}).booleanValue();
+        return namespace.length == 0 || asked("has_namespace", new String[] {json(namespace)}).booleanValue();
     }
 
     public Map loadNamespaceMetadata(String[] namespace) throws NoSuchNamespaceException {
         if (!namespaceExists(namespace)) throw new NoSuchNamespaceException(withCatalog(namespace));
         Map out = new HashMap();
-        out.put(SupportsNamespaces.PROP_LOCATION, asked("location", new Object[] {json(namespace)}).textValue());
+        out.put(SupportsNamespaces.PROP_LOCATION, asked("location", new String[] {json(namespace)}).textValue());
         return out;
     }
 
     public void createNamespace(String[] namespace, Map properties) {
-        asked("create_namespace", new Object[] {json(namespace)});
+        asked("create_namespace", new String[] {json(namespace)});
     }
 
     public void alterNamespace(String[] namespace, NamespaceChange[] changes) {
@@ -199,18 +201,19 @@ public class Catalog implements TableCatalog, SupportsNamespaces {
     }
 
     public boolean dropNamespace(String[] namespace, boolean cascade) {
-        return asked("drop_namespace", new Object[] {json(namespace), String.valueOf(cascade)}).booleanValue();
+        return asked("drop_namespace", new String[] {json(namespace), String.valueOf(cascade)}).booleanValue();
     }
 
     // ----------------------------------------------------------------------------------------------------------------
 
-    private JsonNode asked(String what, Object[] values) {
-        Object[] all = new Object[values.length + 2];
+    private JsonNode asked(String what, String[] values) {
+        String[] all = new String[values.length + 3];
         all[0] = name;
         all[1] = warehouse;
-        System.arraycopy(values, 0, all, 2, values.length);
+        all[2] = at;
+        System.arraycopy(values, 0, all, 3, values.length);
         try {
-            return JSON.readTree((String) Python.ask(what, all));
+            return JSON.readTree((String) Python.ask(what, all, null));
         } catch (java.io.IOException error) {
             throw new IllegalStateException(error);
         }

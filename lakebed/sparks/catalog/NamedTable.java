@@ -173,7 +173,7 @@ public final class NamedTable implements Table, SupportsRead, SupportsWrite, Tru
 
     public boolean truncateTable() {
         if (isMetadata) throw Python.failure(name + " is a metadata table: it can't be changed");
-        Python.ask("truncate", new Object[] {handle});
+        Python.ask("truncate", new String[] {handle}, null);
         return true;
     }
 

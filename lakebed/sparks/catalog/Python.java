@@ -1,9 +1,9 @@
 package lakebed;
 
-import java.util.ArrayList;
-import java.util.List;
 import java.util.function.BiFunction;
 
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ArrayNode;
 import org.apache.spark.sql.AnalysisException;
 import scala.Option;
 import scala.collection.immutable.Map$;
@@ -11,11 +11,12 @@ import scala.collection.immutable.Map$;
 /**
  * The way from these classes to lakebed in the Python of the driver (lakebed/sparks/names.py).
  *
- * What is asked is a word and some values. The answer is an object of the JVM, a text, or an error: a text that begins with
- * ERROR.
+ * What is asked is a word and some texts, as JSON: so no object has to be asked for its values. An object of the JVM may go along.
+ * The answer is an object of the JVM, a text, or an error: a text that begins with ERROR.
  */
 public final class Python {
     private static final String ERROR = "\u0000error\u0000";
+    private static final ObjectMapper JSON = new ObjectMapper();
     private static volatile BiFunction side;
 
     private Python() {}
@@ -30,12 +31,12 @@ public final class Python {
     }
 
     /** The answer; throws Spark's AnalysisException with the sentence that Python gives for an error. */
-    public static Object ask(String what, Object[] values) {
+    public static Object ask(String what, String[] texts, Object object) {
         BiFunction python = side;
         if (python == null) throw failure("the driver of this session runs no lakebed: call lakebed.spark() in it");
-        List arguments = new ArrayList();
-        for (int i = 0; i < values.length; i++) arguments.add(values[i]);
-        Object answer = python.apply(what, arguments);
+        ArrayNode question = JSON.createArrayNode().add(what);
+        for (int i = 0; i < texts.length; i++) question.add(texts[i]);
+        Object answer = python.apply(question.toString(), object);
         if (answer instanceof String && ((String) answer).startsWith(ERROR)) {
             throw failure(((String) answer).substring(ERROR.length()));
         }

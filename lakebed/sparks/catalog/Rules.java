@@ -93,7 +93,7 @@ public final class Rules extends Rule {
         return (LogicalPlan) plan.resolveOperatorsUp(new Replacing() {
             LogicalPlan instead(DataSourceV2Relation relation) {
                 NamedTable table = tableOf(relation);
-                Object plan = Python.ask("scan", new Object[] {session, table.handle()});
+                Object plan = Python.ask("scan", new String[] {table.handle()}, session);
                 return relabelled((LogicalPlan) plan, relation.output());
             }
         });
@@ -147,7 +147,8 @@ public final class Rules extends Rule {
             List found = inCatalog(names);
             if (found == null) continue;
             Catalog catalog = (Catalog) found.get(0);
-            String sentence = (String) Python.ask("missing", new Object[] {catalog.name(), catalog.warehouse(), found.get(1)});
+            String sentence = (String) Python.ask(
+                "missing", new String[] {catalog.name(), catalog.warehouse(), (String) found.get(1)}, null);
             if (sentence.length() > 0) throw Python.failure(sentence);
         }
     }

@@ -1,7 +1,9 @@
 package lakebed;
 
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.RowFactory;
@@ -10,7 +12,11 @@ import org.apache.spark.sql.catalyst.ProjectingInternalRow;
 import org.apache.spark.sql.catalyst.expressions.Alias;
 import org.apache.spark.sql.catalyst.expressions.And;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.expressions.BinaryComparison;
+import org.apache.spark.sql.catalyst.expressions.Cast;
+import org.apache.spark.sql.catalyst.expressions.EqualNullSafe;
 import org.apache.spark.sql.catalyst.expressions.EqualTo;
+import org.apache.spark.sql.catalyst.expressions.EvalMode$;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.Literal$;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
@@ -35,6 +41,7 @@ import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.execution.command.ListFilesCommand;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.types.LongType$;
+import org.apache.spark.sql.types.StringType$;
 import org.apache.spark.sql.types.StructType;
 import scala.Option;
 import scala.collection.immutable.Seq;
@@ -54,6 +61,7 @@ public final class Statement extends ListFilesCommand {
     private final LogicalPlan original; // as Spark has resolved it
     private final DataSourceV2Relation target;
     private final Seq output;
+    private SparkSession session; // that runs it
 
     Statement(LogicalPlan original, DataSourceV2Relation target) {
         super(Rules.seq(new ArrayList()));
@@ -72,7 +80,8 @@ public final class Statement extends ListFilesCommand {
     }
 
     public Seq run(org.apache.spark.sql.SparkSession session) {
-        String[] counts = ((String) Python.ask("statement", new Object[] {session, this})).split(",");
+        this.session = (SparkSession) session;
+        String[] counts = ((String) Python.ask("statement", new String[] {table().handle()}, this)).split(",");
         Object[] row = new Object[counts.length];
         for (int i = 0; i < row.length; i++) row[i] = counts[i].startsWith("-") ? null : Long.valueOf(counts[i]);
         ArrayList rows = new ArrayList();
@@ -112,6 +121,10 @@ public final class Statement extends ListFilesCommand {
 
     // What Python asks -----------------------------------------------------------------------------------------------
 
+    public SparkSession session() {
+        return session;
+    }
+
     public NamedTable table() {
         return Rules.tableOf(target);
     }
@@ -126,16 +139,37 @@ public final class Statement extends ListFilesCommand {
         throw new IllegalStateException(original.nodeName());
     }
 
-    /** The condition of DELETE and UPDATE, or of the rows that an OVERWRITE replaces, in SQL; null if there is none. */
+    /** The condition of DELETE and UPDATE, in SQL; null if there is none. */
     public String condition() {
         Object condition = null;
         if (original instanceof DeleteFromTable) condition = ((DeleteFromTable) original).condition();
-        if (original instanceof OverwriteByExpression) condition = ((OverwriteByExpression) original).deleteExpr();
         if (original instanceof UpdateTable) {
             Option some = ((UpdateTable) original).condition();
             condition = some.isDefined() ? some.get() : null;
         }
         return condition == null ? null : ((Expression) condition).sql();
+    }
+
+    /**
+     * The values of columns that the rows have which an OVERWRITE replaces, as texts, null for null; none if it is of all rows.
+     * Null if it says that in another way.
+     */
+    public Map replaced() {
+        Map values = new HashMap();
+        ArrayList conditions = new ArrayList();
+        collect(((OverwriteByExpression) original).deleteExpr(), conditions);
+        for (int i = 0; i < conditions.size(); i++) {
+            Expression one = (Expression) conditions.get(i);
+            if (one.equals(Literal$.MODULE$.TrueLiteral())) continue;
+            boolean isEqual = one instanceof EqualNullSafe || one instanceof EqualTo;
+            Expression left = isEqual ? (Expression) ((BinaryComparison) one).left() : null;
+            Expression right = isEqual ? (Expression) ((BinaryComparison) one).right() : null;
+            if (!(left instanceof Attribute) || !right.foldable()) return null;
+            Expression text = new Cast(right, StringType$.MODULE$, Option.apply("UTC"), EvalMode$.MODULE$.LEGACY());
+            Object value = text.eval(null);
+            values.put(((Attribute) left).name(), value == null ? null : value.toString());
+        }
+        return values;
     }
 
     /** Whether a MERGE says what becomes of rows that the source lacks. */
@@ -144,7 +178,7 @@ public final class Statement extends ListFilesCommand {
     }
 
     /** The rows that are inserted, or those that a MERGE has as its source. */
-    public Dataset source(SparkSession session) {
+    public Dataset source() {
         return Dataset$.MODULE$.ofRows(session, sourcePlan());
     }
 
@@ -154,14 +188,15 @@ public final class Statement extends ListFilesCommand {
     }
 
     /** The values of the target's keys that rows of the source are compared with; null if the condition is not about all keys. */
-    public Dataset keysOfSource(SparkSession session, Dataset source) {
+    public Dataset keysOfSource(Dataset source) {
         List equal = new ArrayList();
-        collectEqual(((MergeIntoTable) original).mergeCondition(), equal);
+        collect(((MergeIntoTable) original).mergeCondition(), equal);
         String[] keys = table().keys();
         ArrayList columns = new ArrayList();
         for (int k = 0; k < keys.length; k++) {
             Expression value = null;
             for (int i = 0; i < equal.size() && value == null; i++) {
+                if (!(equal.get(i) instanceof EqualTo)) continue;
                 EqualTo one = (EqualTo) equal.get(i);
                 if (isKey(one.left(), keys[k])) value = ofSource(one.right());
                 else if (isKey(one.right(), keys[k])) value = ofSource(one.left());
@@ -173,12 +208,12 @@ public final class Statement extends ListFilesCommand {
         return Dataset$.MODULE$.ofRows(session, new Project(Rules.seq(columns), rows));
     }
 
-    private static void collectEqual(Expression condition, List equal) {
+    private static void collect(Expression condition, List all) {
         if (condition instanceof And) {
-            collectEqual((Expression) ((And) condition).left(), equal);
-            collectEqual((Expression) ((And) condition).right(), equal);
-        } else if (condition instanceof EqualTo) {
-            equal.add(condition);
+            collect((Expression) ((And) condition).left(), all);
+            collect((Expression) ((And) condition).right(), all);
+        } else {
+            all.add(condition);
         }
     }
 
@@ -198,7 +233,7 @@ public final class Statement extends ListFilesCommand {
      *
      * `rows` are those of the target that the statement may concern, `source` those of a MERGE.
      */
-    public Dataset changes(SparkSession session, Dataset rows, Dataset source) {
+    public Dataset changes(Dataset rows, Dataset source) {
         LogicalPlan plan = original instanceof MergeIntoTable ? merged(rows, source) : changed(rows);
         return Dataset$.MODULE$.ofRows(session, plan);
     }
