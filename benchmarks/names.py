@@ -7,7 +7,7 @@
 3. ``merge``: MERGE INTO with UPDATE SET * and INSERT * (a tenth of the rows is new) from a source of changed rows, whose keys are
    neighbours or spread over the table, into a table by lakebed and into a Delta table with the same rows, by turns.
 
-Each figure is the median of the rounds, in seconds. A round on a fresh copy would measure a copy: rounds go on where the last ended.
+Each figure is the median of the rounds, in seconds; each round goes on where the last one ended.
 """
 
 from __future__ import annotations
@@ -79,7 +79,9 @@ def made(ids: np.ndarray, salt: int) -> pa.Table:
     generator = np.random.default_rng(salt + len(ids))
     columns = [ids, generator.integers(0, 50_000, len(ids)), generator.random(len(ids)) * 1000]
     notes = pa.array(np.char.add("note ", generator.integers(0, 10**6, len(ids)).astype("U7")))
-    return pa.Table.from_arrays([pa.array(columns[0]), pa.array(columns[1]), pa.array(columns[2]), notes], schema=SCHEMA)
+    return pa.Table.from_arrays(
+        [pa.array(columns[0]), pa.array(columns[1]), pa.array(columns[2]), notes], schema=SCHEMA
+    )
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -102,7 +104,8 @@ def select(spark: SparkSession, folder: Path, rows: int, rounds: int) -> None:
         def by_name(query: str = query) -> object:
             return spark.sql(query.format("lake.shop.orders")).collect()
 
-        by_read(), by_name()
+        by_read()
+        by_name()
         pairs = [(timed(by_read), timed(by_name)) for _ in range(5 * rounds)]
         read, named = (statistics.median(side) for side in zip(*pairs, strict=True))
         print(f"| {name} | {read:.3f} | {named:.3f} | {named / read:.2f} |")
@@ -112,7 +115,9 @@ def select(spark: SparkSession, folder: Path, rows: int, rounds: int) -> None:
 def merge(spark: SparkSession, folder: Path, rows: int, changes: int, rounds: int) -> None:
     print(f"\n### MERGE INTO {rows:,} rows of {changes:,} rows, seconds\n")
     print("| keys | lakebed | rows read | Delta | ratio |\n| --- | --- | --- | --- | --- |")
-    statement = "merge into {} t using changes s on t.id = s.id when matched then update set * when not matched then insert *"
+    statement = (
+        "merge into {} t using changes s on t.id = s.id when matched then update set * when not matched then insert *"
+    )
     generator = np.random.default_rng(7)
     for spread in ("neighbours", "random"):
         seconds: dict[str, list[float]] = {"lake.shop.orders": [], f"delta.`{folder}/delta`": []}
@@ -120,8 +125,12 @@ def merge(spark: SparkSession, folder: Path, rows: int, changes: int, rounds: in
         for number in range(rounds + 1):  # the first one warms up
             old = changes - changes // 10
             start = int(generator.integers(0, rows - old))
-            ids = np.arange(start, start + old) if spread == "neighbours" else generator.choice(rows, old, replace=False)
-            new = 10 * rows + number * changes + np.arange(changes // 10) + (changes * 1000 if spread == "random" else 0)
+            ids = (
+                np.arange(start, start + old) if spread == "neighbours" else generator.choice(rows, old, replace=False)
+            )
+            new = (
+                10 * rows + number * changes + np.arange(changes // 10) + (changes * 1000 if spread == "random" else 0)
+            )
             spark.createDataFrame(made(np.concatenate([ids, new]), number)).createOrReplaceTempView("changes")
             for target, all in seconds.items():
                 begun = time.perf_counter()
@@ -150,7 +159,8 @@ def plan(spark: SparkSession, folder: Path, parts: int, rounds: int) -> None:
         table.read(spark).createOrReplaceTempView("many_read")
         return planned("many_read")
 
-    by_read(), planned("lake.shop.many")
+    by_read()
+    planned("lake.shop.many")
     read = statistics.median(timed(by_read) for _ in range(rounds * 3))
     known = statistics.median(timed(lambda: planned("lake.shop.many")) for _ in range(rounds * 3))
     after = []

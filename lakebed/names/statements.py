@@ -157,8 +157,9 @@ class _Changes:
         if len(lost):
             (key,) = snapshot.columns.to_logical(lost.slice(0, 1)).to_pylist()
             raise InvalidInput(
-                f"{self._statement.kind} would change nothing of {len(lost):,} rows of {self._statement.table}, such as {key}: the "
-                f"table has a newer change of them by {spec.incoming.sequence_by}, or a newer delete; give them a higher value there"
+                f"{self._statement.kind} would change nothing of {len(lost):,} rows of {self._statement.table}, such as {key}: "
+                f"the table has a newer change of them by {spec.incoming.sequence_by}, or a newer delete; give them a higher "
+                "value there"
             )
 
     @cached_property
