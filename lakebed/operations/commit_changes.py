@@ -24,7 +24,7 @@ after ``commit_loop.ATTEMPTS_MAX`` rounds, with Contention.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -43,6 +43,7 @@ from lakebed.operations.mutation import MutationResult
 from lakebed.parts.changes import WriteSpec, write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.intact import require_intact, require_intact_keys
+from lakebed.parts.order import sort_order
 from lakebed.parts.part_filter import KeyRanges, parts_that_may_hold
 from lakebed.parts.write import WrittenPart, write_parts
 from lakebed.resolve.locate import KeyLocator
@@ -52,6 +53,9 @@ from lakebed.schema.nested import table_as_declared
 from lakebed.sql.pieces import aliases, by_place, named, registered, scan_of, sql_type
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
+
+PIECE_ROWS = 100_000
+"""A larger part is written again as several."""
 
 Kind: TypeAlias = Literal["inserted", "updated", "deleted"]
 
@@ -331,15 +335,24 @@ def without_keys(pending: Pending, keys: pa.Table, spec: WriteSpec, storage: Par
             if left is None:
                 kept.append(each)
                 continue
-            again = list(write_parts(left, spec, storage))
-            written += again
             replaced.append(each.part)
-            kept += [PendingPart(part, each.kind) for part in again]
+            for piece in _pieces(left, spec):
+                again = list(write_parts(piece, spec, storage))
+                written += again
+                kept += [PendingPart(part, each.kind) for part in again]
     except BaseException:
         discard(written, storage)
         raise
     discard(replaced, storage)
     return Pending(tuple(kept), pending.parts_read)
+
+
+def _pieces(rows: pa.Table, spec: WriteSpec) -> Iterator[pa.Table]:
+    """The rows in pieces that have ranges of the keys: if these are changed again soon, it is often those of few ranges."""
+    if len(rows) > PIECE_ROWS:
+        rows = rows.take(pa.array(sort_order(rows.select(list(spec.keys)))))
+    for start in range(0, len(rows), PIECE_ROWS):
+        yield rows.slice(start, PIECE_ROWS)
 
 
 def _rows_without(part: WrittenPart, keys: pa.Table, spec: WriteSpec, storage: PartStorage) -> pa.Table | None:

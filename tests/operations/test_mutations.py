@@ -24,7 +24,7 @@ from lakebed.log.conflicts import BLIND
 from lakebed.log.entry_values import MS_MAX
 from lakebed.log.table_log import Committed
 from lakebed.merge.kernel import MergedPart, MergeSource, merge_parts
-from lakebed.operations import mutate_keyed, mutation
+from lakebed.operations import commit_changes, mutate_keyed, mutation
 from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN, WriteSpec
 from lakebed.quoting import quote
 from lakebed.storage.engine import connect
@@ -270,6 +270,24 @@ def test_only_the_rows_that_changed_are_computed_again(tmp_path: Path, monkeypat
         result = table.update({"value": "value - 1"}, "id < 500")
     assert (result.rows, computed) == (500, [500, 1, 1, 1])
     assert [values(table)[id] for id in range(6, 11)] == [5, -8, -9, -10, 9]
+
+
+def test_a_large_part_is_written_again_in_pieces_by_their_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit_changes, "PIECE_ROWS", 100)
+    table = make(tmp_path, [row(id, id) for id in range(1000)], sort_key=["value desc"])
+    other = lakebed.open(table.path)
+    again, written = list[int](), commit_changes.write_parts
+
+    def counted(rows: pa.Table, *arguments: Any) -> Any:
+        again.append(len(rows))
+        return written(rows, *arguments)
+
+    monkeypatch.setattr(commit_changes, "write_parts", counted)
+    came = [lambda id=id: other.apply(batch([row(id, -id)])) for id in (951, 952)]
+    with before_its_commits(table, *came):
+        assert table.update({"value": "value - 1"}, "true").rows == 1000
+    assert again == [*[100] * 9, 99, 98]
+    assert values(table) == {id: -id - 1 if id in (951, 952) else id - 1 for id in range(1000)}
 
 
 def test_changes_of_keys_that_lie_elsewhere_are_no_conflict(tmp_path: Path) -> None:
