@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from lakebed.errors import InvalidInput
 from lakebed.log.snapshot import Snapshot
 from lakebed.names.catalog import Catalog, Loaded, described
+from lakebed.names.procedures import called, described_procedure, procedures_in
 from lakebed.names.statements import run
 from lakebed.sparks.names import StatementInJvm, id_of, logical_plan, session_of
 from lakebed.table import Table, internals_of
@@ -48,6 +49,9 @@ class Answers:
             return self._catalog(name, folder, None).missing(table.split("."))
         name, folder, at, *rest = values
         catalog = self._catalog(name, folder, at)
+        if what == "call":
+            here = self._session(session, given)
+            return logical_plan(here.createDataFrame(called(catalog, name, here, *rest)))
         return self._load(catalog, *rest) if what == "load" else json.dumps(self._of_catalog(what, catalog, rest))
 
     def _session(self, session: SparkSession, java_session: Any) -> SparkSession:
@@ -92,6 +96,10 @@ class Answers:
                 return catalog.alter(json.loads(name), json.loads(changes))
             case "drop", (name, purge):
                 return catalog.drop(json.loads(name), purge == "true")
+            case "procedure", (name,):
+                return described_procedure(json.loads(name))
+            case "procedures", (namespace,):
+                return procedures_in(json.loads(namespace))
         raise InvalidInput(f"lakebed's catalog has no answer to {what!r}")
 
     def _load(self, catalog: Catalog, name: str, when: str) -> str:

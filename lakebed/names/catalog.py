@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,7 @@ from lakebed.view.spark_scan import schemas_for_spark
 
 _TABLES_MAX = 256
 _OPTIONS = ("keys", "sort_key", "sequence_by", "types")
+_LISTED = re.compile(r"""(?:`[^`]*`|"[^"]*"|\([^)]*\)|[^,])+""")
 _OWN = "lakebed."
 _OF_SPARK = frozenset({"provider", "owner", "location", "comment", "external", "is_managed_location", "table_type"})
 METADATA = (
@@ -101,6 +103,13 @@ class Catalog:
         if len(name) > 1 and name[-1] in METADATA and (of := self._open(name[:-1])) is not None:
             return Loaded(of, internals_of(of).log.refresh(), name[-1])
         return None
+
+    def table(self, name: Sequence[str]) -> Table:
+        """A table. Raises TableNotFound with the nearest name, StoreUnavailable."""
+        found = self._open(name)
+        if found is None:
+            raise TableNotFound(self.missing(name))
+        return found
 
     def missing(self, name: Sequence[str]) -> str:
         """What to say of a table that is not there."""
@@ -196,8 +205,8 @@ class Catalog:
             made = create(
                 self._roots(name)[0 if len(name) > 1 else -1],
                 schema,
-                _listed(options.get("keys")),
-                _listed(options.get("sort_key")),
+                listed(options.get("keys")),
+                listed(options.get("sort_key")),
                 sequence_by=options.get("sequence_by"),
                 partition_by=partition_by,
                 properties=properties,
@@ -210,13 +219,11 @@ class Catalog:
         return True
 
     def alter(self, name: Sequence[str], changes: Sequence[Mapping[str, Any]]) -> None:
-        """Do what ALTER TABLE says. Raises InvalidSchema, InvalidInput, Contention, StoreUnavailable."""
-        table = self._open(name)
-        if table is None:
-            raise TableNotFound(self.missing(name))
+        """Do what ALTER TABLE says. Raises TableNotFound, InvalidSchema, InvalidInput, Contention, StoreUnavailable."""
+        table = self.table(name)
         change, properties = _asked(changes)
         if "sort_key" in properties:
-            table.set_sort_key(_listed(properties.pop("sort_key")))
+            table.set_sort_key(listed(properties.pop("sort_key")))
         if properties:
             table.set_properties(properties)
         if change:
@@ -270,14 +277,12 @@ def _comments(struct: Mapping[str, Any]) -> dict[str, str]:
     return {quote_for_spark(name) if "." in name else name: text for name, text in found.items() if text}
 
 
-def _listed(text: str | None) -> list[str]:
-    """``a, date(b)`` or ``["a", "date(b)"]`` as a list."""
-    if not text:
-        return []
-    if text.lstrip().startswith("["):
+def listed(text: str | None) -> list[str]:
+    """``a, zorder(b, c)`` or ``["a", "zorder(b, c)"]`` as a list."""
+    if text and text.lstrip().startswith("["):
         found: list[str] = json.loads(text)
         return found
-    return [part.strip() for part in text.split(",")]
+    return [one.strip() for one in _LISTED.findall(text or "") if one.strip()]
 
 
 def _asked(changes: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], dict[str, str]]:

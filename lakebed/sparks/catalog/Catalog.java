@@ -14,21 +14,25 @@ import com.fasterxml.jackson.databind.node.ObjectNode;
 import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
 import org.apache.spark.sql.catalyst.analysis.TableAlreadyExistsException;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.catalog.CatalogV2Util;
 import org.apache.spark.sql.connector.catalog.Column;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.NamespaceChange;
+import org.apache.spark.sql.connector.catalog.ProcedureCatalog;
 import org.apache.spark.sql.connector.catalog.SupportsNamespaces;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableCatalog;
 import org.apache.spark.sql.connector.catalog.TableChange;
+import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
 import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /** A folder of tables as a catalog: spark.sql.catalog.NAME=lakebed.Catalog, spark.sql.catalog.NAME.warehouse=FOLDER. */
-public class Catalog implements TableCatalog, SupportsNamespaces {
+public class Catalog implements TableCatalog, SupportsNamespaces, ProcedureCatalog {
     private static final ObjectMapper JSON = new ObjectMapper();
 
     private String name;
@@ -51,6 +55,11 @@ public class Catalog implements TableCatalog, SupportsNamespaces {
 
     public String warehouse() {
         return warehouse;
+    }
+
+    /** The rows of the result of a procedure, as a plan. */
+    LogicalPlan call(SparkSession session, String procedure, String arguments) {
+        return (LogicalPlan) Python.ask("call", new String[] {name, warehouse, at, procedure, arguments}, session);
     }
 
     // Tables ----------------------------------------------------------------------------------------------------------
@@ -202,6 +211,21 @@ public class Catalog implements TableCatalog, SupportsNamespaces {
 
     public boolean dropNamespace(String[] namespace, boolean cascade) {
         return asked("drop_namespace", new String[] {json(namespace), String.valueOf(cascade)}).booleanValue();
+    }
+
+    // Procedures ------------------------------------------------------------------------------------------------------
+
+    public UnboundProcedure loadProcedure(Identifier procedure) {
+        return new NamedProcedure(this, asked("procedure", new String[] {json(procedure)}));
+    }
+
+    /** Of Spark from 4.1 on. */
+    public Identifier[] listProcedures(String[] namespace) {
+        JsonNode found = asked("procedures", new String[] {json(namespace)});
+        String[] where = {((JsonNode) found.get(0)).textValue()};
+        Identifier[] out = new Identifier[found.size() - 1];
+        for (int i = 0; i < out.length; i++) out[i] = Identifier.of(where, ((JsonNode) found.get(i + 1)).textValue());
+        return out;
     }
 
     // ----------------------------------------------------------------------------------------------------------------
