@@ -16,6 +16,7 @@ import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
 import org.apache.spark.sql.catalyst.analysis.TableAlreadyExistsException;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.connector.catalog.CatalogPlugin;
 import org.apache.spark.sql.connector.catalog.CatalogV2Util;
 import org.apache.spark.sql.connector.catalog.Column;
 import org.apache.spark.sql.connector.catalog.Identifier;
@@ -55,6 +56,29 @@ public class Catalog implements TableCatalog, SupportsNamespaces, ProcedureCatal
 
     public String warehouse() {
         return warehouse;
+    }
+
+    /** Of a name in a query: our catalog, then the names in it; null if it is in another one. */
+    static List inCatalog(SparkSession session, List names) {
+        ArrayList rest = new ArrayList(names);
+        CatalogPlugin catalog = null;
+        try {
+            if (names.size() > 1) catalog = session.sessionState().catalogManager().catalog((String) names.get(0));
+        } catch (Exception noCatalog) {
+            catalog = null;
+        }
+        if (catalog != null) {
+            rest.remove(0);
+        } else {
+            catalog = session.sessionState().catalogManager().currentCatalog();
+            if (names.size() == 1) {
+                String[] namespace = session.sessionState().catalogManager().currentNamespace();
+                for (int i = namespace.length - 1; i >= 0; i--) rest.add(0, namespace[i]);
+            }
+        }
+        if (!(catalog instanceof Catalog)) return null;
+        rest.add(0, catalog);
+        return rest;
     }
 
     /** The rows of the result of a procedure, as a plan. */

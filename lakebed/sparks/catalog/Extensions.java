@@ -1,14 +1,22 @@
 package lakebed;
 
 import org.apache.spark.sql.SparkSessionExtensions;
+import org.apache.spark.sql.catalyst.parser.ParserInterface;
 import org.apache.spark.sql.classic.SparkSession;
 import scala.runtime.AbstractFunction1;
+import scala.runtime.AbstractFunction2;
 import scala.runtime.BoxedUnit;
 
 /** What lakebed adds to a session: spark.sql.extensions=lakebed.Extensions. */
 public final class Extensions extends AbstractFunction1 {
-    public Object apply(Object extensions) {
-        ((SparkSessionExtensions) extensions).injectPostHocResolutionRule(new AbstractFunction1() {
+    public Object apply(Object given) {
+        SparkSessionExtensions extensions = (SparkSessionExtensions) given;
+        extensions.injectParser(new AbstractFunction2() {
+            public Object apply(Object session, Object parser) {
+                return Parser.beside((SparkSession) session, (ParserInterface) parser);
+            }
+        });
+        extensions.injectPostHocResolutionRule(new AbstractFunction1() {
             public Object apply(Object session) {
                 return new Rules((SparkSession) session);
             }

@@ -19,7 +19,6 @@ import org.apache.spark.sql.catalyst.plans.logical.V2WriteCommand;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.classic.SparkSession;
-import org.apache.spark.sql.connector.catalog.CatalogPlugin;
 import org.apache.spark.sql.connector.write.RowLevelOperationTable;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import scala.Option;
@@ -144,39 +143,12 @@ public final class Rules extends Rule {
         for (int i = 0; i < leaves.size(); i++) {
             if (!(leaves.get(i) instanceof UnresolvedRelation)) continue;
             List names = CollectionConverters.asJava(((UnresolvedRelation) leaves.get(i)).multipartIdentifier());
-            List found = inCatalog(names);
+            List found = Catalog.inCatalog(session, names);
             if (found == null) continue;
             Catalog catalog = (Catalog) found.get(0);
-            String sentence = (String) Python.ask(
-                "missing", new String[] {catalog.name(), catalog.warehouse(), (String) found.get(1)}, null);
+            String name = String.join(".", found.subList(1, found.size()));
+            String sentence = (String) Python.ask("missing", new String[] {catalog.name(), catalog.warehouse(), name}, null);
             if (sentence.length() > 0) throw Python.failure(sentence);
         }
-    }
-
-    /** Of a name in a query: our catalog, and the name in it; null if it is in another one. */
-    private List inCatalog(List names) {
-        ArrayList rest = new ArrayList(names);
-        CatalogPlugin catalog = null;
-        try {
-            if (names.size() > 1) catalog = session.sessionState().catalogManager().catalog((String) names.get(0));
-        } catch (Exception noCatalog) {
-            catalog = null;
-        }
-        if (catalog != null) {
-            rest.remove(0);
-        } else {
-            catalog = session.sessionState().catalogManager().currentCatalog();
-            if (names.size() == 1) {
-                String[] namespace = session.sessionState().catalogManager().currentNamespace();
-                for (int i = namespace.length - 1; i >= 0; i--) rest.add(0, namespace[i]);
-            }
-        }
-        if (!(catalog instanceof Catalog)) return null;
-        StringBuilder text = new StringBuilder();
-        for (int i = 0; i < rest.size(); i++) text.append(i == 0 ? "" : ".").append(rest.get(i));
-        ArrayList out = new ArrayList();
-        out.add(catalog);
-        out.add(text.toString());
-        return out;
     }
 }
