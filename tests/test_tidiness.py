@@ -69,7 +69,6 @@ FOR_TESTS = {
     "is_asleep",
     "bitmap",
     "replay",
-    "refusing_losers",
 }
 """What only tests and benchmarks use: the seams that they need."""
 RUN_BY_PATH = {"benchmarks/kafka_peers", "benchmarks/peers", "tests/cluster", "tests/s3"}

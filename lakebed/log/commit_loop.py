@@ -58,6 +58,7 @@ _REWRITES = frozenset(
     {
         Operation.DELETE,
         Operation.UPDATE,
+        Operation.MERGE_INTO,
         Operation.TRUNCATE,
         Operation.REPLACE_PARTITION,
         Operation.OVERWRITE,

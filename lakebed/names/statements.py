@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -22,7 +21,9 @@ from lakebed.ingest.batch_writer import WriteTask, in_tasks
 from lakebed.ingest.changes_frame import changes_frame
 from lakebed.log.entries import Operation
 from lakebed.log.snapshot import Snapshot
-from lakebed.operations.commit_changes import Kind, Pending, PendingPart, commit_changes, discard
+from lakebed.operations.commit_changes import Kind, Pending, PendingPart, commit_changes, discard, refusing_losers
+from lakebed.operations.mutate import observed
+from lakebed.operations.mutation import MutationResult
 from lakebed.parts.changes import (
     DELETE,
     OLDEST_SEQUENCE,
@@ -34,9 +35,8 @@ from lakebed.parts.changes import (
     stored_rows,
     write_spec_of,
 )
-from lakebed.parts.write import WrittenPart, write_parts
+from lakebed.parts.write import write_parts
 from lakebed.quoting import literal, quote, quote_for_spark
-from lakebed.resolve.losing import losing
 from lakebed.sparks.names import StatementInJvm
 from lakebed.sql.expression import expression
 from lakebed.sql.pieces import sql_type
@@ -83,12 +83,15 @@ def run(table: Table, statement: StatementInJvm) -> Counts:
             f"{statement.table} has groups of columns, aggregates or first rows, and {statement.kind} in SQL is of whole rows: "
             "use table.apply, table.update or table.delete"
         )
-    changes = _Changes(table, statement)
-    parameters = {"predicate": statement.condition} if statement.condition else {}
-    operation = _OPERATIONS[statement.kind]
-    result = commit_changes(
-        internals.log, internals.storage, operation, changes, parameters, check=changes.require_winning
-    )
+    operation, changes = _OPERATIONS[statement.kind], _Changes(table, statement)
+    check = refusing_losers(internals.storage, internals.deletion_vectors, internals.locators.for_reading)
+    condition = statement.condition
+    parameters = {"predicate": condition} if condition else {}
+
+    def work() -> MutationResult:
+        return commit_changes(internals.log, internals.storage, operation, changes, parameters, check=check)
+
+    result = observed(table.path, internals.log, operation, condition or "", work)
     return result.rows, result.updated, result.deleted, result.inserted, changes.rows_read
 
 
@@ -148,19 +151,6 @@ class _Changes:
         if isinstance(found, pa.Table):
             return _written_here(found, spec, self._internals.storage)
         return _written_by_tasks(found, spec, self._internals.path)
-
-    def require_winning(self, snapshot: Snapshot, parts: Sequence[WrittenPart]) -> None:
-        """Raises InvalidInput for a change that would lose to a newer row or delete: no statement changes nothing silently."""
-        here, spec = self._internals, write_spec_of(snapshot)
-        locator = here.locators.for_reading(spec)
-        lost = losing(snapshot, parts, here.storage, here.deletion_vectors, locator)
-        if len(lost):
-            (key,) = snapshot.columns.to_logical(lost.slice(0, 1)).to_pylist()
-            raise InvalidInput(
-                f"{self._statement.kind} would change nothing of {len(lost):,} rows of {self._statement.table}, such as {key}: "
-                f"the table has a newer change of them by {spec.incoming.sequence_by}, or a newer delete; give them a higher "
-                "value there"
-            )
 
     @cached_property
     def _source(self) -> tuple[DataFrame, int]:

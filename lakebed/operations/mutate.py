@@ -48,6 +48,7 @@ from lakebed.errors import InvalidInput
 from lakebed.log.actions import Action, AddPart, Domain, Part
 from lakebed.log.commit_loop import Finished, Proposal, commit_loop
 from lakebed.log.conflicts import ReadWriteSet
+from lakebed.log.entries import Operation
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import Committed, TableLog, require_writable
 from lakebed.operations.commit_changes import Beside, discard
@@ -282,23 +283,32 @@ def run_mutation(
 
     Raises InvalidInput, Contention; StoreUnavailable, after which the timeline shows whether it was committed.
     """
-    snapshot = log.refresh()
-    require_writable(snapshot.protocol)
-    operation = mutation.operation.lower()
-    events.emit(events.MutationBegan(table=path, operation=operation, where=mutation.where.text))
+
+    def work() -> MutationResult:
+        if log.refresh().settings.keys:
+            return mutate(log, storage, rows_for_sql, mutation, beside=beside)
+        return mutate_unkeyed(log, storage, deletion_vectors, mutation)
+
+    return observed(path, log, mutation.operation, mutation.where.text, work)
+
+
+def observed(
+    path: str, log: TableLog, operation: Operation, where: str, work: Callable[[], MutationResult]
+) -> MutationResult:
+    """Do the work of a mutation or a statement, alone if the table wants that, and emit its events. Raises what it raises."""
+    require_writable(log.refresh().protocol)
+    name = operation.lower()
+    events.emit(events.MutationBegan(table=path, operation=name, where=where))
     try:
-        with alone(log, mutation.operation):
-            if snapshot.settings.keys:
-                result = mutate(log, storage, rows_for_sql, mutation, beside=beside)
-            else:
-                result = mutate_unkeyed(log, storage, deletion_vectors, mutation)
+        with alone(log, operation):
+            result = work()
     except BaseException as error:
-        events.emit(events.MutationFailed(table=path, operation=operation, error=str(error)))
+        events.emit(events.MutationFailed(table=path, operation=name, error=str(error)))
         raise
     events.emit(
         events.MutationEnded(
             table=path,
-            operation=operation,
+            operation=name,
             version=result.version,
             rows=result.rows,
             parts_read=result.parts_read,

@@ -23,7 +23,6 @@ import pyarrow as pa
 
 from lakebed.errors import Retry
 from lakebed.log.actions import AddChangePart, ChangePart, Part
-from lakebed.log.entries import Operation
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
 from lakebed.operations.commit_changes import Beside, Kind, Pending, PendingPart, commit_changes, discard
@@ -151,12 +150,11 @@ def unsettled_mutations(log: TableLog) -> pa.Table:
     for version, parts in by_version.items():
         commit = log.read_commit(version)
         info = commit.info if commit else None
-        is_delete = all(part.deletes == part.rows for part in parts)
         rows.append(
             {
                 "version": version,
                 "timestamp": commit.timestamp_ms if commit else None,
-                "operation": (Operation.DELETE if is_delete else Operation.UPDATE).value,
+                "operation": info.operation if info else None,
                 "where": info.parameters.get("predicate") if info else None,
                 "rows": sum(action.part.rows for action in commit.actions if isinstance(action, AddChangePart))
                 if commit
