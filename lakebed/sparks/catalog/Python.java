@@ -11,7 +11,7 @@ import scala.collection.immutable.Map$;
 /**
  * The way from these classes to lakebed in the Python of the driver (lakebed/sparks/names.py).
  *
- * What is asked is a word and some texts, as JSON: so no object has to be asked for its values. An object of the JVM may go along.
+ * What is asked is a word and some texts, as JSON: no object has to be asked for its values. An object of the JVM may go along.
  * The answer is an object of the JVM, a text, or an error: a text that begins with ERROR.
  */
 public final class Python {
