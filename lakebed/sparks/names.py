@@ -23,6 +23,7 @@ from lakebed.errors import LakebedError, MissingPrerequisite
 from lakebed.sparks.jvm import gateway_of, jvm_of
 from lakebed.sparks.versions import require_supported, spark_version
 from lakebed.storage.local_folders import cache_folder
+from lakebed.storage.roots import parse_root
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,7 +42,7 @@ Answer = Callable[["SparkSession", str, Sequence[str | None], Any], Any]
 def conf_of(catalogs: dict[str, str]) -> dict[str, str]:
     """The settings that name folders of tables. They may be set in a running session too."""
     out = {f"spark.sql.catalog.{name}": CATALOG for name in catalogs}
-    return out | {f"spark.sql.catalog.{name}.warehouse": folder for name, folder in catalogs.items()}
+    return out | {f"spark.sql.catalog.{name}.warehouse": str(parse_root(at)) for name, at in catalogs.items()}
 
 
 def jar(jvm: Any, version: str) -> Path:

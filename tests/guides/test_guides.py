@@ -149,6 +149,22 @@ def test_getting_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark:
     ]
 
 
+@pytest.mark.slow
+def test_sql(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> None:
+    def run(text: str) -> None:
+        for statement in filter(str.strip, text.split(";\n")):
+            found = spark.sql(statement.rstrip().rstrip(";")).collect()
+            if "ORDER BY id" in statement:
+                rows.extend(map(tuple, found))
+
+    rows: list[tuple[Any, ...]] = []
+    follow("docs/guides/sql.md", tmp_path, monkeypatch, Circumstances(sql=run))
+    assert [(row[0], row[1], str(row[2]), row[3]) for row in rows] == [
+        (3, "EU", "33.00", "raised"),
+        (9, "AF", "9.00", None),
+    ]
+
+
 def test_schema_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     follow("docs/guides/schema-changes.md", tmp_path, monkeypatch)
     rows = lakebed.open(tmp_path / "lake/orders").to_arrow(["id", "qty", "comment", "coupon", "address"]).to_pylist()
