@@ -1,7 +1,8 @@
-"""Why a streaming query of Spark ended, whether it starts again, and how that is reported.
+"""Why a streaming query or a job of Spark failed, whether a query starts again, and how that is reported.
 
 1. lakebed's own error is read back from Spark's (``error_transport``). Else Spark itself failed: where its text is one of
-   ``_SPARK_CAUSES``, or says that the system refused a file, the cause is known; any other is Unexpected.
+   ``_SPARK_CAUSES``, or says that the system refused a file, the cause is known; any other is Unexpected. Whoever runs a job
+   gets what may pass as an error of lakebed, and else the error of Spark, which may be that of a user's code (``spark_job``).
 2. Whether the query starts again depends on the error's class (``Restarts``). After a Retry it does, without end, each time
    later. After an Unexpected it does too if it had ever started, but a bounded number of times in a row. Any other error (bad
    settings, a corrupt table, lost records) never passes: the query has ended.
@@ -14,11 +15,12 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from lakebed import events
-from lakebed.error_transport import decode
+from lakebed.error_transport import decode, from_spark
 from lakebed.errors import InvalidInput, LakebedError, Retry, StoreUnavailable, Unexpected
 
 if TYPE_CHECKING:
@@ -34,14 +36,14 @@ _NUMBERS = re.compile(r"[0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\
 _logger = logging.getLogger("lakebed.query")
 
 
-def _slow(what: str) -> Callable[[str], LakebedError]:
-    return lambda query: Retry(f"the {query} query failed: {what}")
+def _slow(why: str) -> Callable[[str], LakebedError]:
+    return lambda what: Retry(f"{what} failed: {why}")
 
 
-def _two_writers(query: str) -> LakebedError:
+def _two_writers(what: str) -> LakebedError:
     """Started again, the query would only end the other one."""
     return InvalidInput(
-        f"another process runs or ran this pipeline: while this {query} query ran, it wrote the next batch into the same "
+        f"another process runs or ran this pipeline: while {what} ran, it wrote the next batch into the same "
         "checkpoint, so this one ends. Run one process for each pipeline; give two pipelines of one table the setting "
         "'checkpoint', with a folder for each"
     )
@@ -64,9 +66,9 @@ _SPARK_CAUSES: dict[str, Callable[[str], LakebedError]] = {
     "Futures timed out": _slow("a part of Spark did not answer another in time; is the machine or the network busy?"),
     "ExecutorLostFailure": _slow("Spark lost an executor"),
 }
-"""Failures that Spark reports as text alone: a part of the text, and the error for a query of this name."""
+"""Failures that Spark reports as text alone: a part of the text, and the error for what failed, such as "the ingest query"."""
 _PERMISSION = "check the permissions of the checkpoint, the source and Spark's local folders"
-_ROOM = "free space for the checkpoint and for Spark's local folders"
+_ROOM = "free space for Spark's local folders, and for the checkpoint of a query"
 _FILE_TROUBLES: dict[str, tuple[type[LakebedError], str]] = {
     "Permission denied": (InvalidInput, _PERMISSION),
     "Read-only file system": (InvalidInput, _PERMISSION),
@@ -85,7 +87,7 @@ _NO_ANSWER = re.compile(
     r"|(ApiCallTimeout|ApiCallAttemptTimeout|SocketTimeout|ConnectTimeout|NoHttpResponse|AWSServiceIO|AWSNoResponse"
     r"|AWSStatus500|AWSServiceThrottled|AWSApiCallTimeout|ConnectionPoolTimeout)Exception"
 )
-"""What Spark's client of S3 says of a store that does not answer, is busy, or is full. Checkpoints are written by it."""
+"""What Spark's client of S3 says of a store that does not answer, is busy, or is full. It writes checkpoints and reads parts."""
 
 
 def failure_of(query: StreamingQuery, name: str) -> LakebedError | None:
@@ -98,17 +100,47 @@ def failure_in(text: str, name: str) -> LakebedError:
     """The error in the text of a failed query."""
     if (own := decode(text)) is not None:
         return own
+    what = f"the {name} query"
+    if (known := _of_spark(text, what)) is not None:
+        return known
+    lines = _lines(text)
+    python = [line for line in lines if _PYTHON_ERROR.match(line)]  # of a user's own function: the line that helps
+    return Unexpected(f"{what} failed: {(python[-1:] or lines[:1] or ['no reason given'])[0]}")
+
+
+@contextmanager
+def spark_job() -> Iterator[None]:
+    """Run jobs of Spark in the block. Raises the error of lakebed that made one fail; Retry, or StoreUnavailable, if Spark says
+    that something was slow, lost, full or did not answer; else what Spark raised.
+    """
+    try:
+        with from_spark():
+            yield
+    except LakebedError:
+        raise
+    except Exception as error:
+        known = _of_spark(str(error), "a job of Spark")
+        if isinstance(known, Retry):
+            raise known from error
+        raise
+
+
+def _of_spark(text: str, what: str) -> LakebedError | None:
+    """The error if Spark's text says what the cause was."""
     for part, error_of in _SPARK_CAUSES.items():
         if part in text:
-            return error_of(name)
-    lines = [line.strip().removeprefix(": ") for line in text.splitlines() if line.strip()]
+            return error_of(what)
+    lines = [line.removeprefix("Caused by: ") for line in _lines(text)]
     if _OBJECT_STORE.search(text) and (line := next(filter(_NO_ANSWER.search, lines), None)) is not None:
-        return StoreUnavailable(f"the {name} query failed: the object store did not answer: {line}")
+        return StoreUnavailable(f"{what} failed: the object store did not answer: {line}")
     for part, (kind, remedy) in _FILE_TROUBLES.items():
         if (line := next((line for line in lines if part in line), None)) is not None:
-            return kind(f"the {name} query failed: {line}; {remedy}")
-    python = [line for line in lines if _PYTHON_ERROR.match(line)]  # of a user's own function: the line that helps
-    return Unexpected(f"the {name} query failed: {(python[-1:] or lines[:1] or ['no reason given'])[0]}")
+            return kind(f"{what} failed: {line}; {remedy}")
+    return None
+
+
+def _lines(text: str) -> list[str]:
+    return [line.strip().removeprefix(": ") for line in text.splitlines() if line.strip()]
 
 
 class Restarts:

@@ -103,7 +103,7 @@ def test_what_spark_says_of_a_file_is_understood() -> None:
         denied
     )
     full = failure_in(trace.format("java.io.IOException: No space left on device"), "ingest")
-    assert isinstance(full, StoreUnavailable) and "free space for the checkpoint" in str(full)
+    assert isinstance(full, StoreUnavailable) and "for the checkpoint of a query" in str(full)
     assert isinstance(failure_in(trace.format("java.io.IOException: something else"), "ingest"), Unexpected)
     said = "org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///in/a.csv."
     assert "a.csv.; is it whole, and do its columns have" in str(failure_in(trace.format(said), "ingest"))

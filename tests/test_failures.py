@@ -35,6 +35,7 @@ from lakebed.failures import (
     Health,
     Restarts,
     failure_in,
+    spark_job,
     unwell_here,
 )
 from lakebed.log.stores import LocalLogStore
@@ -120,6 +121,42 @@ def test_a_checkpoint_in_a_store_that_does_not_answer_is_tried_again_without_end
     text: str, kind: type[LakebedError]
 ) -> None:
     assert type(failure_in(f"{text}\n\tat org.apache.hadoop.fs.s3a.Invoker.retry", "ingest")) is kind
+
+
+ABORTED = "An error occurred while calling o395.getResult.\n: org.apache.spark.SparkException: Job aborted"
+
+
+@pytest.mark.parametrize(
+    "cause, kind, said",
+    [
+        (
+            "Caused by: java.io.IOException: Server error accessing s3://b/t/_lakebed/1.parquet, request failed with: SlowDown "
+            "(Service: S3, Status Code: 503, Request ID: null)",
+            errors.StoreUnavailable,
+            "a job of Spark failed: the object store did not answer: java.io.IOException: Server error accessing s3://b/t",
+        ),
+        (
+            "org.apache.spark.memory.SparkOutOfMemoryError: [SPILL_OUT_OF_MEMORY] Error: No space left on device",
+            errors.StoreUnavailable,
+            "No space left on device; free space for Spark's local folders",
+        ),
+        ("ExecutorLostFailure (executor 1 exited)", Retry, "a job of Spark failed: Spark lost an executor"),
+        (encode(Corrupt("the file x is missing")), Corrupt, "the file x is missing"),
+    ],
+)
+def test_a_job_of_spark_fails_with_an_error_of_lakebed_if_the_cause_may_pass(
+    cause: str, kind: type[LakebedError], said: str
+) -> None:
+    with pytest.raises(kind) as caught, spark_job():
+        raise RuntimeError(f"{ABORTED}\n{cause}\n\tat org.apache.spark")
+    assert type(caught.value) is kind and said in str(caught.value) and len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("cause", ["ZeroDivisionError: division by zero", "java.io.IOException: x (Permission denied)"])
+def test_a_job_that_failed_for_another_cause_fails_as_spark_says(cause: str) -> None:
+    """It may be the user's own code, whose trace says where."""
+    with pytest.raises(RuntimeError, match="Job aborted"), spark_job():
+        raise RuntimeError(f"{ABORTED}\n{cause}\n\tat org.apache.spark")
 
 
 def test_an_error_of_lakebed_goes_before_what_spark_says() -> None:

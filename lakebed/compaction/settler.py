@@ -20,8 +20,9 @@ import pyarrow as pa
 from lakebed import events
 from lakebed.compaction.settle import SettleResult, is_as_of, settle
 from lakebed.coordination.failing import attempts_of, begin_settle, end_attempt, parked_settle, this_process
-from lakebed.error_transport import crosses_spark, from_spark
+from lakebed.error_transport import crosses_spark
 from lakebed.errors import Retry
+from lakebed.failures import spark_job
 from lakebed.log.actions import ChangePart, Part
 from lakebed.log.entries import SETTLING
 from lakebed.log.snapshot import Snapshot
@@ -82,7 +83,7 @@ class _SparkKeyLocator:
                 yield out.getvalue().to_pybytes(), requests.to_json()
 
         try:
-            with from_spark():
+            with spark_job():
                 pieces = (
                     self._spark.sparkContext.parallelize(range(len(groups)), len(groups)).mapPartitions(find).collect()
                 )

@@ -29,8 +29,9 @@ import pyarrow as pa
 from lakebed import events
 from lakebed.decode.decoder import Decoded, Tally, together
 from lakebed.decode.row_changes import split
-from lakebed.error_transport import crosses_spark, from_spark
+from lakebed.error_transport import crosses_spark
 from lakebed.errors import InvalidChanges, Retry, TableReplaced
+from lakebed.failures import spark_job
 from lakebed.ingest.handover import Handover
 from lakebed.lateness import Lateness, lateness
 from lakebed.log.actions import (
@@ -332,7 +333,7 @@ def write_arrow(changes: pa.Table, spec: WriteSpec, root: str, aside: pa.Table |
 
 def in_tasks(frame: DataFrame, task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]) -> Written:
     """Run a task on each partition of a DataFrame."""
-    with from_spark():
+    with spark_job():
         return answered([bytes(row[0]) for row in frame.mapInArrow(task, "answer binary").collect()])
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from lakebed.error_transport import from_spark
+from lakebed.failures import spark_job
 from lakebed.sparks.compiled import class_loader, folder_of_classes
 from lakebed.sparks.jvm import default_file_system, java_session, jvm_of
 
@@ -56,7 +56,7 @@ def is_local_where(default: str, checkpoint: str) -> bool:
 def read_with_spark(spark: SparkSession, url: str) -> str:
     """The text of a file that Hadoop reads."""
     jvm = jvm_of(spark)
-    with from_spark():
+    with spark_job():
         path = jvm.org.apache.hadoop.fs.Path(url)
         stream = path.getFileSystem(java_session(spark).sessionState().newHadoopConf()).open(path)
         try:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from lakebed.error_transport import from_spark
 from lakebed.errors import InvalidInput
+from lakebed.failures import spark_job
 from lakebed.far_times import python_rows
 from lakebed.log.actions import Part
 from lakebed.log.snapshot import Snapshot
@@ -40,7 +40,7 @@ def require_new_keys(
         )
 
     def first(found: DataFrame) -> object:
-        with from_spark():
+        with spark_job():
             rows = found.select(*columns).limit(1).toArrow()
         return next(iter(python_rows(rows.rename_columns(list(names)))), None)
 

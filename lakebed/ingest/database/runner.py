@@ -29,9 +29,9 @@ from itertools import groupby
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from lakebed.error_transport import crosses_spark, decode, encode, from_spark
+from lakebed.error_transport import crosses_spark, decode, encode
 from lakebed.errors import LakebedError, Unexpected
-from lakebed.failures import failure_in
+from lakebed.failures import failure_in, spark_job
 from lakebed.ingest.batch_writer import Written, in_this_process
 from lakebed.ingest.database.member import Ignored, Member, Open
 from lakebed.ingest.table_batch import Batch, BatchDone, WriteWork, run_alone, run_here
@@ -114,7 +114,7 @@ def run_in_tasks(spark: SparkSession, works: Mapping[str, WriteWork]) -> dict[st
     """Run the work of tables, by topic, as one Spark job. Raises the error of a job that failed as a whole."""
     context = spark.sparkContext
     payloads = [pickle.dumps(each) for each in spread(pieces_of(works), 2 * context.defaultParallelism)]
-    with from_spark():
+    with spark_job():
         answers = context.parallelize(payloads, len(payloads)).mapPartitions(run_task).collect()
     return answered(works, answers)
 

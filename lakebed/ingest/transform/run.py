@@ -23,7 +23,8 @@ import pyarrow.compute as pc
 
 from lakebed.decode.decoder import Decoded, Decoder, DecoderSchema, together
 from lakebed.decode.row_changes import RowChanges, row_as_json
-from lakebed.error_transport import crosses_spark, from_spark
+from lakebed.error_transport import crosses_spark
+from lakebed.failures import spark_job
 from lakebed.ingest.batch_writer import (
     Answer,
     ChangeStream,
@@ -169,7 +170,7 @@ def transformed(
     """Like ``in_tasks``, with the SQL between reading and writing. ``on_input``: gives a task what rows of ``frame`` mean."""
     from pyspark import StorageLevel
 
-    with from_spark():
+    with spark_job():
         decoded = frame.mapInArrow(*_decoding(task, transform, on_input)).persist(StorageLevel.MEMORY_AND_DISK)
         try:
             told = answered([bytes(row[0]) for row in decoded.where(f"{NOTE} is not null").select(NOTE).collect()])
@@ -185,7 +186,7 @@ def passed_through(
     frame: DataFrame, task: WriteTask, rows: RowsOfFiles, on_input: Callable[[Task], Task] = lambda task: task
 ) -> Written:
     """Like ``transformed``, for rows without SQL: in one pass, with nothing kept."""
-    with from_spark():
+    with spark_job():
         decoded = frame.mapInArrow(*_decoding(task, rows, on_input))
         given, unknown = rows.beside_notes(decoded, task.spec)
         write = WriteTask(task.spec, task.root, RowChanges(task.spec, unknown_columns=unknown))
@@ -197,7 +198,7 @@ def first_bad_line(
 ) -> tuple[int, int, str] | None:
     """Which line of CSV Spark could not parse: the place of its file in the batch, its byte, and the line."""
     rows = replace(rows, with_places=True)
-    with from_spark():
+    with spark_job():
         decoded = frame.mapInArrow(*_decoding(task, rows, on_input))
         return rows.first_bad(decoded.where(f"{NOTE} is null").select("row.*"))
 
