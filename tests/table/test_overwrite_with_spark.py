@@ -6,17 +6,20 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.functions import expr
 
 import lakebed
-from lakebed.errors import InvalidChanges, InvalidInput
+from lakebed.errors import InvalidChanges, InvalidInput, StoreUnavailable
 from lakebed.ingest import sorted_rows
 from lakebed.ingest.batch_writer import Written, in_tasks
 from lakebed.view.new_keys import keys_in_both
+from tests.compaction.test_disk_trouble import disk_full_after
 from tests.infra.spark_start import spark_environment
 from tests.internals import log_of, storage_of
 
@@ -112,6 +115,27 @@ def test_files_that_no_task_returned_are_deleted(
     with pytest.raises(RuntimeError, match="the job failed"):
         table.overwrite(new(spark, 1000, 1500))
     assert not files_left(table) and counts(table)[1, "new"] == 500
+
+
+class OnAFullDisk(sorted_rows.SortedWriteTask):
+    """A task where no file may become as large as a day's."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with disk_full_after(2_000):
+            yield from super().__call__(batches)
+
+
+def test_tasks_on_a_full_disk_say_so_and_leave_the_table_as_it_was(
+    table: lakebed.Table, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.settle()
+    rows = new(spark, 0, 3000).withColumn("value", expr("uuid()"))
+    with monkeypatch.context() as patched, pytest.raises(StoreUnavailable, match=r"_lakebed/.* check the disk"):
+        patched.setattr(sorted_rows, "SortedWriteTask", OnAFullDisk)
+        table.overwrite(rows)
+    assert counts(table) == {(day, "old"): 1000 for day in range(3)} and not files_left(table)
+    table.overwrite(new(spark, 0, 3000))
+    assert counts(table) == {(day, "new"): 1000 for day in range(3)} and not files_left(table)
 
 
 def test_keys_are_compared_without_bringing_them_to_the_driver(
