@@ -20,6 +20,7 @@ TESTS = (
     "tests/cluster",
     "tests/compaction/test_maintenance_query.py",
     "tests/ingest/test_checkpoint_files.py",
+    "tests/names",
     "--deselect=tests/ingest/test_checkpoint_files.py::test_a_checkpoint_of_hadoop_goes_on_and_a_setting_of_the_user_stays",
     "tests/view/test_spark_counts_reads.py",
     "tests/view/test_spark_reads_altered_tables.py",
