@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-_CONNECT = (
+CONNECT = (
     "this is a session of Spark Connect, the only kind on Databricks' serverless and standard compute: lakebed works inside the "
     "driver of a classic session. Without Spark, table.query(), table.to_arrow() and every reader of Delta tables read a table, "
     "and lakebed run and lakebed maintain write it"
@@ -25,7 +25,7 @@ _CONNECT = (
 def require_classic(session: SparkSession) -> None:
     """Raises MissingPrerequisite if the session is of Spark Connect."""
     if ".connect." in f"{type(session).__module__}.":
-        raise MissingPrerequisite(_CONNECT)
+        raise MissingPrerequisite(CONNECT)
 
 
 def context_of(session: SparkSession) -> SparkContext:

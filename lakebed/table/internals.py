@@ -59,7 +59,7 @@ from lakebed.resolve.locators import Locators
 from lakebed.schema.change import SchemaChange
 from lakebed.sources.source import RangeChanges
 from lakebed.sparks.cluster import Cluster
-from lakebed.sparks.jvm import is_on_one_machine, is_stopped
+from lakebed.sparks.jvm import is_on_one_machine, is_stopped, require_classic
 from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.local_folders import cache_folder, process_folder, volatile_folder
 from lakebed.storage.roots import spark_path
@@ -146,6 +146,7 @@ class Internals:
             with alone(self.log, operation):
                 return here.overwrite(rows, where) if partition is None else here.replace(partition, rows)
         frame, spark = rows, rows.sparkSession
+        require_classic(spark)
 
         def region_of(snapshot: Snapshot) -> Region:
             return region_where(snapshot, where) if partition is None else one_partition(partition, snapshot)

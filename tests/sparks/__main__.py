@@ -17,6 +17,7 @@ from tests.infra.downloads import REPOSITORY, SPARKS, pyspark
 
 TESTS = (
     "tests/sparks/test_any_spark.py",
+    "tests/sparks/test_spark_connect.py",
     "tests/cluster",
     "tests/compaction/test_maintenance_query.py",
     "tests/ingest/test_checkpoint_files.py",
