@@ -10,6 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.streaming.listener import (
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+    StreamingQueryProgress,
+)
 
 import lakebed
 from lakebed.compaction.maintenance import Maintenance
@@ -117,6 +123,66 @@ def test_an_error_fails_the_query_and_ends_the_maintenance_and_so_does_a_stop_fr
         wait_until(lambda: not query.isActive)
         assert isinstance(failure_of(query, "maintain"), Corrupt) and "the file x is missing" in str(query.exception())
         assert {finding.check for finding in table.status().findings} == {"query"}
+
+
+class Listener(StreamingQueryListener):
+    """What a user's listener hears, in order: of all queries of the session."""
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    def onQueryStarted(self, event: Any) -> None:
+        self.heard.append(event)
+
+    def onQueryProgress(self, event: Any) -> None:
+        self.heard.append(event.progress)
+
+    def onQueryIdle(self, event: Any) -> None:
+        pass
+
+    def onQueryTerminated(self, event: Any) -> None:
+        self.heard.append(event)
+
+    def of(self, query: Any) -> list[Any]:
+        return [one for one in self.heard if str(one.id) == query.id]
+
+    def counted(self, query: Any) -> list[Any]:
+        return [one.observedMetrics[OBSERVATION] for one in self.of(query) if hasattr(one, "observedMetrics")]
+
+
+def test_a_listener_hears_that_it_starts_what_it_counts_and_how_it_ends(
+    table: lakebed.Table, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    oracle, listener = Oracle(("id",), tuple(SCHEMA.names)), Listener()
+    spark.streams.addListener(listener)
+    try:
+        with maintained(table, spark, tmp_path) as maintenance:
+            query = query_of(maintenance)
+            for value in range(3):
+                apply(table, oracle, value)
+                wait_until(partial(is_settled, table), lambda: str(query.exception()))
+            wait_until(lambda: sum(each.settled_rows for each in listener.counted(query)) >= 3 * ROWS)
+            wait_until(lambda: sum(each.merged_bytes for each in listener.counted(query)) > 0)
+            wait_until(
+                lambda: max(each.version for each in listener.counted(query)) >= 6
+            )  # three changes, three settles
+        wait_until(lambda: isinstance(listener.of(query)[-1], QueryTerminatedEvent))
+        started, *_, ended = heard = listener.of(query)
+        assert isinstance(started, QueryStartedEvent) and started.name == f"maintain {table.path}"
+        assert ended.exception is None
+        assert [type(one) for one in heard[1:-1]] == [StreamingQueryProgress] * (len(heard) - 2)
+        assert sum(each.settled_rows for each in listener.counted(query)) == 3 * ROWS, "each commit counts once"
+
+        def step() -> None:
+            raise Corrupt("the file x is missing")
+
+        monkeypatch.setattr(internals_of(table), "step", step)
+        with maintained(table, spark, tmp_path) as failing:
+            again = query_of(failing)
+            wait_until(lambda: len([one for one in listener.of(again) if isinstance(one, QueryTerminatedEvent)]) == 2)
+        assert again.id == query.id and "the file x is missing" in listener.of(again)[-1].exception
+    finally:
+        spark.streams.removeListener(listener)
 
 
 def test_on_a_local_master_a_thread_is_the_default(table: lakebed.Table, spark: SparkSession) -> None:
