@@ -184,7 +184,8 @@ class _Changes:
         if keys is None:
             self.rows_read = -1
             return view.dataframe(session, snapshot)
-        asked = _stored_keys(keys.dropna().distinct().toArrow(), spec)
+        are_known = " and ".join(f"{quote_for_spark(name)} is not null" for name in spec.incoming.keys)  # NaN is a key
+        asked = _stored_keys(keys.where(are_known).distinct().toArrow(), spec)
         return frame_of(session, self._looked_up(snapshot, spec, asked), snapshot.metadata.schema_string)
 
     def _looked_up(self, snapshot: Snapshot, spec: WriteSpec, keys: pa.Table, hidden: str | None = None) -> pa.Table:
@@ -266,7 +267,7 @@ def _require_right(changes: _Found, spec: WriteSpec, statement: StatementInJvm) 
         updates = changes.filter(pc.equal(changes[_OPERATION], _UPDATED))
         pairs = zip(keys, olds, strict=True)
         moved = len(updates) and any(pc.any(pc.not_equal(updates[key], updates[old])).as_py() for key, old in pairs)
-        counted = changes.select(keys).group_by(keys).aggregate([([], "count_all")])
+        counted = _with_one_zero(changes.select(keys)).group_by(keys).aggregate([([], "count_all")])
         twice = counted.filter(pc.greater(counted["count_all"], 1)).slice(0, 1).select(keys).to_pylist()
     else:
         differ = [f"{quote_for_spark(key)} <> {old}" for key, old in zip(keys, olds, strict=True)]
@@ -284,6 +285,12 @@ def _require_right(changes: _Found, spec: WriteSpec, statement: StatementInJvm) 
             f"{statement.kind} gives {twice[0]} of {statement.table} more than once; let it give each key once, for example by "
             "SELECT DISTINCT"
         )
+
+
+def _with_one_zero(keys: pa.Table) -> pa.Table:
+    """Keys without -0.0, which is the same key as 0.0, but not for Arrow."""
+    columns = [pc.add(column, 0.0) if pa.types.is_floating(column.type) else column for column in keys.columns]
+    return pa.Table.from_arrays(columns, keys.column_names)
 
 
 def _columns(spec: WriteSpec) -> list[str]:

@@ -179,6 +179,34 @@ def test_a_dynamic_overwrite_replaces_the_partitions_that_it_brings(
     assert [row[0] for row in sql("select id from lake.shop.days order by id")] == [1, 8, 9]
 
 
+def test_names_and_keys_may_be_strange(sql: Sql, tmp_path: Path) -> None:
+    sql(
+        "create table lake.shop.`odd.name` (`k.1` double, `K 2` string, `select` int, s struct<a: int, `b.c`: string>) "
+        """tblproperties ('lakebed.keys' = '["k.1","K 2"]')"""
+    )
+    sql(
+        "insert into lake.shop.`odd.name` values (double('nan'), 'a', 1, named_struct('a', 1, 'b.c', 'x')), (-0.0d, '', 2, null)"
+    )
+    sql("alter table lake.shop.`odd.name` rename column `select` to `from`")
+    sql(
+        "merge into lake.shop.`odd.name` t "
+        "using (select double('nan') as k, 'a' as l union all select 0.0d, '' union all select 1.0d, 'new') x "
+        "on t.`k.1` = x.k and x.l = t.`K 2` when matched then update set `from` = `from` + 10, s.a = 7 "
+        "when not matched then insert (`k.1`, `K 2`) values (x.k, x.l)"
+    )
+    assert [tuple(map(str, row)) for row in sql("select * from lake.shop.`odd.name` order by `K 2`")] == [
+        ("-0.0", "", "12", "Row(a=7, b.c=None)"),
+        ("nan", "a", "11", "Row(a=7, b.c='x')"),
+        ("1.0", "new", "None", "None"),
+    ]
+
+
+def test_two_zeros_are_one_key(sql: Sql, tmp_path: Path) -> None:
+    sql("create table lake.shop.zeros (k double) tblproperties ('lakebed.keys' = 'k')")
+    with pytest.raises(AnalysisException, match="more than once"):
+        sql("insert into lake.shop.zeros values (0.0d), (-0.0d)")
+
+
 # -- tables with an order of their own ---------------------------------------------------------------------------------------
 
 
