@@ -266,7 +266,7 @@ def _require_right(changes: _Found, spec: WriteSpec, statement: StatementInJvm) 
     if isinstance(changes, pa.Table):
         updates = changes.filter(pc.equal(changes[_OPERATION], _UPDATED))
         pairs = zip(keys, olds, strict=True)
-        moved = len(updates) and any(pc.any(pc.not_equal(updates[key], updates[old])).as_py() for key, old in pairs)
+        moved = len(updates) and any(_differ(updates[key], updates[old]) for key, old in pairs)
         counted = _with_one_zero(changes.select(keys)).group_by(keys).aggregate([([], "count_all")])
         twice = counted.filter(pc.greater(counted["count_all"], 1)).slice(0, 1).select(keys).to_pylist()
     else:
@@ -285,6 +285,14 @@ def _require_right(changes: _Found, spec: WriteSpec, statement: StatementInJvm) 
             f"{statement.kind} gives {twice[0]} of {statement.table} more than once; let it give each key once, for example by "
             "SELECT DISTINCT"
         )
+
+
+def _differ(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
+    """Whether some value is another than that beside it. NaN is what NaN is."""
+    differ = pc.not_equal(one, other)
+    if pa.types.is_floating(one.type):
+        differ = pc.and_not(differ, pc.and_(pc.is_nan(one), pc.is_nan(other)))
+    return bool(pc.any(differ).as_py())
 
 
 def _with_one_zero(keys: pa.Table) -> pa.Table:

@@ -212,7 +212,7 @@ def start_session(app_name: str, master: str, conf: Mapping[str, str], names: bo
     try:
         SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(shown.items())))
         if names and add_to(SparkContext._jvm, spark_version()):
-            builder = builder.config(_EXTENSIONS, ",".join(filter(None, (conf.get(_EXTENSIONS), EXTENSIONS))))
+            builder = builder.config(_EXTENSIONS, ",".join(filter(None, (EXTENSIONS, conf.get(_EXTENSIONS)))))
         session = builder.getOrCreate()
         _be_impatient_with_s3(session)
         return session

@@ -16,6 +16,11 @@ public final class Extensions extends AbstractFunction1 {
                 return Parser.beside((SparkSession) session, (ParserInterface) parser);
             }
         });
+        extensions.injectResolutionRule(new AbstractFunction1() {
+            public Object apply(Object session) {
+                return new Rules.RowLevel();
+            }
+        });
         extensions.injectPostHocResolutionRule(new AbstractFunction1() {
             public Object apply(Object session) {
                 return new Rules((SparkSession) session);

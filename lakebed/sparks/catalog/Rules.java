@@ -28,7 +28,7 @@ import scala.runtime.AbstractPartialFunction;
 
 /**
  * After the names of a plan are resolved: puts lakebed's own scan in the place of each table that is read, and a Statement in the
- * place of a command that writes one. What a Statement reads is analyzed when it runs.
+ * place of a command that brings rows. What a Statement reads is analyzed when it runs.
  */
 public final class Rules extends Rule {
     private final SparkSession session;
@@ -43,13 +43,22 @@ public final class Rules extends Rule {
             DataSourceV2Relation target = target(((V2WriteCommand) plan).table());
             if (target != null) return plan.resolved() ? new Statement(plan, target) : plan;
         }
-        if (isRowLevel(plan)) {
-            DataSourceV2Relation target = target(EliminateSubqueryAliases.apply((LogicalPlan) plan.children().head()));
-            if (target != null) return plan.resolved() ? rowLevel(plan, target) : plan;
-        }
-        if (plan instanceof Statement) return plan;
+        if (plan instanceof Statement || isRowLevel(plan)) return plan;
         sayWhatIsMissing(plan);
         return read(plan);
+    }
+
+    /**
+     * While names are resolved: a Statement in the place of DELETE, UPDATE and MERGE of one of our tables. Rules of others, Delta's
+     * among them, look at such commands whatever their table is.
+     */
+    static final class RowLevel extends Rule {
+        public TreeNode apply(TreeNode node) {
+            LogicalPlan plan = (LogicalPlan) node;
+            if (!isRowLevel(plan) || !plan.resolved()) return plan;
+            DataSourceV2Relation target = target(EliminateSubqueryAliases.apply((LogicalPlan) plan.children().head()));
+            return target == null ? plan : rowLevel(plan, target);
+        }
     }
 
     /** A statement about rows by their keys, with all columns assigned in their types, as Spark's rewrite needs it. */
