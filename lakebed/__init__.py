@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lakebed.operations.alter import AlterResult
     from lakebed.operations.mutation import MutationResult
     from lakebed.session import spark
-    from lakebed.table import Table, convert, create, open
+    from lakebed.table import Table, convert, create, open, undrop
 
 __all__ = [
     "AlterResult",
@@ -39,6 +39,7 @@ __all__ = [
     "events",
     "open",
     "spark",
+    "undrop",
     "warehouse",
 ]
 
@@ -57,6 +58,7 @@ _HOMES = {
     "create": "lakebed.table",
     "open": "lakebed.table",
     "spark": "lakebed.session",
+    "undrop": "lakebed.table",
     "warehouse": "lakebed.database.warehouse",
 }
 

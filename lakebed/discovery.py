@@ -1,8 +1,8 @@
 """Which tables there are below a path, what they are called, and when one is looked at next.
 
-A folder that holds a log is a table, and so is the quarantine beside one. Folders whose names begin with ``_`` or ``.`` are
-private. A table that is known already is not looked into again, so to find nothing new in 10,000 tables of a schema takes
-some ten requests. That a table is gone is noticed by who looks at its log.
+A folder that holds a log is a table, and so is the quarantine beside one, unless a mark says that it is dropped (``log.drops``).
+Folders whose names begin with ``_`` or ``.`` are private. A table that is known already is not looked into again, so to find
+nothing new in 10,000 tables of a schema takes some ten requests. That a table is gone is noticed by who looks at its log.
 
 A folder is one table's: no table lies inside another's folder (``require_alone``).
 
@@ -45,6 +45,7 @@ from itertools import chain, combinations
 from pathlib import Path
 
 from lakebed.errors import InvalidInput, LakebedError, StoreUnavailable
+from lakebed.log.drops import DROPPED_FOLDER
 from lakebed.log.files.names import LOG_FOLDER
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
 from lakebed.storage.object_store import Folders
@@ -65,32 +66,39 @@ def may_be_found(place: str, root: str) -> bool:
     return is_below and len(names) <= 2 and all(names) and names == _visible(names)
 
 
-def tables_in(root: str, known: Collection[str] = ()) -> list[str]:
+def tables_in(root: str, known: Collection[str] = (), *, dropped: bool = False) -> list[str]:
     """The roots of the tables below a root, those that are ``known`` already among them if their schema is still there.
 
-    Raises InvalidInput, StoreUnavailable.
+    ``dropped``: those with a mark that they are dropped, in place of all others. Raises InvalidInput, StoreUnavailable.
     """
     folders = Folders(root)
     place = str(folders.root)
     top = folders.below()
     if LOG_FOLDER in top:
-        return [place]
+        return [place] if _is_table(top, dropped) else []
 
     def looked_into(folder: str) -> list[str]:
         """The folder if it is a table, else those below it that may be one."""
         if f"{place}/{folder}" in known:
             return [folder]
         names = folders.below(folder)
-        return [folder] if LOG_FOLDER in names else [f"{folder}/{name}" for name in _visible(names)]
+        if LOG_FOLDER in names:
+            return [folder] if _is_table(names, dropped) else []
+        return [f"{folder}/{name}" for name in _visible(names)]
 
     def is_table(folder: str) -> bool:
-        return "/" not in folder or f"{place}/{folder}" in known or LOG_FOLDER in folders.below(folder)
+        return "/" not in folder or f"{place}/{folder}" in known or _is_table(folders.below(folder), dropped)
 
     with ThreadPoolExecutor(_THREADS_OF_SCHEMAS) as pool:
         found = list(chain.from_iterable(pool.map(looked_into, _visible(top))))
         return sorted(
             f"{place}/{folder}" for folder, is_one in zip(found, pool.map(is_table, found), strict=True) if is_one
         )
+
+
+def _is_table(names: Collection[str], dropped: bool = False) -> bool:
+    """Whether a folder that has folders of these names is a table, or one that is dropped."""
+    return LOG_FOLDER in names and (DROPPED_FOLDER in names) is dropped
 
 
 def require_alone(root: str) -> None:
@@ -336,7 +344,7 @@ def tables_below(path: str) -> dict[str, str]:
         return [folder for folder in found if _CUT in folder or TableName.of_folder(folder) is not None]
 
     def is_table(folder: str) -> bool:
-        return LOG_FOLDER in folders.below(folder)
+        return _is_table(folders.below(folder))
 
     with ThreadPoolExecutor(_THREADS_OF_TABLES) as pool:
         candidates = list(chain.from_iterable(pool.map(tables_in, folders.below())))

@@ -5,6 +5,7 @@
     │   ├── InvalidSchema         ... the schema or a column
     │   └── InvalidChanges        ... the batch of changes
     ├── TableNotFound         create the table, or fix the path
+    │   ├── TableDropped          bring it back, or delete its files
     │   └── TableReplaced         another table is in its place now: open it again, if it is the one you want
     ├── TableExists           open the table instead
     ├── VersionNotFound       ask for a version that is still kept
@@ -83,6 +84,18 @@ class InvalidChanges(InvalidInput):
 
 class TableNotFound(LakebedError):
     """There is no table at the path."""
+
+
+class TableDropped(TableNotFound):
+    """The table was dropped. It can come back until its files are deleted.
+
+    Attributes:
+        is_final: Whether its files are being deleted.
+    """
+
+    def __init__(self, text: str = "", *, is_final: bool = False, **where: Unpack[_Where]) -> None:
+        super().__init__(text, **where)
+        self.is_final = is_final
 
 
 class TableReplaced(TableNotFound):

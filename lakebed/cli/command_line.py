@@ -32,7 +32,7 @@ from lakebed.cli.commands import (
 )
 from lakebed.cli.logs import shown_lines
 from lakebed.cli.parser import Commands, Parser, Run, complain, near_file, near_table
-from lakebed.errors import InvalidInput, LakebedError, TableNotFound
+from lakebed.errors import InvalidInput, LakebedError, TableDropped, TableNotFound
 from lakebed.version import __version__
 
 # -- Ctrl-C ends a command at once, with exit code 130 and without a trace -------------------------------------------------
@@ -161,7 +161,7 @@ def _executed(options: argparse.Namespace, interrupted: threading.Event) -> int:
 
 def _meant(error: LakebedError, options: argparse.Namespace) -> str:
     """What the path that is not there may have been."""
-    if isinstance(error, TableNotFound) and getattr(options, "path", None):
+    if isinstance(error, TableNotFound) and not isinstance(error, TableDropped) and getattr(options, "path", None):
         return near_table(options.path)
     file = getattr(options, "file", None)
     return near_file(file) if file and isinstance(error, InvalidInput) and not os.path.exists(file) else ""

@@ -26,6 +26,7 @@ from lakebed.log import entries
 from lakebed.log.actions import Domain, Part
 from lakebed.log.claims import claim_of
 from lakebed.log.commit_loop import Finished, Proposal, commit_loop
+from lakebed.log.drops import Dropped
 from lakebed.log.entries import COORDINATION, Operation
 from lakebed.log.entry_values import decoded, integer_of
 from lakebed.log.holds import hold_of
@@ -49,6 +50,7 @@ DECODERS: dict[str, Callable[[str, str], object]] = {
     entries.HOLD: hold_of,
     entries.EXPIRED: partial(integer_of, member="before"),
     entries.DETACHED: detached_in,
+    entries.DROPPED: partial(decoded, Dropped),
     entries.PURGE: purge_of,
     entries.PURGED: partial(integer_of, member="version"),
     entries.FENCE: partial(integer_of, member="number"),

@@ -44,7 +44,7 @@ import numpy as np
 
 from lakebed.coordination.failing import parked_paths, parked_settle, taken_paths
 from lakebed.coordination.table_figures import TableFigures, figures_of
-from lakebed.errors import LakebedError, Retry, TableNotFound
+from lakebed.errors import LakebedError, Retry, TableDropped, TableNotFound
 from lakebed.health.file_checks import look_at_files
 from lakebed.health.finding import Finding, Severity, counted, critical, warning
 from lakebed.health.log_checks import state_findings
@@ -423,7 +423,8 @@ class Exporter:
             except Exception as error:  # whatever is wrong with one table, the others go on
                 sampler = sampler if isinstance(error, Retry) else None
                 self._metrics.down(root)
-                now = "there is no table" if isinstance(error, TableNotFound) else str(error)
+                is_missing = isinstance(error, TableNotFound) and not isinstance(error, TableDropped)
+                now = "there is no table" if is_missing else str(error)
                 if now != reported:
                     reported = now
                     _logger.warning("%s: %s", root, reported, exc_info=not isinstance(error, LakebedError))

@@ -31,6 +31,7 @@ import orjson
 
 from lakebed.errors import Contention, Corrupt, StoreUnavailable, TableNotFound, Unsupported, VersionNotFound
 from lakebed.log.actions import Commit
+from lakebed.log.drops import require_there
 from lakebed.log.files.checkpoint import decode_checkpoint
 from lakebed.log.files.commit_codec import decode_commit, digest_of
 from lakebed.log.files.names import LOG_FOLDER, LogFiles, checkpoint_name, commit_name, log_files
@@ -85,16 +86,19 @@ class LogReader:
         """The newest snapshot that was read or committed here; reads nothing and waits for nothing. None before the first one."""
         return self._newest
 
-    def refresh(self) -> Snapshot:
+    def refresh(self, *, dropped: bool = False) -> Snapshot:
         """The newest snapshot. It costs one read of a missing name if nothing is new; else also one of an existing name.
 
         Two changes are noticed only at the next commit, or when the log is listed, once a minute: another table was made in
-        this one's place, or all versions after the one in memory were cleaned up already. Raises TableNotFound, Corrupt.
+        this one's place, or all versions after the one in memory were cleaned up already.
+
+        Raises TableNotFound, Corrupt; TableDropped unless ``dropped`` asks for such a table too.
 
         One thread reads at a time; those that ask meanwhile share the next read. Commits do not wait for it.
         """
         with self._naming_the_table():
-            return self._refreshing(self._read_newest)
+            found = self._refreshing(self._read_newest)
+        return found if dropped else require_there(found, self.root)
 
     @contextmanager
     def _naming_the_table(self) -> Iterator[None]:
@@ -155,8 +159,8 @@ class LogReader:
             return False
 
     def at_version(self, version: int) -> Snapshot:
-        """The snapshot at a version. Raises VersionNotFound if it is not kept, or not there yet."""
-        newest = self._newest or self.refresh()
+        """The snapshot at a version. Raises VersionNotFound if it is not kept, or not there yet; TableDropped."""
+        newest = require_there(self._newest, self.root) if self._newest else self.refresh()
         if version == newest.version:
             return newest
         if version > newest.version:

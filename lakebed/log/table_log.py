@@ -45,7 +45,7 @@ from lakebed.errors import (
     TableReplaced,
     Unsupported,
 )
-from lakebed.log.actions import Action, Commit, CommitInfo, Transaction, at_version
+from lakebed.log.actions import Action, Commit, CommitInfo, Domain, Transaction, at_version
 from lakebed.log.conflicts import (
     Committed,
     Conflict,
@@ -56,7 +56,8 @@ from lakebed.log.conflicts import (
     Unknown,
     find_conflict,
 )
-from lakebed.log.entries import Operation
+from lakebed.log.drops import require_there
+from lakebed.log.entries import DROPPED, Operation
 from lakebed.log.files.checkpoint import encode_checkpoint
 from lakebed.log.files.commit_codec import digest_of, encode_commit
 from lakebed.log.files.names import LOG_FOLDER, checkpoint_name, commit_name
@@ -132,7 +133,7 @@ class TableLog(LogReader):
         """Commit actions that were worked out on the snapshot ``read``. ``batch`` is checked and recorded (M3).
 
         Raises Corrupt if the commit would break an invariant, Unsupported if lakebed lacks a feature that the table
-        needs, TableReplaced if another table is here now.
+        needs, TableReplaced if another table is here now, TableDropped if it is dropped and the commit does not change that.
         """
         started = time.perf_counter()
         outcome, attempts = self._commit(read, actions, info, access, batch)
@@ -159,6 +160,9 @@ class TableLog(LogReader):
     ) -> tuple[Outcome, int]:
         """The outcome, and how many versions were tried."""
         require_writable(_protocol_of(actions) or read.protocol)
+        drops = any(isinstance(action, Domain) and action.domain == DROPPED for action in actions)
+        if not drops:
+            require_there(read, self.root)
         commit_id = str(uuid.uuid4())
         if batch and read.transaction_version(batch.app_id) >= batch.version:
             return Conflicted(
@@ -204,6 +208,8 @@ class TableLog(LogReader):
                     return self._without_read_version(read, version, commit_id, landed), attempt
                 self._publish(known)
                 return Conflicted(conflict, known), attempt
+            if not drops:
+                require_there(known, self.root)
         raise Contention(f"{_ATTEMPTS_MAX} versions were taken by others, one after the other", table=self.root)
 
     def _put(self, commit: Commit) -> Commit | _Taken | Unknown:

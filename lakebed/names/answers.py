@@ -67,13 +67,13 @@ class Answers:
         with self._lock:
             found = self._catalogs.get((name, folder, at))
             if found is None:
-                found = self._catalogs[name, folder, at] = Catalog(folder, at)
+                found = self._catalogs[name, folder, at] = Catalog(folder, at, name)
         return found
 
     def _of_catalog(self, what: str, catalog: Catalog, values: list[Any]) -> Any:
         match what, values:
             case "exists", (name,):
-                return catalog.load(json.loads(name)) is not None
+                return catalog.exists(json.loads(name))
             case "tables", (namespace,):
                 return catalog.tables(json.loads(namespace))
             case "namespaces", ():

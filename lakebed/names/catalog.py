@@ -14,13 +14,18 @@ import pyarrow as pa
 
 from lakebed.database.warehouse import warehouse
 from lakebed.discovery import TableName, all_tables_below
-from lakebed.errors import InvalidInput, TableExists, TableNotFound, Unsupported
+from lakebed.errors import InvalidInput, TableDropped, TableExists, TableNotFound
 from lakebed.log.snapshot import Snapshot
+from lakebed.log.stores import open_store
+from lakebed.log.table_log import TableLog
+from lakebed.operations.drop import drop_table, remove_dropped
 from lakebed.quoting import quote_for_spark
+from lakebed.schema.change import path_of
 from lakebed.schema.conversion import type_from_json
 from lakebed.settings import suggest
+from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.roots import parse_root
-from lakebed.table import Table, create, internals_of
+from lakebed.table import Table, create, internals_of, undrop
 from lakebed.table import open as open_table
 from lakebed.view.query_reads import snapshot_at
 from lakebed.view.spark_scan import schemas_for_spark
@@ -64,8 +69,12 @@ class Loaded:
 class Catalog:
     """The tables of a folder. Safe to use from several threads."""
 
-    def __init__(self, folder: str, at: str | None = None) -> None:
-        """``at``: the point of the database that all tables are read at; None for their newest versions."""
+    def __init__(self, folder: str, at: str | None = None, known_as: str = "lake") -> None:
+        """``at``: the point of the database that all tables are read at; None for their newest versions.
+
+        ``known_as``: the catalog's name in SQL, for messages.
+        """
+        self._known_as = known_as
         self.folder = str(parse_root(folder))
         self.at = at
         self._tables: OrderedDict[str, Table] = OrderedDict()
@@ -93,7 +102,7 @@ class Catalog:
     def load(self, name: Sequence[str], version: int | None = None, seconds: float | None = None) -> Loaded | None:
         """A table, or a metadata table (``[schema, table, parts]``), at a version; None if there is none.
 
-        Raises VersionNotFound, InvalidInput, StoreUnavailable.
+        Raises TableDropped, VersionNotFound, InvalidInput, StoreUnavailable.
         """
         table = self._open(name)
         if table is not None:
@@ -104,8 +113,15 @@ class Catalog:
             return Loaded(of, internals_of(of).log.refresh(), name[-1])
         return None
 
+    def exists(self, name: Sequence[str]) -> bool:
+        """Whether there is such a table, or files of one that are being deleted: DROP … PURGE then goes on with that."""
+        try:
+            return self.load(name) is not None
+        except TableDropped as error:
+            return error.is_final
+
     def table(self, name: Sequence[str]) -> Table:
-        """A table. Raises TableNotFound with the nearest name, StoreUnavailable."""
+        """A table. Raises TableNotFound with the nearest name, TableDropped, StoreUnavailable."""
         found = self._open(name)
         if found is None:
             raise TableNotFound(self.missing(name))
@@ -128,6 +144,7 @@ class Catalog:
         return snapshot_at(internals_of(table).log, version, seconds)
 
     def _open(self, name: Sequence[str]) -> Table | None:
+        dropped: TableDropped | None = None
         for root in self._roots(name):
             with self._lock:
                 known = self._tables.get(root)
@@ -135,6 +152,9 @@ class Catalog:
                 return known
             try:
                 table = open_table(root)
+            except TableDropped as error:
+                dropped = error
+                continue
             except TableNotFound:
                 continue
             with self._lock:
@@ -142,7 +162,17 @@ class Catalog:
                 while len(self._tables) > _TABLES_MAX:
                     self._tables.popitem(last=False)
             return table
+        if dropped is not None:
+            raise self._in_sql(dropped, name, "undrop")
         return None
+
+    def _in_sql(self, error: TableDropped, name: Sequence[str], *procedures: str) -> TableDropped:
+        """The error with the ways out that SQL has."""
+        if error.is_final:
+            return error
+        quoted = path_of(name).replace("'", "\\'")
+        calls = [f"CALL {self._known_as}.system.{one}('{quoted}')" for one in procedures]
+        return error.with_text(f"{error}; in SQL: {', '.join(calls)}")
 
     def _is_same(self, table: Table) -> bool:
         """Whether the table is still the one that was opened, not one that was created in its place."""
@@ -179,15 +209,52 @@ class Catalog:
         return there
 
     def drop(self, name: Sequence[str], purge: bool) -> bool:
-        """Drop a table; returns whether it was there."""
-        raise Unsupported(f"DROP TABLE {'.'.join(name)} is not supported yet")
+        """Drop a table; returns whether it was there. Raises TableDropped, InvalidInput, Contention, StoreUnavailable."""
+        try:
+            table = self._open(name)
+        except TableDropped as error:
+            if not purge or not error.is_final or error.table is None:
+                raise
+            drop_table(TableLog(open_store(error.table)), open_part_storage(error.table), purge=True)
+            return True
+        if table is not None:
+            table.drop(purge=purge)
+        elif self.load(name) is not None:
+            raise InvalidInput(f"{'.'.join(name)} is a metadata table: it goes with its table")
+        return table is not None
+
+    def undrop(self, name: Sequence[str]) -> int:
+        """Bring back a table that was dropped; returns its version. Raises TableNotFound, TableDropped."""
+        for root in self._roots(name):
+            try:
+                return undrop(root).version
+            except TableDropped:
+                raise
+            except TableNotFound:
+                continue
+        known = [row["table"] for row in self.remove_dropped(None, dry_run=True).to_pylist()]
+        raise TableNotFound(f"{self.folder} has no dropped table {'.'.join(name)}{suggest('.'.join(name), known)}")
+
+    def remove_dropped(self, name: Sequence[str] | None, dry_run: bool) -> pa.Table:
+        """Delete the files of tables that were dropped long enough ago, or of this one. See ``operations.drop``."""
+        if name is None:
+            return remove_dropped(self.folder, dry_run=dry_run)
+        try:
+            table = self._open(name)
+        except TableDropped as error:
+            return remove_dropped(self.folder, error.table, dry_run=dry_run)
+        if table is None:
+            raise TableNotFound(self.missing(name))
+        raise InvalidInput(
+            f"{'.'.join(name)} is not dropped: DROP TABLE {'.'.join(name)} PURGE deletes it with its files"
+        )
 
     # -- changing ------------------------------------------------------------------------------------------------------
 
     def create(self, name: Sequence[str], schema: Any, partition_by: Sequence[str], given: Mapping[str, str]) -> bool:
         """Create a table from what CREATE TABLE says; returns whether it was not there yet.
 
-        Raises InvalidInput, InvalidSchema, StoreUnavailable.
+        Raises InvalidInput, InvalidSchema, TableDropped (the files of one of this name are still there), StoreUnavailable.
         """
         provider = given.get("provider", "lakebed").lower()
         if provider != "lakebed":
@@ -212,6 +279,8 @@ class Catalog:
                 properties=properties,
                 types="wide" if options.get("types") == "wide" else "given",
             )
+        except TableDropped as error:
+            raise self._in_sql(error, name, "undrop", "remove_dropped") from None
         except TableExists:
             return False
         if comments:

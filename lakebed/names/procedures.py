@@ -53,12 +53,13 @@ class Call:
 
     catalog: Catalog
     session: SparkSession
-    name: tuple[str, ...]  # of the table
+    name: tuple[str, ...] | None  # of the table
     arguments: Mapping[str, Any]  # all others
 
     @property
     def table(self) -> Table:
         """The table. Raises TableNotFound with the nearest name."""
+        assert self.name is not None
         return self.catalog.table(self.name)
 
 
@@ -69,6 +70,7 @@ class Procedure:
     summary: str  # for people
     run: Callable[[Call], Any]  # returns an Arrow table, the figures of a result, or values by name
     parameters: tuple[Parameter, ...] = ()  # after the first one, ``table``
+    may_be_of_all: bool = False  # ``table`` may be left out
 
 
 def _option(name: str, default: bool = False) -> Parameter:
@@ -166,6 +168,15 @@ PROCEDURES: Mapping[str, Procedure] = {
         lambda it: {"files": it.table.drop_detached(**it.arguments)},
         (_text("name", _REQUIRED),),
     ),
+    "undrop": Procedure(
+        "bring a dropped table back, as it was", lambda it: {"version": it.catalog.undrop(it.name or ())}
+    ),
+    "remove_dropped": Procedure(
+        "delete the files of tables that were dropped long enough ago; those of one table at once",
+        lambda it: it.catalog.remove_dropped(it.name, **it.arguments),
+        (_option("dry_run"),),
+        may_be_of_all=True,
+    ),
 }
 
 
@@ -185,7 +196,10 @@ def described_procedure(name: Sequence[str]) -> dict[str, Any]:
     return {
         "name": known[asked],
         "summary": procedure.summary,
-        "parameters": [one.described() for one in (_text("table", _REQUIRED), *procedure.parameters)],
+        "parameters": [
+            _text("table", None if procedure.may_be_of_all else _REQUIRED).described(),
+            *(one.described() for one in procedure.parameters),
+        ],
     }
 
 
@@ -194,9 +208,10 @@ def called(catalog: Catalog, known_as: str, session: SparkSession, procedure: st
 
     ``known_as``: the name of the catalog; ``arguments``: all of them, as JSON.
     """
-    values = json.loads(arguments)
-    table = _table_name(values.pop("table"), known_as, session)
-    return rows_of(PROCEDURES[procedure].run(Call(catalog, session, table, values)))
+    values, found = json.loads(arguments), PROCEDURES[procedure]
+    text = values.pop("table")
+    table = None if text is None and found.may_be_of_all else _table_name(text, known_as, session)
+    return rows_of(found.run(Call(catalog, session, table, values)))
 
 
 def _table_name(text: str | None, catalog: str, session: SparkSession) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from lakebed.column_groups import AGGREGATE, GROUPS, check_aggregates, check_groups
 from lakebed.discovery import require_alone
-from lakebed.errors import InvalidInput, InvalidSchema, StoreUnavailable, TableExists, Unsupported
+from lakebed.errors import InvalidInput, InvalidSchema, StoreUnavailable, TableDropped, TableExists, Unsupported
 from lakebed.far_times import finite_column
 from lakebed.log.actions import Action, AddPart, CommitInfo, Part, is_native_file
 from lakebed.log.commit_loop import Proposal, commit_loop
@@ -26,6 +26,7 @@ from lakebed.log.entries import Operation
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import probe
 from lakebed.log.table_log import GATE_FEATURE, Committed, Conflicted, Outcome, TableLog, Unknown
+from lakebed.operations.references import unmark
 from lakebed.parts.arrow_source import damaged
 from lakebed.parts.legacy_calendar import legacy_column, legacy_marks
 from lakebed.planning.time_to_live import check_time_to_live
@@ -57,6 +58,7 @@ from lakebed.settings import (
 )
 from lakebed.sortkey.sort_key import frame_properties, parse_sort_key
 from lakebed.sql.pieces import aliases, by_place, file_literal, registered
+from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.engine import connect
 from lakebed.storage.file_errors import raise_own, reason
 from lakebed.storage.part_storage import PartStorage
@@ -114,7 +116,7 @@ class NewTable:
 def create(path: str, log: TableLog, table: NewTable) -> None:
     """Create a table at ``path``, where ``log`` is.
 
-    Raises TableExists, InvalidSchema, InvalidInput, UnsafeStore, StoreUnavailable.
+    Raises TableExists, TableDropped (its files are still there), InvalidSchema, InvalidInput, UnsafeStore, StoreUnavailable.
     """
     settings = table.settings()
     if path.startswith("s3"):
@@ -125,9 +127,16 @@ def create(path: str, log: TableLog, table: NewTable) -> None:
     schema = canonical_schema(table.schema)
     if table.types == "wide":
         schema = pa.schema([each.with_type(widest_type(each.type)) for each in schema])
-    match create_log(log, schema, settings, table.partition_by, table.properties, ENGINE):
+    try:
+        outcome = create_log(log, schema, settings, table.partition_by, table.properties, ENGINE)
+    except TableDropped as error:
+        raise error.with_text(
+            f"{error}; another table can't be made in its place before: lakebed.undrop({path!r}).drop(purge=True) deletes them "
+            "now"
+        ) from None
+    match outcome:
         case Committed():
-            return
+            unmark(open_part_storage(log.root))  # one that was here before may have left its mark
         case Conflicted():
             raise TableExists(f"there is already a table at {path}; open it, or choose another path", table=path)
         case Unknown(_, _, cause):

@@ -8,8 +8,9 @@ other tables.
 
 1. A checkpoint of the newest version is written, so that the log can do without older files.
 2. Files of data are deleted, then the older files of the log, oldest first.
-3. The newest commit and its checkpoint go last. Until then the log can be read, and says whatever it said, such as which job
-   drops the table: if the process is killed, another process goes on.
+3. The newest commit and its checkpoint go last, in this order. Until then the log can be read, and says whatever it said, such as
+   that the table is dropped, or which job drops it: if the process is killed, another process goes on.
+4. What hid the table from listings goes (``mark``), and on a local disk so do empty folders.
 
 Readers and writers of the table get an error from step 2 on. A table that is made at the same place afterwards is another one.
 
@@ -38,6 +39,7 @@ from lakebed.coordination.read_counts import begin_hold, end_hold
 from lakebed.errors import Contention, Corrupt, InvalidInput, LakebedError, TableNotFound, VersionNotFound
 from lakebed.log.actions import AddChangePart, AddPart, Commit, Domain
 from lakebed.log.deletion_vector import DeletionVector
+from lakebed.log.drops import DROPPED_FOLDER
 from lakebed.log.entries import CLAIM, COORDINATION, FAILING, LOST, QUARANTINED
 from lakebed.log.entry_values import MS_MAX, reading
 from lakebed.log.files.names import LOG_FOLDER, checkpoint_name, commit_name
@@ -47,11 +49,13 @@ from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
+from lakebed.schema.metadata import Metadata
 from lakebed.settings import PREFIX
 from lakebed.storage.part_storage import PartStorage
 from lakebed.storage.roots import LocalRoot, parse_root
 
 LAKEBED_FOLDER = "_lakebed"
+_DROPPED_MARK = f"{DROPPED_FOLDER}/mark"
 _CONVERTED = "delta.inCommitTimestampEnablementVersion"
 _MARKS_OF_TABLES = frozenset({LOG_FOLDER, LAKEBED_FOLDER, ".hoodie", "metadata"})
 
@@ -194,9 +198,10 @@ _BATCH = 1_000
 
 def drop(log: TableLog, storage: PartStorage) -> int:
     """Delete everything that the table has below its root; returns how many files that were. Raises StoreUnavailable."""
-    newest = log.refresh()
-    log.write_checkpoint(newest)
-    last = [commit_name(newest.version), checkpoint_name(newest.version), LAST_CHECKPOINT]
+    newest = log.refresh(dropped=True)
+    if newest.version not in log.versions()[1]:
+        log.write_checkpoint(newest)
+    last = [LAST_CHECKPOINT, commit_name(newest.version), checkpoint_name(newest.version)]
     data = _data_files(storage, is_adopted(newest))
     files = 0
     while batch := list(islice(data, _BATCH)):
@@ -204,15 +209,34 @@ def drop(log: TableLog, storage: PartStorage) -> int:
         for error in storage.delete_many(batch).values():
             raise error
     for name in _of_log(log):
-        if name < last[0] and name not in last:
+        if name < last[1] and name not in last:
             files += 1
             log.store.delete(name)
-    while names := _of_log(log):  # also of commits that came meanwhile
+    while (names := _of_log(log)) and not _is_of_another(log, newest):  # also of commits that came meanwhile
         for name in sorted(names, key=lambda each: (last.index(each) if each in last else -1, each)):
             files += 1
             log.store.delete(name)
-    _remove_folders(storage.root)
+    clear(storage)
     return files
+
+
+def clear(storage: PartStorage) -> None:
+    """Step 4."""
+    unmark(storage)
+    _remove_folders(storage.root)
+
+
+def mark(storage: PartStorage) -> None:
+    """Hide the table from listings."""
+    storage.write_bytes(_DROPPED_MARK, b"this table is dropped, as its log says\n")
+
+
+def unmark(storage: PartStorage) -> None:
+    """Let listings find the table."""
+    storage.delete(_DROPPED_MARK)
+    if isinstance(parse_root(storage.root), LocalRoot):
+        with suppress(OSError):  # it is not there, or another process has just marked the table
+            os.rmdir(os.path.join(storage.root, DROPPED_FOLDER))
 
 
 def _data_files(storage: PartStorage, everywhere: bool) -> Iterator[str]:
@@ -223,6 +247,13 @@ def _data_files(storage: PartStorage, everywhere: bool) -> Iterator[str]:
     for path, _, _ in storage.list():
         if not path.startswith(f"{LOG_FOLDER}/") and others.isdisjoint(folders_above(path)):
             yield path
+
+
+def _is_of_another(log: TableLog, newest: Snapshot) -> bool:
+    """Whether another table has begun in the place of this one."""
+    first = log.read_commit(0)
+    ids = [action.id for action in first.actions if isinstance(action, Metadata)] if first is not None else []
+    return bool(ids) and ids[0] != newest.metadata.id
 
 
 def _of_log(log: TableLog) -> list[str]:

@@ -20,7 +20,7 @@ from lakebed.column_groups import GROUPS, ColumnGroup
 from lakebed.decode.decoder import DecoderSchema
 from lakebed.decode.formats import EVENTS, decoder
 from lakebed.decode.metadata import ENVELOPE, KNOWN_MEMBERS, metadata_path
-from lakebed.errors import InvalidInput, InvalidSchema, LakebedError, MissingPrerequisite, TableNotFound
+from lakebed.errors import InvalidInput, InvalidSchema, LakebedError, MissingPrerequisite, TableDropped, TableNotFound
 from lakebed.operations.create import NewTable, check_layout
 from lakebed.pipeline.file.document import Findings
 from lakebed.pipeline.file.sections import (
@@ -129,6 +129,9 @@ def _existing(pipeline: Pipeline, findings: Findings, connect: bool) -> tuple[Ta
         return None, False
     try:
         return tables.open(path), True
+    except TableDropped as error:
+        findings.add(error, "table", "path")
+        return None, True
     except TableNotFound:
         return None, True
     except LakebedError as error:

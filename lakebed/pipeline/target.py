@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakebed import table as tables
-from lakebed.errors import InvalidInput, TableExists, TableNotFound
+from lakebed.errors import InvalidInput, TableDropped, TableExists, TableNotFound
 from lakebed.log.snapshot import Snapshot
 from lakebed.pipeline.file.sections import TableSection
 from lakebed.pipeline.file.settings import Pipeline
@@ -27,10 +27,12 @@ from lakebed.table import Table, internals_of
 
 
 def open_or_create(pipeline: Pipeline) -> Table:
-    """The table that the pipeline writes to. Raises InvalidInput with each difference from the file."""
+    """The table that the pipeline writes to. Raises InvalidInput with each difference from the file, TableDropped."""
     section = pipeline.table
     try:
         return check(pipeline, tables.open(section.path))
+    except TableDropped:
+        raise
     except TableNotFound:
         section = with_upstream(pipeline).table
         if section.columns is None:

@@ -29,7 +29,17 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 CATALOG, EXTENSIONS = "lakebed.Catalog", "lakebed.Extensions"
-_CLASSES = ("Python", "Catalog", "Extensions", "NamedTable", "NamedProcedure", "Parser", "Rules", "Statement")
+_CLASSES = (
+    "Python",
+    "Catalog",
+    "Extensions",
+    "NamedTable",
+    "NamedProcedure",
+    "Parser",
+    "Refusals",
+    "Rules",
+    "Statement",
+)
 _TARGET = 8  # of Java, from which on interfaces have static methods
 _ERROR = "\0error\0"  # Python.java
 _CANT = "lakebed's tables have no names in this session: "

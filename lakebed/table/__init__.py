@@ -21,13 +21,14 @@ from lakebed.log.table_log import TableLog
 from lakebed.operations.create import NewTable
 from lakebed.operations.create import convert as convert_table
 from lakebed.operations.create import create as create_table
+from lakebed.operations.drop import undrop as undrop_table
 from lakebed.schema.conversion import SparkSchema
 from lakebed.settings import PropertyValue, TableSettings, column_names, property_texts, wrong_properties
 from lakebed.storage.data_files import open_part_storage
 from lakebed.table.internals import Internals, open_log
 from lakebed.table.table import Table
 
-__all__ = ["Internals", "Table", "convert", "create", "internals_of", "open"]
+__all__ = ["Internals", "Table", "convert", "create", "internals_of", "open", "undrop"]
 
 _logger = logging.getLogger("lakebed.table")
 
@@ -45,7 +46,7 @@ def create(
 ) -> Table:
     """Create a table at a local path or an ``s3://`` one.
 
-    Raises TableExists, InvalidSchema, InvalidInput, UnsafeStore.
+    Raises TableExists, TableDropped, InvalidSchema, InvalidInput, UnsafeStore.
 
     Args:
         path: A folder, or ``s3://bucket/prefix``.
@@ -81,6 +82,7 @@ def open(path: str | os.PathLike[str]) -> Table:
 
     Raises:
         TableNotFound: There is no table at the path.
+        TableDropped: There was one; ``undrop`` brings it back.
         Unsupported: The table uses a feature that lakebed lacks.
     """
     root = _root(path)
@@ -117,6 +119,22 @@ def convert(
         return Internals(root, log).view.arrow(snapshot, columns, None)
 
     convert_table(root, open_log(root, os.fspath(path)), open_part_storage(root), settings, read_columns)
+    return open(path)
+
+
+def undrop(path: str | os.PathLike[str]) -> Table:
+    """Bring back a table that ``Table.drop`` has dropped, as it was; a table that is there is only opened.
+
+    Args:
+        path: A folder, or ``s3://bucket/prefix``.
+
+    Raises:
+        TableNotFound: There is no table at the path.
+        TableDropped: Its files are being deleted.
+        Contention, StoreUnavailable
+    """
+    storage = open_part_storage(os.fspath(path))
+    undrop_table(TableLog(open_store(storage.root)), storage)
     return open(path)
 
 

@@ -21,7 +21,7 @@ from lakebed.compaction.table_maintainer import Chore, TableDuties
 from lakebed.coordination.read_counts import ReadCounts
 from lakebed.coordination.rewriting import alone
 from lakebed.decode.decoder import Decoder
-from lakebed.errors import LakebedError, TableExists, TableNotFound
+from lakebed.errors import LakebedError, TableDropped, TableExists, TableNotFound
 from lakebed.health.sampler import Sampler
 from lakebed.ingest.apply import bootstrap
 from lakebed.ingest.checkpoints import OffsetDocuments
@@ -86,11 +86,13 @@ _ingest_logger = logging.getLogger("lakebed.ingest")
 def open_log(root: str, as_given: str = "") -> TableLog:
     """The log at a root; ``as_given``: the path as the user wrote it, for messages.
 
-    Raises TableNotFound, Unsupported (a feature that lakebed lacks).
+    Raises TableNotFound, TableDropped, Unsupported (a feature that lakebed lacks).
     """
     log = TableLog(open_store(root))
     try:
         log.refresh()
+    except TableDropped:
+        raise
     except TableNotFound:
         raise TableNotFound(
             f"there is no table at {as_given or root}; create it with lakebed.create", table=root

@@ -14,6 +14,7 @@ from lakebed.health.status import Observer, Status
 from lakebed.ingest.apply import How, apply, filled, frame_changes
 from lakebed.ingest.stream import require_keys
 from lakebed.operations.alter import AlterResult, alter, cost_of, set_properties, set_sort_key
+from lakebed.operations.drop import drop_table
 from lakebed.operations.mutation import Mutation, MutationResult
 from lakebed.operations.restore import restore
 from lakebed.parts.arrow_rows import Rows
@@ -289,6 +290,23 @@ class Table(TableReads):
     def truncate(self) -> int:
         """Remove all rows from the table, the tail included; returns the version. Older versions stay readable."""
         return self._internals.partitions().truncate()
+
+    def drop(self, *, purge: bool = False) -> int:
+        """Drop the table; returns how many files were deleted: none without ``purge``.
+
+        From now on whoever opens, reads, writes or maintains it gets TableDropped, and lists of tables lack it.
+        ``lakebed.undrop(path)`` brings it back, as it was. Its files stay for ``delta.deletedFileRetentionDuration`` (7 days);
+        then ``lakebed clean`` on the folder that it is in deletes them. Readers that know nothing of lakebed read the table as
+        long as its files are there. Its quarantine is a table of its own, and stays.
+
+        Args:
+            purge: Delete the files at once. It can't come back then. If the process dies, ``lakebed clean`` continues.
+
+        Raises:
+            TableDropped: It is dropped already.
+            Contention, StoreUnavailable: Dropping again is safe.
+        """
+        return drop_table(self._internals.log, self._internals.storage, purge=purge)
 
     def detach_partition(self, partition: Mapping[str, Any]) -> str:
         """Take a partition out of the table without touching its files; returns the name by which it is attached or dropped.

@@ -25,7 +25,7 @@ import orjson
 
 from lakebed.coordination.failing import taken_paths
 from lakebed.coordination.read_counts import ReadCounts
-from lakebed.errors import LakebedError, Retry, TableNotFound
+from lakebed.errors import LakebedError, Retry, TableDropped, TableNotFound
 from lakebed.health.sampler import with_reference
 from lakebed.health.status import Observer
 from lakebed.log.stores import open_store
@@ -203,7 +203,7 @@ class Watched:
         )
 
     def _failed(self, error: Exception) -> _Seen:
-        if isinstance(error, TableNotFound):
+        if isinstance(error, TableNotFound) and not isinstance(error, TableDropped):
             text = f"there is no table at {self.name}"
         else:
             text = str(error) if isinstance(error, LakebedError) else f"unexpected {type(error).__name__}: {error}"

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from lakebed import create
 from lakebed.cli.commands.run import effective_settings, validate
 from lakebed.error_transport import encode
-from lakebed.errors import DataLoss, InvalidInput, InvalidSchema, Retry, Unexpected
+from lakebed.errors import DataLoss, InvalidInput, InvalidSchema, Retry, TableDropped, Unexpected
 from lakebed.failures import failure_in
 from lakebed.pipeline.database.check import check_database
 from lakebed.pipeline.file.sections import GeneratorSection, JsonFormat, KafkaSection
@@ -343,6 +343,13 @@ def test_the_table_is_created_once_and_compared_afterwards(tmp_path: Path) -> No
         "the column extra is only in",
     ):
         assert said in str(raised.value)
+
+
+def test_a_table_that_is_dropped_is_not_made_anew(tmp_path: Path) -> None:
+    pipeline = read(TABLE + GENERATED, path=str(tmp_path / "t"))
+    open_or_create(pipeline).drop()
+    with pytest.raises(TableDropped, match=r"was dropped at .*; lakebed\.undrop"):
+        open_or_create(pipeline)
 
 
 PROPERTIES = """

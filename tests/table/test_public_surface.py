@@ -21,6 +21,7 @@ FUNCTIONS = {
     "types='given'",
     "open": "path",
     "convert": "path, keys=(), sort_key=(), sequence_by=None",
+    "undrop": "path",
     "spark": "app_name='lakebed', master=None, *, s3=None, session=None, conf=None, catalogs=None",
 }
 METHODS = {
@@ -33,6 +34,7 @@ METHODS = {
     "delete": "where",
     "detach_partition": "partition",
     "doctor": "deep=False",
+    "drop": "*, purge=False",
     "drop_detached": "name",
     "ingest": "changes, apply_as_deletes=None, except_column_list=(), *, keys=None, sequence_by=None, checkpoint=None, "
     "query_name='ingest', quarantine='table', trigger=None, evolve=(), on_mismatch='quarantine', columns=None, "
@@ -126,6 +128,7 @@ PUBLIC = {
     "events",
     "open",
     "spark",
+    "undrop",
     "warehouse",
 }
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lakebed.cli import exit_codes
-from lakebed.cli.arguments import ratio, table_of, takes_table, up_to
+from lakebed.cli.arguments import is_table, ratio, table_of, tables_at, takes_table, up_to
 from lakebed.cli.logs import Report, note, progress
 from lakebed.cli.parser import Commands
 from lakebed.errors import InvalidInput
@@ -168,12 +168,39 @@ def _clean(options: argparse.Namespace) -> int:
         raise InvalidInput(f"--retain-last is not for --only {options.only}, which expires no versions")
     if not files_too and (options.older_than or options.allow_short_retention):
         raise InvalidInput("--older-than and --allow-short-retention are for files; rows are old as lakebed.ttl says")
+    if not is_table(options.path):
+        _remove_dropped(options)
+        return exit_codes.OK
     table = table_of(options)
     if not files_too or (options.only is None and table.properties.get("lakebed.ttl")):
         _expire_rows(table, options)
     if files_too:
         _delete_files(table, options)
     return exit_codes.OK
+
+
+def _remove_dropped(options: argparse.Namespace) -> None:
+    """Of a folder: the files of tables in it that were dropped long enough ago."""
+    from lakebed.cli.display.output import print_rows
+    from lakebed.cli.display.views import DROPPED
+    from lakebed.operations.drop import remove_dropped
+
+    if options.only or options.older_than or options.retain_last is not None or options.allow_short_retention:
+        raise InvalidInput(
+            f"there is no table at {options.path}; of a folder only the tables that were dropped are cleaned up"
+        )
+    with progress("looking for tables that were dropped", options.log_format):
+        rows = remove_dropped(options.path, dry_run=options.dry_run)
+        if not len(rows):
+            tables_at(options.path)  # says so if there is nothing at all
+    print_rows(rows, options, DROPPED)
+    files, tables = sum(rows["files"].drop_null().to_pylist()), sum(rows["removed"].to_pylist())
+    done = (
+        "; --no-dry-run deletes the files of those that are due"
+        if options.dry_run
+        else f", {tables:,} removed, {files:,} files"
+    )
+    note(f"{len(rows):,} dropped tables{done}")
 
 
 def _expire_rows(table: Table, options: argparse.Namespace) -> None:

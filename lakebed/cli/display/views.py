@@ -311,6 +311,16 @@ FILES = View(
         _Shown("path", least=20),
     )
 )
+DROPPED = View(
+    (
+        _Shown("table", least=10),
+        _Shown("dropped_utc", of="dropped"),
+        _Shown("due_utc", of="due"),
+        _Shown("removed"),
+        _Shown("files", right=True),
+        _Shown("path", least=20),
+    )
+)
 PURGED = View(
     (
         _Shown("where", least=11),

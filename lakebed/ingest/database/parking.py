@@ -3,7 +3,7 @@
 1.  A table that is parked gets the entry ``lakebed.parked`` in its log (``coordination.failing``). A user who removes it, in any
     process, resumes the table: within ``LOOK_SECONDS`` it is read again, from where it stopped.
 2.  While the log can't be written, the table is parked in this process alone. When it can be again, and the cause was one that
-    passes, the table is read again. Any other cause stays in the log then.
+    passes, the table is read again. Any other cause stays in the log then. That the table is dropped passes when it comes back.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Literal
 
 from lakebed import errors
 from lakebed.coordination.failing import park, parked_of, resume
-from lakebed.errors import LakebedError, Retry, Unexpected
+from lakebed.errors import LakebedError, Retry, TableDropped, Unexpected
 from lakebed.ingest.database.member import Member
 from lakebed.log.table_log import TableLog
 
@@ -105,4 +105,4 @@ class ParkedTables:
 def _may_pass(kind: str) -> bool:
     """Whether an error of this class may pass by itself."""
     known = getattr(errors, kind, Unexpected)
-    return isinstance(known, type) and issubclass(known, (Retry, Unexpected))
+    return isinstance(known, type) and issubclass(known, (Retry, Unexpected, TableDropped))

@@ -16,7 +16,7 @@ from lakebed.decode.formats import decoder
 from lakebed.decode.json.values import UnknownFields
 from lakebed.decode.source_tables import SourceRules
 from lakebed.discovery import NoTable, TableName
-from lakebed.errors import InvalidInput, TableExists, TableNotFound
+from lakebed.errors import InvalidInput, TableDropped, TableExists, TableNotFound
 from lakebed.ingest.table_batch import TableIngest
 from lakebed.operations.create import NewTable, check_layout
 from lakebed.pipeline.database.new_tables import FirstRows, Rows, introduction, rows_of
@@ -151,6 +151,8 @@ class Introducer:
         path = _path_of(self._pipeline, name)
         try:
             table = tables.open(path)
+        except TableDropped:
+            raise
         except TableNotFound:
             return None
         made_for = table.properties.get(_TOPIC_PROPERTY, topic)

@@ -26,6 +26,11 @@ public final class Extensions extends AbstractFunction1 {
                 return new Rules((SparkSession) session);
             }
         });
+        extensions.injectCheckRule(new AbstractFunction1() {
+            public Object apply(Object session) {
+                return new Refusals();
+            }
+        });
         return BoxedUnit.UNIT;
     }
 }

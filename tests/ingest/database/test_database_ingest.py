@@ -165,6 +165,19 @@ def test_a_table_that_another_process_parks_is_left_alone_here_too(tmp_path: Pat
         catches_up(one, "a", 8)
 
 
+def test_a_table_that_is_dropped_parks_and_goes_on_when_it_is_back(tmp_path: Path) -> None:
+    source = filled("a", "b")
+    with database(tmp_path, source) as one:
+        one.batch()
+        lakebed.open(tmp_path / "a").drop()
+        more(source, "a", 5)
+        more(source, "b", 5)
+        one.batches(1)
+        assert one.states() == {"a": "parked", "b": "live"} and one.rows("b") == list(range(10))
+        lakebed.undrop(tmp_path / "a")
+        catches_up(one, "a", 10)
+
+
 @pytest.mark.parametrize("error", [Retry("no broker"), StoreUnavailable("no store"), DataLoss("all gone")])
 def test_what_fails_for_all_tables_is_the_pipelines_trouble_and_parks_nobody(
     tmp_path: Path, error: LakebedError
