@@ -261,7 +261,7 @@ def await_commits(paths: Sequence[str], run: subprocess.Popen[bytes], out: Path)
 
 
 def await_archive(cache: Path, run: subprocess.Popen[bytes]) -> None:
-    """Wait for the archive of classes, which only the first run of all makes (``pipeline.spark.java``)."""
+    """Wait for the archive of classes, which only the first run of all makes (``pipeline.java``)."""
     until = time.monotonic() + ARCHIVE_SECONDS_MAX
     while run.poll() is None and time.monotonic() < until:
         if list(cache.glob("java/*.jsa")) and not any(map(is_archiving, family(run.pid))):

@@ -17,7 +17,7 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks.workload import table
-from lakebed.planning.optimum import least_written
+from lakebed.planning.candidates import least_written
 from lakebed.planning.simulator import simulate
 from lakebed.planning.workload import Arrival, Sample, Workload
 from lakebed.settings import TableSettings
@@ -78,7 +78,7 @@ def day(flushes: int, size: int, budget: int, volatile: bool) -> list[object]:
 def least_written_on_average(flushes: int, runs_average: float) -> float:
     """What merges of plans with ``runs_average`` runs on average write at least, in flushes.
 
-    Let a run cost p a flush, and c(m) as in ``planning.optimum``:
+    Let a run cost p a flush, and c(m) as in ``planning.candidates``:
 
         G(n) = min over m of G(m − 1) + c(m) + p (n − m + 1) + G(n − m).
 

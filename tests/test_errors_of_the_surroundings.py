@@ -22,7 +22,7 @@ from lakebed.failures import failure_in
 from lakebed.health.status import Observer
 from lakebed.monitoring.progress import Progress
 from lakebed.parts.arrow_source import unreadable
-from lakebed.pipeline.spark.driver import why_no_jars
+from lakebed.pipeline.driver import why_no_jars
 from lakebed.storage.data_files import LocalPartStorage
 from lakebed.storage.file_errors import naming_unreadable, naming_unwritable
 from lakebed.storage.local_folders import SpillBuckets, make_folders, raise_for, trouble

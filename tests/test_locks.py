@@ -50,7 +50,7 @@ QUICK = {
     ("storage/data_files.py", "_lock"): "the readers of this process",
     ("ui/live.py", "_lock"): "what this process knows of tables, for the page",
     ("ui/watch.py", "_lock"): "which tables are watched for their own pages",
-    ("ui/looking.py", "_changed"): "what was seen last",
+    ("ui/watch.py", "_changed"): "what was seen last",
     ("view/merge_on_read.py", "_lock"): "the version that was resolved last, and which views show what",
 }
 
@@ -79,7 +79,7 @@ LONG = {
         "view/merge_on_read.py",
         "_refreshing",
     ): "registered views are made anew in the order of versions; reads do not take it",
-    ("sparks/part_index.py", "_guard"): "the class in the JVM, compiled once",
+    ("sparks/compiled.py", "_guard"): "the class in the JVM, compiled once",
     ("view/spark_scan.py", "_guard"): "the slots and the counts of tables; making counts is a call of the JVM",
     ("view/spark_scan.py", "lock"): "the files of one table are sent to the JVM once; other tables have their own",
 }

@@ -22,8 +22,8 @@ from benchmarks.kafka_peers.stream import COLUMNS, Commit, DeltaLog, Ends, Feed
 from lakebed.decode.debezium.events import DebeziumJson
 from lakebed.decode.decoder import DecoderSchema
 from lakebed.log.entries import PART, POSITION
+from lakebed.pipeline.driver import spark_settings
 from lakebed.pipeline.file.settings import parse_pipeline
-from lakebed.pipeline.spark.driver import spark_settings
 from lakebed.sources.kafka.settings import KafkaSettings
 from lakebed.sources.kafka.source import KafkaSource
 from lakebed.sources.source import RangeChanges

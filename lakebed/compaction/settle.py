@@ -53,7 +53,7 @@ from lakebed.parts.quarantine import records_of_incomplete
 from lakebed.parts.write import WrittenPart, write_parts
 from lakebed.positions.remarks import remarks_of
 from lakebed.remarks import OTHERS, Counts, Remark, RemarkCounts, sum_of
-from lakebed.resolve.crowded_keys import crowded_keys_of
+from lakebed.resolve.counted_tail import crowded_keys_of
 from lakebed.resolve.locate import KeyLocator, columns_of_keys
 from lakebed.resolve.resolution import Resolution
 from lakebed.resolve.resolve import resolve

@@ -35,7 +35,7 @@ from lakebed.decode.json.columns import MILLIS_MAX
 from lakebed.decode.json.connect_types import LogicalType
 from lakebed.decode.json.text import Mismatch
 from lakebed.decode.metadata import headers_of
-from lakebed.decode.source_tables import NO_RULES, SourceRules, all_seen
+from lakebed.decode.source_order import NO_RULES, SourceRules, all_seen
 from lakebed.errors import InvalidInput, InvalidSchema
 from lakebed.lateness import Newest, Place, newest_of
 from lakebed.parts.changes import OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN

@@ -6,7 +6,7 @@
 
 ``on_mismatch`` has its say in place of ``warn``: ``rescue`` keeps such members, as JSON, in a column of their own. Where records
 carry their schema, a member that the table could not get a column for is a mismatch, and the record is quarantined. A member
-that no column can be like (``possible_columns``) is left out, and counted with the reason.
+that no column can be like (``schema.fitting``) is left out, and counted with the reason.
 
 1.  A record that is read one by one is looked at as a whole, also what is inside its structs (``address.zip``).
 2.  Of records that are read by columns the native parser reports such members (``UnknownByRecord``), unless the table has
@@ -31,8 +31,7 @@ from lakebed.decode.json.text import Mismatch, Unreadable, loaded, shown, writte
 from lakebed.decode.json.values import UnknownFields
 from lakebed.remarks import Counts, Names, Remark, remarks_on
 from lakebed.schema.column_mapping import by_case
-from lakebed.schema.fitting import EvolvePolicy
-from lakebed.schema.possible_columns import FieldPath
+from lakebed.schema.fitting import EvolvePolicy, FieldPath
 
 SAMPLE_MIN = 32
 _SAMPLE_SHARE = 128

@@ -20,7 +20,6 @@ from lakebed.coordination.jobs import job_in
 from lakebed.coordination.schema_history import past_change_of
 from lakebed.errors import Corrupt, InvalidInput, Unsupported
 from lakebed.health.finding import Finding, critical, warning
-from lakebed.ingest.handover import listed_in
 from lakebed.ingest.replay import applied_in
 from lakebed.log import entries
 from lakebed.log.actions import Domain, Part
@@ -34,14 +33,15 @@ from lakebed.log.purges import purge_of
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
 from lakebed.operations import cleanup
-from lakebed.operations.detached import detached_in, detached_of
+from lakebed.operations.region import detached_in, detached_of
 from lakebed.operations.time_to_live import looked_ms_in
+from lakebed.parts.quarantine import listed_in
 from lakebed.positions.files_read import files_in
 from lakebed.positions.positions import position_of
 from lakebed.positions.resnapshots import Resnapshot, TopicGone
 from lakebed.positions.source_columns import source_columns_in
 from lakebed.positions.truncates import restarts_in, truncates_in
-from lakebed.resolve.crowded_keys import CrowdedKeys
+from lakebed.resolve.counted_tail import CrowdedKeys
 from lakebed.storage.part_storage import PartStorage
 from lakebed.storage.roots import LocalRoot, parse_root
 

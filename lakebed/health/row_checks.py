@@ -42,7 +42,7 @@ from lakebed.parts.write import bounds_count_deletes, order_bound_terms, with_or
 from lakebed.quoting import literal, quote
 from lakebed.resolve.locate import ScanLocator
 from lakebed.resolve.resolve import resolve
-from lakebed.schema.readable import misfit
+from lakebed.schema.column_mapping import misfit
 from lakebed.sortkey.order_values import key_at
 from lakebed.sortkey.ranges import ORDER_BOUNDS, range_of
 from lakebed.sortkey.statistics import comparable, has_bounds, highest, lowest, parsed_stats

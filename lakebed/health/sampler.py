@@ -7,8 +7,9 @@
 4. Once a minute: the rows of the quarantine.
 5. Once an hour, or less often if that takes long, in a thread of its own: the files below the table's root are listed.
 
-The reference of write amplification is that of ``planning.optimum``, at the margin: for as many equal batches as came in the last
-hour, after as many as the table holds, (F(held + n, k) − F(held, k)) ÷ n, plus one for ingest itself; k is the read budget.
+The reference of write amplification is F(n, k) of ``planning.candidates``, at the margin: for as many equal batches as came in
+the last hour, after as many as the table holds, (F(held + n, k) − F(held, k)) ÷ n, plus one for ingest itself. k is the read
+budget.
 
 **A glance** says what is wrong with a table, for lists of many tables (``glance``).
 
@@ -59,7 +60,7 @@ from lakebed.monitoring.metrics import Metrics
 from lakebed.monitoring.table_state import Clustered, LevelState, Planned, Recent, RecentCommits, Stored, TableState
 from lakebed.operations.cleanup import overdue
 from lakebed.parts.quarantine import QUARANTINE_SUFFIX
-from lakebed.planning.optimum import least_written_up_to
+from lakebed.planning.candidates import least_written_up_to
 from lakebed.planning.plan import kind_of
 from lakebed.planning.planner import plan
 from lakebed.planning.settling import pressure

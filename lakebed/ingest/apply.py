@@ -35,7 +35,6 @@ from lakebed.errors import Contention, InvalidChanges, InvalidInput, InvalidSche
 from lakebed.ingest.batch_writer import BatchResult, Moved, WriteTask, Written, commit_written, in_tasks, write_arrow
 from lakebed.ingest.changes_frame import changes_frame, unknown_columns
 from lakebed.ingest.evolving import ROUNDS_MAX, Evolution, evolved, first_names, with_rescued_column
-from lakebed.ingest.handover import Handover
 from lakebed.ingest.refusals import discard
 from lakebed.log.actions import Transaction
 from lakebed.log.entries import APPLIED, NAMED_BATCH, Operation
@@ -44,12 +43,12 @@ from lakebed.log.table_log import TableLog, require_writable
 from lakebed.parts.arrow_rows import Rows, arrow_rows, is_spark_frame
 from lakebed.parts.changes import OLDEST_SEQUENCE, SEQUENCE_COLUMN, WriteSpec, prepare, write_spec_of
 from lakebed.parts.fills import Fill
+from lakebed.parts.quarantine import Handover
 from lakebed.positions.positions import Position, positions_of
 from lakebed.positions.remarks import report_remarks
 from lakebed.quoting import quote_for_spark
 from lakebed.remarks import Remark, remarks_on
-from lakebed.schema.change_names import ChangeNames
-from lakebed.schema.conversion import canonical_type, type_from_json
+from lakebed.schema.conversion import ChangeNames, canonical_type, type_from_json
 from lakebed.schema.fitting import FIXED, RESCUED_COLUMN, EvolvePolicy
 from lakebed.storage.engine import connect, connect_sealed
 

@@ -5,7 +5,7 @@
    (``positions.positions``), or with the batch's id where the source has no positions. The commit reads no rows of the table. So
    it conflicts only with the same batch (M3), with a writer that read the same topic, and with a change of the table's metadata.
 3. Records that can't be used are written to files of the quarantine table. The commit lists them; after it they are committed
-   there (``handover``).
+   there (``parts.quarantine``).
 4. A truncate that no earlier batch contained removes everything before it (``truncates``). The tasks run again with the
    cutoff and write exactly the changes after it. The commit removes all parts of the table and records the truncate,
    for records that arrive later.
@@ -32,7 +32,6 @@ from lakebed.decode.row_changes import split
 from lakebed.error_transport import crosses_spark
 from lakebed.errors import InvalidChanges, Retry, TableReplaced
 from lakebed.failures import spark_job
-from lakebed.ingest.handover import Handover
 from lakebed.lateness import Lateness, lateness
 from lakebed.log.actions import (
     Action,
@@ -47,7 +46,7 @@ from lakebed.log.entries import ORDER_RESTARTS, Operation
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import Committed, TableLog
 from lakebed.parts.changes import WriteSpec, prepare, stored_rows, write_spec_of
-from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
+from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX, Handover
 from lakebed.parts.write import WrittenPart, write_parts
 from lakebed.positions.positions import (
     Position,

@@ -13,9 +13,9 @@ from lakebed.errors import InvalidChanges, InvalidInput
 from lakebed.parts.changes import HIDDEN_TYPES, OP_COLUMN, SEQUENCE_COLUMN, WriteSpec
 from lakebed.parts.fills import Fill, lacks, lacks_order
 from lakebed.quoting import quote_for_spark
-from lakebed.schema.change_names import is_change_name
+from lakebed.schema.conversion import is_change_name
 from lakebed.schema.fitting import FIXED, RESCUED_COLUMN, EvolvePolicy
-from lakebed.sparks.plans import parse_expression
+from lakebed.sparks.jvm import parse_expression
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

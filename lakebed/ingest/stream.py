@@ -6,14 +6,22 @@ What was read is in the log of the table, in the commit that brings it:
   ``files_read``). Spark's checkpoint only says how far to read, so it may be old, lost, or shared by two processes.
 - For a user's DataFrame the id of the batch is there (``txn``), under the id of the query's checkpoint (``FrameIngest``). When
   Spark repeats a batch after a crash, it has the same id and the same input. A query with a new checkpoint is a new query.
+
+**What a batch reads**, as Spark planned it, is in offset documents in the query's checkpoint.
+
+Spark writes the source's offset document of a batch into ``offsets/<batch id>`` before the batch runs. A batch reads what lies
+between the document of the batch before and its own; the first one begins at ``{}``. So the driver knows the ranges of a batch
+without a task that reads them from the stream.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -21,12 +29,10 @@ import pyarrow as pa
 from lakebed import events
 from lakebed.decode.row_changes import RowChanges
 from lakebed.error_transport import crosses_spark
-from lakebed.errors import InvalidInput, LakebedError, Retry
+from lakebed.errors import InvalidInput, LakebedError, Retry, Unexpected
 from lakebed.ingest.apply import bring_rows
 from lakebed.ingest.batch_writer import Marks, WriteTask, Written, in_tasks
-from lakebed.ingest.checkpoints import OffsetDocuments
 from lakebed.ingest.evolving import Evolution
-from lakebed.ingest.handover import Handover
 from lakebed.ingest.refusals import refuse
 from lakebed.ingest.table_batch import BatchDone, Reading, TableIngest, WriteWork, run_alone, run_here
 from lakebed.ingest.transform.query import Transform
@@ -37,6 +43,7 @@ from lakebed.log.entries import STREAM, Operation
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
 from lakebed.parts.changes import WriteSpec, write_spec_of
+from lakebed.parts.quarantine import Handover
 from lakebed.planning.settling import pressure
 from lakebed.positions.files_read import FileRead, FilesRead
 from lakebed.remarks import Counts, Remark, RemarkCounts
@@ -45,12 +52,65 @@ from lakebed.sources.files.planner import file_of
 from lakebed.sources.files.reader import FilesReader, bad_line
 from lakebed.sources.files.settings import shown
 from lakebed.sources.source import Range, RangeChanges, batch_of, grouped
-from lakebed.sparks.checkpoint_files import quick_checkpoint
+from lakebed.sparks.compiled import is_local, quick_checkpoint, read_with_spark
 from lakebed.sparks.jvm import is_on_one_machine
+from lakebed.storage.roots import LocalRoot, parse_root
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+# -- What a batch reads, as Spark planned it ---------------------------------------------------------------------------
+
+
+_VERSION = "v1"
+_Document = dict[str, Any]
+
+
+class OffsetDocuments:
+    """The offset documents of one query with one source."""
+
+    def __init__(self, checkpoint: str, read: Callable[[str], str]) -> None:
+        """``checkpoint``: a path or URL, for messages; ``read`` returns the text of a file below it."""
+        self._checkpoint = checkpoint
+        self._read = read
+
+    @staticmethod
+    def of(spark: SparkSession, checkpoint: str) -> OffsetDocuments:
+        """Those of a checkpoint as Spark spells its path. A local one is read here, any other by Hadoop."""
+        root = parse_root(checkpoint) if is_local(spark, checkpoint) else None
+        if isinstance(root, LocalRoot):
+            folder = Path(root.path)
+            return OffsetDocuments(checkpoint, lambda name: Path(folder, name).read_text())
+        return OffsetDocuments(checkpoint, lambda name: read_with_spark(spark, f"{checkpoint}/{name}"))
+
+    def read(self, name: str) -> str:
+        """The text of a file of the checkpoint."""
+        return self._read(name)
+
+    def of_batch(self, batch_id: int) -> tuple[_Document, _Document]:
+        """The documents between which a batch reads. Raises Unexpected if the checkpoint has not what Spark writes."""
+        return {} if batch_id == 0 else self._document(batch_id - 1), self._document(batch_id)
+
+    def _document(self, batch_id: int) -> _Document:
+        name = f"offsets/{batch_id}"
+        try:
+            version, _, *sources = self._read(name).splitlines()
+            document = json.loads(sources[0])
+        except (OSError, ValueError, IndexError) as error:
+            raise self._unreadable(name, str(error)) from None
+        if version != _VERSION or len(sources) != 1 or not isinstance(document, dict):
+            raise self._unreadable(name, f"it is of version {version}, with {len(sources)} sources")
+        return document
+
+    def _unreadable(self, name: str, why: str) -> Unexpected:
+        return Unexpected(
+            f"the checkpoint {self._checkpoint} has no plan that can be read in {name}: {why}. Set 'checkpoint' to a new folder: "
+            "what was read is in the table, so nothing is lost or doubled"
+        )
+
+
+# -- The batches -------------------------------------------------------------------------------------------------------
 
 
 class FilesIngest(TableIngest):

@@ -7,7 +7,7 @@
 3. What records need of the schema alters the table, a truncate decides what counts: then the work is yielded again.
 4. The commit carries the new positions. If another process has moved them meanwhile, nothing is committed, and what is left is
    read again. The files of the lost attempt are deleted.
-5. What can't be used is handed over to the quarantine (``handover``).
+5. What can't be used is handed over to the quarantine (``parts.quarantine``).
 
 A position that the source no longer has (the topic was created again, or it ends before) is ``DataLoss``, or, where the settings
 allow it, reading starts over at what the source has.
@@ -23,7 +23,7 @@ from typing import Protocol
 
 from lakebed import events
 from lakebed.decode.decoder import Decoder
-from lakebed.decode.source_tables import first_of
+from lakebed.decode.source_order import first_of
 from lakebed.errors import Contention, DataLoss
 from lakebed.ingest.batch_writer import (
     BatchResult,
@@ -35,7 +35,6 @@ from lakebed.ingest.batch_writer import (
     in_this_process,
 )
 from lakebed.ingest.evolving import ROUNDS_MAX, Evolution
-from lakebed.ingest.handover import Handover
 from lakebed.ingest.refusals import discard, refuse
 from lakebed.lateness import Newest
 from lakebed.log.actions import Transaction
@@ -43,6 +42,7 @@ from lakebed.log.entries import Operation
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
 from lakebed.parts.changes import write_spec_of
+from lakebed.parts.quarantine import Handover
 from lakebed.positions.positions import Position, Progress, positions_of
 from lakebed.positions.remarks import report_remarks
 from lakebed.positions.truncates import Restart, cutoff_of, restarts_of

@@ -33,9 +33,8 @@ from lakebed.log.actions import (
 from lakebed.log.claims import Claim, claim_of, claims_of
 from lakebed.log.commit_kind import restores
 from lakebed.log.snapshot import Snapshot
-from lakebed.schema.column_mapping import MAX_ID, columns_of, numbers_stay
+from lakebed.schema.column_mapping import MAX_ID, columns_of, misfit, numbers_stay
 from lakebed.schema.metadata import Metadata, Protocol
-from lakebed.schema.readable import misfit
 
 Check = Callable[[Snapshot, Commit], Iterator[str]]
 _logger = logging.getLogger("lakebed.invariants")

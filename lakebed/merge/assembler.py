@@ -18,9 +18,8 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from lakebed.merge.budget import Budget, Footprint, MergeLimits
 from lakebed.merge.provenance import Provenance
-from lakebed.merge.reader import Selection, SourceReader
+from lakebed.merge.reader import Budget, Footprint, MergeLimits, Selection, SourceReader
 from lakebed.parts.arrow_source import Rows
 from lakebed.parts.changes import OP_COLUMN, VERSION_COLUMN, WriteSpec
 from lakebed.parts.row_origins import with_versions

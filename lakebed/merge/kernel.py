@@ -8,7 +8,7 @@ bit, and with them the delete rows that a source ``keeps_deletes``. No byte of a
 1. *Which rows* (``reader``). A flag a row of each source: live by its deletion vector, or a delete to keep.
 2. *In which order* (``provenance``). The sort columns are read and sorted. The result is the provenance of the whole output.
 3. *Cut* (``assembler``). Each output part is a slice of that order, each slice one chunk or more, of as many rows as fit
-   in memory (``budget``).
+   in memory (``reader``).
 4. *Write* (``assembler``). The rows of a chunk are read (``reader``), taken to their places, and written by row
    groups.
 
@@ -30,16 +30,18 @@ import duckdb
 from lakebed.errors import InvalidInput, LakebedError, Retry, StoreUnavailable
 from lakebed.log.actions import passes_after
 from lakebed.merge.assembler import Assembler, MergedPart
-from lakebed.merge.budget import (
+from lakebed.merge.provenance import SOURCES_MAX, Provenance, output_order
+from lakebed.merge.reader import (
     DEFAULT_LIMITS,
     MergeLimits,
+    MergeSource,
+    SourceReader,
     budget_of,
     chunk_rows_max,
     footprint_of,
     memory_limit,
+    select_rows,
 )
-from lakebed.merge.provenance import SOURCES_MAX, Provenance, output_order
-from lakebed.merge.reader import MergeSource, SourceReader, select_rows
 from lakebed.parts.arrow_source import ArrowSource, damaged, is_local
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.intact import stage, verify_local

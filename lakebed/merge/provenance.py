@@ -25,8 +25,7 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from lakebed.errors import Corrupt, InvalidInput
-from lakebed.merge.budget import Budget
-from lakebed.merge.reader import ORDINAL, ROW, Selection, SourceReader
+from lakebed.merge.reader import ORDINAL, ROW, Budget, Selection, SourceReader
 from lakebed.parts.arrow_source import Rows
 from lakebed.parts.order import key_numbers, sort_order
 from lakebed.sortkey.order_values import order_values

@@ -43,8 +43,8 @@ from lakebed.schema.conversion import (
     schema_to_json,
     uses_timestamp_ntz,
 )
+from lakebed.schema.fitting import check_levels
 from lakebed.schema.metadata import FORMAT, Metadata, Protocol
-from lakebed.schema.possible_columns import check_levels
 from lakebed.schema.widening import TYPE_WIDENING, widest_type
 from lakebed.settings import (
     FORMAT_PROPERTY,

@@ -40,10 +40,11 @@ from lakebed.log.holds import first_unexpired, held_versions
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import Committed, TableLog
 from lakebed.operations.commit_changes import discard
-from lakebed.operations.detached import Detached, detached_of
 from lakebed.operations.joining import Joining
 from lakebed.operations.region import (
+    Detached,
     Region,
+    detached_of,
     named,
     one_partition,
     overwritten,
@@ -60,8 +61,8 @@ from lakebed.parts.part_filter import KeyRanges
 from lakebed.parts.write import write_parts
 from lakebed.positions.positions import all_removals, order_forgotten, removals
 from lakebed.resolve.locate import KeyLocator
+from lakebed.schema.column_mapping import misfit
 from lakebed.schema.conversion import is_reserved
-from lakebed.schema.readable import misfit
 from lakebed.sql.pieces import aliases, by_place, registered
 from lakebed.sql.pieces import named as named_columns
 from lakebed.storage.engine import connect

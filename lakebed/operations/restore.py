@@ -47,8 +47,8 @@ from lakebed.positions.positions import Position, entry_of, newest_by_place, pos
 from lakebed.positions.remarks import remarks_of
 from lakebed.positions.truncates import RESTARTS_MAX, Restart, restarts_entry, restarts_of
 from lakebed.remarks import Remark
+from lakebed.schema.column_mapping import misfit
 from lakebed.schema.metadata import GATE_FEATURE
-from lakebed.schema.readable import misfit
 from lakebed.settings import suggest
 from lakebed.sql.pieces import parquet_of
 from lakebed.storage.engine import connect

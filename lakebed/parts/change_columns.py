@@ -22,8 +22,8 @@ from lakebed.errors import InvalidSchema
 from lakebed.far_times import python_values
 from lakebed.log.snapshot import Snapshot
 from lakebed.parts.changes import SEQUENCE_COLUMN, WriteSpec, write_spec_of
-from lakebed.schema.change_names import ChangeNames
 from lakebed.schema.column_mapping import ColumnMapping
+from lakebed.schema.conversion import ChangeNames
 from lakebed.schema.nested import first_missing, nullable
 from lakebed.schema.widening import widening
 from lakebed.sql.pieces import registered, sql_type

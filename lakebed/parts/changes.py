@@ -23,10 +23,9 @@ from lakebed.errors import InvalidChanges, InvalidInput
 from lakebed.log.purges import fence_of
 from lakebed.log.snapshot import Snapshot
 from lakebed.parts.fills import Fill, aggregated, lacks, lacks_order, unavailable, without_values
-from lakebed.schema.column_mapping import ColumnMapping, StoredPath
+from lakebed.schema.column_mapping import ColumnMapping, StoredPath, misfit
 from lakebed.schema.exact_cast import cast_exactly
 from lakebed.schema.nested import first_missing, nullable
-from lakebed.schema.readable import misfit
 from lakebed.settings import suggest
 from lakebed.sortkey.sort_key import SortTerm, parse_sort_key
 from lakebed.sql.expression import expression, mistakes

@@ -19,7 +19,7 @@ more than none, with the values of the row that came last. When a transaction en
 1.  Within a batch (``folded``) nobody knows whether the table has a row of the key. One row of the batch stands for all changes
     of a key. If there is a row afterwards only if there was one before, ``NEEDS_ROW_COLUMN`` says so.
 2.  Where a tail is resolved, the table's own row is known, and the changes of all parts are counted (``CountedKey``).
-3.  A settle may cut a transaction in two. If a key has several rows then, the log says so (``resolve.crowded_keys``), and the
+3.  A settle may cut a transaction in two. If a key has several rows then, the log says so (``resolve.counted_tail``), and the
     next resolution goes on from there.
 
 A change without transaction is whole by itself: an upsert leaves one row, a delete none. So is a row that has a null there.

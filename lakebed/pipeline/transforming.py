@@ -29,8 +29,7 @@ from lakebed.pipeline.file.sections import (
     TransformSection,
 )
 from lakebed.pipeline.file.settings import Pipeline
-from lakebed.schema.change_names import ChangeNames
-from lakebed.schema.conversion import canonical_schema
+from lakebed.schema.conversion import ChangeNames, canonical_schema
 from lakebed.schema.type_names import table_schema, type_text
 from lakebed.settings import suggest
 from lakebed.sources.files.parquet_rows import matched, open_parquet

@@ -27,7 +27,7 @@ from lakebed.log.actions import ChangePart, Part, passes_after
 from lakebed.log.deletion_vector import DeletionVector
 from lakebed.log.snapshot import Snapshot
 from lakebed.planning.admission import budget_elsewhere
-from lakebed.planning.optimum import least_written
+from lakebed.planning.candidates import least_written
 from lakebed.planning.plan import Goal, MergeKind, MergePlan, Planning
 from lakebed.planning.planner import plan as make_plans
 from lakebed.planning.settling import UploadRules, uploaded_plans

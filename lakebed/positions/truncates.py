@@ -196,7 +196,7 @@ class Cutoff:
     topic_ids: Mapping[str, str | None] = field(default_factory=dict, compare=False)
     """Of the topics that are read."""
     sources: tuple[tuple[str, str], ...] = ()
-    """Topics with the table of the source that their events are of (``source_tables``)."""
+    """Topics with the table of the source that their events are of (``decode.source_order``)."""
 
     def __bool__(self) -> bool:
         return bool(self.known or self.new)

@@ -8,6 +8,16 @@ local parts that have the table's types: that takes a fifth of the time of a que
 2.  The change that gave the values of the row that is left takes the place of the newest one. If later changes took other rows of
     the key away, or if the row is the table's own, the row is rewritten: so readers of changes, who saw these deletes, see the
     row again, and it is not older than any delete of its key that the table remembers (B3).
+
+**Keys with several rows**, in a transaction of the source that was settled in part, are kept by an entry of the log.
+
+A settle can cut a transaction of the source in two. If a row has come to a key whose own row has not left yet, the table shows
+the row that came, and the entry says that one more will leave (``parts.key_moves``). The key leaves the entry when changes of it
+are settled again. An entry of a key that never changes again is of no use, and does no harm: changes of another transaction do
+not look at it. So the newest ``KEYS_MAX`` are kept, and ``SINGLE_KEYS_MAX`` of keys that have one row. These are kept because a
+connector that dies begins its last transaction again.
+
+Values of keys are not in the entry, only digests of them.
 """
 
 from __future__ import annotations
@@ -18,11 +28,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.errors import Corrupt
-from lakebed.log.actions import ChangePart, Part
+from lakebed.log.actions import ChangePart, Domain, Part
+from lakebed.log.entries import CROWDED_KEYS
+from lakebed.log.entry_values import decoded
+from lakebed.log.snapshot import Snapshot
 from lakebed.parts.arrow_source import is_local, read_columns
 from lakebed.parts.changes import (
     DELETE,
@@ -49,10 +63,66 @@ from lakebed.parts.key_moves import (
     values_in_order,
 )
 from lakebed.quoting import literal
-from lakebed.resolve.crowded_keys import Crowd, CrowdedKeys
 from lakebed.sql.pieces import aliases, by_place, named, parquet_of, registered, sql_type
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
+
+# -- Keys with several rows --------------------------------------------------------------------------------------------
+
+
+KEYS_MAX, SINGLE_KEYS_MAX = 10_000, 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """``more`` rows of a key will leave in a transaction. ``place``: of the newest change of the key in the source's log;
+    ``deletes``: whether that is a delete.
+
+    ``more`` may be 0: then only the place says something, in case that the change is sent again.
+    """
+
+    transaction: int
+    more: int
+    place: int | None = None
+    deletes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CrowdedKeys:
+    """By the digest of a key, oldest first."""
+
+    keys: Mapping[str, Crowd]
+
+    def after(self, settled: Collection[str], crowded: Mapping[str, Crowd]) -> CrowdedKeys:
+        """What is left once changes of some keys are settled, of which some are crowded."""
+        left = {**{key: crowd for key, crowd in self.keys.items() if key not in settled}, **crowded}
+        single = [key for key, one in left.items() if not one.more]
+        for key in single[:-SINGLE_KEYS_MAX]:
+            del left[key]
+        return CrowdedKeys(dict(list(left.items())[-KEYS_MAX:]))
+
+    def to_entry(self) -> Domain:
+        """The entry; it is removed if there are no keys."""
+        if not self.keys:
+            return Domain(CROWDED_KEYS, "", removed=True)
+        keys = {
+            key: {"transaction": one.transaction, "more": one.more, "place": one.place, "deletes": one.deletes}
+            for key, one in self.keys.items()
+        }
+        return Domain(CROWDED_KEYS, orjson.dumps({"keys": keys}).decode())
+
+
+NONE_CROWDED = CrowdedKeys({})
+
+
+def crowded_keys_of(snapshot: Snapshot) -> CrowdedKeys:
+    """Those that the log has. Raises Corrupt."""
+    text = snapshot.domains.get(CROWDED_KEYS)
+    return NONE_CROWDED if text is None else decoded(CrowdedKeys, CROWDED_KEYS, text)
+
+
+# -- The rows of a tail ------------------------------------------------------------------------------------------------
+
 
 PART, ROW, DELETED, INCOMPLETE = "_lakebed_part", "_lakebed_row", "_lakebed_deleted", "_lakebed_incomplete"
 """Beside the keys and the sequence: where a row of the tail is, and what it is."""

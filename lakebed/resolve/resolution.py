@@ -14,8 +14,7 @@ from pyroaring import BitMap64
 from lakebed.log.actions import ChangePart
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UPSERT, WriteSpec
 from lakebed.parts.quarantine import IncompleteRow
-from lakebed.resolve.counted_tail import DELETED
-from lakebed.resolve.crowded_keys import Crowd
+from lakebed.resolve.counted_tail import DELETED, Crowd
 from lakebed.sql.pieces import aliases, by_place, registered
 from lakebed.storage.engine import connect
 

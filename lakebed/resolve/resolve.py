@@ -44,8 +44,17 @@ from lakebed.parts.changes import (
 )
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.quarantine import IncompleteRow
-from lakebed.resolve.counted_tail import DELETED, INCOMPLETE, PART, ROW, CountedOutcome, counted_outcomes, read_tail
-from lakebed.resolve.crowded_keys import NONE_CROWDED, CrowdedKeys
+from lakebed.resolve.counted_tail import (
+    DELETED,
+    INCOMPLETE,
+    NONE_CROWDED,
+    PART,
+    ROW,
+    CountedOutcome,
+    CrowdedKeys,
+    counted_outcomes,
+    read_tail,
+)
 from lakebed.resolve.first_rows import resolve_first
 from lakebed.resolve.groups import resolve_groups
 from lakebed.resolve.locate import KeyLocator

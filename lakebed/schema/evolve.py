@@ -24,7 +24,6 @@ import pyarrow as pa
 from lakebed.column_groups import AGGREGATE
 from lakebed.errors import InvalidSchema
 from lakebed.schema.change import SchemaChange, path_of, steps_of
-from lakebed.schema.change_names import ChangeNames
 from lakebed.schema.column_mapping import (
     COLUMN_MAPPING,
     MAX_ID,
@@ -38,6 +37,7 @@ from lakebed.schema.column_mapping import (
     stored_settings,
 )
 from lakebed.schema.conversion import (
+    ChangeNames,
     all_names,
     canonical_type,
     needs_column_mapping,
@@ -48,8 +48,8 @@ from lakebed.schema.conversion import (
     why_no_field_name,
     why_no_name,
 )
+from lakebed.schema.fitting import check_levels
 from lakebed.schema.metadata import Metadata, Protocol
-from lakebed.schema.possible_columns import check_levels
 from lakebed.schema.tree import Json, Place, all_fields, fields_of, find, named
 from lakebed.schema.widening import ENABLED, TYPE_CHANGES, TYPE_WIDENING, common_type, spelled, widening, wider_than
 from lakebed.settings import PREFIX, read_settings

@@ -1,7 +1,7 @@
 """All tables of the service at a glance, for answers about many of them: renewed while requests come, and kept in memory.
 
 1. While requests come, a thread passes over the tables every ``PASS_SECONDS``, or less often: it takes at most a fifth of the
-   time (``ui.looking``). If nobody asks for a minute, it sleeps.
+   time (``ui.watch.Looking``). If nobody asks for a minute, it sleeps.
 2. A pass asks the logs of those that are due for a newer version: one request to the store for each. A table that is worked on,
    or has a job that has not ended, is due at each pass; another one after a tenth of the time for which nothing came to it, a
    minute at most. Only of a new version, or when a time has come, is the planner asked. What is wrong with a table
@@ -49,7 +49,7 @@ from lakebed.planning.settling import due_ms as settle_due_ms
 from lakebed.service.catalog import Catalog
 from lakebed.settings import TIERS
 from lakebed.sortkey.statistics_cache import StatisticsCache
-from lakebed.ui.looking import Looking
+from lakebed.ui.watch import Looking
 
 # -- What the newest version of a table says of its upkeep: figures, jobs, claims, what is parked, and what is due ---------
 #

@@ -35,8 +35,7 @@ import pyarrow as pa
 from lakebed.decode.decoder import RECORD_SCHEMA
 from lakebed.error_transport import methods_cross_spark
 from lakebed.errors import InvalidInput
-from lakebed.sources.pace import Pace
-from lakebed.sources.source import RANGE_SCHEMA_DDL, Bounds, Place, Range
+from lakebed.sources.source import RANGE_SCHEMA_DDL, Bounds, Pace, Place, Range
 from lakebed.sparks.streams import (
     DataSource,
     DataSourceStreamReader,

@@ -34,7 +34,7 @@ from lakebed.parts.quarantine import QUARANTINE_SCHEMA
 from lakebed.positions.truncates import NO_CUTOFF, Cutoff, Truncate
 from lakebed.remarks import Remark, remarks_on
 from lakebed.schema.change import SchemaChange
-from lakebed.schema.change_names import ChangeNames
+from lakebed.schema.conversion import ChangeNames
 from lakebed.schema.fitting import RESCUED_COLUMN
 from lakebed.storage.engine import connect
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakebed.error_transport import methods_cross_spark
 from lakebed.errors import InvalidInput
-from lakebed.sources.pace import Pace
-from lakebed.sources.source import RANGE_SCHEMA_DDL, Range
+from lakebed.sources.source import RANGE_SCHEMA_DDL, Pace, Range
 from lakebed.sources.upstream import UpstreamPlanner, UpstreamReader, UpstreamSettings, ranges_between
 from lakebed.sparks.streams import (
     DataSource,

@@ -1,19 +1,21 @@
 """The JVM behind a session: the one way into it, and whether it still runs.
 
 A session of Spark Connect has no JVM on its side. Whoever asks for one is told so.
+
+Here is also what Spark makes of a query: how it is parsed and planned.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lakebed.errors import MissingPrerequisite
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
-    from pyspark.sql import SparkSession
-
+    from pyspark.sql import DataFrame, SparkSession
 
 CONNECT = (
     "this is a session of Spark Connect, the only kind on Databricks' serverless and standard compute: lakebed works inside the "
@@ -117,3 +119,61 @@ def forget_session() -> None:
     SparkContext._gateway = SparkContext._jvm = None
     SparkContext._active_spark_context = None
     SparkSession._instantiatedSession = SparkSession._activeSession = None
+
+
+# -- Queries as Spark parses and plans them ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PlanNode:
+    """A node of a plan: its operator (``Project``, ``Join``, …) and what is below it.
+
+    ``join_type`` is empty unless the node is a join. ``columns`` are empty unless it has no children: then it returns them.
+    ``subqueries`` are those in its expressions.
+    """
+
+    operator: str
+    join_type: str
+    columns: tuple[str, ...]
+    children: tuple[PlanNode, ...]
+    subqueries: tuple[PlanNode, ...]
+
+
+def parse_query(session: SparkSession, sql: str) -> None:
+    """Raises Spark's ParseException unless the text is one query."""
+    java_session(session).sessionState().sqlParser().parseQuery(sql)
+
+
+def parse_expression(session: SparkSession, text: str) -> None:
+    """Raises Spark's ParseException unless the text alone is one expression."""
+    java_session(session).sessionState().sqlParser().parseExpression(text)
+
+
+def optimized_plan(frame: DataFrame) -> PlanNode:
+    """The plan of a DataFrame as Spark's optimizer leaves it."""
+    return _node(_execution(frame).optimizedPlan())
+
+
+def executed_plan(frame: DataFrame) -> str:
+    """The text of the physical plan."""
+    return str(_execution(frame).executedPlan().toString())
+
+
+def _execution(frame: DataFrame) -> Any:
+    return frame._jdf.queryExecution()
+
+
+def _node(plan: Any) -> PlanNode:
+    operator = str(plan.nodeName())
+    children = _items(plan.children())
+    return PlanNode(
+        operator=operator,
+        join_type=str(plan.joinType()) if operator == "Join" else "",
+        columns=() if children else tuple(str(column.name()) for column in _items(plan.output())),
+        children=tuple(map(_node, children)),
+        subqueries=tuple(map(_node, _items(plan.subqueries()))),
+    )
+
+
+def _items(sequence: Any) -> list[Any]:
+    return [sequence.apply(number) for number in range(sequence.size())]

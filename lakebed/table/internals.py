@@ -1,6 +1,10 @@
 """The log, storage and caches of one open table. For the rooms above, tests and benchmarks: not public, it may change.
 
 ``internals_of(table)`` gives the log, the storage and the caches that ``table`` itself uses.
+
+**Whether the keys of new parts are unique**, among themselves and beside other parts, is a query of Spark's, for many keys. The
+driver gets one key at most. Equal is what Spark's groups and joins take for equal: NaN equals NaN, and -0.0 equals 0.0, as in
+the key index.
 """
 
 from __future__ import annotations
@@ -21,16 +25,16 @@ from lakebed.compaction.table_maintainer import Chore, TableDuties
 from lakebed.coordination.read_counts import ReadCounts
 from lakebed.coordination.rewriting import alone
 from lakebed.decode.decoder import Decoder
-from lakebed.errors import LakebedError, TableDropped, TableExists, TableNotFound
+from lakebed.errors import InvalidInput, LakebedError, TableDropped, TableExists, TableNotFound
+from lakebed.failures import spark_job
+from lakebed.far_times import python_rows
 from lakebed.health.sampler import Sampler
 from lakebed.ingest.apply import bootstrap
-from lakebed.ingest.checkpoints import OffsetDocuments
 from lakebed.ingest.evolving import Evolution
-from lakebed.ingest.handover import Handover
 from lakebed.ingest.refusals import set_aside
 from lakebed.ingest.replay import Replay, ReplayResult
 from lakebed.ingest.sorted_rows import write_sorted
-from lakebed.ingest.stream import FrameIngest, RangeIngest, start_query
+from lakebed.ingest.stream import FrameIngest, OffsetDocuments, RangeIngest, start_query
 from lakebed.log.actions import ChangePart, Part
 from lakebed.log.claims import claims_of
 from lakebed.log.entries import QUARANTINED, Operation
@@ -53,7 +57,8 @@ from lakebed.operations.time_to_live import RowExpiry
 from lakebed.parts.arrow_rows import Rows, is_spark_frame
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
-from lakebed.parts.quarantine import HEADERS, HEADERS_TYPE, QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
+from lakebed.parts.quarantine import HEADERS, HEADERS_TYPE, QUARANTINE_SCHEMA, QUARANTINE_SUFFIX, Handover
+from lakebed.quoting import quote_for_spark
 from lakebed.resolve.locate import KeyLocator
 from lakebed.resolve.locators import Locators
 from lakebed.schema.change import SchemaChange
@@ -64,11 +69,52 @@ from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.local_folders import cache_folder, process_folder, volatile_folder
 from lakebed.storage.roots import spark_path
 from lakebed.view.merge_on_read import TableView
-from lakebed.view.new_keys import require_new_keys
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+# -- Whether keys are new ----------------------------------------------------------------------------------------------
+
+
+def require_new_keys(
+    view: TableView,
+    spark: SparkSession,
+    snapshot: Snapshot,
+    new: Sequence[Part],
+    beside: Sequence[Part],
+    whose: str,
+) -> None:
+    """Raises InvalidInput naming a key that is twice in the new parts, or live in those beside them. ``whose``: the new rows."""
+    names = snapshot.logical_settings.keys
+    columns = [f"k{at}" for at in range(len(names))]
+
+    def keys_of(parts: Sequence[Part]) -> DataFrame:
+        frame = view.dataframe_of_parts(spark, snapshot, parts)
+        return frame.selectExpr(
+            *(f"{quote_for_spark(name)} as {column}" for name, column in zip(names, columns, strict=True))
+        )
+
+    def first(found: DataFrame) -> object:
+        with spark_job():
+            rows = found.select(*columns).limit(1).toArrow()
+        return next(iter(python_rows(rows.rename_columns(list(names)))), None)
+
+    if not new:
+        return
+    own = keys_of(new)
+    if twice := first(own.groupBy(*columns).count().where("count > 1")):
+        raise InvalidInput(f"{whose} hold the key {twice} twice")
+    if beside and (live := first(keys_in_both(own, keys_of(beside)))):
+        raise InvalidInput(f"{whose} have the key {live}, which is live in the table; delete one of the two")
+
+
+def keys_in_both(own: DataFrame, others: DataFrame) -> DataFrame:
+    """The keys that both have. Sorted keys are tiny in files, so Spark would broadcast millions of them from the driver."""
+    return own.join(others.hint("merge"), own.columns, "left_semi")
+
+
+# -- What an open table has --------------------------------------------------------------------------------------------
 
 
 STREAMS_FOLDER = "_lakebed/streams"

@@ -29,11 +29,10 @@ from lakebed.log.table_log import TableLog
 from lakebed.positions.point_log import PointLog
 from lakebed.positions.resnapshots import recent
 from lakebed.storage.data_files import open_part_storage
-from lakebed.ui import documents, looking
+from lakebed.ui import documents, watch
 from lakebed.ui.documents import blotted, cut, utf8
 from lakebed.ui.live import Live
-from lakebed.ui.looking import Looking
-from lakebed.ui.watch import Answer, LastWatched, Watched
+from lakebed.ui.watch import Answer, LastWatched, Looking, Watched
 from lakebed.version import __version__
 
 LIST_SECONDS = 10.0
@@ -233,7 +232,7 @@ class Tables:
 
     def overview(self) -> Answer:
         """The summaries of all tables; a table without a look so far has no figures."""
-        deadline = time.monotonic() + looking.WAIT_SECONDS
+        deadline = time.monotonic() + watch.WAIT_SECONDS
         for each in self._all:
             each.ask()
         summary = []

@@ -1,12 +1,19 @@
 """Looks at tables and keeps the answers ready: a request never touches a table.
 
-1. Each table has a thread (``looking``). While requests come, it asks the log for a newer version every ``interval_seconds``.
+1. Each table has a thread (``Looking``). While requests come, it asks the log for a newer version every ``interval_seconds``.
 2. When there is a new version, and every ``RELOOK_SECONDS`` because claims and tails age, it takes the figures, asks the planner,
    lays out the levels, reads the commits and counts the quarantine. That takes at most a fifth of the time.
 3. Each answer is JSON with a tag computed from its bytes, so an answer that did not change keeps its tag.
 4. All answers of a look are about one version.
 5. If a look fails, the answers of this table contain the error; other tables are not affected. The next look opens the table
    again. If only the store did not answer, it does not, and the last figures are shown beside the error.
+
+**Looking** again and again goes on as long as requests come. A request never waits for more than the look under way.
+
+1. While requests come (the last one within ``IDLE_SECONDS``), a thread looks every ``interval_seconds``; otherwise it sleeps. A
+   request that comes while it sleeps wakes it and waits for the next look.
+2. Every ``RELOOK_SECONDS`` a look is due in full, because some things change without a new version. All of it takes at most a
+   fifth of the time.
 """
 
 from __future__ import annotations
@@ -19,7 +26,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import orjson
 
@@ -40,7 +47,104 @@ from lakebed.ui.documents import blotted, cut
 from lakebed.ui.history import History
 from lakebed.ui.levels import Levels, levels
 from lakebed.ui.live import Live
-from lakebed.ui.looking import Looking
+
+# -- Looking again and again -------------------------------------------------------------------------------------------
+
+
+IDLE_SECONDS = 60.0
+RELOOK_SECONDS = 30.0
+LATE_SECONDS = 15.0
+WAIT_SECONDS = 5.0
+_CLOSE_SECONDS = 0.5
+_SHARE = 0.2
+T = TypeVar("T")
+
+
+class Looking(Generic[T]):
+    """A thread that looks, from ``start`` until ``close``."""
+
+    def __init__(self, name: str, interval_seconds: float, look: Callable[[bool], T]) -> None:
+        """``look``: takes whether a look is due in full, and never raises."""
+        self._look = look
+        self._interval_seconds = interval_seconds
+        self._seen: T | None = None
+        self._asked = 0.0
+        self._began: float | None = None
+        self._is_asleep = True
+        self._is_closed = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._follow, name=f"lakebed-ui-{name}", daemon=True)
+
+    @property
+    def is_asleep(self) -> bool:
+        """Whether nothing is read, because nobody has asked for a while."""
+        return self._is_asleep
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop looking; waits at most ``_CLOSE_SECONDS`` for a look under way."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(_CLOSE_SECONDS)
+
+    def ask(self) -> None:
+        """Look, and keep looking for ``IDLE_SECONDS``."""
+        with self._changed:
+            self._asked = time.monotonic()
+            self._changed.notify_all()
+
+    def seen(self, deadline: float | None = None) -> tuple[T | None, bool]:
+        """The result of the newest look, and whether the look under way is late.
+
+        Without a result, or after a sleep, it waits for a look until ``deadline``; but not for one that has already taken
+        ``WAIT_SECONDS``.
+        """
+        deadline = time.monotonic() + WAIT_SECONDS if deadline is None else deadline
+        self.ask()
+        with self._changed:
+            self._changed.wait_for(
+                lambda: (
+                    (self._seen is not None and not self._is_asleep) or self._is_closed or self._takes(WAIT_SECONDS)
+                ),
+                max(0.0, deadline - time.monotonic()),
+            )
+            return self._seen, self._takes(LATE_SECONDS)
+
+    def _takes(self, seconds: float) -> bool:
+        """Whether the look under way has taken longer than that."""
+        return self._began is not None and time.monotonic() - self._began > seconds
+
+    def _follow(self) -> None:
+        full_at, pause = 0.0, 0.0
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_closed, pause)
+                if not self._is_wanted():
+                    self._is_asleep = True
+                    self._changed.wait_for(self._is_wanted)
+                if self._is_closed:
+                    return
+                self._began = time.monotonic()
+            began = time.monotonic()
+            is_due = began - full_at >= RELOOK_SECONDS
+            seen = self._look(is_due)
+            ended = time.monotonic()
+            full_at = ended if is_due else full_at
+            with self._changed:
+                self._seen, self._began, self._is_asleep = seen, None, False
+                self._changed.notify_all()
+            pause = max(self._interval_seconds, (ended - began) * (1 / _SHARE - 1))
+
+    def _is_wanted(self) -> bool:
+        return self._is_closed or (self._asked > 0 and time.monotonic() - self._asked < IDLE_SECONDS)
+
+
+# -- Tables and their answers ------------------------------------------------------------------------------------------
+
 
 # -- The records of a table's quarantine -----------------------------------------------------------------------------------
 

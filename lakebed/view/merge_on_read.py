@@ -34,7 +34,7 @@ from lakebed.parts.changes import WriteSpec, write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.intact import naming_damaged, require_intact, require_intact_reads
 from lakebed.parts.part_filter import parts_that_may_hold, parts_that_may_match
-from lakebed.resolve.crowded_keys import crowded_keys_of
+from lakebed.resolve.counted_tail import crowded_keys_of
 from lakebed.resolve.locate import ReadLocator
 from lakebed.resolve.resolution import Resolution
 from lakebed.resolve.resolve import resolve

@@ -43,7 +43,7 @@ from lakebed.log.actions import is_native_file
 from lakebed.parts.part_filter import trusts_bounds
 from lakebed.schema.column_mapping import stored_fields
 from lakebed.schema.conversion import schema_from_json
-from lakebed.sparks.part_index import PartIndex, PartIndexes, ReadsInJvm, part_indexes
+from lakebed.sparks.compiled import PartIndex, PartIndexes, ReadsInJvm, part_indexes
 from lakebed.view.arrow_scan import ScanFile
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lakebed.cli.command_line import GROUPS, command_parser
-from lakebed.cli.commands.manual import TOPICS
+from lakebed.cli.command_line import GROUPS, TOPICS, command_parser
 from lakebed.cli.parser import OTHER_WORDS, Parser
 from tests.infra.downloads import REPOSITORY
 

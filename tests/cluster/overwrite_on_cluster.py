@@ -26,7 +26,7 @@ import pyarrow as pa
 
 import lakebed
 from lakebed.ingest import sorted_rows
-from lakebed.view import new_keys
+from lakebed.table import internals
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -91,7 +91,7 @@ def unlucky(kind: str, gate: str) -> type[Task]:
 
 def joining(gate: str) -> Callable[[DataFrame, DataFrame], DataFrame]:
     """The join of keys, whose tasks wait when they have read the new ones."""
-    notes, whole = Path(gate, "joins"), new_keys.keys_in_both
+    notes, whole = Path(gate, "joins"), internals.keys_in_both
 
     def waited(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -115,7 +115,7 @@ def main(path: str, gate: str) -> None:
     spark = lakebed.spark("overwrites on a cluster", os.environ["SPARK_MASTER"], s3=False, conf=conf)
     spark.sparkContext.setLogLevel("ERROR")
     table = lakebed.open(path)
-    new_keys.keys_in_both = joining(gate)
+    internals.keys_in_both = joining(gate)
     for kind in ("fails", "hangs", "waits", "joins"):
         sorted_rows.SortedWriteTask = Task if kind == "joins" else unlucky(kind, gate)  # type: ignore[misc]
         rows = spark.range(ROWS).selectExpr("id", "cast(id % 2 as int) as day", f"'{kind}' as value")

@@ -20,7 +20,7 @@ from lakebed.decode.debezium.message_key import SHARD_FIELD
 from lakebed.decode.decoder import RECORD_SCHEMA, Decoder, DecoderSchema
 from lakebed.decode.json.values import JsonOptions
 from lakebed.decode.json_rows import JsonRows
-from lakebed.decode.source_tables import SourceRules
+from lakebed.decode.source_order import SourceRules
 from lakebed.errors import LakebedError
 from lakebed.parts.changes import WriteSpec
 from lakebed.positions.positions import SEVERAL

@@ -30,8 +30,8 @@ from lakebed.positions.positions import positions_of
 from lakebed.positions.remarks import remarks_of
 from lakebed.positions.truncates import NO_CUTOFF, Cutoff, cutoff_of
 from lakebed.remarks import Remark
-from lakebed.resolve.crowded_keys import crowded_keys_of
-from lakebed.schema.change_names import ChangeNames
+from lakebed.resolve.counted_tail import crowded_keys_of
+from lakebed.schema.conversion import ChangeNames
 from lakebed.table import internals_of
 from tests.decode.avro_events import avro_type, avro_value, encoded, envelope, envelope_schema
 from tests.decode.fuzz import assert_same, only_one_by_one

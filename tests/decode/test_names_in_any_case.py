@@ -15,7 +15,7 @@ from lakebed.decode.debezium import events as debezium
 from lakebed.decode.decoder import Decoded, DecoderSchema
 from lakebed.decode.formats import decoder
 from lakebed.decode.native.library import library
-from lakebed.decode.source_tables import SourceRules
+from lakebed.decode.source_order import SourceRules
 from lakebed.errors import InvalidSchema
 from lakebed.schema.fitting import EvolvePolicy
 from tests.decode.avro_events import avro_type, avro_value, encoded

@@ -10,7 +10,7 @@ import pytest
 
 from lakebed.decode.debezium.events import DebeziumJson
 from lakebed.decode.decoder import DecoderSchema
-from lakebed.decode.source_tables import SourceRules
+from lakebed.decode.source_order import SourceRules
 from lakebed.errors import InvalidSchema
 from lakebed.positions.truncates import Cutoff
 from tests.decode.postgres_worlds import PostgresTable, Sent

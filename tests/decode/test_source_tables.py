@@ -15,7 +15,7 @@ from lakebed.decode.debezium.events import DebeziumJson
 from lakebed.decode.debezium.message_key import SHARD_FIELD
 from lakebed.decode.decoder import Decoded, DecoderSchema
 from lakebed.decode.formats import decoder
-from lakebed.decode.source_tables import SourceRules, table_name
+from lakebed.decode.source_order import SourceRules, table_name
 from lakebed.errors import InvalidSchema
 from lakebed.positions.positions import SEVERAL, Position, positions_of
 from lakebed.positions.remarks import remarks_of

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import lakebed
-from lakebed.pipeline.spark.driver import SETTINGS
+from lakebed.pipeline.driver import SETTINGS
 from tests.infra.debezium import DebeziumServer
 from tests.infra.debezium_mariadb import DebeziumMariaDb
 from tests.infra.downloads import debezium_jars, debezium_mariadb_jars

@@ -6,7 +6,7 @@ from typing import Any
 from unittest.mock import patch
 
 from lakebed.ingest import table_batch
-from lakebed.ingest.handover import Handover
+from lakebed.parts.quarantine import Handover
 
 
 class Crash(BaseException):

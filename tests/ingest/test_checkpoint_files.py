@@ -14,7 +14,7 @@ from py4j.protocol import Py4JJavaError
 
 from lakebed.ingest.stream import start_query
 from lakebed.sources.generator import GeneratorSource, OrderStream
-from lakebed.sparks.checkpoint_files import CLASS, SETTING, quick_checkpoint
+from lakebed.sparks.compiled import CLASS, SETTING, quick_checkpoint
 from lakebed.sparks.versions import release_of
 from tests.waiting import ended, started
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from lakebed.errors import Unexpected
-from lakebed.ingest.checkpoints import OffsetDocuments
+from lakebed.ingest.stream import OffsetDocuments
 from lakebed.sources.generator import GeneratorReader, OrderStream
 from lakebed.sources.kafka.settings import KafkaSettings
 from lakebed.sources.kafka.source import KafkaReader
 from lakebed.sources.source import Range, batch_of, ranges_of
-from lakebed.sparks.checkpoint_files import is_local_where
+from lakebed.sparks.compiled import is_local_where
 
 READER = KafkaReader(KafkaSettings(config={"bootstrap.servers": "nowhere"}, topics=("t",)))
 

@@ -17,11 +17,10 @@ from lakebed.decode.decoder import DecoderSchema
 from lakebed.decode.formats import decoder
 from lakebed.errors import DataLoss, QuarantineRefused, StoreUnavailable
 from lakebed.ingest.batch_writer import Written
-from lakebed.ingest.handover import Handover
 from lakebed.ingest.table_batch import WriteWork
 from lakebed.log.table_log import TableLog
 from lakebed.parts.changes import WriteSpec
-from lakebed.parts.quarantine import QUARANTINE_SUFFIX
+from lakebed.parts.quarantine import QUARANTINE_SUFFIX, Handover
 from lakebed.positions.positions import Position, positions_of
 from lakebed.schema.fitting import EvolvePolicy
 from lakebed.sources.source import Range

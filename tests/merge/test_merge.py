@@ -21,9 +21,9 @@ from pyroaring import BitMap64
 
 from lakebed.errors import Corrupt, InvalidInput
 from lakebed.log.actions import Part
-from lakebed.merge.budget import MergeLimits
 from lakebed.merge.kernel import MergedPart, MergeSource, merge_parts
 from lakebed.merge.provenance import Provenance
+from lakebed.merge.reader import MergeLimits
 from lakebed.parts import write
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UPSERT, WriteSpec
 from lakebed.parts.write import write_parts

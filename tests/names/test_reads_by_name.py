@@ -7,7 +7,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 import lakebed
-from lakebed.sparks.plans import executed_plan
+from lakebed.sparks.jvm import executed_plan
 from tests.names.conftest import Sql
 
 pytestmark = pytest.mark.slow

@@ -25,7 +25,7 @@ from lakebed.log.entry_values import MS_MAX
 from lakebed.log.holds import expired_before
 from lakebed.log.table_log import Committed
 from lakebed.merge.kernel import MergedPart, MergeSource, merge_parts
-from lakebed.operations.detached import detached_of
+from lakebed.operations.region import detached_of
 from lakebed.parts.change_rows import read_version, versions_with_changes
 from lakebed.parts.changes import WriteSpec
 from lakebed.resolve.locate import IndexLocator

@@ -24,7 +24,7 @@ from lakebed.log.entries import SOURCE_TRUNCATES
 from lakebed.log.holds import expired_before
 from lakebed.log.table_log import Committed, Conflicted
 from lakebed.merge.kernel import MergedPart, MergeSource, merge_parts
-from lakebed.operations.detached import detached_of
+from lakebed.operations.region import detached_of
 from lakebed.parts.changes import WriteSpec
 from lakebed.positions.positions import Position, entry_of, positions_of
 from lakebed.schema.conversion import schema_to_json

@@ -17,8 +17,8 @@ import pytest
 from pyroaring import BitMap64
 
 from lakebed.log.actions import Part
-from lakebed.merge.budget import MergeLimits
 from lakebed.merge.kernel import MergedPart, MergeSource, merge_parts
+from lakebed.merge.reader import MergeLimits
 from lakebed.parts.changes import OP_COLUMN, WriteSpec
 from lakebed.parts.write import write_parts
 from lakebed.sortkey.order_values import order_values

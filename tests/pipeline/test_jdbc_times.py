@@ -14,7 +14,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from lakebed.pipeline.spark.jdbc_times import exact_times
+from lakebed.pipeline.sources import exact_times
 
 POSTGRES, MARIADB = "jdbc:postgresql://h/d", "jdbc:mariadb://h/d"
 DATE, STAMP, LOCAL = DateType(), TimestampType(), TimestampNTZType()

@@ -22,9 +22,9 @@ from lakebed.errors import InvalidInput, LakebedError, Retry
 from lakebed.health.run_report import RUNS_FOLDER
 from lakebed.pipeline import places
 from lakebed.pipeline.check import check
+from lakebed.pipeline.driver import SparkStart
 from lakebed.pipeline.file.settings import Pipeline, parse_pipeline
 from lakebed.pipeline.run import run
-from lakebed.pipeline.spark.driver import SparkStart
 from tests.infra.kafka import KafkaServer
 
 TABLE: dict[str, Any] = {
@@ -47,7 +47,7 @@ def no_spark(own_cache: None, tmp_path: Path) -> Iterator[None]:
     """Whatever starts Spark fails the test."""
     (tmp_path / "in").mkdir()
     with (
-        patch("lakebed.pipeline.spark.driver.SparkStart.wait", side_effect=SPARK_STARTED),
+        patch("lakebed.pipeline.driver.SparkStart.wait", side_effect=SPARK_STARTED),
         patch("lakebed.sparks.session.require_java", side_effect=SPARK_STARTED),
     ):
         yield

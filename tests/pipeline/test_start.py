@@ -17,10 +17,10 @@ import pytest
 from lakebed.cli.display.run import PlainDisplay
 from lakebed.errors import MissingPrerequisite
 from lakebed.monitoring.progress import Progress
+from lakebed.pipeline import driver
+from lakebed.pipeline.driver import Abandoned, SparkStart, phase_of_java, spark_settings
 from lakebed.pipeline.file.settings import Pipeline, parse_pipeline
 from lakebed.pipeline.run import Look, Phase, run
-from lakebed.pipeline.spark import driver
-from lakebed.pipeline.spark.driver import Abandoned, SparkStart, phase_of_java, spark_settings
 from lakebed.sparks import java
 from lakebed.sparks import java as archives
 from lakebed.sparks import session as sessions
@@ -80,7 +80,7 @@ def test_a_run_never_loads_pandas() -> None:
 def test_the_daemon_of_the_workers_has_loaded_the_code_of_their_tasks_and_runs_one_thread() -> None:
     """A thread would be missing in each forked worker. (jemalloc's own gives memory back, and pyarrow uses mimalloc.)"""
     code = (
-        "import os\nfrom lakebed.pipeline.spark.worker_daemon import import_all, MODULES\nimport_all()\nimport sys\n"
+        "import os\nfrom lakebed.pipeline.worker_daemon import import_all, MODULES\nimport_all()\nimport sys\n"
         "missing = [name for name in MODULES if name not in sys.modules and 'kafka' not in name]\n"
         "names = [open(f'/proc/self/task/{t}/comm').read().strip() for t in os.listdir('/proc/self/task')]\n"
         "print(missing, len([name for name in names if name != 'jemalloc_bg_thd']))"

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.day import least_written_on_average, with_price
-from lakebed.planning.candidates import binomial
-from lakebed.planning.optimum import least_written, least_written_up_to
+from lakebed.planning.candidates import binomial, least_written, least_written_up_to
 
 
 @cache

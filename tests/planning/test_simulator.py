@@ -9,7 +9,7 @@ import pytest
 
 from lakebed.errors import InvalidInput
 from lakebed.planning.admission import budget_elsewhere
-from lakebed.planning.optimum import least_written
+from lakebed.planning.candidates import least_written
 from lakebed.planning.simulator import simulate
 from lakebed.planning.workload import Arrival, Simulation, Workload, plot, steady
 from lakebed.settings import TableSettings

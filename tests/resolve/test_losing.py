@@ -12,10 +12,10 @@ import pytest
 
 import lakebed
 from lakebed.log.actions import Part
+from lakebed.operations.commit_changes import losing
 from lakebed.parts.changes import OP_COLUMN, prepare, stored_rows, write_spec_of
 from lakebed.parts.write import WrittenPart, write_parts
 from lakebed.resolve.locate import KeyLocator, ScanLocator
-from lakebed.resolve.losing import losing
 from lakebed.storage.engine import connect
 from tests.internals import deletion_vectors_of, log_of, storage_of
 from tests.oracle import Oracle

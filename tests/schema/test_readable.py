@@ -15,10 +15,9 @@ from lakebed.log.stores import MemoryLogStore
 from lakebed.log.table_log import Committed, TableLog
 from lakebed.operations.create import create_log
 from lakebed.schema.change import SchemaChange
-from lakebed.schema.column_mapping import MAX_ID
+from lakebed.schema.column_mapping import MAX_ID, misfit
 from lakebed.schema.evolve import evolve
 from lakebed.schema.metadata import Metadata
-from lakebed.schema.readable import misfit
 from lakebed.settings import TableSettings
 
 INFO = CommitInfo(operation="TEST", commit_id="")

@@ -31,9 +31,9 @@ from lakebed.operations.cleanup import (
     time_of_cleaning,
     vacuum,
 )
-from lakebed.operations.detached import detached_of
 from lakebed.operations.partitions import Partitions
 from lakebed.operations.references import hold
+from lakebed.operations.region import detached_of
 from lakebed.operations.restore import restore
 from lakebed.operations.time_to_live import RowExpiry
 from lakebed.parts.changes import WriteSpec

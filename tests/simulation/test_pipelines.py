@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from lakebed.ingest import batch_writer, handover
+from lakebed.ingest import batch_writer
 from lakebed.ingest.batch_writer import Moved, in_this_process
-from lakebed.ingest.handover import Handover
 from lakebed.ingest.table_batch import Batch, TableIngest, _Reading
 from lakebed.log.commit_loop import Proposal
 from lakebed.log.conflicts import BLIND
 from lakebed.operations import restore
+from lakebed.parts import quarantine
+from lakebed.parts.quarantine import Handover
 from lakebed.positions.positions import Position, entry_of
 from lakebed.sources.source import Range
 from tests.simulation.pipelines import Kept, Shop, add_table, ingest_of, quarantined, simulate
@@ -110,7 +111,7 @@ def records_are_not_handed_over(broken: pytest.MonkeyPatch) -> None:
 
 
 def two_may_hand_over_the_same_records(broken: pytest.MonkeyPatch) -> None:
-    broken.setattr(handover, "Proposal", partial(Proposal, access=BLIND))
+    broken.setattr(quarantine, "Proposal", partial(Proposal, access=BLIND))
 
 
 def a_restore_leaves_positions_where_they_are(broken: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from lakebed.compaction.merge import Merger
 from lakebed.compaction.merge_values import MergeResult
 from lakebed.planning import settling
 from lakebed.planning.settling import DELAY_SECONDS_MAX, Pressure, pressure
-from lakebed.sources.pace import BatchLimit
+from lakebed.sources.source import BatchLimit
 from tests.internals import deletion_vectors_of, log_of, storage_of
 
 SCHEMA = pa.schema([("id", pa.int64())])

@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 
 from lakebed.sources.kafka.gathering import JOINS, PIECE_RECORDS, TOPICS_MAX, Control, Gathering, in_proportion, in_turn
-from lakebed.sources.pace import HOT_RECORDS
-from lakebed.sources.source import Range
+from lakebed.sources.source import HOT_RECORDS, Range
 
 TEN = Control(default_max_age_seconds=10.0)
 MANY = 10**9

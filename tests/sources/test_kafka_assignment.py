@@ -12,7 +12,7 @@ from confluent_kafka import Producer, TopicPartition
 
 from lakebed.errors import DataLoss, LakebedError
 from lakebed.sources.kafka import assignment
-from lakebed.sources.kafka import native_range as native
+from lakebed.sources.kafka import range as native
 from lakebed.sources.kafka.assignment import assigned
 from lakebed.sources.kafka.clients import KafkaClient, KeptClients
 from lakebed.sources.kafka.range import consume_range
@@ -55,7 +55,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Clients:
 def watched(monkeypatch: pytest.MonkeyPatch, module: Any) -> Clients:
     clients = Clients()
     monkeypatch.setattr(module, "KafkaClient", clients)
-    monkeypatch.setattr(module, "_kept", clients.kept)
+    monkeypatch.setattr(module, "_kept_clients", clients.kept)
     return clients
 
 
@@ -96,7 +96,7 @@ def test_one_client_gives_the_same_records_as_a_client_for_each(
     chosen = [Range(topics[0], 0, 30, 70), *ranges_of(topics)[1:]]
     separately = [read(kafka, one) for one in chosen]
     monkeypatch.setattr(native, "KafkaClient", None)
-    monkeypatch.setattr(native, "_kept", KeptClients(KafkaClient.close))
+    monkeypatch.setattr(native, "_kept_clients", KeptClients(KafkaClient.close))
     for _ in range(2):
         with assigned(settings(kafka), chosen):
             assert [read(kafka, one) for one in reversed(chosen)] == separately[::-1]

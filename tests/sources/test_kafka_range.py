@@ -13,7 +13,6 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 
 from lakebed.decode.decoder import RECORD_SCHEMA
 from lakebed.errors import DataLoss, InvalidInput, Retry
-from lakebed.sources.kafka import native_range as kafka_native
 from lakebed.sources.kafka import range as kafka_range
 from lakebed.sources.kafka.clients import KeptClients
 from lakebed.sources.kafka.range import consume_range
@@ -25,7 +24,7 @@ from tests.waiting import Patience
 @pytest.fixture(autouse=True, params=["native", "python"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "python":
-        monkeypatch.setattr(kafka_native, "library", lambda: None)
+        monkeypatch.setattr(kafka_range, "library", lambda: None)
     return str(request.param)
 
 
@@ -74,7 +73,7 @@ def test_a_range_gives_its_records_and_no_others(kafka: KafkaServer, topic: str)
 def test_no_more_is_asked_for_than_is_left_of_the_range(
     kafka: KafkaServer, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_native, "library", lambda: None)
+    monkeypatch.setattr(kafka_range, "library", lambda: None)
     asked: list[int] = []
 
     class Watched(Consumer):  # type: ignore[misc]
@@ -99,9 +98,8 @@ def test_tables_are_bounded_in_records_and_in_bytes(
     chosen = settings(kafka, topic)
     monkeypatch.setattr(kafka_range, "CONSUME_RECORDS_MIN", 2)
     monkeypatch.setattr(kafka_range, "CONSUME_RECORDS_MAX", 30)
-    for module in (kafka_range, kafka_native):
-        monkeypatch.setattr(module, "TABLE_RECORDS_MAX", 100)
-        monkeypatch.setattr(module, "TABLE_BYTES_MAX", 20_000)
+    monkeypatch.setattr(kafka_range, "TABLE_RECORDS_MAX", 100)
+    monkeypatch.setattr(kafka_range, "TABLE_BYTES_MAX", 20_000)
     tables = list(consume_range(chosen, topic, 0, 0, 400))
     assert [offset for table in tables for offset in table.column("offset").to_pylist()] == list(range(400))
     assert max(table.num_rows for table in tables) == 100

@@ -16,7 +16,6 @@ from lakebed.decode.decoder import RECORD_SCHEMA
 from lakebed.decode.metadata import NEW_KEY, VALUE_SCHEMA, headers_of, mappings_of, values_of
 from lakebed.errors import DataLoss, InvalidInput
 from lakebed.parts.quarantine import HEADERS
-from lakebed.sources.kafka import native_range as kafka_native
 from lakebed.sources.kafka import range as kafka_range
 from lakebed.sources.kafka.clients import FINISHED, FULL, GOES_ON, TROUBLE, Client, KafkaClient, RangeReader
 from lakebed.sources.kafka.range import consume_range
@@ -218,9 +217,9 @@ def test_native_code_alone_reads_what_the_reading_in_python_does(
 ) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(kafka_range, "Consumer", None)
-        patched.setattr(kafka_native, "TABLE_RECORDS_MAX", 700)
+        patched.setattr(kafka_range, "TABLE_RECORDS_MAX", 700)
         natively = [read(ranges, start, end) for start, end in ((0, 3_000), (1, 2), (10, 2_999), (2_999, 3_000))]
-    monkeypatch.setattr(kafka_native, "library", lambda: None)
+    monkeypatch.setattr(kafka_range, "library", lambda: None)
     assert [table.num_rows for table in natively] == [3_000, 1, 2_989, 1]
     for table in natively:
         first = table.column("offset")[0].as_py()
@@ -249,9 +248,9 @@ def test_headers_that_say_something_come_with_their_records(bootstrap: str, monk
 
     with monkeypatch.context() as patched:
         patched.setattr(kafka_range, "Consumer", None)
-        patched.setattr(kafka_native, "TABLE_RECORDS_MAX", 20)
+        patched.setattr(kafka_range, "TABLE_RECORDS_MAX", 20)
         natively = [tables(50), tables(2), tables(1), tables(50, headers=())]
-    monkeypatch.setattr(kafka_native, "library", lambda: None)
+    monkeypatch.setattr(kafka_range, "library", lambda: None)
     kept = [{}, {}, {NEW_KEY: b'{"id":2}'}, {NEW_KEY: None, VALUE_SCHEMA: b""}, {}]
     for whole in (pa.concat_tables(natively[0]), pa.concat_tables(tables(50))):
         assert mappings_of(whole) == kept * 10

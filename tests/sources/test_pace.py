@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lakebed.sources.pace import Pace
+from lakebed.sources.source import Pace
 
 
 def test_a_batch_is_due_at_once_after_a_pause_and_otherwise_when_its_time_has_come() -> None:

@@ -16,8 +16,8 @@ from lakebed.errors import InvalidInput
 from lakebed.operations.purge import files as purge_files
 from lakebed.parts.change_rows import read_version, versions_with_changes
 from lakebed.schema.change import SchemaChange
-from lakebed.schema.change_names import ChangeNames
 from lakebed.schema.column_mapping import COLUMN_MAPPING
+from lakebed.schema.conversion import ChangeNames
 from tests.internals import log_of
 from tests.oracle import in_order
 from tests.sources.test_upstream import Layer

@@ -11,7 +11,7 @@ import pytest
 
 import lakebed
 from lakebed.errors import InvalidSchema
-from lakebed.schema.possible_columns import LEVELS_MAX, levels_of
+from lakebed.schema.fitting import LEVELS_MAX, levels_of
 
 IN = {
     "struct": lambda kind: pa.struct([pa.field("a", kind)]),

@@ -18,7 +18,7 @@ import lakebed
 from lakebed.errors import InvalidChanges, InvalidInput, StoreUnavailable
 from lakebed.ingest import sorted_rows
 from lakebed.ingest.batch_writer import Written, in_tasks
-from lakebed.view.new_keys import keys_in_both
+from lakebed.table.internals import keys_in_both
 from tests.compaction.test_disk_trouble import disk_full_after
 from tests.infra.spark_start import spark_environment
 from tests.internals import log_of, storage_of

@@ -30,7 +30,7 @@ from lakebed.events import SourceLagged
 from lakebed.health.status import Observer, Status
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
 from lakebed.table import internals_of
-from lakebed.ui import documents, looking, watch
+from lakebed.ui import documents, watch
 from lakebed.ui.documents import blotted, shown
 from lakebed.ui.live import Live
 from lakebed.ui.pages import PageServer
@@ -185,7 +185,7 @@ def test_a_table_that_does_not_change_is_not_planned_again(
 ) -> None:
     planned: list[int] = []
     real = watch.plan
-    monkeypatch.setattr(looking, "RELOOK_SECONDS", 3600.0)
+    monkeypatch.setattr(watch, "RELOOK_SECONDS", 3600.0)
     monkeypatch.setattr(watch, "plan", lambda *all, **named: planned.append(all[0].version) or real(*all, **named))
     page = serve(orders, interval=0.05)
     for _ in range(30):
@@ -197,7 +197,7 @@ def test_a_table_that_does_not_change_is_not_planned_again(
 def test_nobody_looks_at_tables_while_nobody_asks(
     orders: lakebed.Table, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(looking, "IDLE_SECONDS", 0.3)
+    monkeypatch.setattr(watch, "IDLE_SECONDS", 0.3)
     page = serve(orders, interval=0.05)
     page.of("table", orders)
     wait_until(lambda: watched_of(page, orders).is_asleep)
@@ -238,8 +238,8 @@ def test_a_broken_table_says_why_and_the_others_are_shown(tmp_path: Path, orders
 def test_a_table_whose_store_hangs_is_called_late_and_holds_up_no_other(
     orders: lakebed.Table, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(looking, "LATE_SECONDS", 0.5)
-    monkeypatch.setattr(looking, "WAIT_SECONDS", 1.0)
+    monkeypatch.setattr(watch, "LATE_SECONDS", 0.5)
+    monkeypatch.setattr(watch, "WAIT_SECONDS", 1.0)
     slow = lakebed.create(tmp_path / "slow", ONE, keys=["id"])
     page = serve(slow, orders)
     page.of("table", slow)
@@ -262,15 +262,15 @@ def requests_that_wait(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             waited.extend([] if name.startswith("lakebed-ui") else [name])
             return super().wait(timeout)
 
-    monkeypatch.setattr(looking, "threading", SimpleNamespace(Condition=Counting, Thread=threading.Thread))
+    monkeypatch.setattr(watch, "threading", SimpleNamespace(Condition=Counting, Thread=threading.Thread))
     return waited
 
 
 def test_a_store_that_never_answered_is_waited_for_once(
     requests_that_wait: list[str], orders: lakebed.Table, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(looking, "WAIT_SECONDS", 0.5)
-    monkeypatch.setattr(looking, "LATE_SECONDS", 0.5)
+    monkeypatch.setattr(watch, "WAIT_SECONDS", 0.5)
+    monkeypatch.setattr(watch, "LATE_SECONDS", 0.5)
     slow = lakebed.create(tmp_path / "slow", ONE, keys=["id"])
     pipe = Path(slow.path, "_delta_log", f"{1:020}.json")
     os.mkfifo(pipe)

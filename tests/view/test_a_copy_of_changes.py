@@ -15,7 +15,7 @@ from lakebed.compaction.kernels import LocalKernel
 from lakebed.compaction.merge import Merger
 from lakebed.parts.change_rows import read_version, versions_with_changes
 from lakebed.parts.changes import OP_COLUMN, UNAVAILABLE_COLUMN
-from lakebed.schema.change_names import ChangeNames
+from lakebed.schema.conversion import ChangeNames
 from tests.internals import deletion_vectors_of, log_of, storage_of
 from tests.operations.interrupted import before_its_commits
 from tests.operations.overwriting import overwrite_by_tasks

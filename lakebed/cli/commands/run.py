@@ -107,7 +107,7 @@ def _check_with_spark(pipeline: Pipeline, table: Shape) -> None:
     """Have Spark plan the SQL of the file, which takes some seconds. Raises InvalidInput, MissingPrerequisite."""
     from pyspark.sql import SparkSession
 
-    from lakebed.pipeline.spark.driver import SparkStart
+    from lakebed.pipeline.driver import SparkStart
     from lakebed.pipeline.transforming import check_transform
 
     if (session := SparkSession.getActiveSession()) is not None:
@@ -334,7 +334,7 @@ def _at_host(pipeline: P, host: str | None) -> P:
 
 
 def _run(pipeline: AnyPipeline, duration_seconds: float | None, only: Role | None, log_format: str) -> int:
-    from lakebed.pipeline.spark.driver import SparkStart
+    from lakebed.pipeline.driver import SparkStart
 
     logs.hide(pipeline.document.redact)
     stop = _StopRequest()

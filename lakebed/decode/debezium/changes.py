@@ -21,8 +21,7 @@ from lakebed.decode.json.columns import micros_of
 from lakebed.decode.json.values import ByColumn
 from lakebed.decode.metadata import kafka_metadata, metadata_path
 from lakebed.decode.slices import AT_COLUMN, CREATES_COLUMN, TIME_COLUMN, FastReading, from_arrays
-from lakebed.decode.source_order import LOG_POSITION, ORDERS, all_not_before
-from lakebed.decode.source_tables import MEMBERS, OfOneTable, by_table
+from lakebed.decode.source_order import LOG_POSITION, MEMBERS, ORDERS, OfOneTable, all_not_before, by_table
 from lakebed.parts.changes import DELETE, OP_COLUMN, SEQUENCE_COLUMN, UNAVAILABLE_COLUMN, UPSERT
 from lakebed.parts.fills import unavailable_names
 from lakebed.parts.quarantine import HEADERS

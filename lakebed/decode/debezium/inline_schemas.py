@@ -48,8 +48,7 @@ from lakebed.decode.unknown_fields import KnownFields
 from lakebed.positions.source_columns import RecordColumns
 from lakebed.remarks import Remark
 from lakebed.schema.change import SchemaChange
-from lakebed.schema.fitting import ANY_PRECISION
-from lakebed.schema.possible_columns import FieldPath, described
+from lakebed.schema.fitting import ANY_PRECISION, FieldPath, described
 from lakebed.settings import suggest
 
 SEND_WHOLE_ROWS = ("mysql", "mariadb", "sqlserver", "oracle", "db2", "informix")

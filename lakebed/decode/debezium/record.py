@@ -40,7 +40,7 @@ from lakebed.decode.slices import (
     SchemaNeeded,
     Truncated,
 )
-from lakebed.decode.source_tables import refused, table_name
+from lakebed.decode.source_order import refused, table_name
 from lakebed.decode.unknown_fields import (
     KnownFields,
     UnknownMembers,
@@ -184,7 +184,7 @@ class Event:
         return Changes(rows, remarks, is_of_snapshot=event["op"] == "r", source=self._learned)
 
     def check_source(self, cutoff: Cutoff) -> None:
-        """Raises an error for an event of a table of the source whose events are not taken (``source_tables``)."""
+        """Raises an error for an event of a table of the source whose events are not taken (``source_order``)."""
         if self._is_row or self._event.get("op") not in (*CHANGES, "t"):
             return
         name, topic, rules = table_name(self._event.get("source")), self._record.topic, self._decoder_schema.source

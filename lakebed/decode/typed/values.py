@@ -48,9 +48,8 @@ from lakebed.decode.unknown_fields import KnownFields
 from lakebed.far_times import finite
 from lakebed.positions.source_columns import RecordColumns
 from lakebed.schema.change import SchemaChange
-from lakebed.schema.fitting import ANY_PRECISION, Needed
+from lakebed.schema.fitting import ANY_PRECISION, Needed, described
 from lakebed.schema.nested import nullable
-from lakebed.schema.possible_columns import described
 
 _Mask = np.ndarray[Any, Any]
 """One element per value."""

@@ -22,9 +22,8 @@ from lakebed.coordination.failing import parked_of
 from lakebed.error_transport import crosses_spark
 from lakebed.errors import LakebedError, Retry, Unexpected
 from lakebed.failures import Health, Outage
-from lakebed.ingest.database.member import Failing, Ignored, Member, Open, outage, ruling
-from lakebed.ingest.database.parking import LOOK_SECONDS as PARKED_LOOK_SECONDS
-from lakebed.ingest.database.parking import ParkedTables
+from lakebed.ingest.database.member import LOOK_SECONDS as PARKED_LOOK_SECONDS
+from lakebed.ingest.database.member import Failing, Ignored, Member, Open, ParkedTables, outage, ruling
 from lakebed.ingest.database.runner import Outcome, Runner, Skipped
 from lakebed.ingest.table_batch import BatchDone
 from lakebed.log.snapshot import Snapshot

@@ -20,10 +20,10 @@ from lakebed.decode.row_changes import names_in_rows
 from lakebed.errors import InvalidChanges, InvalidInput
 from lakebed.ingest.changes_frame import changes_frame, unknown_columns
 from lakebed.parts.changes import WriteSpec
-from lakebed.schema.change_names import ChangeNames
+from lakebed.schema.conversion import ChangeNames
 from lakebed.schema.fitting import FIXED
 from lakebed.schema.nested import nullable
-from lakebed.sparks.plans import PlanNode, executed_plan, optimized_plan, parse_query
+from lakebed.sparks.jvm import PlanNode, executed_plan, optimized_plan, parse_query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

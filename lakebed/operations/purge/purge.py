@@ -43,7 +43,6 @@ from lakebed.log.holds import expired_before, first_unexpired, held_onward
 from lakebed.log.purges import LEASE_MS, PurgeState, purged, purges_of
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog, require_writable
-from lakebed.operations.detached import detached_of
 from lakebed.operations.purge.files import (
     DETACHED,
     QUARANTINE,
@@ -59,6 +58,7 @@ from lakebed.operations.purge.files import (
 )
 from lakebed.operations.purge.rows import PurgeCondition, RowsToPurge, condition_of_quarantine, parts_of_versions
 from lakebed.operations.references import Spelling
+from lakebed.operations.region import detached_of
 from lakebed.parts.changes import WriteSpec
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.quarantine import WITH_HEADERS

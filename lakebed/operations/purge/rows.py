@@ -45,8 +45,8 @@ from lakebed.log.entries import Operation
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
 from lakebed.merge.kernel import MergedPart, MergeSource, merge_parts
-from lakebed.operations.detached import Detached, detached_of
 from lakebed.operations.references import kept_version
+from lakebed.operations.region import Detached, detached_of
 from lakebed.parts.changes import WriteSpec, write_spec_of
 from lakebed.parts.deletion_vector_cache import DeletionVectorCache
 from lakebed.parts.part_filter import parts_that_may_match
@@ -54,7 +54,7 @@ from lakebed.parts.quarantine import HEADERS
 from lakebed.parts.row_origins import ROW, numbered, row_versions
 from lakebed.quoting import literal, quote
 from lakebed.resolve.locate import KeyLocator
-from lakebed.schema.readable import misfit
+from lakebed.schema.column_mapping import misfit
 from lakebed.sql.expression import Expression, condition, connection_for, mistakes
 from lakebed.sql.pieces import registered
 from lakebed.storage.engine import connect

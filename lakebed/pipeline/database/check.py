@@ -31,8 +31,7 @@ from lakebed.pipeline.sources import kafka_settings, open_decoder
 from lakebed.positions.remarks import wrong_rows
 from lakebed.positions.truncates import cutoff_of
 from lakebed.remarks import KINDS, Remark
-from lakebed.sources.pace import BATCH_SECONDS, HOT_RECORDS
-from lakebed.sources.source import Place, Range, RangeReader
+from lakebed.sources.source import BATCH_SECONDS, HOT_RECORDS, Place, Range, RangeReader
 from lakebed.table import Table, internals_of
 
 if TYPE_CHECKING:

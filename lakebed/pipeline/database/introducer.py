@@ -14,7 +14,7 @@ from lakebed import table as tables
 from lakebed.decode.decoder import Decoder, DecoderSchema
 from lakebed.decode.formats import decoder
 from lakebed.decode.json.values import UnknownFields
-from lakebed.decode.source_tables import SourceRules
+from lakebed.decode.source_order import SourceRules
 from lakebed.discovery import NoTable, TableName
 from lakebed.errors import InvalidInput, TableDropped, TableExists, TableNotFound
 from lakebed.ingest.table_batch import TableIngest

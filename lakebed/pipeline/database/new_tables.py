@@ -35,8 +35,7 @@ from lakebed.decode.json.values import UnknownFields
 from lakebed.decode.metadata import KEY_SCHEMA, VALUE_SCHEMA, mappings_of, metadata_path
 from lakebed.decode.slices import Record
 from lakebed.decode.source_order import ORDERS as SOURCE_ORDERS
-from lakebed.decode.source_order import begin_of
-from lakebed.decode.source_tables import SourceRules, table_name
+from lakebed.decode.source_order import SourceRules, begin_of, table_name
 from lakebed.decode.typed.schemas import KeySchemas, Schemas, read_one
 from lakebed.decode.typed.values import column_field, column_of, members_of, plain_values, row_of
 from lakebed.decode.unknown_fields import unknown_mode
@@ -45,8 +44,7 @@ from lakebed.pipeline.file.database_section import TableWishes
 from lakebed.positions.positions import SEVERAL
 from lakebed.remarks import Counts, Remark, remarks_on, sum_of
 from lakebed.schema.column_mapping import by_case
-from lakebed.schema.fitting import EvolvePolicy, reserved_names
-from lakebed.schema.possible_columns import FieldPath, described, possible_fields
+from lakebed.schema.fitting import EvolvePolicy, FieldPath, described, possible_fields, reserved_names
 from lakebed.settings import suggest
 from lakebed.sources.source import Range
 

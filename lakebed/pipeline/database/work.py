@@ -27,11 +27,10 @@ from lakebed.database.settled_points import SettledPoints
 from lakebed.decode.formats import TYPED_FORMATS, schemas_of
 from lakebed.discovery import NoTable, TableName, tables_below
 from lakebed.errors import LakebedError, Retry
-from lakebed.ingest.checkpoints import OffsetDocuments
 from lakebed.ingest.database.ingest import DatabaseIngest, PlanRequest, TableStanding
 from lakebed.ingest.database.member import Ignored, Member, OpenTable
 from lakebed.ingest.database.runner import Runner
-from lakebed.ingest.stream import start_query
+from lakebed.ingest.stream import OffsetDocuments, start_query
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog
 from lakebed.monitoring.metrics import Metrics

@@ -33,8 +33,7 @@ from typing import Any
 from lakebed.positions.files_read import FileRead, FilesRead
 from lakebed.sources.files.folder import Found, Looker, State
 from lakebed.sources.files.settings import FilesSettings, Options
-from lakebed.sources.pace import BatchLimit
-from lakebed.sources.source import Range
+from lakebed.sources.source import BatchLimit, Range
 
 FILES_MAX = 10_000
 _CHANGED_MAX = 100

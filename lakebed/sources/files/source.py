@@ -14,8 +14,7 @@ from lakebed.errors import InvalidInput
 from lakebed.sources.files.planner import FilesPlanner
 from lakebed.sources.files.reader import FilesReader
 from lakebed.sources.files.settings import FilesSettings
-from lakebed.sources.pace import Pace
-from lakebed.sources.source import RANGE_SCHEMA_DDL, Range
+from lakebed.sources.source import RANGE_SCHEMA_DDL, Pace, Range
 from lakebed.sparks.streams import (
     DataSource,
     DataSourceStreamReader,

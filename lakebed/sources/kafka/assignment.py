@@ -6,7 +6,7 @@ fetch. Here one fetch asks a broker for all.
 1.  ``assigned`` assigns the ranges to a client for as long as its block lasts. Meanwhile ``queue_of`` gives the queue of a range
     to the thread that reads it, once.
 2.  A range that is not assigned, or does not go as usual, is read by a client of its own, from where it stopped
-    (``kafka.native_range``). So what an error means is decided there alone, and for one range. If nothing comes for a while, no
+    (``kafka.range``). So what an error means is decided there alone, and for one range. If nothing comes for a while, no
     other range is begun here.
 3.  A queue holds ``_QUEUE_KILOBYTES`` and what one more fetch brings of its partition (``max.partition.fetch.bytes``, 1 MiB), and
     there are ``RANGES_MAX`` queues at most: some 80 MiB, whatever is in the topics.

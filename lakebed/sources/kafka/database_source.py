@@ -41,8 +41,7 @@ from lakebed.sources.kafka.gathering import (
 )
 from lakebed.sources.kafka.settings import KafkaSettings
 from lakebed.sources.kafka.source import PACE_OPTION, SETTINGS_OPTION, KafkaReader
-from lakebed.sources.pace import BATCH_SECONDS, Pace
-from lakebed.sources.source import RANGE_SCHEMA_DDL, Bounds, Place, Range
+from lakebed.sources.source import BATCH_SECONDS, RANGE_SCHEMA_DDL, Bounds, Pace, Place, Range
 from lakebed.sparks.streams import (
     DataSource,
     DataSourceStreamReader,

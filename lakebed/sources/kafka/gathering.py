@@ -40,8 +40,7 @@ from lakebed.positions.positions import Position
 from lakebed.sources.kafka.cluster import Partitions
 from lakebed.sources.kafka.range import consume_range
 from lakebed.sources.kafka.settings import KafkaSettings
-from lakebed.sources.pace import HOT_RECORDS
-from lakebed.sources.source import Range
+from lakebed.sources.source import HOT_RECORDS, Range
 
 _MAX_AGE_SECONDS = 10.0
 _CONTROL, _POSITIONS = "control.json", "positions.json"

@@ -38,8 +38,7 @@ from lakebed.sources.kafka.cluster import KafkaCluster, Partitions
 from lakebed.sources.kafka.gathering import RecordBytes, in_proportion
 from lakebed.sources.kafka.range import consume_range
 from lakebed.sources.kafka.settings import KafkaSettings
-from lakebed.sources.pace import BatchLimit, Pace
-from lakebed.sources.source import RANGE_SCHEMA_DDL, Bounds, Place, Range
+from lakebed.sources.source import RANGE_SCHEMA_DDL, BatchLimit, Bounds, Pace, Place, Range
 from lakebed.sparks.streams import (
     DataSource,
     DataSourceStreamReader,

@@ -14,7 +14,7 @@ import pytest
 import lakebed
 from lakebed.errors import DataLoss, InvalidChanges, InvalidInput, Retry, StoreUnavailable
 from lakebed.ingest.batch_writer import Written, commit_written
-from lakebed.ingest.checkpoints import OffsetDocuments
+from lakebed.ingest.stream import OffsetDocuments
 from lakebed.log.actions import Action, Domain
 from lakebed.log.entries import Operation
 from lakebed.log.snapshot import Snapshot

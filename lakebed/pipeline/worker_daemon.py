@@ -1,6 +1,6 @@
 """The process that Spark forks the Python workers of a local pipeline from: it has imported what their tasks need.
 
-    python -m lakebed.pipeline.spark.worker_daemon pyspark.worker
+    python -m lakebed.pipeline.worker_daemon pyspark.worker
 
 So the imports happen once, and the workers share their memory. A forked process has no thread of its parent's, so what is
 imported here must not start one that it needs later.

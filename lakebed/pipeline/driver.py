@@ -62,7 +62,7 @@ SETTINGS = {
 }
 _LOCAL = {
     # On a cluster lakebed may reach the workers only after their daemon has started.
-    "spark.python.daemon.module": "lakebed.pipeline.spark.worker_daemon",
+    "spark.python.daemon.module": "lakebed.pipeline.worker_daemon",
 }
 _RANGES = {
     # A batch is a few rows of offsets: to compile its plan takes longer than to run it.

@@ -1,1 +1,0 @@
-"""Spark for one pipeline: its JVM, its jars, its workers."""
