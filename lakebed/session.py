@@ -44,13 +44,16 @@ def spark(
     from pyspark.sql import SparkSession as Session
 
     own = session or Session.getActiveSession()
+    named = conf_of({name: os.fspath(folder) for name, folder in (catalogs or {}).items()})
     if own is None:
-        own = build(app_name, master, wants_s3(s3), conf or {})
+        own = build(
+            app_name, master, wants_s3(s3), {**named, **(conf or {})}
+        )  # so that sessions beside it have them too
     require_usable(own)
     _register(own)
     if catalogs:
         require_names(own)
-        for name, value in conf_of({name: os.fspath(folder) for name, folder in catalogs.items()}).items():
+        for name, value in named.items():
             own.conf.set(name, value)
     return own
 

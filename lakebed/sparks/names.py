@@ -38,6 +38,8 @@ _CLASSES = (
     "Parser",
     "Refusals",
     "Rules",
+    "Settled",
+    "SettledTable",
     "Statement",
 )
 _TARGET = 8  # of Java, from which on interfaces have static methods

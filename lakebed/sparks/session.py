@@ -14,11 +14,12 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from lakebed.errors import MissingPrerequisite
 from lakebed.sparks.jvm import has_class, jvm_of
-from lakebed.sparks.names import EXTENSIONS, add_to
+from lakebed.sparks.names import EXTENSIONS, add_to, write_jar
 from lakebed.sparks.versions import delta_package, release_of, require_supported, spark_version, why_no_delta
 
 if TYPE_CHECKING:
@@ -221,6 +222,34 @@ def start_session(app_name: str, master: str, conf: Mapping[str, str], names: bo
             f"Spark did not start: {str(error).splitlines()[0]} (if its jars could not be fetched, allow access to a Maven "
             f"repository once, or set spark.jars.repositories; wanted: {conf.get('spark.jars.packages', 'none')})"
         ) from error
+
+
+def write_jars(folder: Path) -> tuple[str, str]:
+    """Write all jars that the installed Spark needs to find tables by name and to read them where no lakebed runs.
+
+    Returns the version of Spark, and why Delta's jars are not among them; empty if they are. Raises MissingPrerequisite.
+    """
+    from pyspark import SparkContext
+
+    folder.mkdir(parents=True, exist_ok=True)
+    version = write_jar(folder / "lakebed-spark.jar")
+    delta = delta_package(version)
+    if delta is None:
+        has_delta = release_of(version).has_delta
+        return version, "install lakebed[delta]" if has_delta else f"Delta has no release for Spark {version} yet"
+    jvm: Any = SparkContext._jvm
+    try:
+        found = jvm.org.apache.spark.util.DependencyUtils.resolveMavenDependencies(
+            True, ",".join(_EXCLUDED), delta, None, None, jvm.scala.Option.empty()
+        )
+    except Exception as error:  # Py4J's, whose text begins with what Java says
+        reason = str(error).strip().splitlines()[-1]
+        raise MissingPrerequisite(
+            f"Delta's jars could not be fetched ({reason}): allow access to a Maven repository once"
+        ) from error
+    for at in range(found.size()):
+        shutil.copy(found.apply(at).removeprefix("file:"), folder)
+    return version, ""
 
 
 def _be_impatient_with_s3(session: SparkSession) -> None:

@@ -306,15 +306,26 @@ def add_to(commands: Commands) -> None:
     jar = commands.add(
         "spark-jar", "write the jar with which a Spark finds tables by name", _spark_jar, "lakebed-spark.jar"
     )
-    jar.add_argument("file", metavar="FILE", help="where to write it; for the Spark that is installed here")
+    jar.add_argument(
+        "file",
+        metavar="FILE",
+        help="where to write it, for the Spark that is installed here; FOLDER/: Delta's jars too",
+    )
     _add_fleet(commands)
 
 
 def _spark_jar(options: argparse.Namespace) -> int:
     from lakebed.sparks.names import write_jar
-    from lakebed.sparks.session import require_java
+    from lakebed.sparks.session import require_java, write_jars
 
     require_java()
+    if options.file.endswith("/") or Path(options.file).is_dir():
+        version, lacking = write_jars(Path(options.file))
+        note(
+            f"{options.file} has what the class path of Spark {version} needs (docs/guides/bi-and-connect.md)"
+            + (f", but for Delta's jars: {lacking}" if lacking else "")
+        )
+        return exit_codes.OK
     version = write_jar(Path(options.file))
     note(f"{options.file} is for Spark {version}: give it as spark.jars, with spark.sql.extensions=lakebed.Extensions")
     return exit_codes.OK

@@ -6,6 +6,7 @@ import java.util.HashMap;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
@@ -38,6 +39,7 @@ public class Catalog implements TableCatalog, SupportsNamespaces, ProcedureCatal
 
     private String name;
     private String warehouse;
+    private Settled settled; // answers where the driver runs no lakebed
     private String at; // the point of the database that tables are read at; null: their newest versions
 
     public void initialize(String name, CaseInsensitiveStringMap options) {
@@ -48,6 +50,7 @@ public class Catalog implements TableCatalog, SupportsNamespaces, ProcedureCatal
             String setting = "spark.sql.catalog." + name + ".warehouse";
             throw Python.failure("say where the tables of the catalog " + name + " are, in " + setting);
         }
+        this.settled = new Settled(name, warehouse, at);
     }
 
     public String name() {
@@ -56,6 +59,10 @@ public class Catalog implements TableCatalog, SupportsNamespaces, ProcedureCatal
 
     public String warehouse() {
         return warehouse;
+    }
+
+    Settled settled() {
+        return settled;
     }
 
     /** Of a name in a query: our catalog, then the names in it; null if it is in another one. */
@@ -89,7 +96,8 @@ public class Catalog implements TableCatalog, SupportsNamespaces, ProcedureCatal
     // Tables ----------------------------------------------------------------------------------------------------------
 
     public Identifier[] listTables(String[] namespace) throws NoSuchNamespaceException {
-        JsonNode found = asked("tables", new String[] {json(namespace)});
+        JsonNode found = Python.isThere() ? asked("tables", new String[] {json(namespace)})
+            : (JsonNode) JSON.valueToTree(settled.tables(namespace));
         if (found.isNull()) throw new NoSuchNamespaceException(withCatalog(namespace));
         Identifier[] out = new Identifier[found.size()];
         for (int i = 0; i < out.length; i++) out[i] = Identifier.of(namespace, ((JsonNode) found.get(i)).textValue());
@@ -97,14 +105,22 @@ public class Catalog implements TableCatalog, SupportsNamespaces, ProcedureCatal
     }
 
     public Table loadTable(Identifier table) throws NoSuchTableException {
-        return load(table, "null");
+        return Python.isThere() ? load(table, "null") : settled.load(nameOf(table), table);
+    }
+
+    /** To write it. */
+    public Table loadTable(Identifier table, Set privileges) throws NoSuchTableException {
+        if (!Python.isThere()) throw Python.failure(nameOf(table) + ": " + Python.NO_LAKEBED);
+        return loadTable(table);
     }
 
     public Table loadTable(Identifier table, String version) throws NoSuchTableException {
+        if (!Python.isThere()) return settled.load(nameOf(table), table, version);
         return load(table, JSON.createObjectNode().put("version", version).toString());
     }
 
     public Table loadTable(Identifier table, long micros) throws NoSuchTableException {
+        if (!Python.isThere()) return settled.load(nameOf(table), table, micros);
         return load(table, JSON.createObjectNode().put("micros", micros).toString());
     }
 
@@ -115,6 +131,7 @@ public class Catalog implements TableCatalog, SupportsNamespaces, ProcedureCatal
     }
 
     public boolean tableExists(Identifier table) {
+        if (!Python.isThere()) return settled.folderOf(Settled.partsOf(table)) != null;
         return asked("exists", new String[] {json(table)}).booleanValue();
     }
 
@@ -202,7 +219,8 @@ public class Catalog implements TableCatalog, SupportsNamespaces, ProcedureCatal
     // Namespaces ------------------------------------------------------------------------------------------------------
 
     public String[][] listNamespaces() {
-        JsonNode found = asked("namespaces", new String[0]);
+        JsonNode found = Python.isThere() ? asked("namespaces", new String[0])
+            : (JsonNode) JSON.valueToTree(settled.namespaces());
         String[][] out = new String[found.size()][];
         for (int i = 0; i < out.length; i++) out[i] = new String[] {((JsonNode) found.get(i)).textValue()};
         return out;
@@ -215,13 +233,15 @@ public class Catalog implements TableCatalog, SupportsNamespaces, ProcedureCatal
     }
 
     public boolean namespaceExists(String[] namespace) {
+        if (!Python.isThere()) return settled.tables(namespace) != null;
         return namespace.length == 0 || asked("has_namespace", new String[] {json(namespace)}).booleanValue();
     }
 
     public Map loadNamespaceMetadata(String[] namespace) throws NoSuchNamespaceException {
         if (!namespaceExists(namespace)) throw new NoSuchNamespaceException(withCatalog(namespace));
         Map out = new HashMap();
-        out.put(SupportsNamespaces.PROP_LOCATION, asked("location", new String[] {json(namespace)}).textValue());
+        out.put(SupportsNamespaces.PROP_LOCATION, Python.isThere()
+            ? asked("location", new String[] {json(namespace)}).textValue() : settled.location(namespace));
         return out;
     }
 

@@ -159,7 +159,7 @@ public final class NamedTable implements Table, SupportsRead, SupportsWrite, Tru
         }
 
         public OptionalLong numRows() {
-            return OptionalLong.of(rows);
+            return rows < 0 ? OptionalLong.empty() : OptionalLong.of(rows);
         }
     }
 

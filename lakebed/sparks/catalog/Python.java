@@ -15,6 +15,8 @@ import scala.collection.immutable.Map$;
  * The answer is an object of the JVM, a text, or an error: a text that begins with ERROR.
  */
 public final class Python {
+    static final String NO_LAKEBED = "the driver of this session runs no lakebed, so it reads the settled rows of tables and"
+        + " does nothing else with them; use a session of lakebed.spark() in Python, or lakebed's service";
     private static final String ERROR = "\u0000error\u0000";
     private static final ObjectMapper JSON = new ObjectMapper();
     private static volatile BiFunction side;
@@ -33,7 +35,7 @@ public final class Python {
     /** The answer; throws Spark's AnalysisException with the sentence that Python gives for an error. */
     public static Object ask(String what, String[] texts, Object object) {
         BiFunction python = side;
-        if (python == null) throw failure("the driver of this session runs no lakebed: call lakebed.spark() in it");
+        if (python == null) throw failure(NO_LAKEBED);
         ArrayNode question = JSON.createArrayNode().add(what);
         for (int i = 0; i < texts.length; i++) question.add(texts[i]);
         Object answer = python.apply(question.toString(), object);

@@ -45,7 +45,7 @@ public final class Rules extends Rule {
         }
         if (plan instanceof Statement || isRowLevel(plan)) return plan;
         sayWhatIsMissing(plan);
-        return read(plan);
+        return SettledTable.read(read(plan));
     }
 
     /**
@@ -156,6 +156,10 @@ public final class Rules extends Rule {
             if (found == null) continue;
             Catalog catalog = (Catalog) found.get(0);
             String name = String.join(".", found.subList(1, found.size()));
+            if (!Python.isThere()) {
+                catalog.settled().sayWhatIsMissing(name);
+                continue;
+            }
             String sentence = (String) Python.ask("missing", new String[] {catalog.name(), catalog.warehouse(), name}, null);
             if (sentence.length() > 0) throw Python.failure(sentence);
         }
