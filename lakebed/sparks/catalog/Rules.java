@@ -49,8 +49,8 @@ public final class Rules extends Rule {
     }
 
     /**
-     * While names are resolved: a Statement in the place of DELETE, UPDATE and MERGE of one of our tables. Rules of others, Delta's
-     * among them, look at such commands whatever their table is.
+     * While names are resolved: a Statement in the place of DELETE, UPDATE and MERGE of one of our tables. Rules of others,
+     * Delta's among them, look at such commands whatever their table is.
      */
     static final class RowLevel extends Rule {
         public TreeNode apply(TreeNode node) {
