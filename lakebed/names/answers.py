@@ -52,6 +52,12 @@ class Answers:
         if what == "call":
             here = self._session(session, given)
             return logical_plan(here.createDataFrame(called(catalog, name, here, *rest)))
+        if what == "changes":
+            table, first, last = rest
+            frame = catalog.table(json.loads(table)).changes(
+                int(first), None if last is None else int(last), self._session(session, given)
+            )
+            return logical_plan(frame)
         return self._load(catalog, *rest) if what == "load" else json.dumps(self._of_catalog(what, catalog, rest))
 
     def _session(self, session: SparkSession, java_session: Any) -> SparkSession:

@@ -35,6 +35,7 @@ _CLASSES = (
     "Extensions",
     "NamedTable",
     "NamedProcedure",
+    "Changes",
     "Parser",
     "Refusals",
     "Rules",

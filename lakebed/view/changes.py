@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _VERSIONS_PER_BATCH_MAX = 1000
+_registered = WeakSet["SparkSession"]()
+"""Sessions that know the source: Spark warns of one that it is told again."""
 
 
 def changes_dataframe(
@@ -67,7 +70,9 @@ def changes_dataframe(
             version=from_version,
             oldest=log.oldest_version(),
         )
-    session.dataSource.register(ChangesSource)
+    if session not in _registered:
+        session.dataSource.register(ChangesSource)
+        _registered.add(session)
     reader = session.read.format("lakebed_changes").option("path", path)
     return reader.option("startingVersion", str(from_version)).option("endingVersion", str(last)).load()
 

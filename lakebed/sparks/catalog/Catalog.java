@@ -88,6 +88,12 @@ public class Catalog implements TableCatalog, SupportsNamespaces, ProcedureCatal
         return rest;
     }
 
+    /** The changes of some versions of a table, as a plan. */
+    LogicalPlan changes(SparkSession session, List table, String from, String to) {
+        String names = json((String[]) table.toArray(new String[0]));
+        return (LogicalPlan) Python.ask("changes", new String[] {name, warehouse, at, names, from, to}, session);
+    }
+
     /** The rows of the result of a procedure, as a plan. */
     LogicalPlan call(SparkSession session, String procedure, String arguments) {
         return (LogicalPlan) Python.ask("call", new String[] {name, warehouse, at, procedure, arguments}, session);

@@ -21,6 +21,12 @@ public final class Extensions extends AbstractFunction1 {
                 return new Rules.RowLevel();
             }
         });
+        extensions.injectTableFunction(Changes.function());
+        extensions.injectHintResolutionRule(new AbstractFunction1() {
+            public Object apply(Object session) {
+                return new Changes((SparkSession) session);
+            }
+        });
         extensions.injectPostHocResolutionRule(new AbstractFunction1() {
             public Object apply(Object session) {
                 return new Rules((SparkSession) session);

@@ -5,6 +5,7 @@ import java.util.function.BiFunction;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.node.ArrayNode;
 import org.apache.spark.sql.AnalysisException;
+import org.apache.spark.sql.catalyst.trees.Origin;
 import scala.Option;
 import scala.collection.immutable.Map$;
 
@@ -46,8 +47,19 @@ public final class Python {
     }
 
     static RuntimeException failure(String sentence) {
-        return thrown(new AnalysisException(sentence, Option.empty(), Option.empty(), Option.empty(), Option.empty(),
-            (scala.collection.immutable.Map) Map$.MODULE$.empty(), new org.apache.spark.QueryContext[0]));
+        return thrown(new Failure(sentence));
+    }
+
+    /** An error that is a sentence, and stays one: PySpark can't print one that has a place in the query, and no error class. */
+    private static final class Failure extends AnalysisException {
+        Failure(String sentence) {
+            super(sentence, Option.empty(), Option.empty(), Option.empty(), Option.empty(),
+                (scala.collection.immutable.Map) Map$.MODULE$.empty(), new org.apache.spark.QueryContext[0]);
+        }
+
+        public AnalysisException withPosition(Origin origin) {
+            return this;
+        }
     }
 
     /** Throws what Spark's interfaces do not declare, and its callers expect. */
