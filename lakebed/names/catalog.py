@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -18,10 +17,9 @@ from lakebed.errors import InvalidInput, TableDropped, TableExists, TableNotFoun
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog
+from lakebed.names.definitions import READS, VERSION, alteration_of, definition_of
 from lakebed.operations.drop import drop_table, remove_dropped
-from lakebed.quoting import quote_for_spark
 from lakebed.schema.change import path_of
-from lakebed.schema.conversion import type_from_json
 from lakebed.settings import suggest
 from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.roots import parse_root
@@ -31,10 +29,6 @@ from lakebed.view.query_reads import snapshot_at
 from lakebed.view.spark_scan import schemas_for_spark
 
 _TABLES_MAX = 256
-_OPTIONS = ("keys", "sort_key", "sequence_by", "types")
-_LISTED = re.compile(r"""(?:`[^`]*`|"[^"]*"|\([^)]*\)|[^,])+""")
-_OWN = "lakebed."
-_OF_SPARK = frozenset({"provider", "owner", "location", "comment", "external", "is_managed_location", "table_type"})
 METADATA = (
     "parts",
     "timeline",
@@ -256,47 +250,27 @@ class Catalog:
 
         Raises InvalidInput, InvalidSchema, TableDropped (the files of one of this name are still there), StoreUnavailable.
         """
-        provider = given.get("provider", "lakebed").lower()
-        if provider != "lakebed":
-            raise InvalidInput(
-                f"the tables of this catalog are lakebed's: write USING lakebed in place of USING {provider}"
-            )
-        if "location" in given:
-            raise InvalidInput("a table of a catalog is where its name says, below the warehouse: leave LOCATION out")
-        properties = {
-            key: value for key, value in given.items() if key not in _OF_SPARK and not key.startswith("option.")
-        }
-        options = {key: properties.pop(f"{_OWN}{key}") for key in _OPTIONS if f"{_OWN}{key}" in properties}
-        comments = _comments(json.loads(schema.json()))
+        definition = definition_of(schema, partition_by, given)
         try:
-            made = create(
-                self._roots(name)[0 if len(name) > 1 else -1],
-                schema,
-                listed(options.get("keys")),
-                listed(options.get("sort_key")),
-                sequence_by=options.get("sequence_by"),
-                partition_by=partition_by,
-                properties=properties,
-                types="wide" if options.get("types") == "wide" else "given",
-            )
+            made = create(self._roots(name)[0 if len(name) > 1 else -1], schema, **definition.arguments)
         except TableDropped as error:
             raise self._in_sql(error, name, "undrop", "remove_dropped") from None
         except TableExists:
             return False
-        if comments:
-            made.alter(comment=comments, reason="CREATE TABLE")
+        if definition.comments:
+            made.alter(comment=definition.comments, reason="CREATE TABLE")
         return True
 
     def alter(self, name: Sequence[str], changes: Sequence[Mapping[str, Any]]) -> None:
         """Do what ALTER TABLE says. Raises TableNotFound, InvalidSchema, InvalidInput, Contention, StoreUnavailable."""
         table = self.table(name)
-        change, properties = _asked(changes)
-        if "sort_key" in properties:
-            table.set_sort_key(listed(properties.pop("sort_key")))
-        if properties:
-            table.set_properties(properties)
-        if change:
-            table.alter(**change)
+        asked = alteration_of(changes, table.properties)
+        if asked.sort_key is not None:
+            table.set_sort_key(asked.sort_key)
+        if asked.properties:
+            table.set_properties(asked.properties)
+        if asked.columns:
+            table.alter(**asked.columns)
 
 
 def described(loaded: Loaded) -> dict[str, Any]:
@@ -321,8 +295,9 @@ def described(loaded: Loaded) -> dict[str, Any]:
         **snapshot.metadata.configuration,
         "provider": "lakebed",
         "location": loaded.table.path,
-        "lakebed.reads": "fresh",
-        "lakebed.version": str(snapshot.version),
+        "is_managed_location": "true",
+        READS: "fresh",
+        VERSION: str(snapshot.version),
     }
     keys, fields = list(snapshot.logical_settings.keys), json.loads(schema)
     for field in fields["fields"]:
@@ -338,59 +313,3 @@ def described(loaded: Loaded) -> dict[str, Any]:
         "bytes": sum(part.bytes for parts in (snapshot.parts, snapshot.tail) for part in parts.values()),
         "properties": properties,
     }
-
-
-def _comments(struct: Mapping[str, Any]) -> dict[str, str]:
-    """The comments of the columns of a Spark schema."""
-    found = {field["name"]: field.get("metadata", {}).get("comment") for field in struct["fields"]}
-    return {quote_for_spark(name) if "." in name else name: text for name, text in found.items() if text}
-
-
-def listed(text: str | None) -> list[str]:
-    """``a, zorder(b, c)`` or ``["a", "zorder(b, c)"]`` as a list."""
-    if text and text.lstrip().startswith("["):
-        found: list[str] = json.loads(text)
-        return found
-    return [one.strip() for one in _LISTED.findall(text or "") if one.strip()]
-
-
-def _asked(changes: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The arguments of ``Table.alter``, and properties, for Spark's changes of a table."""
-    out: dict[str, Any] = {}
-    properties: dict[str, str] = {}
-    for one in changes:
-        column = one.get("column", "")
-        match one["kind"]:
-            case "SetProperty":
-                properties[
-                    one["property"].removeprefix(_OWN) if one["property"] == "lakebed.sort_key" else one["property"]
-                ] = one["value"]
-            case "AddColumn":
-                if one["has_default"] or one["position"]:
-                    raise InvalidInput(
-                        f"column {column!r}: columns are added at the end, null in the rows that there are"
-                    )
-                if not one["nullable"]:
-                    raise InvalidInput(f"column {column!r}: a column that is added is null in the rows that there are")
-                out.setdefault("add", {})[column] = type_from_json(json.loads(one["type"]), column)
-                if one["comment"]:
-                    out.setdefault("comment", {})[column] = one["comment"]
-            case "RenameColumn":
-                out.setdefault("rename", {})[column] = one["name"]
-            case "DeleteColumn":
-                out.setdefault("drop", []).append(column)
-            case "UpdateColumnType":
-                out.setdefault("widen", {})[column] = type_from_json(json.loads(one["type"]), column)
-            case "UpdateColumnNullability":
-                if not one["nullable"]:
-                    raise InvalidInput(f"column {column!r} can't become NOT NULL: rows may have nulls")
-                out.setdefault("relax", []).append(column)
-            case "UpdateColumnComment":
-                out.setdefault("comment", {})[column] = one["comment"]
-            case "RemoveProperty":
-                raise InvalidInput(
-                    f"property {one['property']!r}: set it to the value that it should have; none can be removed"
-                )
-            case kind:
-                raise InvalidInput(f"a table of lakebed's can't be altered so: {kind}")
-    return out, properties

@@ -19,7 +19,8 @@ import pyarrow as pa
 
 from lakebed.errors import InvalidInput, InvalidSchema
 from lakebed.health.finding import finding_table
-from lakebed.names.catalog import Catalog, listed
+from lakebed.names.catalog import Catalog
+from lakebed.names.definitions import listed
 from lakebed.schema.change import steps_of
 from lakebed.settings import suggest
 from lakebed.table import Table

@@ -146,10 +146,12 @@ public class Catalog implements TableCatalog, SupportsNamespaces, ProcedureCatal
         String[] by = new String[partitions.length];
         for (int i = 0; i < by.length; i++) {
             if (!partitions[i].name().equals("identity")) {
-                throw Python.failure(nameOf(table) + ": tables are partitioned by columns, not by " + partitions[i].describe()
-                    + "; add a column with that value");
+                boolean isClustering = partitions[i].name().endsWith("cluster_by");
+                throw Python.failure(nameOf(table) + (isClustering
+                    ? ": a table is clustered by its sort key: set the property lakebed.sort_key in place of CLUSTER BY"
+                    : ": tables are partitioned by columns, not by " + partitions[i].describe() + "; add a column with that value"));
             }
-            by[i] = path(((NamedReference) partitions[i].references()[0]).fieldNames());
+            by[i] = String.join(".", ((NamedReference) partitions[i].references()[0]).fieldNames());
         }
         ObjectNode options = JSON.createObjectNode();
         for (Iterator i = properties.entrySet().iterator(); i.hasNext();) {
@@ -318,9 +320,13 @@ public class Catalog implements TableCatalog, SupportsNamespaces, ProcedureCatal
         return out.toString();
     }
 
+    /** With backticks around names that have a dot. */
     private static String path(String[] names) {
-        StringBuilder out = new StringBuilder();
-        for (int i = 0; i < names.length; i++) out.append(i == 0 ? "" : ".").append(names[i]);
-        return out.toString();
+        String[] out = new String[names.length];
+        for (int i = 0; i < out.length; i++) {
+            boolean isPlain = names[i].indexOf('.') < 0 && names[i].indexOf('`') < 0;
+            out[i] = isPlain ? names[i] : "`" + names[i].replace("`", "``") + "`";
+        }
+        return String.join(".", out);
     }
 }

@@ -35,11 +35,12 @@ public final class Changes extends Rule {
 
     /** The function NAME, for Extensions. */
     static Tuple3 function() {
-        return new Tuple3(new FunctionIdentifier(NAME), new ExpressionInfo(Changes.class.getName(), NAME), new AbstractFunction1() {
+        Function1 builder = new AbstractFunction1() {
             public Object apply(Object given) {
                 return plan(SparkSession.active(), CollectionConverters.asJava((Seq) given));
             }
-        });
+        };
+        return new Tuple3(new FunctionIdentifier(NAME), new ExpressionInfo(Changes.class.getName(), NAME), builder);
     }
 
     public TreeNode apply(TreeNode plan) {
