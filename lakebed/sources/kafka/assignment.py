@@ -27,7 +27,7 @@ from lakebed.sources.source import Place, Range
 
 RANGES_MAX = 64
 _QUEUE_KILOBYTES = 256
-_kept: KeptClients[KafkaClient] = KeptClients(KafkaClient.close)
+_kept_clients: KeptClients[KafkaClient] = KeptClients(KafkaClient.close)
 _Key = tuple[int, str, Place, int]
 """The process, the settings, the partition, and the first offset of a range."""
 _waiting: dict[_Key, _Assignment] = {}
@@ -44,7 +44,7 @@ def assigned(settings: KafkaSettings, ranges: Iterable[Range]) -> Iterator[None]
     config = {**settings.range_config(), "queued.max.messages.kbytes": _QUEUE_KILOBYTES}
     key = repr(sorted(config.items()))
     try:
-        made = _Assignment(key, _kept.take(key) or KafkaClient(config), begins)
+        made = _Assignment(key, _kept_clients.take(key) or KafkaClient(config), begins)
     except Refused:  # a client of its own says why
         yield
         return
@@ -126,4 +126,4 @@ class _Assignment:
             self._client.close()
         else:
             self._client.unassign()
-            _kept.give_back(self._key, self._client)
+            _kept_clients.give_back(self._key, self._client)
