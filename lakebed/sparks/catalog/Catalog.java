@@ -149,7 +149,8 @@ public class Catalog implements TableCatalog, SupportsNamespaces, ProcedureCatal
                 boolean isClustering = partitions[i].name().endsWith("cluster_by");
                 throw Python.failure(nameOf(table) + (isClustering
                     ? ": a table is clustered by its sort key: set the property lakebed.sort_key in place of CLUSTER BY"
-                    : ": tables are partitioned by columns, not by " + partitions[i].describe() + "; add a column with that value"));
+                    : ": tables are partitioned by columns, not by " + partitions[i].describe()
+                        + "; add a column with that value"));
             }
             by[i] = String.join(".", ((NamedReference) partitions[i].references()[0]).fieldNames());
         }
