@@ -91,9 +91,7 @@ def test_the_doctor_examines_each_table_of_a_folder(shop: Path, capsys: pytest.C
     assert "public.orders can't be examined" in told.err and "public.items: version" in told.out
 
 
-@pytest.mark.parametrize(
-    "command", ["show parts", "query", "compact", "alter", "source positions", "clean", "status --deep"]
-)
+@pytest.mark.parametrize("command", ["show parts", "query", "compact", "alter", "source positions", "status --deep"])
 def test_a_command_for_one_table_names_those_of_a_folder(
     command: str, shop: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
