@@ -62,6 +62,7 @@ NOT_RUN = {
     r"lakebed run pipeline\.yml$": "as it is run in docs/guides/getting-started.md",
     r"(docker|helm|sudo) ": "needs a container engine, a cluster or root; tests/deploy checks the files",
     r"(conda(-pack)?|export PYSPARK_DRIVER_PYTHON|spark-submit)\b": "needs a cluster; tests/cluster does it",
+    r"(lakebed spark-jar jars/|python (server|client)\.py|beeline|spark-sql) ?": "tests/names/test_servers.py does it",
     r"prometheus ": "never ends; tests/monitoring/test_alerts_for_real.py runs it with these files",
 }
 """Commands that no test runs, and why."""
@@ -147,6 +148,12 @@ def test_getting_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark:
     assert table.to_arrow(["sku", "price"]).to_pylist() == [
         {"sku": "A-3", "price": pa.scalar("162.00").cast(pa.decimal128(10, 2)).as_py()}
     ]
+
+
+def test_bi_and_connect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its files and its view, tests/names/test_servers.py asks servers."""
+    follow("docs/guides/bi-and-connect.md", tmp_path, monkeypatch, Circumstances(sql=lambda view: None))
+    assert {file.name for file in tmp_path.iterdir()} >= {"server.py", "client.py", "lake.conf"}
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from pyspark.errors import AnalysisException
 
 import lakebed
 from lakebed.discovery import TableName, all_tables_below
+from lakebed.log.drops import DROPPED_FOLDER
 from lakebed.names.answers import Answers
 from lakebed.sparks.jvm import jvm_of
 from lakebed.sparks.names import answer_with
@@ -116,6 +117,9 @@ def test_tables_have_the_names_that_they_have_with_lakebed(
     ]
     for folder in folders:
         (tmp_path / folder / "_delta_log").mkdir(parents=True)
+    for folder in ("s/gone", "gone", "dropped/alone"):
+        (tmp_path / folder / "_delta_log").mkdir(parents=True)
+        (tmp_path / folder / DROPPED_FOLDER).mkdir()
     (tmp_path / "empty" / "no_table").mkdir(parents=True)
 
     def listed() -> list[str]:
@@ -132,8 +136,11 @@ def test_tables_have_the_names_that_they_have_with_lakebed(
                 shown = ".".join([catalog, *(f"`{part}`" for part in parts)])
                 with pytest.raises(AnalysisException, match="DELTA_TABLE_NOT_FOUND"):  # its log is empty, but there
                     spark.table(shown)
-        with pytest.raises(AnalysisException, match="SCHEMA_NOT_FOUND"):
-            sql("show tables in lake.empty")
+        for schema in ("empty", "dropped"):
+            with pytest.raises(AnalysisException, match="SCHEMA_NOT_FOUND"):
+                sql(f"show tables in lake.{schema}")
+        with pytest.raises(AnalysisException, match="TABLE_OR_VIEW_NOT_FOUND"):
+            sql("select * from lake.s.gone")
 
 
 @pytest.mark.usefixtures("alone")

@@ -36,6 +36,7 @@ import org.slf4j.LoggerFactory;
  */
 final class Settled {
     private static final String LOG = "_delta_log";
+    private static final String DROPPED = "_lakebed_dropped";
     private static final String QUARANTINE = "_quarantine";
     private static final String WITHOUT_SCHEMA = "default";
     private static final int PART_BYTES_MAX = 160;
@@ -90,10 +91,11 @@ final class Settled {
             plain.append(i == 0 ? "" : "/").append(parts[i]);
             isPlain = isPlain && isVisible(parts[i]) && parts[i].indexOf('/') < 0;
         }
-        Path named = new Path(place + "/" + folder(joined.toString()));
-        if (isTable(named)) return named;
-        Path other = isPlain ? new Path(place + "/" + plain) : null;
-        return other != null && isTable(other) ? other : null;
+        FileSystem files = files();
+        String named = place + "/" + folder(joined.toString());
+        if (isTable(below(files, named))) return new Path(named);
+        String other = place + "/" + plain;
+        return isPlain && isTable(below(files, other)) ? new Path(other) : null;
     }
 
     /** The folders that may have the tables of a namespace; null for all. */
@@ -111,25 +113,27 @@ final class Settled {
         Set out = new TreeSet();
         final FileSystem files = files();
         List folders = new ArrayList();
-        if (schemas == null) schemas = foldersIn(files, place);
-        for (Object schema : schemas) folders.add(schema);
+        for (Object schema : schemas == null ? below(files, place) : schemas) {
+            if (isVisible((String) schema)) folders.add(schema);
+        }
         List within = inParallel(folders, new Look() {
             Object at(String folder) {
-                return isTable(new Path(place + "/" + folder)) ? null : foldersIn(files, place + "/" + folder);
+                return below(files, place + "/" + folder);
             }
         });
         List candidates = new ArrayList();
         for (int i = 0; i < folders.size(); i++) {
             String schema = (String) folders.get(i);
-            if (within.get(i) == null && !schema.endsWith(QUARANTINE) && schema.indexOf('.') < 0) out.add(schema);
-            if (within.get(i) == null) continue;
-            for (Object table : (Set) within.get(i)) {
-                if (name(schema, (String) table) != null) candidates.add(schema + "/" + table);
+            Set inside = (Set) within.get(i);
+            if (isTable(inside) && !schema.endsWith(QUARANTINE) && schema.indexOf('.') < 0) out.add(schema);
+            for (Object table : inside) {
+                boolean isCandidate = !inside.contains(LOG) && isVisible((String) table) && name(schema, (String) table) != null;
+                if (isCandidate) candidates.add(schema + "/" + table);
             }
         }
         List found = inParallel(candidates, new Look() {
             Object at(String folder) {
-                return Boolean.valueOf(isTable(new Path(place + "/" + folder)));
+                return Boolean.valueOf(isTable(below(files, place + "/" + folder)));
             }
         });
         for (int i = 0; i < candidates.size(); i++) {
@@ -139,14 +143,11 @@ final class Settled {
         return out;
     }
 
-    private static Set foldersIn(FileSystem files, String folder) {
+    private static Set below(FileSystem files, String folder) {
         Set out = new TreeSet();
         try {
             FileStatus[] found = files.listStatus(new Path(folder));
-            for (int i = 0; i < found.length; i++) {
-                String one = found[i].getPath().getName();
-                if (found[i].isDirectory() && isVisible(one)) out.add(one);
-            }
+            for (int i = 0; i < found.length; i++) if (found[i].isDirectory()) out.add(found[i].getPath().getName());
         } catch (FileNotFoundException nothing) {
             return out;
         } catch (IOException error) {
@@ -155,12 +156,9 @@ final class Settled {
         return out;
     }
 
-    private boolean isTable(Path folder) {
-        try {
-            return files().exists(new Path(folder, LOG));
-        } catch (IOException error) {
-            throw cantLook(folder.toString(), error);
-        }
+    /** Whether a folder that has these folders is a table, and not dropped. */
+    private static boolean isTable(Set inside) {
+        return inside.contains(LOG) && !inside.contains(DROPPED);
     }
 
     private FileSystem files() {
