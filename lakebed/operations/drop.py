@@ -14,6 +14,8 @@ it, and so does who makes a table in its place.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 
 from lakebed.discovery import TableName, tables_in
@@ -98,7 +100,8 @@ def remove_dropped(folder: str, only: str | None = None, *, dry_run: bool = Fals
                 raise InvalidInput(f"{root} is not dropped: its files stay", table=root)
             continue
         dropped, due_ms = found
-        removes = not dry_run and (only is not None or dropped.is_final or _has_waited(log, storage, dropped, due_ms))
+        is_due = only is not None or dropped.is_final or _has_waited(log, storage, dropped, due_ms)
+        removes = is_due and not dry_run and _ends(log, dropped)
         rows.append(
             {
                 "table": str(TableName.of_folder(below) or below.replace("/", ".")),
@@ -106,10 +109,22 @@ def remove_dropped(folder: str, only: str | None = None, *, dry_run: bool = Fals
                 "dropped": dropped.at_ms,
                 "due": dropped.at_ms if dropped.is_final else due_ms,
                 "removed": removes,
-                "files": drop_table(log, storage, purge=True) if removes else None,
+                "files": drop(log, storage) if removes else None,
             }
         )
     return pa.Table.from_pylist(rows, REMOVED_SCHEMA)
+
+
+def _ends(log: TableLog, seen: Dropped) -> bool:
+    """Make a drop final; False if it is not the one that was seen any more: the table came back meanwhile."""
+
+    def build(snapshot: Snapshot) -> Proposal[bool] | Finished[bool]:
+        now = dropped_of(snapshot.domains)
+        if now != seen or seen.is_final:
+            return Finished(now == seen)
+        return Proposal(actions=[replace(seen, is_final=True).to_action()], result=lambda _: True)
+
+    return commit_loop(log, Operation.DROP, build, newest=lambda: log.refresh(dropped=True))
 
 
 def _found(log: TableLog, storage: PartStorage) -> tuple[Dropped, int | None] | None:

@@ -245,7 +245,7 @@ def _data_files(storage: PartStorage, everywhere: bool) -> Iterator[str]:
         return
     others = set(chain.from_iterable(other_table(path) for path, _, _ in storage.list()))
     for path, _, _ in storage.list():
-        if not path.startswith(f"{LOG_FOLDER}/") and others.isdisjoint(folders_above(path)):
+        if not path.startswith((f"{LOG_FOLDER}/", f"{DROPPED_FOLDER}/")) and others.isdisjoint(folders_above(path)):
             yield path
 
 

@@ -202,6 +202,24 @@ def test_files_of_one_go_at_once(table: lakebed.Table, tmp_path: Path) -> None:
     assert row["removed"] and not os.path.exists(table.path)
 
 
+@pytest.mark.parametrize("is_dropped_again", [False, True])
+def test_a_table_that_comes_back_meanwhile_stays(
+    table: lakebed.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_dropped_again: bool
+) -> None:
+    """Between the look at its log and the deletion of its files."""
+
+    def meanwhile(*looked_at: object) -> bool:
+        lakebed.undrop(table.path)
+        if is_dropped_again:
+            table.drop()
+        return True
+
+    dropped_before(table, 8)
+    monkeypatch.setattr(drops, "_has_waited", meanwhile)
+    assert remove_dropped(str(tmp_path))["removed"].to_pylist() == [False]
+    assert ids(lakebed.undrop(table.path)) == [1, 2]
+
+
 def test_a_purge_that_is_killed_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At each deletion once: until the end nobody takes the table for one that is there, and nothing of it is left then."""
     for allowed in count():
