@@ -14,6 +14,7 @@ import pyarrow as pa
 from lakebed.database.warehouse import warehouse
 from lakebed.discovery import TableName, all_tables_below
 from lakebed.errors import InvalidInput, TableDropped, TableExists, TableNotFound
+from lakebed.log.entries import Operation
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog
@@ -229,7 +230,7 @@ class Catalog:
         known = [row["table"] for row in self.remove_dropped(None, dry_run=True).to_pylist()]
         raise TableNotFound(f"{self.folder} has no dropped table {'.'.join(name)}{suggest('.'.join(name), known)}")
 
-    def remove_dropped(self, name: Sequence[str] | None, dry_run: bool) -> pa.Table:
+    def remove_dropped(self, name: Sequence[str] | None, dry_run: bool = False) -> pa.Table:
         """Delete the files of tables that were dropped long enough ago, or of this one. See ``operations.drop``."""
         if name is None:
             return remove_dropped(self.folder, dry_run=dry_run)
@@ -258,7 +259,7 @@ class Catalog:
         except TableExists:
             return False
         if definition.comments:
-            made.alter(comment=definition.comments, reason="CREATE TABLE")
+            made.alter(comment=definition.comments, reason=Operation.CREATE.value)
         return True
 
     def alter(self, name: Sequence[str], changes: Sequence[Mapping[str, Any]]) -> None:

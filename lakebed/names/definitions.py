@@ -12,7 +12,7 @@ from lakebed.errors import InvalidInput
 from lakebed.schema.change import path_of, steps_of
 from lakebed.schema.conversion import type_from_json
 from lakebed.schema.metadata import FORMAT
-from lakebed.settings import FORMAT_PROPERTY, SORT_KEY_FRAME
+from lakebed.settings import FORMAT_PROPERTY
 
 READS, VERSION = "lakebed.reads", "lakebed.version"
 """Properties that a table has for Spark alone: that lakebed reads it, and the version that a query has."""
@@ -21,8 +21,7 @@ _OF_SPARK = frozenset({"provider", "owner", "location", "external", "is_managed_
 _MADE_BY_THE_TABLE = (
     READS,
     VERSION,
-    SORT_KEY_FRAME,
-    "lakebed.sort_key_version",
+    "lakebed.sort_key_",  # its version and frame
     "delta.columnMapping.",
     "delta.enableTypeWidening",
     "delta.inCommitTimestampEnablement",

@@ -66,6 +66,6 @@ def test_the_name_of_an_operation_in_the_log_is_for_people() -> None:
                 readers.add(path)
     assert readers == {
         "log/files/commit_codec.py", "log/table_log.py",  # writes it, and emits the event
-        "compaction/log_source.py", "monitoring/table_state.py", "ui/history.py", "view/metadata_tables.py",
-        "service/table_routes.py",
+        "compaction/log_source.py", "monitoring/table_state.py", "operations/mutate_keyed.py", "ui/history.py",
+        "view/metadata_tables.py", "service/table_routes.py",
     }  # fmt: skip

@@ -25,6 +25,9 @@ def catalog(spark: SparkSession, tmp_path: Path) -> Iterator[str]:
     """The name of a catalog whose folder is ``tmp_path``."""
     name = f"lake{next(_numbers)}"
     settings = conf_of({name: str(tmp_path)})
+    for view in spark.catalog.listTables():
+        if view.isTemporary:  # another test's: Spark takes it for a table of that name
+            spark.catalog.dropTempView(view.name)
     for key, value in settings.items():
         spark.conf.set(key, value)
     yield name

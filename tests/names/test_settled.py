@@ -17,12 +17,16 @@ from lakebed.log.drops import DROPPED_FOLDER
 from lakebed.names.answers import Answers
 from lakebed.sparks.jvm import jvm_of
 from lakebed.sparks.names import answer_with
+from lakebed.sparks.versions import delta_package, spark_version
 from tests.names.conftest import Sql
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(delta_package(spark_version()) is None, reason="Delta has no release for this Spark"),
+]
 
 REFUSED = "the driver of this session runs no lakebed, so it reads the settled rows of tables and does nothing else"
 
