@@ -48,7 +48,7 @@ QUICK = {
     ("storage/counters.py", "_lock"): "counts of requests",
     ("storage/range_files.py", "_lock"): "the blocks in memory, and those that are being fetched",
     ("storage/data_files.py", "_lock"): "the readers of this process",
-    ("ui/live.py", "_lock"): "what this process knows of tables, for the page",
+    ("ui/documents.py", "_lock"): "what this process knows of tables, for the page",
     ("ui/watch.py", "_lock"): "which tables are watched for their own pages",
     ("ui/watch.py", "_changed"): "what was seen last",
     ("view/merge_on_read.py", "_lock"): "the version that was resolved last, and which views show what",

@@ -30,8 +30,7 @@ from lakebed.positions.point_log import PointLog
 from lakebed.positions.resnapshots import recent
 from lakebed.storage.data_files import open_part_storage
 from lakebed.ui import documents, watch
-from lakebed.ui.documents import blotted, cut, utf8
-from lakebed.ui.live import Live
+from lakebed.ui.documents import Live, blotted, cut, utf8
 from lakebed.ui.watch import Answer, LastWatched, Looking, Watched
 from lakebed.version import __version__
 

@@ -26,8 +26,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from lakebed.http import ZIPPING, HostCheck, Hosts, HttpServer, Listening, tagged
-from lakebed.ui.documents import sections
-from lakebed.ui.live import Live
+from lakebed.ui.documents import Live, sections
 from lakebed.ui.members import Tables
 from lakebed.ui.watch import Answer, Watched
 

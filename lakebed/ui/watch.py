@@ -43,10 +43,9 @@ from lakebed.planning.planner import plan
 from lakebed.table import Table
 from lakebed.table import open as open_table
 from lakebed.ui import documents
-from lakebed.ui.documents import blotted, cut
+from lakebed.ui.documents import Live, blotted, cut
 from lakebed.ui.history import History
 from lakebed.ui.levels import Levels, levels
-from lakebed.ui.live import Live
 
 # -- Looking again and again -------------------------------------------------------------------------------------------
 

@@ -54,7 +54,7 @@ from lakebed.monitoring.metrics import Metrics
 from lakebed.monitoring.progress import POINTS, FreshnessMeter, Progress
 from lakebed.monitoring.table_gauges import TableGauges
 from lakebed.monitoring.table_state import Clustered, Planned, Recent, Stored, TableState
-from lakebed.ui.live import Live
+from lakebed.ui.documents import Live
 from tests.clock import Clock
 from tests.internals import log_of
 

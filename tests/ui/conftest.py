@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser
 
 import lakebed
-from lakebed.ui.live import Live
+from lakebed.ui.documents import Live
 from lakebed.ui.pages import PageServer
 from tests.clock import Clock
 from tests.infra.chromium import browser

@@ -31,8 +31,7 @@ from lakebed.health.status import Observer, Status
 from lakebed.parts.quarantine import QUARANTINE_SCHEMA, QUARANTINE_SUFFIX
 from lakebed.table import internals_of
 from lakebed.ui import documents, watch
-from lakebed.ui.documents import blotted, shown
-from lakebed.ui.live import Live
+from lakebed.ui.documents import Live, blotted, shown
 from lakebed.ui.pages import PageServer
 from tests.clock import Clock
 from tests.infra.s3 import S3Server

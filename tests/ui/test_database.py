@@ -19,7 +19,7 @@ from lakebed.health.run_report import Down, RunReport, Waiting, said_here
 from lakebed.positions.point_log import Point, PointLog, TableAt
 from lakebed.table import internals_of
 from lakebed.ui import members, watch
-from lakebed.ui.live import Live
+from lakebed.ui.documents import Live
 from tests.ui.conftest import Served, ServeDatabase
 from tests.waiting import wait_until
 

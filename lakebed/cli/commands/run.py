@@ -377,7 +377,7 @@ def served_page(pipeline: AnyPipeline) -> Iterator[str | None]:
     reason not to ingest: then it is any free one, as for the metrics. Raises MissingPrerequisite if there is none.
     """
     from lakebed.pipeline.file.settings import Pipeline
-    from lakebed.ui.live import Live
+    from lakebed.ui.documents import Live
     from lakebed.ui.pages import PageServer
 
     page = pipeline.page
