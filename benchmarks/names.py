@@ -149,7 +149,6 @@ def plan(spark: SparkSession, folder: Path, parts: int, rounds: int) -> None:
         table.apply(made(np.arange(start * 10, start * 10 + 10), start))
     table.settle()
     print(f"\n### Planning on {len(table.inspect.parts()):,} parts, seconds\n")
-    print("| Table.read | by name, the version known | by name, after a commit |\n| --- | --- | --- |")
     query = "select sum(amount) from {} where id between 1000 and 3000"
 
     def planned(name: str) -> object:
@@ -159,15 +158,19 @@ def plan(spark: SparkSession, folder: Path, parts: int, rounds: int) -> None:
         table.read(spark).createOrReplaceTempView("many_read")
         return planned("many_read")
 
-    by_read()
-    planned("lake.shop.many")
-    read = statistics.median(timed(by_read) for _ in range(rounds * 3))
-    known = statistics.median(timed(lambda: planned("lake.shop.many")) for _ in range(rounds * 3))
-    after = []
-    for number in range(rounds * 3):
-        table.apply(made(np.arange(number, number + 10), number))
-        after.append(timed(lambda: planned("lake.shop.many")))
-    print(f"| {read:.3f} | {known:.3f} | {statistics.median(after):.3f} |")
+    def by_name() -> object:
+        return planned("lake.shop.many")
+
+    print("| | Table.read | by name |\n| --- | --- | --- |")
+    for commits in (False, True):
+        seconds: dict[Callable[[], object], list[float]] = {by_read: [], by_name: []}
+        for number in range(rounds * 3 + 1):
+            for one, taken in seconds.items():
+                if commits:
+                    table.apply(made(np.arange(number, number + 10), number))
+                taken.append(timed(one))
+        figures = " | ".join(f"{statistics.median(taken[1:]):.3f}" for taken in seconds.values())
+        print(f"| {'after a commit' if commits else 'the version known'} | {figures} |")
 
 
 if __name__ == "__main__":
