@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -58,6 +59,33 @@ def test_what_no_table_can_be_made_of_is_refused(arguments: str, said: str, caps
     except SystemExit as ended:
         code = int(str(ended.code))
     assert code == 2 and said in capsys.readouterr().err and not Path("t").exists()
+
+
+def test_properties_are_set_and_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["create", "t", "--schema", SQL, "--keys", "id"]) == 0
+    assert main(["alter", "t", "--property", "lakebed.pool=a", "--property", "lakebed.ttl=at: 30 days"]) == 0
+    capsys.readouterr()
+    assert main(["show", "properties", "t", "--format", "json"]) == 0
+    shown = {row["name"]: row["value"] for row in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert shown == lakebed.open("t").properties
+    assert (shown["lakebed.pool"], shown["lakebed.ttl"]) == ("a", "at: 30 days")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("--property lakebed.pol=a", "lakebed.pool"),
+        ("--property lakebed.pool=a --sort-key id", "--sort-key is a change of its own"),
+        ("--property lakebed.pool=a --drop name", "--property is a change of its own"),
+        ("--property lakebed.pool=a --dry-run", "--property is a change of its own"),
+    ],
+)
+def test_a_property_that_can_not_be_set_is_refused(
+    arguments: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["create", "t", "--schema", SQL]) == 0
+    assert main(["alter", "t", *arguments.split()]) == 2
+    assert said in capsys.readouterr().err and lakebed.open("t").version == 0
 
 
 def test_an_error_names_commands(capsys: pytest.CaptureFixture[str]) -> None:

@@ -176,6 +176,7 @@ _KINDS = {
     "clustering": "how well the table is clustered by its sort key, level by level",
     "schemas": "the schemas that the table has had, with the reason for each",
     "detached": "the partitions that are detached",
+    "properties": "the properties of the table that are set",
 }
 
 
@@ -204,11 +205,14 @@ def add_kind(family: Commands, name: str, kind: str, text: str) -> Parser:
 
 
 def _show(kind: str, options: argparse.Namespace) -> int:
+    import pyarrow as pa
+
     from lakebed.cli.display import views
     from lakebed.cli.display.output import print_rows
 
     table = table_of(options)
     inspect = table.inspect
+    view: views.View | None = None
     match kind:
         case "parts":
             rows, view = inspect.parts(options.at_version), views.PARTS
@@ -226,6 +230,9 @@ def _show(kind: str, options: argparse.Namespace) -> int:
             rows, view = inspect.schemas(), views.SCHEMAS
         case "detached":
             rows, view = inspect.detached(), views.DETACHED
+        case "properties":
+            listed = [{"name": name, "value": value} for name, value in sorted(table.properties.items())]
+            rows = pa.Table.from_pylist(listed)
         case _:
             rows, view = inspect.detail(), views.RECORD
     print_rows(rows, options, view)
@@ -294,7 +301,7 @@ def add_to(commands: Commands) -> None:
 def _add_alter(commands: Commands) -> Parser:
     alter = commands.add(
         "alter",
-        "change the columns or the sort key of a table",
+        "change the columns, the sort key or the properties of a table",
         _alter,
         "lake/orders --add coupon:string --widen qty:long",
         rows=True,
@@ -313,6 +320,13 @@ def _add_alter(commands: Commands) -> Parser:
         "--sort-key",
         metavar="TERMS",
         help="as for create, or '' for the keys; not with other changes. Parts are sorted later",
+    )
+    alter.add_argument(
+        "--property",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a property to set, such as lakebed.read_budget=12; not with other changes; repeatable",
     )
     alter.add_argument("--reason", default="", metavar="TEXT", help="why, for lakebed show schemas")
     alter.add_argument("--dry-run", action="store_true", help="change nothing, only say what it would cost")
@@ -402,11 +416,15 @@ def _alter(options: argparse.Namespace) -> int:
     )
     renamed = pairs(options.rename, "=", "--rename", form="NAME=TEXT")
     comments = pairs(options.comment, "=", "--comment", form="NAME=TEXT")
-    if options.sort_key is not None:
-        if added or widened or renamed or comments or options.drop or options.relax or options.dry_run:
-            raise InvalidInput(
-                "--sort-key is a change of its own: give the changes of columns, or --dry-run, without it"
-            )
+    properties = pairs(options.property, "=", "--property", form="NAME=VALUE")
+    if options.sort_key is not None or properties:
+        alone = "--property" if options.sort_key is None else "--sort-key"
+        others = (added, widened, renamed, comments, options.drop, options.relax, options.dry_run)
+        if any(others) or (properties and options.sort_key is not None):
+            raise InvalidInput(f"{alone} is a change of its own: give other changes, or --dry-run, without it")
+        if properties:
+            print_record({"version": table.set_properties(properties)}, options)
+            return exit_codes.OK
         return _set_sort_key(options)
     change = partial(
         table.alter, add=added, widen=widened, rename=renamed, drop=options.drop, relax=options.relax, comment=comments
