@@ -41,6 +41,12 @@ def test_every_link_of_a_page_leads_to_a_file_that_the_package_has() -> None:
     assert broken_links(manual.FOLDER) == []
 
 
+def test_no_page_stands_in_the_repository_twice() -> None:
+    pages = [path for path in manual.FOLDER.iterdir() if path.suffix != ".py" and path.name != "__pycache__"]
+    assert {path.name for path in pages if path.is_symlink()} == {"CHANGELOG.md", "README.md", "docs", "examples"}
+    assert all(path.is_symlink() for path in pages)
+
+
 def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs/page.md").write_text("# Page\n[a](other.md) [b](#nothing) [c](#page) [d](../../outside.md)")
