@@ -418,8 +418,9 @@ def test_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s3: S3Server, spark
 
 
 def test_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for its SQL, which tests/names/test_tour.py runs."""
     orders_table(tmp_path / "lake/orders")
-    follow("README.md", tmp_path, monkeypatch)
+    follow("README.md", tmp_path, monkeypatch, Circumstances(sql=lambda statements: None))
 
 
 def test_staying_compact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

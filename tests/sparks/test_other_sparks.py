@@ -11,7 +11,7 @@ from tests.sparks.__main__ import environment_with
 from tests.waiting import ran
 
 pytestmark = pytest.mark.slow
-SMOKE = "(files_are_read_once and not transform) or a_merge_updates or names_a_version"
+SMOKE = "(files_are_read_once and not transform) or the_tour"
 
 
 @pytest.mark.parametrize("version", [SPARKS[0], SPARKS[-1]])
