@@ -32,6 +32,7 @@ from lakebed.cli.commands import (
     run,
     serve,
     tables,
+    verify,
 )
 from lakebed.cli.logs import shown_lines
 from lakebed.cli.parser import Commands, Parser, Run, complain, near_file, near_table
@@ -105,13 +106,14 @@ _MODULES = (
     quarantine,
     events,
     serve,
+    verify,
 )
 GROUPS = {
     "start here": ("init", "validate", "run", "query", "status", "docs"),
     "tables": ("create", "convert", "show", "alter", "restore", "partition"),
     "rows": ("delete", "update", "purge"),
     "maintenance": ("maintain", "fleet", "compact", "recluster", "clean", "simulate"),
-    "when something is wrong": ("doctor", "resume", "quarantine", "source"),
+    "when something is wrong": ("doctor", "verify", "resume", "quarantine", "source"),
     "for other programs": ("serve", "spark-jar", "events", "dashboards"),
 }
 """The commands as ``lakebed --help`` lists them."""

@@ -137,7 +137,7 @@ def run(
         database.sql("\n".join(_changed(table, case)), name)
     connect.wait_until_sent(connector)  # type: ignore[attr-defined]
     outcomes = []
-    reading = _Reading(f"{dialect.name}types", kafka, folder)
+    reading = Reading(f"{dialect.name}types", kafka, folder)
     for table, case in zip(tables, dialect.cases, strict=True):
         lines = database.sql(dialect.row_as_json(table, case.expected.format("v")), name)
         rows = {row["id"]: row for row in (json.loads("\t".join(line)) for line in lines)}
@@ -212,7 +212,7 @@ def _changed(table: str, case: Case) -> Iterator[str]:
         yield f"update {table} set id = {at + _MOVED} where id = {at};"
 
 
-class _Reading:
+class Reading:
     """Brings topics into tables as ``lakebed run`` does, in this process and without Spark."""
 
     def __init__(self, prefix: str, kafka: KafkaServer, folder: Path) -> None:

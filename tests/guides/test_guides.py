@@ -552,6 +552,16 @@ def test_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     follow("docs/guides/points.md", tmp_path, monkeypatch, around)
 
 
+def test_verify(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it says of a database, tests/end_to_end/test_verify.py does."""
+    for path in ("lake/shop/public/orders", "backup/orders"):
+        columns = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("customer", pa.string())])
+        table = lakebed.create(tmp_path / path, columns, keys=["id"])
+        table.apply([{"id": 1, "customer": "Ada"}, {"id": 2, "customer": "Bob"}])
+    around = Circumstances(environment={"SHOP_URL": "postgresql://reader:secret@postgres/shop", "KAFKA": "nowhere:1"})
+    follow("docs/guides/verify.md", tmp_path, monkeypatch, around)
+
+
 def test_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with receiver() as received:
         around = Circumstances(

@@ -39,7 +39,11 @@ def add_to(commands: Commands) -> None:
         rows=True,
     )
     doctor = commands.add(
-        "doctor", "check the logs and files of tables against every invariant", _doctor, "lake/orders --deep", rows=True
+        "doctor",
+        "check the logs and files of tables against every invariant",
+        examine_tables,
+        "lake/orders --deep",
+        rows=True,
     )
     resume = commands.add(
         "resume",
@@ -101,7 +105,7 @@ def _status_of_folder(options: argparse.Namespace) -> int:
     return exit_codes.OK if found["error"].null_count == len(found) and not findings else exit_codes.FAILED
 
 
-def _doctor(options: argparse.Namespace) -> int:
+def examine_tables(options: argparse.Namespace) -> int:
     """Examine a table, or each table of a folder; one that can't be examined is named, and the others are."""
     import pyarrow as pa
 

@@ -78,6 +78,18 @@ class _PricesSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VerifySection:
+    """``database.verify``: how ``lakebed verify`` reaches the database, and how much it may ask of it."""
+
+    url: str = field(repr=False)
+    """Of PostgreSQL, as libpq has it: ``postgresql://user@host/database``."""
+    slot: str | None = None
+    """The connector's ``slot.name``; None: the only one of the database."""
+    rows_per_second: float = 50_000.0  # that are read of the database, at most
+    wait_seconds: float = 300.0  # how long a table may be behind what was read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseSection:
     """The database: its tables are ``<path>/<schema>/<table>``. ``include`` and ``exclude``: regular expressions that match
     the whole name of a table, ``schema.table``.
@@ -104,6 +116,8 @@ class DatabaseSection:
     mirror: bool = False
     """Whether the rows that the source no longer has are removed at the end of a resnapshot."""
     prices: _PricesSection = field(default_factory=_PricesSection)
+    verify: VerifySection | None = None
+    """Where the database is, for ``lakebed verify``; None: the file does not say it."""
 
     def rules_for(self, name: str) -> list[str]:
         """The patterns of the rules that apply to a table, in their order."""
@@ -165,6 +179,10 @@ def _wrong_numbers(document: Document, section: DatabaseSection) -> Iterator[Inv
     for name in ("puts", "gets"):
         if getattr(section.prices, name) < 0:
             yield document.error(document.at("database", "prices", name), "a price must be at least 0")
+    if section.verify is not None and section.verify.rows_per_second <= 0:
+        yield document.error(document.at("database", "verify", "rows_per_second"), "it must be above 0")
+    if section.verify is not None and section.verify.wait_seconds < 0:
+        yield document.error(document.at("database", "verify", "wait_seconds"), "it must be at least 0")
     if section.points is None:
         return
     for name in ("interval_seconds", "wait_seconds", "settle_seconds"):

@@ -1,0 +1,224 @@
+"""Compares tables of a database's pipeline with PostgreSQL, one after the other: ``lakebed verify SHOP.yml``."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+
+from lakebed.discovery import tables_below
+from lakebed.errors import InvalidInput, LakebedError
+from lakebed.health.sampler import quarantine_findings
+from lakebed.log.snapshot import Snapshot
+from lakebed.pipeline.file.settings import DatabasePipeline
+from lakebed.pipeline.sources import kafka_settings
+from lakebed.positions.positions import positions_of
+from lakebed.settings import suggest
+from lakebed.table import internals_of
+from lakebed.table import open as open_table
+from lakebed.table.internals import Internals
+from lakebed.verify.canonical import Column, LeftOut, Shape
+from lakebed.verify.lake import LakeTable
+from lakebed.verify.postgres import Database, PostgresTable, SourceColumn
+from lakebed.verify.proof import Found, Progress, Proof, no_progress
+from lakebed.verify.reaching import Reaching
+from lakebed.verify.report import Outcome, TableReport
+from lakebed.verify.source import Pace
+from lakebed.verify.types_of_postgres import rule_of
+
+_NAME = re.compile(r'"(?P<quoted>(?:[^"]|"(?!\.|$))*)"(?=\.|$)|(?P<plain>[^.]+)')
+
+
+class Databases:
+    """The tables of one pipeline and their database."""
+
+    def __init__(self, pipeline: DatabasePipeline, progress: Progress = no_progress) -> None:
+        """Raises InvalidInput if the file does not say where the database is, MissingPrerequisite, Retry."""
+        section = pipeline.database.verify
+        if section is None:
+            raise pipeline.document.error(
+                pipeline.document.at("database"),
+                "verify is missing; set verify: {url: …} to the address of the database",
+            )
+        self._pipeline = pipeline
+        self._section = section
+        self._progress = progress
+        self._kafka = kafka_settings(pipeline.source)
+        self._pace = Pace(section.rows_per_second)
+        self._database = Database(section.url)
+        self._slot = self._chosen_slot()
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._database.close()
+
+    def tables(self, names: Sequence[str] = ()) -> dict[str, str]:
+        """The roots of the tables that are meant, by name. Raises InvalidInput for one that is not there."""
+        found = tables_below(self._pipeline.path)
+        for name in names:
+            if name not in found:
+                raise InvalidInput(f"there is no table {name} below {self._pipeline.path}{suggest(name, found)}")
+        return {name: root for name, root in found.items() if not names or name in names}
+
+    def verify(self, name: str, root: str) -> TableReport:
+        """Compare one table. Raises Retry, InvalidInput, Corrupt."""
+        internals = internals_of(open_table(root))
+        snapshot = internals.log.refresh()
+        topic = _topic_of(snapshot)
+        if topic is None:
+            return _left_out(name, "it has not read one topic, so what it has to have is not known")
+        shape = shape_of(self._database.columns(*_source_of(snapshot, topic, name)), snapshot)
+        if isinstance(shape, LeftOut):
+            return _left_out(name, shape.reason)
+        reaching = Reaching(
+            table=name,
+            topic=topic,
+            confirmed=self._confirmed,
+            emit=self._database.emit,
+            ends=_ends(self._kafka, topic),
+            newest=internals.log.refresh,
+            wait_seconds=self._section.wait_seconds,
+        )
+        source = PostgresTable(self._database, *_source_of(snapshot, topic, name), shape)
+        began = time.monotonic()
+        with closing(LakeTable(internals, shape, reaching.reach)) as lake:
+            found = Proof(shape, source, lake, self._pace, progress=self._progress).run()
+            return report_of(name, shape, found, lake.version, internals, time.monotonic() - began)
+
+    def _confirmed(self) -> int:
+        found = self._database.slots().get(self._slot)
+        if found is None:
+            raise InvalidInput(
+                f"the replication slot {self._slot} is gone, so nobody knows what the connector has sent"
+            )
+        return found
+
+    def _chosen_slot(self) -> str:
+        slots = self._database.slots()
+        if self._section.slot is not None:
+            if self._section.slot not in slots:
+                raise self._wrong(
+                    f"slot: the database has no slot {self._section.slot}{suggest(self._section.slot, slots)}"
+                )
+            return self._section.slot
+        if len(slots) != 1:
+            what = f"the slots {', '.join(sorted(slots))}" if slots else "no slot for logical decoding"
+            raise self._wrong(f"the database has {what}; set slot to the connector's slot.name")
+        return next(iter(slots))
+
+    def _wrong(self, text: str) -> InvalidInput:
+        document = self._pipeline.document
+        return document.error(document.at("database", "verify"), text)
+
+
+def verified(
+    pipeline: DatabasePipeline,
+    names: Sequence[str] = (),
+    progress: Progress = no_progress,
+    failed: Callable[[str, LakebedError], None] | None = None,
+) -> Iterator[TableReport]:
+    """Compare tables, by default all; each report comes as soon as it is known.
+
+    ``failed``: is told of a table that can't be compared, and the others are; without it the error is raised.
+    """
+    with closing(Databases(pipeline, progress)) as databases:
+        for name, root in databases.tables(names).items():
+            try:
+                yield databases.verify(name, root)
+            except LakebedError as error:
+                if failed is None:
+                    raise
+                failed(name, error)
+
+
+def report_of(name: str, shape: Shape, found: Found, version: int, internals: Internals, seconds: float) -> TableReport:
+    """What a comparison has shown of a table."""
+    outcome: Outcome = "differs" if found.differing_keys else "unsettled" if found.unsettled else "equal"
+    aside, _ = quarantine_findings(internals.storage.root, internals.path)
+    return TableReport(
+        table=name,
+        outcome=outcome,
+        version=version,
+        rows=found.rows.rows,
+        buckets=found.buckets,
+        differing_buckets=found.differing_buckets,
+        keys=found.keys,
+        rounds=found.rounds,
+        differences=found.differing_keys,
+        shown=tuple(found.differences),
+        is_cut=found.is_cut,
+        unsettled=len(found.unsettled),
+        left_out=shape.left_out,
+        quarantined=aside,
+        first_position=found.first_position,
+        last_position=found.last_position,
+        time_ms=internals.log.now_ms(),
+        seconds=seconds,
+        digest=f"{found.rows.rows}-{found.rows.sum % (1 << 60):015x}",
+    )
+
+
+def shape_of(source: Sequence[SourceColumn], snapshot: Snapshot) -> Shape | LeftOut:
+    """What of a table is compared with the source, or why nothing is. Pure."""
+    if not snapshot.settings.keys:
+        return LeftOut(reason="it has no keys, so its rows can't be told apart")
+    exact, any_case = {each.name: each for each in source}, {each.name.lower(): each for each in source}
+    columns: dict[str, Column] = {}
+    left_out: dict[str, str] = {}
+    for field in snapshot.logical_schema:
+        found = exact.get(field.name) or any_case.get(field.name.lower())
+        if found is None:
+            left_out[field.name] = "the source does not have it"
+            continue
+        rule = rule_of(found.type, field.type)
+        if isinstance(rule, LeftOut):
+            left_out[field.name] = rule.reason
+        else:
+            columns[field.name] = Column(name=field.name, source_name=found.name, kind=found.shown, rule=rule)
+    have = {each.source_name for each in columns.values()} | {name.lower() for name in left_out}
+    for each in source:
+        if each.name not in have and each.name.lower() not in have:
+            left_out[each.name] = "the table does not have it"
+    for key in snapshot.logical_settings.keys:
+        if key not in columns or columns[key].rule.of_key is None:
+            why = left_out.get(key) or f"{columns[key].kind} can't be a key here"
+            return LeftOut(reason=f"its key {key} can't be compared: {why}")
+    keys = tuple(columns[key] for key in snapshot.logical_settings.keys)
+    ordered = all(each.rule.of_key is not None and each.rule.of_key.order is not None for each in keys)
+    return Shape(keys=keys, columns=tuple(columns.values()), left_out=left_out, is_ordered=ordered)
+
+
+def source_name(text: str) -> tuple[str, str]:
+    """The schema and the table of a name as Debezium's events have it, parts in quotes where they have dots."""
+    parts = [found["quoted"] if found["quoted"] is not None else found["plain"] for found in _NAME.finditer(text)]
+    return ("public", parts[0]) if len(parts) == 1 else (parts[-2], parts[-1])
+
+
+def _topic_of(snapshot: Snapshot) -> str | None:
+    topics = list(positions_of(snapshot))
+    return topics[0] if len(topics) == 1 else None
+
+
+def _source_of(snapshot: Snapshot, topic: str, name: str) -> tuple[str, str]:
+    said = positions_of(snapshot)[topic].source
+    return source_name(said if said and said != "*" else name)
+
+
+def _ends(settings: object, topic: str) -> Callable[[], Mapping[int, int]]:
+    from lakebed.sources.kafka.cluster import KafkaCluster
+    from lakebed.sources.kafka.settings import KafkaSettings
+
+    assert isinstance(settings, KafkaSettings)
+    cluster = KafkaCluster(replace(settings, topics=(topic,), topic_pattern=None, starting_offsets="earliest"))
+
+    def ends() -> Mapping[int, int]:
+        partitions, _ = cluster.look()
+        return {number: end for (_, number), end in cluster.latest(partitions).items()}
+
+    return ends
+
+
+def _left_out(name: str, reason: str) -> TableReport:
+    return TableReport(table=name, outcome="left out", reason=reason)

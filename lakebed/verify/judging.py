@@ -1,0 +1,130 @@
+"""When two texts that differ are the same value, by the rules of their types; and what a difference looks like. Pure.
+
+Nothing here is a tolerance: a judge compares the values that the texts stand for, exactly.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
+
+import pyarrow as pa
+
+from lakebed.far_times import iso_text
+
+UNAVAILABLE = "__debezium_unavailable_value"
+_LARGE = 1_000
+_HALF_HOUR_MICROS, _DAY_MICROS = 1_800_000_000, 86_400_000_000
+
+
+def same_json(source: str, lake: str) -> bool:
+    """Whether two documents differ in blanks, in the order of members and in how numbers are written alone."""
+    try:
+        return bool(_document(source) == _document(lake))
+    except (ValueError, RecursionError):
+        return False
+
+
+def _document(text: str) -> object:
+    """Numbers as decimals; of a member that is there twice the last one counts, as in PostgreSQL. Raises ValueError."""
+    return _typed(json.loads(text, parse_float=Decimal, parse_int=Decimal))
+
+
+def _typed(value: object) -> object:
+    """So that true is not 1."""
+    match value:
+        case bool():
+            return ("boolean", value)
+        case list():
+            return [_typed(each) for each in value]
+        case dict():
+            return {name: _typed(each) for name, each in value.items()}
+    return value
+
+
+def same_number(source: str, lake: str) -> bool:
+    """Whether two decimals differ in zeros at their end alone."""
+    try:
+        return Decimal(source) == Decimal(lake)
+    except InvalidOperation:
+        return False
+
+
+def same_but_blanks(source: str, lake: str) -> bool:
+    """Whether two texts differ in blanks at their end alone, which do not count in ``char``."""
+    return source.rstrip(" ") == lake.rstrip(" ")
+
+
+# -- Canonical texts for people ----------------------------------------------------------------------------------------------
+
+
+def number_of_bits(text: str) -> str:
+    """The number whose bits, as hexadecimal digits, a text has: of 4 or 8 bytes."""
+    bits = bytes.fromhex(text)
+    return repr(struct.unpack(">f" if len(bits) == 4 else ">d", bits)[0])
+
+
+def day_of_number(text: str) -> str:
+    """A day since 1970."""
+    return iso_text(int(text), pa.date32())
+
+
+def moment_of_number(text: str) -> str:
+    """Microseconds since 1970."""
+    return iso_text(int(text), pa.timestamp("us", "UTC"))
+
+
+# -- What a difference looks like --------------------------------------------------------------------------------------------
+
+
+def looks_like(kind: str, source: str | None, lake: str | None) -> str:
+    """What a value of the table may be that differs from the source's; empty if nothing is known of it.
+
+    Args:
+        kind: The type of the column in the source.
+        source: The canonical text in the source; None for null.
+        lake: The canonical text in the table; None for null.
+    """
+    if lake == UNAVAILABLE or (lake is not None and lake.startswith(UNAVAILABLE)):
+        return "Debezium's placeholder for a large value that did not change"
+    if source == "NaN" and lake is None:
+        return "Debezium sends null for NaN in numeric"
+    if source is not None and lake is None and (kind == "name" or len(source) >= _LARGE):
+        return "Debezium sends null for some large values that an update leaves alone (docs/types.md)"
+    if source is None or lake is None:
+        return ""
+    if kind.startswith("timestamp") and (shift := _shift(source, lake)):
+        return shift
+    if _is_number(source) and _is_number(lake):
+        return ""
+    if lake and source.startswith(lake):
+        return "the text is cut"
+    return ""
+
+
+def _shift(source: str, lake: str) -> str:
+    try:
+        micros = int(lake) - int(source)
+    except ValueError:
+        return ""
+    if micros and micros % _HALF_HOUR_MICROS == 0 and abs(micros) <= _DAY_MICROS:
+        return f"{micros / (2 * _HALF_HOUR_MICROS):+g} h: a time zone"
+    if int(lake) == int(source) // 1000 * 1000:
+        return "cut to milliseconds, as time.precision.mode=connect does"
+    return ""
+
+
+def _is_number(text: str) -> bool:
+    return text.lstrip("-").replace(".", "", 1).isdigit()
+
+
+def swapped(source: Mapping[str, str | None], lake: Mapping[str, str | None]) -> str:
+    """The two columns whose values are exchanged in the table, where that is all that differs; empty otherwise."""
+    differing = [name for name in source if source[name] != lake.get(name)]
+    if len(differing) != 2:
+        return ""
+    first, second = differing
+    is_swapped = source[first] == lake[second] and source[second] == lake[first]
+    return f"{first} and {second} are exchanged" if is_swapped else ""

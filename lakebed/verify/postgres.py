@@ -1,0 +1,253 @@
+"""A table of PostgreSQL as one side of a comparison, read by psycopg in short statements, each of which is a transaction.
+
+The position is where PostgreSQL inserts into its log. A transaction writes the record of its commit before anybody sees its rows,
+so whatever a statement has read was committed below the position that is taken after it. The mark of a row is its ``xmin``, the
+transaction that wrote it.
+
+The session reads only, in UTC; it has no snapshot between statements, so it holds back neither vacuum nor a slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+
+from lakebed.errors import InvalidInput, MissingPrerequisite, Retry
+from lakebed.quoting import quote
+from lakebed.verify.canonical import POSTGRES, Shape, key_texts, put, row_checksum, texts
+from lakebed.verify.comparing import Key, Row, Span, States, Tally, Version
+from lakebed.verify.types_of_postgres import SourceType
+
+if TYPE_CHECKING:
+    import psycopg
+
+STATEMENT_SECONDS_MAX = 120
+_CONNECT_SECONDS = 15
+_SETTINGS = {
+    "timezone": "UTC",
+    "datestyle": "ISO",
+    "intervalstyle": "postgres",
+    "extra_float_digits": "1",
+    "bytea_output": "hex",
+    "client_encoding": "UTF8",
+    "default_transaction_read_only": "on",
+    "statement_timeout": f"{STATEMENT_SECONDS_MAX}s",
+    "lock_timeout": "5s",
+    "idle_in_transaction_session_timeout": "60s",
+}
+_BYTE_ORDERS = ("C", "POSIX", "C.UTF-8", "C.utf8", "ucs_basic", "pg_c_utf8")
+GIVEN = "\0"
+"""Where a query has a value that is given beside it. No name and no text of PostgreSQL has this character."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceColumn:
+    """A column as the database has it. ``shown``: its type, for people."""
+
+    name: str
+    type: SourceType
+    shown: str
+
+
+class Database:
+    """A connection to a database. Close it when done."""
+
+    def __init__(self, url: str) -> None:
+        """Raises MissingPrerequisite, InvalidInput, Retry."""
+        try:
+            import psycopg
+        except ImportError:
+            raise MissingPrerequisite("verify needs psycopg: pip install 'lakebed[verify]'") from None
+        options = " ".join(f"-c {name}={value}" for name, value in _SETTINGS.items())
+        self._connection: psycopg.Connection[tuple[Any, ...]] = _asked(
+            lambda: psycopg.connect(
+                url,
+                autocommit=True,
+                connect_timeout=_CONNECT_SECONDS,
+                options=options,
+                application_name="lakebed verify",
+            )
+        )
+        [(encoding,)] = self.all("show server_encoding")
+        if encoding != "UTF8":
+            raise InvalidInput(f"the database has the encoding {encoding}; only UTF8 can be compared")
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._connection.close()
+
+    def all(self, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """The rows of a query, which has ``GIVEN`` for each of the values.
+
+        Raises InvalidInput if the database refuses it, Retry if it does not answer.
+        """
+        sql = query.replace("%", "%%").replace(GIVEN, "%s").encode()
+        return _asked(lambda: self._connection.execute(sql, values).fetchall())
+
+    def position(self) -> int:
+        """Where the log is written now."""
+        [(is_standby,)] = self.all("select pg_is_in_recovery()")
+        if is_standby:
+            raise InvalidInput(
+                "the database is a standby, where rows show before their position does; give the url of the primary"
+            )
+        [(at,)] = self.all("select (pg_current_wal_insert_lsn() - '0/0')::bigint")
+        return int(at)
+
+    def slots(self) -> dict[str, int]:
+        """The slots of this database for logical decoding, by name: up to where their readers have everything."""
+        found = self.all(
+            "select slot_name, (confirmed_flush_lsn - '0/0')::bigint from pg_replication_slots "
+            "where slot_type = 'logical' and database = current_database() and confirmed_flush_lsn is not null"
+        )
+        return {str(name): int(at) for name, at in found}
+
+    def emit(self) -> None:
+        """Write an empty message into the log, so that a slot's reader has something to confirm on a quiet database."""
+        self.all("select pg_logical_emit_message(false, 'lakebed.verify', '')")
+
+    def columns(self, schema: str, table: str) -> list[SourceColumn]:
+        """The columns of a table, in their order. Raises InvalidInput if it is not there."""
+        found = self.all(
+            "select a.attname, a.atttypid::bigint, a.atttypmod, format_type(a.atttypid, a.atttypmod), "
+            "coalesce(case when l.collname = 'default' then (select datcollate from pg_database "
+            "where datname = current_database()) else coalesce(l.collcollate, l.collname) end, 'C') "
+            "from pg_attribute a join pg_class c on c.oid = a.attrelid join pg_namespace n on n.oid = c.relnamespace "
+            "left join pg_collation l on l.oid = a.attcollation "
+            f"where n.nspname = {GIVEN} and c.relname = {GIVEN} and a.attnum > 0 and not a.attisdropped order by a.attnum",
+            (schema, table),
+        )
+        if not found:
+            raise InvalidInput(f"the database has no table {schema}.{table} that this user may see")
+        types = self._types({oid for _, oid, *_ in found})
+        return [
+            SourceColumn(name=name, type=_type_of(types, oid, modifier, collation in _BYTE_ORDERS), shown=shown)
+            for name, oid, modifier, shown, collation in found
+        ]
+
+    def _types(self, wanted: set[int]) -> dict[int, tuple[Any, ...]]:
+        """What ``pg_type`` says of types, of what they are based on and of their elements."""
+        known: dict[int, tuple[Any, ...]] = {}
+        while wanted:
+            for oid, *rest in self.all(
+                "select oid::bigint, typname, typtype::text, typbasetype::bigint, typtypmod, "
+                "case when typcategory = 'A' then typelem::bigint else 0 end from pg_type "
+                f"where oid = any({GIVEN}::oid[])",
+                (sorted(wanted),),
+            ):
+                known[oid] = tuple(rest)
+            wanted = {each for _, _, base, _, element in known.values() for each in (base, element) if each} - set(
+                known
+            )
+        return known
+
+
+def _type_of(types: Mapping[int, tuple[Any, ...]], oid: int, modifier: int, by_bytes: bool) -> SourceType:
+    name, kind, base, base_modifier, element = types[oid]
+    if kind == "d":
+        return _type_of(types, base, base_modifier, by_bytes)
+    inner = _type_of(types, element, modifier, by_bytes) if element else None
+    return SourceType(name=name, modifier=modifier, kind=kind, element=inner, is_ordered_by_bytes=by_bytes)
+
+
+class PostgresTable:
+    """One table. See ``Source``."""
+
+    def __init__(self, database: Database, schema: str, table: str, shape: Shape) -> None:
+        self._database = database
+        self._table = f"{quote(schema)}.{quote(table)}"
+        self._shape = shape
+        self._keys = key_texts(shape, POSTGRES, of_source=True)
+        self._names = ", ".join(quote(each.source_name) for each in shape.keys)
+        self._checksum = row_checksum(shape, POSTGRES, of_source=True)
+
+    def position(self) -> int:
+        """See ``Source``."""
+        return self._database.position()
+
+    def bound(self, after: Key | None, rows: int) -> Key | None:
+        """See ``Source``."""
+        where, values = self._where(Span(after=after, upto=None))
+        found = self._database.all(
+            f"select {', '.join(self._keys)} from (select {self._names} from {self._table} where {where} "
+            f"order by {self._names} offset {rows - 1} limit 1) s",
+            values,
+        )
+        return tuple(found[0]) if found else None
+
+    def tally(self, span: Span) -> Tally:
+        """See ``Source``."""
+        where, values = self._where(span)
+        [(rows, total)] = self._database.all(
+            f"select count(*), coalesce(sum({self._checksum}), 0)::text from {self._table} where {where}", values
+        )
+        return Tally(rows=rows, sum=int(total))
+
+    def checksums(self, span: Span) -> Iterator[pa.Table]:
+        """See ``Source``."""
+        where, values = self._where(span)
+        query = f"select {', '.join([*self._keys, self._checksum])} from {self._table} where {where}"
+        found = self._database.all(query, values)
+        columns = list(zip(*found, strict=True)) if found else [()] * (len(self._keys) + 1)
+        names = [f"k{at}" for at in range(len(self._keys))]
+        arrays = [pa.array(column, pa.string()) for column in columns[:-1]]
+        yield pa.table([*arrays, pa.array(columns[-1], pa.int64())], [*names, "h"])
+
+    def states(self, keys: Sequence[Key]) -> States:
+        """See ``Source``."""
+        out: dict[Key, list[Version]] = {}
+        for *key, checksum, mark in self._of(keys, [self._checksum, "xmin::text"]):
+            out.setdefault(tuple(key), []).append(Version(checksum, mark))
+        return out
+
+    def rows(self, keys: Sequence[Key]) -> Mapping[Key, Sequence[Row]]:
+        """See ``Source``."""
+        out: dict[Key, list[Row]] = {}
+        width = len(self._keys)
+        for row in self._of(keys, texts(self._shape, POSTGRES, of_source=True)):
+            out.setdefault(tuple(row[:width]), []).append(row[width:])
+        return out
+
+    def _of(self, keys: Sequence[Key], outputs: Sequence[str]) -> list[tuple[Any, ...]]:
+        """The canonical keys and these outputs of the rows of some keys."""
+        numbers = range(len(self._keys))
+        arrays = ", ".join(f"{GIVEN}::text[]" for _ in numbers)
+        given = ", ".join(f"k{at}" for at in numbers)
+        wanted = ", ".join(put(one.source, f"k{at}") for at, one in enumerate(self._shape.of_keys))
+        query = (
+            f"select {', '.join([*self._keys, *outputs])} from {self._table} where ({self._names}) in "
+            f"(select {wanted} from unnest({arrays}) as given({given}))"
+        )
+        return self._database.all(query, [list(column) for column in zip(*keys, strict=True)])
+
+    def _where(self, span: Span) -> tuple[str, list[object]]:
+        conditions: list[str] = []
+        values: list[object] = []
+        for sign, key in ((">", span.after), ("<=", span.upto)):
+            if key is not None:
+                bounds = ", ".join(put(one.source, f"{GIVEN}::text") for one in self._shape.of_keys)
+                conditions.append(f"({self._names}) {sign} ({bounds})")
+                values += key
+        return " and ".join(conditions) or "true", values
+
+
+def _asked(ask: Callable[[], T]) -> T:
+    """What the database answers. Raises Retry, InvalidInput."""
+    import psycopg
+
+    try:
+        return ask()
+    except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable) as error:
+        raise Retry(f"the database took too long for a bucket of rows: {_first_line(error)}") from None
+    except psycopg.OperationalError as error:
+        raise Retry(f"the database did not answer: {_first_line(error)}") from None
+    except psycopg.Error as error:
+        raise InvalidInput(f"the database refuses a query: {_first_line(error)}") from None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

@@ -1,0 +1,186 @@
+"""Compares one table with its source while both go on: from buckets to keys to rows.
+
+1. The source is read in buckets of ``BUCKET_ROWS`` keys, each by statements of its own: where it ends, and the tally of its rows.
+   The pace bounds how many rows a second are read.
+2. After a group of buckets the source's position is taken, and the table waited for until it has everything up to there. So what
+   was read is in the table, or something newer is. The table's tallies of the same spans are made in one pass.
+3. Of buckets whose tallies differ, keys and checksums are read, and compared with the table's in the same way.
+4. Keys that differ are compared in rounds (``comparing``), until each is known to be equal or different.
+5. The rows of those that differ are read as a whole, and the types' judges decide.
+
+Where the two sides do not order keys alike, as texts of most collations, there are no tallies: all checksums are read, kept
+on local disk, and compared at the end (``_unordered``).
+
+Memory is bounded by a bucket, by ``KEYS_AT_ONCE`` keys, and by DuckDB, which spills.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from lakebed.verify.canonical import Shape
+from lakebed.verify.comparing import Difference, Key, Rounds, Span, Tally, difference_of, differing_spans
+from lakebed.verify.source import Lake, Pace, Source
+
+BUCKET_ROWS, GROUP_BUCKETS = 10_000, 100
+KEYS_AT_ONCE = 5_000
+ROWS_AT_ONCE = 100
+DIFFERENCES_MAX, SHOWN_MAX = 10_000, 100
+Progress = Callable[[str, int | None, int | None], None]
+
+
+def no_progress(step: str, done: int | None, of: int | None) -> None:
+    """Tells nobody."""
+    return None
+
+
+@dataclass(slots=True, kw_only=True)
+class Found:
+    """What a comparison has found so far."""
+
+    rows: Tally = field(default_factory=Tally)  # of the source, as they were read
+    buckets: int = 0
+    differing_buckets: int = 0
+    keys: int = 0  # compared one by one
+    rounds: int = 0
+    differing_keys: int = 0
+    differences: list[Difference] = field(default_factory=list)  # SHOWN_MAX of them
+    unsettled: list[Key] = field(default_factory=list)  # changed in each round
+    is_cut: bool = False  # whether it ended after DIFFERENCES_MAX differences
+    first_position: int | None = None
+    last_position: int | None = None
+
+
+class Proof:
+    """One comparison of a table. ``found`` grows while it runs."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        source: Source,
+        lake: Lake,
+        pace: Pace,
+        *,
+        progress: Progress = no_progress,
+        bucket_rows: int = BUCKET_ROWS,
+        group_buckets: int = GROUP_BUCKETS,
+    ) -> None:
+        self._shape = shape
+        self._source = source
+        self._lake = lake
+        self._pace = pace
+        self._progress = progress
+        self._bucket_rows = bucket_rows
+        self._group_buckets = group_buckets
+        self.found = Found()
+
+    def run(self) -> Found:
+        """Compare everything. Raises Retry, InvalidInput, Corrupt."""
+        self.found.first_position = self._source.position()
+        if self._shape.is_ordered:
+            for group in self._groups():
+                self._group(group)
+                if self.found.is_cut:
+                    break
+        else:
+            self._unordered()
+        return self.found
+
+    def _groups(self) -> Iterator[dict[Span, Tally]]:
+        group: dict[Span, Tally] = {}
+        for span in self._spans():
+            group[span] = self._tallied(span)
+            if len(group) == self._group_buckets or span.upto is None:
+                yield group
+                group = {}
+
+    def _spans(self) -> Iterator[Span]:
+        after: Key | None = None
+        while True:
+            upto = self._source.bound(after, self._bucket_rows)
+            yield Span(after=after, upto=upto)
+            if upto is None:
+                return
+            after = upto
+
+    def _tallied(self, span: Span) -> Tally:
+        tally = self._source.tally(span)
+        self._read(tally.rows)
+        self.found.rows += tally
+        self.found.buckets += 1
+        return tally
+
+    def _group(self, group: dict[Span, Tally]) -> None:
+        self._reach()
+        differing = differing_spans(group, self._lake.tallies(list(group)))
+        self.found.differing_buckets += len(differing)
+        if differing:
+            for span in differing:
+                self._keep(span)
+            self._keys(differing)
+
+    def _unordered(self) -> None:
+        for span in self._spans():
+            self.found.rows += self._keep(span)
+            self.found.buckets += 1
+        self._keys(None)
+
+    def _keep(self, span: Span) -> Tally:
+        tally = Tally()
+        for rows in self._source.checksums(span):
+            self._read(len(rows))
+            self._lake.keep(rows)
+            tally += Tally(rows=len(rows), sum=sum(rows.column("h").to_pylist()))
+        return tally
+
+    def _keys(self, spans: Sequence[Span] | None) -> None:
+        """Steps 3 to 5, of what was kept."""
+        self._reach()
+        count = self._lake.differing(spans)
+        self.found.keys += count
+        while not self.found.is_cut and (keys := self._lake.next_keys(KEYS_AT_ONCE)):
+            rounds = self._rounds(keys)
+            self.found.unsettled += rounds.pending
+            self._differences(rounds.different)
+
+    def _rounds(self, keys: Sequence[Key]) -> Rounds:
+        rounds = Rounds.of(keys)
+        while not rounds.is_over:
+            pending = list(rounds.pending)
+            before = self._source.states(pending)
+            self._read(len(pending))
+            self._reach()
+            lake = self._lake.states(pending)
+            rounds.take(before, lake, self._source.states(pending))
+            self._read(len(pending))
+            self.found.rounds += 1
+        return rounds
+
+    def _differences(self, keys: Sequence[Key]) -> None:
+        """Step 5. Where no type has a judge, other texts are other values, so only rows that will be shown are read."""
+        needs_rows = any(each.rule.judge is not None for each in self._shape.columns)
+        for begin in range(0, len(keys), ROWS_AT_ONCE):
+            some = keys[begin : begin + ROWS_AT_ONCE]
+            if not needs_rows and len(self.found.differences) >= SHOWN_MAX:
+                self.found.differing_keys += len(some)
+                continue
+            source, lake = self._source.rows(some), self._lake.rows(some)
+            self._read(len(some))
+            for key in some:
+                found = difference_of(self._shape, key, source.get(key, ()), lake.get(key, ()))
+                if found is not None:
+                    self.found.differing_keys += 1
+                    if len(self.found.differences) < SHOWN_MAX:
+                        self.found.differences.append(found)
+        self.found.is_cut = self.found.differing_keys >= DIFFERENCES_MAX
+
+    def _reach(self) -> None:
+        position = self._source.position()
+        self._progress("waiting for the table", None, None)
+        self._lake.reach(position)
+        self.found.last_position = position
+
+    def _read(self, rows: int) -> None:
+        self._progress("rows", self.found.rows.rows, None)
+        self._pace.took(rows)

@@ -1,0 +1,71 @@
+"""Waits until a table of the lake has everything of its source up to a position.
+
+1. The slot of the connector has confirmed the position: Debezium confirms what Kafka has acknowledged. So every event of a
+   transaction that committed below the position is in a topic.
+2. The ends of the table's topic are taken after that, so they are behind all of these events.
+3. The table has read up to these ends, by the positions in its own log (invariant M6).
+
+None of these steps rests on a clock, on the order of arrival, or on what the pipeline says of itself. A quiet database writes
+nothing that the connector could confirm: after a moment it is sent an empty message of PostgreSQL's log, unless that is refused.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from lakebed.errors import Retry
+from lakebed.log.snapshot import Snapshot
+from lakebed.positions.positions import positions_of
+
+PAUSE_SECONDS, QUIET_SECONDS = 0.25, 2.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Reaching:
+    """Waits for one table."""
+
+    table: str
+    topic: str
+    confirmed: Callable[[], int]  # the position that the connector has confirmed
+    emit: Callable[[], None] | None  # writes something that the connector will confirm; None if nothing may be written
+    ends: Callable[[], Mapping[int, int]]  # the next offset of each partition of the topic
+    newest: Callable[[], Snapshot]  # the table's newest version
+    wait_seconds: float
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+    def reach(self, position: int) -> Snapshot:
+        """A version that has everything up to a position. Raises Retry after ``wait_seconds`` without one."""
+        self._confirm(position)
+        ends = self.ends()
+        until = self.clock() + self.wait_seconds
+        while True:
+            snapshot = self.newest()
+            found = positions_of(snapshot).get(self.topic)
+            offsets = found.offsets if found else {}
+            behind = {number: end for number, end in ends.items() if offsets.get(number, 0) < end}
+            if not behind:
+                return snapshot
+            if self.clock() >= until:
+                number, end = next(iter(behind.items()))
+                raise Retry(
+                    f"{self.table} has read partition {number} of {self.topic} up to offset {offsets.get(number, 0):,}, "
+                    f"and {end:,} is needed: does its pipeline run, and is the table not parked (lakebed status)?"
+                )
+            self.sleep(PAUSE_SECONDS)
+
+    def _confirm(self, position: int) -> None:
+        begun = said = self.clock()
+        while (confirmed := self.confirmed()) < position:
+            now = self.clock()
+            if now - begun >= self.wait_seconds:
+                raise Retry(
+                    f"the connector has confirmed {position - confirmed:,} bytes less of the database's log than is needed: "
+                    "does it run? On a quiet database it needs heartbeat.interval.ms"
+                )
+            if self.emit is not None and now - said >= QUIET_SECONDS:
+                said = now
+                self.emit()
+            self.sleep(PAUSE_SECONDS)

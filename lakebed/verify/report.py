@@ -1,0 +1,105 @@
+"""What a comparison has shown, for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from lakebed.verify.comparing import Difference
+
+Outcome = Literal["equal", "differs", "unsettled", "left out"]
+_LINES_MAX = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableReport:
+    """One table. Positions are bytes of the source's log; what is not known is None."""
+
+    table: str
+    outcome: Outcome
+    reason: str = ""  # why it is left out
+    version: int | None = None  # of the table, that was compared last
+    rows: int = 0
+    buckets: int = 0
+    differing_buckets: int = 0
+    keys: int = 0  # compared one by one, since their buckets differed
+    rounds: int = 0
+    differences: int = 0
+    shown: Sequence[Difference] = ()
+    is_cut: bool = False  # whether it ended early, after so many differences
+    unsettled: int = 0  # keys that changed in each round
+    left_out: Mapping[str, str] = field(default_factory=dict)  # a column to the reason
+    quarantined: int = 0  # records of the table that could not become rows
+    first_position: int | None = None
+    last_position: int | None = None
+    time_ms: int | None = None  # when it ended, epoch milliseconds
+    seconds: float = 0.0
+    digest: str = ""  # the count of the rows and the sum of their checksums, as they were read
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return asdict(self)
+
+
+def position_text(position: int | None) -> str:
+    """A position as PostgreSQL writes it."""
+    return "" if position is None else f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
+
+
+def lines(report: TableReport) -> Iterator[str]:
+    """A report for people: a line that says it all, then what differs and what is not compared."""
+    if report.outcome == "left out":
+        yield f"{report.table}: not compared: {report.reason}"
+        return
+    at = f" at {position_text(report.last_position)}" if report.last_position is not None else ""
+    words = {
+        "equal": f"equal to the source{at}",
+        "differs": f"{report.differences:,} key{'s differ' if report.differences != 1 else ' differs'} from the source{at}",
+        "unsettled": f"{report.unsettled:,} keys changed all the time and were not compared; all others are equal{at}",
+    }
+    again = f", {_counted(report.keys, 'key')} compared again" if report.keys else ""
+    version = f"version {report.version}, " if report.version is not None else ""
+    read = f"{_counted(report.rows, 'row')} in {_counted(report.buckets, 'bucket')}"
+    yield (
+        f"{report.table}: {words[report.outcome]}: {version}{read}{again}, "
+        f"{report.seconds:,.1f} s, digest {report.digest}"
+    )
+    for one in report.shown[:_LINES_MAX]:
+        yield from _difference(one)
+    if report.differences > min(len(report.shown), _LINES_MAX):
+        yield f"  … and {report.differences - min(len(report.shown), _LINES_MAX):,} more"
+    if report.is_cut:
+        yield f"  it ended after {report.differences:,} differences: rows behind them were not compared"
+    if report.outcome == "differs" and report.unsettled:
+        yield f"  {report.unsettled:,} more keys changed all the time and were not compared"
+    for name, why in report.left_out.items():
+        yield f"  column {name} is not compared: {why}"
+    if report.quarantined:
+        yield f"  in the quarantine: {_counted(report.quarantined, 'record')} (lakebed quarantine show)"
+
+
+_WORDS = {
+    "missing": "is missing in the table",
+    "surplus": "is not in the source",
+    "doubled": "is there more often than in the source",
+    "differs": "differs",
+}
+
+
+def _difference(one: Difference) -> Iterator[str]:
+    key = ", ".join(f"{name}={text}" for name, text in one.key.items())
+    column = f", first in {one.column}" if one.column else ""
+    guess = f" ({one.looks_like})" if one.looks_like else ""
+    yield f"  {key}: {_WORDS[one.kind]}{column}{guess}"
+    for side, rows in (("source", one.source), ("table ", one.lake)):
+        for row in rows:
+            yield f"    {side}  " + ", ".join(f"{name}={_shown(text)}" for name, text in row.items())
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _shown(text: str | None) -> str:
+    return "null" if text is None else text
