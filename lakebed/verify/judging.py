@@ -16,6 +16,7 @@ from lakebed.far_times import iso_text
 
 UNAVAILABLE = "__debezium_unavailable_value"
 _LARGE = 1_000
+_NANOSECONDS_REACH = 2**63 // 1000
 _HALF_HOUR_MICROS, _DAY_MICROS = 1_800_000_000, 86_400_000_000
 
 
@@ -45,11 +46,12 @@ def _typed(value: object) -> object:
 
 
 def same_number(source: str, lake: str) -> bool:
-    """Whether two decimals differ in zeros at their end alone."""
+    """Whether two decimals differ in zeros at their end alone; every NaN is the same one."""
     try:
-        return Decimal(source) == Decimal(lake)
+        first, second = Decimal(source), Decimal(lake)
     except InvalidOperation:
         return False
+    return first == second or (first.is_nan() and second.is_nan())
 
 
 def same_but_blanks(source: str, lake: str) -> bool:
@@ -87,33 +89,54 @@ def looks_like(kind: str, source: str | None, lake: str | None) -> str:
         source: The canonical text in the source; None for null.
         lake: The canonical text in the table; None for null.
     """
-    if lake == UNAVAILABLE or (lake is not None and lake.startswith(UNAVAILABLE)):
-        return "Debezium's placeholder for a large value that did not change"
-    if source == "NaN" and lake is None:
-        return "Debezium sends null for NaN in numeric"
-    if source is not None and lake is None and (kind == "name" or len(source) >= _LARGE):
-        return "Debezium sends null for some large values that an update leaves alone (docs/types.md)"
-    if source is None or lake is None:
+    if source is None:
         return ""
-    if kind.startswith("timestamp") and (shift := _shift(source, lake)):
-        return shift
+    if lake is None:
+        return _as_null(kind, source)
+    if lake.startswith(UNAVAILABLE):
+        return "Debezium's placeholder for a large value that did not change"
+    if kind.endswith("[]"):
+        return "Debezium sends null for inner arrays" if set(lake) == {"-"} else ""
+    if kind == "date" or kind.startswith("timestamp"):
+        return _as_time(kind, source, lake)
     if _is_number(source) and _is_number(lake):
         return ""
-    if lake and source.startswith(lake):
-        return "the text is cut"
+    return "the text is cut" if lake and source.startswith(lake) else ""
+
+
+def _as_null(kind: str, source: str) -> str:
+    """Why a value may have become null."""
+    if source == "NaN":
+        return "Debezium sends null for NaN in numeric"
+    if kind == "name":
+        return "Debezium sends null for changes of the type name"
+    if kind.startswith("timestamp") and not kind.endswith("[]") and abs(int(source)) > _NANOSECONDS_REACH:
+        return "time.precision.mode=nanoseconds has no such time"
+    if len(source) >= _LARGE:
+        return "Debezium sends null for large values of some types that an update leaves alone"
     return ""
 
 
-def _shift(source: str, lake: str) -> str:
-    try:
-        micros = int(lake) - int(source)
-    except ValueError:
+def _as_time(kind: str, source: str, lake: str) -> str:
+    """What two days, or two numbers of microseconds, may have to do with each other."""
+    if _is_after_christ(kind, source, lake):
+        return "Debezium sends a year before Christ as one after Christ in its snapshot"
+    micros = int(lake) - int(source)
+    if kind == "date":
         return ""
-    if micros and micros % _HALF_HOUR_MICROS == 0 and abs(micros) <= _DAY_MICROS:
+    if micros % _HALF_HOUR_MICROS == 0 and abs(micros) <= _DAY_MICROS:
         return f"{micros / (2 * _HALF_HOUR_MICROS):+g} h: a time zone"
     if int(lake) == int(source) // 1000 * 1000:
         return "cut to milliseconds, as time.precision.mode=connect does"
     return ""
+
+
+def _is_after_christ(kind: str, source: str, lake: str) -> bool:
+    shown = day_of_number if kind == "date" else moment_of_number
+    before, after = shown(source), shown(lake)
+    digits = 5 if before.startswith("-") else 4
+    year = int(before[:digits]) if before[:1] in ("-", "0") else 1
+    return year <= 0 and after == f"{1 - year:04d}{before[digits:]}"
 
 
 def _is_number(text: str) -> bool:

@@ -187,7 +187,7 @@ _AS_TEXT: dict[str, Rule] = {
     "cidr": Rule(source=_PRINTED, lake="{}", is_free=True),
     "numeric": Rule(source="{}::text", lake="{}", judge=same_number),
     "money": Rule(source="{}::numeric::text", lake="{}", judge=same_number),
-    "time": Rule(source="{}::text", lake=_CLOCK),
+    "time": Rule(source="{}::text", lake=put(_CLOCK, "rtrim({}, 'Z')")),
     "timetz": Rule(source="({} at time zone 'UTC')::time::text", lake=put(_CLOCK, "rtrim({}, 'Z')")),
     "hstore": Rule(source=_HSTORE, lake=f"{PAIRS_OF_JSON}({{}})", is_free=True),
 }
@@ -258,7 +258,12 @@ _BY_LAKE: tuple[tuple[Callable[[pa.DataType], bool], dict[str, Rule]], ...] = (
         pa.types.is_float64,
         {
             name: Rule(source=put(_DOUBLE, f"{{}}{cast}"), lake=_LAKE_DOUBLE, shown=number_of_bits)
-            for name, cast in (("float8", ""), ("float4", "::float8"), ("numeric", "::float8"))
+            for name, cast in (
+                ("float8", ""),
+                ("float4", "::float8"),
+                ("numeric", "::float8"),
+                ("money", "::numeric::float8"),
+            )
         },
     ),
     (

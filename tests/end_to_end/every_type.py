@@ -215,11 +215,12 @@ def _changed(table: str, case: Case) -> Iterator[str]:
 class Reading:
     """Brings topics into tables as ``lakebed run`` does, in this process and without Spark."""
 
-    def __init__(self, prefix: str, kafka: KafkaServer, folder: Path) -> None:
+    def __init__(self, prefix: str, kafka: KafkaServer, folder: Path, format: str = "debezium-json") -> None:
+        """``format``: as a pipeline file has it."""
         self._prefix, self._kafka = prefix, kafka
         text = (
             f"database: {{path: '{folder}'}}\nsource: {{kind: kafka, topic_pattern: '{prefix}\\..*', config: "
-            f"{{bootstrap.servers: '{kafka.bootstrap}'}}}}\nformat: debezium-json\n"
+            f"{{bootstrap.servers: '{kafka.bootstrap}'}}}}\nformat: {format}\n"
         )
         found = parse_any(text, "types.yml", {})
         assert isinstance(found, DatabasePipeline)
