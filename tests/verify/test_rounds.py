@@ -91,6 +91,8 @@ def test_long_values_are_cut() -> None:
         ("timestamp without time zone", "1704067205123456", "1704067205123457", ""),
         ("numeric", "NaN", None, "null for NaN"),
         ("numeric", "12.5", "12", ""),
+        ("time without time zone", "24:00:00", "00:00:00", "Debezium sends 24:00 as 00:00"),
+        ("time without time zone", "12:00:00", "00:00:00", ""),
         ("name", "x", None, "null for changes of the type name"),
         ("integer[]", "1:1" * 1000, None, "null for large values of some types"),
         ("integer[]", "1:11:21:31:4", "--", "null for inner arrays"),
