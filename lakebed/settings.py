@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from types import UnionType
@@ -137,6 +137,8 @@ class TableSettings:
     tier: _Tier = "p1"
     pool: str = "default"
     freshness_seconds: int | None = None
+    iceberg: bool = False
+    iceberg_seconds: int = 10
 
     @property
     def order_by(self) -> tuple[str, ...]:
@@ -158,14 +160,14 @@ class TableSettings:
                 text = groups_text(value)
             if isinstance(value, bool):
                 text = "on" if value else "off"
-            if field.name.endswith("_seconds"):
+            if field.name.endswith("_seconds") and field.name != "iceberg_seconds":
                 text = f"interval {value} seconds"
             out[PREFIX + _property_name(field.name)] = text
         return out
 
 
 def _property_name(field_name: str) -> str:
-    return field_name.removesuffix("_seconds")
+    return field_name if field_name == "iceberg_seconds" else field_name.removesuffix("_seconds")
 
 
 _FIELDS = {PREFIX + _property_name(field.name): field for field in fields(TableSettings) if field.name != "aggregates"}
@@ -465,6 +467,7 @@ _OF_FIELDS: dict[str, Callable[[str], Any]] = {
     "ttl": lambda text: parse_time_to_live(text) if text else None,
     "pool": _pool,
     "freshness_seconds": _some_seconds,
+    "iceberg_seconds": lambda text: _some_seconds(f"{text} seconds" if text.isdecimal() else text),
 }
 """The parsers of settings whose type and name do not say what is accepted."""
 
@@ -489,12 +492,3 @@ _DELTA_VALUES: dict[str, Callable[[str], Any]] = {
     **dict.fromkeys(INTERVAL_PROPERTIES, _seconds),
     **dict.fromkeys(_ALWAYS_ON, _one_of("true")),
 }
-
-
-def column_names(names: Sequence[str], purpose: str) -> tuple[str, ...]:
-    """The names as a tuple; a single name may be given alone. Raises InvalidInput."""
-    if isinstance(names, str):
-        return (names,)
-    if not all(isinstance(name, str) for name in names):
-        raise InvalidInput(f"{purpose} must be column names, not {list(names)!r}")
-    return tuple(names)

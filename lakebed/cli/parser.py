@@ -41,7 +41,8 @@ OTHER_WORDS = {
     "exporter": "serve metrics", "metrics": "serve metrics", "ui": "serve page", "page": "serve page", "api": "serve api",
     "token": "serve token", "report": "fleet report", "example": "docs examples", "examples": "docs examples",
     "man": "docs", "check": "doctor", "fsck": "doctor", "debug": "doctor", "start": "run", "new": "init",
-    "import": "convert", "adopt": "convert",
+    "import": "convert", "adopt": "convert", "iceberg": "compact --only publish",
+    "publish": "compact --only publish",
 }  # fmt: skip
 """What a command is for a word that other systems, or earlier versions, have for it."""
 

@@ -73,6 +73,7 @@ class Chore:
     is_needed: Callable[[], bool] = always  # whether there is anything to do; reads nothing
     extends_leases: bool = False  # it must not be late
     merges: bool = False  # it takes as long as a merge, and is done by the threads that merge
+    is_owed: bool = False  # the table does not rest before it is done
 
     def pool_of(self, pools: Pools) -> Scheduler:
         """The threads that run it."""
@@ -197,6 +198,7 @@ class TableMaintainer:
             and self.trouble is None
             and not self.duties.merge_runner.running()
             and not self.duties.holds_local_parts()
+            and not any(chore.is_owed and chore.is_needed() for chore in self.duties.chores)
         )
 
     def settle_to(self, version: int) -> Future[int | None]:

@@ -17,6 +17,7 @@ from itertools import islice
 from lakebed.errors import TableNotFound
 from lakebed.health.file_checks import look_at_files, look_for_orphans
 from lakebed.health.finding import Finding, Severity, html_findings, worst
+from lakebed.health.iceberg_checks import look_at_iceberg
 from lakebed.health.log_checks import Progress, look_at_log, state_findings
 from lakebed.health.row_checks import RowChecks
 from lakebed.log.stores import open_store
@@ -86,6 +87,7 @@ def examine_log(
         findings += state_findings(snapshot, path, log.now_ms())
         progress("files", 0, 1)
         findings += islice(look_at_files(snapshot, storage), FINDINGS_MAX)
+        findings += look_at_iceberg(log, storage, snapshot, path)
         if look.is_whole and not any(finding.check in ("M1", "M2", "M4", "M5") for finding in findings):
             findings += islice(look_for_orphans(log, storage, path), FINDINGS_MAX)
         if deep:

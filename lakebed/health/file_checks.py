@@ -20,6 +20,7 @@ from lakebed.coordination.jobs import job_in
 from lakebed.coordination.schema_history import past_change_of
 from lakebed.errors import Corrupt, InvalidInput, Unsupported
 from lakebed.health.finding import Finding, critical, warning
+from lakebed.iceberg.columns import FormerColumns
 from lakebed.ingest.replay import applied_in
 from lakebed.log import entries
 from lakebed.log.actions import Domain, Part
@@ -69,6 +70,7 @@ DECODERS: dict[str, Callable[[str, str], object]] = {
     entries.SETTLING: partial(decoded, SettleAttempts),
     entries.PARKED: partial(decoded, Parked),
     entries.TOPIC_GONE: partial(decoded, TopicGone),
+    entries.FORMER_COLUMNS: partial(decoded, FormerColumns),
     entries.RESNAPSHOT: partial(decoded, Resnapshot),
     entries.JOB: job_in,
     entries.REPLAY: applied_in,

@@ -99,6 +99,11 @@ def inline(dead: BitMap64) -> DeletionVector:
     )
 
 
+def inline_data(vector: DeletionVector) -> bytes:
+    """The data of a vector that is stored in the log itself. Raises Corrupt."""
+    return _decode_z85(vector.path_or_inline)[: vector.bytes]
+
+
 def pack(vectors: Sequence[BitMap64]) -> tuple[str, bytes, list[DeletionVector]]:
     """One file for all vectors of a commit: its path, its bytes, and a descriptor for each vector.
 
@@ -121,7 +126,7 @@ def pack(vectors: Sequence[BitMap64]) -> tuple[str, bytes, list[DeletionVector]]
 def unpack(vector: DeletionVector, file: bytes | None) -> BitMap64:
     """The bitmap of a descriptor, given its file's bytes (None for an inline one). Raises Corrupt."""
     if vector.storage == "i":
-        dead = decode(_decode_z85(vector.path_or_inline)[: vector.bytes])
+        dead = decode(inline_data(vector))
     else:
         assert file is not None
         at = vector.offset or 1

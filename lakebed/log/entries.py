@@ -63,6 +63,8 @@ PARKED = "lakebed.parked"
 """Why the pipeline of a database leaves the table alone, until it is resumed."""
 TOPIC_GONE = "lakebed.topic_gone"
 """Since when the topic that the table is read from is gone."""
+FORMER_COLUMNS = "lakebed.former_columns"
+"""The stored names of columns and fields that files may have and the table has not any more."""
 RESNAPSHOT = "lakebed.resnapshot"
 """Rows of the table that the connector was asked to send again, and how far that is."""
 
@@ -94,7 +96,7 @@ DELIVERING = "lakebed.delivering."
 
 COORDINATION = (
     SOURCE_COLUMNS, REMARKS, FAILING, LOST, SETTLING, PARKED, TOPIC_GONE, RESNAPSHOT, JOB, SCHEMA, ROWS_EXPIRED, WORKER,
-    FRESH_TABLES, LISTENER, DELIVERING,
+    FRESH_TABLES, LISTENER, DELIVERING, FORMER_COLUMNS,
 )  # fmt: skip
 """Entries that no row and no file rests on: one that can't be read counts as not there (``entry_values``)."""
 

@@ -22,6 +22,7 @@ from lakebed import events
 from lakebed.column_groups import AGGREGATE, GROUPS, check_aggregates, check_groups
 from lakebed.coordination.schema_history import entries_of, past_changes
 from lakebed.errors import InvalidInput, InvalidSchema, Retry
+from lakebed.iceberg.columns import with_former_columns
 from lakebed.log.actions import Action, Domain
 from lakebed.log.commit_loop import Finished, Proposal, commit_loop
 from lakebed.log.conflicts import BLIND, Committed, ReadWriteSet
@@ -30,7 +31,7 @@ from lakebed.log.purges import purges_of
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog, require_writable
 from lakebed.notebook import HtmlResult
-from lakebed.operations.create import check_keep, check_sequence_names, check_settings
+from lakebed.operations.create import check_keep, check_sequence_names, check_settings, numbered_for_iceberg
 from lakebed.planning.time_to_live import check_time_to_live
 from lakebed.positions.positions import positions_of
 from lakebed.positions.remarks import remarks_of
@@ -95,6 +96,8 @@ def alter(
             return Finished(AlterResult(version=snapshot.version, changed=False, notes=evolved.notes))
         beside, notes = _of_old_rows(snapshot, wanted, log.now_ms(), by_records=by_records)
         notes = (*evolved.notes, *notes)
+        if wanted.drop:
+            beside = [*beside, with_former_columns(snapshot)]
         actions: list[Action] = [evolved.metadata, *entries_of(snapshot.domains, wanted, reason, log.now_ms()), *beside]
         if evolved.protocol is not snapshot.protocol:
             actions.insert(0, evolved.protocol)
@@ -149,7 +152,10 @@ def cost_of(log: TableLog, change: SchemaChange) -> AlterResult:
 
 def _evolved_by(snapshot: Snapshot, change: SchemaChange) -> Evolved:
     require_writable(snapshot.protocol)
-    return evolve(snapshot.metadata, snapshot.protocol, change)
+    evolved = evolve(snapshot.metadata, snapshot.protocol, change)
+    if evolved.metadata is snapshot.metadata:
+        return evolved
+    return replace(evolved, metadata=numbered_for_iceberg(evolved.metadata, evolved.protocol))
 
 
 def _without_done(change: SchemaChange, first: Snapshot, now: Snapshot) -> SchemaChange:
@@ -195,7 +201,7 @@ def set_properties(
             check_aggregates(settings, snapshot.logical_schema, snapshot.metadata.partition_columns)
         if GROUPS in properties:
             check_sequence_names(settings, snapshot.logical_schema)
-        metadata = replace(snapshot.metadata, configuration=merged)
+        metadata = numbered_for_iceberg(replace(snapshot.metadata, configuration=merged), snapshot.protocol)
         return Proposal(
             actions=[metadata],
             access=BLIND,

@@ -21,6 +21,7 @@ after. The log of a purged table begins later. There the commit of the purge sho
 5. Delete expired log files first, oldest first (a checkpoint was written before), then the others. After a crash in between,
    the next cleanup finds the files that are left; a reader of an old version gets an error that it has expired.
 
+Iceberg's metadata is published again between 4 and 5, if a snapshot of it has expired; files that none needs are *metadata*.
 A running maintenance does this in small steps (``BackgroundCleanup``).
 """
 
@@ -37,6 +38,7 @@ import pyarrow as pa
 
 from lakebed.coordination.read_counts import READS_FOLDER, WINDOW_SECONDS
 from lakebed.errors import Corrupt, InvalidInput, VersionNotFound
+from lakebed.iceberg import tidying
 from lakebed.log.actions import AddChangePart, AddPart, RemoveChangePart, RemovePart
 from lakebed.log.claims import LEASE_MS_MAX, claims_of
 from lakebed.log.holds import expire_before, first_unexpired, held_onward, held_versions, holds_of, trim_log_before
@@ -92,7 +94,7 @@ class LiveSet:
 
 @dataclass(frozen=True, slots=True)
 class _DeletionCandidate:
-    """A file that may be deleted, and why: expired, orphan, temporary or log."""
+    """A file that may be deleted, and why: expired, orphan, temporary, log or metadata."""
 
     path: str
     bytes: int
@@ -367,6 +369,8 @@ def _look(log: TableLog, storage: PartStorage, live: LiveSet) -> list[_DeletionC
             found.append(_DeletionCandidate(path, size, reason, modified_ms))
     own = [file for file in found if tables.isdisjoint(folders_above(file.path))]
     _require_references(log, live, own)
+    unneeded = tidying.old_files(log, storage, live.newest, live.unreferenced_before_ms, live.now_ms)
+    own += [_DeletionCandidate(path, size, "metadata", modified_ms) for path, size, modified_ms in unneeded]
     return sorted(own, key=lambda file: (file.modified_ms or 0, file.path))
 
 
@@ -454,6 +458,7 @@ def _expire(
 ) -> tuple[Snapshot, list[_DeletionCandidate]]:
     """Expire versions if a file may be deleted (or ``always``); returns the snapshot after that, and the files to delete."""
     now = expire_before(log, live.first if candidates or always else 0, live.now_ms)
+    tidying.republish(log, storage, now)
     onward = held_onward(now.domains, live.now_ms)
     if onward is not None and onward < live.first:  # a reader of changes came meanwhile: it needs what was to go
         return now, []

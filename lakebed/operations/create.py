@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import duckdb
+import orjson
 import pyarrow as pa
 
 from lakebed.column_groups import AGGREGATE, GROUPS, check_aggregates, check_groups
@@ -31,7 +32,7 @@ from lakebed.parts.arrow_source import damaged
 from lakebed.parts.legacy_calendar import legacy_column, legacy_marks
 from lakebed.planning.time_to_live import check_time_to_live
 from lakebed.quoting import literal
-from lakebed.schema.column_mapping import COLUMN_MAPPING, stored_settings, with_mapped_columns
+from lakebed.schema.column_mapping import COLUMN_MAPPING, is_mapped, stored_settings, with_mapped_columns
 from lakebed.schema.conversion import (
     RESERVED_PREFIX,
     SparkSchema,
@@ -44,6 +45,7 @@ from lakebed.schema.conversion import (
     uses_timestamp_ntz,
 )
 from lakebed.schema.fitting import check_levels
+from lakebed.schema.iceberg_columns import number_columns, require_sayable
 from lakebed.schema.metadata import FORMAT, Metadata, Protocol
 from lakebed.schema.widening import TYPE_WIDENING, widest_type
 from lakebed.settings import (
@@ -55,6 +57,7 @@ from lakebed.settings import (
     check_creatable,
     parse_settings,
     property_value,
+    read_settings,
 )
 from lakebed.sortkey.sort_key import frame_properties, parse_sort_key
 from lakebed.sql.pieces import aliases, by_place, file_literal, registered
@@ -170,9 +173,23 @@ def create_log(
         configuration=configuration,
         created_ms=int(time.time() * 1000),
     )
-    return log.create(
-        [protocol_for(schema, features), metadata], CommitInfo(operation=Operation.CREATE, commit_id="", engine=engine)
-    )
+    protocol = protocol_for(schema, features)
+    metadata = numbered_for_iceberg(metadata, protocol)
+    return log.create([protocol, metadata], CommitInfo(operation=Operation.CREATE, commit_id="", engine=engine))
+
+
+def numbered_for_iceberg(metadata: Metadata, protocol: Protocol) -> Metadata:
+    """The metadata of a table with a number for each column, if ``lakebed.iceberg`` is on.
+
+    Raises InvalidSchema naming a column that Iceberg can't say.
+    """
+    if not read_settings(metadata.configuration).iceberg:
+        return metadata
+    document, configuration = orjson.loads(metadata.schema_string), dict(metadata.configuration)
+    require_sayable(document["fields"])
+    if not number_columns(document["fields"], configuration, is_mapped=is_mapped(metadata, protocol)):
+        return metadata
+    return replace(metadata, schema_string=orjson.dumps(document).decode(), configuration=configuration)
 
 
 def check_layout(schema: pa.Schema, settings: TableSettings, partition_by: Sequence[str]) -> None:
@@ -340,7 +357,7 @@ def convert(
         is_mapped_now = not snapshot.columns.field_ids and needs_column_mapping(snapshot.schema)
         features = _kept_features(snapshot) | ({COLUMN_MAPPING} if is_mapped_now else set())
         protocol = protocol_for(snapshot.schema, features)
-        actions = [protocol, *_adopting(snapshot, framed, counted, maps=is_mapped_now)]
+        actions = [protocol, *_adopting(snapshot, protocol, framed, counted, maps=is_mapped_now)]
         return Proposal(
             actions=actions,
             access=ReadWriteSet(whole_table=True, looked_up_keys=True),
@@ -357,7 +374,9 @@ def _kept_features(snapshot: Snapshot) -> set[str]:
     return features | {COLUMN_MAPPING} if snapshot.columns.field_ids else features
 
 
-def _adopting(snapshot: Snapshot, settings: TableSettings, counted: Sequence[Part], *, maps: bool) -> list[Action]:
+def _adopting(
+    snapshot: Snapshot, protocol: Protocol, settings: TableSettings, counted: Sequence[Part], *, maps: bool
+) -> list[Action]:
     now_ms = int(time.time() * 1000)
     enablement = {
         "delta.inCommitTimestampEnablementVersion": str(snapshot.version + 1),
@@ -368,7 +387,8 @@ def _adopting(snapshot: Snapshot, settings: TableSettings, counted: Sequence[Par
     document = snapshot.metadata.schema_string
     if maps:
         document = with_mapped_columns(document, configuration, has_files=True)
-    actions: list[Action] = [replace(snapshot.metadata, schema_string=document, configuration=configuration)]
+    metadata = replace(snapshot.metadata, schema_string=document, configuration=configuration)
+    actions: list[Action] = [numbered_for_iceberg(metadata, protocol)]
     # Added again without being removed: a reader that meets both for one file in one version treats the file as removed.
     actions += [AddPart(part, False) for part in counted]
     return actions

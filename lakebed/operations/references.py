@@ -190,6 +190,8 @@ def folders_above(path: str) -> set[str]:
 def other_table(path: str) -> Iterable[str]:
     """The folder of another table that lies below this one's root, if the file shows that there is one."""
     folders = path.split("/")[:-1]
+    if folders[:1] == [LAKEBED_FOLDER]:  # it has a folder of Iceberg's metadata
+        return ()
     return ("/".join(folders[:at]) for at, folder in enumerate(folders) if at and folder in _MARKS_OF_TABLES)
 
 

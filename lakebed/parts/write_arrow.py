@@ -138,23 +138,26 @@ def _options(
 
 def _with_ids(fields: Iterable[pa.Field], ids: Mapping[StoredPath, int], path: StoredPath) -> list[pa.Field]:
     """The fields with the numbers of those that have one, at any depth, as Arrow takes them for a file."""
-    out = []
-    for field in fields:
-        here = (*path, field.name)
-        number = {_FIELD_ID: str(ids[here])} if here in ids else None
-        out.append(pa.field(field.name, _type_with_ids(field.type, ids, here), field.nullable, number))
-    return out
+    return [_field_with_id(field, ids, path) for field in fields]
+
+
+def _field_with_id(field: pa.Field, ids: Mapping[StoredPath, int], path: StoredPath) -> pa.Field:
+    here = (*path, field.name)
+    number = {_FIELD_ID: str(ids[here])} if here in ids else None
+    return pa.field(field.name, _type_with_ids(field.type, ids, here), field.nullable, number)
 
 
 def _type_with_ids(kind: pa.DataType, ids: Mapping[StoredPath, int], path: StoredPath) -> pa.DataType:
     if pa.types.is_struct(kind):
         return pa.struct(_with_ids(kind, ids, path))
     if pa.types.is_map(kind):
-        key = _type_with_ids(kind.key_type, ids, (*path, "key"))
-        item = _type_with_ids(kind.item_type, ids, (*path, "value"))
-        return pa.map_(key, kind.item_field.with_type(item))
+        key, item = (
+            _field_with_id(field.with_name(step), ids, path)
+            for field, step in ((kind.key_field, "key"), (kind.item_field, "value"))
+        )
+        return pa.map_(key, item)
     if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_type_with_ids(kind.value_type, ids, (*path, "element"))))
+        return pa.list_(_field_with_id(kind.value_field.with_name("element"), ids, path))
     return kind
 
 

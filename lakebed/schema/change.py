@@ -13,12 +13,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakebed.errors import InvalidSchema
+from lakebed.errors import InvalidInput, InvalidSchema
 from lakebed.quoting import quote_for_spark
 from lakebed.schema.conversion import canonical_type, type_from_json, type_to_json
 from lakebed.schema.type_names import parse_type, type_text
 from lakebed.schema.widening import common_type
-from lakebed.settings import column_names
 
 _STEP = re.compile(r"`((?:[^`]|``)+)`|([^.`]+)")
 _OF_TYPES = ("add", "widen")
@@ -170,3 +169,12 @@ class _Difference:
             self.of_field(one.value_field, other.value_field, (*at, "element"))
         elif (kind := common_type(one, other)) is not None and not kind.equals(one):
             self.widen[path_of(at)] = kind
+
+
+def column_names(names: Sequence[str], purpose: str) -> tuple[str, ...]:
+    """The names as a tuple; a single name may be given alone. Raises InvalidInput."""
+    if isinstance(names, str):
+        return (names,)
+    if not all(isinstance(name, str) for name in names):
+        raise InvalidInput(f"{purpose} must be column names, not {list(names)!r}")
+    return tuple(names)

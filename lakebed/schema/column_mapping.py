@@ -33,6 +33,7 @@ import pyarrow as pa
 
 from lakebed.errors import InvalidInput, InvalidSchema, Unsupported
 from lakebed.schema.conversion import is_storable, schema_from_fields, type_from_json
+from lakebed.schema.iceberg_columns import COLUMN_ID, inner_ids
 from lakebed.schema.metadata import Metadata, Protocol
 from lakebed.schema.tree import all_fields
 from lakebed.schema.widening import TYPE_CHANGES, widening
@@ -218,14 +219,16 @@ def map_columns(
 ) -> None:
     """Turn on column mapping for fields of Delta's JSON and the properties of their table, in place.
 
-    The name of a field becomes its stored name, unless Delta forbids it in files and no file has it.
+    The name of a field becomes its stored name, unless Delta forbids it in files and no file has it. Numbers that fields have for
+    Iceberg become Delta's.
     """
     configuration[MODE] = "name"
     configuration.pop(MAX_ID, None)
     every = [each for _, each in all_fields(fields)]
     for each in every:
         metadata = each.get("metadata") or {}
-        each["metadata"] = {name: value for name, value in metadata.items() if name not in (_FIELD_ID, PHYSICAL_NAME)}
+        kept = {name: value for name, value in metadata.items() if name not in (_FIELD_ID, PHYSICAL_NAME, COLUMN_ID)}
+        each["metadata"] = kept | ({_FIELD_ID: metadata[COLUMN_ID]} if COLUMN_ID in metadata else {})
     number(every, fields, configuration, lambda name: name if has_files or is_storable(name) else new_name())
 
 
@@ -246,11 +249,13 @@ def number(
     stored_name: Callable[[str], str],
 ) -> None:
     """Give ``new`` fields of Delta's JSON their numbers and stored names. ``fields``: those that the table has."""
-    known = (each["metadata"].get(_FIELD_ID, 0) for _, each in all_fields(fields) if each.get("metadata"))
-    highest = max(int(configuration.get(MAX_ID, 0)), *known, 0)
+    known = [each["metadata"].get(_FIELD_ID, 0) for _, each in all_fields(fields) if each.get("metadata")]
+    inner = [one for _, each in all_fields(fields) for one in inner_ids(each).values()]
+    highest = max(int(configuration.get(MAX_ID, 0)), *known, *inner, 0)
     for each in new:
-        highest += 1
-        each["metadata"] |= {_FIELD_ID: highest, PHYSICAL_NAME: stored_name(each["name"])}
+        if _FIELD_ID not in each["metadata"]:
+            highest += 1
+        each["metadata"] = {_FIELD_ID: highest, **each["metadata"], PHYSICAL_NAME: stored_name(each["name"])}
     configuration[MAX_ID] = str(highest)
 
 
@@ -276,7 +281,10 @@ def _with_structs(kind: Any, change: Callable[[Sequence[Mapping[str, Any]]], lis
 
 def _field_ids(fields: Sequence[dict[str, Any]]) -> dict[StoredPath, int]:
     numbered = ((steps, (each.get("metadata") or {}).get(_FIELD_ID)) for steps, each in all_fields(fields))
-    return {steps: int(number) for steps, number in numbered if number is not None}
+    found = {steps: int(number) for steps, number in numbered if number is not None}
+    for steps, each in all_fields(fields):
+        found |= {(*steps, *path.split(".")): int(one) for path, one in inner_ids(each).items()}
+    return found
 
 
 # -- renaming Arrow's schemas and tables --------------------------------------------------------------------------------

@@ -22,8 +22,9 @@ from lakebed.operations.create import NewTable
 from lakebed.operations.create import convert as convert_table
 from lakebed.operations.create import create as create_table
 from lakebed.operations.drop import undrop as undrop_table
+from lakebed.schema.change import column_names
 from lakebed.schema.conversion import SparkSchema
-from lakebed.settings import PropertyValue, TableSettings, column_names, property_texts, wrong_properties
+from lakebed.settings import PropertyValue, TableSettings, property_texts, wrong_properties
 from lakebed.storage.data_files import open_part_storage
 from lakebed.table.internals import Internals, open_log
 from lakebed.table.table import Table

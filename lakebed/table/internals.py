@@ -29,6 +29,8 @@ from lakebed.errors import InvalidInput, LakebedError, TableDropped, TableExists
 from lakebed.failures import spark_job
 from lakebed.far_times import python_rows
 from lakebed.health.sampler import Sampler
+from lakebed.iceberg.publisher import BackgroundPublisher
+from lakebed.iceberg.tidying import tidy as tidy_iceberg
 from lakebed.ingest.apply import bootstrap
 from lakebed.ingest.evolving import Evolution
 from lakebed.ingest.refusals import set_aside
@@ -170,6 +172,7 @@ class Internals:
         )
         self._purged_before = 0  # as the key index knows it
         self.tidy_up = BackgroundCleanup(log, self.storage)
+        self.iceberg = BackgroundPublisher(log, self.storage)
         self.row_expiry = RowExpiry(log, self.storage, self.deletion_vectors, self.locators.for_reading)
         self.compaction = Compaction(path, log, self.storage, self.deletion_vectors, local, self.reads)
         self.settler = Settler(
@@ -371,6 +374,12 @@ class Internals:
                     run=self.row_expiry.run_due, seconds=_EXPIRY_SECONDS, is_needed=lambda: self.row_expiry.is_needed
                 ),
                 Chore(run=self.checkpoint, seconds=_CHECKPOINT_LOOK_SECONDS, is_needed=self._is_checkpoint_due),
+                Chore(
+                    run=self.iceberg.publish_newest,
+                    seconds=newest.settings.iceberg_seconds,
+                    is_needed=self.iceberg.is_behind,
+                    is_owed=True,
+                ),
             ),
             spark_runs=lambda: spark is None or not is_stopped(spark),
         )
@@ -424,6 +433,7 @@ class Internals:
     def tidy(self) -> None:
         """Delete what no kept version needs; done hourly (or twice in the log's retention)."""
         clean_log(self.log, self.storage)
+        tidy_iceberg(self.log, self.storage, self.log.refresh())
         while self.tidy_up.run_once() == DELETIONS_MAX:
             pass
 

@@ -14,6 +14,7 @@ from lakebed.compaction.recluster_job import ReclusterJob, ReclusterProgress, Re
 from lakebed.coordination import failing
 from lakebed.coordination.failing import resume_merges, resume_settle
 from lakebed.health.file_checks import remove_unreadable
+from lakebed.iceberg.publisher import Published, publish
 from lakebed.operations import cleanup
 from lakebed.operations.references import hold
 from lakebed.operations.restore import restart_order, rewind
@@ -87,6 +88,20 @@ class TableMaintenance:
             reads=self._internals.reads.of,
         )
         return job.predicted() if dry_run else self._internals.compaction.recluster(job, spark)
+
+    # -- for readers of Iceberg ----------------------------------------------------------------------------------------
+
+    def publish_iceberg(self) -> Published:
+        """Let readers of Iceberg see the newest version now; returns what was written, and where its metadata is.
+
+        Running maintenance does this by itself, at most every ``lakebed.iceberg_seconds``.
+
+        Raises:
+            InvalidInput: ``lakebed.iceberg`` is not on.
+            MissingPrerequisite: The package lacks what it needs for Avro.
+            Contention, StoreUnavailable: Publishing again is safe.
+        """
+        return publish(self._log, self._storage)
 
     # -- reading again -------------------------------------------------------------------------------------------------
 
@@ -201,7 +216,8 @@ class TableMaintenance:
 
         Returns:
             A row for each file: path, bytes, reason, modified. The reason is ``log``, ``expired`` (a file of a version that
-                expired), ``orphan`` (no kept version refers to it) or ``temporary`` (a crashed writer left it).
+                expired), ``orphan`` (no kept version refers to it), ``metadata`` (of Iceberg's, and no snapshot needs it) or
+                ``temporary`` (a crashed writer left it).
 
         Raises:
             InvalidInput

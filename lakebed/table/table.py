@@ -19,9 +19,9 @@ from lakebed.operations.mutation import Mutation, MutationResult
 from lakebed.operations.restore import restore
 from lakebed.parts.arrow_rows import Rows
 from lakebed.parts.changes import write_spec_of
-from lakebed.schema.change import SchemaChange
+from lakebed.schema.change import SchemaChange, column_names
 from lakebed.schema.fitting import Evolution, EvolvePolicy, OnMismatch
-from lakebed.settings import PropertyValue, column_names, property_texts
+from lakebed.settings import PropertyValue, property_texts
 from lakebed.table.inspect import TableInspect, table_as_html
 from lakebed.table.internals import Internals, purge_of
 from lakebed.table.maintenance import TableMaintenance

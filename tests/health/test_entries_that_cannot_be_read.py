@@ -80,6 +80,7 @@ WHOLE: dict[str, dict[str, Any]] = {
     entries.LOST + "c": {"sources": ["a.parquet"], "replica": "r", "lost_ms": NOW_MS},
     entries.SETTLING: {"attempts": [{"process": "p", "version": 1, "since_ms": NOW_MS}]},
     entries.PARKED: {"error": "e", "kind": "Corrupt", "since_ms": NOW_MS, "failures": 1},
+    entries.FORMER_COLUMNS: {"columns": {"a": {}, "s": {"x": {}}}},
     entries.TOPIC_GONE: {"topic": "t", "since_ms": NOW_MS},
     entries.RESNAPSHOT: {"id": "r", "topic": "t", "asked_ms": NOW_MS, "begin": {"0": 5}, "state": "asked", "ends": {}},
     entries.JOB + "j": {

@@ -84,6 +84,11 @@ def spark_kafka_jars() -> Path:
     return _maven_jars("spark-kafka")
 
 
+def spark_iceberg_jars() -> Path:
+    """The folder with Iceberg's runtime for Spark, which reads the metadata that lakebed writes."""
+    return _maven_jars("spark-iceberg")
+
+
 SPARKS = ("4.0.5", "4.1.4", "4.2.1", "4.3.0")
 """The newest release of each minor version of Spark that lakebed supports, oldest first."""
 

@@ -1,8 +1,8 @@
-"""DuckDB's Delta extension as a foreign reader: another DuckDB than lakebed's own, in a process of its own.
+"""DuckDB's extensions for Delta and Iceberg as foreign readers: other DuckDBs than lakebed's own, in processes of their own.
 
-The extension comes from the Python registry for one exact version of DuckDB, which is not the one lakebed computes
-with, and two versions can't live in one process. So both are installed into a folder of their own under ``.build/``,
-and a small program that sees that folder first runs the queries and answers in Arrow.
+An extension comes from the Python registry for one exact version of DuckDB, which is not the one lakebed computes
+with, and two versions can't live in one process. So each is installed with its DuckDB into a folder of their own under
+``.build/``, and a small program that sees that folder first runs the queries and answers in Arrow.
 
     with ForeignDuckDB() as duckdb:
         rows = duckdb.read("/lake/orders")                       # the newest version
@@ -15,6 +15,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, Self, cast
 
@@ -22,14 +23,17 @@ import pyarrow as pa
 
 from tests.infra.downloads import _run, fetch_once
 
-PACKAGES = ("duckdb==1.4.4", "duckdb-ext==0.1.2", "duckdb-ext-delta==1.4.4.20260205")
+DELTA = ("duckdb==1.4.4", "duckdb-ext==0.1.2", "duckdb-ext-delta==1.4.4.20260205")
+ICEBERG = (
+    "duckdb==1.5.5", "duckdb-extensions==1.5.5", "duckdb-extension-avro==1.5.5", "duckdb-extension-iceberg==1.5.5",
+)  # fmt: skip
 
 _PROGRAM = """
 import json, pathlib, sys
 import duckdb, pyarrow as pa
-[extension] = pathlib.Path(sys.argv[1]).rglob("delta.duckdb_extension")
 connection = duckdb.connect(config={"autoinstall_known_extensions": False, "threads": 1})
-connection.execute(f"load '{extension}'")
+for extension in sorted(pathlib.Path(sys.argv[1]).rglob("*.duckdb_extension")):  # Avro's before Iceberg's
+    connection.execute(f"load '{extension}'")
 connection.execute("set TimeZone = 'UTC'")
 for line in sys.stdin:
     try:
@@ -49,24 +53,25 @@ class ForeignError(RuntimeError):
     """What the foreign DuckDB said when it refused a query."""
 
 
-def foreign_packages() -> Path:
-    """The folder with the foreign DuckDB and its Delta extension."""
+def foreign_packages(packages: Sequence[str] = DELTA) -> Path:
+    """The folder with a foreign DuckDB and its extension."""
 
     def install(staging: Path) -> None:
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        _run([*pip, "--target", str(staging), *PACKAGES], {})
+        _run([*pip, "--target", str(staging), *packages], {})
 
-    return fetch_once("foreign-duckdb", f"{PACKAGES} {sys.version_info[:2]}".encode(), install)
+    return fetch_once("foreign-duckdb", f"{packages} {sys.version_info[:2]}".encode(), install)
 
 
 class ForeignDuckDB:
     """The process; queries are answered one after the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, packages: Sequence[str] = DELTA) -> None:
+        self._packages = tuple(packages)
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        folder = foreign_packages()
+        folder = foreign_packages(self._packages)
         self._process = subprocess.Popen(
             [sys.executable, "-c", _PROGRAM, str(folder)],
             env={**os.environ, "PYTHONPATH": str(folder)},

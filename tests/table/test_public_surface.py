@@ -79,6 +79,7 @@ MAINTENANCE = {
     "expire_snapshots": "older_than=None, retain_last=1, dry_run=True, allow_short_retention=False",
     "hold": "version, seconds",
     "plan": "",
+    "publish_iceberg": "",
     "recluster": "where=None, final=False, on_progress=None, stop=None, dry_run=False, spark=None",
     "resume": "",
     "remove_entry": "name",

@@ -41,8 +41,9 @@ def add_to(commands: Commands) -> None:
     )
     compact.add_argument(
         "--only",
-        choices=("settle", "merge"),
-        help="settle: only have every Delta reader see the tail; merge: only merge",
+        choices=("settle", "merge", "publish"),
+        help="settle: only have every Delta reader see the tail; merge: only merge; publish: only have readers of Iceberg see "
+        "the newest version",
     )
     recluster = commands.add(
         "recluster",
@@ -89,9 +90,10 @@ def _compact(options: argparse.Namespace) -> int:
     from lakebed.cli.display.output import print_record
 
     table = table_of(options)
-    done = [
-        act(table, options) for name, act in (("settle", _settle), ("merge", _merge)) if options.only in (None, name)
-    ]
+    acts = {"settle": _settle, "merge": _merge, "publish": _publish}
+    is_on = table.properties.get("lakebed.iceberg") == "on"
+    names = [options.only] if options.only else ["settle", "merge", *(["publish"] if is_on else [])]
+    done = [acts[name](table, options) for name in names]
     for result in done:
         print_record(result, options)
     return exit_codes.OK
@@ -124,6 +126,11 @@ def _merge(table: Table, options: argparse.Namespace) -> Any:
             return table.maintenance.compact()
         finally:
             end()
+
+
+def _publish(table: Table, options: argparse.Namespace) -> Any:
+    with progress("writing Iceberg's metadata", options.log_format):
+        return table.maintenance.publish_iceberg()
 
 
 class _MergeCount:

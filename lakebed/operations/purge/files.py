@@ -9,7 +9,9 @@ The rows are out of the table by the version of ``lakebed.purged`` (``purges``),
    purge; with ``force`` their holds end.
 4. Delete the files of the log before that version, oldest first (``trim_log_before``), with what other writers left
    beside them.
-5. Delete the listed files that no version from the purge on refers to. Of files that a writer has not finished, those go that
+5. Publish the newest version as Iceberg's metadata, if the table has it, and delete all other metadata of Iceberg's: it names
+   versions that have ended, and may have bounds of the rows.
+6. Delete the listed files that no version from the purge on refers to. Of files that a writer has not finished, those go that
    nobody has written to for a minute.
 
 Each step may be done again: after a crash it begins with step 1, with a new listing and a new fence.
@@ -17,6 +19,7 @@ Each step may be done again: after a crash it begins with step 1, with a new lis
 
 from __future__ import annotations
 
+import math
 import posixpath
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -25,6 +28,8 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from lakebed.errors import Contention, VersionNotFound
+from lakebed.iceberg.publisher import Publisher
+from lakebed.iceberg.tidying import unneeded_files
 from lakebed.log.commit_loop import Finished, Proposal, commit_loop
 from lakebed.log.entries import Operation
 from lakebed.log.files.names import LOG_FOLDER
@@ -63,6 +68,7 @@ _PURGED_SCHEMA = pa.schema(
 )
 TABLE, VERSION, DETACHED, UNCOMMITTED = "table", "version", "detached", "uncommitted"
 LOG, QUARANTINE, VOLATILE, KEY_INDEX, ELSEWHERE = "log", "quarantine", "volatile", "key index", "elsewhere"
+ICEBERG = "iceberg"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +120,7 @@ class Clearing:
     look: Callable[[list[str]], Mapping[str, int | None]] | None = None
 
     def run(self) -> list[PurgedFile]:
-        """Steps 1 to 5; returns the files. Raises Contention if readers hold older versions, StoreUnavailable."""
+        """Steps 1 to 6; returns the files. Raises Contention if readers hold older versions, StoreUnavailable."""
         first = purged_before(self.log.refresh().domains)
         with suppress(VersionNotFound):  # done before: the log begins later
             self.log.write_checkpoint(self.log.at_version(first))
@@ -124,6 +130,7 @@ class Clearing:
         self._wait_for_readers(first)
         gone = self._clean_log(first, listed)
         job_arguments.sweep(self.log, self.storage)
+        gone += self._clear_iceberg()
         return [*gone, *self._delete_files(max(first, self.log.oldest_version()), listed)]
 
     # -- 2. the fence ------------------------------------------------------------------------------------------------
@@ -183,7 +190,21 @@ class Clearing:
             for path in older
         ]
 
-    # -- 5. data files -----------------------------------------------------------------------------------------------
+    # -- 5. Iceberg's metadata -----------------------------------------------------------------------------------------
+
+    def _clear_iceberg(self) -> list[PurgedFile]:
+        newest = self.log.refresh()
+        if newest.settings.iceberg:
+            Publisher(self.log, self.storage).publish(newest)
+        going = {path: size for path, size, _ in unneeded_files(self.log, self.storage, newest, math.inf)}
+        for error in self.storage.delete_many(sorted(going)).values():
+            raise error
+        now_ms, note = self.log.now_ms(), "it may have had bounds of the rows"
+        return [
+            PurgedFile(path=path, where=ICEBERG, bytes=size, gone_ms=now_ms, note=note) for path, size in going.items()
+        ]
+
+    # -- 6. data files -----------------------------------------------------------------------------------------------
 
     def _delete_files(self, first: int, listed: Files) -> list[PurgedFile]:
         newest = self.log.refresh()

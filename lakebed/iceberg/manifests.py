@@ -1,0 +1,257 @@
+"""Which manifest each part of a version is in, and what the manifests say. A pure function of the set of parts.
+
+1. Parts are put in the order of the newest commit that their rows are from, and then of their names. So new parts come last.
+2. A manifest ends after each part whose name's digest is a multiple of ``PARTS_MEAN``. So it depends on a part and its neighbours
+   alone: one that comes or goes changes one manifest, or joins or cuts two.
+3. Deletion vectors are in manifests of their own, made in the same way of the parts that have one.
+4. A manifest's name begins with a digest of all that it is made from. A manifest of the version before that has the same digest
+   is used again, unread. What may differ from host to host, the compression, is in a second digest, of the bytes.
+5. All entries are *existing* ones that say which commit they are from: ``sequence_number`` is its version + 1, and that of a
+   vector is its part's. Iceberg applies a vector to the file that it names, if that is no newer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from lakebed.iceberg.avro import avro_bytes, entry_schema, partition_name
+from lakebed.iceberg.columns import IcebergColumns
+from lakebed.iceberg.puffin import Twin, twin_of
+from lakebed.iceberg.values import Bounds, encoded, partition_value
+from lakebed.log.actions import Part
+from lakebed.parts.part_filter import trusts_bounds
+
+Json = dict[str, Any]
+DATA, DELETES = 0, 1
+PARTS_MEAN = 96
+_EXISTING = 0
+_LAYOUT = b"lakebed 1"
+"""Of manifests as this module writes them: another one gives them other names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartEntry:
+    """A part, with what its place among manifests depends on."""
+
+    part: Part
+    location: str  # where Iceberg finds the file
+    digest: bytes  # of what a manifest says of it
+    twin: Twin | None
+    twin_digest: bytes
+    ends_manifest: bool
+
+    @property
+    def order(self) -> tuple[int, str]:
+        return self.part.max_block, self.part.path
+
+    @property
+    def sequence_number(self) -> int:
+        return max(0, self.part.max_block) + 1
+
+
+def part_entry(part: Part, location: str) -> PartEntry:
+    """The entry of a part."""
+    said = (location, part.rows, part.bytes, part.stats, sorted(part.partition_values.items()), part.max_block)
+    vector = part.deletion_vector
+    twin = twin_of(part, vector, location) if vector is not None and vector.dead_rows else None
+    path = hashlib.blake2b(part.path.encode(), digest_size=4).digest()
+    return PartEntry(
+        part=part,
+        location=location,
+        digest=_digest(repr((*said, part.sort_key_version)).encode()),
+        twin=twin,
+        twin_digest=_digest(repr((*said[4:], twin.name, twin.file_bytes)).encode()) if twin else b"",
+        ends_manifest=int.from_bytes(path, "big") % PARTS_MEAN == 0,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A manifest of a version, which may have been written before."""
+
+    content: int  # DATA or DELETES
+    key: str  # the digest of what it is made from
+    entries: tuple[PartEntry, ...]
+
+    @property
+    def prefix(self) -> str:
+        """What the names of its files begin with."""
+        return f"manifest-{self.key}-"
+
+
+def manifests_of(entries: Iterable[PartEntry], columns: IcebergColumns) -> list[Manifest]:
+    """The manifests of a version with these parts."""
+    about = _digest(b"%s %s" % (_LAYOUT, orjson.dumps([columns.schema, columns.spec, columns.sort_order["order-id"]])))
+    ordered = sorted(entries, key=lambda entry: entry.order)
+    vectors = [entry for entry in ordered if entry.twin is not None]
+    return [
+        *_cut(ordered, DATA, about, lambda entry: entry.digest),
+        *_cut(vectors, DELETES, about, lambda entry: entry.twin_digest),
+    ]
+
+
+def _cut(
+    entries: Sequence[PartEntry], content: int, about: bytes, said: Callable[[PartEntry], bytes]
+) -> Iterable[Manifest]:
+    start = 0
+    for at, entry in enumerate(entries, 1):
+        if entry.ends_manifest or at == len(entries):
+            own = tuple(entries[start:at])
+            key = _digest(b"".join([about, bytes([content]), *map(said, own)])).hex()
+            yield Manifest(content=content, key=key, entries=own)
+            start = at
+
+
+def manifest_bytes(manifest: Manifest, columns: IcebergColumns, place: str) -> bytes:
+    """The manifest's file. ``place``: the folder that the twins of vectors are in, as Iceberg finds it."""
+    is_data = manifest.content == DATA
+    records = [
+        _data_entry(entry, columns) if is_data else _vector_entry(entry, columns, place) for entry in manifest.entries
+    ]
+    about = {
+        "schema": orjson.dumps(columns.schema).decode(),
+        "schema-id": str(columns.schema["schema-id"]),
+        "partition-spec": orjson.dumps(columns.spec["fields"]).decode(),
+        "partition-spec-id": "0",
+        "format-version": "3",
+        "content": "data" if is_data else "deletes",
+    }
+    return avro_bytes(entry_schema(columns.partitions, deletes=not is_data), records, about, manifest.key.encode())
+
+
+def manifest_name(manifest: Manifest, data: bytes) -> str:
+    """The name of the manifest's file."""
+    return f"{manifest.prefix}{hashlib.blake2b(data, digest_size=3).hexdigest()}.avro"
+
+
+def manifest_row(manifest: Manifest, columns: IcebergColumns, location: str, length: int) -> Json:
+    """What a list says of the manifest, whose file is at ``location``."""
+    numbers = [entry.sequence_number for entry in manifest.entries]
+    rows = sum(entry.part.rows if manifest.content == DATA else entry.part.dead_rows for entry in manifest.entries)
+    return {
+        "manifest_path": location,
+        "manifest_length": length,
+        "partition_spec_id": 0,
+        "content": manifest.content,
+        "sequence_number": max(numbers),
+        "min_sequence_number": min(numbers),
+        "added_snapshot_id": max(numbers),
+        "added_files_count": 0,
+        "existing_files_count": len(manifest.entries),
+        "deleted_files_count": 0,
+        "added_rows_count": 0,
+        "existing_rows_count": rows,
+        "deleted_rows_count": 0,
+        "partitions": _summaries(manifest, columns) if columns.partitions else None,
+        "first_row_id": None,
+    }
+
+
+def _summaries(manifest: Manifest, columns: IcebergColumns) -> list[Json]:
+    out = []
+    for field in columns.partitions:
+        values = [
+            partition_value(entry.part.partition_values.get(field.stored), field.kind) for entry in manifest.entries
+        ]
+        known = [value for value in values if value is not None]
+        ends = [_partition_bound(end(known), field.kind) if known else None for end in (_least, _greatest)]
+        out.append(
+            {
+                "contains_null": len(known) < len(values),
+                "contains_nan": False,
+                "lower_bound": ends[0],
+                "upper_bound": ends[1],
+            }
+        )
+    return out
+
+
+def _least(values: Sequence[Any]) -> Any:
+    return min(values, key=_comparable)
+
+
+def _greatest(values: Sequence[Any]) -> Any:
+    return max(values, key=_comparable)
+
+
+def _comparable(value: Any) -> Any:
+    return value.encode() if isinstance(value, str) else value
+
+
+def _partition_bound(value: Any, kind: Any) -> bytes:
+    """Dates and times are numbers already."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        wide = value.to_bytes(8, "little", signed=True)
+        return wide if kind.bit_width == 64 else wide[:4]
+    return encoded(value, kind)
+
+
+def _entry(entry: PartEntry, file: Json) -> Json:
+    return {
+        "status": _EXISTING,
+        "snapshot_id": entry.sequence_number,
+        "sequence_number": entry.sequence_number,
+        "file_sequence_number": entry.sequence_number,
+        "data_file": file,
+    }
+
+
+def _partition(entry: PartEntry, columns: IcebergColumns) -> Json:
+    texts = entry.part.partition_values
+    return {partition_name(field): partition_value(texts.get(field.stored), field.kind) for field in columns.partitions}
+
+
+def _data_entry(entry: PartEntry, columns: IcebergColumns) -> Json:
+    part = entry.part
+    leaves = {path: one for path, one in columns.leaves.items() if trusts_bounds(part.path, one[1])}
+    bounds = Bounds(part.stats, leaves)
+    is_sorted = part.sort_key_version is not None and part.sort_key_version == columns.sort_order["order-id"]
+    return _entry(
+        entry,
+        {
+            "content": 0,
+            "file_path": entry.location,
+            "file_format": "PARQUET",
+            "partition": _partition(entry, columns),
+            "record_count": part.rows,
+            "file_size_in_bytes": part.bytes,
+            "value_counts": _pairs({number: part.rows for number in bounds.nulls}),
+            "null_value_counts": _pairs(bounds.nulls),
+            "lower_bounds": _pairs(bounds.lower),
+            "upper_bounds": _pairs(bounds.upper),
+            "sort_order_id": columns.sort_order["order-id"] if is_sorted else 0,
+            "first_row_id": None,
+        },
+    )
+
+
+def _vector_entry(entry: PartEntry, columns: IcebergColumns, place: str) -> Json:
+    twin = entry.twin
+    assert twin is not None
+    return _entry(
+        entry,
+        {
+            "content": 1,
+            "file_path": f"{place}/{twin.name}",
+            "file_format": "PUFFIN",
+            "partition": _partition(entry, columns),
+            "record_count": twin.vector.dead_rows,
+            "file_size_in_bytes": twin.file_bytes,
+            "referenced_data_file": entry.location,
+            "content_offset": twin.offset,
+            "content_size_in_bytes": twin.length,
+        },
+    )
+
+
+def _pairs(values: Mapping[int, Any]) -> list[Json]:
+    return [{"key": key, "value": values[key]} for key in sorted(values)]
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=8).digest()

@@ -1,0 +1,196 @@
+"""The same bytes, whoever writes: processes at once, one that takes over from a killed one, one that begins or goes on."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import lakebed
+from lakebed.errors import InvalidInput
+from lakebed.iceberg.publisher import FOLDER, BackgroundPublisher, Publisher
+from lakebed.log.stores import LocalLogStore
+from lakebed.log.table_log import TableLog
+from lakebed.table import internals_of
+from tests.iceberg.readers import pyiceberg
+from tests.internals import log_of, storage_of
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
+
+
+class Killed(BaseException):
+    """The end of a process, at any line."""
+
+
+class Interrupted(LocalLogStore):
+    """A store that calls ``act`` before the write of this number."""
+
+    def __init__(self, root: str, at: int, act: Callable[[], object]) -> None:
+        super().__init__(root)
+        self.left, self.act, self.writes = at, act, 0
+
+    def _count(self) -> None:
+        self.writes += 1
+        self.left -= 1
+        if self.left == 0:
+            self.act()
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        self._count()
+        return super().put_if_absent(name, data)
+
+    def put(self, name: str, data: bytes) -> None:
+        self._count()
+        super().put(name, data)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> lakebed.Table:
+    """A table with deletion vectors, of which Iceberg's readers see an older version."""
+    found = lakebed.create(tmp_path / "t", SCHEMA, keys=["id"], properties={"lakebed.iceberg": "on"})
+    change(found, range(100))
+    found.maintenance.publish_iceberg()
+    change(found, range(0, 100, 7))
+    return found
+
+
+def change(table: lakebed.Table, keys: range) -> None:
+    table.apply([{"id": key, "name": f"{key} at {table.version}"} for key in keys])
+    table.settle()
+
+
+def files(table: lakebed.Table) -> dict[str, bytes]:
+    folder = Path(table.path) / FOLDER
+    return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def publisher(
+    table: lakebed.Table, at: int = 0, act: Callable[[], object] = lambda: None
+) -> tuple[Publisher, Interrupted]:
+    store = Interrupted(table.path, at, act)
+    return Publisher(TableLog(store), storage_of(table)), store
+
+
+def kill() -> None:
+    raise Killed
+
+
+def test_whenever_a_process_is_killed_the_next_one_leaves_the_same_bytes(table: lakebed.Table) -> None:
+    snapshot, folder = log_of(table).refresh(), Path(table.path) / FOLDER
+    shutil.copytree(folder, folder.with_name("before"))
+    whole, store = publisher(table)
+    whole.publish(snapshot)
+    expected = files(table)
+    assert store.writes >= 6
+    for at in range(1, store.writes + 1):
+        shutil.rmtree(folder)
+        shutil.copytree(folder.with_name("before"), folder)
+        with pytest.raises(Killed):
+            publisher(table, at, kill)[0].publish(snapshot)
+        publisher(table)[0].publish(snapshot)
+        assert files(table) == expected, f"killed before write {at}"
+    assert sorted(pyiceberg(table)["id"].to_pylist()) == list(range(100))
+
+
+def test_two_processes_at_once_leave_the_same_bytes(table: lakebed.Table) -> None:
+    snapshot, folder = log_of(table).refresh(), Path(table.path) / FOLDER
+    shutil.copytree(folder, folder.with_name("before"))
+    whole, store = publisher(table)
+    first = whole.publish(snapshot)
+    expected = files(table)
+    for at in range(1, store.writes + 1):
+        shutil.rmtree(folder)
+        shutil.copytree(folder.with_name("before"), folder)
+        other = publisher(table)[0]
+        both = [
+            publisher(table, at, lambda other=other: other.publish(snapshot))[0].publish(snapshot),
+            other.publish(snapshot),
+        ]
+        assert files(table) == expected, f"the other before write {at}"
+        assert {each.metadata for each in both} == {first.metadata}
+
+
+def test_what_readers_see_already_is_not_written_again(table: lakebed.Table) -> None:
+    table.maintenance.publish_iceberg()
+    again = table.maintenance.publish_iceberg()
+    assert (again.files, again.version) == (0, table.version)
+    table.set_properties({"mine": "x"})  # a version with the same base
+    assert table.maintenance.publish_iceberg().files == 0
+
+
+def test_a_process_that_goes_on_writes_what_one_that_begins_writes(table: lakebed.Table) -> None:
+    kept = publisher(table)[0]
+    for at in range(4):
+        kept.publish(log_of(table).refresh())
+        change(table, range(at, 100, 5))
+    folder = Path(table.path) / FOLDER
+    shutil.copytree(folder, folder.with_name("before"))
+    kept.publish(log_of(table).refresh())
+    expected = files(table)
+    shutil.rmtree(folder)
+    shutil.copytree(folder.with_name("before"), folder)
+    publisher(table)[0].publish(log_of(table).refresh())
+    assert files(table) == expected
+
+
+def test_manifests_and_twins_that_did_not_change_are_used_again(tmp_path: Path) -> None:
+    table = lakebed.create(tmp_path / "t", SCHEMA, keys=["id"], properties={"lakebed.iceberg": "on"})
+    for at in range(4):
+        change(table, range(10 * at, 10 * at + 10))
+    change(table, range(0, 40, 3))
+    table.maintenance.publish_iceberg()
+    change(table, range(100, 110))  # marks nothing
+    before = files(table)
+    new = table.maintenance.publish_iceberg()
+    written = sorted(name.partition("-")[0].split(".")[0] for name in files(table).keys() - before.keys())
+    assert written == ["manifest", "snap", "v2"] and new.files == 4, "and the hint"
+
+
+def test_the_background_publishes_another_base_and_no_more(table: lakebed.Table) -> None:
+    log = log_of(table)
+    background = BackgroundPublisher(log, storage_of(table))
+    log.refresh()
+    assert background.is_behind()
+    background.publish_newest()
+    assert not background.is_behind()
+    table.set_properties({"mine": "x"})
+    log.refresh()
+    background.publish_newest()
+    assert not background.is_behind()
+    change(table, range(3))
+    log.refresh()
+    assert background.is_behind()
+    table.set_properties({"lakebed.iceberg": "off"})
+    log.refresh()
+    assert not background.is_behind()
+
+
+def test_maintenance_publishes_before_the_table_rests(table: lakebed.Table) -> None:
+    duties = internals_of(table).duties()
+    try:
+        [chore] = [each for each in duties.chores if each.is_owed]
+        assert chore.is_needed() and chore.seconds == 10
+        chore.run()
+        assert not chore.is_needed()
+        assert sorted(pyiceberg(table)["id"].to_pylist()) == list(range(100))
+    finally:
+        duties.release(None)
+
+
+def test_a_table_that_is_moved_is_published_for_its_new_place(table: lakebed.Table, tmp_path: Path) -> None:
+    table.maintenance.publish_iceberg()
+    shutil.move(table.path, tmp_path / "elsewhere")
+    moved = lakebed.open(tmp_path / "elsewhere")
+    assert [each.check for each in moved.doctor().findings] == ["iceberg"]
+    moved.maintenance.publish_iceberg()
+    assert sorted(pyiceberg(moved)["id"].to_pylist()) == list(range(100))
+    assert moved.doctor().findings == ()
+
+
+def test_it_is_refused_where_it_is_off(tmp_path: Path) -> None:
+    table = lakebed.create(tmp_path / "t", SCHEMA)
+    with pytest.raises(InvalidInput, match=r"lakebed.iceberg is off .*: set it to 'on' first"):
+        table.maintenance.publish_iceberg()

@@ -1,0 +1,56 @@
+"""At each settled version readers of Iceberg read what lakebed reads, whatever was applied, altered, merged and moved before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lakebed.errors import InvalidSchema
+from tests.iceberg.readers import all_agree, opened
+from tests.infra.foreign_duckdb import ICEBERG, ForeignDuckDB
+from tests.table.test_schemas_that_move import World, make_world, step
+from tests.worlds import seeds
+
+
+@pytest.fixture(scope="module")
+def duckdb() -> Iterator[ForeignDuckDB]:
+    with ForeignDuckDB(ICEBERG) as found:
+        yield found
+
+
+def turn_on(world: World) -> bool:
+    """Whether Iceberg can say the table."""
+    try:
+        world.table.set_properties({"lakebed.iceberg": "on"})
+    except InvalidSchema as error:
+        assert "which Iceberg can't say" in str(error)
+        return False
+    return True
+
+
+@seeds(8, quick=0)
+def test_rows_of_random_histories(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, duckdb: ForeignDuckDB
+) -> None:
+    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+    world = make_world(seed, tmp_path)
+    is_late, seen = world.rng.random() < 0.3, dict[int, list[str]]()
+    is_on = not is_late and turn_on(world)
+    try:
+        for at in range(world.rng.choice([8, 16, 24])):
+            step(world)
+            if is_late and at == 5:
+                is_on = turn_on(world)
+            if is_on and world.rng.random() < 0.5:
+                world.table.settle()
+                published = world.table.maintenance.publish_iceberg()
+                seen[published.version] = all_agree(world.table, duckdb)
+    except BaseException as error:
+        error.add_note(f"seed {seed}: " + "; ".join(world.changes))
+        raise
+    if seen:
+        assert [str(each) for each in world.table.doctor().findings] == []
+        for version in {int(each.snapshot_id) - 1 for each in opened(world.table).metadata.snapshots} & seen.keys():
+            all_agree(world.table, duckdb, version)

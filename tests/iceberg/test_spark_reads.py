@@ -1,0 +1,79 @@
+"""Spark with Iceberg's runtime reads what lakebed reads, at every published version. It is not the Spark of other tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from lakebed.errors import InvalidSchema
+from tests.foreign.readers import comparable
+from tests.iceberg.readers import opened
+from tests.infra.downloads import pyspark, spark_iceberg_jars
+from tests.infra.spark_start import spark_environment
+from tests.table.test_schemas_that_move import make_world, step
+
+_PROGRAM = """
+import json, sys
+import pyarrow as pa
+from pyspark.sql import SparkSession
+jar, asked, out = sys.argv[1:]
+spark = (
+    SparkSession.builder.master("local[2]").config("spark.jars", jar).config("spark.ui.enabled", "false")
+    .config("spark.sql.session.timeZone", "UTC").config("spark.driver.host", "127.0.0.1").getOrCreate()
+)
+for number, (path, snapshot) in enumerate(json.loads(asked)):
+    rows = spark.read.format("iceberg").option("versionAsOf", snapshot).load(path).toArrow()
+    with pa.OSFile(f"{out}/{number}.arrow", "wb") as file, pa.ipc.new_stream(file, rows.schema) as stream:
+        stream.write_table(rows)
+"""
+
+
+def read_by_spark(asked: list[tuple[str, int]], folder: Path) -> list[pa.Table]:
+    """The rows of snapshots of tables."""
+    [jar] = spark_iceberg_jars().glob("*.jar")
+    environment = {
+        **os.environ,
+        **spark_environment(),
+        "PYTHONPATH": str(pyspark("4.1.4")),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    environment.pop("SPARK_HOME", None)
+    command = [sys.executable, "-c", _PROGRAM, str(jar), json.dumps(asked), str(folder)]
+    subprocess.run(command, env=environment, check=True)
+    return [pa.ipc.open_stream(pa.OSFile(f"{folder}/{at}.arrow", "rb")).read_all() for at in range(len(asked))]
+
+
+@pytest.mark.long
+def test_rows_of_random_histories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+    asked: list[tuple[str, int]] = []
+    expected: list[pa.Table] = []
+    for seed in range(8):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        world = make_world(seed, folder)
+        try:
+            world.table.set_properties({"lakebed.iceberg": "on"})
+        except InvalidSchema:
+            continue
+        for _ in range(10):
+            step(world)
+            if world.rng.random() < 0.3:
+                world.table.settle()
+                world.table.maintenance.publish_iceberg()
+        world.table.settle()
+        world.table.maintenance.publish_iceberg()
+        for snapshot in opened(world.table).metadata.snapshots:
+            rows = world.table.to_arrow(version=snapshot.snapshot_id - 1)
+            asked.append((f"{world.table.path}/_lakebed/iceberg", snapshot.snapshot_id))
+            expected.append(rows)
+    assert len(asked) > 8
+    for (path, snapshot_id), found, rows in zip(asked, read_by_spark(asked, tmp_path), expected, strict=True):
+        same = comparable(found, rows.schema) == comparable(rows, rows.schema)
+        assert same, f"{path} at {snapshot_id}: {found.to_pylist()[:5]} instead of {rows.to_pylist()[:5]}"
