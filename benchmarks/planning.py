@@ -22,7 +22,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
 from benchmarks.workload import table
-from lakebed.sources.kafka.database_source import KafkaDatabaseStream
+from lakebed.sources.kafka.database_source import KafkaDatabasePlanner
 from lakebed.sources.kafka.gathering import Control, PlannedBatch, write_control
 from lakebed.sources.kafka.settings import KafkaSettings
 from tests.infra.kafka import KafkaServer
@@ -44,13 +44,13 @@ def main() -> None:
             made.result()
         write_control(Path(folder), Control(default_max_age_seconds=1e-3))
         settings = KafkaSettings(config={"bootstrap.servers": kafka.bootstrap}, topic_pattern=r"shop\..*")
-        stream = KafkaDatabaseStream(settings, Path(folder))
+        planner = KafkaDatabasePlanner(settings, Path(folder))
         producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 0})
         send(producer, names)
-        start = stream.latestOffset({}, stream.getDefaultReadLimit())
+        start = planner.next({})
         for due in sorted({0, min(20, args.topics), args.topics}):
             for looks in (False, True):
-                found, start = measured(stream, kafka, producer, names[:due], start, batches=args.batches, looks=looks)
+                found, start = measured(planner, kafka, producer, names[:due], start, batches=args.batches, looks=looks)
                 rows.append([f"{due} of {args.topics}", "yes" if looks else "no", *found])
     table(
         "Planning a batch, milliseconds",
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def measured(
-    stream: KafkaDatabaseStream,
+    planner: KafkaDatabasePlanner,
     kafka: KafkaServer,
     producer: Producer,
     names: list[str],
@@ -72,18 +72,18 @@ def measured(
     took, cpu, broker, end = [], 0.0, 0.0, start
     for _ in range(batches):
         send(producer, names)
-        stream._ends_at = _NEVER
+        planner._ends_at = _NEVER
         if looks:
-            stream._look_at = _NEVER
-            stream._identified.clear()
+            planner._look_at = _NEVER
+            planner._identified.clear()
         before = time.perf_counter(), time.process_time(), broker_seconds(kafka)
-        batch = stream._next(PlannedBatch.of(start), 10**9)
+        document = planner.next(start)
         took.append(time.perf_counter() - before[0])
         cpu += time.process_time() - before[1]
         broker += broker_seconds(kafka) - before[2]
-        if batch is not None:
-            assert len(batch.ranges) == len(names)
-            end = start = batch.document()
+        if document != start:
+            assert len(PlannedBatch.of(document).ranges) == len(names)
+            end = start = document
     took.sort()
     millis = [took[len(took) // 2], took[-1], cpu / batches, broker / batches]
     return [*(1e3 * each for each in millis), len(json.dumps(end)) if names else 0], start

@@ -309,7 +309,7 @@ def open_source(pipeline: Pipeline, columns: pa.Schema, *, reads_headers: bool =
             return FileSource(of_files, batch_seconds=pace(pipeline))
         return FileSource(of_files, columns_read(pipeline, columns), tuple(rows.except_columns), pace(pipeline))
     if isinstance(section, LakebedSection):
-        from lakebed.sources.upstream_source import UpstreamSource
+        from lakebed.sources.upstream import UpstreamSource
 
         upstream = UpstreamSettings(
             path=section.path,

@@ -35,21 +35,11 @@ import pyarrow as pa
 from lakebed.decode.decoder import RECORD_SCHEMA
 from lakebed.error_transport import methods_cross_spark
 from lakebed.errors import InvalidInput
-from lakebed.sources.source import RANGE_SCHEMA_DDL, Bounds, Pace, Place, Range
-from lakebed.sparks.streams import (
-    DataSource,
-    DataSourceStreamReader,
-    InputPartition,
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-    for_this_spark,
-)
+from lakebed.sources.range_stream import RangeSource
+from lakebed.sources.source import Bounds, Place, Range, RangePlanner
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 
 TOPIC = "orders"
@@ -240,11 +230,7 @@ def _value(row: tuple[str, int, int, int, int, int, int, int]) -> bytes:
     ).encode()
 
 
-_FORMAT = "lakebed_generator"
-_SETTINGS_OPTION = "settings"
 _TABLE_EVENTS_MAX = 20_000
-_IDLE_WAIT_SECONDS = 0.5
-_IDLE_POLL_SECONDS = 0.1
 BEHIND_SECONDS_MAX = 5.0
 """A stream that was stopped for longer than this continues from the present time."""
 
@@ -292,78 +278,34 @@ class GeneratorSource:
         return GeneratorReader(self.orders, self.tasks)
 
     def stream(self, spark: SparkSession) -> DataFrame:
-        spark.dataSource.register(_GeneratedRanges)
-        limit, pace = self.max_records_per_batch, self.batch_seconds
-        settings = {"orders": asdict(self.orders), "tasks": self.tasks, "limit": limit, "batch_seconds": pace}
-        return spark.readStream.format(_FORMAT).option(_SETTINGS_OPTION, json.dumps(settings)).load()
+        settings = {"orders": asdict(self.orders), "tasks": self.tasks, "limit": self.max_records_per_batch}
+        return _GeneratedRanges.frame(spark, json.dumps(settings), self.batch_seconds)
 
 
 @methods_cross_spark
-class _GeneratedRanges(DataSource):
-    """The Spark data source behind ``GeneratorSource``."""
+class _GeneratedRanges(RangeSource):
+    FORMAT = "lakebed_generator"
 
-    @classmethod
-    def name(cls) -> str:
-        return _FORMAT
-
-    def schema(self) -> str:
-        return RANGE_SCHEMA_DDL
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        text = self.options.get(_SETTINGS_OPTION)
-        if text is None:
-            raise InvalidInput(f"{_FORMAT}: option {_SETTINGS_OPTION!r} is missing; use GeneratorSource.stream")
-        settings = json.loads(text)
-        orders = OrderStream(**settings["orders"])
-        return for_this_spark(
-            GeneratedRangeStream(orders, settings["tasks"], settings["limit"], settings["batch_seconds"])
-        )
+    def planned_by(self, settings: str) -> tuple[GeneratorPlanner, GeneratorReader]:
+        parsed = json.loads(settings)
+        orders = OrderStream(**parsed["orders"])
+        return GeneratorPlanner(orders, parsed["limit"]), GeneratorReader(orders, parsed["tasks"])
 
 
-@methods_cross_spark
-class GeneratedRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class GeneratorPlanner(RangePlanner):
     """Plans which events each batch generates."""
 
-    def __init__(self, orders: OrderStream, tasks: int, limit: int | None, batch_seconds: float = 0.0) -> None:
+    def __init__(self, orders: OrderStream, limit: int | None) -> None:
         self._orders = orders
-        self._pace = Pace(batch_seconds)
-        self._tasks = tasks
         self._limit = limit
         self._moved_clock: int | None = None
         self._asked = False
         self._stop_micros: int | None = None
-        self._limited = False
 
-    def initialOffset(self) -> dict[str, Any]:
-        return {}
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        return ReadAllAvailable() if self._limit is None else ReadMaxRows(self._limit)
-
-    def prepareForTriggerAvailableNow(self) -> None:
+    def only_what_is_there_now(self) -> None:
         self._stop_micros = time.time_ns() // 1000
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        if self._stop_micros is None:
-            time.sleep(max(0.0, self._pace.wait_seconds()))
-        deadline = time.monotonic() + _IDLE_WAIT_SECONDS
-        while True:
-            end = self._next(start, limit)
-            if end != start:
-                self._pace.began(left_some=self._limited)
-                return end
-            if self._stop_micros is not None or time.monotonic() >= deadline:
-                return end
-            time.sleep(_IDLE_POLL_SECONDS)
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return [InputPartition(chosen) for chosen in _ranges_between(start, end, self._tasks)]
-
-    def read(self, partition: InputPartition) -> Iterator[tuple[str, int, int, int, int | None]]:
-        chosen: Range = partition.value
-        yield chosen.topic, chosen.partition, chosen.start, chosen.end, chosen.clock_micros
-
-    def _next(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def next(self, start: Mapping[str, Any]) -> dict[str, Any]:
         now = time.time_ns() // 1000
         made = int(start.get("next", 0))
         last = self._orders.events_max
@@ -372,14 +314,14 @@ class GeneratedRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         else:
             clock = self._clock(start, made, now)
             due = int((min(now, self._stop_micros or now) - clock) * self._orders.events_per_second / 1e6)
-        self._limited = isinstance(limit, ReadMaxRows) and due > made + limit.max_rows
-        if isinstance(limit, ReadMaxRows):
-            due = min(due, made + limit.max_rows)
+        self.left_some = self._limit is not None and due > made + self._limit
+        if self._limit is not None:
+            due = min(due, made + self._limit)
         if last is not None:
             due = min(due, last)
-        return {"next": due, "clock": clock} if due > made else start
+        return {"next": due, "clock": clock} if due > made else dict(start)
 
-    def _clock(self, start: dict[str, Any], made: int, now: int) -> int:
+    def _clock(self, start: Mapping[str, Any], made: int, now: int) -> int:
         """The time of event 0. It is moved at most once: when the stream begins, or resumes late or at another rate."""
         if not self._asked:
             self._asked = True

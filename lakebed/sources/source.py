@@ -139,8 +139,6 @@ def grouped(ranges: Sequence[Range], records_each: int) -> list[list[Range]]:
     return groups
 
 
-RANGE_SCHEMA_DDL = "topic string, partition int, start long, end long, clock_micros long"
-"""One row per range, the same for all sources: ``start`` <= offset < ``end``."""
 _RANGE_SCHEMA = pa.schema(
     [
         ("topic", pa.string()), ("partition", pa.int32()), ("start", pa.int64()), ("end", pa.int64()),
@@ -194,6 +192,31 @@ class Bounds:
     starting: int
     end: int | None
     topic_id: str | None = None
+
+
+class RangePlanner:
+    """Plans the batches of one pipeline, in one process beside the driver. One thread at a time.
+
+    Batches follow each other by offset documents: JSON objects, of which ``{}`` is the first. What a batch reads follows from the
+    documents before and after it alone (``RangeReader.ranges``).
+    """
+
+    left_some: bool = False
+    """Whether there is something that the batches so far do not read."""
+    records_each: int = 1
+    """Up to about so many records, ranges share a task."""
+
+    def next(self, start: Mapping[str, Any]) -> dict[str, Any]:
+        """The document of the next batch; one that is equal to ``start`` if there is nothing to read."""
+        raise NotImplementedError
+
+    def only_what_is_there_now(self) -> None:
+        """From now on plan what is there now, and nothing that comes later."""
+        raise NotImplementedError
+
+    def newest(self) -> dict[str, Any] | None:
+        """What there is to read, for the progress of the query; None if that is not known."""
+        return None
 
 
 class RangeReader(Protocol):

@@ -19,15 +19,17 @@ The rows of the streaming source are ranges of versions.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
 from lakebed.coordination.read_counts import begin_hold
+from lakebed.error_transport import methods_cross_spark
 from lakebed.errors import DataLoss, LakebedError, VersionNotFound
 from lakebed.log.holds import Hold, first_unexpired
 from lakebed.log.snapshot import Snapshot
@@ -36,8 +38,12 @@ from lakebed.log.table_log import TableLog
 from lakebed.parts.change_columns import columns_at
 from lakebed.parts.change_rows import ChangedVersion, changed_versions, read_version
 from lakebed.positions.positions import positions_of
+from lakebed.sources.range_stream import RangeSource
 from lakebed.sources.rows import PARTITION, WHOLE, records_of
-from lakebed.sources.source import Bounds, Place, Range
+from lakebed.sources.source import Bounds, Place, Range, RangePlanner
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 _WHAT_TO_DO = (
     "to go on with the changes that are there now, set on_data_loss to 'skip'; to have all rows again, write into a new "
@@ -174,8 +180,8 @@ MOVE_SECONDS = 600
 _logger = logging.getLogger("lakebed.ingest")
 
 
-class UpstreamPlanner:
-    """Plans the batches of one pipeline. One thread at a time."""
+class UpstreamPlanner(RangePlanner):
+    """Plans which versions each batch reads."""
 
     def __init__(self, settings: UpstreamSettings) -> None:
         self._settings = settings
@@ -184,7 +190,6 @@ class UpstreamPlanner:
         self._oldest_in_log: int | None = None
         self._held: Hold | None = None
         self._held_ms = 0
-        self.left_some = False
 
     def next(self, start: Mapping[str, Any]) -> dict[str, Any]:
         """The document of the next batch; ``start`` itself if there is nothing to read.
@@ -288,3 +293,27 @@ class UpstreamPlanner:
             return self._held.id
         assert self._settings.table is not None
         return TableLog(open_store(self._settings.table)).refresh().metadata.id
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamSource:
+    """The changes of another table as a source of a pipeline. ``batch_seconds``: the pace of batches (``Pace``)."""
+
+    settings: UpstreamSettings
+    batch_seconds: float = 0.0
+
+    @property
+    def reader(self) -> UpstreamReader:
+        return UpstreamReader(self.settings)
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        return _UpstreamRanges.frame(spark, json.dumps(asdict(self.settings)), self.batch_seconds)
+
+
+@methods_cross_spark
+class _UpstreamRanges(RangeSource):
+    FORMAT = "lakebed_upstream"
+
+    def planned_by(self, settings: str) -> tuple[UpstreamPlanner, UpstreamReader]:
+        parsed = UpstreamSettings(**json.loads(settings))
+        return UpstreamPlanner(parsed), UpstreamReader(parsed)

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from lakebed.positions.positions import Position
 from lakebed.sources.kafka import database_source
-from lakebed.sources.kafka.database_source import KafkaDatabaseStream
+from lakebed.sources.kafka.database_source import KafkaDatabasePlanner
 from lakebed.sources.kafka.gathering import Control, PlannedBatch, write_control, write_positions
 from lakebed.sources.kafka.settings import KafkaSettings
 from lakebed.sources.source import Range
@@ -47,34 +46,33 @@ class Brokers:
 @pytest.fixture
 def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
     brokers = Brokers(a=5)
-    for pause in ("LOOK_SECONDS", "ID_SECONDS", "ENDS_SECONDS", "WAIT_SECONDS"):
+    for pause in ("LOOK_SECONDS", "ID_SECONDS", "ENDS_SECONDS"):
         monkeypatch.setattr(database_source, pause, 0.0)
     monkeypatch.setattr(database_source, "ENDS_SHARE", 1e9)
     monkeypatch.setattr(database_source, "DatabaseCluster", lambda settings: brokers)
     return brokers
 
 
-def after(stream: KafkaDatabaseStream, start: dict[str, Any]) -> PlannedBatch:
-    document = stream.latestOffset(start, ReadMaxRows(1000))
-    return PlannedBatch.of(json.loads(json.dumps(document)))
+def after(planner: KafkaDatabasePlanner, start: dict[str, Any]) -> PlannedBatch:
+    return PlannedBatch.of(json.loads(json.dumps(planner.next(start))))
 
 
-def begun(folder: Path, **positions: int) -> KafkaDatabaseStream:
+def begun(folder: Path, **positions: int) -> KafkaDatabasePlanner:
     """The planner of a process."""
     write_control(folder, Control(default_max_age_seconds=1e-6))
     write_positions(folder, {topic: Position(offsets={0: offset}) for topic, offset in positions.items()})
-    return KafkaDatabaseStream(LATEST, folder)
+    return KafkaDatabasePlanner(LATEST, folder)
 
 
 def test_a_batch_that_comes_again_begins_where_its_partitions_began(brokers: Brokers, tmp_path: Path) -> None:
-    stream = begun(tmp_path)
-    first = after(stream, {})
+    planner = begun(tmp_path)
+    first = after(planner, {})
     assert (first.ranges, first.begin) == ((), {("a", 0): 5})
     brokers.ends |= {"a": 7, "b": 3}  # a topic that comes later is read from its first record
     brokers.made["b"] = "1"
-    second = after(stream, first.document())
+    second = after(planner, first.document())
     brokers.ends |= {"a": 8, "b": 4}
-    third = after(stream, second.document())
+    third = after(planner, second.document())
     assert [(one.topic, one.start, one.end) for one in third.ranges] == [("a", 7, 8), ("b", 3, 4)]
     again = third.with_beginnings({})
     assert [(one.topic, one.start, one.end, one.is_first) for one in again.ranges] == [
@@ -86,13 +84,13 @@ def test_a_batch_that_comes_again_begins_where_its_partitions_began(brokers: Bro
 
 
 def test_a_topic_that_was_made_anew_begins_at_its_first_record(brokers: Brokers, tmp_path: Path) -> None:
-    stream = begun(tmp_path)
-    first = after(stream, {})
+    planner = begun(tmp_path)
+    first = after(planner, {})
     brokers.ends["a"] = 9
-    second = after(stream, first.document())
+    second = after(planner, first.document())
     brokers.made["a"], brokers.ends["a"] = "2", 10
-    assert after(stream, second.document()) == second  # that is noticed first
-    third = after(stream, second.document())
+    assert after(planner, second.document()) == second  # that is noticed first
+    third = after(planner, second.document())
     assert [(one.start, one.end) for one in third.ranges] == [(0, 10)]
     brokers.ends["a"] = 12
     restarted = after(begun(tmp_path), third.document())

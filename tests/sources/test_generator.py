@@ -11,7 +11,7 @@ import pytest
 from lakebed.decode.debezium.events import DebeziumJson
 from lakebed.decode.decoder import DecoderSchema
 from lakebed.errors import InvalidInput
-from lakebed.sources.generator import BEHIND_SECONDS_MAX, COLUMNS, KEYS, GeneratedRangeStream, OrderStream
+from lakebed.sources.generator import BEHIND_SECONDS_MAX, COLUMNS, KEYS, GeneratorPlanner, GeneratorReader, OrderStream
 
 CLOCK = 1_700_000_000_000_000
 
@@ -83,14 +83,14 @@ def test_wrong_shares_are_refused() -> None:
 def test_a_stream_that_comes_back_goes_on_with_the_next_event() -> None:
     orders = OrderStream(events_per_second=1000)
     then = {"next": 5000, "clock": CLOCK}
-    stream = GeneratedRangeStream(orders, tasks=2, limit=None)
-    end = stream.latestOffset(then, stream.getDefaultReadLimit())
+    planner, reader = GeneratorPlanner(orders, limit=None), GeneratorReader(orders, tasks=2)
+    end = planner.next(then)
     assert end["clock"] > CLOCK
     assert 5000 < end["next"] < 5000 + 1000 * BEHIND_SECONDS_MAX
-    later = stream.latestOffset(end, stream.getDefaultReadLimit())
+    later = planner.next(end)
     assert later["clock"] == end["clock"]
-    ranges = [partition.value for partition in stream.partitions(then, end)]
+    ranges = reader.ranges(then, end)
     assert ranges[0].start == 5000
     assert ranges[0].end == ranges[1].start
     assert ranges[-1].end == end["next"]
-    assert stream.partitions(end, end) == []
+    assert reader.ranges(end, end) == []

@@ -10,13 +10,12 @@ from uuid import uuid4
 
 import pytest
 from confluent_kafka.admin import NewPartitions
-from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from lakebed.errors import Retry
 from lakebed.positions.positions import Position
 from lakebed.sources.kafka import database_source
 from lakebed.sources.kafka.cluster import DatabaseCluster
-from lakebed.sources.kafka.database_source import RECORDS_MAX, KafkaDatabaseReader, KafkaDatabaseStream
+from lakebed.sources.kafka.database_source import KafkaDatabasePlanner, KafkaDatabaseReader
 from lakebed.sources.kafka.gathering import Control, PlannedBatch, write_control, write_positions
 from lakebed.sources.kafka.lag import lag_by_topic, lag_in_all
 from lakebed.sources.kafka.settings import KafkaSettings
@@ -44,11 +43,11 @@ class Planner:
         settings = KafkaSettings(config={"bootstrap.servers": kafka.bootstrap}, topic_pattern=prefix + ".*", **more)
         if not (folder / "control.json").exists():
             write_control(folder, SOON)
-        self.stream = KafkaDatabaseStream(settings, folder)
+        self.planner, self.reader = KafkaDatabasePlanner(settings, folder), KafkaDatabaseReader(settings)
 
     def after(self, start: Document) -> Document:
         """The next offset document, as Spark gets it: through JSON."""
-        document: Document = json.loads(json.dumps(self.stream.latestOffset(start, self.stream.getDefaultReadLimit())))
+        document: Document = json.loads(json.dumps(self.planner.next(start)))
         return document
 
     def batch(self, start: Document) -> PlannedBatch:
@@ -87,10 +86,8 @@ def test_a_batch_reads_what_is_due_and_a_replay_reads_the_same(kafka: KafkaServe
     batch = PlannedBatch.of(second)
     assert (plain(batch), firsts(batch)) == ([(a, 0, 3, 4)], set()), "b waits for its age"
     assert batch.ranges[0].topic_id
-    restarted = Planner(kafka, prefix, tmp_path).stream
-    assert [group.value for group in restarted.partitions(first, second)] == [list(batch.ranges)]
-    assert list(restarted.read(restarted.partitions(first, second)[0])) == [(a, 0, 3, 4, None)]
-    progress = {"sources": [{"latestOffset": json.dumps(planner.stream.reportLatestOffset()), "endOffset": second}]}
+    assert Planner(kafka, prefix, tmp_path).reader.ranges(first, second) == list(batch.ranges)
+    progress = {"sources": [{"latestOffset": json.dumps(planner.planner.newest()), "endOffset": second}]}
     assert (lag_by_topic(progress), lag_in_all(progress)) == ({b: 2}, 2)
 
 
@@ -187,7 +184,7 @@ def test_the_driver_can_ask_for_a_batch_of_nothing_once(kafka: KafkaServer, pref
     first = planner.after({})
     assert first == {"batch": 1, "tick": 3, "topics": {}}
     assert planner.after(first) == first
-    assert planner.stream.partitions({}, first) == []
+    assert planner.reader.ranges({}, first) == []
 
 
 def test_available_now_reads_what_was_there_and_ends(kafka: KafkaServer, prefix: str, tmp_path: Path) -> None:
@@ -195,7 +192,7 @@ def test_available_now_reads_what_was_there_and_ends(kafka: KafkaServer, prefix:
     produce(kafka, a, 5)
     produce(kafka, b, 1)
     planner = Planner(kafka, prefix, tmp_path, max_records_per_batch=4)
-    planner.stream.prepareForTriggerAvailableNow()
+    planner.planner.only_what_is_there_now()
     produce(kafka, a, 5)
     end, read = {}, []
     while (after := planner.after(end)) != end:
@@ -209,8 +206,6 @@ def test_the_limit_is_of_all_topics_together(kafka: KafkaServer, prefix: str, tm
     for number in range(3):
         produce(kafka, kafka.create_topic(f"{prefix}t{number}"), 10)
     planner = Planner(kafka, prefix, tmp_path, max_records_per_batch=12)
-    assert planner.stream.getDefaultReadLimit() == ReadMaxRows(12)
-    assert Planner(kafka, prefix, tmp_path).stream.getDefaultReadLimit() == ReadMaxRows(RECORDS_MAX)
     sizes, end = [], {}
     for _ in range(3):
         end = planner.after(end)
@@ -257,16 +252,6 @@ def test_a_table_is_told_the_bounds_of_those_partitions_that_are_there(kafka: Ka
     bounds = found[a, 0]
     assert (bounds.earliest, bounds.starting, bounds.end) == (0, 0, 3)
     assert bounds.topic_id
-
-
-def test_small_ranges_share_a_task() -> None:
-    stream = KafkaDatabaseStream(
-        KafkaSettings(config={"bootstrap.servers": "127.0.0.1:9"}, topics=("a",)), Path("/nowhere")
-    )
-    ranges = (*(Range(f"t{number:03}", 0, 0, 100) for number in range(500)), Range("u", 0, 0, 50_000))
-    groups = [group.value for group in stream.partitions({}, PlannedBatch(number=1, ranges=ranges).document())]
-    assert [sum(each.end for each in group) for group in groups] == [20_000, 20_000, 60_000]
-    assert [each for group in groups for each in group] == list(ranges)
 
 
 def test_how_many_partitions_a_topic_has_is_said_of_those_that_are_there_and_are_selected(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -13,7 +12,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import NewPartitions, TopicMetadata
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import lakebed
 from lakebed.errors import DataLoss, InvalidInput, Retry
@@ -24,7 +23,7 @@ from lakebed.positions.positions import Position, entry_of, position_entry
 from lakebed.sources.kafka import source as kafka_source
 from lakebed.sources.kafka.cluster import KafkaCluster, topics_there
 from lakebed.sources.kafka.settings import KafkaSettings
-from lakebed.sources.kafka.source import KafkaRangeStream, KafkaSource
+from lakebed.sources.kafka.source import KafkaPlanner, KafkaReader, KafkaSource
 from lakebed.sources.source import Bounds, Range
 from tests.infra.kafka import KafkaServer
 from tests.internals import log_of
@@ -41,8 +40,8 @@ def topic(kafka: KafkaServer) -> str:
     return kafka.create_topic(f"source-{uuid4().hex[:8]}", partitions=2)
 
 
-def stream(kafka: KafkaServer, *topics: str, **more: Any) -> KafkaRangeStream:
-    return KafkaRangeStream(KafkaSettings(config={"bootstrap.servers": kafka.bootstrap}, topics=topics, **more))
+def stream(kafka: KafkaServer, *topics: str, **more: Any) -> KafkaPlanner:
+    return KafkaPlanner(KafkaSettings(config={"bootstrap.servers": kafka.bootstrap}, topics=topics, **more))
 
 
 def produce(kafka: KafkaServer, topic: str, count: int, partition: int = 0, size: int = 10) -> None:
@@ -52,43 +51,28 @@ def produce(kafka: KafkaServer, topic: str, count: int, partition: int = 0, size
     producer.flush()
 
 
-def ask(source: KafkaRangeStream, start: Offset, limit: ReadLimit | None = None) -> Offset:
+def ask(source: KafkaPlanner, start: Offset) -> Offset:
     """The next offset, as Spark gets it: through JSON."""
     source._looked_at = float("-inf")  # look for new partitions at every call
-    end = source.latestOffset(start, source.getDefaultReadLimit() if limit is None else limit)
-    decoded: Offset = json.loads(json.dumps(end))
+    decoded: Offset = json.loads(json.dumps(source.next(start)))
     return decoded
 
 
-def planned(source: KafkaRangeStream, start: Offset, end: Offset) -> list[tuple[str, int, int, int]]:
-    ranges = [partition.value for partition in source.partitions(start, end)]
-    return [(chosen.topic, chosen.partition, chosen.start, chosen.end) for chosen in ranges]
+def planned(source: KafkaPlanner, start: Offset, end: Offset) -> list[tuple[str, int, int, int]]:
+    ranges = KafkaReader(source._settings).ranges(start, end)
+    return [(chosen.topic, chosen.partition, chosen.start, chosen.end) for chosen in ranges if chosen.size]
 
 
 def test_batches_follow_each_other_without_gap_or_overlap(kafka: KafkaServer, topic: str) -> None:
     produce(kafka, topic, 10, partition=0)
     produce(kafka, topic, 5, partition=1)
     source = stream(kafka, topic)
-    first = ask(source, source.initialOffset())
+    first = ask(source, {})
     assert planned(source, {}, first) == [(topic, 0, 0, 10), (topic, 1, 0, 5)]
     produce(kafka, topic, 1, partition=1)
     second = ask(source, first)
     assert planned(source, first, second) == [(topic, 1, 5, 6)]
     assert "begin" not in second
-
-
-def test_nothing_new_gives_the_same_offset_after_a_short_wait(
-    kafka: KafkaServer, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    produce(kafka, topic, 1)
-    source = stream(kafka, topic)
-    first = ask(source, {})
-    slept: list[float] = []
-    clock = SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append)
-    monkeypatch.setattr(kafka_source, "time", clock)
-    assert ask(source, first) == first
-    assert sum(slept) == pytest.approx(kafka_source.IDLE_WAIT_SECONDS, abs=kafka_source.IDLE_POLL_SECONDS)
-    assert planned(source, first, first) == []
 
 
 def test_a_replayed_batch_reads_the_same_even_if_the_start_was_latest(kafka: KafkaServer, topic: str) -> None:
@@ -139,12 +123,12 @@ def test_a_stream_without_its_checkpoint_begins_where_the_table_is(
     monkeypatch.setattr(kafka_source, "METADATA_SECONDS", 0.0)
     settings = KafkaSettings(config={"bootstrap.servers": kafka.bootstrap}, topics=(topic,))
 
-    def began(**position: Any) -> KafkaRangeStream:
+    def began(**position: Any) -> KafkaPlanner:
         entry = entry_of(topic, Position(**position))
         access = ReadWriteSet(domains=frozenset([position_entry(topic)]))
         proposal = Proposal(actions=[entry], access=access, result=lambda committed: committed.version)
         commit_loop(log_of(table), Operation.REWIND, lambda snapshot: proposal)
-        return KafkaRangeStream(settings, table.path)
+        return KafkaPlanner(settings, table.path)
 
     _, ids = KafkaCluster(settings).look()
     source = began(offsets={0: 7}, topic_id=ids[topic])
@@ -161,7 +145,7 @@ def test_a_stream_without_its_checkpoint_begins_where_the_table_is(
 
 def test_partitions_and_topics_that_appear_start_at_earliest(kafka: KafkaServer, topic: str) -> None:
     config = {"bootstrap.servers": kafka.bootstrap}
-    source = KafkaRangeStream(KafkaSettings(config=config, topic_pattern=topic + ".*", starting_offsets="latest"))
+    source = KafkaPlanner(KafkaSettings(config=config, topic_pattern=topic + ".*", starting_offsets="latest"))
     first = ask(source, {})
     admin = kafka.admin()
     admin.create_partitions([NewPartitions(topic, 3)])[topic].result()

@@ -33,7 +33,7 @@ from typing import Any
 from lakebed.positions.files_read import FileRead, FilesRead
 from lakebed.sources.files.folder import Found, Looker, State
 from lakebed.sources.files.settings import FilesSettings, Options
-from lakebed.sources.source import BatchLimit, Range
+from lakebed.sources.source import BatchLimit, Range, RangePlanner
 
 FILES_MAX = 10_000
 _CHANGED_MAX = 100
@@ -106,8 +106,8 @@ def _place(found: Found) -> tuple[int, str]:
     return found.state.modified_ns, found.path
 
 
-class FilesPlanner:
-    """Plans the batches of one pipeline. One thread at a time."""
+class FilesPlanner(RangePlanner):
+    """Plans which files each batch reads."""
 
     def __init__(self, settings: FilesSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self._options = Options.of(settings)
@@ -120,16 +120,6 @@ class FilesPlanner:
         self._told: set[Found] = set()
         self._is_bounded = False
         self._next_look_at = self._next_whole_at = float("-inf")
-
-    @property
-    def left_some(self) -> bool:
-        """Whether there are files that the batches so far do not read."""
-        return bool(self._waiting)
-
-    @property
-    def wait_seconds(self) -> float:
-        """How long until a batch may be planned, since looks take their share of the time only; 0 or less if it may be now."""
-        return 0.0 if self._waiting else self._next_look_at - self._clock()
 
     def only_what_is_there_now(self) -> None:
         """Plan the files that are there now, and from now on no others."""
@@ -146,6 +136,7 @@ class FilesPlanner:
             self._look()
         chosen = self._within_limits(self._waiting)
         self._waiting = self._waiting[len(chosen) :]
+        self.left_some = bool(self._waiting)
         chosen = sorted((now for one in chosen if (now := self._as_it_is(one)) is not None), key=_place)
         told, self._changed = self._changed[:_CHANGED_MAX], self._changed[_CHANGED_MAX:]
         if not chosen and not told:

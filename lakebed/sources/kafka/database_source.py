@@ -6,28 +6,26 @@ Invariants
          after the positions is in a batch of the run. The checkpoint says only where partitions without a position begin.
     KD3  No topic's trouble ends the query: the driver has the ids and offsets with which to judge each table.
 
-``latestOffset``
-    1.  Wait until the next batch may begin (``Pace``).
-    2.  Every few seconds, ask for the partitions. One without a position begins at the starting offsets, or at the earliest one
+How the next batch is planned
+    1.  Every few seconds, ask for the partitions. One without a position begins at the starting offsets, or at the earliest one
         if it appears later.
-    3.  Twice a second at most, and less often if that costs much, ask for the ends of all partitions in one request. A
+    2.  Twice a second at most, and less often if that costs much, ask for the ends of all partitions in one request. A
         partition that ends below its position begins again at the earliest offset.
-    4.  ``Gathering`` says which topics are due. Their ids are asked for: a topic that was created again begins again, too.
-    5.  If none is due, and the driver asks for no batch (``Control.tick``), do this again a few times, with pauses.
+    3.  ``Gathering`` says which topics are due. Their ids are asked for: a topic that was created again begins again, too.
+    4.  If none is due, and the driver asks for no batch (``Control.tick``), there is none.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lakebed.error_transport import methods_cross_spark
-from lakebed.errors import InvalidInput
 from lakebed.positions.positions import Position
 from lakebed.sources.kafka.assignment import assigned
 from lakebed.sources.kafka.cluster import DatabaseCluster, Partitions
@@ -40,34 +38,20 @@ from lakebed.sources.kafka.gathering import (
     write_positions,
 )
 from lakebed.sources.kafka.settings import KafkaSettings
-from lakebed.sources.kafka.source import PACE_OPTION, SETTINGS_OPTION, KafkaReader
-from lakebed.sources.source import BATCH_SECONDS, RANGE_SCHEMA_DDL, Bounds, Pace, Place, Range
-from lakebed.sparks.streams import (
-    DataSource,
-    DataSourceStreamReader,
-    InputPartition,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-    for_this_spark,
-)
+from lakebed.sources.kafka.source import KafkaReader
+from lakebed.sources.range_stream import RangeSource
+from lakebed.sources.source import BATCH_SECONDS, Bounds, Place, Range, RangePlanner
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
-_FORMAT = "lakebed_kafka_database"
-_FOLDER_OPTION = "folder"
 LOOK_SECONDS = 5.0
 ID_SECONDS = 5.0
 ENDS_SECONDS = 0.5
 ENDS_SHARE = 0.05
 """Asking for the ends takes at most this share of a core. With thousands of partitions they are asked for less often."""
-WAIT_SECONDS = 0.5
-_POLL_SECONDS = 0.1
 RECORDS_MAX = 500_000
 """A batch of this size takes some seconds, and other tables wait for it."""
-_PARTITION_RECORDS = 20_000
 _TOPICS_REPORTED_MAX = 100
 
 log = logging.getLogger(__name__)
@@ -126,38 +110,26 @@ class KafkaDatabaseSource:
 
     def stream(self, spark: SparkSession) -> DataFrame:
         write_positions(self.folder, self.positions)
-        spark.dataSource.register(_KafkaDatabaseRanges)
-        stream = spark.readStream.format(_FORMAT).option(SETTINGS_OPTION, self.settings.to_json())
-        return stream.option(_FOLDER_OPTION, str(self.folder)).option(PACE_OPTION, str(self.batch_seconds)).load()
+        settings, folder = self.settings.to_json(), str(self.folder)
+        return _KafkaDatabaseRanges.frame(spark, settings, self.batch_seconds, folder=folder)
 
 
 @methods_cross_spark
-class _KafkaDatabaseRanges(DataSource):
-    """The Spark data source behind ``KafkaDatabaseSource``."""
+class _KafkaDatabaseRanges(RangeSource):
+    FORMAT = "lakebed_kafka_database"
 
-    @classmethod
-    def name(cls) -> str:
-        return _FORMAT
-
-    def schema(self) -> str:
-        return RANGE_SCHEMA_DDL
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        text, folder = self.options.get(SETTINGS_OPTION), self.options.get(_FOLDER_OPTION)
-        if text is None or folder is None:
-            raise InvalidInput(f"{_FORMAT}: options are missing; use KafkaDatabaseSource.stream")
-        pace = float(self.options.get(PACE_OPTION, "0"))
-        return for_this_spark(KafkaDatabaseStream(KafkaSettings.from_json(text), Path(folder), pace))
+    def planned_by(self, settings: str) -> tuple[KafkaDatabasePlanner, KafkaDatabaseReader]:
+        parsed = KafkaSettings.from_json(settings)
+        return KafkaDatabasePlanner(parsed, Path(self.options["folder"])), KafkaDatabaseReader(parsed)
 
 
-@methods_cross_spark
-class KafkaDatabaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans what each batch reads. Lives in one process beside the driver."""
+class KafkaDatabasePlanner(RangePlanner):
+    """Plans what each batch reads."""
 
-    def __init__(self, settings: KafkaSettings, folder: Path, batch_seconds: float = 0.0) -> None:
+    records_each = 20_000
+
+    def __init__(self, settings: KafkaSettings, folder: Path) -> None:
         self._settings = settings
-        self._folder = folder
-        self._pace = Pace(batch_seconds)
         self._cluster = DatabaseCluster(settings)
         self._control = ControlFile(folder)
         self._tick = 0
@@ -174,54 +146,23 @@ class KafkaDatabaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._targets: Partitions | None = None
         self._look_at = self._ends_at = float("-inf")
 
-    def __reduce__(self) -> tuple[type[KafkaDatabaseStream], tuple[KafkaSettings, Path]]:
-        """Tasks get a copy that only reads: they need no connection for planning."""
-        return KafkaDatabaseStream, (self._settings, self._folder)
-
-    # What Spark calls ------------------------------------------------------------------------------------------------
-
-    def initialOffset(self) -> dict[str, Any]:
-        return {}
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        return ReadMaxRows(self._settings.max_records_per_batch or RECORDS_MAX)
-
-    def prepareForTriggerAvailableNow(self) -> None:
+    def only_what_is_there_now(self) -> None:
         self._partitions = self._cluster.partitions()
         self._targets = self._cluster.latest(self._partitions)
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        if self._targets is None:
-            time.sleep(max(0.0, self._pace.wait_seconds()))
-        records_max = limit.max_rows if isinstance(limit, ReadMaxRows) else RECORDS_MAX
-        deadline = time.monotonic() + WAIT_SECONDS
-        while True:
-            batch = self._next(PlannedBatch.of(start), records_max)
-            if batch is not None:
-                return batch.document()
-            if self._targets is not None or time.monotonic() >= deadline:
-                return start
-            time.sleep(_POLL_SECONDS)
-
-    def reportLatestOffset(self) -> dict[str, Any]:
+    def newest(self) -> dict[str, Any]:
         """How many records were left when the last batch was planned: in all, and of the topics that have most."""
         unread = self._gathering.unread()
         most = sorted(unread, key=lambda topic: (-unread[topic], topic))[:_TOPICS_REPORTED_MAX]
         return {"left_in_all": sum(unread.values()), "left": {topic: unread[topic] for topic in most}}
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return [InputPartition(together) for together in _in_groups(self._reads(start, end))]
-
-    def read(self, partition: InputPartition) -> Iterator[tuple[str, int, int, int, None]]:
-        for chosen in partition.value:
-            yield chosen.topic, chosen.partition, chosen.start, chosen.end, None
-
-    def _reads(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Range]:
-        return KafkaDatabaseReader(self._settings).ranges(start, end)
+    def next(self, start: Mapping[str, Any]) -> dict[str, Any]:
+        batch = self._next(PlannedBatch.of(start))
+        return dict(start) if batch is None else batch.document()
 
     # How a batch is planned ------------------------------------------------------------------------------------------
 
-    def _next(self, before: PlannedBatch, records_max: int) -> PlannedBatch | None:
+    def _next(self, before: PlannedBatch) -> PlannedBatch | None:
         control = self._control.newest()
         if time.monotonic() >= self._look_at:
             self._look(before)
@@ -233,21 +174,20 @@ class KafkaDatabaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         notes_begin = not before.number and self._settings.starting_offsets != "earliest"
         if not topics and control.tick <= self._tick and not notes_begin:
             return None
-        ranges, left_some = self._gathering.take(topics, control, self._within_bytes(topics, records_max), now)
+        ranges, self.left_some = self._gathering.take(topics, control, self._records_max(topics), now)
         self._tick = max(self._tick, control.tick)
-        self._pace.began(left_some)
         planned = tuple(
             replace(each, topic_id=self._ids.get(each.topic), is_first=each.place in self._first) for each in ranges
         )
         self._first.difference_update(each.place for each in ranges)
         left = self._gathering.left(control) if control.together_seconds is not None else ()
         return PlannedBatch(
-            number=before.number + 1, tick=self._tick, ranges=planned, begin=self._begin, left=left, more=left_some
+            number=before.number + 1, tick=self._tick, ranges=planned, begin=self._begin, left=left, more=self.left_some
         )
 
-    def _within_bytes(self, topics: Sequence[str], records_max: int) -> int:
-        """How many records a batch may have, if it has a limit of bytes too."""
-        bytes_max = self._settings.max_bytes_per_batch
+    def _records_max(self, topics: Sequence[str]) -> int:
+        """How many records a batch of these topics may have."""
+        records_max, bytes_max = self._settings.max_records_per_batch or RECORDS_MAX, self._settings.max_bytes_per_batch
         if bytes_max is None or not topics:
             return records_max
         topic, partition, start, end = self._gathering.longest(topics)
@@ -298,16 +238,3 @@ class KafkaDatabaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._gathering.start_over(begin)
             self._first |= begin.keys()
             self._ends_at = float("-inf")
-
-
-def _in_groups(ranges: Sequence[Range]) -> list[list[Range]]:
-    """The ranges of each task: small ones share one."""
-    groups: list[list[Range]] = []
-    room = 0
-    for each in ranges:
-        if room <= 0:
-            groups.append([])
-            room = _PARTITION_RECORDS
-        groups[-1].append(each)
-        room -= each.end - each.start
-    return groups

@@ -9,15 +9,14 @@ An offset document is ``{"topics": {topic: {partition: next offset}}, "begin": {
 {topic: id}, "again": how often a batch was planned for what the table is to read again}``; ``{}`` is the state before the
 starting offsets were looked up.
 
-``latestOffset``
+How the next batch is planned
     1.  Every few seconds, ask for the topics, their partitions and their ids.
-    2.  Wait until the next batch may begin (``Pace``).
-    3.  Ask for the ends of all partitions in one request. If there is nothing new, ask again a few times, with pauses.
-    4.  New partitions get a ``begin``. If a topic has another id, or a partition ends below the position, this raises
+    2.  Ask for the ends of all partitions in one request.
+    3.  New partitions get a ``begin``. If a topic has another id, or a partition ends below the position, this raises
         ``DataLoss``, or reading starts over at the earliest offset.
         A partition that the table has read already, by its own log, begins there.
-    5.  If there is nothing new, but the table has read less than was planned, a batch without ranges is planned (``again``).
-    6.  The limits, and the ``BatchLimit`` of a table that is behind, are shared among the partitions in proportion to
+    4.  If there is nothing new, but the table has read less than was planned, a batch without ranges is planned (``again``).
+    5.  The limits, and the ``BatchLimit`` of a table that is behind, are shared among the partitions in proportion to
         their unread records.
 """
 
@@ -33,35 +32,19 @@ import pyarrow as pa
 
 from lakebed.decode.metadata import READ
 from lakebed.error_transport import methods_cross_spark
-from lakebed.errors import DataLoss, InvalidInput
+from lakebed.errors import DataLoss
 from lakebed.sources.kafka.cluster import KafkaCluster, Partitions
 from lakebed.sources.kafka.gathering import RecordBytes, in_proportion
 from lakebed.sources.kafka.range import consume_range
 from lakebed.sources.kafka.settings import KafkaSettings
-from lakebed.sources.source import RANGE_SCHEMA_DDL, BatchLimit, Bounds, Pace, Place, Range
-from lakebed.sparks.streams import (
-    DataSource,
-    DataSourceStreamReader,
-    InputPartition,
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-    for_this_spark,
-)
+from lakebed.sources.range_stream import RangeSource
+from lakebed.sources.source import BatchLimit, Bounds, Place, Range, RangePlanner
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
-_FORMAT = "lakebed_kafka"
-SETTINGS_OPTION = "secret_settings"  # Spark masks options whose name contains "secret"
-PACE_OPTION = "batch_seconds"
 METADATA_SECONDS = 5.0
 _IMPATIENT_SECONDS = 5.0
-IDLE_WAIT_SECONDS = 0.5
-IDLE_POLL_SECONDS = 0.1
 
 log = logging.getLogger(__name__)
 
@@ -125,39 +108,25 @@ class KafkaSource:
         return KafkaReader(self.settings, reads_headers=self.reads_headers)
 
     def stream(self, spark: SparkSession) -> DataFrame:
-        spark.dataSource.register(_KafkaRanges)
-        stream = spark.readStream.format(_FORMAT).option(SETTINGS_OPTION, self.settings.to_json())
-        stream = stream.option(PACE_OPTION, str(self.batch_seconds))
-        return (stream if self.table is None else stream.option("table", self.table)).load()
+        more = {} if self.table is None else {"table": self.table}
+        return _KafkaRanges.frame(spark, self.settings.to_json(), self.batch_seconds, **more)
 
 
 @methods_cross_spark
-class _KafkaRanges(DataSource):
-    """The Spark data source behind ``KafkaSource``."""
+class _KafkaRanges(RangeSource):
+    FORMAT = "lakebed_kafka"
 
-    @classmethod
-    def name(cls) -> str:
-        return _FORMAT
-
-    def schema(self) -> str:
-        return RANGE_SCHEMA_DDL
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        text = self.options.get(SETTINGS_OPTION)
-        if text is None:
-            raise InvalidInput(f"{_FORMAT}: option {SETTINGS_OPTION!r} is missing; use KafkaSource.stream")
-        pace = float(self.options.get(PACE_OPTION, "0"))
-        return for_this_spark(KafkaRangeStream(KafkaSettings.from_json(text), self.options.get("table"), pace))
+    def planned_by(self, settings: str) -> tuple[KafkaPlanner, KafkaReader]:
+        parsed = KafkaSettings.from_json(settings)
+        return KafkaPlanner(parsed, self.options.get("table")), KafkaReader(parsed)
 
 
-@methods_cross_spark
-class KafkaRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans which offsets each batch reads. Lives in one process beside the driver."""
+class KafkaPlanner(RangePlanner):
+    """Plans which offsets each batch reads."""
 
-    def __init__(self, settings: KafkaSettings, table: str | None = None, batch_seconds: float = 0.0) -> None:
+    def __init__(self, settings: KafkaSettings, table: str | None = None) -> None:
         self._settings = settings
         self._batch_limit = BatchLimit(table)
-        self._pace = Pace(batch_seconds)
         self._cluster = KafkaCluster(settings)
         self._ids: dict[str, str] = {}
         self._known: list[tuple[str, int]] = []
@@ -167,53 +136,22 @@ class KafkaRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ends: Partitions = {}
         self._record_bytes = RecordBytes(settings)
 
-    def __reduce__(self) -> tuple[type[KafkaRangeStream], tuple[KafkaSettings]]:
-        """Tasks get a copy that only reads: they need no connection for planning."""
-        return KafkaRangeStream, (self._settings,)
-
-    # What Spark calls ------------------------------------------------------------------------------------------------
-
-    def initialOffset(self) -> dict[str, Any]:
-        return {}
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        if self._settings.max_records_per_batch is not None:
-            return ReadMaxRows(self._settings.max_records_per_batch)
-        if self._settings.max_bytes_per_batch is not None:
-            return ReadMaxBytes(self._settings.max_bytes_per_batch)
-        return ReadAllAvailable()
-
-    def prepareForTriggerAvailableNow(self) -> None:
+    def only_what_is_there_now(self) -> None:
         self._look()
         self._targets = self._cluster.latest(self._known)
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        if self._targets is None:
-            time.sleep(max(0.0, self._pace.wait_seconds()))
-        deadline = time.monotonic() + IDLE_WAIT_SECONDS
-        while True:
-            end = self._next(start, limit)
-            if end != start:
-                taken = _partitions(end["topics"])
-                self._pace.began(left_some=any(taken.get(p, 0) < last for p, last in self._ends.items()))
-                return end
-            if self._targets is not None or time.monotonic() >= deadline:
-                return end
-            time.sleep(IDLE_POLL_SECONDS)
-
-    def reportLatestOffset(self) -> dict[str, Any] | None:
+    def newest(self) -> dict[str, Any] | None:
         return {"topics": _document(self._ends)} if self._ends else None
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return [InputPartition(chosen) for chosen in _ranges_between(start, end) if chosen.size]
-
-    def read(self, partition: InputPartition) -> Iterator[tuple[str, int, int, int, None]]:
-        chosen: Range = partition.value
-        yield chosen.topic, chosen.partition, chosen.start, chosen.end, None
+    def next(self, start: Mapping[str, Any]) -> dict[str, Any]:
+        end = self._next(dict(start))
+        taken = _partitions(end.get("topics", {}))
+        self.left_some = any(taken.get(place, 0) < last for place, last in self._ends.items())
+        return end
 
     # How a batch is planned ------------------------------------------------------------------------------------------
 
-    def _next(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def _next(self, start: dict[str, Any]) -> dict[str, Any]:
         if time.monotonic() - self._looked_at >= METADATA_SECONDS:
             self._look()
         positions = _partitions(start.get("topics", {}))
@@ -232,7 +170,7 @@ class KafkaRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return {**kept, "again": start.get("again", 0) + 1}
             return start if start else self._offset(start, positions, begin)
         available = {**positions, **begin}
-        taken = self._within(limit, available)
+        taken = self._within(available)
         return self._offset(start, taken, begin)
 
     def _look(self) -> None:
@@ -304,18 +242,17 @@ class KafkaRangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         log.warning("reading of these partitions starts over, because their records were replaced: %s", broken)
         return self._cluster.earliest(broken)
 
-    def _within(self, limit: ReadLimit, positions: Partitions) -> Partitions:
+    def _within(self, positions: Partitions) -> Partitions:
         """The end offsets of a batch that stays within the limits."""
         waiting = {p: max(0, self._ends.get(p, offset) - offset) for p, offset in positions.items()}
         total = sum(waiting.values())
         records = self._batch_limit.limit(total)
-        if not isinstance(limit, ReadAllAvailable):
-            records = min(records, self._settings.max_records_per_batch or total)
-            if self._settings.max_bytes_per_batch is not None and total:
-                (topic, partition), count = max(waiting.items(), key=lambda item: item[1])
-                start = positions[topic, partition]
-                record_bytes = self._record_bytes.mean(topic, partition, start, start + count)
-                records = min(records, int(self._settings.max_bytes_per_batch / record_bytes))
+        records = min(records, self._settings.max_records_per_batch or total)
+        if self._settings.max_bytes_per_batch is not None and total:
+            (topic, partition), count = max(waiting.items(), key=lambda item: item[1])
+            start = positions[topic, partition]
+            record_bytes = self._record_bytes.mean(topic, partition, start, start + count)
+            records = min(records, int(self._settings.max_bytes_per_batch / record_bytes))
         if records >= total:
             return {p: offset + waiting[p] for p, offset in positions.items()}
         shares = in_proportion(waiting, records)
