@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -295,18 +295,21 @@ class _GeneratedRanges(RangeSource):
 class GeneratorPlanner(RangePlanner):
     """Plans which events each batch generates."""
 
-    def __init__(self, orders: OrderStream, limit: int | None) -> None:
+    def __init__(
+        self, orders: OrderStream, limit: int | None, clock_micros: Callable[[], int] = lambda: time.time_ns() // 1000
+    ) -> None:
         self._orders = orders
+        self._clock_micros = clock_micros
         self._limit = limit
         self._moved_clock: int | None = None
         self._asked = False
         self._stop_micros: int | None = None
 
     def only_what_is_there_now(self) -> None:
-        self._stop_micros = time.time_ns() // 1000
+        self._stop_micros = self._clock_micros()
 
     def next(self, start: Mapping[str, Any]) -> dict[str, Any]:
-        now = time.time_ns() // 1000
+        now = self._clock_micros()
         made = int(start.get("next", 0))
         last = self._orders.events_max
         if last is not None and self._stop_micros is not None:

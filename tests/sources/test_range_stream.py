@@ -103,10 +103,10 @@ def test_tasks_share_small_ranges_and_take_no_planner_along() -> None:
     assert [len(each.value) for each in stream.partitions({}, {"next": 450})] == [1, 1, 1, 1, 1], "no empty one"
     planner.records_each = 250
     groups = stream.partitions({}, {"next": 450})
-    assert [sum(one.size for one in each.value) for each in groups] == [200, 200, 50]
+    assert [sum(one.size for one in each.value) for each in groups] == [200, 250]
     in_task = pickle.loads(pickle.dumps(stream))
     assert not isinstance(in_task, RangeStream)
-    assert list(in_task.read(groups[2])) == [("t", 0, 400, 450, None)]
+    assert list(in_task.read(groups[1]))[-1] == ("t", 0, 400, 450, None)
 
 
 def test_an_error_of_a_planner_can_cross_spark() -> None:

@@ -284,7 +284,7 @@ def test_the_source_fetches_at_once_what_threads_read_but_for_tables_that_failed
 
     @contextmanager
     def together(ranges: Sequence[Range]) -> Iterator[None]:
-        fetched.append({one.topic: (one.start, one.end) for one in ranges})
+        fetched.append({each.topic: (each.start, each.end) for each in ranges})
         yield
         committed.append({topic: one.position(topic) for topic in ALL[:3]})
 
