@@ -100,14 +100,14 @@ def _without_keys(table: Table, statement: StatementInJvm) -> Counts:
         raise Unsupported(
             f"{statement.table} has no keys: use table.delete or table.update in place of {statement.kind}"
         )
-    rows = statement.source().localCheckpoint()
+    rows, _ = statement.source(FEW_ROWS)
     table.apply(rows)
     count = rows.count()
     return count, 0, 0, count, 0
 
 
 def _overwrite(table: Table, statement: StatementInJvm) -> Counts:
-    rows = statement.source().localCheckpoint()
+    rows, _ = statement.source(FEW_ROWS)
     snapshot = internals_of(table).log.refresh()
     if statement.kind == "OVERWRITE":
         replaced = statement.replaced
@@ -153,40 +153,38 @@ class _Changes:
         return _written_by_tasks(found, spec, self._internals.path)
 
     @cached_property
-    def _source(self) -> tuple[DataFrame, int]:
-        """The source, which stays what it is, and how many rows it has."""
-        frame = self._statement.source().localCheckpoint()
-        return frame, frame.count()
+    def _source(self) -> tuple[DataFrame, bool]:
+        return self._statement.source(FEW_ROWS)
 
     def _computed(self, snapshot: Snapshot, spec: WriteSpec, among: pa.Table | None) -> _Found:
         session, view = self._statement.session, self._internals.view
         if self._statement.kind == "INSERT":
-            source, count = self._source
-            return _some(source.selectExpr(f"{_INSERTED} as {_OPERATION}", "*"), count <= FEW_ROWS, spec, among)
+            source, is_few = self._source
+            return _some(source.selectExpr(f"{_INSERTED} as {_OPERATION}", "*"), is_few, spec, among)
         if self._statement.kind == "MERGE":
-            source, count = self._source
-            changes = self._statement.changes(self._rows_like(source, count, snapshot, spec), source)
-            is_few = count <= FEW_ROWS and not self._statement.concerns_all_rows
+            source, is_few = self._source
+            is_few = is_few and not self._statement.concerns_all_rows
+            changes = self._statement.changes(self._rows_like(source, is_few, snapshot, spec), source)
             return self._with_gone(_some(changes, is_few, spec, among), snapshot, spec)
         if among is not None:
-            rows = frame_of(session, self._looked_up(snapshot, spec, among), snapshot.metadata.schema_string)
-            return self._statement.changes(rows, None).toArrow()
+            return self._statement.changes(self._here(self._looked_up(snapshot, spec, among), snapshot), None).toArrow()
         self.rows_read = -1
         changes = self._statement.changes(view.dataframe(session, snapshot), None)
         few = changes.limit(FEW_ROWS + 1).toArrow()
         return few if len(few) <= FEW_ROWS else changes.localCheckpoint()
 
-    def _rows_like(self, source: DataFrame, count: int, snapshot: Snapshot, spec: WriteSpec) -> DataFrame:
+    def _rows_like(self, source: DataFrame, is_few: bool, snapshot: Snapshot, spec: WriteSpec) -> DataFrame:
         """The rows of the table that a MERGE may concern."""
-        session, view = self._statement.session, self._internals.view
-        is_looked_up = count <= FEW_ROWS and not self._statement.concerns_all_rows
-        keys = self._statement.keys_of_source(source) if is_looked_up else None
+        keys = self._statement.keys_of_source(source) if is_few else None
         if keys is None:
             self.rows_read = -1
-            return view.dataframe(session, snapshot)
-        are_known = " and ".join(f"{quote_for_spark(name)} is not null" for name in spec.incoming.keys)  # NaN is a key
-        asked = _stored_keys(keys.where(are_known).distinct().toArrow(), spec)
-        return frame_of(session, self._looked_up(snapshot, spec, asked), snapshot.metadata.schema_string)
+            return self._internals.view.dataframe(self._statement.session, snapshot)
+        asked = _stored_keys(keys.toArrow().group_by(keys.columns).aggregate([]).drop_null(), spec)
+        return self._here(self._looked_up(snapshot, spec, asked), snapshot)
+
+    def _here(self, rows: pa.Table, snapshot: Snapshot) -> DataFrame:
+        """Few rows of the table: what Spark computes of them is one task."""
+        return self._statement.few(frame_of(self._statement.session, rows, snapshot.metadata.schema_string))
 
     def _looked_up(self, snapshot: Snapshot, spec: WriteSpec, keys: pa.Table, hidden: str | None = None) -> pa.Table:
         """The rows with these keys, by the users' names, and perhaps with a hidden column of integers."""

@@ -188,9 +188,13 @@ class StatementInJvm:
         """Whether it is a MERGE that says what becomes of rows that the source lacks."""
         return bool(self._java.concernsAllRows())
 
-    def source(self) -> DataFrame:
-        """The rows that are inserted, or a MERGE's source."""
-        return self._frame(self._java.source())
+    def source(self, few: int) -> tuple[DataFrame, bool]:
+        """The rows that are inserted, or a MERGE's source, which stay what they are, and whether they are at most so many."""
+        return self._frame(self._java.source(few)), bool(self._java.isFew())
+
+    def few(self, rows: DataFrame) -> DataFrame:
+        """Few rows, so that what is computed of them is one task."""
+        return self._frame(self._java.few(rows._jdf))
 
     def keys_of_source(self, source: DataFrame) -> DataFrame | None:
         """The keys of the rows that a MERGE may meet; None if its condition is not that all keys are equal."""

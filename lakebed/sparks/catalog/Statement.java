@@ -38,6 +38,7 @@ import org.apache.spark.sql.catalyst.util.RowDeltaUtils;
 import org.apache.spark.sql.classic.Dataset;
 import org.apache.spark.sql.classic.Dataset$;
 import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.execution.LogicalRDD$;
 import org.apache.spark.sql.execution.command.ListFilesCommand;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.types.LongType$;
@@ -62,6 +63,7 @@ public final class Statement extends ListFilesCommand {
     private final DataSourceV2Relation target;
     private final Seq output;
     private SparkSession session; // that runs it
+    private boolean isFew;
 
     Statement(LogicalPlan original, DataSourceV2Relation target) {
         super(Rules.seq(new ArrayList()));
@@ -177,9 +179,28 @@ public final class Statement extends ListFilesCommand {
         return original instanceof MergeIntoTable && ((MergeIntoTable) original).notMatchedBySourceActions().nonEmpty();
     }
 
-    /** The rows that are inserted, or those that a MERGE has as its source. */
-    public Dataset source() {
-        return Dataset$.MODULE$.ofRows(session, sourcePlan());
+    /**
+     * The rows that are inserted, or those that a MERGE has as its source: computed once, and kept. In one partition if they are
+     * few, as Spark then plans no shuffle.
+     */
+    public Dataset source(long few) {
+        Dataset rows = Dataset$.MODULE$.ofRows(session, sourcePlan());
+        Option most = rows.queryExecution().optimizedPlan().maxRows();
+        isFew = most.isDefined() && ((Number) most.get()).longValue() <= few;
+        rows = rows.localCheckpoint();
+        isFew = isFew || rows.queryExecution().toRdd().count() <= few;
+        return isFew ? rows.coalesce(1) : rows;
+    }
+
+    /** Whether `source` has found few rows. */
+    public boolean isFew() {
+        return isFew;
+    }
+
+    /** The same rows in one partition. Rules of Spark go through each row that a plan itself has, so it has none. */
+    public Dataset few(Dataset rows) {
+        Dataset one = rows.coalesce(1);
+        return Dataset$.MODULE$.ofRows(session, LogicalRDD$.MODULE$.fromDataset(one.queryExecution().toRdd(), one, false));
     }
 
     private LogicalPlan sourcePlan() {
