@@ -1,10 +1,13 @@
-"""INSERT, DELETE, UPDATE, MERGE INTO on a table with keys: Spark computes what changes, and it is committed to the tail.
+"""INSERT, DELETE, UPDATE, MERGE INTO: Spark computes what changes in a table with keys, and it is committed to the tail.
 
 1. The rows that a statement brings, or compares with (its source), are computed once, and kept.
 2. Spark's plan of the statement computes the changes of the rows of a version: of those with the keys of the source, where a
    MERGE says that keys are equal; else of all rows, as a scan that the condition prunes.
 3. The changes are written: few of them here, many by tasks. ``operations.commit_changes`` commits them, and has 2 done again for
    keys that others changed meanwhile.
+
+In a table without keys, or whose changes are not of whole rows, a verb of the table does it, if the statement can be said in its
+SQL.
 """
 
 from __future__ import annotations
@@ -76,13 +79,8 @@ def run(table: Table, statement: StatementInJvm) -> Counts:
     spec = write_spec_of(internals.log.refresh())
     if statement.kind.startswith("OVERWRITE"):
         return _overwrite(table, statement)
-    if not spec.keys:
-        return _without_keys(table, statement)
-    if spec.resolves_by_group or spec.keeps_first:
-        raise Unsupported(
-            f"{statement.table} has groups of columns, aggregates or first rows, and {statement.kind} in SQL is of whole rows: "
-            "use table.apply, table.update or table.delete"
-        )
+    if not spec.keys or spec.resolves_by_group or spec.keeps_first:
+        return _by_verb(table, statement)
     operation, changes = _OPERATIONS[statement.kind], _Changes(table, statement)
     check = refusing_losers(internals.storage, internals.deletion_vectors, internals.locators.for_reading)
     condition = statement.condition
@@ -95,15 +93,22 @@ def run(table: Table, statement: StatementInJvm) -> Counts:
     return result.rows, result.updated, result.deleted, result.inserted, changes.rows_read
 
 
-def _without_keys(table: Table, statement: StatementInJvm) -> Counts:
-    if statement.kind != "INSERT":
+def _by_verb(table: Table, statement: StatementInJvm) -> Counts:
+    """What a verb of the table does, where rows have no key, or a change is not of a whole row."""
+    if statement.kind == "INSERT":
+        rows, _ = statement.source(FEW_ROWS)
+        table.apply(rows)
+        count = rows.count()
+        return count, 0, 0, count, 0
+    if (asked := statement.as_verb) is None:
         raise Unsupported(
-            f"{statement.table} has no keys: use table.delete or table.update in place of {statement.kind}"
+            f"{statement.table} has no keys, or has groups of columns, aggregates or first rows: its rows are deleted and "
+            "updated by table.delete and table.update, which compare and add columns and constants as Spark does, and know no "
+            f"query, MERGE or other function of Spark's; use these or table.apply in place of this {statement.kind}"
         )
-    rows, _ = statement.source(FEW_ROWS)
-    table.apply(rows)
-    count = rows.count()
-    return count, 0, 0, count, 0
+    where, values = asked
+    result = table.update(values, where) if statement.kind == "UPDATE" else table.delete(where)
+    return result.rows, result.updated, result.deleted, 0, -1
 
 
 def _overwrite(table: Table, statement: StatementInJvm) -> Counts:

@@ -36,6 +36,7 @@ _CLASSES = (
     "NamedTable",
     "NamedProcedure",
     "Changes",
+    "Dialect",
     "Parser",
     "Refusals",
     "Rules",
@@ -176,6 +177,12 @@ class StatementInJvm:
         """Spark's SQL of the condition; None if there is none."""
         found = self._java.condition()
         return None if found is None else str(found)
+
+    @property
+    def as_verb(self) -> tuple[str, dict[str, str]] | None:
+        """The condition and the assignments of a DELETE or UPDATE as ``Table.update`` takes them; None if it can't."""
+        found = self._java.asVerb()
+        return None if found is None else (str(found[0]), dict(zip(found[1::2], found[2::2], strict=True)))
 
     @property
     def replaced(self) -> dict[str, str | None] | None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import random
+from pathlib import Path
+
+import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 import lakebed
 from lakebed.sparks.jvm import executed_plan
+from lakebed.sparks.names import conf_of
+from tests.database.bank import TOTAL, Bank, Copy
 from tests.names.conftest import Sql
 
 pytestmark = pytest.mark.slow
@@ -77,3 +83,33 @@ def test_describe_says_how_large_and_how_fresh_a_table_is(sql: Sql, orders: lake
 
 def test_a_filter_leaves_parts_out(spark: SparkSession, catalog: str, orders: lakebed.Table) -> None:
     assert "EqualTo(id,3)" in executed_plan(spark.table(f"{catalog}.shop.orders").where("id = 3"))
+
+
+def test_a_catalog_may_have_all_tables_as_of_one_point(spark: SparkSession, tmp_path: Path) -> None:
+    bank = Bank(random.Random(3))
+    copy = Copy(tmp_path / "bank", bank)
+    bank.transfer()
+    assert copy.batch() is not None
+    first = lakebed.warehouse(copy.path).at().number
+    lakebed.create(tmp_path / "bank" / "public" / "later", pa.schema([("id", pa.int64())]))
+    settings = conf_of(dict.fromkeys(("bank_now", "bank_then"), copy.path)) | {
+        "spark.sql.catalog.bank_then.at": str(first)
+    }
+    for key, value in settings.items():
+        spark.conf.set(key, value)
+    for _ in range(3):
+        bank.transfer()
+        copy.batch()
+
+    def read(catalog: str) -> tuple[int, ...]:
+        balances = [f"(select sum(balance) from {catalog}.public.{table})" for table in ("checking", "savings")]
+        return tuple(spark.sql(f"select {' + '.join(balances)}, count(*) from {catalog}.audit.transfers").collect()[0])
+
+    assert (read("bank_then"), read("bank_now")) == ((TOTAL, 1), (TOTAL, 4))
+    with pytest.raises(AnalysisException, match=f"the point {first} has no table public.later"):
+        spark.table("bank_then.public.later")
+    for statement in ("delete from {}", "insert into {} select * from {}", "update {} set balance = 0"):
+        with pytest.raises(AnalysisException, match="the catalog bank_then has tables as of 1"):
+            spark.sql(statement.replace("{}", "bank_then.public.checking"))
+    for key in settings:
+        spark.conf.unset(key)

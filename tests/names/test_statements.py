@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
@@ -248,8 +249,6 @@ def test_an_insert_that_a_newer_delete_beats_is_an_error(sql: Sql, ordered: None
 
 
 def test_rows_ordered_by_their_source_keep_their_sequence(sql: Sql, tmp_path: Path) -> None:
-    import pyarrow as pa
-
     schema = pa.schema([pa.field("id", pa.int64(), False), ("n", pa.int64())])
     table = lakebed.create(tmp_path / "shop" / "cdc", schema, keys=["id"], sequence_by="lsn")
     table.apply(pa.table({"id": [1, 2], "n": [1, 2], "lsn": [100, 200]}))
@@ -263,3 +262,58 @@ def test_rows_ordered_by_their_source_keep_their_sequence(sql: Sql, tmp_path: Pa
 
     table.apply(pa.table({"id": [1, 2, 3], "n": [0, 0, 0], "lsn": [99, 201, 1]}))  # late, new, new
     assert sql("select * from lake.shop.cdc order by id") == [(1, 111), (2, 0), (3, 0)]
+
+
+# -- tables whose rows have no key, or whose changes are not of whole rows ---------------------------------------------------
+
+
+def test_rows_without_a_key_are_deleted_and_updated_as_the_verbs_do_it(sql: Sql, tmp_path: Path) -> None:
+    sql('create table lake.shop.log (n int, at date, `a "b` string, price decimal(10, 2), d double, s struct<x: int>)')
+    sql(
+        "insert into lake.shop.log values (1, date'2026-01-01', 'it''s', 1.50, double('nan'), null), "
+        "(2, date'2026-02-01', 'x', 2.50, 1.0d, named_struct('x', 1)), (3, null, null, null, null, null), "
+        "(3, date'2026-03-01', 'x', 9.00, 2.0d, null)"
+    )
+    assert sql("delete from lake.shop.log where n = 3 and at is null") == [(1, 0, 1, 0, None)]
+    assert sql(
+        "update lake.shop.log set n = n + 10, `a \"b` = 'it''s', at = date'2026-01-01' + interval 1 day, price = 3 "
+        "where (price > 2 or d > 5) and not n in (7, 8) and n < 3L and `a \"b` <=> lower('X') or s is null and n = 0"
+    ) == [(1, 1, 0, 0, None)]
+    assert [tuple(map(str, row)) for row in sql('select n, at, `a "b`, price, d from lake.shop.log order by n')] == [
+        ("1", "2026-01-01", "it's", "1.50", "nan"),
+        ("3", "2026-03-01", "x", "9.00", "2.0"),
+        ("12", "2026-01-02", "it's", "3.00", "1.0"),
+    ]
+    for statement in (
+        "delete from lake.shop.log where n in (select max(n) from lake.shop.log)",
+        "delete from lake.shop.log where n / 2 = 1",
+        'update lake.shop.log set `a "b` = upper(`a "b`)',
+        "merge into lake.shop.log t using (select 1 as n) s on t.n = s.n when matched then delete",
+    ):
+        with pytest.raises(AnalysisException, match=r"shop\.log has no keys.* in place of this"):
+            sql(statement)
+    assert sql("select count(*) from lake.shop.log") == [(3,)]
+    assert sql("delete from lake.shop.log") == [(3, 0, 3, 0, None)]
+
+
+def test_changes_that_are_not_of_whole_rows_are_what_the_verbs_do(sql: Sql) -> None:
+    sql(
+        "create table lake.shop.sums (id bigint, ts bigint, total bigint, note string) tblproperties "
+        "('lakebed.keys' = 'id', 'lakebed.sequence_by' = 'ts', 'lakebed.aggregate.total' = 'sum')"
+    )
+    assert sql("insert into lake.shop.sums values (1, 1, 5, 'a'), (1, 2, 7, 'b'), (2, 1, 1, 'c')") == [(3, 0, 0, 3, 0)]
+    assert sql("update lake.shop.sums set note = 'z' where total > 10") == [(1, 1, 0, 0, None)]
+    assert sql("delete from lake.shop.sums where id = 2") == [(1, 0, 1, 0, None)]
+    assert sql("select * from lake.shop.sums") == [(1, 2, 12, "z")]
+    sql("insert into lake.shop.sums values (1, 3, 100, 'n')")
+    assert sql("select * from lake.shop.sums") == [(1, 3, 112, "n")]
+
+
+def test_the_first_row_of_a_key_stays_where_the_table_says_so(sql: Sql) -> None:
+    sql(
+        "create table lake.shop.firsts (id bigint, n bigint) tblproperties ('lakebed.keys' = 'id', 'lakebed.keep' = 'first')"
+    )
+    sql("insert into lake.shop.firsts values (1, 1), (2, 2)")
+    sql("insert into lake.shop.firsts values (1, 100)")
+    assert sql("update lake.shop.firsts set n = n + 1 where id = 1") == [(1, 1, 0, 0, None)]
+    assert sql("select * from lake.shop.firsts order by id") == [(1, 2), (2, 2)]

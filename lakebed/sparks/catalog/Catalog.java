@@ -114,6 +114,12 @@ public class Catalog implements TableCatalog, SupportsNamespaces, ProcedureCatal
         return Python.isThere() ? load(table, "null") : settled.load(nameOf(table), table);
     }
 
+    /** Refuses to change rows of tables that are read as of a point. */
+    void requireNewest(NamedTable table) {
+        if (at != null) throw Python.failure(table.name() + ": the catalog " + name + " has tables as of " + at
+            + " (spark.sql.catalog." + name + ".at), and rows are changed as they are now: use a catalog without it");
+    }
+
     /** To write it. */
     public Table loadTable(Identifier table, Set privileges) throws NoSuchTableException {
         if (!Python.isThere()) throw Python.failure(nameOf(table) + ": " + Python.NO_LAKEBED);

@@ -96,6 +96,11 @@ public final class NamedTable implements Table, SupportsRead, SupportsWrite, Tru
         return name;
     }
 
+    /** For errors of Spark that end with what the table is: that it can't be written as a stream. */
+    public String toString() {
+        return "streams are written to lakebed's tables by table.ingest or `lakebed run`";
+    }
+
     public StructType schema() {
         return schema;
     }

@@ -69,6 +69,7 @@ public final class Statement extends ListFilesCommand {
         super(Rules.seq(new ArrayList()));
         this.original = original;
         this.target = target;
+        if (target.catalog().isDefined()) ((Catalog) target.catalog().get()).requireNewest(table());
         StructType counts = new StructType();
         String[] names = {"num_affected_rows", "num_updated_rows", "num_deleted_rows", "num_inserted_rows", "num_rows_read"};
         for (int i = 0; i < names.length; i++) counts = counts.add(names[i], LongType$.MODULE$, true);
@@ -143,13 +144,32 @@ public final class Statement extends ListFilesCommand {
 
     /** The condition of DELETE and UPDATE, in SQL; null if there is none. */
     public String condition() {
-        Object condition = null;
-        if (original instanceof DeleteFromTable) condition = ((DeleteFromTable) original).condition();
-        if (original instanceof UpdateTable) {
-            Option some = ((UpdateTable) original).condition();
-            condition = some.isDefined() ? some.get() : null;
+        return where() == null ? null : where().sql();
+    }
+
+    private Expression where() {
+        if (original instanceof DeleteFromTable) return ((DeleteFromTable) original).condition();
+        if (!(original instanceof UpdateTable)) return null;
+        Option some = ((UpdateTable) original).condition();
+        return some.isDefined() ? (Expression) some.get() : null;
+    }
+
+    /**
+     * What a verb of the table is asked that does the same as a DELETE or UPDATE: the condition, then the columns that are set
+     * and their values, by turns. Null if that may be something else in its SQL.
+     */
+    public List asVerb() {
+        ArrayList texts = new ArrayList();
+        texts.add(where() == null ? "true" : Dialect.of(where()));
+        List columns = CollectionConverters.asJava(target.output());
+        for (int i = 0; i < columns.size() && original instanceof UpdateTable; i++) {
+            Attribute column = (Attribute) columns.get(i);
+            Expression value = assigned(column);
+            if (value instanceof Attribute && ((Attribute) value).exprId().equals(column.exprId())) continue;
+            texts.add(column.name());
+            texts.add(Dialect.of(value));
         }
-        return condition == null ? null : ((Expression) condition).sql();
+        return original instanceof MergeIntoTable || texts.contains(null) ? null : texts;
     }
 
     /**
@@ -263,9 +283,7 @@ public final class Statement extends ListFilesCommand {
         boolean deletes = original instanceof DeleteFromTable;
         List attributes = CollectionConverters.asJava(target.output());
         LogicalPlan plan = Rules.relabelled(rows.logicalPlan(), target.output());
-        Object condition = deletes ? ((DeleteFromTable) original).condition() : null;
-        if (!deletes && ((UpdateTable) original).condition().isDefined()) condition = ((UpdateTable) original).condition().get();
-        if (condition != null) plan = new Filter((Expression) condition, plan);
+        if (where() != null) plan = new Filter(where(), plan);
         ArrayList columns = new ArrayList();
         int operation = deletes ? RowDeltaUtils.DELETE_OPERATION() : RowDeltaUtils.UPDATE_OPERATION();
         columns.add(named(Literal$.MODULE$.apply(Integer.valueOf(operation)), OPERATION));
