@@ -1,0 +1,30 @@
+"""A table in an object store, read by PyIceberg from there."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyiceberg.table import StaticTable
+
+import lakebed
+from tests.infra.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
+
+
+def test_pyiceberg_reads_every_publication_from_the_store(s3: S3Server) -> None:
+    root = f"s3://{s3.create_bucket()}/lake/t"
+    table = lakebed.create(root, SCHEMA, keys=["id"], properties={"lakebed.iceberg": "on"})
+    known = {
+        "s3.endpoint": s3.endpoint,
+        "s3.access-key-id": ACCESS_KEY,
+        "s3.secret-access-key": SECRET_KEY,
+        "s3.region": REGION,
+    }
+    for first in range(3):
+        table.apply([{"id": key, "name": f"{key} at {first}"} for key in range(first, 40, first + 1)])
+        table.settle()
+        found = lakebed.open(root).maintenance.publish_iceberg()
+        assert found.version == table.version and found.metadata.startswith(f"{root}/_lakebed/iceberg/metadata/v")
+        rows = StaticTable.from_metadata(found.metadata, properties=known).scan().to_arrow()
+        assert sorted(map(str, rows.to_pylist())) == sorted(map(str, table.to_arrow().to_pylist()))
+    assert table.doctor().findings == ()
