@@ -40,6 +40,7 @@ from tests.database.bank import Bank, Copy
 from tests.guides.follow import LAKEBED, Circumstances, Reader
 from tests.guides.orders import orders_table
 from tests.guides.pages import ROOT, Block, Command, blocks_of, commands_of
+from tests.iceberg.readers import pyiceberg
 from tests.infra.debezium import DebeziumServer
 from tests.infra.downloads import lakebed_wheel
 from tests.infra.foreign_duckdb import ForeignDuckDB
@@ -421,6 +422,12 @@ def test_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """But for its SQL, which tests/names/test_tour.py runs."""
     orders_table(tmp_path / "lake/orders")
     follow("README.md", tmp_path, monkeypatch, Circumstances(sql=lambda statements: None))
+
+
+def test_iceberg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    orders = orders_table(tmp_path / "lake/orders")
+    follow("docs/guides/iceberg.md", tmp_path, monkeypatch)
+    assert len(pyiceberg(orders)) == len(orders.to_arrow())
 
 
 def test_staying_compact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
