@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
-from lakebed.errors import Retry
+from lakebed.errors import InvalidInput, Retry
 from lakebed.log.snapshot import Snapshot
 from lakebed.positions.positions import positions_of
 
@@ -29,7 +30,7 @@ class Reaching:
     table: str
     topic: str
     confirmed: Callable[[], int]  # the position that the connector has confirmed
-    emit: Callable[[], None] | None  # writes something that the connector will confirm; None if nothing may be written
+    emit: Callable[[], None]  # writes something that the connector will confirm; raises InvalidInput if that is refused
     ends: Callable[[], Mapping[int, int]]  # the next offset of each partition of the topic
     newest: Callable[[], Snapshot]  # the table's newest version
     wait_seconds: float
@@ -65,7 +66,8 @@ class Reaching:
                     f"the connector has confirmed {position - confirmed:,} bytes less of the database's log than is needed: "
                     "does it run? On a quiet database it needs heartbeat.interval.ms"
                 )
-            if self.emit is not None and now - said >= QUIET_SECONDS:
+            if now - said >= QUIET_SECONDS:
                 said = now
-                self.emit()
+                with suppress(InvalidInput):
+                    self.emit()
             self.sleep(PAUSE_SECONDS)

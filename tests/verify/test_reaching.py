@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed.errors import Retry
+from lakebed.errors import InvalidInput, Retry
 from lakebed.log.commit_loop import Proposal, commit_loop
 from lakebed.log.entries import Operation
 from lakebed.log.snapshot import Snapshot
@@ -110,6 +110,23 @@ def test_a_quiet_database_is_sent_a_message_now_and_then(table: lakebed.Table) -
     around.at_pause = goes_on()
     around.reaching().reach(100)
     assert around.emitted == [2.0, 4.0]
+
+
+def test_a_message_that_is_refused_is_no_error(table: lakebed.Table) -> None:
+    around = Surroundings(table, ends={})
+
+    def goes_on() -> Iterator[object]:
+        for _ in range(9):
+            yield
+        around.confirmed = 100
+
+    def refused() -> None:
+        around.emit()
+        raise InvalidInput("permission denied")
+
+    around.at_pause = goes_on()
+    replace(around.reaching(), emit=refused).reach(100)
+    assert around.emitted == [2.0]
 
 
 def test_a_connector_or_a_pipeline_that_stands_is_named(table: lakebed.Table) -> None:
