@@ -38,7 +38,6 @@ import org.apache.spark.sql.catalyst.util.RowDeltaUtils;
 import org.apache.spark.sql.classic.Dataset;
 import org.apache.spark.sql.classic.Dataset$;
 import org.apache.spark.sql.classic.SparkSession;
-import org.apache.spark.sql.execution.LogicalRDD$;
 import org.apache.spark.sql.execution.command.ListFilesCommand;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.types.LongType$;
@@ -219,8 +218,7 @@ public final class Statement extends ListFilesCommand {
 
     /** The same rows in one partition. Rules of Spark go through each row that a plan itself has, so it has none. */
     public Dataset few(Dataset rows) {
-        Dataset one = rows.coalesce(1);
-        return Dataset$.MODULE$.ofRows(session, LogicalRDD$.MODULE$.fromDataset(one.queryExecution().toRdd(), one, false));
+        return session.internalCreateDataFrame(rows.queryExecution().toRdd(), rows.schema(), false).coalesce(1);
     }
 
     private LogicalPlan sourcePlan() {
