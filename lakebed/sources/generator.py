@@ -33,7 +33,6 @@ import numpy as np
 import pyarrow as pa
 
 from lakebed.decode.decoder import RECORD_SCHEMA
-from lakebed.error_transport import methods_cross_spark
 from lakebed.errors import InvalidInput
 from lakebed.sources.range_stream import RangeSource
 from lakebed.sources.source import Bounds, Place, Range, RangePlanner
@@ -282,7 +281,6 @@ class GeneratorSource:
         return _GeneratedRanges.frame(spark, json.dumps(settings), self.batch_seconds)
 
 
-@methods_cross_spark
 class _GeneratedRanges(RangeSource):
     FORMAT = "lakebed_generator"
 

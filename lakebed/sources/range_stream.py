@@ -35,6 +35,7 @@ IDLE_WAIT_SECONDS = 0.5
 IDLE_POLL_SECONDS = 0.1
 
 
+@methods_cross_spark
 class RangeSource(DataSource):
     """A data source of Spark whose rows are ranges. One that is not abstract has a name in ``FORMAT``."""
 

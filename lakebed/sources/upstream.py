@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from lakebed.coordination.read_counts import begin_hold
-from lakebed.error_transport import methods_cross_spark
 from lakebed.errors import DataLoss, LakebedError, VersionNotFound
 from lakebed.log.holds import Hold, first_unexpired
 from lakebed.log.snapshot import Snapshot
@@ -310,7 +309,6 @@ class UpstreamSource:
         return _UpstreamRanges.frame(spark, json.dumps(asdict(self.settings)), self.batch_seconds)
 
 
-@methods_cross_spark
 class _UpstreamRanges(RangeSource):
     FORMAT = "lakebed_upstream"
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from lakebed.error_transport import methods_cross_spark
 from lakebed.errors import InvalidInput
 from lakebed.sources.files.planner import FilesPlanner
 from lakebed.sources.files.reader import FilesReader
@@ -42,7 +41,6 @@ class FileSource:
         return _FileRanges.frame(spark, self.settings.to_json(), self.batch_seconds)
 
 
-@methods_cross_spark
 class _FileRanges(RangeSource):
     FORMAT = "lakebed_files"
 

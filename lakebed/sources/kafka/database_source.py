@@ -25,7 +25,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lakebed.error_transport import methods_cross_spark
 from lakebed.positions.positions import Position
 from lakebed.sources.kafka.assignment import assigned
 from lakebed.sources.kafka.cluster import DatabaseCluster, Partitions
@@ -114,7 +113,6 @@ class KafkaDatabaseSource:
         return _KafkaDatabaseRanges.frame(spark, settings, self.batch_seconds, folder=folder)
 
 
-@methods_cross_spark
 class _KafkaDatabaseRanges(RangeSource):
     FORMAT = "lakebed_kafka_database"
 

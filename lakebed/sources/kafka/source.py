@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lakebed.decode.metadata import READ
-from lakebed.error_transport import methods_cross_spark
 from lakebed.errors import DataLoss
 from lakebed.sources.kafka.cluster import KafkaCluster, Partitions
 from lakebed.sources.kafka.gathering import RecordBytes, in_proportion
@@ -112,7 +111,6 @@ class KafkaSource:
         return _KafkaRanges.frame(spark, self.settings.to_json(), self.batch_seconds, **more)
 
 
-@methods_cross_spark
 class _KafkaRanges(RangeSource):
     FORMAT = "lakebed_kafka"
 
