@@ -270,13 +270,13 @@ def test_rows_ordered_by_their_source_keep_their_sequence(sql: Sql, tmp_path: Pa
 def test_rows_without_a_key_are_deleted_and_updated_as_the_verbs_do_it(sql: Sql, tmp_path: Path) -> None:
     sql('create table lake.shop.log (n int, at date, `a "b` string, price decimal(10, 2), d double, s struct<x: int>)')
     sql(
-        "insert into lake.shop.log values (1, date'2026-01-01', 'it''s', 1.50, double('nan'), null), "
+        "insert into lake.shop.log values (1, date'2026-01-01', 'it\\'s', 1.50, double('nan'), null), "
         "(2, date'2026-02-01', 'x', 2.50, 1.0d, named_struct('x', 1)), (3, null, null, null, null, null), "
         "(3, date'2026-03-01', 'x', 9.00, 2.0d, null)"
     )
     assert sql("delete from lake.shop.log where n = 3 and at is null") == [(1, 0, 1, 0, None)]
     assert sql(
-        "update lake.shop.log set n = n + 10, `a \"b` = 'it''s', at = date'2026-01-01' + interval 1 day, price = 3 "
+        "update lake.shop.log set n = n + 10, `a \"b` = 'it\\'s', at = date'2026-01-01' + interval 1 day, price = 3 "
         "where (price > 2 or d > 5) and not n in (7, 8) and n < 3L and `a \"b` <=> lower('X') or s is null and n = 0"
     ) == [(1, 1, 0, 0, None)]
     assert [tuple(map(str, row)) for row in sql('select n, at, `a "b`, price, d from lake.shop.log order by n')] == [
