@@ -225,7 +225,7 @@ def _name_mapping(own: Sequence[Json], snapshot: Snapshot) -> list[Json]:
     firsts = [one.order_column for one in settings.aggregates if one.order_column]
     every = [*_HIDDEN, *((name, pa.int64()) for name in dict.fromkeys([*orders, *firsts]))]
     hidden = [_hidden_field(name, kind, numbers) for name, kind in every]
-    return _with_former([*own, *hidden], _former_columns(snapshot), numbers)
+    return _with_former([*own, *hidden], former_columns(snapshot), numbers)
 
 
 def _hidden_field(name: str, kind: pa.DataType, numbers: Iterator[int]) -> Json:
@@ -252,10 +252,11 @@ def with_former_columns(snapshot: Snapshot) -> Domain:
     fields: Sequence[Json] = orjson.loads(snapshot.metadata.schema_string)["fields"]
     mapped = is_mapped(snapshot.metadata, snapshot.protocol)
     names = _names_of({"type": "struct", "fields": stored_fields(fields) if mapped else fields}, mapped)
-    return Domain(FORMER_COLUMNS, orjson.dumps({"columns": _joined(_former_columns(snapshot), names)}).decode())
+    return Domain(FORMER_COLUMNS, orjson.dumps({"columns": _joined(former_columns(snapshot), names)}).decode())
 
 
-def _former_columns(snapshot: Snapshot) -> Json:
+def former_columns(snapshot: Snapshot) -> Json:
+    """The stored names that the table had before columns were dropped, as ``FormerColumns`` has them."""
     text = snapshot.domains.get(FORMER_COLUMNS)
     found = readable_or_none(FORMER_COLUMNS, text, partial(decoded, FormerColumns))
     return found.columns if found else {}

@@ -46,6 +46,7 @@ from lakebed.iceberg.manifests import (
 )
 from lakebed.iceberg.metadata import Head, next_metadata
 from lakebed.iceberg.puffin import Twin
+from lakebed.iceberg.unknown_columns import require_known_columns
 from lakebed.log.deletion_vector import inline_data
 from lakebed.log.holds import first_unexpired
 from lakebed.log.purges import purged_before
@@ -131,6 +132,7 @@ class Publisher:
             if head is not None and head.document["location"] != self.location:
                 head, self._rows, self._twins = replace(head, document=head.document | {"snapshots": []}), {}, set()
             columns = self._columns_of(snapshot)
+            require_known_columns(snapshot)
             manifests = manifests_of(self._entries_of(snapshot), columns)
             base = _base_of(manifests, columns)
             if head is not None and not _is_needed(head, snapshot, base, first_kept):
@@ -182,6 +184,7 @@ class Publisher:
 
     def manifests(self, snapshot: Snapshot) -> list[Manifest]:
         """The manifests of a version. Raises InvalidSchema."""
+        require_known_columns(snapshot)
         return manifests_of(self._entries_of(snapshot), self._columns_of(snapshot))
 
     def _forget(self) -> None:

@@ -23,6 +23,7 @@ from lakebed.column_groups import AGGREGATE, GROUPS, check_aggregates, check_gro
 from lakebed.coordination.schema_history import entries_of, past_changes
 from lakebed.errors import InvalidInput, InvalidSchema, Retry
 from lakebed.iceberg.columns import with_former_columns
+from lakebed.iceberg.unknown_columns import require_known_columns
 from lakebed.log.actions import Action, Domain
 from lakebed.log.commit_loop import Finished, Proposal, commit_loop
 from lakebed.log.conflicts import BLIND, Committed, ReadWriteSet
@@ -202,6 +203,8 @@ def set_properties(
         if GROUPS in properties:
             check_sequence_names(settings, snapshot.logical_schema)
         metadata = numbered_for_iceberg(replace(snapshot.metadata, configuration=merged), snapshot.protocol)
+        if settings.iceberg and "lakebed.iceberg" in properties:
+            require_known_columns(snapshot)
         return Proposal(
             actions=[metadata],
             access=BLIND,

@@ -3,8 +3,8 @@
 Iceberg finds a column, a field of a struct, and what a list or a map holds, by a number that is never given again.
 
 1. In a table with column mapping a struct field has the number that Delta gave it. In another one it has its own
-   (``COLUMN_ID``), which becomes Delta's when column mapping is turned on: readers of Delta refuse Delta's numbers in a table
-   without it.
+   (``COLUMN_ID``), which becomes Delta's when column mapping is turned on: with Delta's numbers and no
+   column mapping delta-kernel, and so DuckDB, refuses the table. Spark and delta-rs read it.
 2. What a list or a map holds has no metadata. Its numbers are kept at the struct field around it (``INNER_IDS``), by the steps
    from there, and in a table with column mapping they are written into files like Delta's.
 3. Numbers are given in the commit that turns ``lakebed.iceberg`` on, and in each later one that adds a field. A table can only
@@ -24,6 +24,7 @@ from lakebed.schema.widening import TYPE_CHANGES
 COLUMN_ID = "lakebed.column_id"
 INNER_IDS = "lakebed.inner_ids"
 _DELTA_ID = "delta.columnMapping.id"
+_NESTED_IDS = "delta.columnMapping.nested.ids"  # what other writers give to lists and maps
 _MAX_ID = "delta.columnMapping.maxColumnId"
 _INTEGERS = ("byte", "short", "integer", "long")
 _HELD = {"array": (("element", "elementType"),), "map": (("key", "keyType"), ("value", "valueType"))}
@@ -49,6 +50,14 @@ def number_columns(fields: Sequence[Json], configuration: MutableMapping[str, st
     if is_mapped:
         configuration[_MAX_ID] = str(highest)
     return highest > first
+
+
+def missing_numbers(fields: Sequence[Json], configuration: Mapping[str, str]) -> set[int]:
+    """The numbers that were given in a table with column mapping, and that no column has now."""
+    metadata = [_metadata(each) for _, each in all_fields(fields)]
+    taken = {int(number) for each in metadata for number in _numbers(each)}
+    taken |= {int(number) for each in metadata for number in (each.get(_NESTED_IDS) or {}).values()}
+    return set(range(1, int(configuration.get(_MAX_ID, 0)) + 1)) - taken
 
 
 def column_id(field: Mapping[str, Any], *, is_mapped: bool) -> int | None:
