@@ -42,6 +42,7 @@ class OfKey:
 
     source: str
     lake: str
+    source_too: str = ""  # a second value of the source that has the same text; empty if there is none
     # a value of DuckDB that is ordered as the source orders the keys, of the table's value and of the text; None if there is none
     order: str | None = None
     order_of_text: str = ""

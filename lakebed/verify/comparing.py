@@ -86,14 +86,14 @@ class Rounds:
     """The keys that are still compared. ``different``: those that differ."""
 
     pending: dict[Key, _Standing | None]
-    different: list[Key] = field(default_factory=list)
+    different: dict[Key, tuple[Version, ...]] = field(default_factory=dict)  # to what the source had
     equal: int = 0
     rounds: int = 0
 
     @staticmethod
-    def of(keys: Iterable[Key]) -> Rounds:
-        """Before the first round."""
-        return Rounds(dict.fromkeys(keys))
+    def of(keys: Iterable[Key], rounds: int = 0) -> Rounds:
+        """Before the first round; ``rounds``: that were spent on these keys before."""
+        return Rounds(dict.fromkeys(keys), rounds=rounds)
 
     @property
     def is_over(self) -> bool:
@@ -115,7 +115,7 @@ class Rounds:
                 rounds = known.rounds + 1 if known and (known.source, known.lake) == (second, there) else 1
                 self.pending[key] = _Standing(source=second, lake=there, rounds=rounds)
                 if rounds == STANDS:
-                    self.different.append(key)
+                    self.different[key] = second
                     del self.pending[key]
 
 

@@ -15,7 +15,7 @@ from lakebed.log.snapshot import Snapshot
 from lakebed.pipeline.file.settings import DatabasePipeline
 from lakebed.pipeline.sources import kafka_settings
 from lakebed.positions.positions import positions_of
-from lakebed.settings import suggest
+from lakebed.settings import TableSettings, suggest
 from lakebed.table import internals_of
 from lakebed.table import open as open_table
 from lakebed.table.internals import Internals
@@ -164,6 +164,9 @@ def shape_of(source: Sequence[SourceColumn], snapshot: Snapshot) -> Shape | Left
     """What of a table is compared with the source, or why nothing is. Pure."""
     if not snapshot.settings.keys:
         return LeftOut(reason="it has no keys, so its rows can't be told apart")
+    if (reason := _never_equal(snapshot.settings)) is not None:
+        return LeftOut(reason=reason)
+    aggregated = {one.column: one.function for one in snapshot.logical_settings.aggregates}
     exact, any_case = {each.name: each for each in source}, {each.name.lower(): each for each in source}
     columns: dict[str, Column] = {}
     left_out: dict[str, str] = {}
@@ -172,6 +175,12 @@ def shape_of(source: Sequence[SourceColumn], snapshot: Snapshot) -> Shape | Left
         if found is None:
             left_out[field.name] = "the source does not have it"
             continue
+        if found.is_generated:
+            left_out[field.name] = "it is generated, and Debezium leaves such columns out of changes"
+            continue
+        if field.name in aggregated:
+            left_out[field.name] = f"it is an aggregate ({aggregated[field.name]}) of all events of a row"
+            continue
         rule = rule_of(found.type, field.type)
         if isinstance(rule, LeftOut):
             left_out[field.name] = rule.reason
@@ -179,7 +188,7 @@ def shape_of(source: Sequence[SourceColumn], snapshot: Snapshot) -> Shape | Left
             columns[field.name] = Column(name=field.name, source_name=found.name, kind=found.shown, rule=rule)
     have = {each.source_name for each in columns.values()} | {name.lower() for name in left_out}
     for each in source:
-        if each.name not in have and each.name.lower() not in have:
+        if each.name not in have and each.name.lower() not in have and not each.is_generated:
             left_out[each.name] = "the table does not have it"
     for key in snapshot.logical_settings.keys:
         if key not in columns or columns[key].rule.of_key is None:
@@ -188,6 +197,15 @@ def shape_of(source: Sequence[SourceColumn], snapshot: Snapshot) -> Shape | Left
     keys = tuple(columns[key] for key in snapshot.logical_settings.keys)
     ordered = all(each.rule.of_key is not None and each.rule.of_key.order is not None for each in keys)
     return Shape(keys=keys, columns=tuple(columns.values()), left_out=left_out, is_ordered=ordered)
+
+
+def _never_equal(settings: TableSettings) -> str | None:
+    """Why a table with these settings has other rows than its source, if it does. Pure."""
+    if settings.ttl is not None:
+        return f"its rows expire (lakebed.ttl is {settings.ttl}), so it need not have all of the source's"
+    if settings.keep != "last":
+        return f"it keeps the {settings.keep} row of a key (lakebed.keep), and the source has the last one"
+    return None
 
 
 def source_name(text: str) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -33,12 +34,17 @@ _SETTINGS = {
     "extra_float_digits": "1",
     "bytea_output": "hex",
     "client_encoding": "UTF8",
+    "search_path": "pg_catalog",  # so that functions of these names in other schemas are not taken
+    "row_security": "off",  # so that rows that a policy hides are an error, and not missing
+    "standard_conforming_strings": "on",
+    "default_transaction_isolation": "read\\ committed",
     "default_transaction_read_only": "on",
     "statement_timeout": f"{STATEMENT_SECONDS_MAX}s",
     "lock_timeout": "5s",
     "idle_in_transaction_session_timeout": "60s",
 }
-_BYTE_ORDERS = ("C", "POSIX", "C.UTF-8", "C.utf8", "ucs_basic", "pg_c_utf8")
+_BYTE_ORDERS = ("C", "POSIX", "C.UTF-8", "C.utf8")
+_REFUSALS = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password", "permission denied")
 GIVEN = "\0"
 """Where a query has a value that is given beside it. No name and no text of PostgreSQL has this character."""
 T = TypeVar("T")
@@ -51,6 +57,7 @@ class SourceColumn:
     name: str
     type: SourceType
     shown: str
+    is_generated: bool = False
 
 
 class Database:
@@ -62,13 +69,12 @@ class Database:
             import psycopg
         except ImportError:
             raise MissingPrerequisite("verify needs psycopg: pip install 'lakebed[verify]'") from None
-        options = " ".join(f"-c {name}={value}" for name, value in _SETTINGS.items())
-        self._connection: psycopg.Connection[tuple[Any, ...]] = _asked(
+        self._connection: psycopg.Connection[tuple[Any, ...]] = _connected(
             lambda: psycopg.connect(
                 url,
                 autocommit=True,
                 connect_timeout=_CONNECT_SECONDS,
-                options=options,
+                options=_options(url),
                 application_name="lakebed verify",
             )
         )
@@ -114,10 +120,12 @@ class Database:
         """The columns of a table, in their order. Raises InvalidInput if it is not there."""
         found = self.all(
             "select a.attname, a.atttypid::bigint, a.atttypmod, format_type(a.atttypid, a.atttypmod), "
-            "coalesce(case when l.collname = 'default' then (select datcollate from pg_database "
-            "where datname = current_database()) else coalesce(l.collcollate, l.collname) end, 'C') "
+            "coalesce(case l.collprovider when 'd' then coalesce(to_jsonb(d) ->> 'datlocprovider', 'c') "
+            "else l.collprovider::text end, 'b'), case l.collprovider when 'd' then d.datcollate else l.collcollate end, "
+            "coalesce(to_jsonb(a) ->> 'attgenerated', '') <> '' "
             "from pg_attribute a join pg_class c on c.oid = a.attrelid join pg_namespace n on n.oid = c.relnamespace "
             "left join pg_collation l on l.oid = a.attcollation "
+            "join pg_database d on d.datname = current_database() "
             f"where n.nspname = {GIVEN} and c.relname = {GIVEN} and a.attnum > 0 and not a.attisdropped order by a.attnum",
             (schema, table),
         )
@@ -125,8 +133,13 @@ class Database:
             raise InvalidInput(f"the database has no table {schema}.{table} that this user may see")
         types = self._types({oid for _, oid, *_ in found})
         return [
-            SourceColumn(name=name, type=_type_of(types, oid, modifier, collation in _BYTE_ORDERS), shown=shown)
-            for name, oid, modifier, shown, collation in found
+            SourceColumn(
+                name=name,
+                type=_type_of(types, oid, modifier, provider == "b" or (provider == "c" and collation in _BYTE_ORDERS)),
+                shown=shown,
+                is_generated=generated,
+            )
+            for name, oid, modifier, shown, provider, collation, generated in found
         ]
 
     def _types(self, wanted: set[int]) -> dict[int, tuple[Any, ...]]:
@@ -135,23 +148,25 @@ class Database:
         while wanted:
             for oid, *rest in self.all(
                 "select oid::bigint, typname, typtype::text, typbasetype::bigint, typtypmod, "
-                "case when typcategory = 'A' then typelem::bigint else 0 end from pg_type "
+                "case when typcategory = 'A' then typelem::bigint else 0 end, format_type(oid, null) from pg_type "
                 f"where oid = any({GIVEN}::oid[])",
                 (sorted(wanted),),
             ):
                 known[oid] = tuple(rest)
-            wanted = {each for _, _, base, _, element in known.values() for each in (base, element) if each} - set(
+            wanted = {each for _, _, base, _, element, _ in known.values() for each in (base, element) if each} - set(
                 known
             )
         return known
 
 
 def _type_of(types: Mapping[int, tuple[Any, ...]], oid: int, modifier: int, by_bytes: bool) -> SourceType:
-    name, kind, base, base_modifier, element = types[oid]
+    name, kind, base, base_modifier, element, written = types[oid]
     if kind == "d":
         return _type_of(types, base, base_modifier, by_bytes)
     inner = _type_of(types, element, modifier, by_bytes) if element else None
-    return SourceType(name=name, modifier=modifier, kind=kind, element=inner, is_ordered_by_bytes=by_bytes)
+    return SourceType(
+        name=name, modifier=modifier, kind=kind, written=written, element=inner, is_ordered_by_bytes=by_bytes
+    )
 
 
 class PostgresTable:
@@ -217,10 +232,14 @@ class PostgresTable:
         numbers = range(len(self._keys))
         arrays = ", ".join(f"{GIVEN}::text[]" for _ in numbers)
         given = ", ".join(f"k{at}" for at in numbers)
-        wanted = ", ".join(put(one.source, f"k{at}") for at, one in enumerate(self._shape.of_keys))
+        values = [
+            [put(value, f"k{at}") for value in (one.source, one.source_too) if value]
+            for at, one in enumerate(self._shape.of_keys)
+        ]
+        wanted = " union ".join(f"select {', '.join(each)} from given" for each in product(*values))
         query = (
-            f"select {', '.join([*self._keys, *outputs])} from {self._table} where ({self._names}) in "
-            f"(select {wanted} from unnest({arrays}) as given({given}))"
+            f"with given({given}) as (select * from unnest({arrays})) "
+            f"select {', '.join([*self._keys, *outputs])} from {self._table} where ({self._names}) in ({wanted})"
         )
         return self._database.all(query, [list(column) for column in zip(*keys, strict=True)])
 
@@ -229,10 +248,35 @@ class PostgresTable:
         values: list[object] = []
         for sign, key in ((">", span.after), ("<=", span.upto)):
             if key is not None:
-                bounds = ", ".join(put(one.source, f"{GIVEN}::text") for one in self._shape.of_keys)
-                conditions.append(f"({self._names}) {sign} ({bounds})")
-                values += key
+                bounds = [put(one.source, f"{GIVEN}::text") for one in self._shape.of_keys]
+                conditions.append(f"({self._names}) {sign} ({', '.join(bounds)})")
+                for bound, text in zip(bounds, key, strict=True):
+                    values += [text] * bound.count(GIVEN)
         return " and ".join(conditions) or "true", values
+
+
+def _options(url: str) -> str:
+    """The settings of the session, after those that the url has. Raises InvalidInput."""
+    import psycopg.conninfo
+
+    try:
+        own = psycopg.conninfo.conninfo_to_dict(url).get("options", "")
+    except psycopg.Error:  # libpq's message has the whole url, and so a password
+        raise InvalidInput(
+            "database.verify.url is no address of PostgreSQL; it has the form postgresql://user:password@host:5432/database"
+        ) from None
+    return " ".join([*([str(own)] if own else []), *(f"-c {name}={value}" for name, value in _SETTINGS.items())])
+
+
+def _connected(connect: Callable[[], T]) -> T:
+    """A connection. A refusal has no code, so its text tells those that will come again. Raises InvalidInput, Retry."""
+    try:
+        return _asked(connect)
+    except Retry as error:
+        _, _, said = str(error).partition("did not answer: ")
+        if any(text in said for text in _REFUSALS):
+            raise InvalidInput(f"the database refuses the user or the address in database.verify.url: {said}") from None
+        raise
 
 
 def _asked(ask: Callable[[], T]) -> T:

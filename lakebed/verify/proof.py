@@ -16,11 +16,11 @@ Memory is bounded by a bucket, by ``KEYS_AT_ONCE`` keys, and by DuckDB, which sp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lakebed.verify.canonical import Shape
-from lakebed.verify.comparing import Difference, Key, Rounds, Span, Tally, difference_of, differing_spans
+from lakebed.verify.comparing import Difference, Key, Rounds, Span, Tally, Version, difference_of, differing_spans
 from lakebed.verify.source import Lake, Pace, Source
 
 BUCKET_ROWS, GROUP_BUCKETS = 10_000, 100
@@ -140,12 +140,17 @@ class Proof:
         count = self._lake.differing(spans)
         self.found.keys += count
         while not self.found.is_cut and (keys := self._lake.next_keys(KEYS_AT_ONCE)):
-            rounds = self._rounds(keys)
+            rounds = Rounds.of(keys)
+            while True:
+                self._rounds(rounds)
+                changed = self._differences(rounds.different)
+                if not changed:
+                    break
+                self.found.unsettled += rounds.pending
+                rounds = Rounds.of(changed, rounds.rounds)
             self.found.unsettled += rounds.pending
-            self._differences(rounds.different)
 
-    def _rounds(self, keys: Sequence[Key]) -> Rounds:
-        rounds = Rounds.of(keys)
+    def _rounds(self, rounds: Rounds) -> None:
         while not rounds.is_over:
             pending = list(rounds.pending)
             before = self._source.states(pending)
@@ -155,10 +160,13 @@ class Proof:
             rounds.take(before, lake, self._source.states(pending))
             self._read(len(pending))
             self.found.rounds += 1
-        return rounds
 
-    def _differences(self, keys: Sequence[Key]) -> None:
-        """Step 5. Where no type has a judge, other texts are other values, so only rows that will be shown are read."""
+    def _differences(self, different: Mapping[Key, Sequence[Version]]) -> list[Key]:
+        """Step 5; returns the keys that changed since their last round, of which the rows say nothing.
+
+        Where no type has a judge, other texts are other values, so only rows that will be shown are read.
+        """
+        keys, changed = list(different), list[Key]()
         needs_rows = any(each.rule.judge is not None for each in self._shape.columns)
         for begin in range(0, len(keys), ROWS_AT_ONCE):
             some = keys[begin : begin + ROWS_AT_ONCE]
@@ -167,13 +175,18 @@ class Proof:
                 continue
             source, lake = self._source.rows(some), self._lake.rows(some)
             self._read(len(some))
-            for key in some:
-                found = difference_of(self._shape, key, source.get(key, ()), lake.get(key, ()))
-                if found is not None:
-                    self.found.differing_keys += 1
-                    if len(self.found.differences) < SHOWN_MAX:
-                        self.found.differences.append(found)
+            compared = {key: difference_of(self._shape, key, source.get(key, ()), lake.get(key, ())) for key in some}
+            differing = {key: one for key, one in compared.items() if one is not None}
+            now = self._source.states(list(differing)) if differing else {}
+            for key, found in differing.items():
+                if sorted(now.get(key, ())) != sorted(different[key]):
+                    changed.append(key)
+                    continue
+                self.found.differing_keys += 1
+                if len(self.found.differences) < SHOWN_MAX:
+                    self.found.differences.append(found)
         self.found.is_cut = self.found.differing_keys >= DIFFERENCES_MAX
+        return changed
 
     def _reach(self) -> None:
         position = self._source.position()

@@ -33,6 +33,7 @@ class SourceType:
     name: str
     modifier: int = -1  # ``atttypmod``
     kind: str = "b"  # ``typtype``: b for a base type, e for an enum, c for a composite type, r for a range
+    written: str = ""  # the name as a cast needs it, with its schema where it has to
     element: SourceType | None = None  # of an array
     is_ordered_by_bytes: bool = True  # of a text: whether its collation is that of bytes
 
@@ -54,7 +55,8 @@ def _found(rules: dict[str, Rule], source: SourceType, lake: pa.DataType) -> Rul
     if pa.types.is_string(lake) and (source.kind in ("e", "r", "m") or name not in rules):
         if name in _NEVER_TEXT:
             return None
-        return replace(_TEXT, of_key=_TEXT_KEY if source.kind == "e" else None)
+        key = OfKey(source=f"{{}}::{source.written}", lake="{}::varchar") if source.kind == "e" else None
+        return replace(_TEXT, of_key=key)
     rule = rules.get(name)
     if rule is None:
         return None
@@ -86,17 +88,26 @@ def _text_key(kind: str) -> OfKey:
 
 
 _TEXT = Rule(source="{}::text", lake="{}::varchar", is_free=True)
-_TEXT_KEY = OfKey(source="{}", lake="{}::varchar")
 _WHOLE = "{}::varchar"
 _DAY = "(date '1970-01-01')"
+
+
+def _infinite(text: str, kind: str, infinity: int, minus_infinity: int, value: str) -> str:
+    """The value of a text that infinity has too: infinity. ``value``: any other one."""
+    infinite = f"when {infinity} then 'infinity'::{kind} when {minus_infinity} then '-infinity'::{kind}"
+    return f"(case {text} {infinite} else {value} end)"
+
+
+_DATE_OF_TEXT = f"({_DAY} + {{}}::int)"
 _DATE = Rule(
     source=f"(case {{}} when 'infinity'::date then {INFINITY_DAY} when '-infinity'::date then {MINUS_INFINITY_DAY} "
     f"else {{}} - {_DAY} end)::text",
     lake=f"date_diff('day', {_DAY}, {{}})::varchar",
     shown=day_of_number,
     of_key=OfKey(
-        source=f"({_DAY} + {{}}::int)",
-        lake=f"({_DAY} + {{}}::int)",
+        source=_infinite("{}::int", "date", INFINITY_DAY, MINUS_INFINITY_DAY, _DATE_OF_TEXT),
+        source_too=_DATE_OF_TEXT,
+        lake=_DATE_OF_TEXT,
         order=f"date_diff('day', {_DAY}, {{}})::bigint",
         order_of_text="{}::bigint",
     ),
@@ -111,7 +122,7 @@ def _moment(kind: str) -> Rule:
     )
     zone = " at time zone 'UTC'" if kind == "timestamp" else ""
     value = (
-        "(to_timestamp(floor({}::numeric / 1000000)::double precision) + "
+        "(to_timestamp(trunc({}::numeric / 1000000)::double precision) + "
         f"mod({{}}::bigint, 1000000) * interval '1 microsecond'){zone}"
     )
     return Rule(
@@ -119,7 +130,8 @@ def _moment(kind: str) -> Rule:
         lake="epoch_us({})::varchar",
         shown=moment_of_number,
         of_key=OfKey(
-            source=value,
+            source=_infinite("{}::bigint", kind, INFINITY_MICROS, MINUS_INFINITY_MICROS, value),
+            source_too=value,
             lake="make_timestamptz({}::bigint)",
             order="epoch_us({})::bigint",
             order_of_text="{}::bigint",
@@ -137,7 +149,8 @@ _INTERVAL = (
 )
 _HSTORE = (
     "(case when {} is null then null else coalesce((select string_agg(octet_length(key)::text || ':' || key || "
-    "coalesce(octet_length(value)::text || ':' || value, '-'), '' order by key collate \"C\") from each({})), '') end)"
+    "coalesce(octet_length(value)::text || ':' || value, '-'), '' order by key collate \"C\") "
+    "from json_each_text({}::json)), '') end)"
 )
 _DOUBLE = "encode(float8send({}), 'hex')"
 _LAKE_DOUBLE = f"lpad(lower(to_hex({BITS_OF_DOUBLE}({{}}))), 16, '0')"

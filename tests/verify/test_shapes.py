@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -92,6 +93,32 @@ def test_columns_that_are_not_compared_are_named(table: lakebed.Table) -> None:
         "new": "the table does not have it",
     }
     assert made(table, SOURCE[:2]).left_out == {"what": "the source does not have it"}
+
+
+def test_a_generated_column_is_not_compared(table: lakebed.Table) -> None:
+    shape = made(
+        table, [*SOURCE[:2], replace(SOURCE[2], is_generated=True), replace(source("b", "int4"), is_generated=True)]
+    )
+    assert dict(shape.left_out) == {"what": "it is generated, and Debezium leaves such columns out of changes"}
+
+
+def test_an_aggregate_is_not_compared(tmp_path: Path) -> None:
+    columns = pa.schema([*list(COLUMNS)[:2], ("at", pa.int64()), ("total", pa.int64())])
+    sums = {"lakebed.aggregate.total": "sum"}
+    table = lakebed.create(tmp_path / "t", columns, keys=["shop", "line"], sequence_by="at", properties=sums)
+    shape = made(table, [*SOURCE[:2], source("at", "int8"), source("total", "int8")])
+    assert dict(shape.left_out) == {"total": "it is an aggregate (sum) of all events of a row"}
+
+
+def test_a_table_that_has_other_rows_by_its_settings_is_left_out(tmp_path: Path) -> None:
+    times = pa.schema([*COLUMNS, ("at", pa.timestamp("us", "UTC"))])
+    for name, properties, says in (
+        ("expires", {"lakebed.ttl": "at: 90 days"}, "its rows expire (lakebed.ttl is at: 90 days)"),
+        ("first", {"lakebed.keep": "first"}, "it keeps the first row of a key"),
+    ):
+        table = lakebed.create(tmp_path / name, times, keys=["shop", "line"], properties=properties)
+        found = shape_of(SOURCE, log_of(table).refresh())
+        assert isinstance(found, LeftOut) and says in found.reason
 
 
 def test_keys_of_another_order_are_compared_as_a_whole(table: lakebed.Table) -> None:
