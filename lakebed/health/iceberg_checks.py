@@ -33,9 +33,13 @@ def look_at_iceberg(log: TableLog, storage: PartStorage, snapshot: Snapshot, pat
             where = head.document["location"]
             yield warning(_CHECK, "", f"Iceberg's metadata is for the table at {where}: it was moved or copied", again)
             return
-        there = {name for name, _, _ in storage.list(PREFIX)}
-        for name in sorted(needed_files(publisher) - there):
-            yield critical(_CHECK, name, "the file is missing, and Iceberg's metadata names it", anew)
+        there = {name: size for name, size, _ in storage.list(PREFIX)}
+        for name, size in sorted(needed_files(publisher).items()):
+            if name not in there:
+                yield critical(_CHECK, name, "the file is missing, and Iceberg's metadata names it", anew)
+            elif size not in (None, there[name]):
+                what = f"the file has {there[name]:,} bytes, and Iceberg's metadata says {size:,}"
+                yield critical(_CHECK, name, what, anew)
         try:
             of_head = log.at_version(head.version)
         except VersionNotFound:

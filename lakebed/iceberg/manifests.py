@@ -1,9 +1,11 @@
 """Which manifest each part of a version is in, and what the manifests say. A pure function of the set of parts.
 
 1. Parts are put in the order of the newest commit that their rows are from, and then of their names. So new parts come last.
-2. A manifest ends after each part whose name's digest is a multiple of ``PARTS_MEAN``. So it depends on a part and its neighbours
-   alone: one that comes or goes changes one manifest, or joins or cuts two.
-3. Deletion vectors are in manifests of their own, made in the same way of the parts that have one.
+2. A manifest ends after each part whose name's digest is a multiple of a number. So it depends on a part and its neighbours
+   alone: one that comes or goes changes one manifest, or joins or cuts two. Among the newest parts, which change most, the number
+   is small, and among the others a multiple of it: few large manifests that rest, and small ones that are written often.
+3. Deletion vectors are in manifests of their own, made in the same way of the parts that have one. Those that change in one
+   commit are scattered over the newest parts, so there larger manifests are fewer files.
 4. A manifest's name begins with a digest of all that it is made from. A manifest of the version before that has the same digest
    is used again, unread. What may differ from host to host, the compression, is in a second digest, of the bytes.
 5. All entries are *existing* ones that say which commit they are from: ``sequence_number`` is its version + 1, and that of a
@@ -15,7 +17,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -28,10 +31,20 @@ from lakebed.parts.part_filter import trusts_bounds
 
 Json = dict[str, Any]
 DATA, DELETES = 0, 1
-PARTS_MEAN = 96
 _EXISTING = 0
 _LAYOUT = b"lakebed 1"
 """Of manifests as this module writes them: another one gives them other names."""
+
+
+class _Cut(NamedTuple):
+    """Of how many parts manifests are, on average."""
+
+    newest: int  # how many parts count as such
+    among_newest: int
+    among_others: int  # a multiple of it, so that a part that gets older only ever joins two manifests
+
+
+CUTS = {DATA: _Cut(192, 32, 256), DELETES: _Cut(384, 64, 384)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +56,8 @@ class PartEntry:
     digest: bytes  # of what a manifest says of it
     twin: Twin | None
     twin_digest: bytes
-    ends_manifest: bool
-
-    @property
-    def order(self) -> tuple[int, str]:
-        return self.part.max_block, self.part.path
+    cut: int  # a manifest ends after it if this is a multiple of a number
+    order: tuple[int, str]
 
     @property
     def sequence_number(self) -> int:
@@ -66,7 +76,8 @@ def part_entry(part: Part, location: str) -> PartEntry:
         digest=_digest(repr((*said, part.sort_key_version)).encode()),
         twin=twin,
         twin_digest=_digest(repr((*said[4:], twin.name, twin.file_bytes)).encode()) if twin else b"",
-        ends_manifest=int.from_bytes(path, "big") % PARTS_MEAN == 0,
+        cut=int.from_bytes(path, "big"),
+        order=(part.max_block, part.path),
     )
 
 
@@ -87,24 +98,27 @@ class Manifest:
 def manifests_of(entries: Iterable[PartEntry], columns: IcebergColumns) -> list[Manifest]:
     """The manifests of a version with these parts."""
     about = _digest(b"%s %s" % (_LAYOUT, orjson.dumps([columns.schema, columns.spec, columns.sort_order["order-id"]])))
-    ordered = sorted(entries, key=lambda entry: entry.order)
+    ordered = sorted(entries, key=attrgetter("order"))
     vectors = [entry for entry in ordered if entry.twin is not None]
     return [
-        *_cut(ordered, DATA, about, lambda entry: entry.digest),
-        *_cut(vectors, DELETES, about, lambda entry: entry.twin_digest),
+        *_cut(ordered, DATA, about, attrgetter("digest")),
+        *_cut(vectors, DELETES, about, attrgetter("twin_digest")),
     ]
 
 
 def _cut(
     entries: Sequence[PartEntry], content: int, about: bytes, said: Callable[[PartEntry], bytes]
 ) -> Iterable[Manifest]:
-    start = 0
-    for at, entry in enumerate(entries, 1):
-        if entry.ends_manifest or at == len(entries):
-            own = tuple(entries[start:at])
+    cut, start = CUTS[content], 0
+    newest = max(0, len(entries) - cut.newest)
+    ends = [at for at, entry in enumerate(entries[:newest], 1) if entry.cut % cut.among_others == 0]
+    ends += [at for at, entry in enumerate(entries[newest:], newest + 1) if entry.cut % cut.among_newest == 0]
+    for end in ends if ends and ends[-1] == len(entries) else [*ends, len(entries)]:
+        own = tuple(entries[start:end])
+        if own:
             key = _digest(b"".join([about, bytes([content]), *map(said, own)])).hex()
             yield Manifest(content=content, key=key, entries=own)
-            start = at
+        start = end
 
 
 def manifest_bytes(manifest: Manifest, columns: IcebergColumns, place: str) -> bytes:
@@ -158,12 +172,12 @@ def _summaries(manifest: Manifest, columns: IcebergColumns) -> list[Json]:
         values = [
             partition_value(entry.part.partition_values.get(field.stored), field.kind) for entry in manifest.entries
         ]
-        known = [value for value in values if value is not None]
+        known = [value for value in values if value is not None and value == value]  # NaN is in no bound
         ends = [_partition_bound(end(known), field.kind) if known else None for end in (_least, _greatest)]
         out.append(
             {
-                "contains_null": len(known) < len(values),
-                "contains_nan": False,
+                "contains_null": None in values,
+                "contains_nan": any(value != value for value in values),
                 "lower_bound": ends[0],
                 "upper_bound": ends[1],
             }
@@ -172,11 +186,13 @@ def _summaries(manifest: Manifest, columns: IcebergColumns) -> list[Json]:
 
 
 def _least(values: Sequence[Any]) -> Any:
-    return min(values, key=_comparable)
+    least = min(values, key=_comparable)
+    return -0.0 if isinstance(least, float) and least == 0 else least
 
 
 def _greatest(values: Sequence[Any]) -> Any:
-    return max(values, key=_comparable)
+    greatest = max(values, key=_comparable)
+    return 0.0 if isinstance(greatest, float) and greatest == 0 else greatest
 
 
 def _comparable(value: Any) -> Any:

@@ -53,6 +53,14 @@ class Head:
         """The versions that are snapshots, with their lists of manifests."""
         return {int(each["snapshot-id"]) - 1: str(each["manifest-list"]) for each in self.snapshots}
 
+    def check(self) -> None:
+        """Raises LookupError, TypeError, ValueError where a file is not what ``next_metadata`` makes."""
+        if not self.snapshots or self.version != max(self.versions()):
+            raise ValueError("its newest snapshot is not the current one")
+        for each in [self.document["location"], self.document["schemas"], self.document["sort-orders"], self.base]:
+            if not isinstance(each, str | list):
+                raise TypeError(f"{each!r} is neither a text nor a list")
+
 
 def next_metadata(
     snapshot: Snapshot,

@@ -171,12 +171,10 @@ class Publisher:
         """What a list of manifests says, by its location. Raises Corrupt, FileNotFoundError, StoreUnavailable."""
         return self._records(self.name_of(manifest_list))
 
-    def twins_of(self, row: Json) -> list[str]:
-        """The names of the twins that a manifest of deletion vectors names."""
-        return [
-            str(each["data_file"]["file_path"]).rsplit("/", 1)[-1]
-            for each in self._records(self.name_of(row["manifest_path"]))
-        ]
+    def twins_of(self, row: Json) -> dict[str, int]:
+        """The names of the twins that a manifest of deletion vectors names, with their bytes."""
+        files = [each["data_file"] for each in self._records(self.name_of(row["manifest_path"]))]
+        return {str(each["file_path"]).rsplit("/", 1)[-1]: each["file_size_in_bytes"] for each in files}
 
     def name_of(self, location: str) -> str:
         """The name of a file, relative to the table's root."""
@@ -218,7 +216,10 @@ class Publisher:
         try:
             return avro_records(data)
         except Exception as error:  # of the library, of any kind
-            raise Corrupt(f"{self._root}/{name} can't be read as Avro: {error}", path=name) from error
+            raise Corrupt(
+                f"{self._root}/{name} can't be read as Avro: {error}; delete {self._root}/{FOLDER}, and it is written again",
+                path=name,
+            ) from error
 
     # -- what a version has ------------------------------------------------------------------------------------------------
 
@@ -360,7 +361,11 @@ def _base_of(manifests: Sequence[Manifest], columns: IcebergColumns) -> str:
 
 def _head_of(number: int, text: bytes, root: str) -> Head:
     try:
-        return Head(number=number, document=orjson.loads(text))
-    except orjson.JSONDecodeError as error:
+        head = Head(number=number, document=orjson.loads(text))
+        head.check()
+    except (orjson.JSONDecodeError, LookupError, TypeError, ValueError) as error:
         name = metadata_name(number)
-        raise Corrupt(f"{root}/{name} is no JSON: delete it, and it is written again", path=name) from error
+        raise Corrupt(
+            f"{root}/{name} is no metadata of lakebed's: delete it, and it is written again", path=name
+        ) from error
+    return head

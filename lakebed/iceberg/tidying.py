@@ -9,7 +9,7 @@ Where ``lakebed.iceberg`` is off, no file is needed.
 
 from __future__ import annotations
 
-from collections.abc import Set as AbstractSet
+from collections.abc import Mapping
 from contextlib import suppress
 
 from lakebed.iceberg.manifests import DELETES
@@ -24,22 +24,26 @@ KEPT_SECONDS = 6 * 3600
 """Much longer than a publication takes (``publisher.WRITE_SECONDS_MAX``)."""
 
 
-def needed_files(publisher: Publisher) -> AbstractSet[str]:
-    """The files that the head needs, relative to the table's root. Raises Corrupt, StoreUnavailable."""
+def needed_files(publisher: Publisher) -> Mapping[str, int | None]:
+    """The files that the head needs, relative to the table's root, with their bytes where metadata says how many.
+
+    Raises Corrupt, StoreUnavailable.
+    """
     head = publisher.head()
     if head is None:
-        return frozenset()
-    needed = {HINT, metadata_name(head.number)}
+        return {}
+    needed: dict[str, int | None] = {HINT: None, metadata_name(head.number): None}
     for manifest_list in head.versions().values():
-        needed.add(publisher.name_of(manifest_list))
+        needed[publisher.name_of(manifest_list)] = None
         with suppress(FileNotFoundError):  # the doctor reports it
             for row in publisher.rows_of(manifest_list):
                 name = publisher.name_of(row["manifest_path"])
                 if name in needed:
                     continue
-                needed.add(name)
+                needed[name] = row["manifest_length"]
                 if row["content"] == DELETES:
-                    needed |= {f"{METADATA_FOLDER}/{twin}" for twin in publisher.twins_of(row)}
+                    twins = publisher.twins_of(row).items()
+                    needed |= {f"{METADATA_FOLDER}/{twin}": size for twin, size in twins}
     return needed
 
 
@@ -54,7 +58,7 @@ def unneeded_files(
     listed = [each for each in listed if not each[0].rsplit("/", 1)[-1].startswith(TEMPORARY_PREFIX)]
     if not listed:
         return []
-    needed = needed_files(Publisher(log, storage)) if snapshot.settings.iceberg else frozenset()
+    needed = needed_files(Publisher(log, storage)) if snapshot.settings.iceberg else {}
     return [(path, size, at) for path, size, at in listed if path not in needed and at < before_ms]
 
 

@@ -115,6 +115,8 @@ def partition_value(text: str | None, kind: pa.DataType) -> Any:
         return text.lower() == "true"
     if pa.types.is_integer(kind):
         return int(text)
+    if pa.types.is_floating(kind):
+        return float(text)
     if pa.types.is_decimal(kind):
         return decimal.Decimal(text)
     if pa.types.is_date(kind):

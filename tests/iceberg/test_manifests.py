@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from benchmarks.iceberg import made_up
 from lakebed.iceberg.columns import iceberg_columns
-from lakebed.iceberg.manifests import DATA, DELETES, Manifest, manifest_bytes, manifests_of, part_entry
+from lakebed.iceberg.manifests import CUTS, DATA, DELETES, Manifest, manifest_bytes, manifests_of, part_entry
 from lakebed.iceberg.values import Bounds, _text_end, _text_start
 from lakebed.log.actions import Part
 from lakebed.log.deletion_vector import bitmap, inline
@@ -46,14 +46,25 @@ def test_the_order_of_the_parts_does_not_matter_and_each_is_in_one_manifest(seed
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_part_that_comes_changes_two_manifests_of_its_kind_at_most(seed: int) -> None:
+def test_a_part_that_comes_changes_two_manifests_of_its_kind_and_one_that_is_no_longer_among_the_newest(
+    seed: int,
+) -> None:
     rng = random.Random(seed)
     parts = [part(rng, at) for at in range(1500)]
     before = {each.key for each in manifests(parts)}
     new = part(rng, rng.randrange(1500))
     after = manifests([*parts, new])
     for content in (DATA, DELETES):
-        assert len([each for each in after if each.content == content and each.key not in before]) <= 2
+        assert len([each for each in after if each.content == content and each.key not in before]) <= 3
+
+
+def test_manifests_of_the_newest_parts_are_small_and_the_others_few() -> None:
+    rng = random.Random(2)
+    data = [each for each in manifests([part(rng, at) for at in range(6000)]) if each.content == DATA]
+    assert len(data) < 6000 / CUTS[DATA].among_others * 2
+    assert sum(map(len, (each.entries for each in data[-3:]))) < 2 * CUTS[DATA].newest
+    for cut in CUTS.values():
+        assert cut.among_others % cut.among_newest == 0 and cut.newest >= 6 * cut.among_newest
 
 
 def test_a_vector_that_changes_changes_no_manifest_of_data() -> None:

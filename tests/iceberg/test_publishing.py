@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,8 +13,9 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed.errors import InvalidInput
+from lakebed.errors import Corrupt, InvalidInput
 from lakebed.iceberg.publisher import FOLDER, BackgroundPublisher, Publisher
+from lakebed.iceberg.tidying import needed_files
 from lakebed.log.stores import LocalLogStore
 from lakebed.log.table_log import TableLog
 from lakebed.table import internals_of
@@ -188,6 +192,62 @@ def test_a_table_that_is_moved_is_published_for_its_new_place(table: lakebed.Tab
     moved.maintenance.publish_iceberg()
     assert sorted(pyiceberg(moved)["id"].to_pylist()) == list(range(100))
     assert moved.doctor().findings == ()
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b'{"format-version": 3', b"{}", b"[]", b'{"snapshots": [], "current-snapshot-id": 1}']
+)
+def test_damaged_metadata_is_named_and_written_again_once_it_is_gone(table: lakebed.Table, content: bytes) -> None:
+    head = Path(table.path) / table.maintenance.publish_iceberg().metadata
+    head.write_bytes(content)
+    opened = lakebed.open(table.path)
+    with pytest.raises(
+        Corrupt, match=r"v2.metadata.json is no metadata of lakebed's: delete it, and it is written again"
+    ):
+        opened.maintenance.publish_iceberg()
+    assert "iceberg" in [each.check for each in opened.doctor().findings]
+    head.unlink()
+    opened.maintenance.publish_iceberg()
+    assert sorted(pyiceberg(opened)["id"].to_pylist()) == list(range(100))
+    assert opened.doctor().findings == ()
+
+
+@pytest.mark.parametrize("kind", ["manifest", "dv"])
+def test_the_doctor_sees_a_file_of_another_length(table: lakebed.Table, kind: str) -> None:
+    table.maintenance.publish_iceberg()
+    needed = needed_files(Publisher(log_of(table), storage_of(table)))
+    damaged = next(name for name in needed if f"/{kind}-" in name)
+    path = Path(table.path) / damaged
+    path.write_bytes(path.read_bytes()[:-1] if kind == "dv" else path.read_bytes() + b"!")
+    found = [str(each) for each in table.doctor().findings]
+    assert any(damaged in each and "bytes, and Iceberg's metadata says" in each for each in found), found
+
+
+_KILLED = """
+import os, signal, sys
+import lakebed
+from lakebed.iceberg.publisher import Publisher
+from lakebed.log.table_log import TableLog
+from tests.iceberg.test_publishing import Interrupted
+from tests.internals import log_of, storage_of
+table = lakebed.open(sys.argv[1])
+kill = lambda: os.kill(os.getpid(), signal.SIGKILL)
+Publisher(TableLog(Interrupted(table.path, int(sys.argv[2]), kill)), storage_of(table)).publish(log_of(table).refresh())
+"""
+
+
+@pytest.mark.parametrize("at", [1, 3, 5, 6])
+def test_a_process_that_kill_9_ends_leaves_what_the_next_one_needs(table: lakebed.Table, at: int) -> None:
+    folder = Path(table.path) / FOLDER
+    shutil.copytree(folder, folder.with_name("before"))
+    publisher(table)[0].publish(log_of(table).refresh())
+    expected = files(table)
+    shutil.rmtree(folder)
+    shutil.move(folder.with_name("before"), folder)
+    command = [sys.executable, "-c", _KILLED, table.path, str(at)]
+    assert subprocess.run(command, cwd=Path(__file__).parents[2]).returncode == -signal.SIGKILL
+    lakebed.open(table.path).maintenance.publish_iceberg()
+    assert files(table) == expected
 
 
 def test_it_is_refused_where_it_is_off(tmp_path: Path) -> None:
