@@ -14,7 +14,7 @@ from lakebed.health.sampler import quarantine_findings
 from lakebed.log.snapshot import Snapshot
 from lakebed.pipeline.file.settings import DatabasePipeline
 from lakebed.pipeline.sources import kafka_settings
-from lakebed.positions.positions import positions_of
+from lakebed.positions.positions import SEVERAL, positions_of, sources_of
 from lakebed.settings import TableSettings, suggest
 from lakebed.table import internals_of
 from lakebed.table import open as open_table
@@ -69,7 +69,7 @@ class Databases:
         topic = _topic_of(snapshot)
         if topic is None:
             return _left_out(name, "it has not read one topic, so what it has to have is not known")
-        shape = shape_of(self._database.columns(*_source_of(snapshot, topic, name)), snapshot)
+        shape = shape_of(self._database.columns(*source_of(snapshot, topic, name)), snapshot)
         if isinstance(shape, LeftOut):
             return _left_out(name, shape.reason)
         reaching = Reaching(
@@ -81,7 +81,7 @@ class Databases:
             newest=internals.log.refresh,
             wait_seconds=self._section.wait_seconds,
         )
-        source = PostgresTable(self._database, *_source_of(snapshot, topic, name), shape)
+        source = PostgresTable(self._database, *source_of(snapshot, topic, name), shape)
         began = time.monotonic()
         with closing(LakeTable(internals, shape, reaching.reach)) as lake:
             found = Proof(shape, source, lake, self._pace, progress=self._progress).run()
@@ -219,9 +219,10 @@ def _topic_of(snapshot: Snapshot) -> str | None:
     return topics[0] if len(topics) == 1 else None
 
 
-def _source_of(snapshot: Snapshot, topic: str, name: str) -> tuple[str, str]:
-    said = positions_of(snapshot)[topic].source
-    return source_name(said if said and said != "*" else name)
+def source_of(snapshot: Snapshot, topic: str, name: str) -> tuple[str, str]:
+    """The schema and the table that a table of this name is made from; a topic's name may not have all of their characters."""
+    said = sources_of(snapshot.settings, positions_of(snapshot)).get(topic)
+    return source_name(said if said and said != SEVERAL else name)
 
 
 def _ends(settings: object, topic: str) -> Callable[[], Mapping[int, int]]:

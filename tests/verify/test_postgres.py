@@ -110,6 +110,17 @@ def test_keys_are_found_again_one_by_one(server: PostgresServer, tmp_path: Path,
     assert [(one.kind, one.column) for one in found.differences] == [("differs", "v")] * len(rows)
 
 
+def test_a_table_may_have_as_many_columns_as_the_database_allows(server: PostgresServer, tmp_path: Path) -> None:
+    names = [f"c{number}" for number in range(1500)]
+    server.sql(f"create table wide (k int primary key, {', '.join(f'{name} bool' for name in names)})", NAME)
+    server.sql("insert into wide (k, c7) values (1, true)", NAME)
+    schema = pa.schema([pa.field("k", pa.int32(), nullable=False), *((name, pa.bool_()) for name in names)])
+    table = lakebed.create(tmp_path / "t", schema, keys=["k"])
+    table.apply(pa.Table.from_pylist([{"k": 1, "c8": True}], schema))
+    [found] = compared(url(server), "wide", table).differences
+    assert (found.column, found.looks_like) == ("c7", "c7 and c8 are exchanged")
+
+
 def test_settings_and_functions_of_a_role_change_nothing(server: PostgresServer, tmp_path: Path) -> None:
     table = made(tmp_path / "t", DAYS, KEYS["days"][1], pa.string())
     found, misled = (compared(url(server, user), "days", table) for user in ("postgres", "misled"))

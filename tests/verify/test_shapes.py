@@ -14,7 +14,7 @@ import pytest
 import lakebed
 from lakebed.verify.canonical import LeftOut, Rule, Shape
 from lakebed.verify.comparing import Key, Span, Tally
-from lakebed.verify.databases import shape_of, source_name
+from lakebed.verify.databases import shape_of, source_name, source_of
 from lakebed.verify.duck import bits_of_bytes, pairs_of_json
 from lakebed.verify.lake import LakeTable
 from lakebed.verify.postgres import SourceColumn
@@ -147,6 +147,14 @@ def test_a_key_without_a_rule_leaves_the_table_out(table: lakebed.Table, tmp_pat
 )
 def test_names_of_tables_are_read_as_events_have_them(said: str, name: tuple[str, str]) -> None:
     assert source_name(said) == name
+
+
+def test_the_source_is_the_table_that_the_table_was_made_of(table: lakebed.Table, tmp_path: Path) -> None:
+    said = {"lakebed.source_topic": "shop.public.order_items", "lakebed.source_table": "shop.public.order items"}
+    made_of = lakebed.create(tmp_path / "made", COLUMNS, keys=["shop"], properties=said)
+    for one, name in ((made_of, "order items"), (table, "order_items")):
+        snapshot = log_of(one).refresh()
+        assert source_of(snapshot, "shop.public.order_items", "public.order_items") == ("public", name)
 
 
 def test_a_decimal_is_never_rounded() -> None:
