@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from lakebed.errors import InvalidSchema
+from lakebed.iceberg import manifests
+from lakebed.iceberg.manifests import CUTS, DATA, DELETES
 from tests.iceberg.readers import all_agree, opened
 from tests.infra.foreign_duckdb import ICEBERG, ForeignDuckDB
 from tests.table.test_schemas_that_move import World, make_world, step
@@ -35,6 +37,9 @@ def test_rows_of_random_histories(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, duckdb: ForeignDuckDB
 ) -> None:
     monkeypatch.setenv("LAKEBED_CACHE_DIR", str(tmp_path / "cache"))
+    if seed % 2:  # manifests of one or two parts are joined and cut all the time
+        small = CUTS[DATA]._replace(newest=6, among_newest=1, among_others=2)
+        monkeypatch.setattr(manifests, "CUTS", {DATA: small, DELETES: small})
     world = make_world(seed, tmp_path)
     is_late, seen = world.rng.random() < 0.3, dict[int, list[str]]()
     is_on = not is_late and turn_on(world)
