@@ -16,7 +16,13 @@ from tests.infra.kafka import KafkaServer
 from tests.infra.postgres import PostgresServer
 
 pytestmark = pytest.mark.slow
-MODES = ["adaptive", "adaptive_time_microseconds", "connect", "isostring", "microseconds", "nanoseconds"]
+MODES = [
+    *("adaptive", "connect", "isostring"),
+    *(
+        pytest.param(mode, marks=pytest.mark.long)
+        for mode in ("adaptive_time_microseconds", "microseconds", "nanoseconds")
+    ),
+]
 DAY, STAMP, LOCAL = pa.date32(), pa.timestamp("us", "UTC"), pa.timestamp("us")
 TIMES = {
     "day": (DAY, "date"),

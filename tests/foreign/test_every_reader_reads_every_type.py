@@ -48,6 +48,7 @@ def test_every_type_at_its_edges(tmp_path: Path, spark: SparkSession, duckdb_del
     assert all_agree(table, spark, duckdb_delta) == comparable(rows.slice(1), table.schema)
 
 
+@pytest.mark.long
 def test_dates_of_all_years_and_infinities(tmp_path: Path, spark: SparkSession, duckdb_delta: ForeignDuckDB) -> None:
     """Statistics do not stop a reader: those of years that Python lacks are left out, an infinity is a day of the year 9999."""
     day = pa.array([6_666_479, -735_160, 2**31 - 1, -(2**31), 2_932_897, 0], pa.int32()).view(pa.date32())
@@ -121,6 +122,7 @@ def test_no_reader_leaves_out_a_part_that_has_the_row(
     assert found_by_delta == sorted(t for t, (name, _, _) in zip(wanted, asked, strict=True) if name in delicate)
 
 
+@pytest.mark.long
 def test_every_partition_value(tmp_path: Path, spark: SparkSession, duckdb_delta: ForeignDuckDB) -> None:
     rows = in_columns(PARTITIONS)
     table = lakebed.create(tmp_path / "t", rows.schema, keys=["id"], partition_by=list(PARTITIONS))
@@ -136,6 +138,7 @@ def test_every_partition_value(tmp_path: Path, spark: SparkSession, duckdb_delta
     assert all_agree(lakebed.open(table.path), spark, duckdb_delta) == wanted
 
 
+@pytest.mark.long
 def test_odd_column_names(tmp_path: Path, spark: SparkSession, duckdb_delta: ForeignDuckDB) -> None:
     names = [*ODD_NAMES, "plain"]
     schema = pa.schema([pa.field(name, pa.int64()) for name in names])

@@ -121,6 +121,7 @@ def test_every_settled_version_is_the_same_for_every_reader(
         assert foreign_duckdb(table, duckdb_delta, version) == wanted, f"DuckDB, version {version}"
 
 
+@pytest.mark.long
 def test_a_version_with_a_tail_is_the_last_settled_one_for_foreign_readers(
     past: Past, tmp_path: Path, spark: SparkSession, duckdb_delta: ForeignDuckDB
 ) -> None:
@@ -203,6 +204,7 @@ def assert_about_the_gate(name: str, error: Exception, words: tuple[str, ...]) -
     assert any(word in str(error) for word in words), f"{name} failed for another reason: {error}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("who", ["delta-spark", "delta-rs"])
 def test_a_vacuum_that_overlooks_the_gate_deletes_nothing_that_is_needed(
     who: str, past_with_vectors_in_files: Path, tmp_path: Path, spark: SparkSession
