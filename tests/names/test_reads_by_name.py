@@ -108,8 +108,15 @@ def test_a_catalog_may_have_all_tables_as_of_one_point(spark: SparkSession, tmp_
     assert (read("bank_then"), read("bank_now")) == ((TOTAL, 1), (TOTAL, 4))
     with pytest.raises(AnalysisException, match=f"the point {first} has no table public.later"):
         spark.table("bank_then.public.later")
-    for statement in ("delete from {}", "insert into {} select * from {}", "update {} set balance = 0"):
+    changing = [
+        *("delete from {}", "insert into {} select * from {}", "update {} set balance = 0", "truncate table {}"),
+        *("alter table {} add column note string", "drop table {}", "drop table {} purge"),
+        *("create table {}_too (id int) using lakebed", "call bank_then.system.settle('public.checking')"),
+    ]
+    before = lakebed.open(tmp_path / "bank/public/checking").version
+    for statement in changing:
         with pytest.raises(AnalysisException, match="the catalog bank_then has tables as of 1"):
             spark.sql(statement.replace("{}", "bank_then.public.checking"))
+    assert lakebed.open(tmp_path / "bank/public/checking").version == before
     for key in settings:
         spark.conf.unset(key)

@@ -96,6 +96,7 @@ public class Catalog implements TableCatalog, SupportsNamespaces, ProcedureCatal
 
     /** The rows of the result of a procedure, as a plan. */
     LogicalPlan call(SparkSession session, String procedure, String arguments) {
+        requireNewest("CALL " + procedure);
         return (LogicalPlan) Python.ask("call", new String[] {name, warehouse, at, procedure, arguments}, session);
     }
 
@@ -114,10 +115,10 @@ public class Catalog implements TableCatalog, SupportsNamespaces, ProcedureCatal
         return Python.isThere() ? load(table, "null") : settled.load(nameOf(table), table);
     }
 
-    /** Refuses to change rows of tables that are read as of a point. */
-    void requireNewest(NamedTable table) {
-        if (at != null) throw Python.failure(table.name() + ": the catalog " + name + " has tables as of " + at
-            + " (spark.sql.catalog." + name + ".at), and rows are changed as they are now: use a catalog without it");
+    /** Refuses what is not about tables as of a point, where the catalog has those. */
+    void requireNewest(String what) {
+        if (at != null) throw Python.failure(what + ": the catalog " + name + " has tables as of " + at
+            + " (spark.sql.catalog." + name + ".at), and only reads them: use a catalog without it");
     }
 
     /** To write it. */
@@ -139,7 +140,7 @@ public class Catalog implements TableCatalog, SupportsNamespaces, ProcedureCatal
     private Table load(Identifier table, String when) throws NoSuchTableException {
         String answer = (String) Python.ask("load", new String[] {name, warehouse, at, json(table), when}, null);
         if (answer.equals("null")) throw new NoSuchTableException(table);
-        return new NamedTable(nameOf(table), answer);
+        return new NamedTable(this, nameOf(table), answer);
     }
 
     public boolean tableExists(Identifier table) {
@@ -165,6 +166,7 @@ public class Catalog implements TableCatalog, SupportsNamespaces, ProcedureCatal
             Map.Entry entry = (Map.Entry) i.next();
             options.put((String) entry.getKey(), (String) entry.getValue());
         }
+        requireNewest(nameOf(table));
         JsonNode made = asked("create", new String[] {json(table), schema.json(), json(by), options.toString()});
         if (made.isNull()) throw new TableAlreadyExistsException(table);
         try {
@@ -180,6 +182,7 @@ public class Catalog implements TableCatalog, SupportsNamespaces, ProcedureCatal
     }
 
     public Table alterTable(Identifier table, TableChange[] changes) throws NoSuchTableException {
+        requireNewest(nameOf(table));
         ArrayNode list = JSON.createArrayNode();
         for (int i = 0; i < changes.length; i++) list.add(described(changes[i]));
         asked("alter", new String[] {json(table), list.toString()});
@@ -219,10 +222,12 @@ public class Catalog implements TableCatalog, SupportsNamespaces, ProcedureCatal
     }
 
     public boolean dropTable(Identifier table) {
+        requireNewest(nameOf(table));
         return asked("drop", new String[] {json(table), "false"}).booleanValue();
     }
 
     public boolean purgeTable(Identifier table) {
+        requireNewest(nameOf(table));
         return asked("drop", new String[] {json(table), "true"}).booleanValue();
     }
 

@@ -42,6 +42,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 public final class NamedTable implements Table, SupportsRead, SupportsWrite, TruncatableTable {
     private static final ObjectMapper JSON = new ObjectMapper();
 
+    private final Catalog catalog;
     private final String name;
     private final String handle; // which table and version, in Python's words
     private final StructType schema;
@@ -53,7 +54,8 @@ public final class NamedTable implements Table, SupportsRead, SupportsWrite, Tru
     private final long bytes;
 
     /** From the answer of Python to "load". */
-    NamedTable(String name, String answer) {
+    NamedTable(Catalog catalog, String name, String answer) {
+        this.catalog = catalog;
         this.name = name;
         try {
             JsonNode read = JSON.readTree(answer);
@@ -176,8 +178,14 @@ public final class NamedTable implements Table, SupportsRead, SupportsWrite, Tru
         return Python.failure("lakebed's names can't be used in this session: it lacks spark.sql.extensions=lakebed.Extensions");
     }
 
+    /** Refuses to change it where its catalog has tables as of a point. */
+    void requireNewest() {
+        catalog.requireNewest(name);
+    }
+
     public boolean truncateTable() {
         if (isMetadata) throw Python.failure(name + " is a metadata table: it can't be changed");
+        requireNewest();
         Python.ask("truncate", new String[] {handle}, null);
         return true;
     }

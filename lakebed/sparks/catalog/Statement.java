@@ -68,7 +68,7 @@ public final class Statement extends ListFilesCommand {
         super(Rules.seq(new ArrayList()));
         this.original = original;
         this.target = target;
-        if (target.catalog().isDefined()) ((Catalog) target.catalog().get()).requireNewest(table());
+        table().requireNewest();
         StructType counts = new StructType();
         String[] names = {"num_affected_rows", "num_updated_rows", "num_deleted_rows", "num_inserted_rows", "num_rows_read"};
         for (int i = 0; i < names.length; i++) counts = counts.add(names[i], LongType$.MODULE$, true);
