@@ -18,6 +18,7 @@ class TableReport:
 
     table: str
     outcome: Outcome
+    source: str = "the source"  # what it was compared with, for people
     reason: str = ""  # why it is left out
     version: int | None = None  # of the table, that was compared last
     rows: int = 0
@@ -48,23 +49,22 @@ def position_text(position: int | None) -> str:
 
 
 def lines(report: TableReport) -> Iterator[str]:
-    """A report for people: a line that says it all, then what differs and what is not compared."""
+    """A report for people: whether it is equal, then what was compared, what differs, and what is not compared."""
     if report.outcome == "left out":
         yield f"{report.table}: not compared: {report.reason}"
         return
     at = f" at {position_text(report.last_position)}" if report.last_position is not None else ""
     words = {
-        "equal": f"equal to the source{at}",
-        "differs": f"{report.differences:,} key{'s differ' if report.differences != 1 else ' differs'} from the source{at}",
+        "equal": f"equal to {report.source}{at}",
+        "differs": f"{report.differences:,} key{'s differ' if report.differences != 1 else ' differs'} from {report.source}{at}",
         "unsettled": f"{report.unsettled:,} keys changed all the time and were not compared; all others are equal{at}",
     }
     again = f", {_counted(report.keys, 'key')} compared again" if report.keys else ""
     version = f"version {report.version}, " if report.version is not None else ""
     read = f"{_counted(report.rows, 'row')} in {_counted(report.buckets, 'bucket')}"
-    yield (
-        f"{report.table}: {words[report.outcome]}: {version}{read}{again}, "
-        f"{report.seconds:,.1f} s, digest {report.digest}"
-    )
+    yield f"{report.table}: {words[report.outcome]}"
+    yield f"  {version}{read}{again}, {report.seconds:,.1f} s"
+    yield f"  digest {report.digest}"
     for one in report.shown[:_LINES_MAX]:
         yield from _difference(one)
     if report.differences > min(len(report.shown), _LINES_MAX):

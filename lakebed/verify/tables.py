@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
@@ -127,7 +128,8 @@ def verify_tables(path: str, against: str, keys: Sequence[str] = (), progress: P
     ):
         found = Proof(shape, source, lake, Pace(float("inf")), progress=progress).run()
         found.first_position = found.last_position = None
-        return report_of(path, shape, found, lake.version, internals, time.monotonic() - began)
+        report = report_of(path, shape, found, lake.version, internals, time.monotonic() - began)
+        return replace(report, source=against)
 
 
 def _other(path: str) -> tuple[Relation, pa.Schema]:

@@ -136,9 +136,10 @@ def _lakebed(arguments: list[str], environment: dict[str, str]) -> int:
 
 
 def _to_try(shop: Shop) -> str:
-    psql = f"psql postgresql://postgres@127.0.0.1:{shop.postgres.port}/{DATABASE}"
+    url = f"postgresql://postgres@127.0.0.1:{shop.postgres.port}/{DATABASE}"
+    verify = f"SHOP_URL={url} KAFKA={shop.kafka.bootstrap} lakebed verify {PIPELINE.relative_to(ROOT)}"
     query = f'lakebed query {LAKE}/public/orders "select state, count(*) from orders group by state"'
-    return f"the database: {psql}\nto try in another terminal: {query}\n                             lakebed status {LAKE}\n"
+    return f"the database: psql {url}\nto try in another terminal:\n  {query}\n  lakebed status {LAKE}\n  {verify}\n"
 
 
 if __name__ == "__main__":
