@@ -290,10 +290,16 @@ class Publisher:
         return True
 
     def _write_hint(self, number: int) -> None:
-        data = str(number).encode()
-        self._log.store.put(HINT, data)
-        self._hint = number
-        self._count(data)
+        """Name the newest metadata. Who writes the hint last looks for newer metadata afterwards, so it stays behind only if killed there."""
+        is_newest = False
+        while not is_newest:
+            data = str(number).encode()
+            self._log.store.put(HINT, data)
+            self._hint = number
+            self._count(data)
+            while has_object(self._log.store, metadata_name(number + 1)):
+                number += 1
+            is_newest = number == self._hint
 
     def _put(self, name: str, data: bytes) -> None:
         if not self._log.store.put_if_absent(name, data):

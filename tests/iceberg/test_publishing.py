@@ -117,6 +117,30 @@ def test_two_processes_at_once_leave_the_same_bytes(table: lakebed.Table) -> Non
         assert {each.metadata for each in both} == {first.metadata}
 
 
+def test_readers_never_go_back_to_an_older_version_whoever_comes_late(table: lakebed.Table) -> None:
+    """A publication of an earlier version, before each of whose writes another process publishes the newest one."""
+    earlier = log_of(table).refresh()
+    change(table, range(0, 100, 3))
+    newest = log_of(table).refresh()
+    folder = Path(table.path) / FOLDER
+    shutil.copytree(folder, folder.with_name("before"))
+    for at in range(8):  # at 0 it was there before
+        shutil.rmtree(folder)
+        shutil.copytree(folder.with_name("before"), folder)
+        other = publisher(table)[0]
+        if not at:
+            other.publish(newest)
+        late, store = publisher(table, at, lambda other=other: other.publish(newest))
+        late.publish(earlier)
+        if at and store.left > 0:
+            break  # it makes no more writes
+        head = publisher(table)[0].head()
+        assert head is not None and head.version == newest.version, f"before write {at}"
+        assert list(head.versions()) == sorted(head.versions())
+        assert files(table)["version-hint.text"] == str(head.number).encode(), f"before write {at}"
+    assert at > 3
+
+
 def test_what_readers_see_already_is_not_written_again(table: lakebed.Table) -> None:
     table.maintenance.publish_iceberg()
     again = table.maintenance.publish_iceberg()
