@@ -1,9 +1,12 @@
 """What readers of Iceberg cost a table of many parts: CPU, files and bytes of a publication, and dollars a day.
 
-    python -m benchmarks.iceberg [--parts 10000] [--commits 150]
+    python -m benchmarks.iceberg [--parts 10000] [--commits 150] [--row-ids]
 
 The table is made up: a log in memory whose parts have statistics of seven columns, and a third of them a deletion vector. Each
 commit adds a part, and marks rows in four of the forty newest ones, as a settle of recent keys does.
+
+``--row-ids``: instead, how much larger parts get if rows keep Iceberg's ``_row_id`` and ``_last_updated_sequence_number``: a real
+table of orders of eight batches in random order, merged into one sorted part, without these columns, with one, with both.
 """
 
 from __future__ import annotations
@@ -11,14 +14,19 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
+import tempfile
 import time
 import uuid
 from dataclasses import dataclass, replace
 from typing import cast
 
+import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
+import lakebed
+from benchmarks.workload import KEYS, SCHEMA, SORT_KEY, Workload, table
 from lakebed.iceberg.publisher import METADATA_FOLDER, Publisher
 from lakebed.log.actions import Part
 from lakebed.log.deletion_vector import bitmap, inline
@@ -105,11 +113,39 @@ def after_commit(snapshot: Snapshot) -> Snapshot:
     )
 
 
+def with_row_ids(rows: int = 1_000_000, batches: int = 8) -> None:
+    """Print the size of a merged part with and without ids of rows."""
+    keys = np.random.default_rng(1).permutation(rows)
+    printed: list[list[object]] = []
+    plain = 0.0
+    for name, beside in (("none", ()), ("_row_id", ("row_id",)), ("both", ("row_id", "updated"))):
+        work = Workload(rows)
+        schema = pa.schema([*SCHEMA, *(pa.field(each, pa.int64()) for each in beside)])
+        with tempfile.TemporaryDirectory() as folder:
+            orders = lakebed.create(f"{folder}/orders", schema, keys=KEYS, sort_key=SORT_KEY)
+            for number, some in enumerate(np.array_split(keys, batches)):
+                batch = work.orders(some)
+                ids = {"row_id": np.arange(len(some)) + number * len(some), "updated": np.full(len(some), number)}
+                for each in beside:
+                    batch = batch.append_column(each, pa.array(ids[each]))
+                orders.apply(batch)
+                orders.settle()
+            orders.maintenance.recluster(final=True)
+            parts = orders.inspect.parts()
+        megabytes = pc.sum(parts["bytes"]).as_py() / 1e6
+        plain = plain or megabytes
+        printed.append([name, len(parts), megabytes, megabytes / plain])
+    table("Ids of rows in merged parts", ["columns", "parts", "MB", "ratio"], printed)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--parts", type=int, default=10_000)
     parser.add_argument("--commits", type=int, default=150)
+    parser.add_argument("--row-ids", action="store_true")
     options = parser.parse_args()
+    if options.row_ids:
+        return with_row_ids()
     random.seed(1)
     store, snapshot = MemoryLogStore(_Root.root), made_up(options.parts)
     log, storage = TableLog(store), cast(PartStorage, _Root())

@@ -290,7 +290,7 @@ class Publisher:
         return True
 
     def _write_hint(self, number: int) -> None:
-        """Name the newest metadata. Who writes the hint last looks for newer metadata afterwards, so it stays behind only if killed there."""
+        """Name the newest metadata: who writes the hint looks afterwards whether there is newer metadata by now."""
         is_newest = False
         while not is_newest:
             data = str(number).encode()
