@@ -55,3 +55,15 @@ def orders(tmp_path: Path) -> lakebed.Table:
     table = lakebed.create(tmp_path / "shop" / "orders", schema, keys=["id"])
     table.apply(pa.table({"id": [1, 2, 3], "region": ["a", "b", "c"], "n": [10, 20, 30]}))
     return table
+
+
+@pytest.fixture
+def sold(orders: lakebed.Table) -> lakebed.Table:
+    """``lake.shop.orders``: two settled rows, a third that a deletion vector hides, and changes of all in the tail."""
+    import pyarrow as pa
+
+    orders.settle()
+    orders.delete("id = 2")
+    orders.settle()
+    orders.apply(pa.table({"id": [1, 4], "region": ["z", "d"], "n": [11, 40]}))
+    return orders

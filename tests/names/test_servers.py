@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 import lakebed
@@ -42,16 +41,6 @@ def jars(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert (folder / "lakebed-spark.jar").exists()
     assert bool([*folder.glob("io.delta_*.jar")]) == HAS_DELTA
     return folder
-
-
-@pytest.fixture
-def sold(orders: lakebed.Table) -> lakebed.Table:
-    """``shop/orders``: two settled rows, a third that a deletion vector hides, and changes in the tail."""
-    orders.settle()
-    orders.delete("id = 2")
-    orders.settle()
-    orders.apply(pa.table({"id": [1, 4], "region": ["z", "d"], "n": [11, 40]}))
-    return orders
 
 
 def by_connect(port: int, statements: Sequence[str]) -> list[Any]:

@@ -47,16 +47,6 @@ def alone(spark: SparkSession) -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def sold(orders: lakebed.Table) -> lakebed.Table:
-    """``lake.shop.orders``: two settled rows, a third that a deletion vector hides, and changes of all in the tail."""
-    orders.settle()
-    orders.delete("id = 2")
-    orders.settle()
-    orders.apply(pa.table({"id": [1, 4], "region": ["z", "d"], "n": [11, 40]}))
-    return orders
-
-
 @pytest.mark.usefixtures("alone")
 def test_a_select_reads_the_settled_rows_without_those_that_vectors_hide(sql: Sql, sold: lakebed.Table) -> None:
     assert sql("select * from lake.shop.orders order by id") == [(1, "a", 10), (3, "c", 30)]
