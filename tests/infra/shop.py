@@ -28,6 +28,7 @@ from tests.infra.server import ServerFailed
 
 DATABASE = PREFIX = "shop"
 TRANSACTIONS = f"{PREFIX}.transaction"
+SIGNALS, NOTIFICATIONS = f"{PREFIX}-signals", f"{PREFIX}-notifications"
 LAKE = Path("lake/shop")
 ROOT = Path(__file__).parents[2]
 PIPELINE = ROOT / "examples/shop.yml"
@@ -55,6 +56,11 @@ CONNECTOR = {
     "provide.transaction.metadata": "true",
     "skipped.operations": "none",
     "tombstones.on.delete": "false",
+    "signal.enabled.channels": "source,kafka",
+    "signal.data.collection": "public.debezium_signal",
+    "signal.kafka.topic": SIGNALS,
+    "notification.enabled.channels": "sink",
+    "notification.sink.topic.name": NOTIFICATIONS,
     **{
         f"{part}.converter{option}": value
         for part in ("key", "value")
@@ -81,7 +87,10 @@ class Shop:
         self.postgres.create_database(DATABASE)
         self.postgres.sql(Path(__file__).with_name("shop.sql").read_text(), DATABASE)
         self.kafka.create_topic(TRANSACTIONS)  # in one partition: it says in which order transactions ended
-        self._debezium.capture(DATABASE, ["public\\..*"], PREFIX, CONNECTOR)
+        for topic in (SIGNALS, NOTIFICATIONS):
+            self.kafka.create_topic(topic)
+        connector = CONNECTOR | {"signal.kafka.bootstrap.servers": self.kafka.bootstrap}
+        self._debezium.capture(DATABASE, ["public\\..*"], PREFIX, connector)
         for work in (lambda: self._trade(transactions_per_second), lambda: self._change(pause_seconds)):
             thread = threading.Thread(target=work, name="shop", daemon=True)
             thread.start()

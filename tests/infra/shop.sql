@@ -61,3 +61,5 @@ begin
     delete from orders where id = regretted;
     insert into audit_log (what, order_id) values ('cancelled', regretted);
 end $$;
+
+create table debezium_signal (id text primary key, type text not null, data text); -- the connector's own
