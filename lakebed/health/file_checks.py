@@ -42,6 +42,7 @@ from lakebed.positions.positions import position_of
 from lakebed.positions.resnapshots import Resnapshot, TopicGone
 from lakebed.positions.source_columns import source_columns_in
 from lakebed.positions.truncates import restarts_in, truncates_in
+from lakebed.positions.verified import Verified, Verifying
 from lakebed.resolve.counted_tail import CrowdedKeys
 from lakebed.storage.part_storage import PartStorage
 from lakebed.storage.roots import LocalRoot, parse_root
@@ -72,6 +73,8 @@ DECODERS: dict[str, Callable[[str, str], object]] = {
     entries.TOPIC_GONE: partial(decoded, TopicGone),
     entries.FORMER_COLUMNS: partial(decoded, FormerColumns),
     entries.RESNAPSHOT: partial(decoded, Resnapshot),
+    entries.VERIFIED: partial(decoded, Verified),
+    entries.VERIFYING: partial(decoded, Verifying),
     entries.JOB: job_in,
     entries.REPLAY: applied_in,
 }

@@ -40,6 +40,7 @@ from lakebed.log.table_log import (
     require_writable,
 )
 from lakebed.positions.resnapshots import Resnapshot, TopicGone, described, resnapshot_of, topic_gone_of
+from lakebed.positions.verified import comparison_of, verified_of
 from lakebed.schema.metadata import require_format
 from lakebed.settings import wrong_properties
 
@@ -319,11 +320,14 @@ def _failing_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Fi
 
 
 def _source_findings(snapshot: Snapshot, path: str, now_ms: int) -> Iterator[Finding]:
-    """What is wrong with what a table is read from: its topic is gone, or rows that were asked for again can't be had."""
+    """What is wrong with what a table is read from, and with what has come of it."""
     if (gone := topic_gone_of(snapshot)) is not None:
         yield _of_topic(gone, path)
     if (asked := resnapshot_of(snapshot)) is not None:
         yield from _of_resnapshot(asked, now_ms)
+    if (compared := verified_of(snapshot)) is not None and compared.outcome == "differs":
+        what = f"{comparison_of(snapshot, now_ms)}: rows are missing, wrong, or too many"
+        yield critical("verify", "", what, "lakebed verify FILE TABLE shows them; with --repair they are mended")
 
 
 def _of_topic(found: TopicGone, path: str) -> Finding:

@@ -65,6 +65,7 @@ from lakebed.planning.plan import kind_of
 from lakebed.planning.planner import plan
 from lakebed.planning.settling import pressure
 from lakebed.positions.remarks import remarks_of
+from lakebed.positions.verified import verified_of
 from lakebed.remarks import KINDS, Counts, Kind, Remark
 from lakebed.sortkey.clustering import clustering
 from lakebed.storage.data_files import open_part_storage
@@ -280,6 +281,7 @@ class Sampler:
             bytes_by_state=sizes,
             quarantine_rows=self._quarantine_rows,
             parked_parts=len(parked_paths(snapshot, now_ms)),
+            verified=verified_of(snapshot),
             is_settle_parked=parked_settle(snapshot, now_ms) is not None,
             findings=counted([*of_runs, *self._findings]),
             stored=self._stored,

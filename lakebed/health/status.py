@@ -58,6 +58,7 @@ from lakebed.planning.planner import plan
 from lakebed.planning.settling import reason_to_settle
 from lakebed.positions.point_log import oldest_for_points
 from lakebed.positions.resnapshots import recent
+from lakebed.positions.verified import comparison_of, verified_of
 from lakebed.remarks import Counts
 from lakebed.storage.data_files import open_part_storage
 from lakebed.storage.local_folders import volatile_folder
@@ -89,6 +90,7 @@ class Status(TableFigures):
     remarks: Counts = field(default_factory=dict)
     volatile: str = ""  # whether merges of a process on this host stay on its local disk for now, and why
     resnapshot: str = ""  # how far the rows are that a connector was asked to send again
+    verified: str = ""  # what the last comparison with the source has shown; empty if there was none
     findings: tuple[Finding, ...] = ()
 
     @property
@@ -252,6 +254,7 @@ class Observer:
             waiting_part_reads=sum(reads.values()),
             remarks=recent_remarks(snapshot, now_ms),
             resnapshot=recent(snapshot, now_ms),
+            verified=comparison_of(snapshot, now_ms),
             volatile=str(volatile_choice(snapshot.settings, self._storage.root, self._volatile)),
         )
 
@@ -335,14 +338,14 @@ _STATUS_SCHEMA = pa.schema(
     [
         ("table", pa.string()), ("state", pa.string()), ("rows", pa.int64()), ("tail_rows", pa.int64()), ("bytes", pa.int64()),
         ("version", pa.int64()), ("committed_at", _TIME), ("parked_at", _TIME), ("error", pa.string()), ("path", pa.string()),
-        ("resnapshot", pa.string()), ("quarantined", pa.int64()),
+        ("resnapshot", pa.string()), ("quarantined", pa.int64()), ("verified_at", _TIME),
     ]
 )  # fmt: skip
 """``state``: the first of these that is true: unreadable; parked (its pipeline leaves it alone); critical (rows may be lost,
 wrong or unreadable); waiting (its pipeline can't read it now); new (a topic that is no table yet); warning; live. ``error``: what
 is wrong, null if nothing is. ``rows`` of the base, and beside them ``tail_rows`` that are not settled; ``bytes`` of the files of
 both. ``resnapshot``: how far the rows are that the connector was asked to send again; null: none were asked for in the last day.
-``quarantined``: records in its quarantine.
+``quarantined``: records in its quarantine. ``verified_at``: when it was compared with its source last; null: never.
 """
 _STATES = ("unreadable", "parked", "critical", "waiting", "new", "warning", "live")
 
@@ -373,6 +376,7 @@ def _row(waiting: Mapping[str, Waiting], table: tuple[str, str]) -> dict[str, An
         log = TableLog(open_store(root))
         snapshot, now_ms = log.refresh(), log.now_ms()
         figures, parked, again = figures_of(snapshot), parked_of(snapshot), recent(snapshot, now_ms)
+        compared = verified_of(snapshot)
         seen = Glance(root, alone=False).look(snapshot, now_ms)
     except LakebedError as error:
         return {**row, "state": "unreadable", "error": str(error)}
@@ -392,6 +396,7 @@ def _row(waiting: Mapping[str, Waiting], table: tuple[str, str]) -> dict[str, An
         "version": figures.version,
         "committed_at": int(figures.committed_at * 1000),
         "resnapshot": again or None,
+        "verified_at": compared.time_ms if compared else None,
         "quarantined": seen.quarantined,
         "parked_at": parked.since_ms if parked else None,
         "error": "; ".join(filter(None, errors)) or None,

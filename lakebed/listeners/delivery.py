@@ -26,7 +26,6 @@ from typing import assert_never
 from lakebed import events
 from lakebed import events as process_events
 from lakebed.errors import Corrupt, InvalidInput, LakebedError
-from lakebed.listeners.catalogs.following import CatalogDestination
 from lakebed.listeners.destination import (
     Callback,
     CallbackDestination,
@@ -38,8 +37,17 @@ from lakebed.listeners.destination import (
 )
 from lakebed.listeners.event_types import Dropped, TableEvent
 from lakebed.listeners.feed import At, Batch, Cursor, Feed
-from lakebed.listeners.listener import BEAT_SECONDS, DEAD_SECONDS, Delivering, Listener, ListenerLog, Wanted
-from lakebed.listeners.targets import Catalog, KafkaTopic, Target, Webhook
+from lakebed.listeners.listener import (
+    BEAT_SECONDS,
+    DEAD_SECONDS,
+    Delivering,
+    KafkaTopic,
+    Listener,
+    ListenerLog,
+    Target,
+    Wanted,
+    Webhook,
+)
 
 _ROUND_EVENTS = 500
 _KEEP_SECONDS = 1.0
@@ -164,10 +172,6 @@ class Delivery:
             if outcome.failure is not None:
                 failures.append(outcome.failure)
                 self._pause_table(table, outcome.failure)
-        for table in self._waiting.keys() - groups.keys() - self.cursor.tables.keys():
-            if self._feed.root_of(table) is None:  # it went before its first event was acknowledged
-                del self._waiting[table]
-                self._table_pauses.pop(table, None)
         acknowledged = sum(one.acknowledged for one in sent.values())
         if acknowledged:
             self._delivered, self._failures = True, 0
@@ -433,7 +437,7 @@ class Deliverer:
             delivery = Delivery(
                 name,
                 self.feed,
-                _destination_of(listener.target, self.feed),
+                _destination_of(listener.target, self.feed.root),
                 cursor,
                 wants_table=listener.wants_table,
                 wants=listener.wants,
@@ -461,14 +465,12 @@ class Deliverer:
             events.emit(events.ListenerLeft(table=self.feed.root, listener=one.listener.name))
 
 
-def _destination_of(target: Target, feed: Feed) -> Destination:
+def _destination_of(target: Target, source: str) -> Destination:
     """Where events for a listener go. No request is made yet."""
     match target:
         case Webhook():
-            return WebhookDestination(target, feed.root)
+            return WebhookDestination(target, source)
         case KafkaTopic():
-            return KafkaDestination(target, feed.root)
-        case Catalog():
-            return CatalogDestination(target, feed.root, feed.root_of)
+            return KafkaDestination(target, source)
         case _:
             assert_never(target)

@@ -25,7 +25,6 @@ from lakebed.listeners.event_types import (
     Appended,
     Created,
     DetachedDropped,
-    DropBegun,
     JobChanged,
     Merged,
     MergeParked,
@@ -49,7 +48,7 @@ from lakebed.listeners.event_types import (
     Settled,
     TableEvent,
     Truncated,
-    Undropped,
+    Verified,
     VersionsExpired,
 )
 from lakebed.log.actions import (
@@ -67,7 +66,6 @@ from lakebed.log.actions import (
 from lakebed.log.commit_kind import CommitKind, ended_claim, kind_of, truncates
 from lakebed.log.entries import (
     DETACHED,
-    DROPPED,
     EXPIRED,
     FAILING,
     JOB,
@@ -81,9 +79,11 @@ from lakebed.log.entries import (
     ROWS_EXPIRED,
     SCHEMA,
     SETTLED,
+    VERIFIED,
 )
-from lakebed.log.entry_values import document_of, integer_of, readable_or_none, reading
+from lakebed.log.entry_values import decoded, document_of, integer_of, readable_or_none, reading
 from lakebed.log.snapshot import Snapshot
+from lakebed.positions.verified import Verified as Comparison
 from lakebed.schema.metadata import Metadata, Protocol
 
 _RECLUSTERS = frozenset({"recluster", "resort"})
@@ -327,8 +327,6 @@ def _of_entry(action: Domain, commit: Commit, parts: _Parts, kind: CommitKind, c
             if action.removed
             else Parked(**common(), error=value["kind"], reason=value["error"], failures=value.get("failures", 1))
         )
-    elif domain == DROPPED:
-        yield Undropped(**common()) if action.removed else DropBegun(**common(), final=value.get("is_final") is True)
     elif domain == EXPIRED and not action.removed:
         yield VersionsExpired(**common(), before=int(value["before"]))
     elif domain == REPLACED and kind is CommitKind.REPLACE_PARTITION and not action.removed:
@@ -349,6 +347,16 @@ def _of_entry(action: Domain, commit: Commit, parts: _Parts, kind: CommitKind, c
             before=value["before"],
             parts_removed=len(parts.removed),
             parts_added=len(parts.added),
+        )
+    elif domain == VERIFIED and not action.removed:
+        found = decoded(Comparison, domain, action.configuration)
+        yield Verified(
+            **common(),
+            outcome=found.outcome,
+            position=found.position,
+            rows=found.rows,
+            differing=found.differing,
+            digest=found.digest,
         )
     elif domain == PURGED and not action.removed:
         yield Purged(**common(), name=value["id"], rows=value["rows"])

@@ -67,6 +67,10 @@ FORMER_COLUMNS = "lakebed.former_columns"
 """The stored names of columns and fields that files may have and the table has not any more."""
 RESNAPSHOT = "lakebed.resnapshot"
 """Rows of the table that the connector was asked to send again, and how far that is."""
+VERIFIED = "lakebed.verified"
+"""What the last comparison of the table with its source has shown."""
+VERIFYING = "lakebed.verifying"
+"""Up to which key a comparison of the table with its source has found it equal, for one that goes on."""
 
 JOB = "lakebed.job."
 """Work that a user requested; with the id of the job."""
@@ -96,7 +100,7 @@ DELIVERING = "lakebed.delivering."
 
 COORDINATION = (
     SOURCE_COLUMNS, REMARKS, FAILING, LOST, SETTLING, PARKED, TOPIC_GONE, RESNAPSHOT, JOB, SCHEMA, ROWS_EXPIRED, WORKER,
-    FRESH_TABLES, LISTENER, DELIVERING, FORMER_COLUMNS,
+    FRESH_TABLES, LISTENER, DELIVERING, FORMER_COLUMNS, VERIFIED, VERIFYING,
 )  # fmt: skip
 """Entries that no row and no file rests on: one that can't be read counts as not there (``entry_values``)."""
 
@@ -190,3 +194,4 @@ class Operation(StrEnum):
     REMARK = "REMARK"
     RESTART_ORDER = "RESTART ORDER"
     JOB = "JOB"
+    VERIFY = "VERIFY"

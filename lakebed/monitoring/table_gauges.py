@@ -129,6 +129,9 @@ _PLAIN: dict[str, str] = {
 _SOMETIMES: dict[str, str] = {
     "lakebed_parked_parts": "Parts that are left alone for now because merges of them failed, as the log of the table says.",
     "lakebed_settle_parked": "1 if settling is left alone for now, because it ended several processes; 0 if not.",
+    "lakebed_verify_timestamp_seconds": "When the table was last compared with its source to the end.",
+    "lakebed_verify_rows": "Rows of the source that were compared.",
+    "lakebed_verify_differing_keys": "Keys whose rows were not those of the source.",
     "lakebed_ingest_timestamp_seconds": "When rows last came in; an hour ago if they came before that.",
     "lakebed_depth_max": "Runs of parts over the deepest point of the sort key.",
     "lakebed_depth_average": "Parts over the deepest point of a part's range, on average over parts.",
@@ -247,7 +250,7 @@ class TableGauges:
 def _singles(state: TableState) -> dict[str, float | None]:
     planned, clustered, recent = state.planned, state.clustered, state.recent or Recent()
     written, reference = recent.write_amplification, recent.write_amplification_reference
-    has_recent, stored = state.recent is not None, state.stored
+    has_recent, stored, compared = state.recent is not None, state.stored, state.verified
     return {
         "lakebed_commit_timestamp_seconds": state.committed_at,
         "lakebed_table_rows": state.rows,
@@ -266,6 +269,9 @@ def _singles(state: TableState) -> dict[str, float | None]:
         "lakebed_held_versions": state.versions_held,
         "lakebed_parked_parts": state.parked_parts,
         "lakebed_settle_parked": state.is_settle_parked,
+        "lakebed_verify_timestamp_seconds": compared.time_ms / 1000 if compared else None,
+        "lakebed_verify_rows": compared.rows if compared else None,
+        "lakebed_verify_differing_keys": compared.differing if compared else None,
         "lakebed_observation_seconds": state.seconds,
         "lakebed_ingest_timestamp_seconds": recent.ingested_at,
         "lakebed_depth_max": planned.depth_max if planned else None,

@@ -18,6 +18,7 @@ from lakebed.log.actions import AddChangePart, AddPart, Commit, RemoveChangePart
 from lakebed.log.commit_kind import CommitKind, kind_of
 from lakebed.log.entries import Operation
 from lakebed.log.table_log import TableLog
+from lakebed.positions.verified import Verified
 
 LevelState = tuple[int, str]
 """A level, and normal, materialized or volatile."""
@@ -80,6 +81,7 @@ class TableState(TableFigures):
     stored: Stored | None = None
     quarantine_rows: int | None = None
     parked_parts: int | None = None  # parts that are left alone because merges of them failed
+    verified: Verified | None = None  # what the last comparison with the source has shown
     is_settle_parked: bool | None = None  # the tail is left alone, because settling it failed
     # how many things are wrong, by check and severity
     findings: Mapping[tuple[str, str], int] = field(default_factory=dict)

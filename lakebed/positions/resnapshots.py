@@ -211,9 +211,9 @@ def described(found: Resnapshot, now_ms: int) -> str:
     rows = f"{found.came:,} rows came"
     match found.state:
         case "asked":
-            return f"asked {_ago(found.asked_ms, now_ms)}, and nothing came yet"
+            return f"asked {ago(found.asked_ms, now_ms)}, and nothing came yet"
         case "running":
-            last = f", the last {_ago(found.came_ms, now_ms)}" if found.came_ms is not None else ""
+            last = f", the last {ago(found.came_ms, now_ms)}" if found.came_ms is not None else ""
             return f"{rows}{last}" + (f"; the connector is at key {found.at}" if found.at else "")
         case "read":
             then = "the rest, and to remove what is gone" if found.mirror_from is not None else "the rest"
@@ -222,12 +222,13 @@ def described(found: Resnapshot, now_ms: int) -> str:
             gone = (
                 "" if found.removed is None else f", {found.removed:,} rows that the source no longer has were removed"
             )
-            return f"ended {_ago(found.ended_ms or now_ms, now_ms)}: {rows}{gone}"
+            return f"ended {ago(found.ended_ms or now_ms, now_ms)}: {rows}{gone}"
         case "failed":
             return f"failed: {found.error}"
 
 
-def _ago(then_ms: int | None, now_ms: int) -> str:
+def ago(then_ms: int | None, now_ms: int) -> str:
+    """How long ago a time was, in words; times are epoch milliseconds."""
     seconds = max(0, now_ms - (then_ms or now_ms)) // 1000
     for unit, size in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * size:

@@ -91,6 +91,7 @@ _SECTIONS = {
     "parked": "LakebedTableParked",
     "failing": "LakebedPlansFailing",
     "settle": "LakebedSettleParked",
+    "verify": "LakebedDiffersFromSource",
     "run": "LakebedRunDown",
     "disk": "LakebedRunDown",
     "waiting": "LakebedTopicsWaiting",

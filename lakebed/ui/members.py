@@ -28,6 +28,7 @@ from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog
 from lakebed.positions.point_log import PointLog
 from lakebed.positions.resnapshots import recent
+from lakebed.positions.verified import described, verified_of
 from lakebed.storage.data_files import open_part_storage
 from lakebed.ui import documents, watch
 from lakebed.ui.documents import Live, blotted, cut, utf8
@@ -169,7 +170,7 @@ class Members:
 
 
 def _row(member: _Member, snapshot: Snapshot) -> dict[str, Any]:
-    figures = figures_of(snapshot)
+    figures, compared = figures_of(snapshot), verified_of(snapshot)
     now_ms = member.log.now_ms()
     return documents.findings(member.seen.findings) | {
         "path": member.path,
@@ -177,6 +178,8 @@ def _row(member: _Member, snapshot: Snapshot) -> dict[str, Any]:
         "error": None,
         "is_parked": parked_of(snapshot) is not None,
         "resnapshot": recent(snapshot, now_ms),
+        "verified": described(compared) if compared else "",
+        "verified_ms": compared.time_ms if compared else None,
         "figures": {
             "version": snapshot.version,
             "committed_ms": snapshot.timestamp_ms,

@@ -12,19 +12,25 @@ from lakebed.discovery import tables_below
 from lakebed.errors import InvalidInput, LakebedError
 from lakebed.health.sampler import quarantine_findings
 from lakebed.log.snapshot import Snapshot
+from lakebed.pipeline.database.resnapshot import Asking
+from lakebed.pipeline.file.database_section import VerifySection
 from lakebed.pipeline.file.settings import DatabasePipeline
 from lakebed.pipeline.sources import kafka_settings
 from lakebed.positions.positions import SEVERAL, positions_of, sources_of
+from lakebed.positions.verified import Verified, note_verified
 from lakebed.settings import TableSettings, suggest
 from lakebed.table import internals_of
 from lakebed.table import open as open_table
 from lakebed.table.internals import Internals
 from lakebed.verify.canonical import Column, LeftOut, Shape
+from lakebed.verify.going_on import GoingOn, written
 from lakebed.verify.lake import LakeTable
 from lakebed.verify.postgres import Database, PostgresTable, SourceColumn
 from lakebed.verify.proof import Found, Progress, Proof, no_progress
 from lakebed.verify.reaching import Reaching
-from lakebed.verify.report import Outcome, TableReport
+from lakebed.verify.repair import repair
+from lakebed.verify.report import Outcome, TableReport, position_text
+from lakebed.verify.resending import Resending
 from lakebed.verify.source import Pace
 from lakebed.verify.types_of_postgres import rule_of
 
@@ -34,19 +40,27 @@ _NAME = re.compile(r'"(?P<quoted>(?:[^"]|"(?!\.|$))*)"(?=\.|$)|(?P<plain>[^.]+)'
 class Databases:
     """The tables of one pipeline and their database."""
 
-    def __init__(self, pipeline: DatabasePipeline, progress: Progress = no_progress) -> None:
-        """Raises InvalidInput if the file does not say where the database is, MissingPrerequisite, Retry."""
-        section = pipeline.database.verify
-        if section is None:
-            raise pipeline.document.error(
-                pipeline.document.at("database"),
-                "verify is missing; set verify: {url: …} to the address of the database",
-            )
+    def __init__(
+        self,
+        pipeline: DatabasePipeline,
+        progress: Progress = no_progress,
+        *,
+        repairs: bool = False,
+        sleep: Callable[[float], None] = time.sleep,
+        closed_seconds: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """``repairs``: whether what differs is mended; ``closed_seconds``: how long the database may not be read from now on.
+
+        Raises InvalidInput if the file does not say where the database is, or to repair, how its connector is asked;
+        MissingPrerequisite, Retry.
+        """
         self._pipeline = pipeline
-        self._section = section
+        self._section = section = require_section(pipeline)
         self._progress = progress
         self._kafka = kafka_settings(pipeline.source)
-        self._pace = Pace(section.rows_per_second)
+        self._asking = _asking(pipeline) if repairs else None
+        self._sleep = sleep
+        self._pace = Pace(section.rows_per_second, sleep=sleep, closed_seconds=closed_seconds)
         self._database = Database(section.url)
         self._slot = self._chosen_slot()
 
@@ -54,16 +68,8 @@ class Databases:
         """Let go of the database."""
         self._database.close()
 
-    def tables(self, names: Sequence[str] = ()) -> dict[str, str]:
-        """The roots of the tables that are meant, by name. Raises InvalidInput for one that is not there."""
-        found = tables_below(self._pipeline.path)
-        for name in names:
-            if name not in found:
-                raise InvalidInput(f"there is no table {name} below {self._pipeline.path}{suggest(name, found)}")
-        return {name: root for name, root in found.items() if not names or name in names}
-
     def verify(self, name: str, root: str) -> TableReport:
-        """Compare one table. Raises Retry, InvalidInput, Corrupt."""
+        """Compare one table, and write what that has shown into its log. Raises Retry, InvalidInput, Corrupt, Contention."""
         internals = internals_of(open_table(root))
         snapshot = internals.log.refresh()
         topic = _topic_of(snapshot)
@@ -80,12 +86,28 @@ class Databases:
             ends=_ends(self._kafka, topic),
             newest=internals.log.refresh,
             wait_seconds=self._section.wait_seconds,
+            sleep=self._sleep,
         )
         source = PostgresTable(self._database, *source_of(snapshot, topic, name), shape)
-        began = time.monotonic()
         with closing(LakeTable(internals, shape, reaching.reach)) as lake:
-            found = Proof(shape, source, lake, self._pace, progress=self._progress).run()
-            return report_of(name, shape, found, lake.version, internals, time.monotonic() - began)
+            going_on = GoingOn(internals.log, shape)
+            proof = Proof(shape, source, lake, self._pace, progress=self._progress, checkpoint=going_on.take)
+            found = proof.run(*going_on.begin(snapshot))
+            report = report_of(name, shape, found, lake.version, internals, going_on.seconds)
+            if self._asking is not None and found.differing:
+                send = Resending(
+                    asking=self._asking,
+                    table=name,
+                    log=internals.log,
+                    condition=source.condition,
+                    wait_seconds=self._section.wait_seconds,
+                    tell=lambda text: self._progress(text, None, None),
+                    sleep=self._sleep,
+                )
+                repaired = repair(list(found.differing), proof, internals, shape, internals.log.refresh, send)
+                report = replace(report, outcome="differs" if repaired.left else "repaired", repaired=repaired)
+            written(internals.path, lambda: note_verified(internals.log, verified_by(report)))
+            return report
 
     def _confirmed(self) -> int:
         found = self._database.slots().get(self._slot)
@@ -118,19 +140,41 @@ def verified(
     names: Sequence[str] = (),
     progress: Progress = no_progress,
     failed: Callable[[str, LakebedError], None] | None = None,
+    *,
+    repairs: bool = False,
 ) -> Iterator[TableReport]:
     """Compare tables, by default all; each report comes as soon as it is known.
 
-    ``failed``: is told of a table that can't be compared, and the others are; without it the error is raised.
+    ``failed``: is told of a table that can't be compared, and the others are; without it the error is raised. ``repairs``:
+    whether what differs is mended.
     """
-    with closing(Databases(pipeline, progress)) as databases:
-        for name, root in databases.tables(names).items():
+    with closing(Databases(pipeline, progress, repairs=repairs)) as databases:
+        for name, root in chosen_tables(pipeline, names).items():
             try:
                 yield databases.verify(name, root)
             except LakebedError as error:
                 if failed is None:
                     raise
                 failed(name, error)
+
+
+def require_section(pipeline: DatabasePipeline) -> VerifySection:
+    """What the file says of its database. Raises InvalidInput if it says nothing."""
+    if pipeline.database.verify is None:
+        raise pipeline.document.error(
+            pipeline.document.at("database"),
+            "verify is missing; set verify: {url: …} to the address of the database",
+        )
+    return pipeline.database.verify
+
+
+def chosen_tables(pipeline: DatabasePipeline, names: Sequence[str] = ()) -> dict[str, str]:
+    """The roots of the tables that are meant, by name. Raises InvalidInput for one that is not there."""
+    found = tables_below(pipeline.path)
+    for name in names:
+        if name not in found:
+            raise InvalidInput(f"there is no table {name} below {pipeline.path}{suggest(name, found)}")
+    return {name: root for name, root in found.items() if not names or name in names}
 
 
 def report_of(name: str, shape: Shape, found: Found, version: int, internals: Internals, seconds: float) -> TableReport:
@@ -214,6 +258,24 @@ def source_name(text: str) -> tuple[str, str]:
     return ("public", parts[0]) if len(parts) == 1 else (parts[-2], parts[-1])
 
 
+def verified_by(report: TableReport) -> Verified:
+    """What a report says, for the table's log. Pure."""
+    repaired = report.repaired
+    position = report.last_position if repaired is None else repaired.last_position
+    return Verified(
+        time_ms=report.time_ms or 0,
+        outcome="differs" if report.outcome == "differs" else "unsettled" if report.unsettled else "equal",
+        position=position_text(position),
+        version=report.version if report.version is not None else -1,
+        rows=report.rows,
+        differing=report.differences if repaired is None else repaired.left,
+        unsettled=report.unsettled,
+        left_out=len(report.left_out),
+        seconds=report.seconds,
+        digest=report.digest,
+    )
+
+
 def _topic_of(snapshot: Snapshot) -> str | None:
     topics = list(positions_of(snapshot))
     return topics[0] if len(topics) == 1 else None
@@ -237,6 +299,12 @@ def _ends(settings: object, topic: str) -> Callable[[], Mapping[int, int]]:
         return {number: end for (_, number), end in cluster.latest(partitions).items()}
 
     return ends
+
+
+def _asking(pipeline: DatabasePipeline) -> Asking:
+    asking = Asking(pipeline)
+    asking.check_waits()
+    return asking
 
 
 def _left_out(name: str, reason: str) -> TableReport:

@@ -227,6 +227,20 @@ class PostgresTable:
             out.setdefault(tuple(row[:width]), []).append(row[width:])
         return out
 
+    def condition(self, keys: Sequence[Key]) -> str:
+        """What is true of the rows of some keys, in SQL without values beside it, whatever the settings of a session are."""
+        wanted = ", ".join(
+            f"({', '.join(values)})"
+            for key in keys
+            for values in product(
+                *(
+                    [put(value, _constant(text)) for value in (one.source, one.source_too) if value]
+                    for one, text in zip(self._shape.of_keys, key, strict=True)
+                )
+            )
+        )
+        return f"({self._names}) in ({wanted})"
+
     def _of(self, keys: Sequence[Key], outputs: Sequence[str]) -> list[tuple[Any, ...]]:
         """The canonical keys and these outputs of the rows of some keys."""
         numbers = range(len(self._keys))
@@ -253,6 +267,11 @@ class PostgresTable:
                 for bound, text in zip(bounds, key, strict=True):
                     values += [text] * bound.count(GIVEN)
         return " and ".join(conditions) or "true", values
+
+
+def _constant(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "''")
+    return f"E'{escaped}'"
 
 
 def _options(url: str) -> str:

@@ -20,7 +20,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lakebed.verify.canonical import Shape
-from lakebed.verify.comparing import Difference, Key, Rounds, Span, Tally, Version, difference_of, differing_spans
+from lakebed.verify.comparing import (
+    Difference,
+    Key,
+    Kind,
+    Rounds,
+    Span,
+    Tally,
+    Version,
+    difference_of,
+    differing_spans,
+)
 from lakebed.verify.source import Lake, Pace, Source
 
 BUCKET_ROWS, GROUP_BUCKETS = 10_000, 100
@@ -28,6 +38,7 @@ KEYS_AT_ONCE = 5_000
 ROWS_AT_ONCE = 100
 DIFFERENCES_MAX, SHOWN_MAX = 10_000, 100
 Progress = Callable[[str, int | None, int | None], None]
+Checkpoint = Callable[[Key, "Found"], None]
 
 
 def no_progress(step: str, done: int | None, of: int | None) -> None:
@@ -44,12 +55,17 @@ class Found:
     differing_buckets: int = 0
     keys: int = 0  # compared one by one
     rounds: int = 0
-    differing_keys: int = 0
+    differing: dict[Key, Kind] = field(default_factory=dict)
     differences: list[Difference] = field(default_factory=list)  # SHOWN_MAX of them
     unsettled: list[Key] = field(default_factory=list)  # changed in each round
     is_cut: bool = False  # whether it ended after DIFFERENCES_MAX differences
     first_position: int | None = None
     last_position: int | None = None
+
+    @property
+    def differing_keys(self) -> int:
+        """How many keys differ."""
+        return len(self.differing)
 
 
 class Proof:
@@ -63,40 +79,56 @@ class Proof:
         pace: Pace,
         *,
         progress: Progress = no_progress,
+        checkpoint: Checkpoint | None = None,
         bucket_rows: int = BUCKET_ROWS,
         group_buckets: int = GROUP_BUCKETS,
     ) -> None:
+        """``checkpoint``: is told up to which key all buckets are equal, after each group; see ``run``."""
         self._shape = shape
         self._source = source
         self._lake = lake
         self._pace = pace
         self._progress = progress
+        self._checkpoint = checkpoint
         self._bucket_rows = bucket_rows
         self._group_buckets = group_buckets
         self.found = Found()
 
-    def run(self) -> Found:
-        """Compare everything. Raises Retry, InvalidInput, Corrupt."""
-        self.found.first_position = self._source.position()
+    def run(self, after: Key | None = None, found: Found | None = None) -> Found:
+        """Compare everything. Raises Retry, InvalidInput, Corrupt.
+
+        ``after``, ``found``: what an earlier run has told ``checkpoint`` last; this one goes on from there.
+        """
+        self.found = found or Found(first_position=self._source.position())
         if self._shape.is_ordered:
-            for group in self._groups():
+            for group in self._groups(after):
                 self._group(group)
                 if self.found.is_cut:
                     break
+                last = list(group)[-1].upto
+                is_equal = not self.found.differing and not self.found.unsettled
+                if self._checkpoint is not None and last is not None and is_equal:
+                    self._checkpoint(last, self.found)
         else:
             self._unordered()
         return self.found
 
-    def _groups(self) -> Iterator[dict[Span, Tally]]:
+    def again(self, keys: Sequence[Key]) -> Found:
+        """Compare some keys once more, and nothing else. Raises Retry, InvalidInput, Corrupt."""
+        self.found = Found(keys=len(keys), first_position=self._source.position())
+        for begin in range(0, len(keys), KEYS_AT_ONCE):
+            self._judge(keys[begin : begin + KEYS_AT_ONCE])
+        return self.found
+
+    def _groups(self, after: Key | None) -> Iterator[dict[Span, Tally]]:
         group: dict[Span, Tally] = {}
-        for span in self._spans():
+        for span in self._spans(after):
             group[span] = self._tallied(span)
             if len(group) == self._group_buckets or span.upto is None:
                 yield group
                 group = {}
 
-    def _spans(self) -> Iterator[Span]:
-        after: Key | None = None
+    def _spans(self, after: Key | None = None) -> Iterator[Span]:
         while True:
             upto = self._source.bound(after, self._bucket_rows)
             yield Span(after=after, upto=upto)
@@ -106,8 +138,9 @@ class Proof:
 
     def _tallied(self, span: Span) -> Tally:
         tally = self._source.tally(span)
-        self._read(tally.rows)
+        self._pace.took(tally.rows)
         self.found.rows += tally
+        self._progress("rows", self.found.rows.rows, None)
         self.found.buckets += 1
         return tally
 
@@ -124,12 +157,13 @@ class Proof:
         for span in self._spans():
             self.found.rows += self._keep(span)
             self.found.buckets += 1
+            self._progress("rows", self.found.rows.rows, None)
         self._keys(None)
 
     def _keep(self, span: Span) -> Tally:
         tally = Tally()
         for rows in self._source.checksums(span):
-            self._read(len(rows))
+            self._pace.took(len(rows))
             self._lake.keep(rows)
             tally += Tally(rows=len(rows), sum=sum(rows.column("h").to_pylist()))
         return tally
@@ -140,25 +174,29 @@ class Proof:
         count = self._lake.differing(spans)
         self.found.keys += count
         while not self.found.is_cut and (keys := self._lake.next_keys(KEYS_AT_ONCE)):
-            rounds = Rounds.of(keys)
-            while True:
-                self._rounds(rounds)
-                changed = self._differences(rounds.different)
-                if not changed:
-                    break
-                self.found.unsettled += rounds.pending
-                rounds = Rounds.of(changed, rounds.rounds)
+            self._judge(keys)
+
+    def _judge(self, keys: Sequence[Key]) -> None:
+        """Steps 4 and 5."""
+        rounds = Rounds.of(keys)
+        while True:
+            self._rounds(rounds)
+            changed = self._differences(rounds.different)
             self.found.unsettled += rounds.pending
+            if not changed:
+                break
+            rounds = Rounds.of(changed, rounds.rounds)
 
     def _rounds(self, rounds: Rounds) -> None:
         while not rounds.is_over:
             pending = list(rounds.pending)
+            self._progress("keys compared again", len(pending), None)
             before = self._source.states(pending)
-            self._read(len(pending))
+            self._pace.took(len(pending))
             self._reach()
             lake = self._lake.states(pending)
             rounds.take(before, lake, self._source.states(pending))
-            self._read(len(pending))
+            self._pace.took(len(pending))
             self.found.rounds += 1
 
     def _differences(self, different: Mapping[Key, Sequence[Version]]) -> list[Key]:
@@ -171,10 +209,10 @@ class Proof:
         for begin in range(0, len(keys), ROWS_AT_ONCE):
             some = keys[begin : begin + ROWS_AT_ONCE]
             if not needs_rows and len(self.found.differences) >= SHOWN_MAX:
-                self.found.differing_keys += len(some)
+                self.found.differing |= {key: "differs" if different[key] else "surplus" for key in some}
                 continue
             source, lake = self._source.rows(some), self._lake.rows(some)
-            self._read(len(some))
+            self._pace.took(len(some))
             compared = {key: difference_of(self._shape, key, source.get(key, ()), lake.get(key, ())) for key in some}
             differing = {key: one for key, one in compared.items() if one is not None}
             now = self._source.states(list(differing)) if differing else {}
@@ -182,7 +220,7 @@ class Proof:
                 if sorted(now.get(key, ())) != sorted(different[key]):
                     changed.append(key)
                     continue
-                self.found.differing_keys += 1
+                self.found.differing[key] = found.kind
                 if len(self.found.differences) < SHOWN_MAX:
                     self.found.differences.append(found)
         self.found.is_cut = self.found.differing_keys >= DIFFERENCES_MAX
@@ -193,7 +231,3 @@ class Proof:
         self._progress("waiting for the table", None, None)
         self._lake.reach(position)
         self.found.last_position = position
-
-    def _read(self, rows: int) -> None:
-        self._progress("rows", self.found.rows.rows, None)
-        self._pace.took(rows)

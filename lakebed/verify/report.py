@@ -8,8 +8,20 @@ from typing import Any, Literal
 
 from lakebed.verify.comparing import Difference
 
-Outcome = Literal["equal", "differs", "unsettled", "left out"]
+Outcome = Literal["equal", "differs", "repaired", "unsettled", "left out"]
 _LINES_MAX = 20
+
+
+@dataclass(slots=True, kw_only=True)
+class Repaired:
+    """What a repair did, and what differs or changed all the time after it."""
+
+    sent_again: int = 0  # keys
+    removed: int = 0  # rows
+    left: int = 0  # keys
+    shown: list[Difference] = field(default_factory=list)  # some of those that are left
+    kept: str = ""  # why rows that the source does not have were not removed; empty if none had to stay
+    last_position: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +49,7 @@ class TableReport:
     time_ms: int | None = None  # when it ended, epoch milliseconds
     seconds: float = 0.0
     digest: str = ""  # the count of the rows and the sum of their checksums, as they were read
+    repaired: Repaired | None = None
 
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -54,9 +67,12 @@ def lines(report: TableReport) -> Iterator[str]:
         yield f"{report.table}: not compared: {report.reason}"
         return
     at = f" at {position_text(report.last_position)}" if report.last_position is not None else ""
+    differ = "differed" if report.outcome == "repaired" else "differs" if report.differences == 1 else "differ"
+    differing = f"{_counted(report.differences, 'key')} {differ} from {report.source}{at}"
     words = {
         "equal": f"equal to {report.source}{at}",
-        "differs": f"{report.differences:,} key{'s differ' if report.differences != 1 else ' differs'} from {report.source}{at}",
+        "differs": differing,
+        "repaired": differing,
         "unsettled": f"{report.unsettled:,} keys changed all the time and were not compared; all others are equal{at}",
     }
     again = f", {_counted(report.keys, 'key')} compared again" if report.keys else ""
@@ -73,6 +89,8 @@ def lines(report: TableReport) -> Iterator[str]:
         yield f"  it ended after {report.differences:,} differences: rows behind them were not compared"
     if report.outcome == "differs" and report.unsettled:
         yield f"  {report.unsettled:,} more keys changed all the time and were not compared"
+    if report.repaired is not None:
+        yield from _repaired(report.repaired)
     for name, why in report.left_out.items():
         yield f"  column {name} is not compared: {why}"
     if report.quarantined:
@@ -95,6 +113,16 @@ def _difference(one: Difference) -> Iterator[str]:
     for side, rows in (("source", one.source), ("table ", one.lake)):
         for row in rows:
             yield f"    {side}  " + ", ".join(f"{name}={_shown(text)}" for name, text in row.items())
+
+
+def _repaired(one: Repaired) -> Iterator[str]:
+    at = f" at {position_text(one.last_position)}" if one.last_position is not None else ""
+    now = f"{_counted(one.left, 'key')} still differ{'s' if one.left == 1 else ''}" if one.left else "all are equal"
+    yield f"  repaired: {_counted(one.sent_again, 'key')} sent again, {_counted(one.removed, 'row')} removed; {now}{at}"
+    if one.kept:
+        yield f"  rows that the source does not have were kept: {one.kept}"
+    for left in one.shown[:_LINES_MAX]:
+        yield from _difference(left)
 
 
 def _counted(number: int, what: str) -> str:

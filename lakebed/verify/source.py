@@ -77,11 +77,12 @@ class Lake(Protocol):
 
 @dataclass(slots=True)
 class Pace:
-    """Keeps the rows that are read of a source below a number a second, over the whole run."""
+    """Keeps the rows that are read of a source below a number a second, over the whole run, and reads only when it may."""
 
     rows_per_second: float
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
+    closed_seconds: Callable[[], float] = lambda: 0.0  # how long nothing may be read from now on
     _free_at: float = field(default=float("-inf"))
 
     def took(self, rows: int) -> None:
@@ -91,3 +92,5 @@ class Pace:
         self._free_at = begun + rows / self.rows_per_second
         if self._free_at > now:
             self.sleep(self._free_at - now)
+        while (closed := self.closed_seconds()) > 0:
+            self.sleep(closed)

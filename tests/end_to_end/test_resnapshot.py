@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -164,11 +165,11 @@ def test_rows_that_went_while_nobody_read_the_log_are_removed(
 class Reading:
     """Brings a topic into a table, without Spark."""
 
-    def __init__(self, path: str, kafka: KafkaServer, topic: str) -> None:
+    def __init__(self, path: str, kafka: KafkaServer, topic: str, keys: Sequence[str] = ("id",)) -> None:
         self.settings = KafkaSettings(topics=(topic,), config={"bootstrap.servers": kafka.bootstrap})
         self.topic = topic
         columns = lakebed.open(path).schema
-        shape = DecoderSchema.of_table(columns, ("id",), "source.lsn")
+        shape = DecoderSchema.of_table(columns, tuple(keys), "source.lsn")
         reader = KafkaDatabaseReader(self.settings)
         self.process = Process(path, reader, reading=decoder("debezium-json", shape))  # type: ignore[arg-type]
         self.internals = internals_of(self.process.table)

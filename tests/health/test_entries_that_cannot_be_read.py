@@ -29,8 +29,7 @@ from lakebed.health.finding import Severity
 from lakebed.health.status import database_status
 from lakebed.listeners.delivery import Deliverer
 from lakebed.listeners.feed import At, Cursor, Feed
-from lakebed.listeners.listener import Delivering, Listener, ListenerLog, listener_of
-from lakebed.listeners.targets import Webhook
+from lakebed.listeners.listener import Delivering, Listener, ListenerLog, Webhook, listener_of
 from lakebed.log import entries
 from lakebed.log.actions import CommitInfo, Domain
 from lakebed.log.entries import COORDINATION
@@ -84,6 +83,8 @@ WHOLE: dict[str, dict[str, Any]] = {
     entries.FORMER_COLUMNS: {"columns": {"a": {}, "s": {"x": {}}}},
     entries.TOPIC_GONE: {"topic": "t", "since_ms": NOW_MS},
     entries.RESNAPSHOT: {"id": "r", "topic": "t", "asked_ms": NOW_MS, "begin": {"0": 5}, "state": "asked", "ends": {}},
+    entries.VERIFIED: {"time_ms": NOW_MS, "outcome": "equal", "version": 1, "rows": 5, "digest": "5-0"},
+    entries.VERIFYING: {"time_ms": NOW_MS, "shape": "s", "after": ["5"], "rows": 5, "sum": "77", "buckets": 1},
     entries.JOB + "j": {
         "kind": "settle", "arguments": {}, "state": "waiting", "attempts": 0, "asked_ms": NOW_MS, "until_ms": 0, "progress": {},
     },

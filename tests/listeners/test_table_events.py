@@ -27,8 +27,6 @@ from lakebed.listeners.table_events import database_events_of, events_of, resync
 from lakebed.log.actions import Action, AddChangePart, AddPart, ChangePart, Commit, CommitInfo, Domain, RemovePart
 from lakebed.log.claims import Claim
 from lakebed.log.commit_kind import replaced, restored, rows_expired, truncated
-from lakebed.log.drops import Dropped as DropEntry
-from lakebed.log.drops import undropped
 from lakebed.log.entries import (
     DETACHED,
     EXPIRED,
@@ -41,6 +39,7 @@ from lakebed.log.entries import (
     PURGED,
     SCHEMA,
     SETTLED,
+    VERIFIED,
 )
 from tests.internals import log_of
 from tests.log.test_commit_kind import (
@@ -125,6 +124,10 @@ EVENTS: dict[str, tuple[tuple[Action, ...], str]] = {
         "merge_parked name=a sources=2 error=Corrupt reason=a bad part failures=4 not_before_ms=9",
     ),
     "a merge is resumed": ((replace(PARK_MERGE, configuration="", removed=True),), "merge_resumed name=a"),
+    "a table is compared with its source": (
+        (Domain(VERIFIED, '{"time_ms":9,"outcome":"differs","position":"0/1","version":4,"rows":9,"differing":2}'),),
+        "verified outcome=differs position=0/1 rows=9 differing=2 digest=",
+    ),
     "a job runs": (
         (Domain(JOB + "7", RUNNING),),
         "job_changed name=7 work=vacuum state=running by=ada attempts=1 progress={'parts': 2} error=",
@@ -140,9 +143,6 @@ EVENTS: dict[str, tuple[tuple[Action, ...], str]] = {
     ),
     "what was detached is dropped": ((UNDETACHED,), "detached_dropped name=x"),
     "versions expire": ((Domain(EXPIRED, '{"before":3}'),), "versions_expired before=3"),
-    "a table is dropped": ((DropEntry(7).to_action(),), "drop_begun final=False"),
-    "a dropped table's files go": ((DropEntry(7, is_final=True).to_action(),), "drop_begun final=True"),
-    "a dropped table is back": ((undropped(),), "undropped"),
     "a table is parked": ((PARK,), "parked error=InvalidInput reason=it has no key failures=3"),
     "a table is resumed": ((replace(PARK, configuration="", removed=True),), "resumed"),
 }  # fmt: skip

@@ -245,6 +245,9 @@ STORIES = {
         resolved=38,
         told="1",
     ),
+    "a table that is not what its source is": Case(
+        "LakebedDiffersFromSource", {"lakebed_verify_differing_keys": "_x5 2x10 0x10"}, 4, 6, resolved=17, told="2"
+    ),
     "records that can't be rows": Case(
         "LakebedQuarantineGrowing",
         {"lakebed_quarantine_rows": "0x20 5x60"},

@@ -54,6 +54,7 @@ from lakebed.monitoring.metrics import Metrics
 from lakebed.monitoring.progress import POINTS, FreshnessMeter, Progress
 from lakebed.monitoring.table_gauges import TableGauges
 from lakebed.monitoring.table_state import Clustered, Planned, Recent, Stored, TableState
+from lakebed.positions.verified import Verified
 from lakebed.ui.documents import Live
 from tests.clock import Clock
 from tests.internals import log_of
@@ -86,6 +87,7 @@ STATE = TableState(
     stored=Stored(9000, 1, 70),
     quarantine_rows=1,
     parked_parts=0,
+    verified=Verified(time_ms=980_000, outcome="differs", version=4, rows=99, differing=2),
     is_settle_parked=False,
 )
 

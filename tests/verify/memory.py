@@ -29,7 +29,8 @@ def shape(*, ordered: bool = True, value: Rule = TEXT) -> Shape:
 
 
 def checksum(key: int, value: str) -> int:
-    return int(hashlib.md5(f"{key}:{value}".encode()).hexdigest()[:15], 16)
+    """Of a row, as the databases compute it."""
+    return int(hashlib.md5(f"{key},{len(value.encode())}:{value}".encode()).hexdigest()[:15], 16)
 
 
 @dataclass

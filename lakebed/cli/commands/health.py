@@ -299,6 +299,8 @@ def _lines(found: Status) -> Iterator[tuple[str, str]]:
     yield "backlog", bytes_text(found.backlog_bytes)
     if found.resnapshot:
         yield "resnapshot", found.resnapshot
+    if found.verified:
+        yield "verified", found.verified
     yield "quarantine", f"{found.quarantined:,} records"
     if lost := sum(found.remarks.get(Remark.LOST, {}).values()):
         yield "late", f"{lost:,} changes lost against newer ones that had come before them"

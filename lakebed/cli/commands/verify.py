@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lakebed.cli import exit_codes
-from lakebed.cli.arguments import names, positive
+from lakebed.cli.arguments import names, positive, until_stopped
 from lakebed.cli.commands.health import examine_tables
 from lakebed.cli.logs import note, progress, shown
 from lakebed.cli.parser import Commands
@@ -37,6 +37,16 @@ def add_to(commands: Commands) -> None:
         help="how many rows are read of the database, at most (default: database.verify.rows_per_second)",
     )
     verify.add_argument(
+        "--repair",
+        action="store_true",
+        help="have rows that differ sent again by Debezium, remove those that the database does not have, and compare once more",
+    )
+    verify.add_argument(
+        "--continuous",
+        action="store_true",
+        help="compare each table again and again, until Ctrl-C or SIGTERM (database.verify.every_hours, between)",
+    )
+    verify.add_argument(
         "--against", metavar="PATH", help="compare with another table of lakebed or Delta, or a folder of Parquet files"
     )
     verify.add_argument(
@@ -60,6 +70,8 @@ def _verify(options: argparse.Namespace) -> int:
     if options.key and not options.against:
         raise InvalidInput("--key is for --against; rows of a database have the keys of their table")
     if options.of_itself or options.against:
+        if options.repair or options.continuous:
+            raise InvalidInput("--repair and --continuous are for a database; give its pipeline file alone")
         if options.tables:
             raise InvalidInput(f"{options.tables[0]!r} is one argument too many: --self and --against take one path")
         return _of_itself(options) if options.of_itself else _against(options)
@@ -81,6 +93,7 @@ def _against(options: argparse.Namespace) -> int:
 
 
 def _with_database(options: argparse.Namespace) -> int:
+    from lakebed.verify.continuous import Continuous
     from lakebed.verify.databases import verified
 
     pipeline = _pipeline_of(options)
@@ -92,7 +105,13 @@ def _with_database(options: argparse.Namespace) -> int:
 
     try:
         with progress("connecting", options.log_format) as report:
-            for found in verified(pipeline, options.tables, report, failed):
+            if options.continuous:
+                stop = until_stopped()
+                again = Continuous(pipeline, stop, options.tables, report, failed, repairs=options.repair)
+                for found in again.reports():
+                    _print(found, options)
+                return exit_codes.OK
+            for found in verified(pipeline, options.tables, report, failed, repairs=options.repair):
                 _print(found, options)
                 codes.append(_CODES.get(found.outcome, exit_codes.OK))
     except LakebedError as error:

@@ -217,6 +217,7 @@ DATABASE = View(
         _Shown("quarantined", right=True, optional=True),
         _Shown("version", right=True, optional=True),
         _Shown("resnapshot", if_any=True),
+        _Shown("verified_utc", of="verified_at", if_any=True, optional=True),
     ),
     below="error",
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Literal
 
 from lakebed.errors import InvalidInput
@@ -37,6 +38,7 @@ class TableWishes:
 _MAX_AGE_SECONDS = 10.0
 _MAX_TABLES = 1_000
 _PARTS = ("database", "tables")
+_DAY_SECONDS = 86_400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,32 @@ class _PricesSection:
     gets: float = 0.0004
 
 
+@dataclass(frozen=True, slots=True)
+class Hours:
+    """A part of each day, in minutes after midnight in UTC; it may go over midnight."""
+
+    begin: int
+    end: int
+
+    def seconds_until(self, now: datetime) -> float:
+        """How long until it begins; 0 while it goes on."""
+        minutes = now.hour * 60 + now.minute
+        is_within = self.begin <= minutes < self.end if self.begin < self.end else not self.end <= minutes < self.begin
+        if is_within:
+            return 0.0
+        return (self.begin * 60 - (minutes * 60 + now.second)) % _DAY_SECONDS - now.microsecond / 1e6
+
+
+def hours_of(text: str) -> Hours | None:
+    """The hours that a text such as ``22:00-06:00`` means; None if it means none."""
+    try:
+        begin, end = (datetime.strptime(each.strip(), "%H:%M") for each in text.split("-"))
+    except ValueError:
+        return None
+    minutes = begin.hour * 60 + begin.minute, end.hour * 60 + end.minute
+    return None if minutes[0] == minutes[1] else Hours(*minutes)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifySection:
     """``database.verify``: how ``lakebed verify`` reaches the database, and how much it may ask of it."""
@@ -87,6 +115,9 @@ class VerifySection:
     """The connector's ``slot.name``; None: the only one of the database."""
     rows_per_second: float = 50_000.0  # that are read of the database, at most
     wait_seconds: float = 300.0  # how long a table may be behind what was read
+    every_hours: float = 24.0  # with --continuous: how long after a comparison of a table the next one begins
+    between: str | None = None
+    """With ``--continuous``: when the database may be read, in UTC, such as ``22:00-06:00``; None: at any time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +214,11 @@ def _wrong_numbers(document: Document, section: DatabaseSection) -> Iterator[Inv
         yield document.error(document.at("database", "verify", "rows_per_second"), "it must be above 0")
     if section.verify is not None and section.verify.wait_seconds < 0:
         yield document.error(document.at("database", "verify", "wait_seconds"), "it must be at least 0")
+    if section.verify is not None and section.verify.every_hours < 0:
+        yield document.error(document.at("database", "verify", "every_hours"), "it must be at least 0")
+    if section.verify is not None and section.verify.between is not None and hours_of(section.verify.between) is None:
+        text = "it must be two times of day in UTC, such as '22:00-06:00'"
+        yield document.error(document.at("database", "verify", "between"), text)
     if section.points is None:
         return
     for name in ("interval_seconds", "wait_seconds", "settle_seconds"):

@@ -100,9 +100,12 @@ function rows(table) {
       ]
     : COLUMNS.slice(2).map(() => "–");
   const list = findings(table);
-  const again = table.resnapshot ? h("div", { class: "quiet" }, table.resnapshot) : null;
+  const said = [
+    table.resnapshot ? h("div", { class: "quiet" }, table.resnapshot) : null,
+    table.verified ? h("div", { class: "quiet" }, `${table.verified}, `, age(table.verified_ms, " ago")) : null,
+  ];
   return [
-    h("tr", { class: list ? "with-findings" : null }, first, h("td", { "data-label": "Health" }, health(table), again),
+    h("tr", { class: list ? "with-findings" : null }, first, h("td", { "data-label": "Health" }, health(table), said),
       cells.map((cell, place) => h("td", { class: "number", "data-label": COLUMNS[place + 2][0] }, cell))),
     list && h("tr", { class: "of-findings" }, h("td", { colspan: COLUMNS.length }, list)),
   ];

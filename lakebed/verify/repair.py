@@ -1,0 +1,127 @@
+"""Mends the keys of a table that differ from the source: ``lakebed verify SHOP.yml --repair``.
+
+Of ``KEYS_AT_ONCE`` keys:
+
+1. The sequences of their rows in the table are read, then the keys are compared once more. What follows is about those that still
+   differ.
+2. A row that the source does not have is deleted, unless its sequence is above the one that was read first. A row that has come
+   since has a greater one, so it stays, and the delete has the sequence of its row, so whatever comes later wins.
+3. The connector is asked for the rows of the other keys (``pipeline.database.resnapshot``). They come through the table's topic
+   with a greater sequence than all that the table has, and the table's log says when all of them are in.
+4. The keys are compared once more. What still differs then has a cause that sends it again the same way.
+
+Nothing is written that did not come through the topic, but for the deletes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+import duckdb
+import pyarrow as pa
+
+from lakebed.log.snapshot import Snapshot
+from lakebed.operations.mutate import run_mutation, why_not
+from lakebed.operations.mutation import Mutation
+from lakebed.parts.changes import OLDEST_SEQUENCE, SEQUENCE_COLUMN
+from lakebed.quoting import literal, quote
+from lakebed.sql.expression import expression
+from lakebed.table.internals import Internals
+from lakebed.verify.canonical import DUCKDB, Shape, key_texts, put
+from lakebed.verify.comparing import Key
+from lakebed.verify.proof import Proof
+from lakebed.verify.report import Repaired
+
+KEYS_AT_ONCE, DELETES_AT_ONCE = 1_000, 100
+_ROWS = "lakebed_surplus"
+_HIDDEN = pa.field(SEQUENCE_COLUMN, pa.int64())
+_SEQUENCE = f"coalesce({SEQUENCE_COLUMN}, {OLDEST_SEQUENCE})"
+
+
+class Sender(Protocol):
+    """Has rows of the source sent again."""
+
+    def __call__(self, keys: Sequence[Key], /) -> None:
+        """Return when the table has all of them. Raises Retry, InvalidInput."""
+        ...
+
+
+def repair(
+    keys: Sequence[Key],
+    proof: Proof,
+    internals: Internals,
+    shape: Shape,
+    snapshot: Callable[[], Snapshot],
+    send: Sender,
+) -> Repaired:
+    """Mend keys, and compare them once more.
+
+    Args:
+        keys: Those that differed.
+        proof: Compares them.
+        internals: The table.
+        shape: What is compared of it.
+        snapshot: Returns the version of the table that the proof has read last.
+        send: Has rows sent again.
+
+    Raises:
+        Retry: The connector, the pipeline or the database is behind. What was mended stays so.
+        InvalidInput: The connector refuses.
+        Contention, StoreUnavailable: Rows could not be deleted.
+    """
+    out = Repaired()
+    for begin in range(0, len(keys), KEYS_AT_ONCE):
+        some = keys[begin : begin + KEYS_AT_ONCE]
+        bounds = _sequences(internals, snapshot(), shape, some)
+        differing = proof.again(some).differing
+        surplus = [key for key, kind in differing.items() if kind == "surplus"]
+        if surplus and (why := why_not(snapshot())):
+            out.kept, surplus = why, []
+        for each in _chunks(surplus, DELETES_AT_ONCE):
+            out.removed += _remove(internals, shape, {key: bounds[key] for key in each if key in bounds})
+        if others := [key for key, kind in differing.items() if kind != "surplus"]:
+            send(others)
+            out.sent_again += len(others)
+        found = proof.again(some)
+        out.left += found.differing_keys + len(found.unsettled)
+        out.shown += found.differences
+        out.last_position = found.last_position
+    return out
+
+
+def _chunks(keys: Sequence[Key], size: int) -> Iterator[Sequence[Key]]:
+    return (keys[begin : begin + size] for begin in range(0, len(keys), size))
+
+
+def _sequences(internals: Internals, snapshot: Snapshot, shape: Shape, keys: Sequence[Key]) -> dict[Key, int]:
+    """The greatest sequence of the rows of each key, of which the table has a row."""
+    texts = ", ".join(key_texts(shape, DUCKDB, of_source=False))
+    where = " or ".join(_is(shape, key) for key in keys)
+    query = f"select {texts}, max({_SEQUENCE}) from {_ROWS} where {where} group by all"
+
+    def run(connection: duckdb.DuckDBPyConnection, parts: int) -> dict[Key, int]:
+        return {tuple(key): int(sequence) for *key, sequence in connection.execute(query).fetchall()}
+
+    return internals.view.rows_for_sql(snapshot, _ROWS, [_HIDDEN], expression(where, "the keys that differ"), run)
+
+
+def _remove(internals: Internals, shape: Shape, bounds: dict[Key, int]) -> int:
+    """Delete the rows of some keys up to these sequences; returns how many there were."""
+    if not bounds:
+        return 0
+    where = " or ".join(f"({_is(shape, key)} and {_SEQUENCE} <= {bound})" for key, bound in bounds.items())
+    mutation = Mutation(expression(where, "where"), sees_sequence=True)
+    return run_mutation(
+        internals.path,
+        internals.log,
+        internals.storage,
+        internals.deletion_vectors,
+        internals.view.rows_for_sql,
+        mutation,
+    ).rows
+
+
+def _is(shape: Shape, key: Key) -> str:
+    pairs = zip(shape.keys, shape.of_keys, key, strict=True)
+    return "(" + " and ".join(f"{quote(one.name)} = {put(of.lake, literal(text))}" for one, of, text in pairs) + ")"

@@ -1,0 +1,54 @@
+"""Has the rows of some keys sent again by the connector, and waits until their table has all of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from lakebed.errors import InvalidInput, Retry
+from lakebed.log.table_log import TableLog
+from lakebed.pipeline.database.resnapshot import Asking
+from lakebed.positions.resnapshots import active, resnapshot_of
+from lakebed.verify.comparing import Key
+
+PAUSE_SECONDS = 0.5
+
+
+@dataclass(slots=True, kw_only=True)
+class Resending:
+    """Of one table. See ``repair.Sender``."""
+
+    asking: Asking
+    table: str
+    log: TableLog
+    condition: Callable[[Sequence[Key]], str]  # what is true of the rows of some keys, in the source's SQL
+    wait_seconds: float
+    tell: Callable[[str], None]
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+    def __call__(self, keys: Sequence[Key]) -> None:
+        """Ask for the rows of some keys, and wait for them. Raises Retry, InvalidInput."""
+        if active(self.log.refresh()) is not None:
+            raise Retry(
+                f"rows of {self.table} are being sent again already (lakebed status); repair it when they have come"
+            )
+        sent = self.asking.send([self.table], self.condition(keys), mirror=False)
+        done = self.asking.follow(sent, self.tell)
+        if done.was_aborted or self.table in done.failed:
+            why = done.failed.get(self.table, "the snapshot was stopped before its end")
+            raise InvalidInput(f"the connector sends no rows of {self.table}: {why}")
+        until = self.clock() + self.wait_seconds
+        while True:
+            found = resnapshot_of(self.log.refresh())
+            if found is None or found.id != sent.signal_id:
+                raise Retry(f"somebody else has rows of {self.table} sent again; repair it when they have come")
+            if found.state == "failed":
+                raise InvalidInput(f"the rows of {self.table} that were sent again did not come: {found.error}")
+            if not found.is_active:
+                return
+            if self.clock() >= until:
+                raise Retry(f"{self.table} has not got the rows that the connector sent again: does its pipeline run?")
+            self.tell(f"waiting for rows of {self.table} that were sent again")
+            self.sleep(PAUSE_SECONDS)

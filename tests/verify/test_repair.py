@@ -1,0 +1,162 @@
+"""What differs is mended while both sides go on: rows come again, those that the source does not have go, and no row is lost."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lakebed
+from lakebed.log.snapshot import Snapshot
+from lakebed.operations.mutate import run_mutation
+from lakebed.verify import repair as repair_module
+from lakebed.verify.canonical import Shape
+from lakebed.verify.comparing import Key
+from lakebed.verify.databases import shape_of
+from lakebed.verify.lake import LakeTable
+from lakebed.verify.postgres import SourceColumn
+from lakebed.verify.proof import Proof
+from lakebed.verify.repair import repair
+from lakebed.verify.report import Repaired
+from lakebed.verify.source import Pace
+from lakebed.verify.types_of_postgres import SourceType
+from tests.internals import log_of
+from tests.verify.memory import MemorySource, World
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+SCHEMA = pa.schema([pa.field("id", pa.int32(), nullable=False), ("v", pa.string())])
+COLUMNS = [
+    SourceColumn(name=name, type=SourceType(name=kind, modifier=-1, kind="b", written=kind), shown=kind)
+    for name, kind in (("id", "int4"), ("v", "text"))
+]
+
+
+@dataclass
+class Shop:
+    """A database in memory, and its copy in a table of lakebed, which is brought up to a position when it is waited for."""
+
+    table: lakebed.Table
+    world: World
+    sent: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        snapshot = log_of(self.table).refresh()
+        shape = shape_of(COLUMNS, snapshot)
+        assert isinstance(shape, Shape)
+        self.shape = shape
+
+    def follow(self, position: int) -> None:
+        """Bring what the database did up to a position into the table, and rows that were sent again."""
+        new = self.world.log[self.world.followed : position]
+        changes = [self._change(key, value, at) for at, (key, value) in enumerate(new, self.world.followed + 1)]
+        if changes:
+            self.table.apply(changes, "op = 'd'", ["op"])
+        self.world.followed = max(self.world.followed, position)
+
+    def _change(self, key: int, value: str | None, position: int) -> dict[str, object]:
+        return {"id": key, "v": value, "source.lsn": position, "op": "d" if value is None else "u"}
+
+    def send(self, keys: Sequence[Key]) -> None:
+        """As an incremental snapshot does: each row as it is now, at a place of its own in the log."""
+        for (text,) in keys:
+            self.sent.append(int(text))
+            if int(text) in self.world.rows:
+                self.world.write(int(text), self.world.rows[int(text)][0])
+        self.follow(len(self.world.log))
+
+    def repaired(self) -> Repaired:
+        """What differs is found, then mended."""
+        internals = lakebed.table.internals_of(self.table)
+
+        def reach(position: int) -> Snapshot:
+            self.follow(self.world.chance.randint(position, len(self.world.log)))
+            return internals.log.refresh()
+
+        with closing(LakeTable(internals, self.shape, reach)) as lake:
+            proof = Proof(self.shape, MemorySource(self.world), lake, Pace(float("inf")))
+            proof.run()
+            return repair(list(proof.found.differing), proof, internals, self.shape, internals.log.refresh, self.send)
+
+    def rows(self) -> dict[int, str]:
+        self.follow(len(self.world.log))
+        found = self.table.to_arrow().to_pylist()
+        assert len({row["id"] for row in found}) == len(found)
+        return {row["id"]: row["v"] for row in found}
+
+
+def shop_of(path: Path, seed: int, sequence_by: str | None = "source.lsn") -> Shop:
+    world = World(random.Random(seed))
+    for key in range(0, 60, 2):
+        world.write(key, f"value {key}")
+    shop = Shop(lakebed.create(path, SCHEMA, keys=["id"], sequence_by=sequence_by), world)
+    shop.follow(len(world.log))
+    return shop
+
+
+def plant(shop: Shop) -> set[int]:
+    """A row that is missing, one that is wrong, and two that the database does not have."""
+    missing, wrong = shop.world.chance.sample(range(0, 60, 2), 2)
+    surplus = shop.world.chance.sample(range(1, 60, 2), 2)
+    shop.table.delete(f"id = {missing}")
+    shop.table.update({"v": "'wrong'"}, f"id = {wrong}")
+    shop.table.apply([{"id": key, "v": "gone long ago", "source.lsn": 1} for key in surplus])
+    return {missing, wrong, *surplus}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_differs_is_mended_and_nothing_that_comes_meanwhile_is_lost(tmp_path: Path, seed: int) -> None:
+    shop = shop_of(tmp_path / "t", seed)
+    planted = plant(shop)
+    asked = iter(range(10_000))
+    chance = random.Random(seed)
+
+    def goes_on() -> None:
+        """First other keys, then those that differ, too: also the database gets rows where it had none."""
+        number = next(asked)
+        if chance.random() < 0.4 and number < 60:
+            key = chance.choice(sorted(planted) if number > 12 else [k for k in range(60) if k not in planted])
+            shop.world.write(key, None if chance.random() < 0.2 else f"new {number}")
+
+    shop.world.before = goes_on
+    repaired = shop.repaired()
+    assert repaired.left == 0
+    assert shop.rows() == {key: value for key, (value, _) in shop.world.rows.items()}
+
+
+def test_rows_come_again_and_rows_that_the_source_lacks_go(tmp_path: Path) -> None:
+    shop = shop_of(tmp_path / "t", 1)
+    planted = plant(shop)
+    repaired = shop.repaired()
+    assert (repaired.sent_again, repaired.removed, repaired.left, repaired.shown) == (2, 2, 0, [])
+    assert sorted(shop.sent) == sorted(key for key in planted if key % 2 == 0)
+    assert shop.rows() == {key: value for key, (value, _) in shop.world.rows.items()}
+
+
+def test_a_row_that_comes_before_it_is_removed_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = shop_of(tmp_path / "t", 1)
+    shop.table.apply([{"id": 7, "v": "gone long ago", "source.lsn": 1}])
+
+    def comes_first(*given: Any) -> Any:
+        shop.world.write(7, "back")
+        shop.follow(len(shop.world.log))
+        return run_mutation(*given)
+
+    monkeypatch.setattr(repair_module, "run_mutation", comes_first)
+    repaired = shop.repaired()
+    assert (repaired.removed, repaired.left, shop.rows()[7]) == (0, 0, "back")
+
+
+def test_without_an_order_of_the_source_rows_that_it_lacks_are_kept_and_the_report_says_so(tmp_path: Path) -> None:
+    shop = shop_of(tmp_path / "t", 1, sequence_by=None)
+    shop.table.apply([{"id": 7, "v": "gone long ago"}])
+    shop.table.update({"v": "'wrong'"}, "id = 8")
+    repaired = shop.repaired()
+    assert (repaired.sent_again, repaired.removed, repaired.left) == (1, 0, 1)
+    assert "in the order of arrival" in repaired.kept
+    assert [one.kind for one in repaired.shown] == ["surplus"]
