@@ -1,9 +1,13 @@
 """What readers of Iceberg cost a table of many parts: CPU, files and bytes of a publication, and dollars a day.
 
-    python -m benchmarks.iceberg [--parts 10000] [--commits 150] [--row-ids]
+    python -m benchmarks.iceberg [--parts 10000] [--commits 150] [--row-ids | --loads 2000]
 
 The table is made up: a log in memory whose parts have statistics of seven columns, and a third of them a deletion vector. Each
 commit adds a part, and marks rows in four of the forty newest ones, as a settle of recent keys does.
+
+``--loads``: instead, how long the service takes for so many loads of the table through Iceberg's REST catalog, over loopback, one
+after the other: of metadata that it has read before, of metadata that is new each time (publishing it is not counted), and for a
+caller who has it already.
 
 ``--row-ids``: instead, how much larger parts get if rows keep Iceberg's ``_row_id`` and ``_last_updated_sequence_number``: a real
 table of orders of eight batches in random order, merged into one sorted part, without these columns, with one, with both.
@@ -12,13 +16,16 @@ table of orders of eight batches in random order, merged into one sorted part, w
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import statistics
 import tempfile
 import time
 import uuid
 from dataclasses import dataclass, replace
+from http.client import HTTPConnection
 from typing import cast
+from urllib.parse import urlsplit
 
 import numpy as np
 import orjson
@@ -27,20 +34,27 @@ import pyarrow.compute as pc
 
 import lakebed
 from benchmarks.workload import KEYS, SCHEMA, SORT_KEY, Workload, table
-from lakebed.iceberg.publisher import METADATA_FOLDER, Publisher
+from lakebed.http import Listening
+from lakebed.iceberg.heads import METADATA_FOLDER
+from lakebed.iceberg.publisher import Publisher
 from lakebed.log.actions import Part
 from lakebed.log.deletion_vector import bitmap, inline
 from lakebed.log.snapshot import Snapshot
-from lakebed.log.stores import MemoryLogStore
+from lakebed.log.stores import LocalLogStore, MemoryLogStore
 from lakebed.log.table_log import TableLog
 from lakebed.operations.create import numbered_for_iceberg, protocol_for
 from lakebed.schema.conversion import schema_to_json
 from lakebed.schema.metadata import Metadata
+from lakebed.service import app
+from lakebed.service.app import Server, Service
+from lakebed.service.catalog import Catalog
+from lakebed.service.tokens import Role, Tokens
 from lakebed.storage.part_storage import PartStorage
 
 _MARKED, _RECENT = 4, 40
 _DOLLARS_A_PUT = 5e-6
 _SECONDS = 10
+_LOAD = "/iceberg/v1/namespaces/shop/tables/orders"
 _SCHEMA = pa.schema(
     [
         ("id", pa.int64()), ("ts", pa.timestamp("us", "UTC")), ("region", pa.string()), ("status", pa.string()),
@@ -138,14 +152,52 @@ def with_row_ids(rows: int = 1_000_000, batches: int = 8) -> None:
     table("Ids of rows in merged parts", ["columns", "parts", "MB", "ratio"], printed)
 
 
+def loads(parts: int, commits: int, requests: int) -> None:
+    """Print how long loads take."""
+    app.BURST_MAX = math.inf  # one caller asks as fast as it can
+    with tempfile.TemporaryDirectory() as folder:
+        root = f"{folder}/shop/orders"
+        snapshot, publisher = made_up(parts), Publisher(TableLog(LocalLogStore(root)), cast(PartStorage, _Root(root)))
+        publisher.publish(snapshot)
+        for _ in range(commits):  # so that there are as many snapshots as metadata ever has
+            snapshot = after_commit(snapshot)
+            publisher.publish(snapshot)
+        server = Server(Service(Catalog([folder]), Tokens(tuple, nobody=Role.READER)), Listening(port=0))
+        server.start()
+        connection = HTTPConnection(urlsplit(server.url).netloc)
+        printed: list[list[object]] = []
+        for what, publishes, knows in (("known", False, False), ("new", True, False), ("nothing new", False, True)):
+            found, tag, size = [], "", 0
+            for _ in range(requests // (20 if publishes else 1)):
+                if publishes:
+                    snapshot = after_commit(snapshot)
+                    publisher.publish(snapshot)
+                began = time.perf_counter()
+                connection.request("GET", _LOAD, headers={"If-None-Match": tag} if knows else {})
+                answer = connection.getresponse()
+                body = answer.read()
+                found.append((time.perf_counter() - began) * 1000)
+                assert answer.status == (304 if tag and knows else 200)
+                tag, size = answer.headers["ETag"], max(size, len(body))
+            found.sort()
+            printed.append([what, statistics.median(found), found[int(0.99 * len(found))], found[-1], size / 1000])
+        server.close()
+    table(
+        f"A load of a table of {parts:,} parts, milliseconds", ["metadata", "median", "p99", "slowest", "KB"], printed
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--parts", type=int, default=10_000)
     parser.add_argument("--commits", type=int, default=150)
     parser.add_argument("--row-ids", action="store_true")
+    parser.add_argument("--loads", type=int, metavar="N")
     options = parser.parse_args()
     if options.row_ids:
         return with_row_ids()
+    if options.loads:
+        return loads(options.parts, options.commits, options.loads)
     random.seed(1)
     store, snapshot = MemoryLogStore(_Root.root), made_up(options.parts)
     log, storage = TableLog(store), cast(PartStorage, _Root())

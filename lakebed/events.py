@@ -104,6 +104,14 @@ class KeyIndexRebuilt(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IcebergMetadataDamaged(Event):
+    """Iceberg's metadata could not be read. It was passed over, and newer metadata was written."""
+
+    file: str  # relative to the table's root
+    number: int  # of the metadata that readers find now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ViewRefreshed(Event):
     """A temporary view shows a newer version."""
 

@@ -42,6 +42,7 @@ QUICK = {
     ("coordination/read_counts.py", "_lock"): "counts in memory",
     ("pipeline/database/introducer.py", "_lock"): "the names of the tables that are counted",
     ("service/catalog.py", "_lock"): "which tables were found, and which are open; the descriptions that are kept",
+    ("service/iceberg_tables.py", "_lock"): "which tables have published something, and where they are",
     ("service/app.py", "_lock"): "how many requests each caller may still send",
     ("service/survey.py", "_lock"): "which tables are looked at before the next answer",
     ("waits.py", "_lock"): "which execution is under way, and which comes next",

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from lakebed.errors import Corrupt, InvalidSchema, VersionNotFound
 from lakebed.health.finding import Finding, critical, warning
-from lakebed.iceberg.publisher import FOLDER, Publisher
+from lakebed.iceberg.heads import FOLDER, HINT
+from lakebed.iceberg.publisher import Publisher
 from lakebed.iceberg.tidying import PREFIX, needed_files
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
@@ -23,7 +24,13 @@ def look_at_iceberg(log: TableLog, storage: PartStorage, snapshot: Snapshot, pat
     anew = f"delete the folder {FOLDER} of the table, then {again}: it is written anew from the log"
     publisher = Publisher(log, storage)
     try:
-        head = publisher.head()
+        newest = publisher.newest()
+        head = newest.head
+        for name in newest.damaged:
+            what = "it is no metadata of lakebed's, and readers of Iceberg that find it fail; the next publication passes it over"
+            yield critical(_CHECK, name, what, again)
+        if newest.damaged:
+            return
         if head is None:
             yield warning(
                 _CHECK, "", "the table has no metadata of Iceberg's yet", f"lakebed maintain {path}, or {again}"
@@ -35,7 +42,9 @@ def look_at_iceberg(log: TableLog, storage: PartStorage, snapshot: Snapshot, pat
             return
         there = {name: size for name, size, _ in storage.list(PREFIX)}
         for name, size in sorted(needed_files(publisher).items()):
-            if name not in there:
+            if name not in there and name == HINT:
+                yield warning(_CHECK, name, "the hint is missing by which readers find Iceberg's metadata", again)
+            elif name not in there:
                 yield critical(_CHECK, name, "the file is missing, and Iceberg's metadata names it", anew)
             elif size not in (None, there[name]):
                 what = f"the file has {there[name]:,} bytes, and Iceberg's metadata says {size:,}"

@@ -31,9 +31,11 @@ from typing import Any
 
 import orjson
 
+from lakebed import events
 from lakebed.errors import Contention, Corrupt, InvalidInput, MissingPrerequisite
 from lakebed.iceberg.avro import LIST_SCHEMA, avro_bytes, avro_records, require_avro
 from lakebed.iceberg.columns import IcebergColumns, iceberg_columns
+from lakebed.iceberg.heads import FOLDER, HINT, METADATA_FOLDER, Heads, Newest, metadata_name
 from lakebed.iceberg.manifests import (
     DELETES,
     Manifest,
@@ -57,9 +59,6 @@ from lakebed.notebook import HtmlResult
 from lakebed.schema.metadata import Metadata
 from lakebed.storage.part_storage import PartStorage
 
-FOLDER = "_lakebed/iceberg"
-METADATA_FOLDER = f"{FOLDER}/metadata"
-HINT = f"{METADATA_FOLDER}/version-hint.text"
 WRITE_SECONDS_MAX = 600.0
 """Longer than that no publication takes: it begins again."""
 _ATTEMPTS = 20
@@ -77,11 +76,6 @@ class Published(HtmlResult):
     bytes: int = 0  # of these files
 
 
-def metadata_name(number: int) -> str:
-    """The name of metadata, relative to the table's root."""
-    return f"{METADATA_FOLDER}/v{number}.metadata.json"
-
-
 class Publisher:
     """Publishes the versions of one table. One thread at a time uses it."""
 
@@ -90,13 +84,13 @@ class Publisher:
         self._storage = storage
         self._clock = clock
         self._root = storage.root.rstrip("/")
-        self._head: Head | None = None
+        self._heads = Heads(log.store)
+        self._newest = Newest()
         self._rows: dict[str, Json] = {}  # what lists say of the head's manifests, by the key of the manifest
         self._twins: set[str] = set()  # names of the twins that the head needs
         self._entries: dict[str, PartEntry] = {}
         self._columns: tuple[Metadata, IcebergColumns] | None = None
         self._written = self._bytes = 0
-        self._hint = 0  # the number in the hint, as far as this process knows
 
     @property
     def location(self) -> str:
@@ -104,18 +98,15 @@ class Publisher:
         return f"{self._root}/{FOLDER}"
 
     def head(self) -> Head | None:
-        """The newest metadata, None if there is none. Raises Corrupt, StoreUnavailable."""
-        found = self._head
-        if found is not None and not has_object(self._log.store, metadata_name(found.number)):
-            found = None  # it was deleted since, and so may be the numbers that follow it
-        number = found.number if found else self._hinted()
-        while (text := self._read(metadata_name(number + (found is not None)))) is not None:
-            number += found is not None
-            found = _head_of(number, text, self._root)
-        if found is not self._head:
-            self._head = found
+        """The newest metadata that can be read, None if there is none. Raises StoreUnavailable."""
+        return self.newest().head
+
+    def newest(self) -> Newest:
+        """What there is of metadata. Raises StoreUnavailable."""
+        before, self._newest = self._newest, self._heads.newest()
+        if self._newest.head is not before.head:
             self._forget()
-        return found
+        return self._newest
 
     def publish(self, snapshot: Snapshot, *, first_kept: int = 0) -> Published:
         """Make Iceberg's readers see this version, unless they see its base or a later version already.
@@ -128,16 +119,17 @@ class Publisher:
         self._written = self._bytes = 0
         first_kept = max(first_kept, first_unexpired(snapshot.domains), purged_before(snapshot.domains))
         for _ in range(_ATTEMPTS):
-            head = self.head()
+            newest = self.newest()
+            head = newest.head
             if head is not None and head.document["location"] != self.location:
                 head, self._rows, self._twins = replace(head, document=head.document | {"snapshots": []}), {}, set()
             columns = self._columns_of(snapshot)
             require_known_columns(snapshot)
             manifests = manifests_of(self._entries_of(snapshot), columns)
             base = _base_of(manifests, columns)
-            if head is not None and not _is_needed(head, snapshot, base, first_kept):
-                if self._hint != head.number:  # who wrote the head was killed, or is about to write the hint
-                    self._write_hint(head.number)
+            if head is not None and not _is_needed(head, snapshot, base, first_kept, bool(newest.damaged)):
+                if self._heads.hinted() != newest.last:  # who wrote the head was killed, or is about to write the hint
+                    self._write_hint(newest.last)
                 return Published(version=head.version, metadata=f"{self._root}/{metadata_name(head.number)}")
             started = self._clock()
             rows = self._write_manifests(manifests, columns)
@@ -151,12 +143,14 @@ class Publisher:
                 before=head,
                 first_kept=first_kept,
             )
-            number = head.number + 1 if head else 1
+            number = newest.last + 1
             if self._clock() - started < WRITE_SECONDS_MAX and self._put_metadata(number, document):
-                self._head = Head(number=number, document=document)
+                self._newest = self._heads.know(Head(number=number, document=document))
                 self._rows = {manifest.key: row for manifest, row in zip(manifests, rows, strict=True)}
                 self._twins = {entry.twin.name for entry in self._entries.values() if entry.twin}
                 self._write_hint(number)
+                for name in newest.damaged:
+                    events.emit(events.IcebergMetadataDamaged(table=self._log.root, file=name, number=number))
                 return Published(
                     version=snapshot.version,
                     metadata=f"{self._root}/{metadata_name(number)}",
@@ -188,28 +182,14 @@ class Publisher:
     def _forget(self) -> None:
         """Read anew what the head has: another process wrote it."""
         self._rows, self._twins = {}, set()
-        if self._head is None or not self._head.snapshots or self._head.document["location"] != self.location:
+        head = self._newest.head
+        if head is None or not head.snapshots or head.document["location"] != self.location:
             return
         with suppress(FileNotFoundError, Corrupt):
-            rows = self.rows_of(self._head.snapshots[-1]["manifest-list"])
+            rows = self.rows_of(head.snapshots[-1]["manifest-list"])
             twins = {name for row in rows if row["content"] == DELETES for name in self.twins_of(row)}
             self._rows = {str(row["manifest_path"]).rsplit("/manifest-", 1)[-1].partition("-")[0]: row for row in rows}
             self._twins = twins
-
-    def _hinted(self) -> int:
-        text = self._read(HINT) or b""
-        self._hint = number = int(text) if text.strip().isdigit() else 0
-        if number and has_object(self._log.store, metadata_name(number)):
-            return number
-        names = self._log.store.list_from(METADATA_FOLDER, "v")
-        numbers = [name.removesuffix(".metadata.json")[1:] for name in names if name.endswith(".metadata.json")]
-        return max((int(one) for one in numbers if one.isdigit()), default=1)
-
-    def _read(self, name: str) -> bytes | None:
-        try:
-            return self._log.store.read(name)
-        except FileNotFoundError:
-            return None
 
     def _records(self, name: str) -> list[Json]:
         data = self._log.store.read(name)
@@ -291,15 +271,14 @@ class Publisher:
 
     def _write_hint(self, number: int) -> None:
         """Name the newest metadata: who writes the hint looks afterwards whether there is newer metadata by now."""
-        is_newest = False
-        while not is_newest:
+        hint = 0
+        while hint != number:
             data = str(number).encode()
             self._log.store.put(HINT, data)
-            self._hint = number
+            hint = number
             self._count(data)
             while has_object(self._log.store, metadata_name(number + 1)):
                 number += 1
-            is_newest = number == self._hint
 
     def _put(self, name: str, data: bytes) -> None:
         if not self._log.store.put_if_absent(name, data):
@@ -351,9 +330,9 @@ def _seen_of(snapshot: Snapshot) -> tuple[object, ...]:
     return snapshot.parts, snapshot.metadata
 
 
-def _is_needed(head: Head, snapshot: Snapshot, base: str, first_kept: int) -> bool:
-    """Whether a version is to be published after the head."""
-    if not head.snapshots:
+def _is_needed(head: Head, snapshot: Snapshot, base: str, first_kept: int, is_damaged: bool) -> bool:
+    """Whether a version is to be published after the head. ``is_damaged``: readers may find metadata that they can't read."""
+    if not head.snapshots or (is_damaged and head.version <= snapshot.version):
         return True
     if head.version >= snapshot.version:
         return False
@@ -363,15 +342,3 @@ def _is_needed(head: Head, snapshot: Snapshot, base: str, first_kept: int) -> bo
 def _base_of(manifests: Sequence[Manifest], columns: IcebergColumns) -> str:
     said = [[manifest.key for manifest in manifests], columns.schema, columns.sort_order, list(columns.name_mapping)]
     return hashlib.blake2b(orjson.dumps(said), digest_size=10).hexdigest()
-
-
-def _head_of(number: int, text: bytes, root: str) -> Head:
-    try:
-        head = Head(number=number, document=orjson.loads(text))
-        head.check()
-    except (orjson.JSONDecodeError, LookupError, TypeError, ValueError) as error:
-        name = metadata_name(number)
-        raise Corrupt(
-            f"{root}/{name} is no metadata of lakebed's: delete it, and it is written again", path=name
-        ) from error
-    return head

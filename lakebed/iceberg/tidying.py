@@ -4,7 +4,7 @@
 head still look at what that one names, and a publication may not have ended, so other files stay for ``KEPT_SECONDS``, by the
 clock that stamps them. A purge waits for neither: what it deletes may have bounds of its rows.
 
-Where ``lakebed.iceberg`` is off, no file is needed.
+Where ``lakebed.iceberg`` is off, no file is needed. The hint goes at once, without which nobody finds the others.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 
+from lakebed.iceberg.heads import FOLDER, HINT, METADATA_FOLDER, metadata_name
 from lakebed.iceberg.manifests import DELETES
-from lakebed.iceberg.publisher import FOLDER, HINT, METADATA_FOLDER, Publisher, metadata_name
+from lakebed.iceberg.publisher import Publisher
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.table_log import TableLog
 from lakebed.storage.local_folders import TEMPORARY_PREFIX
@@ -50,7 +51,7 @@ def needed_files(publisher: Publisher) -> Mapping[str, int | None]:
 def unneeded_files(
     log: TableLog, storage: PartStorage, snapshot: Snapshot, before_ms: float
 ) -> list[tuple[str, int, int]]:
-    """Files that are not needed and were written before a time: (path, bytes, modified in epoch milliseconds).
+    """Files that are not needed and were written before a time, or are found by readers: (path, bytes, modified in epoch ms).
 
     Those that a writer has not finished are left to the cleanup.
     """
@@ -58,8 +59,10 @@ def unneeded_files(
     listed = [each for each in listed if not each[0].rsplit("/", 1)[-1].startswith(TEMPORARY_PREFIX)]
     if not listed:
         return []
-    needed = needed_files(Publisher(log, storage)) if snapshot.settings.iceberg else {}
-    return [(path, size, at) for path, size, at in listed if path not in needed and at < before_ms]
+    if not snapshot.settings.iceberg:
+        return [each for each in listed if each[0] == HINT or each[2] < before_ms]
+    needed = needed_files(Publisher(log, storage))
+    return [each for each in listed if each[0] not in needed and each[2] < before_ms]
 
 
 def old_files(

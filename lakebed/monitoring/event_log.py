@@ -31,6 +31,7 @@ from lakebed.events import (
     Event,
     EventsDelivered,
     HintsReceived,
+    IcebergMetadataDamaged,
     IngestDelayed,
     InvariantViolated,
     ListenerSeen,
@@ -115,7 +116,7 @@ def level_of(event: Event) -> int:
             return logging.ERROR
         case QueryChanged(routine=True) | MergeFailed(passes=True):  # an outage is warned of once
             return logging.DEBUG
-        case MergeFailed() | OffsetsLost() | IngestDelayed() | QueryChanged(state="waiting"):
+        case MergeFailed() | OffsetsLost() | IngestDelayed() | QueryChanged(state="waiting") | IcebergMetadataDamaged():
             return logging.WARNING
         case ClaimChanged(result=result):
             return {"taken": logging.DEBUG, "abandoned": logging.INFO}.get(result, logging.WARNING)

@@ -222,6 +222,10 @@ class Metrics:
             "Claims that were taken, taken over, given back, or removed after they had expired.",
             "result",
         )
+        self._damaged_metadata = self._counter(
+            "lakebed_iceberg_metadata_damaged",
+            "Files of Iceberg's metadata that could not be read, and were passed over.",
+        )
         self._violations = self._counter(
             "lakebed_invariant_violations",
             "Commits that break an invariant, by the invariant's id.",
@@ -329,8 +333,14 @@ class Metrics:
                     self._fleet(event)
                 case events.EventsDelivered() | events.ListenerSeen() | events.ListenerLeft():
                     self._listeners(event)
-                case events.InvariantViolated():
-                    self._violations.labels(event.table, event.invariant, event.when).inc()
+                case events.InvariantViolated() | events.IcebergMetadataDamaged():
+                    self._damage(event)
+
+    def _damage(self, event: events.InvariantViolated | events.IcebergMetadataDamaged) -> None:
+        if isinstance(event, events.InvariantViolated):
+            self._violations.labels(event.table, event.invariant, event.when).inc()
+        else:
+            self._damaged_metadata.labels(event.table).inc()
 
     def _local_part(self, event: events.Uploaded | events.PartReplicated) -> None:
         if isinstance(event, events.Uploaded):

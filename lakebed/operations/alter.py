@@ -23,6 +23,7 @@ from lakebed.column_groups import AGGREGATE, GROUPS, check_aggregates, check_gro
 from lakebed.coordination.schema_history import entries_of, past_changes
 from lakebed.errors import InvalidInput, InvalidSchema, Retry
 from lakebed.iceberg.columns import with_former_columns
+from lakebed.iceberg.heads import withdraw
 from lakebed.iceberg.unknown_columns import require_known_columns
 from lakebed.log.actions import Action, Domain
 from lakebed.log.commit_loop import Finished, Proposal, commit_loop
@@ -212,7 +213,10 @@ def set_properties(
             parameters={"properties": dict(properties)},
         )
 
-    return commit_loop(log, Operation.SET_PROPERTIES, build)
+    version = commit_loop(log, Operation.SET_PROPERTIES, build)
+    if "lakebed.iceberg" in properties and log.newest is not None and not log.newest.settings.iceberg:
+        withdraw(log.store)  # if the process is killed before, the next cleanup does it
+    return version
 
 
 # -- Changes a table's sort key: the next version of it in the table's properties, and nothing else ------------------------

@@ -222,7 +222,7 @@ COMPONENTS: dict[str, Any] = {
 
 MEDIA_TYPE = "application/problem+json"
 _PREFIX = "urn:lakebed:problem:"
-_RETRY_SECONDS = 2
+RETRY_SECONDS = 2
 _CAPITAL = re.compile(r"(?<!^)(?=[A-Z])")
 
 
@@ -235,7 +235,7 @@ class Refused(Exception):
         self.headers = dict(headers or {})
 
 
-def _status_of(error: LakebedError) -> HTTPStatus:
+def status_of(error: LakebedError) -> HTTPStatus:
     """The status code for an error."""
     match error:
         case InvalidInput():
@@ -255,8 +255,8 @@ def _status_of(error: LakebedError) -> HTTPStatus:
 def problem_of(error: LakebedError) -> Response:
     """The answer to a request that raised this error."""
     data = {name: value for name, value in error.data().items() if name != "args"}
-    headers = {"Retry-After": str(_RETRY_SECONDS)} if isinstance(error, Retry) else {}
-    return _response(_PREFIX + slug_of(type(error)), _status_of(error), str(error), headers, data)
+    headers = {"Retry-After": str(RETRY_SECONDS)} if isinstance(error, Retry) else {}
+    return _response(_PREFIX + slug_of(type(error)), status_of(error), str(error), headers, data)
 
 
 def problem_of_refusal(refused: Refused) -> Response:

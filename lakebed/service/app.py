@@ -11,6 +11,9 @@
 rights of its own. It sends the token that its user gave it as a bearer token, which no page of another site has and no browser
 sends by itself. Nothing is allowed for where a request comes from, so another site can't start anything here.
 
+**Iceberg.** ``/iceberg/v1`` is Iceberg's REST catalog (``iceberg_routes``). Its routes are served in the same way. Iceberg's
+specification describes them and their errors.
+
 **Ports.** The service has one; a fleet's worker hears at another that tables have changed.
 """
 
@@ -40,10 +43,11 @@ from starlette.routing import Route as StarletteRoute
 
 from lakebed.errors import Corrupt, InvalidInput, LakebedError, TableNotFound, Unexpected
 from lakebed.http import ZIPPING, HostCheck, Hosts, HttpServer, Listening, is_loopback, tagged
-from lakebed.service import event_routes, job_routes, survey_routes, table_routes
+from lakebed.service import event_routes, iceberg_routes, job_routes, survey_routes, table_routes
 from lakebed.service.answers import COMPONENTS, NAME, TEXT, Refused, Schema, problem_of, problem_of_refusal, record
 from lakebed.service.catalog import Catalog
 from lakebed.service.event_streams import EventStreams
+from lakebed.service.iceberg_routes import IcebergRest
 from lakebed.service.routes import Answer, Call, Route, openapi
 from lakebed.service.survey import Surveyor
 from lakebed.service.tokens import Caller, Role, Token, TokenFile, Tokens, digest_of, new_token
@@ -143,6 +147,7 @@ class Rates:
 
 _logger = logging.getLogger("lakebed.service")
 _LOOK_SECONDS = 2.0
+_METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 _WHOLE = re.compile(r"-?\d+(\.0+)?", re.ASCII)
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache", "Referrer-Policy": "no-referrer"}
 
@@ -188,9 +193,18 @@ class Service:
     """The application. ``catalog``: its tables; ``tokens``: who may do what; ``host``: what it was started with."""
 
     def __init__(
-        self, catalog: Catalog, tokens: Tokens, host: str = "127.0.0.1", routes: Sequence[Route] = _ROUTES
+        self,
+        catalog: Catalog,
+        tokens: Tokens,
+        host: str = "127.0.0.1",
+        routes: Sequence[Route] = _ROUTES,
+        *,
+        shares_keys: bool = False,
     ) -> None:
-        """``routes``: those of another server of this kind; with those of the service it has the page, too."""
+        """``routes``: those of another server of this kind; with those of the service it has the page and Iceberg's catalog, too.
+
+        ``shares_keys``: see ``IcebergRest``.
+        """
         self._known = ", ".join(f"{each.method} {each.path}" for each in routes)
         if routes is _ROUTES:
             self._known = "GET /v1/openapi.json lists the routes"
@@ -209,6 +223,10 @@ class Service:
         ]
         files = FILES if routes is _ROUTES else ()
         served += [StarletteRoute(path, self._file, methods=["GET"]) for path in files]
+        self._iceberg = IcebergRest(catalog, shares_keys=shares_keys)
+        self._of_iceberg = {route.operation: _validators(route) for route in self._iceberg.routes}
+        if routes is _ROUTES:
+            served.append(StarletteRoute(iceberg_routes.EVERYTHING, self._serve_iceberg, methods=_METHODS))
         handlers: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
             Refused: self._refused,
             LakebedError: self._failed,
@@ -235,6 +253,7 @@ class Service:
         query: Mapping[str, Draft202012Validator],
         body: Draft202012Validator | None,
         request: Request,
+        path: Mapping[str, str] | None = None,
     ) -> Response:
         caller, who = self._caller(route, request)
         header = request.headers.get("authorization")
@@ -246,14 +265,24 @@ class Service:
             caller=caller,
             is_caller_known=lambda: self._tokens.caller(header) == caller,
             who=who,
-            path={name: str(value) for name, value in request.path_params.items()},
-            query=_query(request, query),
+            path=path or {name: str(value) for name, value in request.path_params.items()},
+            query=_query(request, query, route.takes_other_parameters),
             body=None if body is None else checked(await _body(request), body),
             headers=request.headers,
         )
         if route.stream is not None:
             return await asyncio.get_running_loop().run_in_executor(self._pool, route.stream, call)
         return _response(await self._run(route, call), request)
+
+    async def _serve_iceberg(self, request: Request) -> Response:
+        try:
+            route, path = self._iceberg.find(request.method, request.scope["raw_path"])
+            return await self._serve(route, *self._of_iceberg[route.operation], request, path)
+        except (Refused, LakebedError) as error:
+            return _with_headers(iceberg_routes.answer_of(error))
+        except Exception as error:
+            _logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
+            return _with_headers(iceberg_routes.answer_of(Unexpected("the service failed; its log says more")))
 
     async def _file(self, request: Request) -> Response:
         """A file of the page."""
@@ -336,9 +365,11 @@ def _validators(route: Route) -> tuple[dict[str, Draft202012Validator], Draft202
     return query, None if route.body is None else validator(route.body)
 
 
-def _query(request: Request, known: Mapping[str, Draft202012Validator]) -> dict[str, Any]:
+def _query(request: Request, known: Mapping[str, Draft202012Validator], takes_others: bool) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for name, text in request.query_params.multi_items():
+        if name not in known and takes_others:
+            continue
         if name not in known:
             allowed = f"it has {', '.join(known)}" if known else "it has none"
             raise Refused(HTTPStatus.BAD_REQUEST, f"this route has no parameter {name!r}; {allowed}")
@@ -388,6 +419,8 @@ def _with_whole_numbers(value: Any) -> Any:
 
 
 def _response(answer: Answer, request: Request) -> Response:
+    if answer.status is HTTPStatus.NO_CONTENT:
+        return _with_headers(Response(status_code=answer.status.value, headers=dict(answer.headers)))
     body = answer.value if isinstance(answer.value, bytes) else orjson.dumps(answer.value)
     response = _with_headers(Response(body, answer.status.value, dict(answer.headers), "application/json"))
     return response if answer.etag is None else tagged(response, answer.etag, request)

@@ -140,7 +140,7 @@ class Catalog:
         known = self._known.get(name)
         if known is not None:
             return known
-        found = [root for root in dict.fromkeys(self._candidates(name)) if self._is_table(root)]
+        found = [root for root in self.places_of(name) if self._is_table(root)]
         if not found:
             raise TableNotFound(f"there is no table {name!r} here; GET /v1/tables lists the tables")
         if len(found) > 1:
@@ -153,6 +153,17 @@ class Catalog:
                 self._known.clear()
             self._known[name] = found[0]
         return found[0]
+
+    def places_of(self, name: str) -> list[str]:
+        """The roots at which a table of this name may be."""
+        out = list[str]()
+        for root in self.roots:
+            if root.rstrip("/").rpartition("/")[2] == name:
+                out.append(root)
+            if _is_word(name):
+                out.append(f"{root}/{name}")
+            out.append(f"{root}/{TableName(name).folder}")
+        return list(dict.fromkeys(out))
 
     def newest(self, name: str) -> tuple[TableLog, Snapshot]:
         """The log of a table, and its newest version. Raises as ``root_of``, StoreUnavailable, Corrupt."""
@@ -219,16 +230,6 @@ class Catalog:
             self._open.clear()
         for each in tables:
             each.locators.release()
-
-    def _candidates(self, name: str) -> list[str]:
-        out = []
-        for root in self.roots:
-            if root.rstrip("/").rpartition("/")[2] == name:
-                out.append(root)
-            if _is_word(name):
-                out.append(f"{root}/{name}")
-            out.append(f"{root}/{TableName(name).folder}")
-        return out
 
     def _is_table(self, root: str) -> bool:
         log = self.logs.open(root)

@@ -73,6 +73,7 @@ class Route:
     summary: str
     role: Role = Role.READER
     query: Mapping[str, Schema] = field(default_factory=dict)  # parameters with their schemas
+    takes_other_parameters: bool = False  # others are ignored, not refused
     headers: Mapping[str, Schema] = field(default_factory=dict)
     body: Schema | None = None  # of the request; None if it has none
     answers: Mapping[int, Schema]  # a schema for each status of success

@@ -43,7 +43,7 @@ from tests.guides.pages import ROOT, Block, Command, blocks_of, commands_of
 from tests.iceberg.readers import pyiceberg
 from tests.infra.debezium import DebeziumServer
 from tests.infra.downloads import lakebed_wheel
-from tests.infra.foreign_duckdb import ForeignDuckDB
+from tests.infra.foreign_duckdb import ICEBERG_REST, ForeignDuckDB
 from tests.infra.kafka import KafkaServer
 from tests.infra.postgres import PostgresServer
 from tests.infra.s3 import ACCESS_KEY, SECRET_KEY, S3Server
@@ -425,9 +425,29 @@ def test_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_iceberg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    orders = orders_table(tmp_path / "lake/orders")
-    follow("docs/guides/iceberg.md", tmp_path, monkeypatch)
-    assert len(pyiceberg(orders)) == len(orders.to_arrow())
+    orders, token, [port] = orders_table(tmp_path / "lake/orders"), new_token(), free_ports(1)
+
+    def one_that_is_known() -> None:
+        with (tmp_path / "tokens").open("a") as file:
+            file.write(line_of(token, Role.READER, "reader") + "\n")
+
+    def run(text: str) -> None:
+        rows.extend(duckdb.query(statement).num_rows for statement in filter(str.strip, text.split(";\n")))
+
+    rows: list[int] = []
+    around = Circumstances(
+        given={"token": token},
+        instead={
+            "lake --tokens tokens": f"lake --tokens tokens --port {port}",
+            "http://127.0.0.1:9467": f"http://127.0.0.1:{port}",
+            "the token": token,
+        },
+        after={"lakebed serve token ann --tokens tokens": one_that_is_known},
+        sql=run,
+    )
+    with ForeignDuckDB(ICEBERG_REST) as duckdb:
+        follow("docs/guides/iceberg.md", tmp_path, monkeypatch, around)
+    assert rows[-1] == len(pyiceberg(orders)) == len(orders.to_arrow())
 
 
 def test_staying_compact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

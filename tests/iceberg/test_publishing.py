@@ -13,13 +13,16 @@ import pyarrow as pa
 import pytest
 
 import lakebed
-from lakebed.errors import Corrupt, InvalidInput
-from lakebed.iceberg.publisher import FOLDER, BackgroundPublisher, Publisher
+from lakebed import events
+from lakebed.errors import InvalidInput
+from lakebed.events import IcebergMetadataDamaged
+from lakebed.iceberg.heads import FOLDER, metadata_name
+from lakebed.iceberg.publisher import BackgroundPublisher, Publisher
 from lakebed.iceberg.tidying import needed_files
 from lakebed.log.stores import LocalLogStore
 from lakebed.log.table_log import TableLog
 from lakebed.table import internals_of
-from tests.iceberg.readers import pyiceberg
+from tests.iceberg.readers import opened, pyiceberg
 from tests.internals import log_of, storage_of
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
@@ -221,19 +224,38 @@ def test_a_table_that_is_moved_is_published_for_its_new_place(table: lakebed.Tab
 @pytest.mark.parametrize(
     "content", [b"", b'{"format-version": 3', b"{}", b"[]", b'{"snapshots": [], "current-snapshot-id": 1}']
 )
-def test_damaged_metadata_is_named_and_written_again_once_it_is_gone(table: lakebed.Table, content: bytes) -> None:
-    head = Path(table.path) / table.maintenance.publish_iceberg().metadata
-    head.write_bytes(content)
-    opened = lakebed.open(table.path)
-    with pytest.raises(
-        Corrupt, match=r"v2.metadata.json is no metadata of lakebed's: delete it, and it is written again"
-    ):
-        opened.maintenance.publish_iceberg()
-    assert "iceberg" in [each.check for each in opened.doctor().findings]
-    head.unlink()
-    opened.maintenance.publish_iceberg()
-    assert sorted(pyiceberg(opened)["id"].to_pylist()) == list(range(100))
-    assert opened.doctor().findings == ()
+def test_damaged_metadata_is_passed_over_said_and_written_again(table: lakebed.Table, content: bytes) -> None:
+    """Whether the process that goes on knows the metadata before it, or begins."""
+    said = list[IcebergMetadataDamaged]()
+    end = events.listen(lambda event: said.append(event) if isinstance(event, IcebergMetadataDamaged) else None)
+    for number, begins in ((2, False), (4, True)):
+        other = publisher(table)[0]
+        if not begins:
+            other.head()
+        change(table, range(number, 100, 9))
+        table.maintenance.publish_iceberg()
+        (Path(table.path) / metadata_name(number)).write_bytes(content)
+        [found] = table.doctor().findings
+        assert (found.check, found.severity.value, found.where) == ("iceberg", "critical", metadata_name(number))
+        done = other.publish(log_of(table).refresh())
+        assert done.metadata.endswith(metadata_name(number + 1)) and done.version == table.version
+        assert (said[-1].file, said[-1].number) == (metadata_name(number), number + 1)
+        assert sorted(pyiceberg(table)["id"].to_pylist()) == list(range(100))
+        assert table.doctor().findings == ()
+        assert other.publish(log_of(table).refresh()).files == 0
+    end()
+    assert len(said) == 2
+    assert len(opened(table).metadata.snapshots) == 3, "those of the metadata before it are kept"
+
+
+def test_where_all_metadata_is_damaged_it_is_written_anew(table: lakebed.Table) -> None:
+    table.maintenance.publish_iceberg()
+    for path in (Path(table.path) / FOLDER / "metadata").glob("v*"):
+        path.write_bytes(b"{")
+    assert {each.check for each in table.doctor().findings} == {"iceberg"}
+    assert table.maintenance.publish_iceberg().metadata.endswith("v3.metadata.json")
+    assert sorted(pyiceberg(table)["id"].to_pylist()) == list(range(100))
+    assert table.doctor().findings == ()
 
 
 @pytest.mark.parametrize("kind", ["manifest", "dv"])

@@ -36,6 +36,7 @@ POMS = Path(__file__).resolve().parent / "poms"
 
 MAVEN_GOAL = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 VERSITYGW = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
+POLARIS = "apache-polaris==1.8.0"
 MARIADB = ("mariadb-server-core", "mariadb-client-core")
 FETCH_SECONDS_MAX = 900
 
@@ -87,6 +88,16 @@ def spark_kafka_jars() -> Path:
 def spark_iceberg_jars() -> Path:
     """The folder with Iceberg's runtime for Spark, which reads the metadata that lakebed writes."""
     return _maven_jars("spark-iceberg")
+
+
+def iceberg_rest_client() -> Path:
+    """A folder with Apache Polaris' client, made from the specification of Iceberg's REST catalog, for the path of Python."""
+
+    def install(staging: Path) -> None:
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        _run([*pip, "--no-compile", "--target", str(staging), POLARIS], {})
+
+    return fetch_once("iceberg-rest-client", POLARIS.encode(), install)
 
 
 SPARKS = ("4.0.5", "4.1.4", "4.2.1", "4.3.0")

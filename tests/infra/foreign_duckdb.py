@@ -27,6 +27,7 @@ DELTA = ("duckdb==1.4.4", "duckdb-ext==0.1.2", "duckdb-ext-delta==1.4.4.20260205
 ICEBERG = (
     "duckdb==1.5.5", "duckdb-extensions==1.5.5", "duckdb-extension-avro==1.5.5", "duckdb-extension-iceberg==1.5.5",
 )  # fmt: skip
+ICEBERG_REST = (*ICEBERG, "duckdb-extension-httpfs==1.5.5")
 
 _PROGRAM = """
 import json, pathlib, sys

@@ -87,9 +87,11 @@ def serve() -> Iterator[Serve]:
     """Serves what is below some roots until the test ends."""
     servers: list[Server] = []
 
-    def started(*roots: Path | str, nobody: Role = Role.NOBODY, tokens: Tokens | None = None) -> Served:
+    def started(
+        *roots: Path | str, nobody: Role = Role.NOBODY, tokens: Tokens | None = None, shares_keys: bool = False
+    ) -> Served:
         catalog = Catalog([str(root) for root in roots])
-        service = Service(catalog, tokens or tokens_for_tests(nobody))
+        service = Service(catalog, tokens or tokens_for_tests(nobody), shares_keys=shares_keys)
         server = Server(service, Listening(port=0))
         server.start()
         servers.append(server)

@@ -300,6 +300,11 @@ def add_to(commands: Commands) -> None:
     )
     api.add_argument("--certificate", metavar="FILE", help="for HTTPS: the certificate and its chain, in PEM")
     api.add_argument("--key", metavar="FILE", help="for HTTPS: the private key, in PEM")
+    api.add_argument(
+        "--share-keys",
+        action="store_true",
+        help="give readers of Iceberg that have a token, and ask for them, the keys with which this service reaches S3",
+    )
     token.add_argument("name", metavar="NAME", help="whose token it is")
     token.add_argument("--role", choices=("reader", "operator"), default="reader", help="default: reader")
     token.add_argument("--tokens", required=True, metavar="FILE", help="the file that lakebed serve api reads")
@@ -423,7 +428,7 @@ def _api(options: argparse.Namespace) -> int:
     tokens = tokens_of(options.tokens, options.host, own)
     listening = Listening(host=options.host, port=options.port, certificate=options.certificate, key=options.key)
     catalog = Catalog(options.paths)
-    server = Server(Service(catalog, tokens, options.host), listening)
+    server = Server(Service(catalog, tokens, options.host, shares_keys=options.share_keys), listening)
     jobs = JobLoop(catalog)
     deliverers = [Deliverer(root) for root in catalog.folders()]
     done = until_stopped()
