@@ -6,6 +6,7 @@ import pyarrow as pa
 from pyiceberg.table import StaticTable
 
 import lakebed
+from tests.infra.fault_proxy import FaultProxy, FaultRates
 from tests.infra.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
@@ -27,4 +28,20 @@ def test_pyiceberg_reads_every_publication_from_the_store(s3: S3Server) -> None:
         assert found.version == table.version and found.metadata.startswith(f"{root}/_lakebed/iceberg/metadata/v")
         rows = StaticTable.from_metadata(found.metadata, properties=known).scan().to_arrow()
         assert sorted(map(str, rows.to_pylist())) == sorted(map(str, table.to_arrow().to_pylist()))
+    assert table.doctor().findings == ()
+
+
+def test_a_store_that_loses_answers_delays_a_publication_and_spoils_none(
+    flaky_s3: FaultProxy, s3_server: S3Server
+) -> None:
+    root = f"s3://{s3_server.create_bucket()}/lake/t"
+    table = lakebed.create(root, SCHEMA, keys=["id"], properties={"lakebed.iceberg": "on"})
+    for first in range(6):
+        table.apply([{"id": key, "name": f"{key} at {first}"} for key in range(first, 40, first + 1)])
+        table.settle()
+        flaky_s3.set_rates(FaultRates(before=0.1, reset=0.1, after=0.2), seed=first)
+        found = lakebed.open(root).maintenance.publish_iceberg()
+        flaky_s3.set_rates(FaultRates())
+        assert found.version == table.version
+    assert sum(flaky_s3.traffic().faults.values()) >= 6
     assert table.doctor().findings == ()
