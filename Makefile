@@ -132,12 +132,13 @@ bench-scale: setup  ## how cost grows with rows, parts, changes, tables and comm
 bench-s3: setup build-tools  ## batches on a real S3 server behind a delay, and what its requests cost
 	@exec $(BIN)/python -m benchmarks.s3 $(ARGS)
 
-check: $(VENV)/.installed  ## lint, format, types, imports, and where tests wait
+check: $(VENV)/.installed  ## lint, format, types, imports, where tests wait, and the Java of each Spark that is here
 	@$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict lakebed tools
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.waits
+	$(BIN)/python -m tests.sparks.java
 
 format: $(VENV)/.installed  ## put files into the form that `make check` asks for
 	@$(BIN)/ruff check --fix .

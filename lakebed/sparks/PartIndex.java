@@ -19,6 +19,7 @@ import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.io.WritableComparator;
+import org.apache.spark.sql.catalyst.expressions.Alias;
 import org.apache.spark.sql.catalyst.expressions.And;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.AttributeReference;
@@ -40,6 +41,7 @@ import org.apache.spark.sql.catalyst.expressions.IsNull;
 import org.apache.spark.sql.catalyst.expressions.LessThan;
 import org.apache.spark.sql.catalyst.expressions.LessThanOrEqual;
 import org.apache.spark.sql.catalyst.expressions.Literal;
+import org.apache.spark.sql.catalyst.expressions.NamedExpression$;
 import org.apache.spark.sql.catalyst.expressions.Or;
 import org.apache.spark.sql.catalyst.expressions.Predicate$;
 import org.apache.spark.sql.catalyst.expressions.ShiftLeft;
@@ -96,6 +98,8 @@ public final class PartIndex implements FileIndex {
     private static final ObjectMapper JSON =
         new ObjectMapper().enable(DeserializationFeature.USE_BIG_DECIMAL_FOR_FLOATS);
     private static final String DEAD_COLUMN = "_lakebed_dead";
+    private static final String PART_COLUMN = "_lakebed_part"; // and the next: of a scan that says where each row is
+    private static final String ROW_COLUMN = "_lakebed_row";
     private static final String VERIFIES = "parquet.page.verify-checksum.enabled";
     // Delta's writers cut timestamps in statistics to milliseconds, maxima too.
     private static final long MAX_SLACK_MICROS = 1000L;
@@ -230,20 +234,38 @@ public final class PartIndex implements FileIndex {
         return value;
     }
 
+    /** The same parts, whose partition rows have their paths too. */
+    private PartIndex withPaths() {
+        LinkedHashMap next = new LinkedHashMap();
+        for (Iterator i = parts.entrySet().iterator(); i.hasNext();) {
+            Map.Entry entry = (Map.Entry) i.next();
+            Part part = (Part) entry.getValue();
+            Object[] values = new Object[partitionSchema.length() + 1];
+            System.arraycopy(((GenericInternalRow) part.directory.values()).values(), 0, values, 0, values.length - 1);
+            values[values.length - 1] = UTF8String.fromString(pathOf((String) entry.getKey()));
+            PartitionDirectory directory = new PartitionDirectory(new GenericInternalRow(values), part.directory.files());
+            next.put(entry.getKey(), new Part(directory, part.bytes, part.hasDead, part.statsText, part.stored));
+        }
+        StructType more = partitionSchema.add(PART_COLUMN, StringType$.MODULE$, true);
+        return new PartIndex(root, schema, more, stored, timeZone, next, reads);
+    }
+
     /**
      * The plan of the live rows: a Parquet scan, a filter if there are dead rows, and the table's columns.
-     * verifies: the reader compares the checksums of pages.
+     * verifies: the reader compares the checksums of pages. places: and two columns more, the path of a row's part and the row's
+     * number in it.
      */
-    public Object dataset(org.apache.spark.sql.classic.SparkSession session, boolean verifies) {
+    public Object dataset(org.apache.spark.sql.classic.SparkSession session, boolean verifies, boolean places) {
         String rowIndex = ParquetFileFormat$.MODULE$.ROW_INDEX_TEMPORARY_COLUMN_NAME();
         StructType fileSchema = new StructType();
         for (int i = 0; i < schema.length(); i++) {
             StructField field = schema.fields()[i];
             if (!partitionSchema.getFieldIndex(field.name()).isDefined()) fileSchema = fileSchema.add(field);
         }
-        if (hasDead) fileSchema = fileSchema.add(rowIndex, LongType$.MODULE$, true);
+        if (hasDead || places) fileSchema = fileSchema.add(rowIndex, LongType$.MODULE$, true);
+        PartIndex index = places ? withPaths() : this;
         HadoopFsRelation relation = new HadoopFsRelation(
-            this, partitionSchema, fileSchema, scala.Option.empty(), stored == null ? new ParquetFileFormat() : stored,
+            index, index.partitionSchema, fileSchema, scala.Option.empty(), stored == null ? new ParquetFileFormat() : stored,
             readerOptions(verifies), session);
         LogicalPlan plan = LogicalRelation$.MODULE$.apply(relation, false);
         HashMap columns = new HashMap();
@@ -256,6 +278,12 @@ public final class PartIndex implements FileIndex {
         }
         ArrayList output = new ArrayList();
         for (int i = 0; i < schema.length(); i++) output.add(columns.get(schema.fields()[i].name()));
+        if (places) {
+            output.add(columns.get(PART_COLUMN));
+            output.add(new Alias(
+                (Expression) columns.get(rowIndex), ROW_COLUMN, NamedExpression$.MODULE$.newExprId(), seq(new ArrayList()),
+                scala.Option.empty(), seq(new ArrayList())));
+        }
         return Dataset$.MODULE$.ofRows(session, new Project(seq(output), plan));
     }
 
@@ -480,9 +508,13 @@ public final class PartIndex implements FileIndex {
     }
 
     /** An id is the path; if the part has dead rows, a zero character and an identity of these follow. */
-    private void countRead(String id) {
+    private static String pathOf(String id) {
         int end = id.indexOf(0);
-        String path = end < 0 ? id : id.substring(0, end);
+        return end < 0 ? id : id.substring(0, end);
+    }
+
+    private void countRead(String id) {
+        String path = pathOf(id);
         synchronized (reads) {
             Integer before = (Integer) reads.get(path);
             reads.put(path, Integer.valueOf(before == null ? 1 : before.intValue() + 1));

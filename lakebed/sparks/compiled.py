@@ -46,7 +46,7 @@ def class_loader(session: SparkSession) -> Any:
 
 def compiled_class(session: SparkSession, name: str) -> Any:
     """The ``java.lang.Class`` of a source file of this room. Py4J can't reach it by name: see ``static_method``."""
-    return _compiler(session, _source(session, name)).getClassLoader().loadClass(name)
+    return _compiler(session, source_of(session.version, name)).getClassLoader().loadClass(name)
 
 
 def static_method(java_class: Any, name: str) -> Any:
@@ -56,7 +56,7 @@ def static_method(java_class: Any, name: str) -> Any:
 
 def folder_of_classes(session: SparkSession, name: str) -> Path:
     """The folder with the bytecode of a source file of this room. It is kept, so a later start only loads it."""
-    source = _source(session, name)
+    source = source_of(session.version, name)
     folder = cache_folder() / "java" / hashlib.sha256(f"{session.version}\0{source}".encode()).hexdigest()[:16]
     if not folder.is_dir():
         compiler = _compiler(session, source)
@@ -73,10 +73,10 @@ def folder_of_classes(session: SparkSession, name: str) -> Path:
     return folder
 
 
-def _source(session: SparkSession, name: str) -> str:
-    """The text of a source file, which is written for the newest Spark. In older ones some classes are in another package."""
+def source_of(version: str, name: str) -> str:
+    """The text of a source file for a Spark. It is written for the newest one; in others some classes are in another package."""
     text = package_files("lakebed.sparks").joinpath(f"{name}.java").read_text()
-    return text.replace(RELEASES[NEWEST].checkpoints, release_of(session.version).checkpoints)
+    return text.replace(RELEASES[NEWEST].checkpoints, release_of(version).checkpoints)
 
 
 def _compiler(session: SparkSession, source: str) -> Any:
@@ -105,11 +105,13 @@ class PartIndex:
         """An index of the same files that counts the queries that read a file, or does not."""
         return PartIndex(self._java.counting(None if reads is None else reads.counts))
 
-    def dataframe(self, session: SparkSession, verifies: bool) -> DataFrame:
-        """The rows of its files. ``verifies``: Spark compares the checksums of the pages that it reads."""
+    def dataframe(self, session: SparkSession, verifies: bool, places: bool) -> DataFrame:
+        """The rows of its files. ``verifies``: Spark compares the checksums of the pages that it reads. ``places``: with the path
+        of the part of each row as ``_lakebed_part``, and its number in the file as ``_lakebed_row``.
+        """
         from pyspark.sql import DataFrame
 
-        return DataFrame(self._java.dataset(java_session(session), verifies), session)
+        return DataFrame(self._java.dataset(java_session(session), verifies, places), session)
 
 
 class ReadsInJvm:

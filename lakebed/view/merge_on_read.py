@@ -105,7 +105,6 @@ class TableView:
         """The snapshot as a DataFrame, which does not change with later versions.
 
         ``hidden``: columns of integers that the parts have besides, to be there too.
-
         Raises Corrupt with the path if a file that the tail needs is missing or damaged. Spark reads all other files when a
         query needs them, so then Spark raises the error, which has the path too.
         """
@@ -123,11 +122,13 @@ class TableView:
             frame = frame.unionByName(spark.createDataFrame(rows, frame.schema))
         return frame
 
-    def dataframe_of_parts(self, spark: SparkSession, snapshot: Snapshot, parts: Iterable[Part]) -> DataFrame:
-        """The live rows of parts, in the columns of a version. The log need not list the parts."""
+    def dataframe_of_parts(
+        self, spark: SparkSession, snapshot: Snapshot, parts: Iterable[Part], *, places: bool = False
+    ) -> DataFrame:
+        """The live rows of parts, in the columns of a version. The log need not list the parts. ``places``: see ``scan``."""
         some = replace(snapshot, parts={part.path: part for part in parts}, tail={})
         files = self._files(some, Resolution(), write_spec_of(some), ())
-        return self._scan(spark, some, files, counts_reads=False)
+        return self._scan(spark, some, files, counts_reads=False, places=places)
 
     def _scan(
         self,
@@ -137,6 +138,7 @@ class TableView:
         *,
         counts_reads: bool,
         hidden: Sequence[str] = (),
+        places: bool = False,
     ) -> DataFrame:
         from lakebed.view.spark_scan import scan, schemas_for_spark
 
@@ -153,6 +155,7 @@ class TableView:
             files=files,
             counts_reads=counts_reads,
             verifies=snapshot.settings.verify_reads != "off",
+            places=places,
         )
 
     def arrow(self, snapshot: Snapshot, columns: Sequence[str] | None, where: str | None) -> pa.Table:

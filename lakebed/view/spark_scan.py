@@ -98,13 +98,14 @@ def scan(
     stored_json: str | None = None,
     counts_reads: bool = False,
     verifies: bool = True,
+    places: bool = False,
 ) -> DataFrame:
     """The live rows of `files` as a DataFrame with the columns of `schema_json` (Delta's ``schemaString``).
 
     `stored_json`: the same schema with the names that the files have, None if they are the same (`schemas_for_spark`).
     `root` is the table's folder, a local path or a URL. Partition columns are taken from `partition_values`, also where
     the files hold them. A column that a file lacks is null. `counts_reads`: for `reads_in`. `verifies`: Spark's reader compares
-    the checksums of the pages that it reads.
+    the checksums of the pages that it reads. `places`: with two columns more (`PartIndex`).
     Raises Corrupt if a dead position lies outside its file.
     """
     time_zone = spark.conf.get("spark.sql.session.timeZone") or "UTC"
@@ -127,7 +128,7 @@ def scan(
             counting = current.index.counting(counts)
             current = _Index(current.files, current.identities, counting, counts_reads)
         slot.index = current
-    return current.index.dataframe(spark, verifies)
+    return current.index.dataframe(spark, verifies, places)
 
 
 def schemas_for_spark(schema_string: str, is_identity: bool, hidden: Sequence[str] = ()) -> tuple[str, str | None]:
