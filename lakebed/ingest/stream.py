@@ -215,7 +215,7 @@ class RangeIngest:
         self._log = log
         self._source = stream.source
         self._documents = documents
-        self._backpressure = _Backpressure(table, log)
+        self._backpressure = Backpressure(table, log)
         kind = FilesIngest if isinstance(stream.source, FilesReader) else TableIngest
         self._ingest = kind(
             table,
@@ -310,14 +310,17 @@ class FrameIngest:
         stream: RowChanges,
         quarantine: str,
         quarantine_log: Callable[[], TableLog],
+        *,
+        backpressure: Backpressure | None = None,
     ) -> None:
+        """``backpressure``: where other batches of the table are known already."""
         _check_quarantine(quarantine)
         self._table = table
         self._log = log
         self._stream = stream
         self._fails_on_quarantine = quarantine == "fail"
         self._handover = Handover(table, quarantine_log)
-        self._backpressure = _Backpressure(table, log)
+        self._backpressure = backpressure or Backpressure(table, log)
 
     @crosses_spark
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
@@ -341,7 +344,7 @@ class FrameIngest:
 
 
 @dataclass(slots=True)
-class _Backpressure:
+class Backpressure:
     """Waits before a batch if maintenance can't keep up. ``batch_seconds``: what the batch before took."""
 
     table: str

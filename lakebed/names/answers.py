@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 from lakebed.errors import InvalidInput
 from lakebed.log.snapshot import Snapshot
 from lakebed.names.catalog import Catalog, Loaded, described
+from lakebed.names.definitions import has_properties
 from lakebed.names.procedures import called, described_procedure, procedures_in
 from lakebed.names.statements import run
-from lakebed.sparks.names import StatementInJvm, id_of, logical_plan, session_of
+from lakebed.names.streams import StreamedTable
+from lakebed.sparks.names import StatementInJvm, frame_of_jvm, id_of, logical_plan, session_of
 from lakebed.table import Table, internals_of
 from lakebed.table import open as open_table
 from lakebed.view.query_reads import snapshot_at
@@ -32,6 +34,7 @@ class Answers:
         self._catalogs: dict[tuple[str, str, str | None], Catalog] = {}
         self._loaded: OrderedDict[tuple[str, str, int], tuple[Loaded, str]] = OrderedDict()
         self._sessions: dict[str, SparkSession] = {}
+        self._streams: dict[tuple[str, str], StreamedTable] = {}
         self._lock = threading.Lock()
 
     def __call__(self, session: SparkSession, what: str, values: Sequence[Any], given: Any) -> Any:
@@ -41,6 +44,8 @@ class Answers:
         if what == "statement":
             table, _ = self._of_handle(json.loads(values[0]))
             return ",".join(map(str, run(table, StatementInJvm(session, given))))
+        if what == "batch":
+            return self._batch(session, given, *values)
         if what == "truncate":
             table, _ = self._of_handle(json.loads(values[0]))
             return str(table.truncate())
@@ -59,6 +64,19 @@ class Answers:
             )
             return logical_plan(frame)
         return self._load(catalog, *rest) if what == "load" else json.dumps(self._of_catalog(what, catalog, rest))
+
+    def _batch(self, session: SparkSession, java_rows: Any, handle: str, number: str, replaces: str) -> str:
+        """Bring a batch of a stream."""
+        which = json.loads(handle)
+        with self._lock:
+            stream = self._streams.get((which["root"], which["id"]))
+        if stream is None:
+            stream = StreamedTable(self._of_handle(which)[0])
+            with self._lock:
+                kept = [*self._streams.items()][-_LOADED_MAX:]
+                self._streams = {**dict(kept), (which["root"], which["id"]): stream}
+        stream.bring(frame_of_jvm(session, java_rows), int(number), replaces=replaces == "true")
+        return ""
 
     def _session(self, session: SparkSession, java_session: Any) -> SparkSession:
         """The session that asks: to make one costs more than to know it."""
@@ -98,6 +116,8 @@ class Answers:
                     if catalog.create(json.loads(name), _schema(schema), json.loads(by), json.loads(options))
                     else None
                 )
+            case "has", (name, properties):
+                return has_properties(catalog.table(json.loads(name)).properties, json.loads(properties))
             case "alter", (name, changes):
                 return catalog.alter(json.loads(name), json.loads(changes))
             case "drop", (name, purge):

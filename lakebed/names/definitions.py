@@ -82,6 +82,17 @@ def definition_of(schema: Any, partition_by: Sequence[str], given: Mapping[str, 
     return Definition(arguments, dict(_comments(json.loads(schema.json()), ())))
 
 
+def has_properties(properties: Mapping[str, str], given: Mapping[str, str]) -> bool:
+    """Whether a table with these properties would be made by a CREATE TABLE with the given ones, if it says no others."""
+
+    def is_same(name: str, text: str) -> bool:
+        if name in (_KEYS, _SORT_KEY):
+            return listed(text) == listed(properties.get(name))
+        return name in _OF_SPARK or name == _TYPES or properties.get(name) == text
+
+    return all(is_same(*item) for item in given.items())
+
+
 def alteration_of(changes: Sequence[Mapping[str, Any]], properties: Collection[str]) -> Alteration:
     """What ALTER TABLE says, by Spark's changes of a table that has these properties. Raises InvalidInput."""
     out = Alteration()

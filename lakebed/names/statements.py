@@ -7,7 +7,7 @@
    keys that others changed meanwhile.
 
 In a table without keys, or whose changes are not of whole rows, a verb of the table does it, if the statement can be said in its
-SQL.
+SQL. Else rows without keys are found by their places (``places``).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from lakebed.ingest.batch_writer import WriteTask, in_tasks
 from lakebed.ingest.changes_frame import changes_frame
 from lakebed.log.entries import Operation
 from lakebed.log.snapshot import Snapshot
+from lakebed.names.places import run_by_place
 from lakebed.operations.commit_changes import Kind, Pending, PendingPart, commit_changes, discard, refusing_losers
 from lakebed.operations.mutate import observed
 from lakebed.operations.mutation import MutationResult
@@ -40,8 +41,8 @@ from lakebed.parts.changes import (
 )
 from lakebed.parts.write import write_parts
 from lakebed.quoting import literal, quote, quote_for_spark
-from lakebed.sparks.names import StatementInJvm
-from lakebed.sql.expression import expression
+from lakebed.sparks.names import DELETED, INSERTED, OLD, OPERATION, UPDATED, StatementInJvm
+from lakebed.sql.expression import expression, names_in
 from lakebed.sql.pieces import sql_type
 from lakebed.storage.engine import connect
 from lakebed.storage.part_storage import PartStorage
@@ -54,9 +55,13 @@ if TYPE_CHECKING:
 FEW_ROWS = 200_000
 """So many changes are written here, and so many keys of a source are looked up; more are left to tasks and to a scan."""
 _KEYS_AT_ONCE = 100_000
-_OPERATION, _OLD, _AMONG = "_lakebed_operation", "_lakebed_old_", "_lakebed_among_"  # the first two: Statement.java
-_DELETED, _UPDATED, _INSERTED = 1, 2, 3
-_KINDS: dict[int, Kind] = {_DELETED: "deleted", _UPDATED: "updated", _INSERTED: "inserted"}
+_AMONG = "_lakebed_among_"
+_WHY_NOT = (
+    "{table} has groups of columns, aggregates or first rows: a row of it comes of several changes, and this {statement} would "
+    "give it whole; write changes with INSERT or table.apply, which combine them, or say it as a DELETE or UPDATE of "
+    "comparisons, constants and sums"
+)
+_KINDS: dict[int, Kind] = {DELETED: "deleted", UPDATED: "updated", INSERTED: "inserted"}
 _OPERATIONS = {
     "INSERT": Operation.INSERT,
     "DELETE": Operation.DELETE,
@@ -66,7 +71,7 @@ _OPERATIONS = {
 Counts: TypeAlias = tuple[int, int, int, int, int]
 """Rows affected, updated, deleted, inserted, read; -1: not known."""
 _Found: TypeAlias = "pa.Table | DataFrame"
-"""Changes: few in this process, or many that tasks keep. ``_OPERATION``, the columns, those of ``_OLD`` (``Statement.java``)."""
+"""Changes: few in this process, or many that tasks keep. ``OPERATION``, the columns, those of ``OLD`` (``Statement.java``)."""
 
 
 def run(table: Table, statement: StatementInJvm) -> Counts:
@@ -79,33 +84,34 @@ def run(table: Table, statement: StatementInJvm) -> Counts:
     spec = write_spec_of(internals.log.refresh())
     if statement.kind.startswith("OVERWRITE"):
         return _overwrite(table, statement)
-    if not spec.keys or spec.resolves_by_group or spec.keeps_first:
-        return _by_verb(table, statement)
+    combines = spec.resolves_by_group or spec.keeps_first
+    if (combines or not spec.keys) and (done := _by_verb(table, statement)) is not None:
+        return done
+    if combines:
+        raise Unsupported(_WHY_NOT.format(statement=statement.kind, table=statement.table))
     operation, changes = _OPERATIONS[statement.kind], _Changes(table, statement)
     check = refusing_losers(internals.storage, internals.deletion_vectors, internals.locators.for_reading)
     condition = statement.condition
     parameters = {"predicate": condition} if condition else {}
 
     def work() -> MutationResult:
+        if not spec.keys:
+            return run_by_place(table, statement, operation, FEW_ROWS)
         return commit_changes(internals.log, internals.storage, operation, changes, parameters, check=check)
 
     result = observed(table.path, internals.log, operation, condition or "", work)
-    return result.rows, result.updated, result.deleted, result.inserted, changes.rows_read
+    return result.rows, result.updated, result.deleted, result.inserted, changes.rows_read if spec.keys else -1
 
 
-def _by_verb(table: Table, statement: StatementInJvm) -> Counts:
-    """What a verb of the table does, where rows have no key, or a change is not of a whole row."""
+def _by_verb(table: Table, statement: StatementInJvm) -> Counts | None:
+    """Do what a verb of the table does that says the same in its SQL; None if there is none."""
     if statement.kind == "INSERT":
         rows, _ = statement.source(FEW_ROWS)
         table.apply(rows)
         count = rows.count()
         return count, 0, 0, count, 0
     if (asked := statement.as_verb) is None:
-        raise Unsupported(
-            f"{statement.table} has no keys, or has groups of columns, aggregates or first rows: its rows are deleted and "
-            "updated by table.delete and table.update, which compare and add columns and constants as Spark does, and know no "
-            f"query, MERGE or other function of Spark's; use these or table.apply in place of this {statement.kind}"
-        )
+        return None
     where, values = asked
     result = table.update(values, where) if statement.kind == "UPDATE" else table.delete(where)
     return result.rows, result.updated, result.deleted, 0, -1
@@ -115,10 +121,7 @@ def _overwrite(table: Table, statement: StatementInJvm) -> Counts:
     rows, _ = statement.source(FEW_ROWS)
     snapshot = internals_of(table).log.refresh()
     if statement.kind == "OVERWRITE":
-        replaced = statement.replaced
-        if replaced is None:
-            raise Unsupported("a table is overwritten as a whole, or where its partition columns have certain values")
-        where = _where([replaced], snapshot) if replaced else None
+        where = _replaced(statement, snapshot)
     else:
         names = [f"cast({quote_for_spark(name)} as string)" for name in snapshot.metadata.partition_columns]
         found = rows.selectExpr(*names).distinct().toDF(*snapshot.metadata.partition_columns).toArrow().to_pylist()
@@ -128,6 +131,23 @@ def _overwrite(table: Table, statement: StatementInJvm) -> Counts:
     table.overwrite(rows, where)
     count = rows.count()
     return count, 0, -1, count, 0
+
+
+def _replaced(statement: StatementInJvm, snapshot: Snapshot) -> str | None:
+    """Which rows an OVERWRITE replaces; None for all. Raises Unsupported."""
+    columns, values = snapshot.metadata.partition_columns, statement.replaced
+    if values is not None and set(values) <= set(columns):
+        return _where([values], snapshot) if values else None
+    where = statement.replaced_where
+    if where is None or not {name.lower() for name in names_in(expression(where, "where"))} <= set(
+        map(str.lower, columns)
+    ):
+        raise Unsupported(
+            f"{statement.table}: rows are replaced by partitions ({', '.join(columns) or 'of which it has none'}), and this "
+            "condition is about other columns, or calls functions; let a MERGE say WHEN NOT MATCHED BY SOURCE AND that "
+            "condition THEN DELETE"
+        )
+    return where
 
 
 def _where(partitions: list[dict[str, str | None]], snapshot: Snapshot) -> str:
@@ -165,7 +185,7 @@ class _Changes:
         session, view = self._statement.session, self._internals.view
         if self._statement.kind == "INSERT":
             source, is_few = self._source
-            return _some(source.selectExpr(f"{_INSERTED} as {_OPERATION}", "*"), is_few, spec, among)
+            return _some(source.selectExpr(f"{INSERTED} as {OPERATION}", "*"), is_few, spec, among)
         if self._statement.kind == "MERGE":
             source, is_few = self._source
             is_few = is_few and not self._statement.concerns_all_rows
@@ -211,17 +231,17 @@ class _Changes:
 
     def _with_gone(self, changes: _Found, snapshot: Snapshot, spec: WriteSpec) -> _Found:
         """The changes of a MERGE, whose deletes have all values of the row that goes, as any delete has."""
-        if not isinstance(changes, pa.Table) or f"{_OLD}0" not in changes.column_names:
+        if not isinstance(changes, pa.Table) or f"{OLD}0" not in changes.column_names:
             return changes
-        deletes = pc.equal(changes[_OPERATION], _DELETED)
+        deletes = pc.equal(changes[OPERATION], DELETED)
         gone, kept = changes.filter(deletes), changes.filter(pc.invert(deletes))
         if not len(gone):
             return changes
-        olds = {f"{_OLD}{at}": key for at, key in enumerate(spec.incoming.keys)}
+        olds = {f"{OLD}{at}": key for at, key in enumerate(spec.incoming.keys)}
         keys = pa.table({key: gone[old] for old, key in olds.items()})
         rows = self._looked_up(snapshot, spec, _stored_keys(keys, spec))
-        columns = {name: rows[olds.get(name, name)] for name in changes.column_names if name != _OPERATION}
-        columns[_OPERATION] = pa.repeat(pa.scalar(_DELETED, pa.int32()), len(rows))
+        columns = {name: rows[olds.get(name, name)] for name in changes.column_names if name != OPERATION}
+        columns[OPERATION] = pa.repeat(pa.scalar(DELETED, pa.int32()), len(rows))
         schema = pa.schema([field.with_nullable(True) for field in changes.schema])
         return pa.concat_tables([kept.cast(schema), pa.table(columns).select(schema.names).cast(schema)])
 
@@ -255,8 +275,8 @@ def _some(changes: DataFrame, is_few: bool, spec: WriteSpec, among: pa.Table | N
     if among is None:
         return changes.toArrow() if is_few else changes.localCheckpoint()
     names = [quote_for_spark(name) for name in spec.incoming.keys]
-    if f"{_OLD}0" in changes.columns:  # null for a row that is new
-        names = [f"coalesce({_OLD}{at}, {name})" for at, name in enumerate(names)]
+    if f"{OLD}0" in changes.columns:  # null for a row that is new
+        names = [f"coalesce({OLD}{at}, {name})" for at, name in enumerate(names)]
     wanted = pa.table({f"{_AMONG}{at}": among[key] for at, key in enumerate(spec.keys)})
     same = " and ".join(f"{name} = {_AMONG}{at}" for at, name in enumerate(names))
     return changes.join(broadcast(changes.sparkSession.createDataFrame(wanted)), expr(same), "left_semi").toArrow()
@@ -265,16 +285,16 @@ def _some(changes: DataFrame, is_few: bool, spec: WriteSpec, among: pa.Table | N
 def _require_right(changes: _Found, spec: WriteSpec, statement: StatementInJvm) -> None:
     """Raises InvalidInput for a key that is changed, or that the statement gives twice."""
     keys = list(spec.incoming.keys)
-    olds = [f"{_OLD}{at}" for at, _ in enumerate(keys)]
+    olds = [f"{OLD}{at}" for at, _ in enumerate(keys)]
     if isinstance(changes, pa.Table):
-        updates = changes.filter(pc.equal(changes[_OPERATION], _UPDATED))
+        updates = changes.filter(pc.equal(changes[OPERATION], UPDATED))
         pairs = zip(keys, olds, strict=True)
         moved = len(updates) and any(_differ(updates[key], updates[old]) for key, old in pairs)
         counted = _with_one_zero(changes.select(keys)).group_by(keys).aggregate([([], "count_all")])
         twice = counted.filter(pc.greater(counted["count_all"], 1)).slice(0, 1).select(keys).to_pylist()
     else:
         differ = [f"{quote_for_spark(key)} <> {old}" for key, old in zip(keys, olds, strict=True)]
-        some = changes.where(f"{_OPERATION} = {_UPDATED}")
+        some = changes.where(f"{OPERATION} = {UPDATED}")
         moved = olds[0] in changes.columns and bool(some.where(" or ".join(differ)).head(1))
         grouped = changes.groupBy(*map(quote_for_spark, keys)).count().where("count > 1")
         twice = [row.asDict() for row in grouped.drop("count").head(1)]
@@ -312,13 +332,13 @@ def _written_here(changes: pa.Table, spec: WriteSpec, storage: PartStorage) -> P
     connection, parts = connect(), list[PendingPart]()
     try:
         for number, kind in _KINDS.items():
-            rows = changes.filter(pc.equal(changes[_OPERATION], number)).select(_columns(spec))
+            rows = changes.filter(pc.equal(changes[OPERATION], number)).select(_columns(spec))
             if not len(rows):
                 continue
             if spec.sequence_column == SEQUENCE_COLUMN:
                 at = rows.schema.get_field_index(SEQUENCE_COLUMN)
                 rows = rows.set_column(at, SEQUENCE_COLUMN, pc.fill_null(rows[SEQUENCE_COLUMN], OLDEST_SEQUENCE))
-            operation = pa.scalar(DELETE if number == _DELETED else UPSERT)
+            operation = pa.scalar(DELETE if number == DELETED else UPSERT)
             rows = rows.append_column(OP_COLUMN, pa.repeat(operation, len(rows)))
             checked = stored_rows(prepare(rows, spec.incoming, connection), spec)
             parts += [PendingPart(part, kind) for part in write_parts(checked, spec, storage)]
@@ -333,8 +353,8 @@ def _written_by_tasks(changes: DataFrame, spec: WriteSpec, path: str) -> Pending
     columns = [hidden if name == SEQUENCE_COLUMN else quote_for_spark(name) for name in _columns(spec)]
     parts = list[PendingPart]()
     for number, kind in _KINDS.items():
-        some = changes.where(f"{_OPERATION} = {number}").selectExpr(*columns)
-        frame = changes_frame(some, spec.incoming, "true" if number == _DELETED else None, ())
+        some = changes.where(f"{OPERATION} = {number}").selectExpr(*columns)
+        frame = changes_frame(some, spec.incoming, "true" if number == DELETED else None, ())
         written = in_tasks(frame, WriteTask(spec, path, RowChanges(spec, strict=True)))
         parts += [PendingPart(part, kind) for part in written.parts]
     return Pending(tuple(parts))

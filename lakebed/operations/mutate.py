@@ -112,7 +112,7 @@ class _Mutating:
         self.spec = spec
         named = spec.named_as(write_spec_of(self.began))
         self._look_at(snapshot, spec, named)
-        dying = _dying(snapshot.parts, self.looked_at, self.deletion_vectors)
+        dying = live(snapshot.parts, self.looked_at, self.deletion_vectors)
         if self.mutation.assignments is not None and dying != self.written_for:
             self.discard()
             self.written = list(_write(dying, snapshot, self.mutation, spec, named, self.storage))
@@ -126,7 +126,7 @@ class _Mutating:
                 )
             )
         access = ReadWriteSet(parts={path: snapshot.parts[path].partition_key for path in dying})
-        actions = _actions(snapshot, dying, self.written, self.deletion_vectors)
+        actions = marks(snapshot, dying, self.written, self.deletion_vectors)
 
         def result(committed: Committed) -> MutationResult:
             self.log.checkpoint_if_due(committed.snapshot, slack=2)
@@ -175,13 +175,13 @@ def _vector_bytes(actions: list[Action]) -> int:
     return sum(vector.bytes for vector in vectors if vector and vector.storage != "i")
 
 
-def _dying(
-    parts: Mapping[str, Part], looked_at: Mapping[str, BitMap64], deletion_vectors: DeletionVectorCache
+def live(
+    parts: Mapping[str, Part], found: Mapping[str, BitMap64], deletion_vectors: DeletionVectorCache
 ) -> dict[str, BitMap64]:
-    """Live rows that match, by part. ``looked_at``: the rows of each part that match, live or not."""
+    """The live rows of those that were found, by part."""
     out = {}
     for path, part in parts.items():
-        if looked_at[path] and (dying := looked_at[path] - deletion_vectors.of(part)):
+        if found.get(path) and (dying := found[path] - deletion_vectors.of(part)):
             out[path] = dying
     return out
 
@@ -248,9 +248,13 @@ def _new_rows(
         ).to_arrow_reader(BATCH_ROWS)
 
 
-def _actions(
-    snapshot: Snapshot, dying: Mapping[str, BitMap64], written: list[WrittenPart], deletion_vectors: DeletionVectorCache
+def marks(
+    snapshot: Snapshot,
+    dying: Mapping[str, BitMap64],
+    written: Sequence[WrittenPart],
+    deletion_vectors: DeletionVectorCache,
 ) -> list[Action]:
+    """What marks live rows dead, writing deletion vectors, and adds parts."""
     now_ms = int(time.time() * 1000)
     dead = {path: deletion_vectors.of(snapshot.parts[path]) | rows for path, rows in dying.items()}
     vectors = deletion_vectors.write(

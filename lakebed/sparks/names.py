@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from lakebed.errors import LakebedError, MissingPrerequisite
-from lakebed.sparks.jvm import gateway_of, jvm_of
+from lakebed.sparks.jvm import gateway_of, has_class, jvm_of
 from lakebed.sparks.versions import require_supported, spark_version
 from lakebed.storage.local_folders import cache_folder
 from lakebed.storage.roots import parse_root
@@ -36,6 +36,8 @@ _CLASSES = (
     "NamedTable",
     "NamedProcedure",
     "Changes",
+    "Creations",
+    "DefaultSource",
     "Dialect",
     "Parser",
     "Refusals",
@@ -43,9 +45,13 @@ _CLASSES = (
     "Settled",
     "SettledTable",
     "Statement",
+    "Streamed",
 )
+OPERATION, OLD = "_lakebed_operation", "_lakebed_old_"
+"""The columns of what a statement changes beside those of its rows (``Statement.java``): what is done, and what rows were."""
+DELETED, UPDATED, INSERTED = 1, 2, 3
 _TARGET = 8  # of Java, from which on interfaces have static methods
-_ERROR = "\0error\0"  # Python.java
+_ERROR, _NO_STAMP = "\0error\0", "no stamp"  # Python.java
 _CANT = "lakebed's tables have no names in this session: "
 _logger = logging.getLogger("lakebed.spark")
 
@@ -61,10 +67,10 @@ def conf_of(catalogs: dict[str, str]) -> dict[str, str]:
 
 def jar(jvm: Any, version: str) -> Path:
     """The jar with the classes for this version of Spark. Unless the cache has it, a JVM that has Spark's own compiles it."""
-    source = _source()
-    digest = hashlib.sha256(f"{version}\0{source}".encode()).hexdigest()[:16]
-    made = cache_folder() / "java" / f"lakebed-spark-{version}-{digest}.jar"
+    stamp = stamp_of(version)
+    made = cache_folder() / "java" / f"lakebed-spark-{version}-{stamp}.jar"
     if not made.is_file():
+        source = _source().replace(_NO_STAMP, stamp)
         compiler = jvm.org.codehaus.janino.SimpleCompiler()
         compiler.setSourceVersion(_TARGET)
         compiler.setTargetVersion(_TARGET)
@@ -77,6 +83,12 @@ def jar(jvm: Any, version: str) -> Path:
                 archive.writestr(f"{name.replace('.', '/')}.class", bytes(code))
         os.replace(part, made)
     return made
+
+
+def stamp_of(version: str) -> str:
+    """What the classes say of themselves that this lakebed makes for a version of Spark."""
+    minor = ".".join(version.split(".")[:2])  # releases of one minor version have the same classes
+    return hashlib.sha256(f"{minor}\0{_source()}".encode()).hexdigest()[:16]
 
 
 def write_jar(file: Path) -> str:
@@ -100,13 +112,38 @@ def add_to(jvm: Any, version: str) -> bool:
 
 
 def answer_with(session: SparkSession, answer: Answer) -> None:
-    """Let this process answer what the classes in the session's JVM ask. Does nothing if the session has no names."""
+    """Let this process answer what the classes in the session's JVM ask. Does nothing if the session has no names.
+
+    Raises MissingPrerequisite if the classes are not those of this lakebed.
+    """
     if EXTENSIONS not in (session.conf.get("spark.sql.extensions", "") or ""):
         return
+    _require_own_classes(session)
     from pyspark.java_gateway import ensure_callback_server_started
 
     ensure_callback_server_started(gateway_of(session))  # type: ignore[no-untyped-call]
     jvm_of(session).lakebed.Python.set(_PythonSide(session, answer))
+
+
+def _require_own_classes(session: SparkSession) -> None:
+    from py4j.protocol import Py4JError
+
+    remedy = (
+        "write it with `lakebed spark-jar lakebed-spark.jar`, give it as spark.jars, and start the session again "
+        "(docs/guides/sql.md)"
+    )
+    if not has_class(session, "lakebed.Python"):
+        raise MissingPrerequisite(
+            f"the session has spark.sql.extensions={EXTENSIONS}, but not the jar with this class: {remedy}"
+        )
+    try:
+        stamp = jvm_of(session).lakebed.Python.stamp()
+    except Py4JError:  # of a time when classes said nothing of themselves
+        stamp = None
+    if stamp != stamp_of(session.version):
+        raise MissingPrerequisite(
+            f"the lakebed-spark.jar of this session is of another lakebed, or for another Spark than {session.version}: {remedy}"
+        )
 
 
 def require_names(session: SparkSession) -> None:
@@ -191,6 +228,12 @@ class StatementInJvm:
         return None if found is None else {str(name): found[name] for name in found}
 
     @property
+    def replaced_where(self) -> str | None:
+        """The condition of an OVERWRITE as ``Table.overwrite`` takes it; None if it can't."""
+        found = self._java.replacedWhere()
+        return None if found is None else str(found)
+
+    @property
     def concerns_all_rows(self) -> bool:
         """Whether it is a MERGE that says what becomes of rows that the source lacks."""
         return bool(self._java.concernsAllRows())
@@ -216,6 +259,13 @@ class StatementInJvm:
         from pyspark.sql import DataFrame
 
         return DataFrame(java, self.session)
+
+
+def frame_of_jvm(session: SparkSession, java_rows: Any) -> DataFrame:
+    """A DataFrame of the JVM, with its own session, in this process."""
+    from pyspark.sql import DataFrame
+
+    return DataFrame(java_rows, session_of(session, java_rows.sparkSession()))
 
 
 def logical_plan(frame: DataFrame) -> Any:

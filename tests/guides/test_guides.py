@@ -166,7 +166,11 @@ def test_sql(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSessio
                 rows.extend(map(tuple, found))
 
     rows: list[tuple[Any, ...]] = []
-    follow("docs/guides/sql.md", tmp_path, monkeypatch, Circumstances(sql=run))
+    (tmp_path / "arriving").mkdir()
+    around = Circumstances(sql=run, instead={"/srv/": f"{tmp_path}/"})
+    follow("docs/guides/sql.md", tmp_path, monkeypatch, around)
+    for query in spark.streams.active:
+        query.stop()
     assert [(row[0], row[1], str(row[2]), row[3]) for row in rows] == [
         (3, "EU", "33.00", "raised"),
         (9, "AF", "9.00", None),

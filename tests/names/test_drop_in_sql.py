@@ -124,7 +124,7 @@ def test_a_purge_that_was_killed_goes_on(sql: Sql, orders: lakebed.Table, monkey
 @pytest.mark.parametrize("query", ["(id bigint) using lakebed", "using lakebed as select 1L as id"])
 @pytest.mark.parametrize("verb", ["create or replace table", "replace table"])
 def test_no_table_is_replaced_by_another_one(sql: Sql, orders: lakebed.Table, verb: str, query: str) -> None:
-    with pytest.raises(AnalysisException, match="is not replaced by another one: INSERT OVERWRITE replaces its rows"):
+    with pytest.raises(AnalysisException, match="replaced by the rows of a query with the same columns"):
         sql(f"{verb} lake.shop.orders {query}")
     assert len(sql(ROWS)) == 3
 

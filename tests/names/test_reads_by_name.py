@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import SparkSession
 
 import lakebed
@@ -111,12 +111,21 @@ def test_a_catalog_may_have_all_tables_as_of_one_point(spark: SparkSession, tmp_
     changing = [
         *("delete from {}", "insert into {} select * from {}", "update {} set balance = 0", "truncate table {}"),
         *("alter table {} add column note string", "drop table {}", "drop table {} purge"),
-        *("create table {}_too (id int) using lakebed", "call bank_then.system.settle('public.checking')"),
+        *(
+            "create or replace table {} as select * from {}",
+            "create table {}_too (id int) using lakebed",
+            "call bank_then.system.settle('public.checking')",
+        ),
     ]
     before = lakebed.open(tmp_path / "bank/public/checking").version
     for statement in changing:
         with pytest.raises(AnalysisException, match="the catalog bank_then has tables as of 1"):
             spark.sql(statement.replace("{}", "bank_then.public.checking"))
+    writer = (
+        spark.readStream.format("rate").load().writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    )
+    with pytest.raises(StreamingQueryException, match="the catalog bank_then has tables as of 1"):
+        writer.toTable("bank_then.public.checking").awaitTermination()
     assert lakebed.open(tmp_path / "bank/public/checking").version == before
     for key in settings:
         spark.conf.unset(key)

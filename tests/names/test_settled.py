@@ -184,7 +184,7 @@ def test_all_else_is_refused_in_one_sentence(spark: SparkSession, catalog: str, 
     for write in WRITES:
         with pytest.raises(AnalysisException, match=REFUSED):
             sql(write)
-    with pytest.raises(AnalysisException, match="is not replaced by another one"):
+    with pytest.raises(AnalysisException, match="replaced by the rows of a query with the same columns"):
         sql("create or replace table lake.shop.orders as select 1 as id")
     rows = spark.createDataFrame([(9, "q", 9)], "id bigint, region string, n bigint")
     for refused in (

@@ -161,13 +161,8 @@ public class Catalog implements TableCatalog, SupportsNamespaces, ProcedureCatal
             }
             by[i] = String.join(".", ((NamedReference) partitions[i].references()[0]).fieldNames());
         }
-        ObjectNode options = JSON.createObjectNode();
-        for (Iterator i = properties.entrySet().iterator(); i.hasNext();) {
-            Map.Entry entry = (Map.Entry) i.next();
-            options.put((String) entry.getKey(), (String) entry.getValue());
-        }
         requireNewest(nameOf(table));
-        JsonNode made = asked("create", new String[] {json(table), schema.json(), json(by), options.toString()});
+        JsonNode made = asked("create", new String[] {json(table), schema.json(), json(by), json(properties)});
         if (made.isNull()) throw new TableAlreadyExistsException(table);
         try {
             return loadTable(table);
@@ -179,6 +174,11 @@ public class Catalog implements TableCatalog, SupportsNamespaces, ProcedureCatal
     public Table createTable(Identifier table, Column[] columns, Transform[] partitions, Map properties)
             throws TableAlreadyExistsException, NoSuchNamespaceException {
         return createTable(table, CatalogV2Util.v2ColumnsToStructType(columns), partitions, properties);
+    }
+
+    /** Whether a table has these properties already. */
+    boolean has(Identifier table, Map properties) {
+        return asked("has", new String[] {json(table), json(properties)}).booleanValue();
     }
 
     public Table alterTable(Identifier table, TableChange[] changes) throws NoSuchTableException {
@@ -324,6 +324,15 @@ public class Catalog implements TableCatalog, SupportsNamespaces, ProcedureCatal
         ArrayNode out = JSON.createArrayNode();
         for (int i = 0; i < table.namespace().length; i++) out.add(table.namespace()[i]);
         return out.add(table.name()).toString();
+    }
+
+    private static String json(Map properties) {
+        ObjectNode out = JSON.createObjectNode();
+        for (Iterator i = properties.entrySet().iterator(); i.hasNext();) {
+            Map.Entry entry = (Map.Entry) i.next();
+            out.put((String) entry.getKey(), (String) entry.getValue());
+        }
+        return out.toString();
     }
 
     private static String json(String[] names) {

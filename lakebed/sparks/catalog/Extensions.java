@@ -21,6 +21,11 @@ public final class Extensions extends AbstractFunction1 {
                 return new Rules.RowLevel();
             }
         });
+        extensions.injectResolutionRule(new AbstractFunction1() {
+            public Object apply(Object session) {
+                return new Creations((SparkSession) session);
+            }
+        });
         extensions.injectTableFunction(Changes.function());
         extensions.injectHintResolutionRule(new AbstractFunction1() {
             public Object apply(Object session) {
@@ -30,6 +35,11 @@ public final class Extensions extends AbstractFunction1 {
         extensions.injectPostHocResolutionRule(new AbstractFunction1() {
             public Object apply(Object session) {
                 return new Rules((SparkSession) session);
+            }
+        });
+        extensions.injectPlannerStrategy(new AbstractFunction1() {
+            public Object apply(Object session) {
+                return new Streamed.Strategy();
             }
         });
         extensions.injectCheckRule(new AbstractFunction1() {

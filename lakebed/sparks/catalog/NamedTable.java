@@ -9,6 +9,8 @@ import java.util.Set;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
+import org.apache.spark.sql.connector.catalog.MetadataColumn;
+import org.apache.spark.sql.connector.catalog.SupportsMetadataColumns;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.catalog.SupportsRowLevelOperations;
 import org.apache.spark.sql.connector.catalog.SupportsWrite;
@@ -31,6 +33,8 @@ import org.apache.spark.sql.connector.write.RowLevelOperationInfo;
 import org.apache.spark.sql.connector.write.SupportsDelta;
 import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.LongType$;
+import org.apache.spark.sql.types.StringType$;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
@@ -40,6 +44,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  * Nothing is read or written through this class: Rules puts lakebed's own scan in its place, and Statement in that of a write.
  */
 public final class NamedTable implements Table, SupportsRead, SupportsWrite, TruncatableTable {
+    static final String PART = "_lakebed_part", ROW = "_lakebed_row"; // PartIndex.java
     private static final ObjectMapper JSON = new ObjectMapper();
 
     private final Catalog catalog;
@@ -90,6 +95,11 @@ public final class NamedTable implements Table, SupportsRead, SupportsWrite, Tru
         return keys;
     }
 
+    /** By what rows are known to Spark's rewrite of a statement: their keys, or the places that Python gives them. */
+    public String[] rowId() {
+        return keys.length == 0 ? new String[] {PART, ROW} : keys;
+    }
+
     public boolean isMetadata() {
         return isMetadata;
     }
@@ -100,7 +110,7 @@ public final class NamedTable implements Table, SupportsRead, SupportsWrite, Tru
 
     /** For errors of Spark that end with what the table is: that it can't be written as a stream. */
     public String toString() {
-        return "streams are written to lakebed's tables by table.ingest or `lakebed run`";
+        return isMetadata ? "it is a metadata table, which can't be changed" : name;
     }
 
     public StructType schema() {
@@ -125,6 +135,7 @@ public final class NamedTable implements Table, SupportsRead, SupportsWrite, Tru
             out.add(TableCapability.TRUNCATE);
             out.add(TableCapability.OVERWRITE_BY_FILTER);
             out.add(TableCapability.OVERWRITE_DYNAMIC);
+            out.add(TableCapability.STREAMING_WRITE);
         }
         return out;
     }
@@ -170,11 +181,13 @@ public final class NamedTable implements Table, SupportsRead, SupportsWrite, Tru
         }
     }
 
+    /** For a stream; Rules replaces all other writes. */
     public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
-        throw notByExtension();
+        requireNewest();
+        return Streamed.into(this);
     }
 
-    private static RuntimeException notByExtension() {
+    static RuntimeException notByExtension() {
         return Python.failure("lakebed's names can't be used in this session: it lacks spark.sql.extensions=lakebed.Extensions");
     }
 
@@ -194,7 +207,8 @@ public final class NamedTable implements Table, SupportsRead, SupportsWrite, Tru
      * The same table for Spark's own rewrite of UPDATE and MERGE. For a table that Spark may rewrite, it does so while names are
      * resolved, and a Statement needs what it was before.
      */
-    public static final class Rewritable implements Table, SupportsRead, SupportsWrite, SupportsRowLevelOperations {
+    public static final class Rewritable
+            implements Table, SupportsRead, SupportsWrite, SupportsRowLevelOperations, SupportsMetadataColumns {
         final NamedTable table;
 
         Rewritable(NamedTable table) {
@@ -221,19 +235,47 @@ public final class NamedTable implements Table, SupportsRead, SupportsWrite, Tru
             throw notByExtension();
         }
 
+        public MetadataColumn[] metadataColumns() {
+            if (table.keys().length > 0) return new MetadataColumn[0];
+            return new MetadataColumn[] {new Place(PART, StringType$.MODULE$), new Place(ROW, LongType$.MODULE$)};
+        }
+
         public RowLevelOperationBuilder newRowLevelOperationBuilder(RowLevelOperationInfo info) {
-            return new Operation(info.command(), table.keys());
+            return new Operation(info.command(), table.rowId());
         }
     }
 
-    /** Says by what rows are known: their keys. Spark makes its plan of a statement from that. */
+    /** What says where a row is. */
+    private static final class Place implements MetadataColumn {
+        private final String name;
+        private final DataType type;
+
+        Place(String name, DataType type) {
+            this.name = name;
+            this.type = type;
+        }
+
+        public String name() {
+            return name;
+        }
+
+        public DataType dataType() {
+            return type;
+        }
+
+        public boolean isNullable() {
+            return false;
+        }
+    }
+
+    /** Says by what rows are known. Spark makes its plan of a statement from that. */
     public static final class Operation implements RowLevelOperationBuilder, SupportsDelta {
         private final RowLevelOperation.Command command;
-        private final String[] keys;
+        private final String[] names;
 
-        Operation(RowLevelOperation.Command command, String[] keys) {
+        Operation(RowLevelOperation.Command command, String[] names) {
             this.command = command;
-            this.keys = keys;
+            this.names = names;
         }
 
         public RowLevelOperation build() {
@@ -245,8 +287,8 @@ public final class NamedTable implements Table, SupportsRead, SupportsWrite, Tru
         }
 
         public NamedReference[] rowId() {
-            NamedReference[] out = new NamedReference[keys.length];
-            for (int i = 0; i < out.length; i++) out[i] = Expressions.column("`" + keys[i].replace("`", "``") + "`");
+            NamedReference[] out = new NamedReference[names.length];
+            for (int i = 0; i < out.length; i++) out[i] = Expressions.column("`" + names[i].replace("`", "``") + "`");
             return out;
         }
 

@@ -22,7 +22,14 @@ public final class Python {
     private static final ObjectMapper JSON = new ObjectMapper();
     private static volatile BiFunction side;
 
+    private static final String STAMP = "no stamp"; // whoever compiles this puts another text here
+
     private Python() {}
+
+    /** Says what these classes were compiled from, and for: Python compares it with what it would compile. */
+    public static String stamp() {
+        return STAMP;
+    }
 
     /** Python says where it is; null: it has ended. */
     public static void set(BiFunction python) {

@@ -193,6 +193,11 @@ public final class Statement extends ListFilesCommand {
         return values;
     }
 
+    /** The condition of an OVERWRITE in the SQL of a table's verbs; null if it may mean something else there. */
+    public String replacedWhere() {
+        return Dialect.of(((OverwriteByExpression) original).deleteExpr());
+    }
+
     /** Whether a MERGE says what becomes of rows that the source lacks. */
     public boolean concernsAllRows() {
         return original instanceof MergeIntoTable && ((MergeIntoTable) original).notMatchedBySourceActions().nonEmpty();
@@ -268,7 +273,7 @@ public final class Statement extends ListFilesCommand {
 
     /**
      * What the statement changes: the operation (1 delete, 2 update, 3 insert); the columns of the new row, or of the one that
-     * goes, but for a MERGE; and, by OLD and a number, the keys of the row that is replaced or goes.
+     * goes, but for a MERGE; and, by OLD and a number, what the row that is replaced or goes is known by: its keys, or its place.
      *
      * `rows` are those of the target that the statement may concern, `source` those of a MERGE.
      */
@@ -280,7 +285,10 @@ public final class Statement extends ListFilesCommand {
     private LogicalPlan changed(Dataset rows) {
         boolean deletes = original instanceof DeleteFromTable;
         List attributes = CollectionConverters.asJava(target.output());
-        LogicalPlan plan = Rules.relabelled(rows.logicalPlan(), target.output());
+        List known = rowId(rows);
+        ArrayList all = new ArrayList(attributes);
+        if (table().keys().length == 0) all.addAll(known);
+        LogicalPlan plan = Rules.relabelled(rows.logicalPlan(), Rules.seq(all));
         if (where() != null) plan = new Filter(where(), plan);
         ArrayList columns = new ArrayList();
         int operation = deletes ? RowDeltaUtils.DELETE_OPERATION() : RowDeltaUtils.UPDATE_OPERATION();
@@ -289,13 +297,21 @@ public final class Statement extends ListFilesCommand {
             Attribute column = (Attribute) attributes.get(i);
             columns.add(named(deletes ? column : assigned(column), column.name()));
         }
-        String[] keys = table().keys();
-        for (int k = 0; k < keys.length; k++) {
-            for (int i = 0; i < attributes.size(); i++) {
-                if (((Attribute) attributes.get(i)).name().equals(keys[k])) columns.add(named(attributes.get(i), OLD + k));
+        for (int k = 0; k < known.size(); k++) columns.add(named(known.get(k), OLD + k));
+        return new Project(Rules.seq(columns), plan);
+    }
+
+    /** What rows are known by: columns of the target, or of `rows` where these are the places that they have. */
+    private List rowId(Dataset rows) {
+        String[] names = table().rowId();
+        List columns = CollectionConverters.asJava(table().keys().length > 0 ? target.output() : rows.logicalPlan().output());
+        ArrayList out = new ArrayList();
+        for (int k = 0; k < names.length; k++) {
+            for (int i = 0; i < columns.size(); i++) {
+                if (((Attribute) columns.get(i)).name().equals(names[k])) out.add(columns.get(i));
             }
         }
-        return new Project(Rules.seq(columns), plan);
+        return out;
     }
 
     /** The value that an UPDATE gives a column. */

@@ -1,0 +1,127 @@
+"""df.writeStream.toTable: a stream into a table by its name, each batch in one commit, once."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import AnalysisException, StreamingQueryException
+
+import lakebed
+from tests.names.conftest import Sql
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import DataStreamWriter
+
+pytestmark = pytest.mark.slow
+SCHEMA = "id bigint, region string, n bigint"
+Arrive = Callable[..., None]
+
+
+@pytest.fixture
+def arriving(spark: SparkSession, tmp_path: Path) -> DataFrame:
+    """A stream of the files that ``arrive`` writes."""
+    folder = tmp_path / "arriving"
+    folder.mkdir()
+    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(folder))
+
+
+@pytest.fixture
+def arrive(tmp_path: Path) -> Arrive:
+    def write(*rows: tuple[int, str | None, int]) -> None:
+        at = len([*(tmp_path / "arriving").iterdir()])
+        lines = [json.dumps(dict(zip(("id", "region", "n"), row, strict=True))) for row in rows]
+        file = tmp_path / "arriving" / f"{at}.json"
+        file.write_text("\n".join(lines))
+        os.utime(file, (at, at))  # Spark reads the oldest first
+
+    return write
+
+
+@pytest.fixture
+def run(catalog: str, tmp_path: Path) -> Callable[..., None]:
+    def run(stream: DataFrame, table: str = "orders", mode: str = "append", checkpoint: str = "checkpoint") -> None:
+        writer: DataStreamWriter = stream.writeStream.outputMode(mode).trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(tmp_path / checkpoint)).toTable(f"{catalog}.shop.{table}")
+        query.awaitTermination()
+
+    return run
+
+
+def test_a_stream_upserts_into_a_table_with_keys(
+    sql: Sql, orders: lakebed.Table, arriving: DataFrame, arrive: Arrive, run: Callable[..., None]
+) -> None:
+    before = orders.version
+    arrive((1, "z", 11), (4, "d", 40))
+    arrive((4, "e", 41))
+    run(arriving)
+    arrive((5, None, 50))
+    run(arriving)
+    run(arriving)
+    assert sql("select * from lake.shop.orders order by id") == [
+        (1, "z", 11), (2, "b", 20), (3, "c", 30), (4, "e", 41), (5, None, 50),
+    ]  # fmt: skip
+    assert orders.version == before + 3
+    assert [row["operation"] for row in orders.inspect.timeline().to_pylist()][:3] == ["STREAMING UPDATE"] * 3
+
+
+def test_a_batch_that_spark_repeats_is_left_out(
+    sql: Sql, arriving: DataFrame, arrive: Arrive, run: Callable[..., None], tmp_path: Path
+) -> None:
+    sql(f"create table lake.shop.log ({SCHEMA})")
+    arrive((1, "a", 1))
+    run(arriving, "log")
+    for commit in (tmp_path / "checkpoint" / "commits").iterdir():  # as if Spark had ended before it wrote them
+        commit.unlink()
+    run(arriving, "log")
+    assert sql("select * from lake.shop.log") == [(1, "a", 1)]
+
+
+def test_a_table_that_is_not_there_is_made(
+    sql: Sql, arriving: DataFrame, arrive: Arrive, run: Callable[..., None]
+) -> None:
+    arrive((1, "a", 1), (1, "a", 1))
+    run(arriving, "made")
+    assert sql("select * from lake.shop.made") == [(1, "a", 1)] * 2
+    assert ("Provider", "lakebed", "") in sql("describe extended lake.shop.made")
+
+
+def test_aggregates_are_updated_by_key_or_replaced(
+    sql: Sql, arriving: DataFrame, arrive: Arrive, run: Callable[..., None]
+) -> None:
+    for name in ("updated", "replaced"):
+        sql(f"create table lake.shop.{name} (region string, rows bigint) tblproperties ('lakebed.keys' = 'region')")
+    sql("insert into lake.shop.updated values ('z', 1)")
+    sql("insert into lake.shop.replaced values ('z', 1)")
+    counts = arriving.groupBy("region").count().withColumnRenamed("count", "rows")
+    for rows in ([(1, "a", 1), (2, "b", 1)], [(3, "b", 1), (4, "c", 1)]):
+        arrive(*rows)
+        run(counts, "updated", "update", "of updated")
+        run(counts, "replaced", "complete", "of replaced")
+    assert sql("select * from lake.shop.updated order by region") == [("a", 1), ("b", 2), ("c", 1), ("z", 1)]
+    assert sql("select * from lake.shop.replaced order by region") == [("a", 1), ("b", 2), ("c", 1)]
+
+    sql("create table lake.shop.log (region string, rows bigint)")
+    with pytest.raises(StreamingQueryException, match=r"shop\.log does not support Update mode"):
+        run(counts, "log", "update", "of log")
+
+
+def test_a_row_that_does_not_fit_ends_the_query(
+    sql: Sql, orders: lakebed.Table, arriving: DataFrame, arrive: Arrive, run: Callable[..., None]
+) -> None:
+    arrive((7, "a", 1))
+    with pytest.raises(StreamingQueryException, match="id"):
+        run(arriving.selectExpr("cast(null as bigint) as id", "region", "n"))
+    with pytest.raises(StreamingQueryException, match=r"the changes lack.*'n'"):
+        run(arriving.select("id", "region"), checkpoint="another")
+    assert len(sql("select * from lake.shop.orders")) == 3
+
+
+def test_a_metadata_table_is_not_written(orders: lakebed.Table, arriving: DataFrame, run: Callable[..., None]) -> None:
+    with pytest.raises(AnalysisException, match="it is a metadata table, which can't be changed"):
+        run(arriving, "orders.parts")
