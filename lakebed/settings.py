@@ -279,6 +279,12 @@ def check_creatable(properties: Mapping[str, str]) -> None:
     parse_settings(properties)
 
 
+def creatable(properties: Mapping[str, str]) -> dict[str, str]:
+    """Of a table's properties those with which another one can be created, beside the arguments."""
+    fixed = {FORMAT_PROPERTY, *_OF_CREATION}
+    return {name: text for name, text in properties.items() if name.startswith(PREFIX) and name not in fixed}
+
+
 def check_changeable(properties: Mapping[str, str]) -> None:
     """``_check_properties`` of those that a table gets later; also for those that are fixed when it is created."""
     for name in properties:

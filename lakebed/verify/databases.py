@@ -72,12 +72,12 @@ class Databases:
         """Compare one table, and write what that has shown into its log. Raises Retry, InvalidInput, Corrupt, Contention."""
         internals = internals_of(open_table(root))
         snapshot = internals.log.refresh()
-        topic = _topic_of(snapshot)
+        topic = topic_of(snapshot)
         if topic is None:
-            return _left_out(name, "it has not read one topic, so what it has to have is not known")
+            return left_out(name, "it has not read one topic, so what it has to have is not known")
         shape = shape_of(self._database.columns(*source_of(snapshot, topic, name)), snapshot)
         if isinstance(shape, LeftOut):
-            return _left_out(name, shape.reason)
+            return left_out(name, shape.reason)
         reaching = Reaching(
             table=name,
             topic=topic,
@@ -208,7 +208,7 @@ def shape_of(source: Sequence[SourceColumn], snapshot: Snapshot) -> Shape | Left
     """What of a table is compared with the source, or why nothing is. Pure."""
     if not snapshot.settings.keys:
         return LeftOut(reason="it has no keys, so its rows can't be told apart")
-    if (reason := _never_equal(snapshot.settings)) is not None:
+    if (reason := never_equal(snapshot.settings)) is not None:
         return LeftOut(reason=reason)
     aggregated = {one.column: one.function for one in snapshot.logical_settings.aggregates}
     exact, any_case = {each.name: each for each in source}, {each.name.lower(): each for each in source}
@@ -243,7 +243,7 @@ def shape_of(source: Sequence[SourceColumn], snapshot: Snapshot) -> Shape | Left
     return Shape(keys=keys, columns=tuple(columns.values()), left_out=left_out, is_ordered=ordered)
 
 
-def _never_equal(settings: TableSettings) -> str | None:
+def never_equal(settings: TableSettings) -> str | None:
     """Why a table with these settings has other rows than its source, if it does. Pure."""
     if settings.ttl is not None:
         return f"its rows expire (lakebed.ttl is {settings.ttl}), so it need not have all of the source's"
@@ -276,7 +276,8 @@ def verified_by(report: TableReport) -> Verified:
     )
 
 
-def _topic_of(snapshot: Snapshot) -> str | None:
+def topic_of(snapshot: Snapshot) -> str | None:
+    """The topic that a table is read from; None if there is not one."""
     topics = list(positions_of(snapshot))
     return topics[0] if len(topics) == 1 else None
 
@@ -307,5 +308,6 @@ def _asking(pipeline: DatabasePipeline) -> Asking:
     return asking
 
 
-def _left_out(name: str, reason: str) -> TableReport:
+def left_out(name: str, reason: str) -> TableReport:
+    """The report of a table that is not compared."""
     return TableReport(table=name, outcome="left out", reason=reason)

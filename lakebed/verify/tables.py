@@ -20,6 +20,7 @@ from lakebed.quoting import literal
 from lakebed.sql.expression import Expression
 from lakebed.table import internals_of
 from lakebed.table import open as open_table
+from lakebed.table.internals import Internals
 from lakebed.verify.canonical import Column, LeftOut, Shape
 from lakebed.verify.comparing import Key, Row, Span, States, Tally, Version
 from lakebed.verify.databases import report_of
@@ -118,9 +119,23 @@ def verify_tables(path: str, against: str, keys: Sequence[str] = (), progress: P
     internals = internals_of(open_table(path))
     snapshot = internals.log.refresh()
     relation, columns = _other(against)
+    report = compared(path, internals, snapshot, relation, columns, keys, progress)
+    return replace(report, source=against)
+
+
+def compared(
+    path: str,
+    internals: Internals,
+    snapshot: Snapshot,
+    relation: Relation,
+    columns: pa.Schema,
+    keys: Sequence[str] = (),
+    progress: Progress = no_progress,
+) -> TableReport:
+    """Compare a version of a table with other rows, which stay as they are. Raises InvalidInput if no key can be compared."""
     shape = shape_of(columns, snapshot, keys)
     if isinstance(shape, LeftOut):
-        raise InvalidInput(f"{path} can't be compared with {against}: {shape.reason}")
+        raise InvalidInput(f"{path} can't be compared: {shape.reason}")
     began = time.monotonic()
     with (
         closing(TableSource(relation, shape)) as source,
@@ -128,8 +143,7 @@ def verify_tables(path: str, against: str, keys: Sequence[str] = (), progress: P
     ):
         found = Proof(shape, source, lake, Pace(float("inf")), progress=progress).run()
         found.first_position = found.last_position = None
-        report = report_of(path, shape, found, lake.version, internals, time.monotonic() - began)
-        return replace(report, source=against)
+        return report_of(path, shape, found, lake.version, internals, time.monotonic() - began)
 
 
 def _other(path: str) -> tuple[Relation, pa.Schema]:

@@ -47,6 +47,11 @@ def add_to(commands: Commands) -> None:
         help="compare each table again and again, until Ctrl-C or SIGTERM (database.verify.every_hours, between)",
     )
     verify.add_argument(
+        "--topics",
+        action="store_true",
+        help="ask no database: compare with the records of the tables' topics, which are read once more",
+    )
+    verify.add_argument(
         "--against", metavar="PATH", help="compare with another table of lakebed or Delta, or a folder of Parquet files"
     )
     verify.add_argument(
@@ -70,11 +75,13 @@ def _verify(options: argparse.Namespace) -> int:
     if options.key and not options.against:
         raise InvalidInput("--key is for --against; rows of a database have the keys of their table")
     if options.of_itself or options.against:
-        if options.repair or options.continuous:
-            raise InvalidInput("--repair and --continuous are for a database; give its pipeline file alone")
+        if options.repair or options.continuous or options.topics:
+            raise InvalidInput("--repair, --continuous and --topics are for a database; give its pipeline file alone")
         if options.tables:
             raise InvalidInput(f"{options.tables[0]!r} is one argument too many: --self and --against take one path")
         return _of_itself(options) if options.of_itself else _against(options)
+    if options.topics and (options.repair or options.continuous):
+        raise InvalidInput("--topics asks no database, and --repair and --continuous need one")
     return _with_database(options)
 
 
@@ -95,6 +102,7 @@ def _against(options: argparse.Namespace) -> int:
 def _with_database(options: argparse.Namespace) -> int:
     from lakebed.verify.continuous import Continuous
     from lakebed.verify.databases import verified
+    from lakebed.verify.topics import verified_by_topics
 
     pipeline = _pipeline_of(options)
     codes = [exit_codes.OK]
@@ -111,7 +119,12 @@ def _with_database(options: argparse.Namespace) -> int:
                 for found in again.reports():
                     _print(found, options)
                 return exit_codes.OK
-            for found in verified(pipeline, options.tables, report, failed, repairs=options.repair):
+            reports = (
+                verified_by_topics(pipeline, options.tables, report, failed)
+                if options.topics
+                else verified(pipeline, options.tables, report, failed, repairs=options.repair)
+            )
+            for found in reports:
                 _print(found, options)
                 codes.append(_CODES.get(found.outcome, exit_codes.OK))
     except LakebedError as error:

@@ -30,7 +30,7 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, ClusterMetadata, TopicDescription, TopicMetadata
+from confluent_kafka.admin import AdminClient, ClusterMetadata, ConfigResource, TopicDescription, TopicMetadata
 
 from lakebed.decode.metadata import VALUE_SCHEMA
 from lakebed.errors import DataLoss, InvalidInput, Retry
@@ -361,6 +361,21 @@ def ends_of(settings: KafkaSettings, topic: str) -> Partitions:
     cluster = _cluster(settings, topic)
     partitions, _ = cluster.look()
     return cluster.latest(partitions)
+
+
+def cleanup_policy_of(settings: KafkaSettings, topic: str) -> str:
+    """What the brokers do with old records of a topic: ``delete``, ``compact`` or both. Raises InvalidInput, Retry."""
+    try:
+        admin = AdminClient({**settings.admin_config(), "log_level": 0})
+        [asked] = admin.describe_configs(
+            [ConfigResource(ConfigResource.Type.TOPIC, topic)], request_timeout=settings.timeout_seconds
+        ).values()
+        found = asked.result(settings.timeout_seconds + 1)
+    except KafkaException as error:
+        raise _error(kafka_error_of(error), settings, f"kafka does not tell the settings of {topic!r}") from None
+    except TimeoutError:
+        raise Retry(f"kafka does not tell the settings of {topic!r} in time") from None
+    return str(found["cleanup.policy"].value)
 
 
 def send(settings: KafkaSettings, topic: str, key: str, value: bytes) -> None:
