@@ -119,7 +119,7 @@ def verify_tables(path: str, against: str, keys: Sequence[str] = (), progress: P
     internals = internals_of(open_table(path))
     snapshot = internals.log.refresh()
     relation, columns = _other(against)
-    report = compared(path, internals, snapshot, relation, columns, keys, progress)
+    report = compared(path, internals, snapshot, relation, columns, keys=keys, progress=progress)
     return replace(report, source=against)
 
 
@@ -129,6 +129,7 @@ def compared(
     snapshot: Snapshot,
     relation: Relation,
     columns: pa.Schema,
+    *,
     keys: Sequence[str] = (),
     progress: Progress = no_progress,
 ) -> TableReport:
