@@ -28,6 +28,7 @@ from tests.infra.debezium_mariadb import DebeziumMariaDb
 from tests.infra.fault_proxy import FaultProxy
 from tests.infra.kafka import KafkaServer
 from tests.infra.mariadb import MariaDbServer
+from tests.infra.metastore import MetastoreServer
 from tests.infra.postgres import PostgresServer
 from tests.infra.registry import RegistryServer
 from tests.infra.s3 import S3Server, aws_environment
@@ -142,6 +143,13 @@ def debezium(kafka: KafkaServer, postgres: PostgresServer) -> Iterator[DebeziumS
 def registry() -> Iterator[RegistryServer]:
     """A schema registry; give your subjects names of your own."""
     with RegistryServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def metastore() -> Iterator[MetastoreServer]:
+    """A metastore of Hive; make a database of your own in it."""
+    with MetastoreServer() as server:
         yield server
 
 

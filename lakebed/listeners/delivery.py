@@ -26,6 +26,7 @@ from typing import assert_never
 from lakebed import events
 from lakebed import events as process_events
 from lakebed.errors import Corrupt, InvalidInput, LakebedError
+from lakebed.listeners.catalogs.following import CatalogDestination
 from lakebed.listeners.destination import (
     Callback,
     CallbackDestination,
@@ -37,17 +38,8 @@ from lakebed.listeners.destination import (
 )
 from lakebed.listeners.event_types import Dropped, TableEvent
 from lakebed.listeners.feed import At, Batch, Cursor, Feed
-from lakebed.listeners.listener import (
-    BEAT_SECONDS,
-    DEAD_SECONDS,
-    Delivering,
-    KafkaTopic,
-    Listener,
-    ListenerLog,
-    Target,
-    Wanted,
-    Webhook,
-)
+from lakebed.listeners.listener import BEAT_SECONDS, DEAD_SECONDS, Delivering, Listener, ListenerLog, Wanted
+from lakebed.listeners.targets import Catalog, KafkaTopic, Target, Webhook
 
 _ROUND_EVENTS = 500
 _KEEP_SECONDS = 1.0
@@ -172,6 +164,10 @@ class Delivery:
             if outcome.failure is not None:
                 failures.append(outcome.failure)
                 self._pause_table(table, outcome.failure)
+        for table in self._waiting.keys() - groups.keys() - self.cursor.tables.keys():
+            if self._feed.root_of(table) is None:  # it went before its first event was acknowledged
+                del self._waiting[table]
+                self._table_pauses.pop(table, None)
         acknowledged = sum(one.acknowledged for one in sent.values())
         if acknowledged:
             self._delivered, self._failures = True, 0
@@ -437,7 +433,7 @@ class Deliverer:
             delivery = Delivery(
                 name,
                 self.feed,
-                _destination_of(listener.target, self.feed.root),
+                _destination_of(listener.target, self.feed),
                 cursor,
                 wants_table=listener.wants_table,
                 wants=listener.wants,
@@ -465,12 +461,14 @@ class Deliverer:
             events.emit(events.ListenerLeft(table=self.feed.root, listener=one.listener.name))
 
 
-def _destination_of(target: Target, source: str) -> Destination:
+def _destination_of(target: Target, feed: Feed) -> Destination:
     """Where events for a listener go. No request is made yet."""
     match target:
         case Webhook():
-            return WebhookDestination(target, source)
+            return WebhookDestination(target, feed.root)
         case KafkaTopic():
-            return KafkaDestination(target, source)
+            return KafkaDestination(target, feed.root)
+        case Catalog():
+            return CatalogDestination(target, feed.root, feed.root_of)
         case _:
             assert_never(target)

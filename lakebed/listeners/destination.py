@@ -37,7 +37,7 @@ from typing import Any, Protocol, TypeAlias
 
 from lakebed.errors import InvalidInput, MissingPrerequisite
 from lakebed.listeners.event_types import CONTENT_TYPE, TableEvent, encoded
-from lakebed.listeners.listener import KafkaTopic, Webhook, secret_of
+from lakebed.listeners.targets import KafkaTopic, Webhook, secret_of
 from lakebed.version import __version__
 
 Groups: TypeAlias = Mapping[str, Sequence[TableEvent]]

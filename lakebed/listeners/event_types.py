@@ -287,6 +287,18 @@ class PointSettled(TableEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DropBegun(TableEvent):
+    """The table is dropped: it can't be read any more, but may come back as long as its files are there."""
+
+    final: bool  # its files are being deleted, so it does not come back
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undropped(TableEvent):
+    """A dropped table is back, as it was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Resync(TableEvent):
     """Events before this one can't be read any more. This is the table at ``version``; what comes after it follows."""
 
@@ -314,7 +326,7 @@ EVENT_TYPES: tuple[type[TableEvent], ...] = (
     Created, Adopted, Appended, Settled, Merged, Reclustered, SchemaChanged, PropertiesChanged, Mutated, Truncated,
     Restored, RowsExpired, PartitionReplaced, PartitionDetached, PartitionAttached, DetachedDropped,
     VersionsExpired, Parked, Resumed, MergeParked, MergeResumed, Verified, Purged, JobChanged,
-    PointReached, PointSettled, Resync, Dropped,
+    PointReached, PointSettled, DropBegun, Undropped, Resync, Dropped,
 )  # fmt: skip
 
 
@@ -324,6 +336,13 @@ def kind_of_event(event: type[TableEvent]) -> str:
 
 
 KINDS: Mapping[str, type[TableEvent]] = {kind_of_event(each): each for each in EVENT_TYPES}
+DEFINITION_KINDS = frozenset(
+    map(
+        kind_of_event,
+        (Created, Adopted, SchemaChanged, PropertiesChanged, Restored, DropBegun, Undropped, Resync, Dropped),
+    )
+)
+"""The kinds of events that tell of what a table is: whether it is there, its columns, its properties."""
 
 
 def data_of(event: TableEvent) -> dict[str, Any]:

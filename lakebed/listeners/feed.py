@@ -23,7 +23,7 @@ import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import orjson
@@ -73,6 +73,10 @@ class Cursor:
         """The cursor with these tables moved; those with None leave it."""
         tables = {**self.tables, **moved}
         return Cursor({name: at for name, at in tables.items() if at is not None})
+
+    def of_lost_logs(self) -> Cursor:
+        """The same places, as if the logs had been lost since: a reader gets ``Resync`` for each table, with its state."""
+        return Cursor({name: replace(at, digest="lost") for name, at in self.tables.items()})
 
     def to_text(self) -> str:
         """The cursor as a text that may stand in a URL: some 60 bytes a table."""
@@ -195,6 +199,11 @@ class Feed:
         """Whether the root is a table itself. Raises StoreUnavailable, TableNotFound."""
         self._discover_if_due()
         return self._is_table
+
+    def root_of(self, name: str) -> str | None:
+        """The root of a table; None if it was not there at the last discovery."""
+        table = self._tables.get(name)
+        return table.root if table else None
 
     def newest(self, wanted: Callable[[str], bool] = lambda name: True) -> Cursor:
         """A cursor after all events that there are now. Raises StoreUnavailable, Corrupt, TableNotFound."""

@@ -1,28 +1,24 @@
 """What a listener is (where events go, of which tables and kinds), and the log of a root that lists its listeners.
 
-An entry never has a secret, since everybody who reads the tables can read the log. It has the name of an environment variable of
-the processes that deliver. The name begins with ``LAKEBED_SECRET_``, so that nobody who may add a listener can make a process
-send its other variables somewhere. If NAME is not set but NAME_FILE is, the file there has the secret, as in containers.
+One of the kind ``catalog`` is sent no events: its entries of tables follow what events tell of (``listeners.catalogs``).
 """
 
 from __future__ import annotations
 
-import os
 import re
 import time
-import urllib.parse
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
-from pathlib import Path
-from typing import Any, TypeAlias, assert_never
+from typing import Any, assert_never
 
 import orjson
 
-from lakebed.errors import InvalidInput, MissingPrerequisite, TableNotFound
-from lakebed.listeners.event_types import KINDS, TableEvent
-from lakebed.listeners.feed import At, Cursor
+from lakebed.errors import InvalidInput, TableNotFound
+from lakebed.listeners.event_types import DEFINITION_KINDS, KINDS, TableEvent
+from lakebed.listeners.feed import At, Cursor, Feed
+from lakebed.listeners.targets import Catalog, KafkaTopic, Target, Webhook
 from lakebed.log.actions import Action, Domain
 from lakebed.log.commit_loop import Finished, Proposal, commit_loop
 from lakebed.log.conflicts import ReadWriteSet
@@ -32,71 +28,11 @@ from lakebed.log.holds import trim_log
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog, create_log_without_rows
+from lakebed.parts.quarantine import QUARANTINE_SUFFIX
+from lakebed.positions.point_log import FOLDER as DATABASE
 from lakebed.settings import suggest
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
-_SECRET = re.compile(r"LAKEBED_SECRET_[A-Z0-9_]+")
-_REFERENCE = re.compile(r"\$\{([^}]*)\}")
-_URL_LENGTH_MAX = 2000
-_KAFKA_CONFIG = frozenset({
-    "security.protocol", "sasl.mechanism", "sasl.username", "sasl.password", "ssl.ca.pem", "ssl.certificate.pem",
-    "ssl.key.pem", "ssl.key.password", "ssl.endpoint.identification.algorithm", "client.id", "compression.type",
-})  # fmt: skip
-"""Settings of librdkafka that a listener may have. Others reach files of the host, or load code."""
-_SECRET_CONFIG = frozenset({"sasl.password", "ssl.key.pem", "ssl.key.password"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Webhook:
-    """Each event is a POST."""
-
-    url: str
-    secret: str = ""  # the variable with the secret that signs; without one, requests are not signed
-
-    def __post_init__(self) -> None:
-        try:
-            parts = urllib.parse.urlsplit(self.url)
-            host, _ = parts.hostname, parts.port
-        except ValueError as error:
-            raise InvalidInput(f"the url {self.url!r} can't be read: {error}") from None
-        if parts.scheme not in ("http", "https") or not host:
-            raise InvalidInput(f"the url {self.url!r} must begin with http:// or https:// and a host")
-        if parts.username is not None or parts.password is not None:
-            raise InvalidInput("the url of a listener must not have a user or a password; sign with a secret instead")
-        if len(self.url) > _URL_LENGTH_MAX or not self.url.isascii() or not self.url.isprintable() or " " in self.url:
-            raise InvalidInput(f"the url {self.url[:80]!r} is too long, or has characters that no url has")
-        if self.secret:
-            _require_variable(self.secret)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KafkaTopic:
-    """Each event is a record, with the table's name as key."""
-
-    servers: str  # host:port of brokers, separated by commas
-    topic: str
-    # of librdkafka (KAFKA_CONFIG), where ``${LAKEBED_SECRET_…}`` is a variable
-    config: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if not self.servers or not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", self.topic):
-            raise InvalidInput(
-                f"a listener of Kafka needs brokers and a topic; it has {self.servers!r}, {self.topic!r}"
-            )
-        for name, value in self.config.items():
-            if name not in _KAFKA_CONFIG:
-                raise InvalidInput(f"{name!r} can't be set for a listener{suggest(name, _KAFKA_CONFIG)}")
-            for reference in _REFERENCE.findall(value):
-                _require_variable(reference)
-            if name in _SECRET_CONFIG and not _REFERENCE.fullmatch(value):
-                raise InvalidInput(f"{name} is a secret, and the log must not have it: set it to ${{LAKEBED_SECRET_…}}")
-
-    def resolved(self) -> dict[str, str]:
-        """The configuration with the values of variables. Raises MissingPrerequisite."""
-        return {name: _REFERENCE.sub(lambda match: secret_of(match[1]), value) for name, value in self.config.items()}
-
-
-Target: TypeAlias = Webhook | KafkaTopic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +69,29 @@ class Listener(Wanted):
         if not _NAME.fullmatch(self.name):
             raise InvalidInput(f"{self.name!r} can't be the name of a listener; use a-z, 0-9, - and _, 64 at most")
         Wanted.__post_init__(self)
+        if isinstance(self.target, Catalog) and self.kinds:
+            raise InvalidInput("a catalog follows all that changes its entries; leave the kinds of events out")
+
+    def wants_table(self, name: str) -> bool:
+        """Whether events of this table are wanted. A catalog has no quarantines, and no database's points."""
+        if isinstance(self.target, Catalog) and (name == DATABASE or name.endswith(QUARANTINE_SUFFIX)):
+            return False
+        return Wanted.wants_table(self, name)
+
+    def wants(self, event: TableEvent) -> bool:
+        """Whether this event is wanted. Any commit may move the metadata of Iceberg that is the newest."""
+        if isinstance(self.target, Catalog):
+            return self.target.is_iceberg or event.kind in DEFINITION_KINDS
+        return Wanted.wants(self, event)
+
+    def beginning(self, feed: Feed, *, oldest: bool) -> Cursor:
+        """Where a new listener begins: at the oldest event or after the newest; a catalog with all tables as they are.
+
+        Raises StoreUnavailable, Corrupt, TableNotFound.
+        """
+        if isinstance(self.target, Catalog):
+            return feed.newest(self.wants_table).of_lost_logs()
+        return Cursor() if oldest else feed.newest(self.wants_table)
 
     def to_json(self) -> dict[str, Any]:
         """As the log has it; without the name."""
@@ -141,6 +100,8 @@ class Listener(Wanted):
                 target: dict[str, Any] = {"kind": "webhook", "url": url, "secret": secret}
             case KafkaTopic(servers=servers, topic=topic, config=config):
                 target = {"kind": "kafka", "servers": servers, "topic": topic, "config": dict(config)}
+            case Catalog(url=url, format=form, database=database):
+                target = {"kind": "catalog", "url": url, "format": form, "database": database}
             case _:
                 assert_never(self.target)
         return {**target, "tables": list(self.tables), "kinds": list(self.kinds)}
@@ -150,39 +111,22 @@ class Listener(Wanted):
         """The inverse of ``to_json``. Raises InvalidInput."""
         try:
             kind = value["kind"]
+            config = {_text(key): _text(each) for key, each in value.get("config", {}).items()}
             if kind == "webhook":
                 target: Target = Webhook(url=_text(value["url"]), secret=_text(value.get("secret", "")))
             elif kind == "kafka":
-                config = {_text(key): _text(each) for key, each in value.get("config", {}).items()}
                 target = KafkaTopic(servers=_text(value["servers"]), topic=_text(value["topic"]), config=config)
+            elif kind == "catalog":
+                texts = {name: _text(value[name]) for name in ("format", "database") if name in value}
+                target = Catalog(url=_text(value["url"]), **texts)
             else:
-                raise InvalidInput(f"a listener is of the kind webhook or kafka, not {kind!r}")
+                raise InvalidInput(f"a listener is of the kind webhook, kafka or catalog, not {kind!r}")
             tables, kinds = value.get("tables", ["*"]), value.get("kinds", [])
             return Listener(name=name, target=target, tables=tuple(map(_text, tables)), kinds=tuple(map(_text, kinds)))
         except (KeyError, TypeError, AttributeError) as error:
             raise InvalidInput(
                 f"the listener {name} can't be read: {error!r} is missing or of the wrong type"
             ) from None
-
-
-def secret_of(variable: str) -> str:
-    """The secret in a variable, or in the file that VARIABLE_FILE has. Raises MissingPrerequisite."""
-    if (value := os.environ.get(variable)) is not None:
-        return value
-    if (file := os.environ.get(f"{variable}_FILE")) is not None:
-        try:
-            return Path(file).read_text().strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise MissingPrerequisite(f"{variable}_FILE is {file!r}, which can't be read: {error}") from None
-    raise MissingPrerequisite(f"set {variable} or {variable}_FILE where events are delivered: a listener needs it")
-
-
-def _require_variable(name: str) -> None:
-    if not _SECRET.fullmatch(name):
-        raise InvalidInput(
-            f"{name[:20]!r} can't be the variable of a secret: its name must begin with LAKEBED_SECRET_, and the secret itself "
-            "must not be here"
-        )
 
 
 def _text(value: object) -> str:

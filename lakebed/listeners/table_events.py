@@ -25,6 +25,7 @@ from lakebed.listeners.event_types import (
     Appended,
     Created,
     DetachedDropped,
+    DropBegun,
     JobChanged,
     Merged,
     MergeParked,
@@ -48,6 +49,7 @@ from lakebed.listeners.event_types import (
     Settled,
     TableEvent,
     Truncated,
+    Undropped,
     Verified,
     VersionsExpired,
 )
@@ -66,6 +68,7 @@ from lakebed.log.actions import (
 from lakebed.log.commit_kind import CommitKind, ended_claim, kind_of, truncates
 from lakebed.log.entries import (
     DETACHED,
+    DROPPED,
     EXPIRED,
     FAILING,
     JOB,
@@ -327,6 +330,8 @@ def _of_entry(action: Domain, commit: Commit, parts: _Parts, kind: CommitKind, c
             if action.removed
             else Parked(**common(), error=value["kind"], reason=value["error"], failures=value.get("failures", 1))
         )
+    elif domain == DROPPED:
+        yield Undropped(**common()) if action.removed else DropBegun(**common(), final=value.get("is_final") is True)
     elif domain == EXPIRED and not action.removed:
         yield VersionsExpired(**common(), before=int(value["before"]))
     elif domain == REPLACED and kind is CommitKind.REPLACE_PARTITION and not action.removed:

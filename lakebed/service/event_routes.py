@@ -37,11 +37,8 @@ def _put(call: Call) -> Answer:
     is_new = False
     for log in _logs(call):
         known, _ = log.state()
-        cursor = (
-            Cursor()
-            if call.name in known or call.query.get("from_begin")
-            else Feed(log.root).newest(listener.wants_table)
-        )
+        oldest = bool(call.query.get("from_begin"))
+        cursor = Cursor() if call.name in known else listener.beginning(Feed(log.root), oldest=oldest)
         is_new = log.put(listener, cursor) or is_new
     return Answer(value=_value(listener, call), status=HTTPStatus.CREATED if is_new else HTTPStatus.OK)
 
@@ -91,6 +88,7 @@ _TEXT: Schema = {"type": "string"}
 _OF_ALL: dict[str, Schema] = {"tables": NAMES, "kinds": NAMES}
 _WEBHOOK = record({"kind": {"const": "webhook"}, "url": TEXT}, {"secret": TEXT, **_OF_ALL})
 _KAFKA = record({"kind": {"const": "kafka"}, "servers": TEXT, "topic": TEXT}, {"config": TEXTS, **_OF_ALL})
+_CATALOG = record({"kind": {"const": "catalog"}, "url": TEXT}, {"format": TEXT, "database": TEXT, **_OF_ALL})
 _DELIVERY = record(
     {
         "root": _TEXT,
@@ -110,6 +108,7 @@ LISTENER: Schema = {
     "oneOf": [
         record({**_HAS, "kind": {"const": "webhook"}, "url": _TEXT, "secret": _TEXT}),
         record({**_HAS, "kind": {"const": "kafka"}, "servers": _TEXT, "topic": _TEXT, "config": {"type": "object"}}),
+        record({**_HAS, "kind": {"const": "catalog"}, "url": _TEXT, "format": _TEXT, "database": _TEXT}),
     ]
 }
 ROUTES = (
@@ -127,8 +126,8 @@ ROUTES = (
     ),
     Route(
         method="PUT", path="/v1/listeners/{name}", operation="put_listener", role=Role.OPERATOR,
-        summary="Have events sent to a webhook or to Kafka, from now on or from the beginning of the logs; or change where to.",
-        query={"from_begin": TRUTH}, body={"oneOf": [_WEBHOOK, _KAFKA]}, answers={200: LISTENER, 201: LISTENER},
+        summary="Have events sent to a webhook or to Kafka, from now on or from the beginning, or have a catalog follow.",
+        query={"from_begin": TRUTH}, body={"oneOf": [_WEBHOOK, _KAFKA, _CATALOG]}, answers={200: LISTENER, 201: LISTENER},
         handle=_put,
     ),
     Route(

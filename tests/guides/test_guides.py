@@ -45,10 +45,12 @@ from tests.infra.debezium import DebeziumServer
 from tests.infra.downloads import lakebed_wheel
 from tests.infra.foreign_duckdb import ICEBERG_REST, ForeignDuckDB
 from tests.infra.kafka import KafkaServer
+from tests.infra.metastore import MetastoreServer
 from tests.infra.postgres import PostgresServer
 from tests.infra.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 from tests.infra.server import free_ports
 from tests.internals import log_of
+from tests.listeners.catalogs.metastore import table_in
 from tests.listeners.receiver import receiver
 from tests.waiting import wait_until
 
@@ -452,6 +454,15 @@ def test_iceberg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ForeignDuckDB(ICEBERG_REST) as duckdb:
         follow("docs/guides/iceberg.md", tmp_path, monkeypatch, around)
     assert rows[-1] == len(pyiceberg(orders)) == len(orders.to_arrow())
+
+
+@pytest.mark.slow
+def test_catalogs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metastore: MetastoreServer) -> None:
+    around = Circumstances(instead={"thrift://metastore.example.com:9083": metastore.url})
+    follow("docs/guides/catalogs.md", tmp_path, monkeypatch, around)
+    entry = table_in(metastore.url, "public", "orders")
+    assert entry.parameters["lakebed.root"] == str(tmp_path / "lake/public/orders")
+    assert '"name":"note"' in entry.parameters["spark.sql.sources.schema"]
 
 
 def test_staying_compact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

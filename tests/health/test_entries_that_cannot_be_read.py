@@ -29,7 +29,8 @@ from lakebed.health.finding import Severity
 from lakebed.health.status import database_status
 from lakebed.listeners.delivery import Deliverer
 from lakebed.listeners.feed import At, Cursor, Feed
-from lakebed.listeners.listener import Delivering, Listener, ListenerLog, Webhook, listener_of
+from lakebed.listeners.listener import Delivering, Listener, ListenerLog, listener_of
+from lakebed.listeners.targets import Webhook
 from lakebed.log import entries
 from lakebed.log.actions import CommitInfo, Domain
 from lakebed.log.entries import COORDINATION

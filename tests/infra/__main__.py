@@ -1,4 +1,4 @@
-"""Starts servers by hand, for a look around: ``python -m tests.infra kafka postgres debezium mariadb registry s3 spark``.
+"""Starts servers by hand, for a look around: ``python -m tests.infra kafka postgres registry s3 spark`` and others.
 
 It prints the address of each, and stops them all on Ctrl-C. Debezium brings Kafka and its database with it.
 """
@@ -15,13 +15,14 @@ from tests.infra.debezium_mariadb import DebeziumMariaDb
 from tests.infra.downloads import MissingPrerequisite
 from tests.infra.kafka import KafkaServer
 from tests.infra.mariadb import USER, MariaDbServer
+from tests.infra.metastore import MetastoreServer
 from tests.infra.postgres import SUPERUSER, PostgresServer
 from tests.infra.registry import RegistryServer
 from tests.infra.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
 from tests.infra.server import HOST, ServerFailed
 from tests.infra.spark_cluster import SparkCluster
 
-NAMES = ("kafka", "postgres", "debezium", "mariadb", "debezium-mariadb", "registry", "s3", "spark")
+NAMES = ("kafka", "postgres", "debezium", "mariadb", "debezium-mariadb", "registry", "s3", "spark", "metastore")
 
 
 def main() -> None:
@@ -65,6 +66,9 @@ def start(wanted: set[str], running: ExitStack) -> None:
         s3 = running.enter_context(S3Server())
         variables = f"AWS_ACCESS_KEY_ID={ACCESS_KEY} AWS_SECRET_ACCESS_KEY={SECRET_KEY} AWS_REGION={REGION}"
         print(f"s3        AWS_ENDPOINT_URL={s3.endpoint} {variables}", flush=True)
+    if "metastore" in wanted:
+        metastore = running.enter_context(MetastoreServer())
+        print(f"metastore {metastore.url}", flush=True)
     if "spark" in wanted:
         cluster = running.enter_context(SparkCluster())
         print(f"spark     {cluster.url}", flush=True)

@@ -14,7 +14,8 @@ from lakebed.listeners.delivery import Delivery
 from lakebed.listeners.destination import Failure, Groups, Sent
 from lakebed.listeners.event_types import TableEvent
 from lakebed.listeners.feed import CHECK_SECONDS, DISCOVERY_SECONDS, LOOK_SECONDS_MAX, At, Cursor, Feed
-from lakebed.listeners.listener import BEAT_SECONDS, DEAD_SECONDS, Listener, ListenerLog, Webhook
+from lakebed.listeners.listener import BEAT_SECONDS, DEAD_SECONDS, Listener, ListenerLog
+from lakebed.listeners.targets import Webhook
 from tests.clock import Clock
 from tests.listeners.test_feed import by_table, check_stream, expected
 from tests.listeners.worlds import TABLES, World
@@ -325,3 +326,20 @@ def test_only_the_kinds_and_tables_that_are_wanted_come_but_losses_always(world:
     world.clean("public.items")
     deliver(Cursor({"public.items": At(0, world.table_id("public.items"))}))
     assert receiver.all[len(wanted)].kind == "resync"
+
+
+def test_a_table_that_goes_before_its_first_event_is_acknowledged_is_not_waited_for(world: World) -> None:
+    clock, receiver = Clock(0.0), Receiver()
+    for name in ("orders", "plain"):
+        world.create(name)
+    process = Process("a", world, clock, receiver)
+    process.log.put(LISTENER, Cursor())
+    process.beat()
+    receiver.refuses = {"orders"}
+    process.step()
+    assert process.delivery is not None and process.delivery.behind_seconds(1_900_000_000_000) > 0
+    world.drop("orders")
+    for _ in range(2):
+        clock.now += CHECK_SECONDS
+        process.step()
+    assert process.delivery.behind_seconds(1_900_000_000_000) == 0 and process.delivery.error == ""

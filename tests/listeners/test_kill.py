@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from lakebed.listeners.feed import Cursor, Feed
-from lakebed.listeners.listener import KafkaTopic, Listener, ListenerLog, Target, Webhook
+from lakebed.listeners.listener import Listener, ListenerLog
+from lakebed.listeners.targets import KafkaTopic, Target, Webhook
 from tests.clock import Clock
 from tests.infra.kafka import KafkaServer, end_offsets, messages_before
 from tests.listeners.receiver import receiver

@@ -93,6 +93,10 @@ def test_a_listener_is_added_listed_served_and_removed(
         (["--webhook", "http://x/", "--topic", "t"], "--topic and --config are for --kafka"),
         (["--webhook", "http://x/", "--secret", "hunter2"], "LAKEBED_SECRET_"),
         (["--webhook", "x/"], "must begin with http"),
+        (["--webhook", "http://x/", "--as", "iceberg"], "--as and --database are for --catalog"),
+        (["--catalog", "thrift://x", "--topic", "t"], "--catalog has no --topic"),
+        (["--catalog", "thrift://x", "--kind", "appended"], "leave the kinds of events out"),
+        (["--catalog", "hive"], "is no catalog: give thrift://HOST:PORT"),
     ],
 )
 def test_a_listener_that_can_not_be_is_refused(
@@ -105,3 +109,15 @@ def test_a_table_has_no_listeners_of_its_own(lake: str, capsys: pytest.CaptureFi
     _, error = ran(capsys, "events", "listen", f"{lake}/public/orders", "shop", "--webhook", "http://x/", code=2)
     assert "is a table; listeners are kept by a folder with tables" in error
     assert ran(capsys, "events", "list", lake, "--format", "json")[0] == []
+
+
+def test_a_catalog_is_added_listed_and_begins_with_all_tables(lake: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("events", "listen", lake, "hive", "--catalog", "thrift://127.0.0.1:9", "--database", "shop_{schema}")
+    [said], _ = ran(capsys, *arguments)
+    assert said == f"listener hive is added; lakebed events deliver {lake} has it follow"
+    ran(capsys, "events", "deliver", lake, "--duration", "1")
+    [row], _ = ran(capsys, "events", "list", lake, "--format", "json")
+    listed = json.loads(row)
+    assert (listed["listener"], listed["to"]) == ("hive", "thrift://127.0.0.1:9 as delta")
+    [said], _ = ran(capsys, *arguments, "--as", "iceberg")
+    assert said == "listener hive is changed; it goes on where it is"

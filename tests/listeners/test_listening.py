@@ -17,7 +17,8 @@ from lakebed.errors import InvalidInput
 from lakebed.listeners.delivery import Deliverer
 from lakebed.listeners.event_types import Appended, Settled, TableEvent
 from lakebed.listeners.feed import Cursor, Feed
-from lakebed.listeners.listener import Listener, Webhook
+from lakebed.listeners.listener import Listener
+from lakebed.listeners.targets import Webhook
 from tests.heard import SECONDS_MAX
 from tests.listeners.receiver import Received, receiver
 from tests.threads import ThreadsSince

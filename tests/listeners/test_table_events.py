@@ -27,6 +27,8 @@ from lakebed.listeners.table_events import database_events_of, events_of, resync
 from lakebed.log.actions import Action, AddChangePart, AddPart, ChangePart, Commit, CommitInfo, Domain, RemovePart
 from lakebed.log.claims import Claim
 from lakebed.log.commit_kind import replaced, restored, rows_expired, truncated
+from lakebed.log.drops import Dropped as DropEntry
+from lakebed.log.drops import undropped
 from lakebed.log.entries import (
     DETACHED,
     EXPIRED,
@@ -143,6 +145,9 @@ EVENTS: dict[str, tuple[tuple[Action, ...], str]] = {
     ),
     "what was detached is dropped": ((UNDETACHED,), "detached_dropped name=x"),
     "versions expire": ((Domain(EXPIRED, '{"before":3}'),), "versions_expired before=3"),
+    "a table is dropped": ((DropEntry(7).to_action(),), "drop_begun final=False"),
+    "a dropped table's files go": ((DropEntry(7, is_final=True).to_action(),), "drop_begun final=True"),
+    "a dropped table is back": ((undropped(),), "undropped"),
     "a table is parked": ((PARK,), "parked error=InvalidInput reason=it has no key failures=3"),
     "a table is resumed": ((replace(PARK, configuration="", removed=True),), "resumed"),
 }  # fmt: skip

@@ -20,7 +20,8 @@ from lakebed.listeners import destination as destinations
 from lakebed.listeners.destination import KafkaDestination, Sent, WebhookDestination, keys_of, signature
 from lakebed.listeners.event_types import TableEvent
 from lakebed.listeners.feed import Cursor, Feed
-from lakebed.listeners.listener import KafkaTopic, Listener, Webhook, secret_of
+from lakebed.listeners.listener import Listener
+from lakebed.listeners.targets import KafkaTopic, Webhook, secret_of
 from tests.listeners.receiver import Received, receiver
 from tests.listeners.test_feed import by_table
 from tests.listeners.worlds import World
@@ -177,7 +178,7 @@ def test_a_listener_reads_back_as_it_was_written(listener: Listener) -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ({"kind": "mail"}, "of the kind webhook or kafka, not 'mail'"),
+        ({"kind": "mail"}, "of the kind webhook, kafka or catalog, not 'mail'"),
         ({"kind": "webhook"}, "KeyError"),
         ({"kind": "webhook", "url": 7}, "is no text"),
         ({"kind": "webhook", "url": "https://host/", "kinds": ["merge"]}, "there are no events 'merge'; .*merged"),

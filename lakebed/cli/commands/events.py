@@ -16,7 +16,8 @@ from lakebed.errors import InvalidInput
 
 if TYPE_CHECKING:
     from lakebed.listeners.event_types import TableEvent
-    from lakebed.listeners.listener import Target, Wanted
+    from lakebed.listeners.listener import Wanted
+    from lakebed.listeners.targets import Target
 
 _ONCE_SECONDS = 0.2
 
@@ -62,6 +63,11 @@ def _add_listen(family: Commands) -> None:
     where = listen.add_mutually_exclusive_group(required=True)
     where.add_argument("--webhook", metavar="URL", help="send each event as a POST")
     where.add_argument("--kafka", metavar="HOST:PORT", help="write each event to --topic; several brokers with commas")
+    where.add_argument(
+        "--catalog",
+        metavar="URL",
+        help="have a catalog follow: thrift://HOST:PORT or glue://REGION",
+    )
     where.add_argument("--remove", action="store_true", help="remove the listener, and how far it has got")
     listen.add_argument(
         "--secret", default="", metavar="VARIABLE", help="webhook: the variable with the secret, LAKEBED_SECRET_…"
@@ -75,11 +81,20 @@ def _add_listen(family: Commands) -> None:
         help="kafka: a setting of the client, such as security.protocol=SASL_SSL; may be given several times",
     )
     listen.add_argument(
+        "--as",
+        dest="form",
+        choices=("delta", "iceberg"),
+        help="catalog: enter tables as (default: delta)",
+    )
+    listen.add_argument(
+        "--database", metavar="NAME", help="catalog: the database there (default: {schema}, which is that of the table)"
+    )
+    listen.add_argument(
         "--from",
         dest="begin",
         choices=("newest", "oldest"),
         default="newest",
-        help="where a new listener begins (default: newest)",
+        help="where a new listener begins (default: newest; a catalog: with all tables as they are)",
     )
     _add_wanted(listen)
 
@@ -157,7 +172,7 @@ def _text(value: object) -> str:
 
 def _listen(options: argparse.Namespace) -> int:
     """Add, change or remove a listener."""
-    from lakebed.listeners.feed import Cursor, Feed
+    from lakebed.listeners.feed import Feed
     from lakebed.listeners.listener import Listener, ListenerLog
 
     feed = Feed(options.path)
@@ -170,9 +185,9 @@ def _listen(options: argparse.Namespace) -> int:
     listener = Listener(name=options.name, target=_target(options), tables=wanted.tables, kinds=wanted.kinds)
     if feed.is_table():
         raise InvalidInput(f"{options.path} is a table; listeners are kept by a folder with tables: give that one")
-    begins = feed.newest(listener.wants_table) if options.begin == "newest" else Cursor()
-    if log.put(listener, begins):
-        print(f"listener {options.name} is added; lakebed events deliver {options.path} sends it events")
+    if log.put(listener, listener.beginning(feed, oldest=options.begin == "oldest")):
+        what = "has it follow" if options.catalog is not None else "sends it events"
+        print(f"listener {options.name} is added; lakebed events deliver {options.path} {what}")
     else:
         print(f"listener {options.name} is changed; it goes on where it is")
     return exit_codes.OK
@@ -184,18 +199,17 @@ def _list(options: argparse.Namespace) -> int:
 
     from lakebed.cli.display.output import print_rows
     from lakebed.cli.display.views import LISTENERS
-    from lakebed.listeners.listener import KafkaTopic, ListenerLog
+    from lakebed.listeners.listener import ListenerLog
     from lakebed.storage.data_files import open_part_storage
 
     there, delivering = ListenerLog(open_part_storage(options.path).root).state()
     rows = []
     for name, one in there.items():
-        by, target = delivering.get(name), one.target
-        where = f"{target.servers} {target.topic}" if isinstance(target, KafkaTopic) else target.url
+        by = delivering.get(name)
         rows.append(
             {
                 "listener": name,
-                "to": where,
+                "to": _where(one.target),
                 "tables": ", ".join(one.tables),
                 "kinds": ", ".join(one.kinds) or "all",
                 "delivered_by": by.process if by else None,
@@ -209,6 +223,19 @@ def _list(options: argparse.Namespace) -> int:
     names = ["listener", "to", "tables", "kinds", "delivered_by", "behind_seconds", "failing_since", "error"]
     print_rows(pa.Table.from_pylist(rows, pa.schema(list(zip(names, kinds, strict=True)))), options, LISTENERS)
     return exit_codes.OK
+
+
+def _where(target: Target) -> str:
+    """Where a listener is sent events, or which catalog follows."""
+    from lakebed.listeners.targets import Catalog, KafkaTopic
+
+    match target:
+        case KafkaTopic():
+            return f"{target.servers} {target.topic}"
+        case Catalog():
+            return f"{target.url} as {target.format}"
+        case _:
+            return target.url
 
 
 def _deliver(options: argparse.Namespace) -> int:
@@ -244,16 +271,24 @@ def _wanted(options: argparse.Namespace) -> Wanted:
 
 
 def _target(options: argparse.Namespace) -> Target:
-    from lakebed.listeners.listener import KafkaTopic, Webhook
+    from lakebed.listeners.targets import Catalog, KafkaTopic, Webhook
 
+    if options.catalog is None and (options.form or options.database):
+        raise InvalidInput("--as and --database are for --catalog")
     if options.webhook is not None:
         if options.topic is not None or options.config:
             raise InvalidInput("--topic and --config are for --kafka")
         return Webhook(url=options.webhook, secret=options.secret)
-    if options.secret or options.topic is None:
-        raise InvalidInput("--kafka needs --topic, and has no --secret: its secrets are in --config")
     pairs = [each.partition("=") for each in options.config]
     for name, equals, _ in pairs:
         if not equals:
             raise InvalidInput(f"--config {name!r} has no =; write NAME=VALUE")
-    return KafkaTopic(servers=options.kafka, topic=options.topic, config={name: value for name, _, value in pairs})
+    config = {name: value for name, _, value in pairs}
+    if options.catalog is not None:
+        if options.secret or options.topic is not None or options.config:
+            raise InvalidInput("--catalog has no --topic, no --secret and no --config")
+        how = {"format": options.form, "database": options.database}
+        return Catalog(url=options.catalog, **{name: value for name, value in how.items() if value})
+    if options.secret or options.topic is None:
+        raise InvalidInput("--kafka needs --topic, and has no --secret: its secrets are in --config")
+    return KafkaTopic(servers=options.kafka, topic=options.topic, config=config)
