@@ -31,6 +31,7 @@ from tests.infra.mariadb import MariaDbServer
 from tests.infra.metastore import MetastoreServer
 from tests.infra.postgres import PostgresServer
 from tests.infra.registry import RegistryServer
+from tests.infra.rest_catalog import RestCatalogServer
 from tests.infra.s3 import S3Server, aws_environment
 from tests.infra.spark_start import spark_environment
 from tests.stepping import Steps
@@ -150,6 +151,13 @@ def registry() -> Iterator[RegistryServer]:
 def metastore() -> Iterator[MetastoreServer]:
     """A metastore of Hive; make a database of your own in it."""
     with MetastoreServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def rest_catalog() -> Iterator[RestCatalogServer]:
+    """A REST catalog of Iceberg; make a namespace of your own in it."""
+    with RestCatalogServer() as server:
         yield server
 
 

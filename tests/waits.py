@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 FIXTURES = frozenset(
     {
         *("kafka", "postgres", "debezium", "registry", "mariadb", "debezium_mariadb", "s3", "s3_server", "flaky_s3"),
-        *("spark", "chromium", "cluster", "sqs", "metastore"),
+        *("spark", "chromium", "cluster", "sqs", "metastore", "rest_catalog"),
     }
 )
 """Fixtures of real servers."""

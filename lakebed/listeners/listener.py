@@ -100,8 +100,8 @@ class Listener(Wanted):
                 target: dict[str, Any] = {"kind": "webhook", "url": url, "secret": secret}
             case KafkaTopic(servers=servers, topic=topic, config=config):
                 target = {"kind": "kafka", "servers": servers, "topic": topic, "config": dict(config)}
-            case Catalog(url=url, format=form, database=database):
-                target = {"kind": "catalog", "url": url, "format": form, "database": database}
+            case Catalog(url=url, format=form, database=database, config=config):
+                target = {"kind": "catalog", "url": url, "format": form, "database": database, "config": dict(config)}
             case _:
                 assert_never(self.target)
         return {**target, "tables": list(self.tables), "kinds": list(self.kinds)}
@@ -118,7 +118,7 @@ class Listener(Wanted):
                 target = KafkaTopic(servers=_text(value["servers"]), topic=_text(value["topic"]), config=config)
             elif kind == "catalog":
                 texts = {name: _text(value[name]) for name in ("format", "database") if name in value}
-                target = Catalog(url=_text(value["url"]), **texts)
+                target = Catalog(url=_text(value["url"]), config=config, **texts)
             else:
                 raise InvalidInput(f"a listener is of the kind webhook, kafka or catalog, not {kind!r}")
             tables, kinds = value.get("tables", ["*"]), value.get("kinds", [])

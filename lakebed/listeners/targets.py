@@ -27,6 +27,8 @@ _KAFKA_CONFIG = frozenset({
 })  # fmt: skip
 """Settings of librdkafka that a listener may have. Others reach files of the host, or load code."""
 _SECRET_CONFIG = frozenset({"sasl.password", "ssl.key.pem", "ssl.key.password"})
+_REST_CONFIG = frozenset({"warehouse", "token", "credential", "scope", "oauth2-server-uri", "replace"})
+_REST_SECRETS = frozenset({"token", "credential"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,26 +71,31 @@ class KafkaTopic:
 class Catalog:
     """A catalog of other programs, in which each table has an entry that follows it."""
 
-    url: str  # thrift://host:port (a metastore of Hive) or glue://region (AWS)
-    format: str = "delta"  # as what tables are entered: delta or iceberg
+    url: (
+        str  # thrift://host:port (a metastore of Hive), glue://region (AWS), or http(s)://… (a REST catalog of Iceberg)
+    )
+    format: str = ""  # as what tables are entered: delta or iceberg; by default delta, but not in a REST catalog
     database: str = (
         "{schema}"  # in which database of the catalog, where ``{schema}`` is the first part of a table's name
     )
+    # of a REST catalog, where ``${LAKEBED_SECRET_…}`` is a variable
+    config: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        parts = _parts_of(self.url, "a catalog takes nobody's")
-        if (
-            self.scheme not in ("thrift", "glue")
-            or "://" not in self.url
-            or not (parts.hostname or self.scheme == "glue")
-        ):
+        parts = _parts_of(self.url, "set credential instead")
+        is_known = self.scheme in ("thrift", "glue", "http", "https") and "://" in self.url
+        if not is_known or not (parts.hostname or self.scheme == "glue"):
             raise InvalidInput(
-                f"{self.url!r} is no catalog: give thrift://HOST:PORT of a metastore of Hive, or glue://REGION"
+                f"{self.url!r} is no catalog: give thrift://HOST:PORT of a metastore of Hive, glue://REGION, or the url of a "
+                "REST catalog of Iceberg"
             )
-        if self.format not in ("delta", "iceberg"):
-            raise InvalidInput(f"tables are entered there as delta or iceberg, not as {self.format!r}")
+        allowed = ("iceberg",) if self.is_rest else ("delta", "iceberg")
+        object.__setattr__(self, "format", self.format or allowed[0])
+        if self.format not in allowed:
+            raise InvalidInput(f"tables are entered there as {' or '.join(allowed)}, not as {self.format!r}")
         if not self.database.replace("{schema}", "s").replace("_", "a").isalnum():
             raise InvalidInput(f"{self.database!r} can't be a database: use letters, digits, _ and {{schema}}")
+        _check_config(self.config, _REST_CONFIG if self.is_rest else frozenset(), _REST_SECRETS)
 
     @property
     def scheme(self) -> str:
@@ -96,9 +103,18 @@ class Catalog:
         return self.url.partition("://")[0]
 
     @property
+    def is_rest(self) -> bool:
+        """Whether it is a REST catalog of Iceberg."""
+        return self.scheme in ("http", "https")
+
+    @property
     def is_iceberg(self) -> bool:
         """Whether tables are entered as Iceberg's."""
         return self.format == "iceberg"
+
+    def resolved(self) -> dict[str, str]:
+        """The configuration with the values of variables. Raises MissingPrerequisite."""
+        return _resolved(self.config)
 
 
 Target: TypeAlias = Webhook | KafkaTopic | Catalog

@@ -88,7 +88,10 @@ _TEXT: Schema = {"type": "string"}
 _OF_ALL: dict[str, Schema] = {"tables": NAMES, "kinds": NAMES}
 _WEBHOOK = record({"kind": {"const": "webhook"}, "url": TEXT}, {"secret": TEXT, **_OF_ALL})
 _KAFKA = record({"kind": {"const": "kafka"}, "servers": TEXT, "topic": TEXT}, {"config": TEXTS, **_OF_ALL})
-_CATALOG = record({"kind": {"const": "catalog"}, "url": TEXT}, {"format": TEXT, "database": TEXT, **_OF_ALL})
+_CATALOG = record(
+    {"kind": {"const": "catalog"}, "url": TEXT}, {"format": TEXT, "database": TEXT, "config": TEXTS, **_OF_ALL}
+)
+_CONFIG: dict[str, Schema] = {"config": {"type": "object"}}
 _DELIVERY = record(
     {
         "root": _TEXT,
@@ -107,8 +110,10 @@ _HAS: dict[str, Schema] = {
 LISTENER: Schema = {
     "oneOf": [
         record({**_HAS, "kind": {"const": "webhook"}, "url": _TEXT, "secret": _TEXT}),
-        record({**_HAS, "kind": {"const": "kafka"}, "servers": _TEXT, "topic": _TEXT, "config": {"type": "object"}}),
-        record({**_HAS, "kind": {"const": "catalog"}, "url": _TEXT, "format": _TEXT, "database": _TEXT}),
+        record({**_HAS, "kind": {"const": "kafka"}, "servers": _TEXT, "topic": _TEXT, **_CONFIG}),
+        record(
+            {**_HAS, "kind": {"const": "catalog"}, **dict.fromkeys(("url", "format", "database"), _TEXT), **_CONFIG}
+        ),
     ]
 }
 ROUTES = (

@@ -100,6 +100,11 @@ def iceberg_rest_client() -> Path:
     return fetch_once("iceberg-rest-client", POLARIS.encode(), install)
 
 
+def iceberg_rest_jars() -> Path:
+    """The folder with the REST catalog that Iceberg's own tests use."""
+    return _maven_jars("iceberg-rest")
+
+
 SPARKS = ("4.0.5", "4.1.4", "4.2.1", "4.3.0")
 """The newest release of each minor version of Spark that lakebed supports, oldest first."""
 
@@ -296,6 +301,7 @@ def fetch_all() -> None:
         "debezium-mariadb": debezium_mariadb_jars,
         "registry": registry_folder,
         "mariadb": mariadb_folder,
+        "iceberg-rest": iceberg_rest_jars,
         "versitygw": versitygw,
         "chart": chart_renderer,
         "spark": class_archive,

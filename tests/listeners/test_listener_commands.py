@@ -94,7 +94,7 @@ def test_a_listener_is_added_listed_served_and_removed(
         (["--webhook", "http://x/", "--secret", "hunter2"], "LAKEBED_SECRET_"),
         (["--webhook", "x/"], "must begin with http"),
         (["--webhook", "http://x/", "--as", "iceberg"], "--as and --database are for --catalog"),
-        (["--catalog", "thrift://x", "--topic", "t"], "--catalog has no --topic"),
+        (["--catalog", "thrift://x", "--topic", "t"], "--catalog has neither --topic nor --secret"),
         (["--catalog", "thrift://x", "--kind", "appended"], "leave the kinds of events out"),
         (["--catalog", "hive"], "is no catalog: give thrift://HOST:PORT"),
     ],

@@ -66,7 +66,7 @@ def _add_listen(family: Commands) -> None:
     where.add_argument(
         "--catalog",
         metavar="URL",
-        help="have a catalog follow: thrift://HOST:PORT or glue://REGION",
+        help="have a catalog follow: thrift://HOST:PORT, glue://REGION, or the url of a REST catalog",
     )
     where.add_argument("--remove", action="store_true", help="remove the listener, and how far it has got")
     listen.add_argument(
@@ -78,13 +78,13 @@ def _add_listen(family: Commands) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="kafka: a setting of the client, such as security.protocol=SASL_SSL; may be given several times",
+        help="kafka or a REST catalog: a setting of the client, such as security.protocol=SASL_SSL; may be given several times",
     )
     listen.add_argument(
         "--as",
         dest="form",
         choices=("delta", "iceberg"),
-        help="catalog: enter tables as (default: delta)",
+        help="catalog: enter tables as (default: delta; REST: iceberg)",
     )
     listen.add_argument(
         "--database", metavar="NAME", help="catalog: the database there (default: {schema}, which is that of the table)"
@@ -285,10 +285,10 @@ def _target(options: argparse.Namespace) -> Target:
             raise InvalidInput(f"--config {name!r} has no =; write NAME=VALUE")
     config = {name: value for name, _, value in pairs}
     if options.catalog is not None:
-        if options.secret or options.topic is not None or options.config:
-            raise InvalidInput("--catalog has no --topic, no --secret and no --config")
+        if options.secret or options.topic is not None:
+            raise InvalidInput("--catalog has neither --topic nor --secret: its secrets are in --config")
         how = {"format": options.form, "database": options.database}
-        return Catalog(url=options.catalog, **{name: value for name, value in how.items() if value})
+        return Catalog(url=options.catalog, config=config, **{name: value for name, value in how.items() if value})
     if options.secret or options.topic is None:
         raise InvalidInput("--kafka needs --topic, and has no --secret: its secrets are in --config")
     return KafkaTopic(servers=options.kafka, topic=options.topic, config=config)

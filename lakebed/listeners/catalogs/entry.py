@@ -107,11 +107,7 @@ def entry_of(snapshot: Snapshot, root: str, *, metadata_location: str = "", vers
     fields = [_plain(field) for field in orjson.loads(metadata.schema_string)["fields"]]
     schema = orjson.dumps({"type": "struct", "fields": fields}).decode()
     own = {name: value for name, value in metadata.configuration.items() if is_own_parameter(name)}
-    marks = {
-        _ROOT: root,
-        _TABLE_ID: metadata.id,
-        VERSION: str(snapshot.version if version is None else version),
-    }
+    seen = snapshot.version if version is None else version
     spark = {"spark.sql.sources.provider": "delta", _PARTITIONS: "catalog"}
     delta = {} if metadata_location else {**spark, **_in_pieces(_SCHEMA, schema)}
     comment = {"comment": metadata.description} if metadata.description else {}
@@ -119,13 +115,13 @@ def entry_of(snapshot: Snapshot, root: str, *, metadata_location: str = "", vers
     return Entry(
         root=root,
         table_id=metadata.id,
-        version=int(marks[VERSION]),
+        version=seen,
         columns=tuple(
             Column(name=field["name"], type=hive_type(field["type"]), comment=field["metadata"].get("comment", ""))
             for field in fields
         ),
         comment=metadata.description or "",
-        parameters={**fitting, **delta, **comment, **marks},
+        parameters={**fitting, **delta, **comment, **marks_of(root, metadata.id, seen)},
         metadata_location=metadata_location,
     )
 
@@ -160,6 +156,11 @@ def require_ours(parameters: Parameters, name: Name, entry: Entry) -> None:
         raise InvalidInput(
             f"{name} is taken in the catalog by {what}: remove that entry, or leave {entry.root} out of the listener's tables"
         )
+
+
+def marks_of(root: str, table_id: str, version: int) -> dict[str, str]:
+    """The parameters by which an entry is known."""
+    return {_ROOT: root, _TABLE_ID: table_id, VERSION: str(version)}
 
 
 def is_newer(parameters: Parameters, entry: Entry) -> bool:

@@ -20,7 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lakebed.errors import InvalidInput, LakebedError, TableNotFound
-from lakebed.iceberg.publisher import Publisher, metadata_name
+from lakebed.iceberg.heads import metadata_name
+from lakebed.iceberg.publisher import Publisher
 from lakebed.listeners.catalogs.entry import (
     CatalogClient,
     Entry,
@@ -32,6 +33,7 @@ from lakebed.listeners.catalogs.entry import (
 )
 from lakebed.listeners.catalogs.glue import GlueClient
 from lakebed.listeners.catalogs.hive import HiveClient
+from lakebed.listeners.catalogs.rest import RestClient
 from lakebed.listeners.destination import Failure, Groups, Sent
 from lakebed.listeners.event_types import Dropped, TableEvent
 from lakebed.listeners.targets import Catalog
@@ -130,7 +132,10 @@ class CatalogDestination:
         if now < table.look_at:
             return None
         head = table.publisher.head()
-        if head is not None and head.version >= version:
+        is_here = (
+            head is not None and head.document["location"] == table.publisher.location
+        )  # and not of a table that moved
+        if head is not None and is_here and head.version >= version:
             location = f"{root}/{metadata_name(head.number)}"
             return entry_of(snapshot, root, metadata_location=location, version=head.version)
         table.waits_since = now if table.waits_since is None else table.waits_since
@@ -160,5 +165,7 @@ def _client_of(target: Catalog) -> CatalogClient:
             return HiveClient(target)
         case "glue":
             return GlueClient(target)
+        case "http" | "https":
+            return RestClient(target)
         case _:
             raise InvalidInput(f"{target.url!r} is no catalog")

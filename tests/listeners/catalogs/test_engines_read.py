@@ -1,4 +1,4 @@
-"""Spark, in a process of its own, reads by the names of a metastore what lakebed reads by paths."""
+"""Spark, in a process of its own, reads by the names of a catalog what lakebed reads by paths."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ print(json.dumps([[row.asDict(True) for row in spark.sql(each).collect()] for ea
 _ICEBERG = """
 import json, sys
 from pyspark.sql import SparkSession
-jar, url, *statements = sys.argv[1:]
+jar, kind, url, *statements = sys.argv[1:]
 spark = (
     SparkSession.builder.master("local[2]").config("spark.jars", jar).config("spark.ui.enabled", "false")
     .config("spark.sql.session.timeZone", "UTC").config("spark.driver.host", "127.0.0.1")
     .config("spark.sql.catalog.shop", "org.apache.iceberg.spark.SparkCatalog")
-    .config("spark.sql.catalog.shop.type", "hive").config("spark.sql.catalog.shop.uri", url).getOrCreate()
+    .config("spark.sql.catalog.shop.type", kind).config("spark.sql.catalog.shop.uri", url).getOrCreate()
 )
 print(json.dumps([[row.asDict(True) for row in spark.sql(each).collect()] for each in statements], default=str))
 """
@@ -94,13 +94,16 @@ def test_spark_with_hive_and_delta(tmp_path: Path, metastore: MetastoreServer) -
     assert [each["tableName"] for each in listed] == ["orders"]
 
 
-def test_spark_with_hive_and_iceberg(tmp_path: Path, metastore: MetastoreServer) -> None:
+@pytest.mark.parametrize("kind", ["hive", "rest"])
+def test_spark_with_iceberg(tmp_path: Path, kind: str, request: pytest.FixtureRequest) -> None:
+    url = request.getfixturevalue("metastore" if kind == "hive" else "rest_catalog").url
+    config = {"replace": "yes"} if kind == "rest" else {}
     database, lake = f"shop_{uuid.uuid4().hex[:8]}", tmp_path / "lake"
     schema = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("at", pa.timestamp("us")), ("note", pa.string())])
     orders = lakebed.create(
         lake / "public/orders", schema, keys=["id", "day"], partition_by=["day"], properties={"lakebed.iceberg": "on"}
     )
-    follower = Follower(str(lake), Catalog(url=metastore.url, format="iceberg", database=database))
+    follower = Follower(str(lake), Catalog(url=url, format="iceberg", database=database, config=config))
     follower.step(2)
     orders.apply(_rows(schema))
     orders.settle()
@@ -109,7 +112,7 @@ def test_spark_with_hive_and_iceberg(tmp_path: Path, metastore: MetastoreServer)
     [jar] = spark_iceberg_jars().glob("*.jar")
     [read] = asked_of_spark(
         _ICEBERG,
-        [str(jar), metastore.url],
+        [str(jar), kind, url],
         [f"select * from shop.{database}.orders order by id"],
         tmp_path,
         PYTHONPATH=str(pyspark("4.1.4")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import urllib.request
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ from moto.server import ThreadedMotoServer
 
 import lakebed
 from lakebed.listeners.targets import Catalog
-from tests.infra.s3 import aws_environment
+from tests.infra.metastore import MetastoreServer
+from tests.infra.s3 import S3Server, aws_environment
 from tests.listeners.catalogs.catalogs import Follower
+from tests.listeners.catalogs.metastore import table_in
 from tests.listeners.test_listening import changes, make
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache")]
@@ -161,3 +164,17 @@ def test_a_change_while_it_does_not_answer_is_there_when_it_answers_again(
         assert follower.behind_seconds() > 0
     assert follower.step(2) == "" and follower.behind_seconds() == 0
     assert columns(entry(glue)) == {"id": "bigint", "note": "string"}
+
+
+def test_a_table_in_s3_is_entered_where_it_is(
+    glue: Any, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, metastore: MetastoreServer
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3_server.endpoint)
+    bucket = s3_server.create_bucket()
+    orders = make(f"s3://{bucket}/lake", "public/orders")
+    assert Follower(f"s3://{bucket}/lake", GLUE).step() == ""
+    assert entry(glue)["StorageDescriptor"]["Location"] == orders.path == f"s3://{bucket}/lake/public/orders"
+    hive = Catalog(url=metastore.url, database=f"s3_{uuid.uuid4().hex[:8]}")
+    assert Follower(f"s3://{bucket}/lake", hive).step() == ""
+    found = table_in(metastore.url, hive.database, "orders")
+    assert found.sd.serdeInfo.parameters["path"] == f"s3a://{bucket}/lake/public/orders"

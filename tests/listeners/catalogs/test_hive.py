@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -157,6 +158,19 @@ def test_a_column_that_was_added_while_it_was_down_is_there_when_it_is_back(tmp_
         server.start()
         assert follower.step() == "" and follower.behind_seconds() == 0
         assert list(lake.columns()) == ["id", "note"]
+
+
+def test_a_metastore_that_takes_a_connection_and_says_nothing_holds_up_nobody_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakebed.listeners.catalogs.hive._TIMEOUT_MS", 200)
+    orders = make(str(tmp_path / "lake"), "public/orders")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        target = Catalog(url=f"thrift://127.0.0.1:{silent.getsockname()[1]}")
+        follower = Follower(str(tmp_path / "lake"), target)
+        assert f"{target.url} does not answer: " in follower.step()
+        assert follower.behind_seconds() > 0
+    assert orders.version == 0
 
 
 class Slow(HiveClient):

@@ -1,7 +1,8 @@
-"""Entries of Iceberg tables in a metastore of Hive and in Glue: PyIceberg reads by names what lakebed reads by paths."""
+"""Entries of Iceberg tables in three catalogs: PyIceberg reads by names what lakebed reads by paths."""
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from pyiceberg.exceptions import NoSuchTableError
 import lakebed
 from lakebed.listeners.targets import Catalog
 from tests.infra.metastore import MetastoreServer
+from tests.infra.rest_catalog import RestCatalogServer
 from tests.listeners.catalogs.catalogs import Follower
 from tests.listeners.catalogs.test_glue import glue  # noqa: F401
 from tests.listeners.test_listening import changes, make
@@ -25,10 +27,10 @@ ON = {"lakebed.iceberg": "on"}
 class Lake:
     """A folder of tables, and a database of a catalog that follows them."""
 
-    def __init__(self, root: Path, url: str, read: dict[str, str]) -> None:
+    def __init__(self, root: Path, url: str, read: dict[str, str], **config: str) -> None:
         self.root = str(root / "lake")
         self.database = f"shop_{uuid.uuid4().hex[:8]}"
-        self.target = Catalog(url=url, format="iceberg", database=self.database)
+        self.target = Catalog(url=url, format="iceberg", database=self.database, config=config)
         self._read = read
 
     def table(self, name: str = "orders") -> Any:
@@ -40,11 +42,14 @@ class Lake:
         return found.sort_by(found.column_names[0]).to_pylist()
 
 
-@pytest.fixture(params=["hive", "glue"])
+@pytest.fixture(params=["hive", "glue", "rest"])
 def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
     if request.param == "glue":
         request.getfixturevalue("glue")
         return Lake(tmp_path, "glue://eu-central-1", {"type": "glue", "glue.region": "eu-central-1"})
+    if request.param == "rest":
+        catalog: RestCatalogServer = request.getfixturevalue("rest_catalog")
+        return Lake(tmp_path, catalog.url, {"type": "rest", "uri": catalog.url}, replace="yes")
     server: MetastoreServer = request.getfixturevalue("metastore")
     return Lake(tmp_path, server.url, {"type": "hive", "uri": server.url})
 
@@ -124,3 +129,15 @@ def test_a_table_that_was_made_anew_has_the_metadata_of_the_new_one(lake: Lake) 
     orders.drop(purge=True)
     make(lake.root, "public/orders").set_properties(ON)
     assert follower.step(2) == "" and lake.rows() == []
+
+
+def test_a_table_that_was_copied_has_metadata_of_its_own_place(lake: Lake) -> None:
+    orders = make(f"{lake.root}-before", "public/orders")
+    orders.set_properties(ON)
+    orders.apply(changes())
+    orders.settle()
+    orders.maintenance.publish_iceberg()
+    shutil.copytree(f"{lake.root}-before", lake.root)
+    shutil.rmtree(f"{lake.root}-before")
+    assert Follower(lake.root, lake.target).step(2) == "" and len(lake.rows()) == 3
+    assert lake.table().metadata.location == f"{lake.root}/public/orders/_lakebed/iceberg"
