@@ -239,7 +239,8 @@ def _hidden_field(name: str, kind: pa.DataType, numbers: Iterator[int]) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class FormerColumns:
-    """The stored names that the table had before columns were dropped, at any depth (``entries.FORMER_COLUMNS``).
+    """Stored names that files may have besides the table's, at any depth (``entries.FORMER_COLUMNS``): those that the table had
+    before columns were dropped, and those that only files of another writer had when it was adopted.
 
     A name leads to those within it; an empty one to its number for Iceberg, if it had one: earlier versions have it still.
     """
@@ -255,8 +256,13 @@ def with_former_columns(snapshot: Snapshot) -> Domain:
     return Domain(FORMER_COLUMNS, orjson.dumps({"columns": _joined(former_columns(snapshot), names)}).decode())
 
 
+def with_columns_of_files(snapshot: Snapshot, names: Json) -> Domain:
+    """The entry for a commit that adopts files which have columns of these names besides the table's."""
+    return Domain(FORMER_COLUMNS, orjson.dumps({"columns": _joined(former_columns(snapshot), names)}).decode())
+
+
 def former_columns(snapshot: Snapshot) -> Json:
-    """The stored names that the table had before columns were dropped, as ``FormerColumns`` has them."""
+    """The stored names that files may have besides the table's, as ``FormerColumns`` has them."""
     text = snapshot.domains.get(FORMER_COLUMNS)
     found = readable_or_none(FORMER_COLUMNS, text, partial(decoded, FormerColumns))
     return found.columns if found else {}
@@ -289,11 +295,12 @@ def _joined(one: Json, other: Json) -> Json:
 def _with_former(mapping: Sequence[Json], former: Json, numbers: Iterator[int]) -> list[Json]:
     """The mapping, and what only files have."""
     known = {name: each for each in mapping for name in each["names"]}
+    folded = {name.lower() for name in known}
     out = list(mapping)
     for name, inside in former.items():
-        if not name:
-            continue
         before = known.get(name)
+        if not name or (before is None and name.lower() in folded):  # DuckDB would take the one for the other
+            continue
         new = before or {"field-id": inside.get("") or next(numbers), "names": [name]}
         fields = _with_former(new.get("fields", ()), inside, numbers)
         new = new | ({"fields": fields} if fields else {})

@@ -4,6 +4,9 @@ Files that were written before a table had column mapping lack numbers, so reade
 lacks a column of a file, PyIceberg fails, and DuckDB gives null for *other* columns without a word. Of the columns that a table
 had, the log keeps one thing: their numbers are never given again. So a number that belongs to no column is one that was dropped,
 and files that lakebed did not write may hold it. Whether they do, no log says.
+
+When a table is adopted, the names of what its files have are remembered (``operations.columns_of_files``). Two cases are left: a
+table that was adopted before they were, and names that differ from a column's in case alone, which DuckDB can't tell apart.
 """
 
 from __future__ import annotations
@@ -25,9 +28,15 @@ _HELD = frozenset(["element", "key", "value"])
 
 def require_known_columns(snapshot: Snapshot) -> None:
     """Raises InvalidSchema where files of another writer may hold columns that nobody knows any more."""
-    if not (unknown := unknown_columns(snapshot)):
-        return
-    if files := sorted(path for path, part in snapshot.parts.items() if not part.is_native):
+    files = sorted(path for path, part in snapshot.parts.items() if not part.is_native)
+    fields: Sequence[Json] = orjson.loads(snapshot.metadata.schema_string)["fields"] if files else ()
+    for name, other in _twins(former_columns(snapshot), fields):
+        raise InvalidSchema(
+            f"files of another writer, among them {files[0]}, may have a column {name!r} beside {other!r}, and readers of "
+            "Iceberg may take the one for the other. Have lakebed write them again first: recluster(final=True), or lakebed "
+            "recluster --final, which needs keys or a sort key"
+        )
+    if files and (unknown := unknown_columns(snapshot)):
         raise InvalidSchema(
             f"another writer dropped {unknown} columns before lakebed had the table, and {len(files)} files that it wrote may "
             f"hold them still, among them {files[0]}: readers of Iceberg would read other columns of these files as null. "
@@ -45,6 +54,17 @@ def unknown_columns(snapshot: Snapshot) -> int:
     missing = missing_numbers(fields, snapshot.metadata.configuration) - set(_numbers(former))
     # Those that were dropped in the commit that turned column mapping on had no numbers when the log remembered them.
     return max(0, len(missing) - _without_number(former, fields))
+
+
+def _twins(former: Json, fields: Sequence[Json]) -> Iterator[tuple[str, str]]:
+    """Names that only files have, with the column from which each differs in case alone."""
+    present = {physical_name(each): each["type"] for each in fields}
+    folded = {name.lower(): name for name in present}
+    for name, inside in former.items():
+        if name and name not in present and name not in _HELD and name.lower() in folded:
+            yield name, folded[name.lower()]
+        if name:
+            yield from _twins(inside, _fields_in(present.get(name)))
 
 
 def _numbers(former: Json) -> Iterator[int]:

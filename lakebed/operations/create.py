@@ -27,6 +27,7 @@ from lakebed.log.entries import Operation
 from lakebed.log.snapshot import Snapshot
 from lakebed.log.stores import probe
 from lakebed.log.table_log import GATE_FEATURE, Committed, Conflicted, Outcome, TableLog, Unknown
+from lakebed.operations.columns_of_files import columns_of_files
 from lakebed.operations.references import unmark
 from lakebed.parts.arrow_source import damaged
 from lakebed.parts.legacy_calendar import legacy_column, legacy_marks
@@ -358,6 +359,8 @@ def convert(
         features = _kept_features(snapshot) | ({COLUMN_MAPPING} if is_mapped_now else set())
         protocol = protocol_for(snapshot.schema, features)
         actions = [protocol, *_adopting(snapshot, protocol, framed, counted, maps=is_mapped_now)]
+        if (beside := columns_of_files(snapshot, storage)) is not None:
+            actions.append(beside)
         return Proposal(
             actions=actions,
             access=ReadWriteSet(whole_table=True, looked_up_keys=True),

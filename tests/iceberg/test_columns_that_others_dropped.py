@@ -1,4 +1,4 @@
-"""A column that another writer dropped before is in its files still, and no log says its name: refused until they are rewritten.
+"""Columns that only files of another writer have: adopting a table remembers their names, or else the files are rewritten.
 
 Files from before a table's column mapping have no numbers. Readers of Iceberg go by names there, and DuckDB gives null for
 other columns where it does not know one: silence that only lakebed can break.
@@ -12,14 +12,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
 import lakebed
 from lakebed.errors import InvalidSchema
+from lakebed.iceberg.columns import former_columns
 from lakebed.iceberg.publisher import Publisher
 from lakebed.iceberg.unknown_columns import unknown_columns
-from tests.iceberg.readers import all_agree
+from lakebed.log.actions import CommitInfo, Domain
+from lakebed.log.conflicts import BLIND
+from lakebed.log.entries import FORMER_COLUMNS
+from tests.iceberg.readers import all_agree, pyiceberg
 from tests.infra.foreign_duckdb import ICEBERG, ForeignDuckDB
 from tests.internals import log_of, storage_of
 from tests.table.others import commit
@@ -69,6 +74,15 @@ def dropped(path: Path, fields: list[dict[str, Any]]) -> lakebed.Table:
     return lakebed.convert(path, keys=["id"])
 
 
+def as_adopted_before(table: lakebed.Table) -> lakebed.Table:
+    """The table without what is remembered of its files' columns, as one that an earlier version of lakebed has adopted."""
+    log = log_of(table)
+    snapshot = log.refresh()
+    assert FORMER_COLUMNS in snapshot.domains
+    log.commit(snapshot, [Domain(FORMER_COLUMNS, "", removed=True)], CommitInfo(operation="WRITE", commit_id=""), BLIND)
+    return lakebed.open(table.path)
+
+
 def is_refused_until_rewritten(table: lakebed.Table, duckdb: ForeignDuckDB) -> None:
     with pytest.raises(InvalidSchema, match=REFUSAL):
         table.set_properties(ON)
@@ -96,11 +110,102 @@ def without_the_newest_field() -> list[dict[str, Any]]:
 def test_it_is_refused_until_the_files_are_rewritten(
     fields: Callable[[], list[dict[str, Any]]], tmp_path: Path, duckdb: ForeignDuckDB
 ) -> None:
-    is_refused_until_rewritten(dropped(tmp_path / "t", fields()), duckdb)
+    is_refused_until_rewritten(as_adopted_before(dropped(tmp_path / "t", fields())), duckdb)
+
+
+@pytest.mark.parametrize("fields", [without_a_column, without_the_newest_field])
+def test_adopting_a_table_remembers_what_its_files_have(
+    fields: Callable[[], list[dict[str, Any]]], tmp_path: Path, duckdb: ForeignDuckDB
+) -> None:
+    is_read_by_all(dropped(tmp_path / "t", fields()), duckdb)
+
+
+def is_read_by_all(table: lakebed.Table, duckdb: ForeignDuckDB) -> None:
+    """Its old files are read, and so is what comes later."""
+    table.set_properties(ON)
+    table.maintenance.publish_iceberg()
+    assert all_agree(table, duckdb)
+    assert table.doctor().findings == ()
+    table.apply([{"id": 2, "v": "new"}, {"id": 3, "v": "v3"}], columns="sent")
+    table.settle()
+    table.maintenance.publish_iceberg()
+    assert len(all_agree(table, duckdb)) == 3
+
+
+PLUS, X = pa.field("o", pa.int64()), pa.field("x", pa.int64())
+KINDS = {
+    "s": pa.struct([X]),
+    "l": pa.list_(pa.struct([X])),
+    "ll": pa.list_(pa.list_(pa.int64())),
+    "m": pa.map_(pa.string(), pa.struct([X])),
+}
+WIDE = {
+    "s": pa.array([{"o": {"p": 1}, "x": 1}, None], pa.struct([("o", pa.struct([("p", pa.int64())])), X])),
+    "l": pa.array([[{"o": 1, "x": 2}], []], pa.list_(pa.struct([PLUS, X]))),
+    "ll": pa.array([[[1], [2]], None], pa.list_(pa.list_(pa.int64()))),
+    "m": pa.array([[("k", {"o": 1, "x": 3})], None], pa.map_(pa.string(), pa.struct([PLUS, X]))),
+}
+MORE = {"s": {"s": {"o": {"p": {}}}}, "l": {"l": {"element": {"o": {}}}}, "ll": {}, "m": {"m": {"value": {"o": {}}}}}
+
+
+def add_file(path: Path, rows: pa.Table) -> None:
+    """Commit a file to a Delta table of one version, whatever its columns are."""
+    pq.write_table(rows, file := path / "wide.parquet")
+    add = {
+        "path": file.name,
+        "size": file.stat().st_size,
+        "partitionValues": {},
+        "modificationTime": 0,
+        "dataChange": True,
+    }
+    commit(path, 1, [{"add": add}])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_plain_files_with_columns_that_the_schema_lacks(kind: str, tmp_path: Path, duckdb: ForeignDuckDB) -> None:
+    """At any depth, with names of other columns among them, and in some files only."""
+    schema = pa.schema([("id", pa.int64()), ("v", pa.string()), (kind, KINDS[kind])])
+    write_deltalake(tmp_path / "t", pa.Table.from_pylist([{"id": 9, "v": "v9"}], schema))
+    wide = pa.table({"old": ["a", "b"], "id": pa.array([1, 2], pa.int64()), "v": ["v1", "v2"], kind: WIDE[kind]})
+    pq.write_table(wide, file := tmp_path / "t/wide.parquet")
+    add = {
+        "path": file.name,
+        "size": file.stat().st_size,
+        "partitionValues": {},
+        "modificationTime": 0,
+        "dataChange": True,
+    }
+    commit(tmp_path / "t", 1, [{"add": add}])
+    table = lakebed.convert(tmp_path / "t", keys=["id"])
+    assert former_columns(log_of(table).refresh()) == {"old": {}, **MORE[kind]}
+    for change in (lambda: table.set_properties(ON), lambda: table.alter(drop=["v"])):
+        change()
+        table.maintenance.publish_iceberg()
+        if kind == "m":  # DuckDB (1.5.5) fails at any map in a file without numbers
+            assert sorted(row["id"] for row in pyiceberg(table).to_pylist() if row["m"] or row["id"] > 1) == [1, 2, 9]
+        else:
+            assert len(all_agree(table, duckdb)) == 3
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_columns_of_files_that_differ_in_case_alone(inside: bool, tmp_path: Path, duckdb: ForeignDuckDB) -> None:
+    kept = pa.field("v", pa.string())
+    kind = pa.struct([kept, pa.field("V", pa.string())])
+    schema = pa.schema([("id", pa.int64()), pa.field("w", pa.struct([kept])) if inside else kept])
+    write_deltalake(tmp_path / "t", schema.empty_table())
+    values = {"w": pa.array([{"v": "v1", "V": "A"}], kind)} if inside else {"v": ["v1"], "V": ["A"]}
+    add_file(tmp_path / "t", pa.table({"id": pa.array([1], pa.int64()), **values}))
+    table = lakebed.convert(tmp_path / "t", keys=["id"])
+    with pytest.raises(InvalidSchema, match=r"may have a column 'V' beside 'v', .*recluster --final"):
+        table.set_properties(ON)
+    table.maintenance.recluster(final=True)
+    table.set_properties(ON)
+    table.maintenance.publish_iceberg()
+    assert len(all_agree(table, duckdb)) == 1
 
 
 def test_an_older_version_with_such_files_is_not_published(tmp_path: Path, duckdb: ForeignDuckDB) -> None:
-    table = dropped(tmp_path / "t", without_a_column())
+    table = as_adopted_before(dropped(tmp_path / "t", without_a_column()))
     before = table.version
     is_refused_until_rewritten(table, duckdb)
     table.restore(version=before)
@@ -137,4 +242,4 @@ def test_a_column_that_spark_dropped(tmp_path: Path, spark: SparkSession, duckdb
         "'delta.minWriterVersion' = '5')"
     )
     spark.sql(f"alter table {name} drop column gone")
-    is_refused_until_rewritten(lakebed.convert(tmp_path / "t", keys=["id"]), duckdb)
+    is_read_by_all(lakebed.convert(tmp_path / "t", keys=["id"]), duckdb)

@@ -7,7 +7,14 @@ import pytest
 
 import lakebed
 from lakebed import events
-from lakebed.pipeline.database.check import GETS_PER_BATCH, PUTS_PER_BATCH, batches_a_day, bill
+from lakebed.pipeline.database.check import (
+    GETS_PER_BATCH,
+    PUTS_PER_BATCH,
+    PUTS_PER_PUBLICATION,
+    batches_a_day,
+    bill,
+    publications_a_day,
+)
 from tests.infra.s3 import S3Server
 
 DAY = 86_400
@@ -41,6 +48,17 @@ def test_the_bill_adds_up() -> None:
     assert (cost.commits, cost.puts, cost.gets) == (200, 300, 400 + 2 * 1_440 - 100)
     assert cost.dollars == pytest.approx(0.3 * 0.005 + 3.18 * 0.0004)
     assert bill([], 1, 1).dollars == 0
+
+
+def test_icebergs_metadata_is_published_at_its_own_pace_and_only_where_it_is_on() -> None:
+    on = {"lakebed.iceberg": "on"}
+    assert publications_a_day(1e9, {}) == 0
+    assert publications_a_day(1e9, on) == DAY / 10
+    assert publications_a_day(1e9, on | {"lakebed.iceberg_seconds": "60"}) == DAY / 60
+    assert publications_a_day(7, on) == 7
+    plain, more = bill([100], 0.005, 0.0004), bill([100], 0.005, 0.0004, publications=100)
+    assert more.puts - plain.puts == 100 * PUTS_PER_PUBLICATION
+    assert more.dollars - plain.dollars == pytest.approx(more.iceberg_dollars) == pytest.approx(0.005)
 
 
 @pytest.mark.slow

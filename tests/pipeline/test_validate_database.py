@@ -113,6 +113,15 @@ def test_without_asking_anybody_validate_says_what_a_table_costs(
     assert "# fine; what the topics become below s3://lake/shop was not looked at" in said
     assert "# a table with a record a second costs $0.13 a day of requests" in said
     assert "max_age_seconds: 10; an idle one $0.0006 a day" in said
+    assert "Iceberg" not in said
+    on = text.replace("database:\n", "database:\n  properties: {lakebed.iceberg: on}\n", 1)
+    (tmp_path / "shop.yml").write_text(on.replace("{broker}", "nowhere:1"))
+    assert main(["validate", str(tmp_path / "shop.yml")]) == 0
+    assert "costs $0.52 a day" in (said := capsys.readouterr().out) and "$0.39 of it for Iceberg's metadata" in said
+    one = "table: {path: 's3://lake/orders', schema: {id: long}, properties: {lakebed.iceberg: on}}\nsource: {kind: generator}\n"
+    (tmp_path / "one.yml").write_text(one)
+    assert main(["validate", str(tmp_path / "one.yml")]) == 0
+    assert "# Iceberg's metadata costs $0.43 a day at most" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import os
 import signal
 import threading
@@ -97,7 +98,12 @@ def _check(pipeline: AnyPipeline, connect: bool) -> tuple[AnyPipeline, list[str]
     checked = check(pipeline, connect=connect)
     if pipeline.transform is not None and checked.target is not None:
         _check_with_spark(pipeline, checked.target)
-    said = [_verdict(pipeline, checked), *checked.notes, _open_question(pipeline, checked.columns)]
+    said = [
+        _verdict(pipeline, checked),
+        *checked.notes,
+        _open_question(pipeline, checked.columns),
+        _iceberg_cost(pipeline),
+    ]
     if checked.table is not None:
         said += [f"warning: {one}" for one in warnings_of_pipeline(pipeline, checked.table, connect=connect)]
     return checked.pipeline, [line for line in said if line], []
@@ -243,14 +249,15 @@ def _topic_text(one: TopicSeen) -> str:
 
 def _cost_bound(pipeline: DatabasePipeline) -> Iterator[str]:
     """What a table costs at most, if it is not one of the hot ones; nothing on a local disk."""
-    from lakebed.pipeline.database.check import batches_a_day, bill
+    from lakebed.pipeline.database.check import batches_a_day, bill, publications_a_day
     from lakebed.pipeline.places import is_local
 
     if is_local(pipeline.path):
         return
     section = pipeline.database
     pace = min(section.max_age_seconds, section.points.interval_seconds if section.points else section.max_age_seconds)
-    one = bill([batches_a_day(86_400, pace, 0.0)], section.prices.puts, section.prices.gets)
+    often = batches_a_day(86_400, pace, 0.0)
+    one = bill([often], section.prices.puts, section.prices.gets, publications_a_day(often, section.properties))
     idle = bill([0.0], section.prices.puts, section.prices.gets)
     why = "database.points.interval_seconds" if pace < section.max_age_seconds else "max_age_seconds"
     yield (
@@ -259,9 +266,26 @@ def _cost_bound(pipeline: DatabasePipeline) -> Iterator[str]:
 
 
 def _bill_text(cost: Bill) -> str:
+    iceberg = f"; ${cost.iceberg_dollars:,.2f} of it for Iceberg's metadata" if cost.iceberg_dollars else ""
     return (
         f"${cost.dollars:,.2f} a day of requests to an object store ({cost.commits:,.0f} commits, {cost.puts:,.0f} puts, "
-        f"{cost.gets:,.0f} gets)"
+        f"{cost.gets:,.0f} gets{iceberg})"
+    )
+
+
+def _iceberg_cost(pipeline: Pipeline) -> str | None:
+    """What Iceberg's metadata of the table costs at most; None on a local disk, and where it is off."""
+    from lakebed.pipeline.database.check import bill, publications_a_day
+    from lakebed.pipeline.file.database_section import PricesSection
+    from lakebed.pipeline.places import is_local
+
+    most, prices = publications_a_day(math.inf, pipeline.table.properties), PricesSection()
+    if not most or is_local(pipeline.path):
+        return None
+    cost = bill([], prices.puts, prices.gets, most)
+    return (
+        f"Iceberg's metadata costs ${cost.dollars:,.2f} a day at most, by S3's list price: if something new is settled every "
+        f"{86_400 / most:,.0f} seconds (lakebed.iceberg_seconds), {cost.puts:,.0f} puts"
     )
 
 

@@ -31,6 +31,7 @@ from lakebed.pipeline.sources import kafka_settings, open_decoder
 from lakebed.positions.remarks import wrong_rows
 from lakebed.positions.truncates import cutoff_of
 from lakebed.remarks import KINDS, Remark
+from lakebed.settings import read_settings
 from lakebed.sources.source import BATCH_SECONDS, HOT_RECORDS, Place, Range, RangeReader
 from lakebed.table import Table, internals_of
 
@@ -54,6 +55,8 @@ PUTS_PER_BATCH = 3
 """A part, the version of the commit, and that of the settle."""
 GETS_PER_BATCH = 4
 """One before and one after each of them."""
+PUTS_PER_PUBLICATION = 10
+"""Of Iceberg's metadata: the median of a table of 10,000 parts into which changes come (``benchmarks.iceberg``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,8 @@ class Bill:
     puts: float
     gets: float
     dollars: float
+    iceberg_dollars: float = 0.0
+    """Of them for Iceberg's metadata."""
 
 
 def batches_a_day(records: float, max_age_seconds: float, batch_seconds: float) -> float:
@@ -75,13 +80,21 @@ def batches_a_day(records: float, max_age_seconds: float, batch_seconds: float) 
     return _DAY_SECONDS / max(batch_seconds, between, min(oldest, HOT_RECORDS * between))
 
 
-def bill(batches: Iterable[float], puts_price: float, gets_price: float) -> Bill:
-    """``batches``: of each table a day; prices: of 1,000 requests."""
+def publications_a_day(batches: float, properties: Mapping[str, str]) -> float:
+    """How often Iceberg's metadata is written of a table with these properties and so many batches a day; 0 if it is off."""
+    settings = read_settings(properties)
+    return min(batches, _DAY_SECONDS / max(1, settings.iceberg_seconds)) if settings.iceberg else 0.0
+
+
+def bill(batches: Iterable[float], puts_price: float, gets_price: float, publications: float = 0.0) -> Bill:
+    """``batches``: of each table a day; prices: of 1,000 requests; ``publications`` of all tables together a day."""
     each = list(batches)
     total = sum(each)
     looks = sum(max(0.0, _DAY_SECONDS / max(LOOK_SECONDS) - one) for one in each)
-    puts, gets = total * PUTS_PER_BATCH, total * GETS_PER_BATCH + looks
-    return Bill(2 * total, puts, gets, puts / 1000 * puts_price + gets / 1000 * gets_price)
+    of_iceberg = publications * PUTS_PER_PUBLICATION
+    puts, gets = total * PUTS_PER_BATCH + of_iceberg, total * GETS_PER_BATCH + looks
+    dollars = puts / 1000 * puts_price + gets / 1000 * gets_price
+    return Bill(2 * total, puts, gets, dollars, of_iceberg / 1000 * puts_price)
 
 
 # -- What ``validate`` says of a table whose source goes on at lower positions, or whose rows wait to be sent again --------
@@ -193,8 +206,11 @@ def bill_of(pipeline: DatabasePipeline, topics: tuple[TopicSeen, ...]) -> tuple[
         for one in topics
         if isinstance(one.found, Introduced | Expected)
     }
-    prices = pipeline.database.prices
-    return bill(batches.values(), prices.puts, prices.gets), batches
+    section = pipeline.database
+    publications = sum(
+        publications_a_day(often, section.wishes_for(str(name)).properties) for name, often in batches.items()
+    )
+    return bill(batches.values(), section.prices.puts, section.prices.gets, publications), batches
 
 
 def _pace_of(pipeline: DatabasePipeline, name: TableName) -> float:

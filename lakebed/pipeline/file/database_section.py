@@ -72,7 +72,7 @@ class PointsSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _PricesSection:
+class PricesSection:
     """``database.prices``: what a store asks for 1,000 requests, in dollars; S3's list price. ``validate`` reckons with them."""
 
     puts: float = 0.005
@@ -146,7 +146,7 @@ class DatabaseSection:
     """The topic of the connector's notifications (``notification.sink.topic.name``), in JSON; None: it sends none."""
     mirror: bool = False
     """Whether the rows that the source no longer has are removed at the end of a resnapshot."""
-    prices: _PricesSection = field(default_factory=_PricesSection)
+    prices: PricesSection = field(default_factory=PricesSection)
     verify: VerifySection | None = None
     """Where the database is, for ``lakebed verify``; None: the file does not say it."""
 
