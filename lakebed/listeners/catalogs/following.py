@@ -35,7 +35,7 @@ from lakebed.listeners.catalogs.glue import GlueClient
 from lakebed.listeners.catalogs.hive import HiveClient
 from lakebed.listeners.catalogs.rest import RestClient
 from lakebed.listeners.destination import Failure, Groups, Sent
-from lakebed.listeners.event_types import Dropped, TableEvent
+from lakebed.listeners.event_types import DEFINITION_KINDS, Dropped, TableEvent
 from lakebed.listeners.targets import Catalog
 from lakebed.log.stores import open_store
 from lakebed.log.table_log import TableLog
@@ -75,6 +75,7 @@ class CatalogDestination:
         self._clock = clock
         self._client: CatalogClient | None = None
         self._tables: OrderedDict[str, _Table] = OrderedDict()
+        self._unpublished: dict[str, str] = {}  # the ids of tables that are not for Iceberg, by root
 
     def send(self, groups: Groups) -> Mapping[str, Sent]:
         """Make the entries of tables what the tables are. Raises MissingPrerequisite."""
@@ -104,6 +105,10 @@ class CatalogDestination:
         """Make one entry what its table is; False if Iceberg's metadata does not have the events yet."""
         client = self._client = self._client or self._connect(self._target)
         name, last, root = name_of(table, self._target.database), events[-1], self._root_of(table)
+        if self._unpublished.get(root or "") == last.table_id and not any(
+            event.kind in DEFINITION_KINDS for event in events
+        ):
+            return True
         try:
             if root is None or isinstance(last, Dropped):
                 raise TableNotFound(f"{table} is gone")
@@ -126,16 +131,17 @@ class CatalogDestination:
         snapshot = table.log.refresh()
         if not self._target.is_iceberg:
             return entry_of(snapshot, root)
+        self._unpublished.pop(root, None)
         if not snapshot.settings.iceberg:
+            self._unpublished[root] = snapshot.metadata.id
             raise TableNotFound(f"lakebed.iceberg is off for {root}")
         now = self._clock()
         if now < table.look_at:
             return None
         head = table.publisher.head()
-        is_here = (
-            head is not None and head.document["location"] == table.publisher.location
-        )  # and not of a table that moved
-        if head is not None and is_here and head.version >= version:
+        if head is not None and head.document["location"] != table.publisher.location:
+            head = None  # it is of the place that the table was copied from
+        if head is not None and head.version >= version:
             location = f"{root}/{metadata_name(head.number)}"
             return entry_of(snapshot, root, metadata_location=location, version=head.version)
         table.waits_since = now if table.waits_since is None else table.waits_since

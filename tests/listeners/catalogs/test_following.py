@@ -34,6 +34,7 @@ class Memory:
         return True
 
     def drop(self, name: Name, is_ours: Callable[[Parameters], bool]) -> None:
+        self.asked.append(str(name))
         self.happens(str(name))
         found = self.entries.get(str(name))
         if found is not None and is_ours(found.parameters):
@@ -48,8 +49,8 @@ def catalog() -> Iterator[Memory]:
     yield Memory()
 
 
-def follower(lake: Path, catalog: Memory, cursor: Cursor | None = None) -> Follower:
-    return Follower(str(lake), TARGET, cursor, connect=lambda _: catalog)
+def follower(lake: Path, catalog: Memory, cursor: Cursor | None = None, target: Catalog = TARGET) -> Follower:
+    return Follower(str(lake), target, cursor, connect=lambda _: catalog)
 
 
 def test_it_begins_with_all_tables_and_goes_on_with_those_that_change(tmp_path: Path, catalog: Memory) -> None:
@@ -142,3 +143,20 @@ def test_a_table_that_comes_back_before_anybody_looked_keeps_its_entry(tmp_path:
     assert list(catalog.entries) == ["public.items"]
     lakebed.undrop(orders.path)
     assert one.step() == "" and sorted(catalog.entries) == ["public.items", "public.orders"]
+
+
+def test_batches_of_tables_that_are_not_for_iceberg_cost_a_catalog_of_iceberg_nothing(
+    tmp_path: Path, catalog: Memory
+) -> None:
+    orders = make(str(tmp_path), "public/orders")
+    one = follower(tmp_path, catalog, target=Catalog(url="thrift://nowhere", format="iceberg"))
+    assert one.step() == "" and catalog.asked == ["public.orders"], "there may be an entry from before"
+    for _ in range(3):
+        orders.apply(changes())
+        orders.settle()
+        assert one.step() == ""
+    assert catalog.asked == ["public.orders"] and not catalog.entries
+    orders.set_properties({"lakebed.iceberg": "on"})
+    assert one.step(2) == "" and list(catalog.entries) == ["public.orders"]
+    orders.set_properties({"lakebed.iceberg": "off"})
+    assert one.step() == "" and not catalog.entries
