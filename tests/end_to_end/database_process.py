@@ -58,6 +58,7 @@ class Outcome:
     versions: int = 0
     kills: int = 0
     altered: Counter[str] = field(default_factory=Counter)
+    proved: int = 0  # tables that were compared with the database while all went on
     points: int = 0
     torn_without_points: int = 0
     parked: str = ""
@@ -187,17 +188,26 @@ def run_and_compare(
     max_age_seconds: float = 2.0,
     points_min: int = 0,
     probes: int = PROBES,
+    proofs: int = 0,
     say: Callable[[str], None] = print,
 ) -> Outcome:
     """Runs the whole; raises AssertionError naming the table and what differs.
 
     ``points_min``: clients go on until there are so many points. ``probes``: how many quiet tables get a row whose way is
-    timed, before a table is parked and while it is.
+    timed, before a table is parked and while it is. ``proofs``: how many tables are compared with the database after each kill,
+    while clients go on.
     """
     chance, started, outcome = random.Random(seed), time.monotonic(), Outcome(kills=kills)
+    proofs = proofs if database.url else 0
     more: dict[str, Any] = {}
     if points:
         more = {"points": {"transaction_topic": f"{database.name}.transaction", "settle_seconds": 1.0}}
+    if proofs:
+        more["verify"] = {"url": database.url, "wait_seconds": 120}
+
+    def tell(text: str) -> None:
+        say(f"{time.monotonic() - started:3.0f} s: {text}")
+
     signals, topics = _signals(kafka, database)
     process = DatabaseProcess(
         kafka,
@@ -212,18 +222,11 @@ def run_and_compare(
         # Clients write while the connector takes its snapshot, and while its rows are read.
         with database.load(folder, per_second):
             database.capture({**(INLINE_SCHEMAS if registry is None else avro_converters(registry)), **signals})
-            say(f"{time.monotonic() - started:3.0f} s: captured")
+            tell("captured")
             process.start()
             process.wait_until_ingested(process.ends())
-            say(f"{time.monotonic() - started:3.0f} s: all tables are there")
-            for number in range(kills):
-                for _ in range(chance.randint(1, 3)):
-                    done = database.alter_something(chance)
-                    outcome.altered[done.split(": ")[-1].split()[0]] += 1
-                    say(f"{time.monotonic() - started:3.0f} s: {done}")
-                    time.sleep(chance.uniform(0, 1.5))
-                _kill(process, database, chance)
-                say(f"{time.monotonic() - started:3.0f} s: killed and started again ({number + 1})")
+            tell("all tables are there")
+            _alter_and_kill(process, database, chance, outcome, proofs, tell)
             _give_an_impossible_type(process, database, outcome, probes, say)
             if database.has_signals:
                 _have_rows_sent_again(process, database)
@@ -242,6 +245,27 @@ def run_and_compare(
     return outcome
 
 
+def _alter_and_kill(
+    process: DatabaseProcess,
+    database: ManyTables,
+    chance: random.Random,
+    outcome: Outcome,
+    proofs: int,
+    tell: Callable[[str], None],
+) -> None:
+    """The schema moves, and the pipeline is killed in the midst of it, again and again."""
+    for number in range(outcome.kills):
+        for _ in range(chance.randint(1, 3)):
+            done = database.alter_something(chance)
+            outcome.altered[done.split(": ")[-1].split()[0]] += 1
+            tell(done)
+            time.sleep(chance.uniform(0, 1.5))
+        _kill(process, database, chance)
+        tell(f"killed and started again ({number + 1})")
+        if proofs:
+            _prove(process, chance, proofs, outcome, tell)
+
+
 def _kill(process: DatabaseProcess, database: ManyTables, chance: random.Random) -> None:
     if chance.random() < 0.3:
         process.kill_alone()
@@ -254,6 +278,18 @@ def _kill(process: DatabaseProcess, database: ManyTables, chance: random.Random)
     process.ready_after_seconds = chance.uniform(0, 8) if chance.random() < 0.25 else None
     process.start()
     time.sleep(chance.uniform(0, 3))
+
+
+def _prove(
+    process: DatabaseProcess, chance: random.Random, proofs: int, outcome: Outcome, tell: Callable[[str], None]
+) -> None:
+    """Some tables are equal to the database, wherever it is just now."""
+    time.sleep(chance.uniform(0, 2))
+    names = chance.sample(sorted(tables_below(process.root)), proofs)
+    code = command(["verify", str(process.file), *names])
+    assert code == 0, f"lakebed verify of {', '.join(names)} ended with {code}\n{process.log_tail()}"
+    outcome.proved += proofs
+    tell(f"equal to the database: {', '.join(names)}")
 
 
 def _give_an_impossible_type(

@@ -52,6 +52,8 @@ class ManyTables(ABC):
     """Rows with the numbers ``n`` from 1 to ``{}``."""
     has_signals = False
     """Whether there is a table for signals, so that rows can be sent again."""
+    url = ""
+    """The address of the database, where it can be compared with tables by it."""
     ends_truncates = True
     """Whether the connector sends the end of a transaction that truncates. Without it the table waits for minutes."""
 
@@ -189,6 +191,7 @@ class ManyPostgresTables(ManyTables):
 
     def __init__(self, name: str, postgres: PostgresServer, debezium: DebeziumServer, *, hot: int, quiet: int) -> None:
         self._postgres = postgres
+        self.url = f"postgresql://{SUPERUSER}@{HOST}:{postgres.port}/{name}"
         super().__init__(name, "public", debezium, hot=hot, quiet=quiet)
 
     def create_database(self) -> None:

@@ -26,6 +26,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--format", choices=["avro", "json"], default="avro")
     parser.add_argument("--points", action="store_true", help="compare the bank at every point")
+    parser.add_argument("--proofs", type=int, default=3, help="tables that lakebed verify compares after each kill")
     given = parser.parse_args()
     folder = new_run_folder("soak-database")
     print(f"folder: {folder}", flush=True)
@@ -49,6 +50,7 @@ def main() -> None:
             seed=given.seed,
             per_second=given.rate,
             points=given.points,
+            proofs=given.proofs,
             say=lambda text: print(text, flush=True),
         )
     print(outcome, flush=True)
