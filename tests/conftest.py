@@ -24,7 +24,7 @@ from lakebed import events
 from lakebed.decode.native.build import NotBuilt
 from lakebed.decode.native.build import build_if_needed as build_native_code
 from tests.infra.debezium import DebeziumServer
-from tests.infra.debezium_mariadb import DebeziumMariaDb
+from tests.infra.debezium_mariadb import DistributedMariaDb
 from tests.infra.fault_proxy import FaultProxy
 from tests.infra.kafka import KafkaServer
 from tests.infra.mariadb import MariaDbServer
@@ -169,9 +169,9 @@ def mariadb() -> Iterator[MariaDbServer]:
 
 
 @pytest.fixture(scope="session")
-def debezium_mariadb(kafka: KafkaServer, mariadb: MariaDbServer) -> Iterator[DebeziumMariaDb]:
+def debezium_mariadb(kafka: KafkaServer, mariadb: MariaDbServer) -> Iterator[DistributedMariaDb]:
     """Debezium between ``mariadb`` and ``kafka``: call ``capture``."""
-    with DebeziumMariaDb(kafka, mariadb) as server:
+    with DistributedMariaDb(kafka, mariadb) as server:
         yield server
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lakebed.quoting import quote
+from lakebed.quoting import quote, quote_for_spark
 
 Judge = Callable[[str, str], bool]
 Quote = Callable[[str], str]
@@ -114,6 +114,12 @@ POSTGRES = Dialect(
     with_length="(octet_length({})::text || ':' || {})",
     hashed="('x' || substr(md5({}), 1, 15))::bit(60)::bigint",
     quote=quote,
+)
+MARIADB = Dialect(
+    joined=_by_call,
+    with_length="concat(octet_length({}), ':', {})",
+    hashed="cast(conv(left(md5({}), 15), 16, 10) as unsigned)",
+    quote=quote_for_spark,  # backticks
 )
 
 

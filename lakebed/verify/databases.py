@@ -1,11 +1,15 @@
-"""Compares tables of a database's pipeline with PostgreSQL, one after the other: ``lakebed verify SHOP.yml``."""
+"""Compares tables of a database's pipeline with the database, one after the other: ``lakebed verify SHOP.yml``.
+
+The url says which database it is: ``mariadb://`` and ``mysql://`` are MariaDB's (``mariadb``, ``stored_offsets``), all others
+PostgreSQL's (``postgres``).
+"""
 
 from __future__ import annotations
 
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 
 from lakebed.discovery import tables_below
@@ -25,14 +29,12 @@ from lakebed.table.internals import Internals
 from lakebed.verify.canonical import Column, LeftOut, Shape
 from lakebed.verify.going_on import GoingOn, written
 from lakebed.verify.lake import LakeTable
-from lakebed.verify.postgres import Database, PostgresTable, SourceColumn
 from lakebed.verify.proof import Found, Progress, Proof, no_progress
 from lakebed.verify.reaching import Reaching
 from lakebed.verify.repair import repair
 from lakebed.verify.report import Outcome, TableReport, position_text
 from lakebed.verify.resending import Resending
-from lakebed.verify.source import Pace
-from lakebed.verify.types_of_postgres import rule_of
+from lakebed.verify.source import Connector, Pace, SourceColumn, SourceDatabase
 
 _NAME = re.compile(r'"(?P<quoted>(?:[^"]|"(?!\.|$))*)"(?=\.|$)|(?P<plain>[^.]+)')
 
@@ -61,11 +63,11 @@ class Databases:
         self._asking = _asking(pipeline) if repairs else None
         self._sleep = sleep
         self._pace = Pace(section.rows_per_second, sleep=sleep, closed_seconds=closed_seconds)
-        self._database = Database(section.url)
-        self._slot = self._chosen_slot()
+        self._database, self._connector = (self._of_mariadb if _is_of_mariadb(section.url) else self._of_postgres)()
 
     def close(self) -> None:
         """Let go of the database."""
+        self._connector.close()
         self._database.close()
 
     def verify(self, name: str, root: str) -> TableReport:
@@ -81,19 +83,19 @@ class Databases:
         reaching = Reaching(
             table=name,
             topic=topic,
-            confirmed=self._confirmed,
-            emit=self._database.emit,
+            connector=self._connector,
             ends=_ends(self._kafka, topic),
             newest=internals.log.refresh,
             wait_seconds=self._section.wait_seconds,
             sleep=self._sleep,
         )
-        source = PostgresTable(self._database, *source_of(snapshot, topic, name), shape)
+        source = self._database.table(*source_of(snapshot, topic, name), shape)
         with closing(LakeTable(internals, shape, reaching.reach)) as lake:
             going_on = GoingOn(internals.log, shape)
             proof = Proof(shape, source, lake, self._pace, progress=self._progress, checkpoint=going_on.take)
             found = proof.run(*going_on.begin(snapshot))
             report = report_of(name, shape, found, lake.version, internals, going_on.seconds)
+            report = replace(report, log_files=self._database.log_files)
             if self._asking is not None and found.differing:
                 send = Resending(
                     asking=self._asking,
@@ -109,16 +111,17 @@ class Databases:
             written(internals.path, lambda: note_verified(internals.log, verified_by(report)))
             return report
 
-    def _confirmed(self) -> int:
-        found = self._database.slots().get(self._slot)
-        if found is None:
-            raise InvalidInput(
-                f"the replication slot {self._slot} is gone, so nobody knows what the connector has sent"
-            )
-        return found
+    def _of_postgres(self) -> tuple[SourceDatabase, Connector]:
+        from lakebed.verify.postgres import Database, SlotConnector
 
-    def _chosen_slot(self) -> str:
-        slots = self._database.slots()
+        for name in ("offsets_topic", "connector"):
+            if getattr(self._section, name) is not None:
+                raise self._wrong(f"{name} is for MariaDB and MySQL; PostgreSQL has slot")
+        database = Database(self._section.url)
+        with _closed_on_error(database):
+            return database, SlotConnector(database, self._chosen_slot(database.slots()))
+
+    def _chosen_slot(self, slots: Mapping[str, int]) -> str:
         if self._section.slot is not None:
             if self._section.slot not in slots:
                 raise self._wrong(
@@ -130,9 +133,39 @@ class Databases:
             raise self._wrong(f"the database has {what}; set slot to the connector's slot.name")
         return next(iter(slots))
 
+    def _of_mariadb(self) -> tuple[SourceDatabase, Connector]:
+        from lakebed.verify.mariadb import Database
+        from lakebed.verify.stored_offsets import BinlogConnector, StoredOffsets
+
+        topic, prefix = self._section.offsets_topic, self._pipeline.naming.prefix
+        if self._section.slot is not None:
+            raise self._wrong("slot is for PostgreSQL; MariaDB and MySQL have offsets_topic")
+        if topic is None:
+            raise self._wrong("offsets_topic is missing; set it to the offset.storage.topic of the connector's worker")
+        if not prefix:
+            raise self._wrong("the connector's topic.prefix is not known; set database.topic_prefix")
+        stored = StoredOffsets(self._kafka, topic, prefix)
+        database = Database(self._section.url)
+        return database, BinlogConnector(
+            log=database, stored=stored, topic=topic, prefix=prefix, name=self._section.connector
+        )
+
     def _wrong(self, text: str) -> InvalidInput:
         document = self._pipeline.document
         return document.error(document.at("database", "verify"), text)
+
+
+def _is_of_mariadb(url: str) -> bool:
+    return url.partition(":")[0].lower() in ("mariadb", "mysql")
+
+
+@contextmanager
+def _closed_on_error(database: SourceDatabase) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        database.close()
+        raise
 
 
 def verified(
@@ -225,7 +258,7 @@ def shape_of(source: Sequence[SourceColumn], snapshot: Snapshot) -> Shape | Left
         if field.name in aggregated:
             left_out[field.name] = f"it is an aggregate ({aggregated[field.name]}) of all events of a row"
             continue
-        rule = rule_of(found.type, field.type)
+        rule = found.type.rule(field.type)
         if isinstance(rule, LeftOut):
             left_out[field.name] = rule.reason
         else:
@@ -265,7 +298,7 @@ def verified_by(report: TableReport) -> Verified:
     return Verified(
         time_ms=report.time_ms or 0,
         outcome="differs" if report.outcome == "differs" else "unsettled" if report.unsettled else "equal",
-        position=position_text(position),
+        position=position_text(position, report.log_files),
         version=report.version if report.version is not None else -1,
         rows=report.rows,
         differing=report.differences if repaired is None else repaired.left,

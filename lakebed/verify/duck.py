@@ -26,6 +26,7 @@ from lakebed.storage.file_errors import naming_unreadable
 from lakebed.table.internals import Internals
 from lakebed.verify.canonical import DUCKDB, Shape, key_texts, put, row_checksum, texts
 from lakebed.verify.comparing import Key, Row
+from lakebed.verify.types_of_mariadb import TEXT_OF_DOUBLE, text_of_double
 from lakebed.verify.types_of_postgres import BITS_OF_BYTES, BITS_OF_DOUBLE, BITS_OF_FLOAT, PAIRS_OF_JSON
 from lakebed.view.arrow_scan import register_view
 
@@ -145,6 +146,7 @@ def add_functions(connection: duckdb.DuckDBPyConnection) -> None:
         (BITS_OF_DOUBLE, _bits(pa.int64()), "double", "bigint"),
         (BITS_OF_FLOAT, _bits(pa.int32()), "float", "integer"),
         (BITS_OF_BYTES, _each(bits_of_bytes), "blob", "varchar"),
+        (TEXT_OF_DOUBLE, _each(text_of_double), "double", "varchar"),
         (PAIRS_OF_JSON, _each(pairs_of_json), "varchar", "varchar"),
     ):
         connection.create_function(name, function, [given], gives, type=PythonUDFType.ARROW)

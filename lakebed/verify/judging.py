@@ -6,8 +6,10 @@ Nothing here is a tolerance: a judge compares the values that the texts stand fo
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Mapping
+from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 
 import pyarrow as pa
@@ -91,19 +93,43 @@ def looks_like(kind: str, source: str | None, lake: str | None) -> str:
     """
     if source is None:
         return ""
+    if (is_time := _is_time(kind)) and _is_no_day(source):
+        return f"Debezium sends {'null' if lake is None else 'another day'} for a day that no calendar has"
     if lake is None:
         return _as_null(kind, source)
     if lake.startswith(UNAVAILABLE):
         return "Debezium's placeholder for a large value that did not change"
     if kind.endswith("[]"):
         return "Debezium sends null for inner arrays" if set(lake) == {"-"} else ""
-    if kind == "date" or kind.startswith("timestamp"):
+    if is_time:
         return _as_time(kind, source, lake)
+    if kind == "uuid" and lake.replace("-", "")[2:] == source.replace("-", "")[:-2]:
+        return "Debezium 3.5 sends the uuid of a change of MariaDB moved by a byte"
     if (source, lake) == ("24:00:00", "00:00:00"):
         return "Debezium sends 24:00 as 00:00 with time.precision.mode=isostring"
-    if _is_number(source) and _is_number(lake):
-        return ""
+    if kind.startswith(("float", "double")) or (_is_number(source) and _is_number(lake)):
+        return _as_number(kind, source, lake)
     return "the text is cut" if lake and source.startswith(lake) else ""
+
+
+def _is_time(kind: str) -> bool:
+    return not kind.endswith("[]") and (kind == "date" or kind.startswith(("timestamp", "datetime")))
+
+
+def _is_no_day(text: str) -> bool:
+    """Whether it is a text as 0000-00-00, which MariaDB has, and no number."""
+    return "-" in text[1:]
+
+
+def _as_number(kind: str, source: str, lake: str) -> str:
+    """What two numbers may have to do with each other."""
+    if kind.startswith("bigint") and "unsigned" in kind and Decimal(source) - Decimal(lake) == 1 << 64:
+        return "bigint.unsigned.handling.mode=long has no such number"
+    if kind.startswith("float"):
+        with suppress(ValueError):  # digits of its bits
+            if f"{float(source):.6g}" == f"{float(lake):.6g}":
+                return "Debezium's snapshot has six digits of a float"
+    return ""
 
 
 def _as_null(kind: str, source: str) -> str:
@@ -112,6 +138,8 @@ def _as_null(kind: str, source: str) -> str:
         return "Debezium sends null for NaN in numeric"
     if kind == "name":
         return "Debezium sends null for changes of the type name"
+    if re.fullmatch(r"time(\(\d\))?", kind) and (source.startswith("-") or source[:2] >= "24" or source[2] != ":"):
+        return "this time.precision.mode has times within a day alone"
     if kind.startswith("timestamp") and not kind.endswith("[]") and abs(int(source)) > _NANOSECONDS_REACH:
         return "time.precision.mode=nanoseconds has no such time"
     if len(source) >= _LARGE:
@@ -123,7 +151,11 @@ def _as_time(kind: str, source: str, lake: str) -> str:
     """What two days, or two numbers of microseconds, may have to do with each other."""
     if _is_after_christ(kind, source, lake):
         return "Debezium sends a year before Christ as one after Christ in its snapshot"
+    if _is_this_century(kind, source, lake):
+        return "Debezium takes years below 100 for years of this century or the last one, without enable.time.adjuster=false"
     micros = int(lake) - int(source)
+    if kind.startswith("datetime") and abs(int(source)) > _NANOSECONDS_REACH and abs(int(lake)) <= _NANOSECONDS_REACH:
+        return "time.precision.mode=nanoseconds has no such time"
     if kind == "date":
         return ""
     if micros % _HALF_HOUR_MICROS == 0 and abs(micros) <= _DAY_MICROS:
@@ -131,6 +163,12 @@ def _as_time(kind: str, source: str, lake: str) -> str:
     if int(lake) == int(source) // 1000 * 1000:
         return "cut to milliseconds, as time.precision.mode=connect does"
     return ""
+
+
+def _is_this_century(kind: str, source: str, lake: str) -> bool:
+    shown = day_of_number if kind == "date" else moment_of_number
+    before, after = shown(source), shown(lake)
+    return before.startswith("00") and after[:2] in ("19", "20") and before[2:] == after[2:]
 
 
 def _is_after_christ(kind: str, source: str, lake: str) -> bool:

@@ -10,7 +10,6 @@ The session reads only, in UTC; it has no snapshot between statements, so it hol
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,6 +19,7 @@ from lakebed.errors import InvalidInput, MissingPrerequisite, Retry
 from lakebed.quoting import quote
 from lakebed.verify.canonical import POSTGRES, Shape, key_texts, put, row_checksum, texts
 from lakebed.verify.comparing import Key, Row, Span, States, Tally, Version
+from lakebed.verify.source import SourceColumn
 from lakebed.verify.types_of_postgres import SourceType
 
 if TYPE_CHECKING:
@@ -50,18 +50,10 @@ GIVEN = "\0"
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceColumn:
-    """A column as the database has it. ``shown``: its type, for people."""
-
-    name: str
-    type: SourceType
-    shown: str
-    is_generated: bool = False
-
-
 class Database:
     """A connection to a database. Close it when done."""
+
+    log_files = ""
 
     def __init__(self, url: str) -> None:
         """Raises MissingPrerequisite, InvalidInput, Retry."""
@@ -142,6 +134,10 @@ class Database:
             for name, oid, modifier, shown, provider, collation, generated in found
         ]
 
+    def table(self, schema: str, table: str, shape: Shape) -> PostgresTable:
+        """One of its tables, as a source."""
+        return PostgresTable(self, schema, table, shape)
+
     def _types(self, wanted: set[int]) -> dict[int, tuple[Any, ...]]:
         """What ``pg_type`` says of types, of what they are based on and of their elements."""
         known: dict[int, tuple[Any, ...]] = {}
@@ -167,6 +163,35 @@ def _type_of(types: Mapping[int, tuple[Any, ...]], oid: int, modifier: int, by_b
     return SourceType(
         name=name, modifier=modifier, kind=kind, written=written, element=inner, is_ordered_by_bytes=by_bytes
     )
+
+
+class SlotConnector:
+    """The connector that reads a slot. Debezium confirms in its slot what Kafka has acknowledged."""
+
+    def __init__(self, database: Database, slot: str) -> None:
+        self._database = database
+        self._slot = slot
+
+    def missing(self, position: int) -> str:
+        """See ``Connector``."""
+        confirmed = self._database.slots().get(self._slot)
+        if confirmed is None:
+            raise InvalidInput(
+                f"the replication slot {self._slot} is gone, so nobody knows what the connector has sent"
+            )
+        if confirmed >= position:
+            return ""
+        return (
+            f"the connector has confirmed {position - confirmed:,} bytes less of the database's log than is needed: "
+            "does it run? On a quiet database it needs heartbeat.interval.ms"
+        )
+
+    def nudge(self) -> None:
+        """See ``Connector``: an empty message of PostgreSQL's log."""
+        self._database.emit()
+
+    def close(self) -> None:
+        """The connection is the database's."""
 
 
 class PostgresTable:

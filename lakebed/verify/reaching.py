@@ -1,12 +1,12 @@
 """Waits until a table of the lake has everything of its source up to a position.
 
-1. The slot of the connector has confirmed the position: Debezium confirms what Kafka has acknowledged. So every event of a
-   transaction that committed below the position is in a topic.
+1. The connector has confirmed the position: by its slot in PostgreSQL (``postgres.SlotConnector``), or by the offset that
+   Connect has stored (``stored_offsets``). So every event of a transaction that committed below the position is in a topic.
 2. The ends of the table's topic are taken after that, so they are behind all of these events.
 3. The table has read up to these ends, by the positions in its own log (invariant M6).
 
 None of these steps rests on a clock, on the order of arrival, or on what the pipeline says of itself. A quiet database writes
-nothing that the connector could confirm: after a moment it is sent an empty message of PostgreSQL's log, unless that is refused.
+nothing that the connector could confirm: after a moment it is nudged, if there is a way that changes nothing and is not refused.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from lakebed.errors import InvalidInput, Retry
 from lakebed.log.snapshot import Snapshot
 from lakebed.positions.positions import positions_of
+from lakebed.verify.source import Connector
 
 PAUSE_SECONDS, QUIET_SECONDS = 0.25, 2.0
 
@@ -29,8 +30,7 @@ class Reaching:
 
     table: str
     topic: str
-    confirmed: Callable[[], int]  # the position that the connector has confirmed
-    emit: Callable[[], None]  # writes something that the connector will confirm; raises InvalidInput if that is refused
+    connector: Connector
     ends: Callable[[], Mapping[int, int]]  # the next offset of each partition of the topic
     newest: Callable[[], Snapshot]  # the table's newest version
     wait_seconds: float
@@ -59,15 +59,12 @@ class Reaching:
 
     def _confirm(self, position: int) -> None:
         begun = said = self.clock()
-        while (confirmed := self.confirmed()) < position:
+        while why := self.connector.missing(position):
             now = self.clock()
             if now - begun >= self.wait_seconds:
-                raise Retry(
-                    f"the connector has confirmed {position - confirmed:,} bytes less of the database's log than is needed: "
-                    "does it run? On a quiet database it needs heartbeat.interval.ms"
-                )
+                raise Retry(why)
             if now - said >= QUIET_SECONDS:
                 said = now
                 with suppress(InvalidInput):
-                    self.emit()
+                    self.connector.nudge()
             self.sleep(PAUSE_SECONDS)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from lakebed.decode.source_order import POSITIONS_PER_FILE
 from lakebed.verify.comparing import Difference
 
 Outcome = Literal["equal", "differs", "repaired", "unsettled", "left out"]
@@ -26,7 +27,8 @@ class Repaired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableReport:
-    """One table. Positions are bytes of the source's log; what is not known is None."""
+    """One table. Positions are bytes of the source's log, or its files and places (``binlog_position``);
+    what is not known is None."""
 
     table: str
     outcome: Outcome
@@ -46,6 +48,7 @@ class TableReport:
     quarantined: int = 0  # records of the table that could not become rows
     first_position: int | None = None
     last_position: int | None = None
+    log_files: str = ""  # what the names of the files of the source's log begin with; empty if it is one of bytes
     time_ms: int | None = None  # when it ended, epoch milliseconds
     seconds: float = 0.0
     digest: str = ""  # the count of the rows and the sum of their checksums, as they were read
@@ -56,9 +59,14 @@ class TableReport:
         return asdict(self)
 
 
-def position_text(position: int | None) -> str:
-    """A position as PostgreSQL writes it."""
-    return "" if position is None else f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
+def position_text(position: int | None, log_files: str = "") -> str:
+    """A position as the database writes it."""
+    if position is None:
+        return ""
+    if log_files:
+        number, place = divmod(position, POSITIONS_PER_FILE)
+        return f"{log_files}.{number:06d}:{place}"
+    return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
 
 
 def lines(report: TableReport) -> Iterator[str]:
@@ -66,7 +74,7 @@ def lines(report: TableReport) -> Iterator[str]:
     if report.outcome == "left out":
         yield f"{report.table}: not compared: {report.reason}"
         return
-    at = f" at {position_text(report.last_position)}" if report.last_position is not None else ""
+    at = f" at {position_text(report.last_position, report.log_files)}" if report.last_position is not None else ""
     differ = "differed" if report.outcome == "repaired" else "differs" if report.differences == 1 else "differ"
     differing = f"{_counted(report.differences, 'key')} {differ} from {report.source}{at}"
     words = {
@@ -90,7 +98,7 @@ def lines(report: TableReport) -> Iterator[str]:
     if report.outcome == "differs" and report.unsettled:
         yield f"  {report.unsettled:,} more keys changed all the time and were not compared"
     if report.repaired is not None:
-        yield from _repaired(report.repaired)
+        yield from _repaired(report.repaired, report.log_files)
     for name, why in report.left_out.items():
         yield f"  column {name} is not compared: {why}"
     if report.quarantined:
@@ -115,8 +123,8 @@ def _difference(one: Difference) -> Iterator[str]:
             yield f"    {side}  " + ", ".join(f"{name}={_shown(text)}" for name, text in row.items())
 
 
-def _repaired(one: Repaired) -> Iterator[str]:
-    at = f" at {position_text(one.last_position)}" if one.last_position is not None else ""
+def _repaired(one: Repaired, log_files: str) -> Iterator[str]:
+    at = f" at {position_text(one.last_position, log_files)}" if one.last_position is not None else ""
     now = f"{_counted(one.left, 'key')} still differ{'s' if one.left == 1 else ''}" if one.left else "all are equal"
     yield f"  repaired: {_counted(one.sent_again, 'key')} sent again, {_counted(one.removed, 'row')} removed; {now}{at}"
     if one.kept:

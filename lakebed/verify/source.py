@@ -9,7 +9,26 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from lakebed.verify.canonical import LeftOut, Rule, Shape
 from lakebed.verify.comparing import Key, Row, Span, States, Tally
+
+
+class SourceType(Protocol):
+    """A type of a column, as a database has it."""
+
+    def rule(self, lake: pa.DataType) -> Rule | LeftOut:
+        """How values of the type are compared with those of a column of a table."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceColumn:
+    """A column as the database has it. ``shown``: its type, for people."""
+
+    name: str
+    type: SourceType
+    shown: str
+    is_generated: bool = False
 
 
 class Source(Protocol):
@@ -40,6 +59,52 @@ class Source(Protocol):
 
     def rows(self, keys: Sequence[Key]) -> Mapping[Key, Sequence[Row]]:
         """The same with their values' texts."""
+        ...
+
+
+class SourceDatabase(Protocol):
+    """A database, whatever makes it. A method raises Retry if it does not answer, InvalidInput if it refuses."""
+
+    log_files: str
+    """What the names of the files of its binary log begin with; empty if its log is one of bytes, as PostgreSQL's."""
+
+    def close(self) -> None:
+        """Let go of it."""
+        ...
+
+    def columns(self, schema: str, table: str) -> Sequence[SourceColumn]:
+        """The columns of a table, in their order. Raises InvalidInput if it is not there."""
+        ...
+
+    def table(self, schema: str, table: str, shape: Shape) -> SourceTable:
+        """One of its tables."""
+        ...
+
+
+class SourceTable(Source, Protocol):
+    """One of its tables."""
+
+    def condition(self, keys: Sequence[Key]) -> str:
+        """What is true of the rows of some keys, in the SQL of the database, whatever the settings of a session are."""
+        ...
+
+
+class Connector(Protocol):
+    """What reads the log of a database and writes the changes into Kafka."""
+
+    def missing(self, position: int) -> str:
+        """Why Kafka may not have every change below a position yet, for people; empty: it has them for good.
+
+        Raises InvalidInput if nobody can know, Retry.
+        """
+        ...
+
+    def nudge(self) -> None:
+        """Write something that the connector will confirm, where that changes nothing. Raises InvalidInput if it is refused."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what it asks."""
         ...
 
 

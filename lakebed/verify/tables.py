@@ -32,6 +32,8 @@ from lakebed.verify.source import Pace
 from lakebed.verify.types_of_tables import rule_of
 
 _PIECE_ROWS = 100_000
+AT_REST = "at rest"
+"""The mark of all rows, since nothing changes them."""
 
 
 class ParquetRelation:
@@ -96,7 +98,7 @@ class TableSource:
 
     def states(self, keys: Sequence[Key]) -> States:
         """See ``Source``."""
-        return {key: [Version(one) for one in found] for key, found in self._side.checksums_of(keys).items()}
+        return {key: [Version(one, AT_REST) for one in found] for key, found in self._side.checksums_of(keys).items()}
 
     def rows(self, keys: Sequence[Key]) -> Mapping[Key, Sequence[Row]]:
         """See ``Source``."""

@@ -37,6 +37,10 @@ class SourceType:
     element: SourceType | None = None  # of an array
     is_ordered_by_bytes: bool = True  # of a text: whether its collation is that of bytes
 
+    def rule(self, lake: pa.DataType) -> Rule | LeftOut:
+        """How values of a column are compared."""
+        return rule_of(self, lake)
+
 
 def rule_of(source: SourceType, lake: pa.DataType) -> Rule | LeftOut:
     """How values of a column are compared."""

@@ -53,6 +53,9 @@ def avro_converters(registry: RegistryServer) -> dict[str, str]:
 class ConnectWorker(Server):
     """One Connect worker. ``capture`` starts a connector; connectors come back after ``kill`` and ``start``."""
 
+    busy: tuple[int, ...] = ()
+    """The codes of answers that ask to come again."""
+
     def __init__(self, kafka: KafkaServer, run_folder: Path | None = None) -> None:
         super().__init__(run_folder)
         self._kafka = kafka
@@ -196,6 +199,20 @@ class ConnectWorker(Server):
         return path.read_bytes() if path.exists() else b""
 
     def _request(self, method: str, path: str, body: object = None) -> Any:
+        answers: list[Any] = []
+
+        def is_answered() -> bool:
+            try:
+                answers.append(self._requested(method, path, body))
+            except urllib.error.HTTPError as error:
+                if error.code not in self.busy:
+                    raise
+            return bool(answers)
+
+        wait_until(is_answered, f"Connect does not answer {method} {path}")
+        return answers[0]
+
+    def _requested(self, method: str, path: str, body: object) -> Any:
         request = urllib.request.Request(
             f"http://{HOST}:{self.ports[0]}{path}",
             method=method,

@@ -110,9 +110,13 @@ class VerifySection:
     """``database.verify``: how ``lakebed verify`` reaches the database, and how much it may ask of it."""
 
     url: str = field(repr=False)
-    """Of PostgreSQL, as libpq has it: ``postgresql://user@host/database``."""
+    """Of PostgreSQL, as libpq has it: ``postgresql://user@host/database``; of MariaDB ``mariadb://user@host``."""
     slot: str | None = None
-    """The connector's ``slot.name``; None: the only one of the database."""
+    """PostgreSQL: the connector's ``slot.name``; None: the only one of the database."""
+    offsets_topic: str | None = None
+    """MariaDB and MySQL: the ``offset.storage.topic`` of the connector's worker."""
+    connector: str | None = None
+    """MariaDB and MySQL: the connector's name; None: the only one that has stored offsets with the topics' prefix."""
     rows_per_second: float = 50_000.0  # that are read of the database, at most
     wait_seconds: float = 300.0  # how long a table may be behind what was read
     every_hours: float = 24.0  # with --continuous: how long after a comparison of a table the next one begins

@@ -1,0 +1,153 @@
+"""``lakebed verify`` with a real MariaDB, Debezium and Kafka: equal while both go on, and what is planted is found."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import lakebed
+from lakebed.cli import main
+from tests.end_to_end.every_type import Reading
+from tests.end_to_end.test_verify import CONVERTERS
+from tests.infra.debezium_mariadb import DistributedMariaDb
+from tests.infra.kafka import KafkaServer
+from tests.infra.mariadb import MariaDbServer
+from tests.infra.server import HOST
+
+NAME = "provenmaria"
+SETTINGS: Mapping[str, object] = {
+    **CONVERTERS,
+    "bigint.unsigned.handling.mode": "precise",
+    "connect.keep.alive.interval.ms": 1000,  # how soon MariaDB writes to a reader of a quiet log
+}
+TABLES = """
+create table plain (id bigint unsigned primary key, note text, other text, amount decimal(10, 2), at datetime(6), f double);
+insert into plain select seq, concat('note ', seq), concat('other ', seq), seq / 4, '2024-01-01' + interval seq second, seq / 7
+    from seq_1_to_2000;
+create table order_lines (shop varchar(20) collate utf8mb4_nopad_bin, line int, what text, primary key (shop, line));
+insert into order_lines select concat('shop ', seq % 7), seq, md5(seq) from seq_1_to_500;
+create table people (name varchar(20) collate utf8mb4_general_ci primary key, city text);
+insert into people select concat(if(seq % 2 = 0, 'a', 'B'), seq), concat('city ', seq) from seq_1_to_300;
+create table heap (what text);
+insert into heap values ('no key');
+"""
+NAMES = ("plain", "order_lines", "people", "heap")
+FILE = """
+database:
+  path: '%s'
+  verify: {url: 'mariadb://root@%s:%d/', offsets_topic: %s, wait_seconds: %d}
+source: {kind: kafka, topic_pattern: '%s\\..*', config: {bootstrap.servers: '%s'}}
+format: debezium-json
+"""
+
+
+class Followed:
+    """The tables of the database, brought into the lake as ``lakebed run`` does, whenever ``catch_up`` is called."""
+
+    def __init__(self, kafka: KafkaServer, folder: Path) -> None:
+        self._reading = Reading(NAME, kafka, folder / "lake")
+
+    def catch_up(self) -> None:
+        for name in NAMES:
+            assert isinstance(self._reading.table(f"{NAME}.{name}"), lakebed.Table)
+
+
+@contextmanager
+def busy(mariadb: MariaDbServer, followed: Followed) -> Iterator[None]:
+    """While the block runs, rows come, change and go, and the lake follows."""
+    over = threading.Event()
+
+    def work() -> None:
+        number = 0
+        while not over.is_set():
+            number += 1
+            mariadb.sql(
+                f"begin; update plain set note = 'changed {number}', amount = amount + 1 where id % 50 = {number % 50}; "
+                f"delete from plain where id = {1500 + number}; insert into plain (id, note) values ({9000 + number}, 'new'); "
+                f"commit; update order_lines set what = '{number}' where line % 9 = {number % 9}; "
+                f"update people set city = '{number}' where name like '%{number % 10}'",
+                NAME,
+            )
+            followed.catch_up()
+        followed.catch_up()
+
+    worker = threading.Thread(target=work, name="busy")
+    worker.start()
+    try:
+        yield
+    finally:
+        over.set()
+        worker.join()
+
+
+def test_tables_are_proved_equal_and_planted_differences_are_found(
+    kafka: KafkaServer,
+    mariadb: MariaDbServer,
+    debezium_mariadb: DistributedMariaDb,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    mariadb.sql(f"create database {NAME} character set utf8mb4; use {NAME}; {TABLES}")
+    connector = debezium_mariadb.capture(NAME, [f"{NAME}.{name}" for name in NAMES], NAME, SETTINGS)
+    address = HOST, mariadb.port, debezium_mariadb.offsets_topic
+    file, impatient = tmp_path / "shop.yml", tmp_path / "impatient.yml"
+    for path, seconds in ((file, 60), (impatient, 1)):
+        path.write_text(FILE % (tmp_path / "lake", *address, seconds, NAME, kafka.bootstrap))
+    followed = Followed(kafka, tmp_path)
+    try:
+        followed.catch_up()
+        with busy(mariadb, followed):
+            code = main(["verify", str(file)])
+        said = capsys.readouterr()
+        assert code == 0, said.out + said.err
+        assert said.out.count(": equal to the source at binlog.0") == 3
+        assert f"{NAME}.heap: not compared: it has no keys" in said.out
+
+        planted = plant(tmp_path)
+        assert main(["verify", str(file), f"{NAME}.plain", f"{NAME}.people", "--format", "json"]) == 1
+        found = {one["table"]: one for one in map(json.loads, capsys.readouterr().out.splitlines())}
+        shown = found[f"{NAME}.plain"]["shown"]
+        assert {one["key"]["id"]: (one["kind"], one["column"]) for one in shown} == planted
+        assert found[f"{NAME}.plain"]["differences"] == len(planted)
+        assert found[f"{NAME}.people"]["outcome"] == "equal"
+        assert [one["looks_like"] for one in shown if one["key"]["id"] == "5"] == ["+2 h: a time zone"]
+
+        debezium_mariadb.pause(connector)
+        mariadb.sql("update people set city = 'later'", NAME)
+        assert main(["verify", str(impatient), f"{NAME}.people"]) == 4
+        assert "is needed: does it run?" in capsys.readouterr().err
+        debezium_mariadb.resume(connector)
+        debezium_mariadb.wait_until_sent(connector)
+        assert main(["verify", str(impatient), f"{NAME}.people"]) == 4
+        assert f"has read partition 0 of {NAME}.{NAME}.people up to offset" in capsys.readouterr().err
+        followed.catch_up()
+        assert main(["verify", str(file), f"{NAME}.people"]) == 0
+    finally:
+        debezium_mariadb.release(connector)
+
+
+def plant(folder: Path) -> dict[str, tuple[str, str]]:
+    """Change what the lake has, as faults of others would; returns the kind and the column by key."""
+    table = lakebed.open(folder / f"lake/{NAME}/plain")
+    table.update({"at": '"at" + interval 2 hour'}, "id = 5")
+    table.update({"amount": "amount + 0.01"}, "id = 6")
+    table.update({"note": "note[:3]"}, "id = 7")
+    table.update({"note": "other", "other": "note"}, "id = 8")
+    table.delete("id = 9")
+    table.update({"f": "nextafter(f, 100.0)"}, "id = 10")
+    [row] = table.to_arrow(where="id = 11").to_pylist()
+    table.apply([row | {"id": 77_777, "source.pos": 1 << 60}])
+    return {
+        "5": ("differs", "at"),
+        "6": ("differs", "amount"),
+        "7": ("differs", "note"),
+        "8": ("differs", "note"),
+        "9": ("missing", ""),
+        "10": ("differs", "f"),
+        "77777": ("surplus", ""),
+    }
