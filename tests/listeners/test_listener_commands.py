@@ -119,5 +119,6 @@ def test_a_catalog_is_added_listed_and_begins_with_all_tables(lake: str, capsys:
     [row], _ = ran(capsys, "events", "list", lake, "--format", "json")
     listed = json.loads(row)
     assert (listed["listener"], listed["to"]) == ("hive", "thrift://127.0.0.1:9 as delta")
+    assert listed["kinds"] == "definitions"
     [said], _ = ran(capsys, *arguments, "--as", "iceberg")
     assert said == "listener hive is changed; it goes on where it is"

@@ -16,7 +16,7 @@ from lakebed.errors import InvalidInput
 
 if TYPE_CHECKING:
     from lakebed.listeners.event_types import TableEvent
-    from lakebed.listeners.listener import Wanted
+    from lakebed.listeners.listener import Listener, Wanted
     from lakebed.listeners.targets import Target
 
 _ONCE_SECONDS = 0.2
@@ -211,7 +211,7 @@ def _list(options: argparse.Namespace) -> int:
                 "listener": name,
                 "to": _where(one.target),
                 "tables": ", ".join(one.tables),
-                "kinds": ", ".join(one.kinds) or "all",
+                "kinds": _kinds(one),
                 "delivered_by": by.process if by else None,
                 "behind_seconds": by.behind_seconds if by else None,
                 "failing_since": by.since_ms or None if by else None,
@@ -223,6 +223,15 @@ def _list(options: argparse.Namespace) -> int:
     names = ["listener", "to", "tables", "kinds", "delivered_by", "behind_seconds", "failing_since", "error"]
     print_rows(pa.Table.from_pylist(rows, pa.schema(list(zip(names, kinds, strict=True)))), options, LISTENERS)
     return exit_codes.OK
+
+
+def _kinds(listener: Listener) -> str:
+    """Which events a listener is sent, or which of them have a catalog's entries looked at."""
+    from lakebed.listeners.targets import Catalog
+
+    if isinstance(listener.target, Catalog) and not listener.target.is_iceberg:
+        return "definitions"
+    return ", ".join(listener.kinds) or "all"
 
 
 def _where(target: Target) -> str:
