@@ -7,6 +7,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 import lakebed
+from lakebed.sparks.versions import spark_version
 from tests.names.conftest import Sql
 
 pytestmark = pytest.mark.slow
@@ -62,6 +63,15 @@ def test_what_is_not_there_is_said(sql: Sql, changed: lakebed.Table) -> None:
         sql("select * from table_changes('lake.shop.ordrs', 1)")
     with pytest.raises(AnalysisException, match="there is no version 99: the newest is 2"):
         sql("select * from table_changes('lake.shop.orders', 1, 99)")
+
+
+@pytest.mark.skipif(spark_version() < "4.2", reason="Spark has CHANGES from 4.2 on")
+@pytest.mark.parametrize("of", ["from version 1 to version 2", "from version 1", "from timestamp '2026-01-01'"])
+def test_the_changes_that_spark_asks_a_catalog_for_are_refused_with_the_other_way(
+    sql: Sql, changed: lakebed.Table, of: str
+) -> None:
+    with pytest.raises(AnalysisException, match=r"write table_changes\('lake\d+\.shop\.orders', 10, 20\)"):
+        sql(f"select * from lake.shop.orders changes {of}")
 
 
 def test_tables_of_other_catalogs_are_left_to_others(sql: Sql, changed: lakebed.Table) -> None:

@@ -4,6 +4,7 @@ import java.util.ArrayList;
 import java.util.List;
 
 import org.apache.spark.sql.catalyst.FunctionIdentifier;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedTableValuedFunction;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.ExpressionInfo;
@@ -14,6 +15,7 @@ import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.classic.SparkSession;
 import scala.Function1;
+import scala.Product;
 import scala.Tuple3;
 import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
@@ -46,6 +48,7 @@ public final class Changes extends Rule {
     public TreeNode apply(TreeNode plan) {
         return ((LogicalPlan) plan).transformWithSubqueries(new AbstractPartialFunction() {
             public boolean isDefinedAt(Object node) {
+                refuse(node);
                 return node instanceof UnresolvedTableValuedFunction && isOurs((UnresolvedTableValuedFunction) node);
             }
 
@@ -57,6 +60,17 @@ public final class Changes extends Rule {
                 return call.copy(Rules.seq(name), call.functionArgs(), call.isStreaming());
             }
         });
+    }
+
+    /** CHANGES FROM VERSION, which Spark has from 4.2 on. Its changes are inserts, and updates with what was before. */
+    private void refuse(Object node) {
+        if (!node.getClass().getSimpleName().equals("RelationChanges")) return;
+        Object relation = ((Product) node).productElement(0);
+        if (!(relation instanceof UnresolvedRelation)) return;
+        Seq names = ((UnresolvedRelation) relation).multipartIdentifier();
+        if (Catalog.inCatalog(session, CollectionConverters.asJava(names)) == null) return;
+        throw Python.failure("CHANGES wants to know what a row was before a change, and a change of a table of lakebed's says what"
+            + " it is from then on; write " + CALLED + "('" + names.mkString(".") + "', 10, 20) for versions 10 to 20");
     }
 
     private boolean isOurs(UnresolvedTableValuedFunction call) {
