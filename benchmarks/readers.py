@@ -3,7 +3,7 @@
     python -m benchmarks.readers [--only NAME ...] [--into FOLDER]
 
 1. Five tables are made, of a few rows each and settled: without any dead row, with deletion vectors, with a partition, with a
-   column that was renamed, and with all of that.
+   column that was renamed, and with all of that. Each is a table of Delta's and one of Iceberg's (``lakebed.iceberg``).
 2. Each reader gets a virtual environment with the versions of ``READERS``, and reads the tables in one process of its own.
 3. A cell of the printed table is ``reads``, ``wrong`` with what is wrong, or ``refuses``. What a reader says when it first
    refuses is printed below.
@@ -45,7 +45,8 @@ class Program:
     setup: str
     """Python, run once; ``paths`` are all tables."""
     read: str
-    """Python: an expression for the rows of the table at ``path``, as dicts."""
+    """Python: an expression for the rows of the table at ``path``, as dicts; ``metadata`` is its newest one of Iceberg's."""
+    format: str = "Delta"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ class Found:
 
 
 DELTA_RS = "deltalake==1.6.6"
+PYICEBERG = ("pyiceberg==0.12.0", "pyarrow==26.0.1")
 READERS = (
     Program(
         "delta-rs by SQL",
@@ -116,7 +118,64 @@ READERS = (
         "pyarrow, the Parquet files as a dataset",
         ("pyarrow==26.0.1",),
         "import pyarrow.dataset as ds",
-        "ds.dataset(f'{path}/_lakebed', format='parquet').to_table().to_pylist()",
+        "ds.dataset(f'{path}/_lakebed', format='parquet', exclude_invalid_files=True).to_table().to_pylist()",
+    ),
+    Program(
+        "PyIceberg, `StaticTable`",
+        PYICEBERG,
+        "from pyiceberg.table import StaticTable",
+        "StaticTable.from_metadata(metadata).scan().to_arrow().to_pylist()",
+        "Iceberg",
+    ),
+    Program(
+        "pandas, by PyIceberg's `to_pandas`",
+        ("pandas==3.1.1", *PYICEBERG),
+        "from pyiceberg.table import StaticTable",
+        "StaticTable.from_metadata(metadata).scan().to_pandas().to_dict('records')",
+        "Iceberg",
+    ),
+    Program(
+        "Polars, `scan_iceberg`",
+        ("polars==2.1.0", *PYICEBERG),
+        "import polars",
+        "polars.scan_iceberg(metadata).collect().to_dicts()",
+        "Iceberg",
+    ),
+    Program(
+        "DuckDB with its Iceberg extension",
+        ("duckdb==1.5.5", "duckdb-extension-avro==1.5.5", "duckdb-extension-iceberg==1.5.5", "pyarrow==26.0.1"),
+        "import duckdb, pathlib, site\n"
+        "connection = duckdb.connect(config={'autoinstall_known_extensions': False})\n"
+        "for extension in sorted(one for folder in site.getsitepackages() "
+        "for one in pathlib.Path(folder).rglob('*.duckdb_extension')):\n"  # Avro's before Iceberg's
+        "    connection.execute(f\"load '{extension}'\")",
+        "connection.execute(f\"select * from iceberg_scan('{path}/_lakebed/iceberg')\").to_arrow_table().to_pylist()",
+        "Iceberg",
+    ),
+    Program(
+        "Daft, `read_iceberg`",
+        ("daft==0.7.26", "pyiceberg==0.12.0", "pyarrow==25.0.1"),
+        "import daft\nfrom pyiceberg.table import StaticTable",
+        "daft.read_iceberg(StaticTable.from_metadata(metadata)).to_pylist()",
+        "Iceberg",
+    ),
+    Program(
+        "chDB (ClickHouse), `icebergLocal`",
+        ("chdb==4.4.0",),
+        "import chdb, json, os\nos.chdir(os.path.commonpath(paths))",
+        "[json.loads(line) for line in str(chdb.query("
+        "f\"select * from icebergLocal('{path}/_lakebed/iceberg')\", 'JSONEachRow')).splitlines() if line]",
+        "Iceberg",
+    ),
+    Program(
+        "Iceberg 1.12 for Spark",
+        ("pyspark==4.1.4",),
+        "import os\nfrom pyspark.sql import SparkSession\nos.environ.pop('SPARK_HOME', None)\n"
+        "os.environ['SPARK_LOCAL_IP'] = '127.0.0.1'\n"
+        "spark = SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false')"
+        ".config('spark.jars.packages', 'org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0').getOrCreate()",
+        "[row.asDict() for row in spark.read.format('iceberg').load(f'{path}/_lakebed/iceberg').collect()]",
+        "Iceberg",
     ),
 )
 NAMES = {"Delta for Spark": "delta-spark"}
@@ -127,6 +186,8 @@ out = {"version": importlib.metadata.version(name)}
 exec(setup)
 for path in paths:
     try:
+        folder = f"{path}/_lakebed/iceberg/metadata"
+        metadata = f"{folder}/v{open(f'{folder}/version-hint.text').read()}.metadata.json"
         out[path] = {"rows": list(eval(read))}
     except BaseException as error:
         out[path] = {"error": f"{type(error).__name__}: {error}"}
@@ -142,14 +203,16 @@ def main() -> None:
     chosen = [one for one in READERS if not args.only or any(word.lower() in one.name.lower() for word in args.only)]
     with tempfile.TemporaryDirectory() as scratch:
         made = tables_in(Path(scratch) / "tables")
-        rows, sayings = [], []
-        for reader in chosen:
-            python = python_with(reader.packages, args.into or Path(scratch))
-            version, found = try_reader(reader, python, made)
-            rows.append(row_of(reader, version, found))
-            sayings += [f"- {reader.name}: `{one.said}`" for one in found.values() if one.said][:1]
-    print_table("Readers of a lakebed table", ["reader", "version", *TABLES], rows)
-    print("\n" + "\n".join(sayings))
+        for name in ("Delta", "Iceberg"):
+            rows, sayings = [], []
+            for reader in (one for one in chosen if one.format == name):
+                python = python_with(reader.packages, args.into or Path(scratch))
+                version, found = try_reader(reader, python, made)
+                rows.append(row_of(reader, version, found))
+                sayings += [f"- {reader.name}: `{one.said}`" for one in found.values() if one.said][:1]
+            if rows:
+                print_table(f"A lakebed table as one of {name}'s", ["reader", "version", *TABLES], rows)
+                print("\n" + "\n".join(sayings))
 
 
 def tables_in(folder: Path) -> dict[str, lakebed.Table]:
@@ -164,7 +227,8 @@ def tables_in(folder: Path) -> dict[str, lakebed.Table]:
 
 def _made(path: Path, *, dead: bool, partition: bool, renamed: bool) -> lakebed.Table:
     schema = pa.schema([("id", pa.int64()), ("name", pa.string()), ("amount", pa.float64()), ("region", pa.string())])
-    table = lakebed.create(path, schema, keys=["id"], partition_by=["region"] if partition else ())
+    partition_by, properties = ["region"] if partition else (), {"lakebed.iceberg": "on"}
+    table = lakebed.create(path, schema, keys=["id"], partition_by=partition_by, properties=properties)
     regions = ["north", "south"]
     table.apply([{"id": n, "name": f"n{n}", "amount": n / 2, "region": regions[n % 2]} for n in range(8)])
     table.settle()
@@ -178,6 +242,7 @@ def _made(path: Path, *, dead: bool, partition: bool, renamed: bool) -> lakebed.
         table.settle()
         table.delete("id = 2")
         table.settle()
+    table.maintenance.publish_iceberg()
     return table
 
 

@@ -11,7 +11,7 @@ import lakebed
 from benchmarks.readers import READERS, TABLES, Program, tables_in, try_reader
 from tests.guides.pages import ROOT
 
-INSTALLED = {"deltalake", "pandas", "polars", "pyarrow"}
+INSTALLED = {"deltalake", "pandas", "polars", "pyarrow", "pyiceberg"}
 
 
 def shown() -> dict[str, list[str]]:
