@@ -69,8 +69,8 @@ public final class Changes extends Rule {
         if (!(relation instanceof UnresolvedRelation)) return;
         Seq names = ((UnresolvedRelation) relation).multipartIdentifier();
         if (Catalog.inCatalog(session, CollectionConverters.asJava(names)) == null) return;
-        throw Python.failure("CHANGES wants to know what a row was before a change, and a change of a table of lakebed's says what"
-            + " it is from then on; write " + CALLED + "('" + names.mkString(".") + "', 10, 20) for versions 10 to 20");
+        throw Python.failure("CHANGES wants to know what a row was before a change, and a change of a table of lakebed's says"
+            + " what it is from then on; write " + CALLED + "('" + names.mkString(".") + "', 10, 20) for versions 10 to 20");
     }
 
     private boolean isOurs(UnresolvedTableValuedFunction call) {
