@@ -165,11 +165,13 @@ def test_rows_that_went_while_nobody_read_the_log_are_removed(
 class Reading:
     """Brings a topic into a table, without Spark."""
 
-    def __init__(self, path: str, kafka: KafkaServer, topic: str, keys: Sequence[str] = ("id",)) -> None:
+    def __init__(
+        self, path: str, kafka: KafkaServer, topic: str, keys: Sequence[str] = ("id",), order: str = "source.lsn"
+    ) -> None:
         self.settings = KafkaSettings(topics=(topic,), config={"bootstrap.servers": kafka.bootstrap})
         self.topic = topic
         columns = lakebed.open(path).schema
-        shape = DecoderSchema.of_table(columns, tuple(keys), "source.lsn")
+        shape = DecoderSchema.of_table(columns, tuple(keys), order)
         reader = KafkaDatabaseReader(self.settings)
         self.process = Process(path, reader, reading=decoder("debezium-json", shape))  # type: ignore[arg-type]
         self.internals = internals_of(self.process.table)
