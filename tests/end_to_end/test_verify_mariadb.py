@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 import lakebed
 from lakebed.cli import main
 from tests.end_to_end.every_type import Reading
+from tests.end_to_end.meanwhile import meanwhile
 from tests.end_to_end.test_verify import CONVERTERS
 from tests.infra.debezium_mariadb import DistributedMariaDb
 from tests.infra.kafka import KafkaServer
@@ -60,29 +60,20 @@ class Followed:
 @contextmanager
 def busy(mariadb: MariaDbServer, followed: Followed) -> Iterator[None]:
     """While the block runs, rows come, change and go, and the lake follows."""
-    over = threading.Event()
 
-    def work() -> None:
-        number = 0
-        while not over.is_set():
-            number += 1
-            mariadb.sql(
-                f"begin; update plain set note = 'changed {number}', amount = amount + 1 where id % 50 = {number % 50}; "
-                f"delete from plain where id = {1500 + number}; insert into plain (id, note) values ({9000 + number}, 'new'); "
-                f"commit; update order_lines set what = '{number}' where line % 9 = {number % 9}; "
-                f"update people set city = '{number}' where name like '%{number % 10}'",
-                NAME,
-            )
-            followed.catch_up()
+    def step(number: int) -> None:
+        mariadb.sql(
+            f"begin; update plain set note = 'changed {number}', amount = amount + 1 where id % 50 = {number % 50}; "
+            f"delete from plain where id = {1500 + number}; insert into plain (id, note) values ({9000 + number}, 'new'); "
+            f"commit; update order_lines set what = '{number}' where line % 9 = {number % 9}; "
+            f"update people set city = '{number}' where name like '%{number % 10}'",
+            NAME,
+        )
         followed.catch_up()
 
-    worker = threading.Thread(target=work, name="busy")
-    worker.start()
-    try:
+    with meanwhile(step):
         yield
-    finally:
-        over.set()
-        worker.join()
+    followed.catch_up()
 
 
 def test_tables_are_proved_equal_and_planted_differences_are_found(

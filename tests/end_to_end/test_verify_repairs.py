@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +12,7 @@ from lakebed.cli import main
 from lakebed.monitoring.metrics import Metrics
 from lakebed.pipeline.database.work import DatabaseWork
 from lakebed.pipeline.file.settings import DatabasePipeline, load
+from tests.end_to_end.meanwhile import meanwhile
 from tests.end_to_end.test_resnapshot import Reading, settings_of
 from tests.infra.debezium import DebeziumServer
 from tests.infra.kafka import KafkaServer
@@ -40,27 +38,6 @@ database:
 source: {kind: kafka, topic_pattern: "mended\\\\..*", config: {bootstrap.servers: "%s"}}
 format: debezium-json
 """
-
-
-@contextmanager
-def follows(reading: Reading, postgres: PostgresServer) -> Iterator[None]:
-    """While the block runs, the database changes, and the table follows it as a pipeline brings it on."""
-    over = threading.Event()
-
-    def work() -> None:
-        number = 0
-        while not over.is_set():
-            number += 1
-            postgres.sql(f"update orders set note = 'changed {number}' where id > 50 and id % 50 = {number % 50}", NAME)
-            reading.on()
-
-    worker = threading.Thread(target=work, name="follows")
-    worker.start()
-    try:
-        yield
-    finally:
-        over.set()
-        worker.join()
 
 
 @pytest.mark.long
@@ -93,11 +70,16 @@ def test_rows_that_differ_are_sent_again_and_others_are_removed(
     assert isinstance(pipeline, DatabasePipeline)
     work = DatabaseWork(pipeline, Metrics(), None)  # what a run does beside its query
     work.watch()
+
+    def goes_on(number: int) -> None:
+        postgres.sql(f"update orders set note = 'changed {number}' where id > 50 and id % 50 = {number % 50}", NAME)
+        reading.on()
+
     try:
         table.update({"note": "'wrong'"}, "id between 3 and 5")
         table.delete("id between 7 and 9")
         table.apply([{"place": "it's \\ gone?", "id": 700 + n, "note": "x", "source.lsn": 1} for n in range(3)])
-        with follows(reading, postgres):
+        with meanwhile(goes_on):
             assert main(["verify", str(file), "public.orders"]) == 1
             assert "9 keys differ from the source" in capsys.readouterr().out
             assert table.status().verified.startswith("9 keys differ from the source at ")
